@@ -3,6 +3,7 @@ package activator
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -148,7 +150,7 @@ type Activator struct {
 	metrics  *metrics
 	requests requestIndex
 	buffers  buffers
-	homes    sync.Map // replica id to its *entry, also of one that ends with requests in flight
+	removed  removedFunctions
 	draining atomic.Bool
 	buffered atomic.Int64 // bytes of bodies in all gates
 }
@@ -159,10 +161,10 @@ type entry = snapshot.Entry[function]
 // function is what the data path keeps per function. Idle, it is a few hundred
 // bytes: there may be ten thousand.
 type function struct {
-	Lobby
+	queue   admission.Queue
 	self    *entry
 	changed *changedFunctions
-	metrics atomic.Pointer[functionMetrics] // metrics, resolved at the first request
+	metrics atomic.Pointer[functionMetrics] // resolved at the first request
 	uses    adapterUses
 }
 
@@ -171,7 +173,7 @@ func New(o Options) *Activator {
 	a := &Activator{o: o.withDefaults()}
 	a.changed.notify = a.o.DemandChanged
 	a.table = snapshot.NewTable(func(e *entry) {
-		e.Data.self, e.Data.changed, e.Data.News = e, &a.changed, &e.Data
+		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.requests.init()
 	a.metrics = newMetrics(a)
@@ -186,32 +188,29 @@ func (a *Activator) Publish(fs ...snapshot.Snapshot) {
 }
 
 func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
-	f, own := e.Snapshot(), &e.Data
-	if before != nil || len(f.Replicas) > 0 {
-		a.rehome(e, before, f)
-	}
-	own.Lobby.Publish(before, f, a.o.Now())
+	f, q := e.Snapshot(), &e.Data.queue
+	q.Publish(before, f, a.o.Now())
 	if before == nil {
 		return
 	}
 	a.metrics.observeColdStart(e, before, f)
 	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.NotReadyEndpoints, f.NotReadyEndpoints, sameEndpoint) {
-		own.gate.Tell()
+		q.Broadcast()
 	}
 }
 
 func sameEndpoint(a, b snapshot.Replica) bool { return a.ID == b.ID && a.Endpoint == b.Endpoint }
 
-// recap tells the gate what the replicas take, some of them broken maybe.
-func (a *Activator) recap(e *entry) {
-	e.Data.Recap(a.o.Now())
+// readmitAfterCoolDown admits waiting requests again after the cool-down of a replica.
+func (a *Activator) readmitAfterCoolDown(e *entry) {
+	time.AfterFunc(admission.CoolDown, func() { e.Data.queue.Readmit(a.o.Now()) })
 }
 
-// Remove takes functions out. Who waits for one is told that it is gone.
+// Remove takes functions out and rejects the requests that wait for them.
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
-		e.Data.Close(e.Snapshot().PublicName())
-		a.rehome(e, e.Snapshot(), &snapshot.Snapshot{})
+		e.Data.queue.Close(e.Snapshot().PublicName())
+		a.removed.add(e, a.o.Now())
 		a.metrics.forget(e)
 	}, names...)
 }
@@ -222,7 +221,7 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	if e == nil {
 		return Demand{}, false
 	}
-	l := e.Data.gate.Load()
+	l := e.Data.queue.Load(a.o.Now())
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
@@ -237,51 +236,54 @@ func (a *Activator) Cut(agent string) {
 	}
 }
 
-// InFlightOf is InFlight where the caller knows whose replica it is.
+// InFlightOf is how many requests a replica of a function has from us now, also
+// one that is in its snapshot no more, and one of a function that was removed.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
-	e := a.table.Lookup(name)
-	if e == nil {
-		return a.InFlight(replicaID) // taken out, with requests still under way
+	if e := a.table.Lookup(name); e != nil {
+		return e.Data.queue.InFlight(replicaID)
 	}
-	return e.Data.set.InFlight(replicaID)
+	return a.removed.inFlight(name, replicaID)
 }
 
-// EachInFlight yields each replica of a function that has requests from us, and how many:
-// also those that are in its picture no more, or not yet. Nothing is yielded for a
-// function that was taken out; see InFlight.
+// EachInFlight yields each replica of a function that has requests from us, and
+// how many: also those that are in its snapshot no more, or not yet. Nothing is
+// yielded for a function that was removed; see InFlightOf.
 func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID string, n int)) {
 	if e := a.table.Lookup(name); e != nil {
-		e.Data.set.Flights(yield)
+		e.Data.queue.EachInFlight(yield)
 	}
 }
 
-// rehome keeps account of whose a replica is.
-func (a *Activator) rehome(e *entry, before, f *snapshot.Snapshot) {
-	for i := range f.Replicas {
-		if id := f.Replicas[i].ID; before == nil || !before.HasReplica(id) {
-			a.homes.Store(id, e)
+// removedFunctions are functions that were removed while requests of theirs were
+// in flight. The zero value is empty.
+type removedFunctions struct {
+	mu     sync.Mutex
+	byName map[functions.Name]*entry
+}
+
+// add keeps e while it has requests in flight, and drops what has none any more.
+func (r *removedFunctions) add(e *entry, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.byName, func(_ functions.Name, e *entry) bool { return e.Data.queue.Load(now).Active == 0 })
+	if e.Data.queue.Load(now).Active > 0 {
+		if r.byName == nil {
+			r.byName = map[functions.Name]*entry{}
 		}
-	}
-	if before == nil {
-		return
-	}
-	for i := range before.Replicas {
-		if id := before.Replicas[i].ID; !f.HasReplica(id) && e.Data.set.InFlight(id) == 0 {
-			a.homes.Delete(id)
-		}
+		r.byName[e.Name] = e
 	}
 }
 
-// InFlight is how many requests a replica has from us now.
-func (a *Activator) InFlight(replicaID string) int {
-	v, ok := a.homes.Load(replicaID)
-	if !ok {
+func (r *removedFunctions) inFlight(name functions.Name, replicaID string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byName[name]
+	if e == nil {
 		return 0
 	}
-	e := v.(*entry)
-	n := e.Data.set.InFlight(replicaID)
-	if n == 0 && (e.Removed() || !e.Snapshot().HasReplica(replicaID)) {
-		a.homes.CompareAndDelete(replicaID, v)
+	n := e.Data.queue.InFlight(replicaID)
+	if n == 0 && e.Data.queue.Load(time.Time{}).Active == 0 {
+		delete(r.byName, name)
 	}
 	return n
 }
@@ -315,7 +317,7 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 	if x == nil {
 		return 0, functions.Name{}, false
 	}
-	p := x.fn.Data.gate.Position(&x.place)
+	p := x.fn.Data.queue.Position(&x.place)
 	return p, x.fn.Name, p > 0
 }
 
@@ -325,7 +327,7 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 func (a *Activator) Drain(ctx context.Context) {
 	a.draining.Store(true)
 	for _, e := range a.table.All() {
-		e.Data.Turn(openai.New(openai.ShuttingDown, ""))
+		e.Data.queue.RejectAll(openai.New(openai.ShuttingDown, ""))
 	}
 	select {
 	case <-a.requests.drained():

@@ -44,7 +44,7 @@ func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 // adapterName is the function of the exchange with the adapter it asks for.
 func (x *proxyRequest) adapterName() functions.Name {
 	n := x.fn.Name
-	n.Adapter = x.adapter
+	n.Adapter = x.place.Adapter
 	return n
 }
 
@@ -52,12 +52,12 @@ func (x *proxyRequest) adapterName() functions.Name {
 // loaded there. nil where nothing must.
 func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
 	adapters := x.a.o.Adapters
-	if x.adapter == "" || adapters == nil {
+	if x.place.Adapter == "" || adapters == nil {
 		return nil
 	}
 	name := x.adapterName()
-	if slices.Contains(r.Adapters, x.adapter) && !x.adapterRetried {
-		if x.fn.Data.uses.due(adapterUse{r.ID, x.adapter}, x.a.o.Now()) {
+	if slices.Contains(r.Adapters, x.place.Adapter) && !x.adapterRetried {
+		if x.fn.Data.uses.due(adapterUse{r.ID, x.place.Adapter}, x.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
@@ -65,7 +65,7 @@ func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	// Longer than anybody would have waited at the gate nobody waits here.
 	until := x.deadline
 	if until.IsZero() {
-		x.patience = parseTimeouts(x.header, x.stream)
+		x.timeouts = parseTimeouts(x.header, x.stream)
 		until = x.waitDeadline()
 	}
 	x.loadingAdapter.Store(true)
@@ -87,7 +87,7 @@ var errAdapterLate = errors.New("the adapter was not loaded within the request's
 // another replica may have it.
 func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
-		return openai.New(openai.ModelLoading, "The adapter `"+x.adapter+"` is not loaded yet.")
+		return openai.New(openai.ModelLoading, "The adapter `"+x.place.Adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError
 	if !errors.As(err, &e) {
@@ -97,10 +97,10 @@ func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	switch code {
 	case openai.AdapterNotFound, openai.AdapterInvalid:
 	default:
-		if !x.retried {
+		if !x.place.Retried {
 			return nil
 		}
 		code = openai.AdapterUnavailable
 	}
-	return openai.New(code, "The adapter `"+x.adapter+"` cannot be used: "+e.Message)
+	return openai.New(code, "The adapter `"+x.place.Adapter+"` cannot be used: "+e.Message)
 }

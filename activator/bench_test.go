@@ -16,9 +16,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -36,7 +35,7 @@ func prompt(model string, stream bool) string {
 }
 
 // BenchmarkDecide is the whole decision for a warm request: peek, key, limits,
-// route, gate, balance, with 10,000 functions of two replicas each. It reports
+// snapshot, admission, with 10,000 functions of two replicas each. It reports
 // the p99.
 func BenchmarkDecide(b *testing.B) {
 	book, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
@@ -68,19 +67,14 @@ func BenchmarkDecide(b *testing.B) {
 		name, _ := functions.ParseName(env.Model, id.Team)
 		e := a.table.Lookup(name)
 		lease, _ := book.Admit(id.Team, began)
-		var w gate.Waiter
-		if e.Data.Enter(&w, id.Team, int64(len(bodies[0])), began) != gate.Through {
-			b.Fatal("not through")
-		}
-		r, ok := e.Data.Pick(balance.Ask{Key: balance.Key(openingOf(bodies[i%len(bodies)]))}, began)
-		if !ok {
-			b.Fatal("no replica")
+		w := admission.Request{Team: id.Team, Bytes: int64(len(bodies[0])), Key: admission.AffinityKey(openingOf(bodies[i%len(bodies)]))}
+		if w.Enter(&e.Data.queue, began) != admission.Admitted {
+			b.Fatal("not admitted")
 		}
 		if len(took) < cap(took) {
 			took = append(took, time.Since(began))
 		}
-		e.Data.Done(r)
-		e.Data.Leave(&w, began)
+		w.Leave(began)
 		lease.End(0, began)
 		i++
 	}
@@ -93,7 +87,7 @@ func BenchmarkVerdict(b *testing.B) {
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		if Decide(&f, gate.Load{Capacity: 16}, ClientTimeouts{}, now).Verdict != Serve {
+		if admission.Decide(&f, admission.Load{FreeSlots: 16}, admission.ClientTimeouts{}, now).Verdict != admission.Serve {
 			b.Fatal()
 		}
 	}

@@ -27,8 +27,8 @@ type changedFunctions struct {
 	spare  []*function
 }
 
-// Told is News of a function's lobby.
-func (f *function) Told() {
+// OnChange notes that the demand for the function has changed.
+func (f *function) OnChange() {
 	f.changed.mu.Lock()
 	f.changed.list = append(f.changed.list, f)
 	first := len(f.changed.list) == 1
@@ -36,6 +36,12 @@ func (f *function) Told() {
 	if first && f.changed.notify != nil {
 		f.changed.notify()
 	}
+}
+
+// demand is the demand for the function now; later changes call OnChange again.
+func (f *function) demand(now time.Time) Demand {
+	l, teams := f.queue.TakeDemand(now)
+	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
 }
 
 // Demand yields the functions whose demand, or the requests in flight at one of
@@ -48,7 +54,7 @@ func (a *Activator) Demand(all bool, yield func(Demand) bool) {
 	s.list, s.spare = s.spare, nil
 	s.mu.Unlock()
 	for i, f := range changed {
-		if d := f.Demand(f.self.Name); !f.self.Removed() && !yield(d) { // the others are for the next call
+		if d := f.demand(a.o.Now()); !f.self.Removed() && !yield(d) { // the others are for the next call
 			s.mu.Lock()
 			s.list = append(s.list, changed[i+1:]...)
 			s.mu.Unlock()
@@ -63,7 +69,7 @@ func (a *Activator) Demand(all bool, yield func(Demand) bool) {
 		return
 	}
 	for _, e := range a.table.All() {
-		if l := e.Data.Load(); !l.Idle() && !yield(e.Data.Demand(e.Name)) {
+		if now := a.o.Now(); !e.Data.queue.Load(now).Idle() && !yield(e.Data.demand(now)) {
 			return
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -33,12 +32,12 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	if got := demandOf(a, true); len(got) != 0 {
 		t.Fatalf("of nothing: %v", got)
 	}
-	x, y := &a.table.Lookup(testFunction("x").Name).Data, &a.table.Lookup(testFunction("y").Name).Data
-	var one, two, far gate.Waiter
-	x.Enter(&one, "red", 1, now)
-	id, _ := x.Pick(balance.Ask{}, now)
-	x.Enter(&two, "blue", 1, now)
-	y.Enter(&far, "red", 1, now)
+	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
+	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "blue", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}
+	one.Enter(x, now)
+	id := one.ReplicaID()
+	two.Enter(x, now)
+	far.Enter(y, now)
 	got := demandOf(a, false)
 	if len(got) != 2 || got["x"].Active != 1 || got["x"].Queued != 1 || got["x"].Teams["blue"] != 1 || got["y"].Queued != 1 {
 		t.Fatalf("%+v", got)
@@ -49,18 +48,12 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	if got := demandOf(a, true); len(got) != 2 {
 		t.Fatalf("all: %+v", got)
 	}
-	x.Done(id)
-	x.Leave(&one, now) // the second is through by it
-	if got := demandOf(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) {
+	one.Leave(now) // the second is admitted by it
+	if got := demandOf(a, false); len(got) != 1 || got["x"].Active != 1 || got["x"].Queued != 0 || !got["x"].LastEnd.Equal(now) || a.InFlightOf(testFunction("x").Name, id) != 1 {
 		t.Fatalf("%+v", got)
 	}
-	x.Pick(balance.Ask{}, now) // after the look: in flight changed
-	if got := demandOf(a, false); len(got) != 1 || a.InFlightOf(testFunction("x").Name, id) != 1 {
-		t.Fatalf("%+v", got)
-	}
-	x.Done(id)
-	x.Leave(&two, now)
-	y.Leave(&far, now)
+	two.Leave(now)
+	far.Leave(now)
 	if got := demandOf(a, true); len(got) != 2 || got["x"].Active+got["y"].Queued != 0 {
 		t.Fatalf("back to nothing: %+v", got)
 	}
@@ -69,7 +62,7 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	}
 	// A picture with room lets waiters through, a failure turns them away: both
 	// are news.
-	y.Enter(&far, "red", 1, now)
+	far.Enter(y, now)
 	demandOf(a, false)
 	f := testFunction("y")
 	f.Failure = &snapshot.Failure{Reason: "no", Until: now.Add(time.Minute)}
@@ -78,14 +71,13 @@ func TestDemandOfWhatChanged(t *testing.T) {
 		t.Fatalf("turned away: %+v", got)
 	}
 	// Who stops early finds the others the next time; who is gone is not told of.
-	x.Enter(&one, "red", 1, now)
-	x.Pick(balance.Ask{}, now)
-	y.Enter(&far, "red", 1, now)
+	one.Enter(x, now)
+	far.Enter(y, now)
 	a.Demand(false, func(Demand) bool { return false })
 	if got := demandOf(a, false); len(got) != 1 || got["y"].Queued != 1 {
 		t.Fatalf("the rest: %+v", got)
 	}
-	x.Leave(&one, now)
+	one.Leave(now)
 	a.Remove(testFunction("x").Name)
 	if got := demandOf(a, true); len(got) != 1 {
 		t.Fatalf("one is gone: %+v", got)
@@ -116,28 +108,21 @@ func TestDemandMissesNothing(t *testing.T) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(w)))
 			for range 2000 {
-				own := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Data
-				var g gate.Waiter
-				if own.Enter(&g, "t", 1, now) == gate.Full {
+				q := &a.table.Lookup(fs[rnd.IntN(len(fs))].Name).Data.queue
+				r := &admission.Request{Team: "t", Bytes: 1}
+				if r.Enter(q, now) == admission.Full {
 					continue
 				}
-				if g.Done() != nil {
+				if r.Done() != nil {
 					if rnd.IntN(2) == 0 { // it waits no longer
-						own.Leave(&g, now)
+						r.Leave(now)
 						continue
 					}
-					<-g.Done()
+					<-r.Done()
 				}
-				id, ok := own.Pick(balance.Ask{}, now)
-				if ok {
-					own.Done(id)
-				}
-				own.Leave(&g, now)
+				r.Leave(now)
 				if rnd.IntN(20) == 0 { // some stay
-					own.Enter(&g, "t", 1, now)
-					if g.Done() == nil {
-						own.Pick(balance.Ask{}, now)
-					}
+					r.Enter(q, now)
 					return
 				}
 			}

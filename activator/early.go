@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
@@ -29,7 +30,7 @@ const maxEarlyBody = 256 << 10
 // So the word READY goes from the engine to the shim that holds the copy, and not
 // through four processes and back, of which each has to be given a processor.
 type earlyCopy struct {
-	replica string
+	replica *snapshot.Replica
 	sent    time.Time
 	cancel  context.CancelCauseFunc
 	answers chan reply // nil once it has answered
@@ -49,26 +50,26 @@ func (h *earlyCopy) pending() <-chan reply {
 // a replica has failed, goes the usual way, and so does one that an engine may have seen:
 // what kills engines must not be the first that each new one gets.
 func (x *proxyRequest) sendEarly() {
-	if x.early != nil || x.reservation != nil || x.adapter != "" || x.failed != "" || x.seen || x.size() > maxEarlyBody {
+	if x.early != nil || x.reservation != nil || x.place.Adapter != "" || x.place.FailedReplica != "" || x.seen || x.size() > maxEarlyBody {
 		return
 	}
 	f := x.fn.Snapshot()
 	if len(f.NotReadyEndpoints) == 0 {
 		return
 	}
-	n := x.fn.Data.gate.Position(&x.place) - 1
+	n := x.fn.Data.queue.Position(&x.place) - 1
 	if n < 0 {
 		return // it does not wait any more
 	}
 	r := &f.NotReadyEndpoints[n%len(f.NotReadyEndpoints)]
-	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-x.fn.Data.InFlight(r.ID), maxEarlyPerReplica) || r.ID == x.refusedEarly {
+	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-x.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == x.refusedEarly {
 		return
 	}
 	out := x.buildRequest(f, r)
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
 	out.Bound += max(0, x.deadline.Sub(x.a.o.Now()))
 	ctx, cancel := context.WithCancelCause(x.context())
-	h := &earlyCopy{replica: r.ID, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
+	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
 	x.early = h
 	engines, stream, bufs, answers := x.a.o.Engines, x.stream, &x.a.buffers, h.answers
 	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the exchange: cancelEarly cancels and waits
@@ -82,15 +83,14 @@ func (x *proxyRequest) onEarlyReply(r reply, async bool) {
 	h.answers, h.reply = nil, r
 	switch {
 	case refusedByNode(&r):
-		x.refusedEarly = h.replica
+		x.refusedEarly = h.replica.ID
 		x.cancelEarly()
 	case r.err != nil || r.res.Status >= 500:
 		x.seen = true
 		x.cancelEarly()
-	case x.fn.Data.Claim(&x.place, h.replica):
-		x.a.homes.Store(h.replica, x.fn)
-		x.unwait()
-		x.phase, x.replica = sent, h.replica
+	case x.place.AdmitAt(admission.Target{Replica: h.replica}):
+		x.endWait()
+		x.phase = sent
 		x.useEarly(x.a.o.Now(), async)
 	}
 }
@@ -134,7 +134,7 @@ func (h *earlyCopy) releasedAt(now time.Time) time.Time {
 // for what is asked of it; false: it is still to be asked.
 func (x *proxyRequest) useEarly(now time.Time, async bool) bool {
 	h := x.early
-	if h == nil || h.replica != x.replica {
+	if h == nil || h.replica.ID != x.place.ReplicaID() {
 		x.cancelEarly()
 		return false
 	}

@@ -10,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -20,13 +19,13 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// proxyRequest is one request from its arrival to its one end. One goroutine at a
-// time has it: the handler's, and once a stream is committed the reader's. The
-// goroutine that asks the engine touches only what it is given.
+// proxyRequest is one request from its arrival to its one end. One goroutine at
+// a time has it: the handler's, and once a stream is committed the reader's. The
+// goroutine that asks the engine uses only its arguments.
 type proxyRequest struct {
 	a           *Activator
-	req         *httpserver.Request // nil: stay
-	reservation *Reservation        // nil: req
+	req         *httpserver.Request // nil where reservation is set
+	reservation *Reservation        // nil where req is set
 	began       time.Time
 
 	id, clientID string
@@ -34,9 +33,8 @@ type proxyRequest struct {
 	route        string // label where there is no endpoint
 	team         string
 	env          openai.Envelope
-	forced       *functions.Name // what is asked, where the body does not say it; else nil
+	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
-	adapter      string          // that is asked for, "" for the base model
 	stream       bool
 	lease        auth.Lease
 	fn           *entry // nil until the function is found
@@ -44,53 +42,48 @@ type proxyRequest struct {
 	reason       string // code of the error it ended with, for the log
 
 	// Waiting.
+
 	phase       phase
-	patience    ClientTimeouts
-	place       gate.Waiter
-	inGate      bool
+	place       admission.Request
+	timeouts    admission.ClientTimeouts
 	counted     bool // its body counts as buffered
-	inLedger    bool
+	indexed     bool // it is in Activator.requests
 	waitFrom    time.Time
 	waited      time.Duration
-	deadline    time.Time
-	cold        bool
-	coldStart   string
+	deadline    time.Time // of the wait; zero: it did not wait
 	changed     <-chan struct{}
 	timer       *time.Timer
 	contextDone <-chan struct{}
 
 	// Before the replica is READY.
-	early        *earlyCopy // what was sent to its door; nil: nothing
-	refusedEarly string     // the replica that took nothing ahead
-	seen         bool       // an engine may have seen what was sent ahead
-	sentEarly    bool       // what is asked of the replica was sent ahead
 
-	// Asking.
-	replica string
-	retried bool
-	failed  string // the replica that failed the first try
-	asked   time.Time
-	// The adapter is being loaded: set before the request is launched, cleared by
-	// whoever asks. refetch: the engine did not have it although it was listed.
-	loadingAdapter atomic.Bool
-	adapterRetried bool
+	early        *earlyCopy // sent to the shim of a starting replica; nil: none
+	refusedEarly string     // the replica that refused an early copy
+	seen         bool       // an engine may have seen an early copy
+	sentEarly    bool       // the request at the replica is an early copy
+
+	// At the engine.
+
+	asked          time.Time
+	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
+	adapterRetried bool          // the engine did not have the adapter although it was listed
 	first          time.Duration // from asking to the engine's first byte of body
 	cancel         context.CancelCauseFunc
 	answers        chan reply // of the goroutine that asks; nil where none runs
 	reply          reply
-	fail           *openai.Error // of phase refused
+	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
 }
 
 type phase uint8
 
 const (
-	waiting    phase = iota // at the gate
-	sent                    // the engine has it and has said nothing
-	answered                // the engine's head and first bytes are in reply
-	reserved                // a stay has its replica
-	refused                 // fail is the answer
-	clientLeft              // the client is gone
+	waiting  phase = iota // in the queue
+	sent                  // at the engine, which has not answered
+	answered              // the engine's head and first bytes are in reply
+	reserved              // a reservation has its replica
+	refused               // fail is the answer
+	clientLeft
 )
 
 // reply is what the engine said first.
@@ -124,7 +117,7 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 		switch {
 		case x.stream:
 			if x.phase == sent { // not read yet: it did not have to wait
-				x.patience = parseTimeouts(x.header, true)
+				x.timeouts = parseTimeouts(x.header, true)
 			}
 			limit = x.began.Add(x.headDelay())
 		case async:
@@ -154,61 +147,57 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 // headDelay is how long a stream may say nothing before its head goes out.
 func (x *proxyRequest) headDelay() time.Duration {
 	d := x.a.o.Silent
-	if g := x.patience.Gap; g > 0 {
+	if g := x.timeouts.Gap; g > 0 {
 		d = min(d, max(g/3, 10*time.Millisecond))
 	}
 	return d
 }
 
-// enter goes to the gate and decides. Afterwards the phase is waiting, asking
-// (through: launch is next) or refused. fresh is false for a second try.
+// enter queues the request and decides. Afterwards the phase is waiting, sent
+// (admitted: launch is next) or refused. fresh is false for a second try.
 func (x *proxyRequest) enter(fresh bool) {
-	a, own := x.a, &x.fn.Data
+	a, q := x.a, &x.fn.Data.queue
 	now := a.o.Now()
 	size := x.size()
-	switch own.Enter(&x.place, x.team, size, now) {
-	case gate.Through:
-		x.inGate = true
+	x.place.Team, x.place.Bytes = x.team, size
+	if fresh {
+		x.place.Key = x.affinityKey()
+	}
+	switch x.place.Enter(q, now) {
+	case admission.Admitted:
 		x.phase = sent
 		return
-	case gate.Full:
+	case admission.Full:
 		if x.fn.Removed() {
 			x.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			x.refuse(own.Full(x.fn.Snapshot(), now))
+			x.refuse(admission.FullError(x.fn.Snapshot(), now))
 		}
 		return
 	}
-	x.inGate = true
-	a.metrics.of(x.fn) // a function's first request is seen while it waits, not only after
+	a.metrics.of(x.fn) // the gauges show a function's first request while it waits
 	x.phase = waiting
 	x.waitFrom = now
-	if r := auth.RetryUntilAllotment(x.context, func() *auth.Refusal { return a.o.Who.Hold(x.team, now) }); r != nil {
+	if e := x.buffer(size, now); e != nil {
 		x.leave()
-		x.refuse(x.limitError(r))
-		return
-	}
-	x.counted = true
-	if a.buffered.Add(size) > a.o.BufferBytes {
-		x.leave()
-		x.refuse(queueFullError())
+		x.refuse(e)
 		return
 	}
 	if fresh || x.deadline.IsZero() {
-		x.patience = parseTimeouts(x.header, x.stream)
-		x.patience.Instant = !x.stream && a.o.Hold == Hold503
+		x.timeouts = parseTimeouts(x.header, x.stream)
+		x.timeouts.Instant = !x.stream && a.o.Hold == Hold503
 		x.deadline = x.waitDeadline()
 	}
-	// The picture is read after we stand in line: whoever publishes a failure
-	// after this sees us.
+	// The snapshot is read after Enter: a failure that is published later rejects
+	// the request.
 	f := x.fn.Snapshot()
 	if x.fn.Removed() {
 		x.leave()
 		x.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := own.Decide(f, x.patience, now); {
-	case d.Verdict == Refuse:
+	switch d, alone := x.place.Decide(f, x.timeouts, now); {
+	case d.Verdict == admission.Refuse:
 		x.leave()
 		if d.WakeForRetry {
 			if e := x.wake(f, true); e != nil {
@@ -221,7 +210,6 @@ func (x *proxyRequest) enter(fresh bool) {
 	case len(f.Replicas) > 0:
 		a.o.Waker.Nudge(x.fn.Name)
 	default:
-		x.cold = true
 		if e := x.wake(f, alone); e != nil {
 			x.leave()
 			x.refuse(e)
@@ -229,16 +217,29 @@ func (x *proxyRequest) enter(fresh bool) {
 		}
 	}
 	a.requests.add(x)
-	x.inLedger = true
+	x.indexed = true
 	if a.draining.Load() || x.leaving() {
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
 	}
 	if x.reservation == nil {
-		x.changed = own.gate.Changed()
+		x.changed = q.Changed()
 		x.sendEarly()
 	}
+}
+
+// buffer counts the body of a waiting request against the team's limit and the
+// activator's.
+func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
+	if r := auth.RetryUntilAllotment(x.context, func() *auth.Refusal { return x.a.o.Who.Hold(x.team, now) }); r != nil {
+		return x.limitError(r)
+	}
+	x.counted = true
+	if x.a.buffered.Add(size) > x.a.o.BufferBytes {
+		return admission.QueueFullError()
+	}
+	return nil
 }
 
 // header is a field of the request's head.
@@ -268,15 +269,9 @@ func (x *proxyRequest) size() int64 {
 // leaving reports whether the server that has the request shuts down.
 func (x *proxyRequest) leaving() bool { return x.reservation == nil && x.req.Draining() }
 
-// waitDeadline is when the wait is over.
+// waitDeadline is the time at which the wait is over.
 func (x *proxyRequest) waitDeadline() time.Time {
-	wait := 5 * time.Minute
-	if m := x.fn.Snapshot().Model; m != nil && m.Spec.Queue.Wait > 0 {
-		wait = m.Spec.Queue.Wait.Std()
-	}
-	if x.patience.Wait > 0 {
-		wait = min(wait, x.patience.Wait)
-	}
+	wait := admission.MaxWait(x.fn.Snapshot().Model, x.timeouts)
 	if !x.stream && x.reservation == nil {
 		wait = min(wait, x.a.o.PlainWait)
 	}
@@ -287,15 +282,12 @@ func (x *proxyRequest) waitDeadline() time.Time {
 // team whose request begins a cold start is charged for it.
 func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := auth.RetryUntilAllotment(x.context, func() (r *auth.Refusal) {
-		id, e := x.fn.Data.Wake(f, again, func() *openai.Error {
+		x.place.Wake(&x.fn.Data.queue, f, again, func() *openai.Error {
 			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
 			return nil
 		}, func() string { return x.a.o.Waker.Wake(x.fn.Name, x.team) })
-		if e == nil {
-			x.coldStart = id
-		}
 		return r
 	})
 	if r != nil {
@@ -321,60 +313,51 @@ func (x *proxyRequest) refuse(e *openai.Error) {
 	x.phase, x.fail = refused, e
 }
 
-// leave gives back the place at the gate, waiting or through, and the slot at
-// the replica.
+// leave gives back the place in the queue, or the slot at the replica.
 func (x *proxyRequest) leave() {
 	x.cancelEarly()
-	if x.replica != "" {
-		x.fn.Data.Done(x.replica)
-		x.replica = ""
-	}
-	x.unwait()
-	if !x.inGate {
-		return
-	}
-	x.inGate = false
-	if x.fn.Data.Leave(&x.place, x.a.o.Now()) {
+	x.endWait()
+	if x.place.Leave(x.a.o.Now()) {
 		x.a.o.Waker.Nudge(x.fn.Name)
 	}
 }
 
-// unwait ends the waiting, not the stay.
-func (x *proxyRequest) unwait() {
+// endWait accounts for the end of the wait.
+func (x *proxyRequest) endWait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
 		x.a.o.Who.Unhold(x.team, x.a.o.Now())
 	}
-	if !x.inLedger {
+	if !x.indexed {
 		return
 	}
-	x.inLedger = false
+	x.indexed = false
 	x.a.requests.remove(x)
 	d := x.a.o.Now().Sub(x.waitFrom)
 	x.waited += d
 	x.a.metrics.of(x.fn).queueWait.Observe(d.Seconds())
-	if x.cold {
+	if x.place.Cold {
 		x.resolveColdStart()
-		x.a.requests.rememberColdStart(x.id, x.coldStart)
-		x.a.requests.rememberColdStart(x.clientID, x.coldStart)
+		x.a.requests.rememberColdStart(x.id, x.place.ColdStart)
+		x.a.requests.rememberColdStart(x.clientID, x.place.ColdStart)
 	}
 }
 
 // resolveColdStart fills in the cold start's id where it was not known yet when we came.
 func (x *proxyRequest) resolveColdStart() {
-	if x.coldStart != "" {
+	if x.place.ColdStart != "" {
 		return
 	}
-	x.coldStart = x.fn.Data.ColdStart()
-	if x.coldStart != "" {
+	x.place.ColdStart = x.fn.Data.queue.ColdStart()
+	if x.place.ColdStart != "" {
 		return
 	}
 	// A platform that is not in this process tells it by its pictures only. One that
 	// was over when we came is an earlier one.
 	t := x.fn.Snapshot().ColdStart
 	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
-		x.coldStart = t.ID
+		x.place.ColdStart = t.ID
 	}
 }
 
@@ -403,11 +386,10 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 			x.setTimer(until)
 			select {
 			case <-x.place.Done():
-				x.unwait()
-				if v := x.place.Verdict(); v != nil {
-					x.inGate = false
+				x.endWait()
+				if e := x.place.Rejection(); e != nil {
 					x.cancelEarly()
-					x.refuse(v.(*openai.Error))
+					x.refuse(e)
 					continue
 				}
 				x.phase = sent
@@ -415,7 +397,7 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 			case <-x.contextDone:
 				x.contextEnded()
 			case <-x.changed:
-				x.changed = x.fn.Data.gate.Changed()
+				x.changed = x.fn.Data.queue.Changed()
 				x.sendEarly()
 				return stepNews
 			case r := <-x.early.pending():
@@ -473,46 +455,21 @@ func (x *proxyRequest) contextEnded() {
 
 // expire ends a wait whose time is over.
 func (x *proxyRequest) expire(now time.Time) {
-	e := x.fn.Data.Expired(x.fn.Snapshot(), x.waitFrom, now)
+	e := x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.waitFrom, now)
 	x.leave()
 	x.refuse(e)
 }
 
-// launch gives the request, which is through the gate, to a replica. With
-// async the engine is asked by a goroutine of its own, so that comments can go
-// out meanwhile.
+// launch sends an admitted request to its replica. With async a goroutine asks
+// the engine, so that comments can go out meanwhile.
 func (x *proxyRequest) launch(async bool) {
-	own := &x.fn.Data
-	for range 4 {
-		now := x.a.o.Now()
-		f := x.fn.Snapshot()
-		id, ok := own.Pick(balance.Ask{Key: x.affinity(len(f.Replicas)), Adapter: x.adapter, Not: x.failed}, now)
-		if ok {
-			x.replica = id
-			for i := range f.Replicas {
-				if f.Replicas[i].ID != id {
-					continue
-				}
-				switch {
-				case x.reservation != nil:
-					x.reservation.assign(&f.Replicas[i])
-				case !x.useEarly(now, async):
-					x.sendToEngine(f, &f.Replicas[i], async)
-				}
-				return
-			}
-		}
-		// The picture changed under us, or a replica broke since the gate was
-		// told: tell it and stand in line again.
-		x.leave()
-		x.a.recap(x.fn)
-		x.enter(false)
-		if x.phase != sent {
-			return
-		}
+	r := x.place.Grant.Replica
+	switch {
+	case x.reservation != nil:
+		x.reservation.assign(r)
+	case !x.useEarly(x.a.o.Now(), async):
+		x.sendToEngine(x.fn.Snapshot(), r, async)
 	}
-	x.leave()
-	x.refuse(openai.New(openai.EngineCrashed, "No replica could take the request."))
 }
 
 // buildRequest is the request as it goes to a replica.
@@ -742,7 +699,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
-		if i := f.ReplicaIndex(x.replica); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
+		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
 			// No engine has seen it, and by now there is one.
 			if r.res != nil {
 				r.res.Close()
@@ -758,17 +715,15 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 			r = reply{err: err}
 		}
 	}
-	if r.err == nil && x.adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
+	if r.err == nil && x.place.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
 		// It was dropped for another meanwhile. Once more, through the platform.
 		f := x.fn.Snapshot()
-		for i := range f.Replicas {
-			if f.Replicas[i].ID == x.replica {
-				x.stopEngine()
-				r.res.Close()
-				x.adapterRetried = true
-				x.sendToEngine(f, &f.Replicas[i], async)
-				return
-			}
+		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 {
+			x.stopEngine()
+			r.res.Close()
+			x.adapterRetried = true
+			x.sendToEngine(f, &f.Replicas[i], async)
+			return
 		}
 	}
 	if r.err == nil {
@@ -801,10 +756,10 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		return
 	}
 	x.stopEngine()
-	x.failed = x.replica
 	var e *openai.Error
 	if unfetched != nil {
 		e = x.adapterFailure(unfetched.err)
+		x.place.MarkFailed(false, now)
 		x.leave()
 		if e != nil {
 			x.refuse(e)
@@ -824,41 +779,35 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
 	x.a.metrics.of(x.fn).countFailure(kind)
 	var frame *engineError
-	broken := !errors.As(err, &frame) || frame.dead
-	if broken { // it may have failed over this request alone
-		x.fn.Data.Break(x.failed, now)
-	}
+	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
+	x.place.MarkFailed(broken, now)
 	x.leave()
 	if broken {
-		x.a.recap(x.fn)
-		time.AfterFunc(coolDown, func() { x.a.recap(x.fn) })
+		x.a.readmitAfterCoolDown(x.fn)
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.failed, problem)
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.FailedReplica, problem)
 	return e
 }
 
 // retry takes a request to another replica, once; otherwise e is its answer.
 // begun: the engine had begun one, though not the body.
-func (x *proxyRequest) retry(e *openai.Error, begun bool, now time.Time, async bool) {
-	switch {
-	case x.retried:
+func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
+	switch x.place.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
+	case admission.AlreadyRetried:
 		x.refuse(e.Final())
-		return
-	case begun: // only the client may try again, once
+	case admission.AnswerBegan: // only the client may try again, once
 		if n := x.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
 		x.refuse(e)
-		return
-	case !x.deadline.IsZero() && !now.Before(x.deadline):
+	case admission.TooLate:
 		x.refuse(e)
-		return
-	}
-	x.retried = true
-	x.a.metrics.of(x.fn).retried.Inc()
-	x.enter(false)
-	if x.phase == sent {
-		x.launch(async)
+	case admission.TryAgain:
+		x.a.metrics.of(x.fn).retried.Inc()
+		x.enter(false)
+		if x.phase == sent {
+			x.launch(async)
+		}
 	}
 }
 
@@ -886,17 +835,17 @@ func describeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 // recordFirstByte accounts for the engine's first byte.
 func (x *proxyRequest) recordFirstByte(now time.Time) {
 	s := x.a.metrics.of(x.fn)
-	i, _ := coldLabel(x.cold)
+	i, _ := coldLabel(x.place.Cold)
 	s.ttft[i].Observe(now.Sub(x.began).Seconds())
-	if !x.cold || x.coldStart == "" {
+	if !x.place.Cold || x.place.ColdStart == "" {
 		return
 	}
-	if !x.a.requests.rememberFirstToken(x.coldStart, x.first) {
+	if !x.a.requests.rememberFirstToken(x.place.ColdStart, x.first) {
 		return
 	}
 	x.a.metrics.observeFirstToken(x.fn, x.first)
 	if x.a.o.FirstToken != nil {
-		x.a.o.FirstToken(x.fn.Name, x.coldStart, x.first)
+		x.a.o.FirstToken(x.fn.Name, x.place.ColdStart, x.first)
 	}
 }
 

@@ -316,7 +316,7 @@ func TestClientLeaves(t *testing.T) {
 				t.Fatalf("%+v", r)
 			}
 			time.Sleep(time.Second)
-			if l := w.act.table.Lookup(testFunction("tiny").Name).Data.gate.Load(); l.Queued != 0 || l.Bytes != 0 {
+			if l := w.act.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || l.Bytes != 0 {
 				t.Fatalf("a second later the gate holds %+v", l)
 			}
 		}
@@ -530,7 +530,7 @@ func TestEnginesRefusals(t *testing.T) {
 					t.Error(r.head)
 				}
 			}
-			if w.act.InFlight("e:1") != 0 {
+			if w.act.InFlightOf(testFunction("tiny").Name, "e:1") != 0 {
 				t.Error("in flight")
 			}
 		})
@@ -551,16 +551,16 @@ func TestInFlight(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w.act.Publish(testFunction("tiny")) // it drains
-		if n := w.act.InFlight("e:1"); n != 3 {
+		if n := w.act.InFlightOf(testFunction("tiny").Name, "e:1"); n != 3 {
 			t.Error(n)
 		}
 		wg.Wait()
-		if n := w.act.InFlight("e:1"); n != 0 {
+		if n := w.act.InFlightOf(testFunction("tiny").Name, "e:1"); n != 0 {
 			t.Error(n)
 		}
-		if _, ok := w.act.homes.Load("e:1"); ok {
-			t.Error("a replica that is gone is forgotten")
-		}
+		w.act.table.Lookup(testFunction("tiny").Name).Data.queue.EachInFlight(func(string, int) {
+			t.Error("a replica that left is forgotten")
+		})
 	})
 }
 

@@ -100,7 +100,7 @@ func TestOnRealSockets(t *testing.T) {
 	cancel()
 	res.Body.Close()
 	expectCall(t, platform.nudge, "nudge after the client left")
-	if l := a.table.Lookup(testFunction("tiny").Name).Data.gate.Load(); l.Queued != 0 || a.buffered.Load() != 0 {
+	if l := a.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || a.buffered.Load() != 0 {
 		t.Fatalf("%+v", l)
 	}
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -80,13 +80,14 @@ func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 
 // Collect yields gauges of functions that have been asked for at least once.
 func (m *metrics) Collect(c chan<- prometheus.Metric) {
-	loads := map[functions.Name]gate.Load{} // several functions may go by one name
+	now := m.a.o.Now()
+	loads := map[functions.Name]admission.Load{} // several functions may go by one name
 	for _, e := range m.a.table.All() {
 		s := e.Data.metrics.Load()
 		if s == nil {
 			continue
 		}
-		l, sum := e.Data.gate.Load(), loads[s.name]
+		l, sum := e.Data.queue.Load(now), loads[s.name]
 		sum.Queued += l.Queued
 		sum.Bytes += l.Bytes
 		sum.Active += l.Active

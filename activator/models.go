@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -108,11 +109,11 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) mode
 		if p := f.Progress.Percent; p >= 0 {
 			s.Percent = &p
 		}
-		if left := likelyETA(f, now); left >= 0 {
-			n := wholeSeconds(left)
+		if left := admission.LikelyETA(f, now); left >= 0 {
+			n := int((left + time.Second - 1) / time.Second)
 			s.ETA = &n
 		}
-	case breakerOpen(f, now):
+	case admission.BreakerOpen(f, now):
 		s.Failed, s.State, s.Reason = true, functions.Failed.Word(), f.Failure.Reason
 	}
 	return it

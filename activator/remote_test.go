@@ -5,8 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -62,22 +61,18 @@ func TestStirred(t *testing.T) {
 	a.Demand(false, func(Demand) bool { return true })
 	told = 0
 	now := time.Unix(1000, 0)
-	var one, two, far gate.Waiter
-	x, y := &a.table.Lookup(testFunction("x").Name).Data, &a.table.Lookup(testFunction("y").Name).Data
-	x.Enter(&one, "red", 1, now)
-	x.Pick(balance.Ask{}, now)
-	x.Enter(&two, "red", 1, now)
-	x.Pick(balance.Ask{}, now)
-	y.Enter(&far, "red", 1, now)
-	y.Pick(balance.Ask{}, now)
+	one, two, far := admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}, admission.Request{Team: "red", Bytes: 1}
+	x, y := &a.table.Lookup(testFunction("x").Name).Data.queue, &a.table.Lookup(testFunction("y").Name).Data.queue
+	one.Enter(x, now)
+	two.Enter(x, now)
+	far.Enter(y, now)
 	if told != 1 {
 		t.Fatalf("three changes were told %d times", told)
 	}
 	if got := demandOf(a, false); len(got) != 2 {
 		t.Fatalf("%+v", got)
 	}
-	x.Done("r")
-	x.Leave(&one, now)
+	one.Leave(now)
 	if told != 2 {
 		t.Fatalf("a change after a look was told %d times", told-1)
 	}

@@ -142,10 +142,10 @@ func (a *Activator) External(name functions.Name) (plain, ok bool) {
 // ColdStart is the id of the cold start that the request took part in; "" where
 // it found a replica READY, or nothing is known.
 func (s *Reservation) ColdStart() string {
-	if s.x.cold {
+	if s.x.place.Cold {
 		s.x.resolveColdStart()
 	}
-	return s.x.coldStart
+	return s.x.place.ColdStart
 }
 
 // Failed says that the replica broke on the request before a byte of its answer
@@ -164,7 +164,6 @@ func (s *Reservation) Failed(why error) *openai.Error {
 		why = &upstream.Error{Addr: s.Endpoint, Kind: upstream.ErrDial, Err: why}
 	}
 	now := x.a.o.Now()
-	x.failed = x.replica
 	x.retry(x.reportFailure(why, now), false, now, false)
 	return s.await()
 }
@@ -172,7 +171,7 @@ func (s *Reservation) Failed(why error) *openai.Error {
 // FailedForGood says the same where the request cannot be sent a second time. The error
 // is the answer, and only Done is left to call.
 func (s *Reservation) FailedForGood(why error) *openai.Error {
-	s.x.retried = true
+	s.x.place.Retried = true
 	return s.Failed(why)
 }
 
@@ -188,12 +187,12 @@ func (s *Reservation) FirstByte() {
 // sent a part: nobody can try again but the client.
 func (s *Reservation) BrokeMidAnswer() {
 	x := &s.x
-	if context.Cause(s.ctx) != nil || x.replica == "" {
+	if context.Cause(s.ctx) != nil || x.place.ReplicaID() == "" {
 		return
 	}
 	x.reason = string(openai.EngineCrashed)
 	x.a.metrics.of(x.fn).countFailure("died")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it died in the middle of an answer")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
 }
 
 // Finish ends the stay. code is the status that the client was answered with, 499

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/gate"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -647,26 +647,26 @@ func TestDecide(t *testing.T) {
 	under.ColdStart = &functions.Timeline{Began: now.Add(-80 * time.Second)}
 	for name, c := range map[string]struct {
 		f    snapshot.Snapshot
-		l    gate.Load
-		p    ClientTimeouts
-		want Verdict
+		l    admission.Load
+		p    admission.ClientTimeouts
+		want admission.Verdict
 		code openai.Code
 		warm bool
 	}{
-		"ready":                        {ready, gate.Load{Capacity: 4}, ClientTimeouts{}, Serve, "", false},
-		"ready and full":               {ready, gate.Load{Capacity: 4, Active: 4}, ClientTimeouts{}, Wait, "", false},
-		"ready, others wait":           {ready, gate.Load{Capacity: 4, Queued: 1}, ClientTimeouts{}, Wait, "", false},
-		"at rest":                      {f, gate.Load{}, ClientTimeouts{}, Wake, "", false},
-		"at rest, some patience":       {f, gate.Load{}, ClientTimeouts{Wait: time.Second}, Wake, "", false},
-		"coming":                       {coming, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Wait, "", false},
-		"coming too late":              {coming, gate.Load{}, ClientTimeouts{Wait: 20 * time.Second}, Refuse, openai.ModelLoading, true},
-		"broken":                       {brokenOne, gate.Load{}, ClientTimeouts{}, Refuse, openai.ModelLoadFailed, false},
-		"mended":                       {mended, gate.Load{}, ClientTimeouts{}, Wake, "", false},
-		"slow":                         {slow, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Refuse, openai.ModelLoading, true},
-		"slow, never":                  {slow, gate.Load{}, ClientTimeouts{Wait: time.Minute, NoWarm: true}, Refuse, openai.ModelLoading, false},
-		"slow, but most of it is over": {under, gate.Load{}, ClientTimeouts{Wait: time.Minute}, Wait, "", false},
+		"ready":                        {ready, admission.Load{FreeSlots: 4}, admission.ClientTimeouts{}, admission.Serve, "", false},
+		"ready and full":               {ready, admission.Load{Active: 4}, admission.ClientTimeouts{}, admission.Wait, "", false},
+		"ready, others wait":           {ready, admission.Load{FreeSlots: 4, Queued: 1}, admission.ClientTimeouts{}, admission.Wait, "", false},
+		"at rest":                      {f, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
+		"at rest, some patience":       {f, admission.Load{}, admission.ClientTimeouts{Wait: time.Second}, admission.Wake, "", false},
+		"coming":                       {coming, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
+		"coming too late":              {coming, admission.Load{}, admission.ClientTimeouts{Wait: 20 * time.Second}, admission.Refuse, openai.ModelLoading, true},
+		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
+		"mended":                       {mended, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
+		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
+		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWarm: true}, admission.Refuse, openai.ModelLoading, false},
+		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 	} {
-		d := Decide(&c.f, c.l, c.p, now)
+		d := admission.Decide(&c.f, c.l, c.p, now)
 		if d.Verdict != c.want || d.WakeForRetry != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
 			t.Errorf("%s: %+v", name, d)
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -176,7 +176,7 @@ func (x *proxyRequest) open() *openai.Error {
 		if !f.DeclaresAdapter(name.Adapter) {
 			return a.unknownModel(asked, name, id)
 		}
-		x.engineName, x.adapter = name.Adapter, name.Adapter
+		x.engineName, x.place.Adapter = name.Adapter, name.Adapter
 	}
 	x.fn = en
 	return x.admitTeam(id.Team)
@@ -275,9 +275,9 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.team != "" {
 		x.setRateLimitFields(res, now)
 	}
-	if x.cold {
-		if x.resolveColdStart(); x.coldStart != "" {
-			res.Set("thaw-cold-start", x.coldStart)
+	if x.place.Cold {
+		if x.resolveColdStart(); x.place.ColdStart != "" {
+			res.Set("thaw-cold-start", x.place.ColdStart)
 		}
 	}
 	if x.fn != nil {
@@ -320,11 +320,11 @@ func (x *proxyRequest) serverTiming(now time.Time) string {
 
 // phases appends those of the request's cold start that are known, or its own wait.
 func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if x.waited > 0 || !x.cold {
+	if x.waited > 0 || !x.place.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
 	}
-	if x.cold {
-		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.coldStart {
+	if x.place.Cold {
+		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.place.ColdStart {
 			for _, p := range t.Phases {
 				if p.Phase != functions.PhaseQueue && p.Phase != functions.PhaseFirstToken {
 					spans = append(spans, openai.Span{Phase: string(p.Phase), Took: time.Duration(p.Duration * float64(time.Second))})
@@ -365,7 +365,7 @@ func (x *proxyRequest) finish(code int) {
 		a.metrics.countRefused(team, x.route, code)
 	} else {
 		s := a.metrics.of(x.fn)
-		s.countEnd(x.endpoint.path, code, x.cold, took)
+		s.countEnd(x.endpoint.path, code, x.place.Cold, took)
 		if x.usage.Known {
 			s.prompt.Add(float64(x.usage.Prompt))
 			s.completion.Add(float64(x.usage.Completion))
@@ -391,8 +391,8 @@ func (x *proxyRequest) finish(code int) {
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))
 	}
-	if x.cold {
-		attrs = append(attrs, slog.String("cold_start", x.coldStart))
+	if x.place.Cold {
+		attrs = append(attrs, slog.String("cold_start", x.place.ColdStart))
 	}
 	if x.first > 0 {
 		attrs = append(attrs, slog.Duration("first_token", x.first))
@@ -406,23 +406,20 @@ func (x *proxyRequest) finish(code int) {
 	a.o.Log.Handler().Handle(ctx, line)
 }
 
-// affinity is what the request's replica is chosen by: its session where the
+// affinityKey is what the request's replica is chosen by: its session where the
 // client names one, else how its prompt begins.
-func (x *proxyRequest) affinity(replicas int) uint64 {
-	if replicas < 2 {
-		return 0
-	}
+func (x *proxyRequest) affinityKey() uint64 {
 	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
-		return balance.Key([]byte(s))
+		return admission.AffinityKey([]byte(s))
 	}
 	if x.reservation != nil {
 		return 0
 	}
 	if x.env.User != "" {
-		return balance.Key([]byte(x.env.User))
+		return admission.AffinityKey([]byte(x.env.User))
 	}
 	// Adapters need not be told apart here: they choose among fewer replicas.
-	return balance.Key(openingOf(x.req.Body))
+	return admission.AffinityKey(openingOf(x.req.Body))
 }
 
 // openingOf is the first piece of the prompt, bounded: requests that share it

@@ -10,14 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/balance"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
-
-const coolDown = balance.CoolDown
 
 // errAbort makes the door cut the connection: the client must not take the
 // part it has for the whole.
@@ -203,10 +200,10 @@ func (v *eventStream) writeComment(now time.Time) {
 	if x.loadingAdapter.Load() {
 		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.gate.Position(&x.place))
+		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.place))
 	}
 	period := x.a.o.Comment
-	if g := x.patience.Gap; g > 0 {
+	if g := x.timeouts.Gap; g > 0 {
 		period = min(period, max(g/3, 100*time.Millisecond))
 	}
 	v.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
@@ -324,7 +321,7 @@ func (v *eventStream) engineEnded(err error) {
 	switch {
 	case good && !v.torn && v.lo == v.hi || v.mark != nil:
 		switch {
-		case v.held && x.cold:
+		case v.held && x.place.Cold:
 			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
 		case len(v.out) == 0:
 			v.out = v.mark
@@ -356,7 +353,7 @@ func (v *eventStream) engineEnded(err error) {
 			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
 		x.a.metrics.of(x.fn).countFailure(kind)
-		x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, problem)
+		x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), problem)
 		v.endWithError(e)
 	}
 }
@@ -367,7 +364,7 @@ func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
 	x.a.metrics.of(x.fn).countFailure("error_frame")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it sent an error in the middle of an answer")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
@@ -426,7 +423,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
 			x.a.metrics.of(x.fn).countFailure("died")
-			x.a.o.Waker.ReportFailure(x.fn.Name, x.replica, "it died in the middle of an answer")
+			x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
 			x.finish(502)
 		}
 		err = errAbort
@@ -470,7 +467,7 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 		case waiting, sent:
 			if now := x.a.o.Now(); !now.Before(d.next) {
 				period := x.a.o.PadEvery
-				if g := x.patience.Wait; g > 0 {
+				if g := x.timeouts.Wait; g > 0 {
 					period = min(period, max(g/3, 100*time.Millisecond))
 				}
 				d.next = now.Add(period)

@@ -124,7 +124,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 			t.Errorf("%d bytes are still counted as buffered", l)
 		}
 		for _, e := range w.act.table.All() {
-			if l := e.Data.gate.Load(); l.Active != 0 || l.Queued != 0 {
+			if l := e.Data.queue.Load(time.Now()); l.Active != 0 || l.Queued != 0 {
 				t.Errorf("%s: the gate still holds %+v", e.Name, l)
 			}
 		}

@@ -24,7 +24,7 @@ type Feed interface {
 	Demand(all bool, yield func(activator.Demand) bool)
 	DemandOf(name functions.Name) (activator.Demand, bool)
 	EachInFlight(name functions.Name, yield func(replica string, n int))
-	InFlight(replica string) int
+	InFlightOf(name functions.Name, replica string) int
 }
 
 // RateLimits are what an activator has of the limits of teams: who.Limits.
@@ -248,7 +248,7 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 	for name, reps := range a.removed {
 		flights := map[string]int{}
 		for _, replica := range reps {
-			if n := a.feed.InFlight(replica); n > 0 {
+			if n := a.feed.InFlightOf(name, replica); n > 0 {
 				flights[replica] = n
 			}
 		}

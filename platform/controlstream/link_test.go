@@ -134,7 +134,7 @@ func (f *feed) EachInFlight(_ functions.Name, yield func(string, int)) {
 	}
 }
 
-func (f *feed) InFlight(replica string) int {
+func (f *feed) InFlightOf(_ functions.Name, replica string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.flights[replica]

@@ -3,7 +3,7 @@ package simulate
 import (
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
@@ -36,7 +36,7 @@ type Config struct {
 	// and 128.
 	Input, Output int
 	// Patience is what every client says of how long it waits.
-	Patience activator.ClientTimeouts
+	Patience admission.ClientTimeouts
 
 	Policy placement.Policy // zero: placement.DefaultPolicy
 	Name   string           // of the policy, for the result; "" is the eviction's word

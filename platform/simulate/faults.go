@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
@@ -252,7 +252,7 @@ func (st *State) Restart() {
 	st.stirred, st.busy = nil, nil
 	for _, f := range st.list {
 		f.pic, f.busy = nil, false
-		f.lobby = &activator.Lobby{News: f}
+		f.queue = &admission.Queue{Demand: f}
 	}
 	st.begin()
 }
@@ -351,7 +351,7 @@ func (st *State) Requests(yield func(RequestView) bool) {
 	for _, q := range st.live {
 		if !yield(RequestView{
 			ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Waits: q.wait, Since: q.since, Deadline: q.deadline,
-			Replica: q.remote, Stranded: q.to != nil || q.stuck, First: q.first, Cold: q.cold, Retried: q.retried,
+			Replica: q.ReplicaID(), Stranded: q.to != nil || q.stuck, First: q.first, Cold: q.Cold, Retried: q.Retried,
 		}) {
 			return
 		}
@@ -371,14 +371,14 @@ type FunctionView struct {
 // Functions yields them in the order in which they were first heard of.
 func (st *State) Functions(yield func(FunctionView) bool) {
 	for _, f := range st.list {
-		l := f.lobby.Load()
+		l := f.queue.Load(st.wall())
 		v := FunctionView{Name: f.name, Known: f.pic != nil, Active: l.Active, Queued: l.Queued}
 		if f.pic != nil {
 			v.Ready, v.State = len(f.pic.Replicas), f.pic.State
 			v.InFlight = make(map[string]int, v.Ready)
 			for i := range f.pic.Replicas {
 				id := f.pic.Replicas[i].ID
-				v.InFlight[id] = f.lobby.InFlight(id)
+				v.InFlight[id] = f.queue.InFlight(id)
 			}
 		}
 		if !yield(v) {

@@ -5,18 +5,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/activator/balance"
-	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// function is one model: its lobby, which the activator has just so, and what a
-// run must know of it.
+// function is one model: its queue, the activator's own, and what a run must
+// know of it.
 type function struct {
 	st     *State
 	name   functions.Name
@@ -27,7 +25,7 @@ type function struct {
 	salt   uint64 // of its draws
 	starts int
 
-	lobby   *activator.Lobby
+	queue   *admission.Queue
 	pic     *snapshot.Snapshot // nil until it was published, and once it was removed
 	busy    bool               // it is on the list of those that may have requests
 	last    time.Duration      // when it was evicted
@@ -36,7 +34,7 @@ type function struct {
 
 // request is one on its way. It is used again once it is over.
 type request struct {
-	gate.Waiter
+	admission.Request
 	st   *State
 	id   uint64
 	slot int // in live
@@ -44,7 +42,6 @@ type request struct {
 	who  *team
 	at   time.Duration
 	gen  uint32 // of its events
-	in   bool   // at the gate, waiting or through
 	wait bool   // it waits
 
 	input, output int
@@ -52,16 +49,13 @@ type request struct {
 	deadline      time.Duration // of its wait; 0 it has not waited
 	since         time.Duration // it waits
 	waited        time.Duration
-	cold, retried bool
-	failed        string // the replica that failed it
 	lease         auth.Lease
 	leased        bool
 
 	rep         *replica
-	remote      string // id of its replica
-	to          *node  // that it was sent to and that does not answer
-	place       int    // in rep.here
-	lined       bool   // in rep.line
+	to          *node // that it was sent to and that does not answer
+	place       int   // in rep.here
+	lined       bool  // in rep.line
 	first, last time.Duration
 	stuck       bool // it has been answered, and the answer does not get through
 }
@@ -76,9 +70,9 @@ const (
 
 func (q *request) age() uint32 { return q.gen }
 
-// Told is heard under the gate's lock: it is noted, and looked at once the gate
-// is left.
-func (q *request) Told() { q.st.told = append(q.st.told, q) }
+// OnChange is called with the queue locked, when q is admitted or rejected: it is
+// noted, and settle goes on with it.
+func (q *request) OnChange() { q.st.told = append(q.st.told, q) }
 
 // arrive takes a request of the trace.
 func (st *State) arrive(x *Request) {
@@ -145,7 +139,7 @@ func (st *State) fresh() *request {
 	return q
 }
 
-// settle goes on with those that a gate has let through or turned away.
+// settle goes on with the requests that a queue has admitted or rejected.
 func (st *State) settle() {
 	if st.settling {
 		return
@@ -154,51 +148,49 @@ func (st *State) settle() {
 	for i := 0; i < len(st.told); i++ {
 		q := st.told[i]
 		st.told[i] = nil
-		if v := q.Verdict(); v != nil {
-			q.unwait()
-			q.in = false
-			q.refuse(v.(*openai.Error))
+		q.unwait()
+		if e := q.Rejection(); e != nil {
+			q.refuse(e)
 			continue
 		}
-		q.unwait()
 		q.launch()
 	}
 	st.told = st.told[:0]
 	st.settling = false
 }
 
-// enter goes to the gate and decides, as an exchange of the activator does.
+// enter queues the request and decides, as a request of the activator does.
 func (q *request) enter() {
 	st, f := q.st, q.f
 	wall := st.wall()
-	const body = 2 << 10
-	switch f.lobby.Enter(&q.Waiter, q.who.name, body, wall) {
-	case gate.Through:
-		q.in = true
+	q.Team, q.Bytes = q.who.name, 2<<10
+	switch q.Enter(f.queue, wall) {
+	case admission.Admitted:
 		q.launch()
 		return
-	case gate.Full:
+	case admission.Full:
 		if f.pic == nil {
 			q.refuse(openai.New(openai.ModelNotFound, ""))
 		} else {
-			q.refuse(f.lobby.Full(f.pic, wall))
+			q.refuse(admission.FullError(f.pic, wall))
 		}
 		return
 	}
-	q.in, q.wait, q.since = true, true, st.clock.now
+	q.wait, q.since = true, st.clock.now
 	if q.deadline == 0 {
-		q.deadline = q.at + f.patience(&st.c.Patience)
+		q.deadline = q.at + admission.MaxWait(f.model, st.c.Patience)
 	}
 	if f.pic == nil {
 		q.leave()
 		q.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := f.lobby.Decide(f.pic, st.c.Patience, wall); {
-	case d.Verdict == activator.Refuse:
+	counted := q.Cold
+	switch d, alone := q.Decide(f.pic, st.c.Patience, wall); {
+	case d.Verdict == admission.Refuse:
 		q.leave()
 		if d.WakeForRetry {
-			if e := q.ask(true); e != nil {
+			if e := q.wake(true); e != nil {
 				q.refuse(e)
 				return
 			}
@@ -208,12 +200,11 @@ func (q *request) enter() {
 	case len(f.pic.Replicas) > 0:
 		st.steer.Nudge(f.name)
 	default:
-		if !q.cold {
-			q.cold = true
+		if !counted {
 			st.tally.cold++
 			q.who.cold++
 		}
-		if e := q.ask(alone); e != nil {
+		if e := q.wake(alone); e != nil {
 			q.leave()
 			q.refuse(e)
 			return
@@ -222,22 +213,10 @@ func (q *request) enter() {
 	q.arm()
 }
 
-// patience is how long a request for f waits at the gate at most.
-func (f *function) patience(p *activator.ClientTimeouts) time.Duration {
-	wait := 5 * time.Minute
-	if f.model != nil && f.model.Spec.Queue.Wait > 0 {
-		wait = f.model.Spec.Queue.Wait.Std()
-	}
-	if p.Wait > 0 {
-		wait = min(wait, p.Wait)
-	}
-	return wait
-}
-
-// ask has the platform asked for a first replica.
-func (q *request) ask(again bool) *openai.Error {
+// wake asks the platform for a first replica.
+func (q *request) wake(again bool) *openai.Error {
 	st, f := q.st, q.f
-	_, e := f.lobby.Wake(f.pic, again, func() *openai.Error {
+	return q.Wake(f.queue, f.pic, again, func() *openai.Error {
 		if st.limited {
 			if r := st.limits.AdmitColdStart(q.who.name, st.wall()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
@@ -245,7 +224,6 @@ func (q *request) ask(again bool) *openai.Error {
 		}
 		return nil
 	}, func() string { return st.steer.Wake(f.name, q.who.name) })
-	return e
 }
 
 // arm sets the time at which whatever q is at now is over at the latest.
@@ -262,7 +240,7 @@ func (q *request) arm() {
 	}
 }
 
-// unwait ends the waiting, not the stay.
+// unwait accounts for the end of the wait.
 func (q *request) unwait() {
 	if q.wait {
 		q.wait = false
@@ -271,16 +249,12 @@ func (q *request) unwait() {
 	}
 }
 
-// leave gives back the slot at the replica and the place at the gate.
+// leave gives back the slot at the replica, or the place in the queue.
 func (q *request) leave() {
 	st, f := q.st, q.f
 	q.gen++
 	if q.rep != nil {
 		q.rep.part(q)
-	}
-	if q.remote != "" {
-		f.lobby.Done(q.remote)
-		q.remote = ""
 	}
 	if q.to != nil {
 		st.away = slices.DeleteFunc(st.away, func(x *request) bool { return x == q })
@@ -288,30 +262,13 @@ func (q *request) leave() {
 	}
 	q.unwait()
 	q.first, q.last, q.stuck = 0, 0, false
-	if !q.in {
-		return
-	}
-	q.in = false
-	if f.lobby.Leave(&q.Waiter, st.wall()) {
+	if q.Leave(st.wall()) {
 		st.steer.Nudge(f.name)
 	}
 }
 
-// launch gives a request that is through the gate to a replica.
-func (q *request) launch() {
-	st, f := q.st, q.f
-	wall := st.wall()
-	id, ok := f.lobby.Pick(balance.Ask{Not: q.failed}, wall)
-	if ok {
-		q.remote = id
-		st.served(q, st.reps[id])
-		return
-	}
-	// A replica broke since the gate was told: tell it and stand in line again.
-	q.leave()
-	f.lobby.Recap(wall)
-	q.enter()
-}
+// launch sends an admitted request to its replica.
+func (q *request) launch() { q.st.served(q, q.st.reps[q.ReplicaID()]) }
 
 // served sends a request to its replica.
 func (st *State) served(q *request, r *replica) {
@@ -354,7 +311,7 @@ func (q *request) act(what uint8) {
 	case reqLimit:
 		switch now := st.clock.now; {
 		case q.wait && now >= q.deadline:
-			e := q.f.lobby.Expired(q.f.pic, st.instant(q.since), st.wall())
+			e := q.f.queue.ExpiredError(q.f.pic, st.instant(q.since), st.wall())
 			q.leave()
 			q.refuse(e)
 		case q.first > 0 && q.first <= now: // it came in time
@@ -391,7 +348,7 @@ func (q *request) done() {
 	}
 	ttft := q.first - q.at
 	t.ttft.add(ttft)
-	if q.cold {
+	if q.Cold {
 		t.chilly.add(ttft)
 		t.chillyWait.add(q.waited)
 	} else {
@@ -405,29 +362,25 @@ func (q *request) done() {
 	q.end("", "")
 }
 
-// fail is a try that came to nothing: nothing is tried again after the first
-// token, and before it once.
+// fail ends a try without an answer. Before the first token the request is tried
+// again, once; after it never.
 func (q *request) fail(problem string) {
 	st, f := q.st, q.f
-	begun := q.first > 0 && q.first <= st.clock.now
-	failed := q.remote
-	f.lobby.Break(failed, st.wall())
-	q.failed = failed
-	deadline := q.deadline
+	began := q.first > 0 && q.first <= st.clock.now
+	q.MarkFailed(true, st.wall())
 	q.leave()
-	f.recap()
-	st.clock.set(st.clock.now+balance.CoolDown, f, 0, 0)
-	st.steer.ReportFailure(f.name, failed, problem)
-	switch {
-	case begun:
+	st.clock.set(st.clock.now+admission.CoolDown, f, 0, 0)
+	st.steer.ReportFailure(f.name, q.FailedReplica, problem)
+	if began {
 		st.tally.broken++
 		q.end(Broke, problem)
-	case q.retried, deadline > 0 && st.clock.now >= deadline:
-		q.refuse(openai.New(openai.EngineCrashed, ""))
-	default:
-		q.retried = true
-		q.enter()
+		return
 	}
+	if q.Retry(false, q.deadline > 0 && st.clock.now >= q.deadline) != admission.TryAgain {
+		q.refuse(openai.New(openai.EngineCrashed, ""))
+		return
+	}
+	q.enter()
 }
 
 // refuse answers with an error; q is over.
@@ -452,28 +405,32 @@ func (q *request) end(code openai.Code, message string) {
 	st.live[last] = nil
 	st.live = st.live[:last]
 	if st.Fated != nil {
-		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.cold, Retried: q.retried, First: q.first, Replica: q.failed})
+		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.Cold, Retried: q.Retried, First: q.first, Replica: q.FailedReplica})
 	}
 	st.pool = append(st.pool, q)
 }
 
-// act: a replica that broke has cooled down.
+// act admits waiting requests after the cool-down of a replica.
 func (f *function) act(uint8) {
-	f.recap()
+	f.queue.Readmit(f.st.wall())
 	f.st.settle()
 }
 
 func (f *function) age() uint32 { return 0 }
 
-func (f *function) recap() { f.lobby.Recap(f.st.wall()) }
-
-// Told is News of the lobby: the demand for f has changed.
-func (f *function) Told() {
+// OnChange notes that the demand for f has changed.
+func (f *function) OnChange() {
 	f.st.stirred = append(f.st.stirred, f)
 	if !f.busy {
 		f.busy = true
 		f.st.busy = append(f.st.busy, f)
 	}
+}
+
+// demand is the demand for f now; later changes call OnChange again.
+func (f *function) demand() orchestrator.Demand {
+	l, teams := f.queue.TakeDemand(f.st.wall())
+	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
 }
 
 // path is the data path as a loop needs it. One that was replaced and does not
@@ -504,7 +461,7 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 		if pic.Model != nil && pic.Model != f.model {
 			f.set(pic.Model)
 		}
-		f.lobby.Publish(before, f.pic, wall)
+		f.queue.Publish(before, f.pic, wall)
 	}
 	st.settle()
 }
@@ -518,7 +475,7 @@ func (p *path) Remove(names ...functions.Name) {
 	for _, n := range names {
 		if f := st.fns[n]; f != nil && f.pic != nil {
 			f.pic = nil
-			f.lobby.Close(n)
+			f.queue.Close(n)
 		}
 	}
 	st.settle()
@@ -534,7 +491,7 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	changed := st.stirred
 	st.stirred, st.spare = st.spare[:0], nil
 	for i, f := range changed {
-		if !yield(f.lobby.Demand(f.name)) {
+		if !yield(f.demand()) {
 			st.stirred = append(st.stirred, changed[i+1:]...)
 			return
 		}
@@ -547,7 +504,7 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	keep := st.busy[:0]
 	more := true
 	for _, f := range st.busy {
-		d := f.lobby.Demand(f.name)
+		d := f.demand()
 		if d.Active+d.Queued == 0 {
 			f.busy = false
 			continue
@@ -565,7 +522,7 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 	if f == nil {
 		return 0
 	}
-	return f.lobby.InFlight(replica)
+	return f.queue.InFlight(replica)
 }
 
 // Cut ends what is in flight through an agent that is given up.

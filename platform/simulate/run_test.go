@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -94,7 +94,7 @@ func TestPatience(t *testing.T) {
 	if r := run(t, c); r.Answered != 1 {
 		t.Errorf("it had the time: %s", show(r))
 	}
-	c.Requests, c.Patience = req(0), activator.ClientTimeouts{Wait: 3 * time.Second}
+	c.Requests, c.Patience = req(0), admission.ClientTimeouts{Wait: 3 * time.Second}
 	if r := run(t, c); r.Refused["model_loading"] != 1 {
 		t.Errorf("it said how long it waits: %s", show(r))
 	}

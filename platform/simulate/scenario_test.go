@@ -96,8 +96,8 @@ func (s *stage) Finish(m string) {
 	s.Pass(0)
 }
 
-func (s *stage) Waiting(m string) int { return s.st.functionOf(own(m)).lobby.Load().Queued }
-func (s *stage) Running(m string) int { return s.st.functionOf(own(m)).lobby.Load().Active }
+func (s *stage) Waiting(m string) int { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Queued }
+func (s *stage) Running(m string) int { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Active }
 func (s *stage) Told(m string) string { return s.told[m] }
 
 func (s *stage) Replicas(m string) (out []string) {

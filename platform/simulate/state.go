@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
@@ -215,8 +215,8 @@ func (st *State) functionOf(name functions.Name) *function {
 	if f == nil {
 		h := fnv.New64a()
 		h.Write([]byte(name.String()))
-		f = &function{st: st, name: name, team: st.teamOf(name.Team), salt: h.Sum64(), lobby: &activator.Lobby{}}
-		f.lobby.News = f
+		f = &function{st: st, name: name, team: st.teamOf(name.Team), salt: h.Sum64(), queue: &admission.Queue{}}
+		f.queue.Demand = f
 		st.fns[name] = f
 		st.list = append(st.list, f)
 	}

@@ -33,10 +33,10 @@ var bugs = []struct {
 		{"platform/orchestrator/world.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
 	}},
 	{"lose the waiters of a slot that is new", []edit{
-		{"activator/gate/gate.go", "\tg.capacity = n\n\treturn g.release()", "\tg.capacity = n\n\treturn 0"},
+		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},
 	}},
 	{"take more into the queue than its bound", []edit{
-		{"activator/gate/gate.go", `n >= g.bounds.Requests`, `n >= 2*g.bounds.Requests`},
+		{"activator/admission/request.go", `q.waiting.count >= q.limits.requests`, `q.waiting.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a node that is lost", []edit{
 		{"platform/orchestrator/turn.go", `s.removeReplica(r, "node_lost")`, `_ = r`},

@@ -1,12 +1,10 @@
-package activator
+package admission
 
 import (
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/gate"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -41,14 +39,14 @@ type ClientTimeouts struct {
 // Decide says what becomes of a request for a function of which the platform
 // published f and whose gate holds l. It is pure, but for the jitter of
 // Retry-After.
-func Decide(f *snapshot.Snapshot, l gate.Load, p ClientTimeouts, now time.Time) Decision {
+func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
 		if l.Free() {
 			return Decision{Verdict: Serve}
 		}
 		return Decision{Verdict: Wait}
 	}
-	if breakerOpen(f, now) {
+	if BreakerOpen(f, now) {
 		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
 	if e := quotaError(f, now); e != nil {
@@ -64,8 +62,8 @@ func Decide(f *snapshot.Snapshot, l gate.Load, p ClientTimeouts, now time.Time) 
 	return Decision{Verdict: Wake}
 }
 
-// breakerOpen reports whether the breaker is open.
-func breakerOpen(f *snapshot.Snapshot, now time.Time) bool {
+// BreakerOpen reports whether the breaker is open.
+func BreakerOpen(f *snapshot.Snapshot, now time.Time) bool {
 	return f.Failure != nil && (f.Failure.Until.IsZero() || now.Before(f.Failure.Until))
 }
 
@@ -83,8 +81,8 @@ func pessimisticETA(f *snapshot.Snapshot, now time.Time) time.Duration {
 	return f.Progress.ETA
 }
 
-// likelyETA is the likely time to READY; -1 unknown.
-func likelyETA(f *snapshot.Snapshot, now time.Time) time.Duration {
+// LikelyETA is the likely time to READY; -1 unknown.
+func LikelyETA(f *snapshot.Snapshot, now time.Time) time.Duration {
 	switch {
 	case f.Starting() && f.Progress.ETA >= 0:
 		return f.Progress.ETA
@@ -119,7 +117,7 @@ func quotaError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 // loadingError is the 503 of a model that is not ready, with an honest Retry-After.
 func loadingError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	state := f.State
-	left := likelyETA(f, now)
+	left := LikelyETA(f, now)
 	name := f.PublicName().Short()
 	text := "The model `" + name + "` is not loaded yet (" + state.Word() + ")."
 	if f.Blocked != nil && f.Blocked.Message != "" {
@@ -147,61 +145,20 @@ func jitter(d time.Duration) time.Duration {
 
 func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// parseTimeouts reads how long the client waits. stream tells how the fields of the
-// official clients count: for a stream their timeout bounds the gap between
-// bytes, not the wait.
-func parseTimeouts(header func(string) string, stream bool) ClientTimeouts {
-	var p ClientTimeouts
-	shorter := func(d time.Duration, ok bool) {
-		if ok && (p.Wait == 0 || d < p.Wait) {
-			p.Wait = d
-		}
-	}
-	shorter(parseSpan(header("thaw-max-wait")))
-	shorter(parseSpan(header("Request-Timeout")))
-	total, okTotal := parseSpan(header("X-Stainless-Timeout"))
-	gap, okGap := parseSpan(header("X-Stainless-Read-Timeout"))
-	if stream {
-		if okGap {
-			p.Gap = gap
-		}
-	} else {
-		shorter(total, okTotal)
-		shorter(gap, okGap)
-	}
-	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
-	return p
+// QueueFullError answers a request for which there is no room.
+func QueueFullError() *openai.Error {
+	return openai.New(openai.QueueFull, "").After(time.Second + time.Duration(rand.Int64N(int64(9*time.Second))))
 }
 
-// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s).
-// What is neither, or not positive, says nothing.
-func parseSpan(s string) (time.Duration, bool) {
-	if s == "" || len(s) > 24 {
-		return 0, false
+// MaxWait is how long a request for a model may wait: the model's bound, or the
+// client's where that is shorter. A nil model has the default bound.
+func MaxWait(m *functions.Model, t ClientTimeouts) time.Duration {
+	wait := 5 * time.Minute
+	if m != nil && m.Spec.Queue.Wait > 0 {
+		wait = m.Spec.Queue.Wait.Std()
 	}
-	if f, err := strconv.ParseFloat(s, 64); err == nil {
-		if f > 0 && f < 1e8 {
-			return max(1, time.Duration(f*float64(time.Second))), true
-		}
-		return 0, false
+	if t.Wait > 0 {
+		wait = min(wait, t.Wait)
 	}
-	if d, err := time.ParseDuration(s); err == nil && d > 0 {
-		return d, true
-	}
-	return 0, false
-}
-
-// heldComment is the comment of a waiter.
-func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
-	state, percent, left := f.State.Word(), -1, likelyETA(f, now)
-	switch {
-	case len(f.Replicas) > 0:
-		state, left = functions.Ready.Word(), -1
-	case f.Starting():
-		percent = f.Progress.Percent
-	}
-	if position == 0 {
-		position = -1
-	}
-	return openai.Comment(b, state, percent, left, position)
+	return wait
 }

@@ -1,0 +1,27 @@
+// Package admission holds the requests of one function until a replica has a
+// free slot for them.
+//
+// Queue has the waiting requests, the replicas with their slots, and the choice
+// of replica under one mutex. A request that is admitted holds a slot of one
+// replica until it leaves, so an admitted request never has to queue again.
+//
+// Rules of the queue: it is bounded in requests and in bytes, and a full queue
+// is an answer. Requests of one team are admitted in order of arrival, teams
+// take turns, so a team with ten thousand requests delays another team's by one
+// turn. A request that leaves frees its place and its bytes at once.
+//
+// Rules of the choice, in order: replicas that failed a moment ago or have no
+// free slot are left out; a request for an adapter goes to a replica that has it
+// loaded, while one of those has a slot; a second try goes to another replica if
+// there is one; a request with an affinity key (its session, or how its prompt
+// begins) goes where the key hashes to, so that the engine's prefix cache is
+// used again, unless that replica is clearly busier than the least loaded;
+// every other request goes to the least loaded. Rendezvous hashing moves only
+// the keys of a replica that appears or disappears.
+//
+// Request is the life of one request at a queue: Enter, Decide, Wake, then
+// admitted, and MarkFailed, Retry or Leave. The package does no I/O, starts no
+// goroutine and reads no clock: the platform pushes capacity with Publish, which
+// admits waiting requests before it returns. The HTTP proxy, the reservation and
+// the simulator run the same code.
+package admission

@@ -1,0 +1,204 @@
+package admission
+
+import (
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+)
+
+// CoolDown is how long a replica that failed a request is not chosen, whatever
+// snapshot is published meanwhile: a snapshot may be older than the failure.
+const CoolDown = time.Second
+
+// Target is where an admitted request goes: a replica.
+type Target struct {
+	Replica *snapshot.Replica
+}
+
+// Grant is a slot of a target. Its request holds it from admission to Release.
+type Grant struct {
+	Target
+	queue *Queue
+	slot  *replica // nil once released
+}
+
+// replica is one target of a queue and the requests it has. Fields are guarded
+// by the queue's mutex.
+type replica struct {
+	Target
+	seed     uint64
+	slots    int
+	inFlight int
+	listed   bool      // in the newest snapshot; others end the requests they have
+	coolsAt  time.Time // when the cool-down after a failure ends; zero: it did not fail
+}
+
+// usable reports whether the replica may be given requests.
+func (r *replica) usable(now time.Time) bool {
+	return r.listed && (r.coolsAt.IsZero() || !now.Before(r.coolsAt))
+}
+
+// setReplicas replaces the replicas that take requests. A replica that is not in
+// f any more stays while it has requests. mu is held.
+func (q *Queue) setReplicas(f *snapshot.Snapshot) {
+	old := q.replicas
+	if !slices.EqualFunc(old, f.Replicas, func(r *replica, s snapshot.Replica) bool { return r.listed && r.Replica.ID == s.ID }) {
+		q.replicas = make([]*replica, 0, len(f.Replicas))
+		for i := range f.Replicas {
+			t := Target{&f.Replicas[i]}
+			r := find(old, t.Replica.ID)
+			if r == nil {
+				r = newReplica(t)
+			}
+			r.listed = true
+			q.replicas = append(q.replicas, r)
+		}
+		for _, r := range old {
+			if !slices.Contains(q.replicas, r) {
+				r.listed = false
+				if r.inFlight > 0 {
+					q.replicas = append(q.replicas, r)
+				}
+			}
+		}
+	}
+	for i := range f.Replicas {
+		r := find(q.replicas, f.Replicas[i].ID)
+		r.Replica, r.slots = &f.Replicas[i], f.SlotsOf(&f.Replicas[i])
+	}
+}
+
+func newReplica(t Target) *replica {
+	return &replica{Target: t, seed: xxh3.HashString(t.Replica.ID)}
+}
+
+// find is the replica with this id, nil if there is none.
+func find(all []*replica, id string) *replica {
+	for _, r := range all {
+		if r.Replica.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// choose is the best replica with a free slot for req; nil only where no usable
+// replica has one. A request for an adapter goes to a replica without it only
+// when those that have it are full: loading it takes less time than waiting.
+// mu is held.
+func (q *Queue) choose(req *Request, now time.Time) *replica {
+	if req.Adapter != "" {
+		if r := q.best(req, req.FailedReplica, now, true); r != nil {
+			return r
+		}
+	}
+	r := q.best(req, req.FailedReplica, now, false)
+	if r == nil && req.FailedReplica != "" {
+		r = q.best(req, "", now, false)
+	}
+	return r
+}
+
+// best is the best replica with a free slot other than not; with loaded only
+// those that have the request's adapter count.
+func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *replica {
+	var least, home *replica
+	var highest uint64
+	for _, r := range q.replicas {
+		if r.inFlight >= r.slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
+			continue
+		}
+		if least == nil || r.inFlight < least.inFlight {
+			least = r
+		}
+		if req.Key != 0 {
+			if h := mix(req.Key ^ r.seed); home == nil || h > highest {
+				home, highest = r, h
+			}
+		}
+	}
+	if home != nil && home.inFlight <= least.inFlight+affinityMargin(home.slots) {
+		return home
+	}
+	return least
+}
+
+// affinityMargin is how many requests more than the least loaded replica the
+// replica of a key may have before affinity is given up: a fourth of its slots.
+func affinityMargin(slots int) int { return max(1, slots/4) }
+
+// hold gives req a slot of r. mu is held.
+func (q *Queue) hold(req *Request, r *replica) {
+	r.inFlight++
+	q.active++
+	req.Grant = Grant{Target: r.Target, queue: q, slot: r}
+}
+
+// release takes the slot back. mu is held.
+func (g *Grant) release(now time.Time) {
+	q, r := g.queue, g.slot
+	g.slot = nil
+	r.inFlight--
+	q.active--
+	q.lastEnd = now
+	if r.inFlight == 0 && !r.listed {
+		q.replicas = slices.DeleteFunc(q.replicas, func(x *replica) bool { return x == r })
+	}
+}
+
+// Release gives the slot back and admits the next request. Releasing again does
+// nothing.
+func (g *Grant) Release(now time.Time) {
+	if g.queue == nil {
+		return
+	}
+	g.queue.mu.Lock()
+	defer g.queue.mu.Unlock()
+	if g.slot != nil {
+		g.release(now)
+		g.queue.admit(now)
+		g.queue.demandChanged()
+	}
+}
+
+// InFlight is how many requests a replica has, also one that takes no new ones.
+func (q *Queue) InFlight(id string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r := find(q.replicas, id); r != nil {
+		return r.inFlight
+	}
+	return 0
+}
+
+// EachInFlight yields each replica that has requests, and how many; also those
+// that take no new ones, or not yet. The queue is locked meanwhile.
+func (q *Queue) EachInFlight(yield func(id string, n int)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range q.replicas {
+		if r.inFlight > 0 {
+			yield(r.Replica.ID, r.inFlight)
+		}
+	}
+}
+
+// AffinityKey hashes the text that a request's affinity goes by; 0 only for none.
+func AffinityKey(text []byte) uint64 {
+	if len(text) == 0 {
+		return 0
+	}
+	return xxh3.Hash(text) | 1
+}
+
+// mix is the finaliser of splitmix64.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,262 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Priority orders the requests of one team. All requests are Normal until a
+// client can choose.
+type Priority int8
+
+// The priorities.
+const (
+	Low    Priority = -1
+	Normal Priority = 0
+	High   Priority = 1
+)
+
+// Admission is the result of Enter.
+type Admission uint8
+
+// The results of Enter.
+const (
+	Admitted Admission = iota // the request holds a Grant
+	Waiting                   // it waits; Done or the Listener reports the end of the wait
+	Full                      // the queue has no place, or not enough bytes
+)
+
+// Request is one request at a queue, from Enter to Leave. The zero value is
+// ready, and it may Enter again after Leave. One goroutine at a time has it; the
+// queue guards what it changes itself.
+type Request struct {
+	// Set before Enter.
+
+	Listener Listener // called in place of Done, which then stays nil: for a request without a goroutine
+	Team     string
+	Bytes    int64  // of the body that is kept while it waits
+	Key      uint64 // affinity, see AffinityKey; 0 none
+	Adapter  string // that it needs; "" for the base model
+	Priority Priority
+	Parent   *Request   // the call of a composition that this one belongs to; nil none
+	Joiners  []*Request // equal requests that take this one's answer
+
+	// Set by the lifecycle.
+
+	Grant         Grant  // the slot it holds once admitted
+	Cold          bool   // it waited for a replica to start
+	ColdStart     string // id of the cold start that it took part in; "" unknown
+	FailedReplica string // that failed the first try; "" none
+	Retried       bool
+
+	queue     *Queue // set while it waits or holds a slot
+	lane      *lane  // set while it waits
+	at        int
+	since     time.Time
+	done      chan struct{} // closed at the end of the wait
+	rejection *openai.Error
+}
+
+// Enter asks for a slot. Leave must follow once for Admitted and Waiting.
+func (r *Request) Enter(q *Queue, now time.Time) Admission {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	r.rejection, r.done = nil, nil
+	if q.waiting.count == 0 {
+		if at := q.choose(r, now); at != nil {
+			r.queue = q
+			q.hold(r, at)
+			q.demandChanged()
+			return Admitted
+		}
+	}
+	if q.waiting.count >= q.limits.requests || r.Bytes > q.limits.bytes-q.waiting.bytes {
+		return Full
+	}
+	r.queue, r.since = q, now
+	if r.Listener == nil {
+		r.done = make(chan struct{})
+	}
+	q.waiting.add(r)
+	q.demandChanged()
+	return Waiting
+}
+
+// wake reports the end of the wait. The queue's mutex is held.
+func (r *Request) wake() {
+	if r.Listener != nil {
+		r.Listener.OnChange()
+		return
+	}
+	close(r.done)
+}
+
+// Done is closed when the wait ended. It is nil, which blocks for ever, for a
+// request that never waited or has a Listener.
+func (r *Request) Done() <-chan struct{} { return r.done }
+
+// Rejection is nil once admitted, and the answer otherwise. It may be read after
+// Done is closed or the Listener was called.
+func (r *Request) Rejection() *openai.Error { return r.rejection }
+
+// ReplicaID is the replica whose slot the request holds; "" none.
+func (r *Request) ReplicaID() string {
+	if r.Grant.slot == nil {
+		return ""
+	}
+	return r.Grant.Replica.ID
+}
+
+// Decide returns what becomes of a waiting request. f is read after Enter: a
+// failure that is published later rejects the request. Unless it is refused, the
+// caller carries out the rest: it reports the demand where a replica is READY and
+// calls Wake otherwise. Alone is set where no other request waits.
+func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) (d Decision, alone bool) {
+	l := r.queue.Load(now)
+	d = Decide(f, l, t, now)
+	if d.Verdict != Refuse && len(f.Replicas) == 0 {
+		r.Cold = true
+	}
+	return d, l.Queued == 1
+}
+
+// Wake asks the platform for a first replica, once however many requests wait.
+// The request that begins a cold start must pass admit first; later requests join
+// the start. With again it is asked anew: an earlier wake may have been cancelled,
+// and the retry of a refused request is the only demand there is. ask returns the
+// id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
+// is called with the queue locked.
+func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, ask func() (id string)) *openai.Error {
+	q.mu.Lock()
+	first := !q.wakeAsked
+	if first && !f.Starting() {
+		if e := admit(); e != nil {
+			q.mu.Unlock()
+			return e
+		}
+	}
+	q.wakeAsked = true
+	if !first && !again {
+		r.ColdStart = q.coldStart
+		q.mu.Unlock()
+		return nil
+	}
+	if first {
+		q.coldStart = "" // an earlier one's
+	}
+	q.mu.Unlock()
+	id := ask()
+	q.mu.Lock()
+	if id != "" {
+		q.coldStart = id
+	}
+	q.mu.Unlock()
+	r.ColdStart = id
+	return nil
+}
+
+// AdmitAt admits a waiting request out of turn, at a target that has answered it
+// already and that may not be in a snapshot yet. It returns false if the request
+// does not wait any more.
+func (r *Request) AdmitAt(t Target) bool {
+	q := r.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.lane == nil {
+		return false
+	}
+	q.waiting.remove(r)
+	at := find(q.replicas, t.Replica.ID)
+	if at == nil {
+		at = newReplica(t)
+		q.replicas = append(q.replicas, at)
+	}
+	q.hold(r, at)
+	r.Grant.Target = t
+	q.demandChanged()
+	return true
+}
+
+// MarkFailed notes that the replica failed the request, which is to Leave next.
+// With broken the replica cools down: Queue.Readmit is due after CoolDown.
+func (r *Request) MarkFailed(broken bool, now time.Time) {
+	r.FailedReplica = r.ReplicaID()
+	if broken && r.Grant.slot != nil {
+		r.queue.mu.Lock()
+		r.Grant.slot.coolsAt = now.Add(CoolDown)
+		r.queue.mu.Unlock()
+	}
+}
+
+// Retry is the result of Request.Retry.
+type Retry uint8
+
+// The results of Retry.
+const (
+	TryAgain       Retry = iota // Enter again
+	AlreadyRetried              // a second replica failed it
+	AnswerBegan                 // the client may have seen a part of the answer
+	TooLate                     // its time is over
+)
+
+// Retry returns whether a failed request, which has left, may Enter again: once,
+// before a byte of its answer came, and within its time.
+func (r *Request) Retry(began, late bool) Retry {
+	switch {
+	case r.Retried:
+		return AlreadyRetried
+	case began:
+		return AnswerBegan
+	case late:
+		return TooLate
+	}
+	r.Retried = true
+	return TryAgain
+}
+
+// Leave ends the wait or gives the slot back, and admits the next request. It
+// returns true if the platform should look at the demand: the last waiting
+// request left and none holds a slot. Leaving again does nothing.
+func (r *Request) Leave(now time.Time) (deserted bool) {
+	q := r.queue
+	if q == nil {
+		return false
+	}
+	r.queue = nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case r.lane != nil:
+		q.waiting.remove(r)
+		if deserted = q.waiting.count == 0 && q.active == 0; deserted {
+			q.wakeAsked = false
+		}
+		q.demandChanged()
+	case r.Grant.slot != nil:
+		r.Grant.release(now)
+		q.admit(now)
+		q.demandChanged()
+	}
+	return deserted
+}
+
+// FullError answers a request that the queue had no place for.
+func FullError(f *snapshot.Snapshot, now time.Time) *openai.Error {
+	if len(f.Replicas) == 0 && BreakerOpen(f, now) {
+		return loadFailedError(f)
+	}
+	return QueueFullError()
+}
+
+// ExpiredError answers a request that has waited since for as long as it may.
+func (q *Queue) ExpiredError(f *snapshot.Snapshot, since, now time.Time) *openai.Error {
+	q.mu.Lock()
+	ready := q.lastReady
+	q.mu.Unlock()
+	if len(f.Replicas) > 0 || !ready.IsZero() && !ready.Before(since) {
+		return openai.New(openai.QueueTimeout, "")
+	}
+	return loadingError(f, now)
+}

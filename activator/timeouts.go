@@ -1,0 +1,71 @@
+package activator
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// parseTimeouts reads how long the client waits. stream tells how the fields of the
+// official clients count: for a stream their timeout bounds the gap between
+// bytes, not the wait.
+func parseTimeouts(header func(string) string, stream bool) admission.ClientTimeouts {
+	var p admission.ClientTimeouts
+	shorter := func(d time.Duration, ok bool) {
+		if ok && (p.Wait == 0 || d < p.Wait) {
+			p.Wait = d
+		}
+	}
+	shorter(parseSpan(header("thaw-max-wait")))
+	shorter(parseSpan(header("Request-Timeout")))
+	total, okTotal := parseSpan(header("X-Stainless-Timeout"))
+	gap, okGap := parseSpan(header("X-Stainless-Read-Timeout"))
+	if stream {
+		if okGap {
+			p.Gap = gap
+		}
+	} else {
+		shorter(total, okTotal)
+		shorter(gap, okGap)
+	}
+	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
+	return p
+}
+
+// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s).
+// What is neither, or not positive, says nothing.
+func parseSpan(s string) (time.Duration, bool) {
+	if s == "" || len(s) > 24 {
+		return 0, false
+	}
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		if f > 0 && f < 1e8 {
+			return max(1, time.Duration(f*float64(time.Second))), true
+		}
+		return 0, false
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, true
+	}
+	return 0, false
+}
+
+// heldComment is the comment of a waiter.
+func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
+	switch {
+	case len(f.Replicas) > 0:
+		state, left = functions.Ready.Word(), -1
+	case f.Starting():
+		percent = f.Progress.Percent
+	}
+	if position == 0 {
+		position = -1
+	}
+	return openai.Comment(b, state, percent, left, position)
+}
