@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // Version is set by the linker.
@@ -62,7 +63,8 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Now == nil {
 		p.Now = time.Now
 	}
-	c := &command{Programs: p, Terminal: NewTerminal(stdin, stdout, stderr, p.Getenv), now: p.Now}
+	c := &command{programs: p, getenv: p.Getenv, Terminal: kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}
+	c.Now = p.Now
 	root := c.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -74,13 +76,13 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 
 // command is one run of the program.
 type command struct {
-	Programs
-	*Terminal
-	server, key, data, output string
-	keyFrom                   string // where the key was found, for the hint when it is wrong
-	timeout                   time.Duration
-	noColor                   bool
-	now                       func() time.Time
+	*kit.Terminal
+	programs          Programs
+	getenv            func(string) string
+	server, key, data string
+	keyFrom           string // where the key was found, for the hint when it is wrong
+	timeout           time.Duration
+	noColor           bool
 }
 
 func (c *command) root() *cobra.Command {
@@ -103,7 +105,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return UnknownVerb(cmd, args[0])
+			return kit.UnknownVerb(cmd, args[0])
 		},
 		PersistentPreRun: func(*cobra.Command, []string) {
 			if c.noColor {
@@ -113,10 +115,9 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
+		return kit.FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
 	})
-	root.SetHelpTemplate(helpTemplate)
-	root.SetUsageTemplate(usageTemplate)
+	kit.SetTemplates(root)
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use models:"}, &cobra.Group{ID: "own", Title: "Own models:"}, &cobra.Group{ID: "run", Title: "Run the platform:"})
 
 	f := root.PersistentFlags()
@@ -127,111 +128,28 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	f.StringVar(&c.server, "server", "", "URL of the server (default "+DefaultServer+") [THAW_SERVER]")
 	f.StringVar(&c.key, "key", "", "key to send [THAW_KEY]")
 	f.StringVar(&c.data, "data", "", "the server's data folder on this machine, for its admin token [THAW_DATA]")
-	f.StringVarP(&c.output, "output", "o", "table", "form of output: "+strings.Join(OutputForms, ", "))
+	f.StringVarP(&c.Output, "output", "o", "table", "form of output: "+strings.Join(kit.OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
 	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.warmHost(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
 	for _, cmd := range own {
 		// They speak to no server, so they do not list how to find one.
-		cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
+		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
 	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.prewarm(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.events(), c.doctor())
 	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
 		target, rest, err := cmd.Root().Find(args)
 		if err != nil || len(rest) > 0 {
-			return UnknownVerb(cmd.Root(), strings.Join(args, " "))
+			return kit.UnknownVerb(cmd.Root(), strings.Join(args, " "))
 		}
 		return target.Help()
 	}})
 	return root
 }
 
-// Examples come first: they are what people look for.
-const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
-
-{{end}}{{.UsageString}}`
-
-const inheritedFlags = `{{if .HasAvailableInheritedFlags}}
-
-For every verb:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
-
-const usageTemplate = `{{if .HasExample}}Examples:
-{{.Example}}
-
-{{end}}Usage:
-  {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} VERB{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
-
-{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
-
-Other verbs:{{range $cmds}}{{if (and (eq .GroupID "") .IsAvailableCommand)}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + inheritedFlags + `{{if .HasAvailableSubCommands}}
-
-{{.CommandPath}} VERB --help tells more about one.{{end}}
-`
-
-func UnknownVerb(cmd *cobra.Command, word string) error {
-	var names []string
-	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
-	hint := cmd.CommandPath() + " --help lists the verbs"
-	if near := functions.Nearest(word, names, 1); len(near) > 0 {
-		hint = "did you mean " + near[0] + "?"
-	}
-	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
-}
-
-// FlagError is what is wrong with a flag of a verb, with the one that may be meant.
-func FlagError(verb string, err error, flags ...*FlagSet) *Error {
-	hint := verb + " --help lists the flags"
-	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
-		var names []string
-		for _, f := range flags {
-			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
-		}
-		if near := functions.Nearest(word, names, 1); len(near) > 0 {
-			hint = "did you mean --" + near[0] + "?"
-		}
-	}
-	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
-}
-
-// ExactArgs wants n arguments, named for the error.
-func ExactArgs(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < len(names) {
-			return Usage(cmd.UseLine(), "%s is missing", names[len(args)])
-		}
-		if len(args) > len(names) {
-			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
-		}
-		return nil
-	}
-}
-
-// UpToArgs wants at least one argument, and at most so many (0: any number).
-func UpToArgs(name string, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 && name != "" {
-			return Usage(cmd.UseLine(), "%s is missing", name)
-		}
-		if most > 0 && len(args) > most {
-			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
-		}
-		return nil
-	}
-}
-
 func (c *command) missing(what string) error {
-	return &Error{Exit: ExitFailed, What: "this build of thaw has no " + what}
+	return &kit.Error{Exit: kit.ExitFailed, What: "this build of thaw has no " + what}
 }
 
 func (c *command) serve() *cobra.Command {
@@ -243,26 +161,26 @@ func (c *command) serve() *cobra.Command {
 		Example: `  thaw serve --functions functions/shipped
   thaw serve --addr 0.0.0.0:8080 --data /var/lib/thaw --functions /etc/thaw/functions
   thaw serve --example-config > thaw.yaml; thaw serve --config thaw.yaml`,
-		Args: ExactArgs(),
+		Args: kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case showExample:
-				_, err := c.Out.Write(ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
+				_, err := c.Out.Write(kit.ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
 				return err
 			case showSchema:
-				_, err := c.Out.Write(SettingsSchema(cfg, "thaw serve"))
+				_, err := c.Out.Write(kit.SettingsSchema(cfg, "thaw serve"))
 				return err
 			}
 			if _, err := c.loadServe(cmd.Flags(), cfg, file); err != nil {
 				return err
 			}
-			if c.Serve == nil {
+			if c.programs.Serve == nil {
 				return c.missing("server")
 			}
-			return c.Serve(cmd.Context(), *cfg, c.Out, c.Err)
+			return c.programs.Serve(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	RegisterFlags(cmd.Flags(), cfg)
+	kit.RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
 	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
@@ -270,16 +188,16 @@ func (c *command) serve() *cobra.Command {
 }
 
 // loadServe reads the settings of serve from everywhere.
-func (c *command) loadServe(fs *FlagSet, cfg *ServeConfig, file string) (map[string]string, error) {
+func (c *command) loadServe(fs *kit.FlagSet, cfg *ServeConfig, file string) (map[string]string, error) {
 	if file == "" {
-		file = c.Getenv("THAW_CONFIG")
+		file = c.getenv("THAW_CONFIG")
 	}
-	origin, err := LoadSettings(fs, cfg, file, c.Getenv)
+	origin, err := kit.LoadSettings(fs, cfg, file, c.getenv)
 	if err == nil {
-		err = cfg.check(dataDir(c.Getenv))
+		err = cfg.check(dataDir(c.getenv))
 	}
 	if err != nil {
-		return nil, &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw serve --example-config shows every setting"}
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw serve --example-config shows every setting"}
 	}
 	return origin, nil
 }
@@ -290,25 +208,25 @@ func (c *command) agent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Lend this machine to a server elsewhere", GroupID: "run",
 		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
-		Args:    ExactArgs(),
+		Args:    kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				file = c.Getenv("THAW_AGENT_CONFIG")
+				file = c.getenv("THAW_AGENT_CONFIG")
 			}
-			_, err := LoadSettings(cmd.Flags(), cfg, file, c.Getenv)
+			_, err := kit.LoadSettings(cmd.Flags(), cfg, file, c.getenv)
 			if err == nil {
-				err = cfg.check(dataDir(c.Getenv))
+				err = cfg.check(dataDir(c.getenv))
 			}
 			if err != nil {
-				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw agent --help shows every setting"}
+				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw agent --help shows every setting"}
 			}
-			if c.Agent == nil {
+			if c.programs.Agent == nil {
 				return c.missing("agent")
 			}
-			return c.Agent(cmd.Context(), *cfg, c.Out, c.Err)
+			return c.programs.Agent(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	RegisterFlags(cmd.Flags(), cfg)
+	kit.RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_AGENT_CONFIG]")
 	return cmd
 }
@@ -316,15 +234,15 @@ func (c *command) agent() *cobra.Command {
 func (c *command) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
-		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: ExactArgs(),
+		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if k.Socket == "" || k.Dir == "" {
-				return Usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
+				return kit.Usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
 			}
-			if c.Keep == nil {
+			if c.programs.Keep == nil {
 				return c.missing("keeper")
 			}
-			return c.Keep(cmd.Context(), k, c.Err)
+			return c.programs.Keep(cmd.Context(), k, c.Err)
 		},
 	}
 	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
@@ -338,11 +256,11 @@ func (c *command) engine() *cobra.Command {
 		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return Usage("thaw engine ember --help", "the name of an engine is missing")
+				return kit.Usage("thaw engine ember --help", "the name of an engine is missing")
 			}
-			run := c.Engines[args[0]]
+			run := c.programs.Engines[args[0]]
 			if run == nil {
-				return Usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
+				return kit.Usage("thaw starts engines itself", "%q is no embedded engine", functions.Clip(args[0]))
 			}
 			return run(cmd.Context(), args[1:], c.Out, c.Err)
 		},
@@ -355,20 +273,20 @@ func (c *command) bench() *cobra.Command {
 		Example: `  thaw bench coldstart --model tiny -n 20
   thaw bench coldstart --model tiny -n 20 --baseline before.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.Bench == nil {
+			if c.programs.Bench == nil {
 				return c.missing("bench")
 			}
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return c.Bench(cmd.Context(), args, c.Out, c.Err)
+			return c.programs.Bench(cmd.Context(), args, c.Out, c.Err)
 		},
 	}
 }
 
 func (c *command) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: ExactArgs(),
+		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: kit.ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(c.Out, "thaw %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
@@ -382,13 +300,13 @@ func (c *command) config() *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return UnknownVerb(cmd, args[0])
+			return kit.UnknownVerb(cmd, args[0])
 		}}
 	var file string
 	var show bool
 	cfg := new(ServeConfig)
 	view := &cobra.Command{
-		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: ExactArgs(),
+		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: kit.ExactArgs(),
 		Example: `  thaw config view
   thaw config view --show-origin --config thaw.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -396,17 +314,17 @@ func (c *command) config() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, s := range Settings(cfg) {
-				line := s.Name + ": " + QuotedSetting(s)
+			for _, s := range kit.Settings(cfg) {
+				line := s.Name + ": " + s.Quoted()
 				if show {
 					line = fmt.Sprintf("%-40s # %s", line, origin[s.Name])
 				}
-				fmt.Fprintln(c.Out, Plain(strings.TrimRight(line, " ")))
+				fmt.Fprintln(c.Out, kit.Plain(strings.TrimRight(line, " ")))
 			}
 			return nil
 		},
 	}
-	RegisterFlags(view.Flags(), cfg)
+	kit.RegisterFlags(view.Flags(), cfg)
 	view.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
 	view.Flags().BoolVar(&show, "show-origin", false, "tell where each value comes from")
 	cmd.AddCommand(view)
@@ -415,7 +333,7 @@ func (c *command) config() *cobra.Command {
 
 func (c *command) completion() *cobra.Command {
 	return &cobra.Command{
-		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: ExactArgs("the shell"),
+		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: kit.ExactArgs("the shell"),
 		Example: `  source <(thaw completion bash)
   thaw completion fish > ~/.config/fish/completions/thaw.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
@@ -431,7 +349,7 @@ func (c *command) completion() *cobra.Command {
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(c.Out)
 			}
-			return Usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
+			return kit.Usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // runCLI runs the program as main would.
@@ -64,7 +65,7 @@ func TestServeSettings(t *testing.T) {
 }
 
 func equal(a, b ServeConfig) bool {
-	x, y := Settings(&a), Settings(&b)
+	x, y := kit.Settings(&a), kit.Settings(&b)
 	for i := range x {
 		if x[i].Text() != y[i].Text() {
 			return false
@@ -102,7 +103,7 @@ func TestExampleIsAFile(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got[1], got[0])
 	}
 	schema, _, exit := runCLI(t, Programs{}, nil, "serve", "--config-schema")
-	for _, s := range Settings(new(ServeConfig)) {
+	for _, s := range kit.Settings(new(ServeConfig)) {
 		if exit != 0 || !strings.Contains(schema, `"`+s.Name+`"`) || !strings.Contains(out, "\n#"+s.Name+":") {
 			t.Errorf("%s is missing", s.Name)
 		}
@@ -135,7 +136,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"config", "vew"}, "did you mean view?"},
 	} {
 		out, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": "/home/x"}, tt.args...)
-		if exit != ExitUsage || !strings.Contains(errs, tt.want) || out != "" {
+		if exit != kit.ExitUsage || !strings.Contains(errs, tt.want) || out != "" {
 			t.Errorf("%v: exit %d, stdout %q, stderr %s", tt.args, exit, out, errs)
 		}
 	}
@@ -153,7 +154,7 @@ func TestPrograms(t *testing.T) {
 			return nil
 		},
 		Serve: func(ctx context.Context, _ ServeConfig, _, _ io.Writer) error {
-			return &Error{Exit: ExitUnavailable, What: "a port", Hint: "another"}
+			return &kit.Error{Exit: kit.ExitUnavailable, What: "a port", Hint: "another"}
 		},
 	}
 	env := map[string]string{"HOME": "/home/x"}
@@ -169,7 +170,7 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("%s: %q %s", tt.args, got, errs)
 		}
 	}
-	if _, errs, exit := runCLI(t, p, env, "serve"); exit != ExitUnavailable || errs != "error: a port\nhint: another\n" {
+	if _, errs, exit := runCLI(t, p, env, "serve"); exit != kit.ExitUnavailable || errs != "error: a port\nhint: another\n" {
 		t.Errorf("%d %q", exit, errs)
 	}
 	if out, _, exit := runCLI(t, p, env, "version"); exit != 0 || !strings.HasPrefix(out, "thaw dev go1.") {
@@ -210,7 +211,7 @@ func TestOwnFlags(t *testing.T) {
 
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
-	c := &command{Terminal: NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}
+	c := &command{Terminal: kit.NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}
 	for _, cmd := range c.root().Commands() {
 		if cmd.Hidden {
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // readFiles decodes every document of files and folders (their .yaml and .yml
@@ -24,7 +25,7 @@ func readFiles(paths []string) ([]catalog.Document, error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, &Error{Exit: ExitNotFound, What: "there is no file " + p}
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
 		}
 		if err != nil {
 			return nil, err
@@ -44,14 +45,14 @@ func readFiles(paths []string) ([]catalog.Document, error) {
 			}
 		}
 		if !found {
-			return nil, &Error{Exit: ExitNotFound, What: "there is no .yaml or .yml file in " + p}
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no .yaml or .yml file in " + p}
 		}
 	}
 	var docs []catalog.Document
 	var problems catalog.Problems
 	first := map[string]string{}
 	for _, f := range files {
-		data, err := ReadBounded(f)
+		data, err := kit.ReadBounded(f)
 		if err != nil {
 			return nil, err
 		}
@@ -89,30 +90,30 @@ func (c *command) check() *cobra.Command {
 				return err
 			}
 			if len(args) == 0 {
-				return Usage("thaw check FILE|DIR...", "a file or folder is missing")
+				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
 			docs, err := readFiles(args)
 			problems, bad := errors.AsType[catalog.Problems](err)
 			if err != nil && !bad {
 				return err
 			}
-			if c.output == "json" || c.output == "yaml" {
+			if c.Output == "json" || c.Output == "yaml" {
 				if problems == nil {
 					problems = catalog.Problems{}
 				}
-				if err := c.Encode(Document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
+				if err := c.Encode(kit.Document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
 					return err
 				}
 			}
 			if bad {
-				if c.output == "json" || c.output == "yaml" {
-					return &Error{Exit: ExitFailed, What: fmt.Sprintf("%d problems", len(problems))}
+				if c.Output == "json" || c.Output == "yaml" {
+					return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%d problems", len(problems))}
 				}
-				return &Error{Exit: ExitFailed, Err: err}
+				return &kit.Error{Exit: kit.ExitFailed, Err: err}
 			}
-			if c.output == "table" || c.output == "wide" || c.output == "name" {
+			if c.Output == "table" || c.Output == "wide" || c.Output == "name" {
 				for _, d := range docs {
-					fmt.Fprintln(c.Out, Plain(d.Name()))
+					fmt.Fprintln(c.Out, kit.Plain(d.Name()))
 				}
 			}
 			c.Remark("%d good", len(docs))
@@ -147,7 +148,7 @@ func (c *command) deploy() *cobra.Command {
 	var files []string
 	var dry, wait bool
 	cmd := &cobra.Command{
-		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: ExactArgs(),
+		Use: "deploy -f FILE|DIR", Short: "Add or change models", GroupID: "own", Args: kit.ExactArgs(),
 		Long: `Add or change models. What is given is checked whole before anything is sent, and
 kept by the server under DATA/functions. A relative source counts from its file
 and is made absolute, so it must be a folder of the server's machine.
@@ -166,7 +167,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
   thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if len(files) == 0 {
-				return Usage("thaw deploy -f model.yaml", "-f FILE is missing")
+				return kit.Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
 			docs, err := readFiles(files)
 			if err != nil {
@@ -175,7 +176,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			var models []*functions.Model
 			for _, d := range docs {
 				if d.Team != nil {
-					return Usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
+					return kit.Usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
 				}
 				if err := makeSourcesAbsolute(d.Model, d.Model.Dir); err != nil {
 					return err
@@ -183,7 +184,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				models = append(models, d.Model)
 			}
 			if len(models) == 0 {
-				return Usage("", "there is no model in %s", strings.Join(files, ", "))
+				return kit.Usage("", "there is no model in %s", strings.Join(files, ", "))
 			}
 			var done []api.Deployed
 			for _, m := range models {
@@ -209,7 +210,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake it and wait until it is ready")
 	c.toKnative(cmd, cluster{
-		flags: func(f *FlagSet) {
+		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
 			f.StringArray("image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
@@ -233,9 +234,9 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 }
 
 func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {
-	switch c.output {
+	switch c.Output {
 	case "json", "yaml":
-		return c.Encode(Document[api.Deployed]{functions.APIVersion, "DeployedList", done})
+		return c.Encode(kit.Document[api.Deployed]{functions.APIVersion, "DeployedList", done})
 	}
 	for _, d := range done {
 		word := "changed"
@@ -245,13 +246,13 @@ func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error 
 		if dry {
 			word = "would be " + word
 		}
-		if c.output == "name" {
-			fmt.Fprintln(c.Out, Plain(d.Name))
+		if c.Output == "name" {
+			fmt.Fprintln(c.Out, kit.Plain(d.Name))
 			continue
 		}
-		fmt.Fprintln(c.Out, Plain(d.Name+" "+word))
+		fmt.Fprintln(c.Out, kit.Plain(d.Name+" "+word))
 	}
-	if !dry && c.output != "name" {
+	if !dry && c.Output != "name" {
 		d := done[len(done)-1]
 		key := ""
 		if c.keyFrom == "--key" || c.keyFrom == "THAW_KEY" {

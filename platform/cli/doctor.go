@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
@@ -36,7 +37,7 @@ const (
 func (c *command) doctor() *cobra.Command {
 	var folder string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: ExactArgs(),
+		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: kit.ExactArgs(),
 		Long: `Look at what models need on this machine: each engine with its version and what
 is known of it, bytecode, GPUs, memory, disk, ports, the data folder, and the
 server if one runs.
@@ -55,12 +56,12 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context(), folder)
-			k := Kind[finding]{"Finding", "", []Column[finding]{
+			k := kit.Kind[finding]{"Finding", "", []kit.Column[finding]{
 				{"", false, func(f finding) string { return f.Status }},
 				{"CHECK", false, func(f finding) string { return f.Check }},
 				{"WHAT", false, func(f finding) string { return f.What }},
 			}, func(f finding) string { return f.Check }}
-			if err := PrintList(c, k, findings); err != nil {
+			if err := kit.PrintList(c.Terminal, k, findings); err != nil {
 				return err
 			}
 			failed := 0
@@ -68,19 +69,19 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
 				if f.Status == statusFail {
 					failed++
 				}
-				if f.Hint != "" && (c.output == "table" || c.output == "wide") {
+				if f.Hint != "" && (c.Output == "table" || c.Output == "wide") {
 					c.Remark("hint: %s: %s", f.Check, f.Hint)
 				}
 			}
 			if failed > 0 {
-				return &Error{Exit: ExitFailed, What: fmt.Sprintf("%d of %d checks failed", failed, len(findings))}
+				return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%d of %d checks failed", failed, len(findings))}
 			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&folder, "functions", "", "folder of model files whose engines must be here [THAW_FUNCTIONS]")
 	c.toKnative(cmd, cluster{
-		flags: func(f *FlagSet) {
+		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "whose pods are meant")
 			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
 			f.String("thaw-image", "", "image whose entry point is thaw [THAW_IMAGE]")
@@ -139,11 +140,11 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 type adder func(check, status, hint, format string, args ...any)
 
 func (c *command) examineGPUs(add adder) {
-	if c.GPUs == nil {
+	if c.programs.GPUs == nil {
 		add("GPUs", statusOK, "", "this build reads no GPU facts")
 		return
 	}
-	gpus, driver, err := c.GPUs()
+	gpus, driver, err := c.programs.GPUs()
 	switch {
 	case err != nil:
 		add("GPUs", statusWarn, "is the driver installed, and the device visible?", "%v", err)
@@ -220,12 +221,12 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	began := c.now()
+	began := c.Now()
 	ready, err := cl.Ready(ctx)
 	if err != nil {
 		explained := c.explain(cl, err)
 		// None is no fault: the port is free for one, unless somebody else has it.
-		if c.server == "" && c.Getenv("THAW_SERVER") == "" {
+		if c.server == "" && c.getenv("THAW_SERVER") == "" {
 			if l, err := net.Listen("tcp", strings.TrimPrefix(DefaultServer, "http://")); err == nil {
 				add("server", statusOK, "", "none runs; the port %s is free", strings.TrimPrefix(DefaultServer, "http://"))
 				_ = l.Close()
@@ -242,7 +243,7 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 	} else {
 		add("server", statusWarn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
 	}
-	if skew, err := cl.Skew(ctx, c.now); err == nil {
+	if skew, err := cl.Skew(ctx, c.Now); err == nil {
 		if skew > skewed || skew < -skewed {
 			add("clock", statusWarn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
 		} else {
@@ -255,7 +256,7 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 	if err != nil {
 		e := c.explain(cl, err)
 		var hint string
-		if ours, ok := errors.AsType[*Error](e); ok {
+		if ours, ok := errors.AsType[*kit.Error](e); ok {
 			hint = ours.Hint
 		}
 		add("key", statusWarn, hint, "the server does not let us read: %v", e)

@@ -36,7 +36,7 @@ func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
 		}
 	}
 	if folder == "" {
-		folder = c.Getenv("THAW_FUNCTIONS")
+		folder = c.getenv("THAW_FUNCTIONS")
 	}
 	deployed := ""
 	if dirs, err := c.dataFolders(); err == nil {
@@ -95,7 +95,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 	programs := engine.Programs{Thaw: exe, Environ: func() []string {
 		env := os.Environ()
 		for _, name := range []string{"EMBER", "VLLM", "SGLANG", "LLAMACPP"} {
-			env = append(env, "THAW_ENGINE_"+name+"="+c.Getenv("THAW_ENGINE_"+name))
+			env = append(env, "THAW_ENGINE_"+name+"="+c.getenv("THAW_ENGINE_"+name))
 		}
 		return env
 	}}
@@ -108,7 +108,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 		}
 		switch s.Engine {
 		case functions.EngineEmber:
-			if c.Engines["ember"] != nil {
+			if c.programs.Engines["ember"] != nil {
 				add(check, statusOK, "", "in this program")
 				continue
 			}
@@ -215,8 +215,8 @@ func (c *command) examineStart(w wanted, add adder) {
 		add("fuse", statusOK, "", "engines start while their checkpoints arrive")
 	}
 	gpus := 0
-	if c.GPUs != nil {
-		if list, _, err := c.GPUs(); err == nil {
+	if c.programs.GPUs != nil {
+		if list, _, err := c.programs.GPUs(); err == nil {
 			gpus = len(list)
 		}
 	}

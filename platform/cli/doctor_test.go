@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // python makes an environment that looks installed: a program, an interpreter,
@@ -48,7 +50,7 @@ func TestDoctorOfEngines(t *testing.T) {
 		inErrors []string
 	}{
 		{name: "nothing needed, nothing there", has: []string{"not installed; models of it cannot be served here"}},
-		{name: "needed and not there", models: model("a", "vllm", "") + model("b", "vllm", ""), exit: ExitFailed,
+		{name: "needed and not there", models: model("a", "vllm", "") + model("b", "vllm", ""), exit: kit.ExitFailed,
 			has: []string{"not installed, and needed by default/a, default/b"}, inErrors: []string{"set THAW_ENGINE_VLLM"}},
 		{name: "as tested", env: map[string]string{"THAW_ENGINE_VLLM": python(t, true, "vllm-0.32.0+cpu", "torch-2.13.0")}, models: model("a", "vllm", ""),
 			has: []string{"0.32.0+cpu, a version that was tested", "its bytecode is there"}, hasNot: []string{"hole", "not installed, and"}},
@@ -60,9 +62,9 @@ func TestDoctorOfEngines(t *testing.T) {
 		{name: "no bytecode", env: map[string]string{"THAW_ENGINE_VLLM": python(t, false, "vllm-0.32.0")},
 			has: []string{"1 have no bytecode"}, inErrors: []string{"-m compileall"}},
 		{name: "sglang", env: map[string]string{"THAW_ENGINE_SGLANG": python(t, true, "sglang-0.5.0")}, has: []string{"untested: it cannot be had without CUDA", "CVE-2026-3059"}},
-		{name: "a command", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: c}\nspec: {engine: command, args: [./no-such, \"{port}\"]}\n", exit: ExitFailed,
+		{name: "a command", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: c}\nspec: {engine: command, args: [./no-such, \"{port}\"]}\n", exit: kit.ExitFailed,
 			has: []string{"no-such, of default/c"}},
-		{name: "a file that does not read", models: "apiVersion: thaw.dev/v2\n", exit: ExitFailed, has: []string{"functions"}, inErrors: []string{"thaw check"}},
+		{name: "a file that does not read", models: "apiVersion: thaw.dev/v2\n", exit: kit.ExitFailed, has: []string{"functions"}, inErrors: []string{"thaw check"}},
 		{name: "too few GPUs", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: g}\nspec: {engine: ember, source: /, resources: {gpus: 8}}\n",
 			has: []string{"default/g wants 8, and here are 0"}},
 	} {

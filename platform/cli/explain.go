@@ -12,11 +12,12 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func (c *command) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
+		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase.
 
 With a word and the name of a model: what the model does now and why, and the
@@ -45,24 +46,24 @@ parts add up to it.`,
 				return c.why(ctx, cl, args[0], args[1])
 			}
 			if slices.Contains(api.ExplainKinds(), args[0]) {
-				return Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
+				return kit.Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
 			}
 			if strings.Contains(args[0], "/") { // no id has one
-				return Usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
+				return kit.Usage("thaw explain place "+args[0]+", or evict, cold, scale", "%q is the name of a model, not the id of a cold start or a request", functions.Clip(args[0]))
 			}
 			t, err := cl.ColdStart(ctx, args[0])
 			if s, ok := errors.AsType[*api.StatusError](err); ok && s.Status == 404 {
 				if name, none := c.name(ctx, cl, args[0]); none == nil {
-					return &Error{Exit: ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
+					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
 				}
 			}
 			if err != nil {
 				return err
 			}
-			if c.output != "table" && c.output != "wide" {
-				return PrintOne(c, c.coldStartKind(), t)
+			if c.Output != "table" && c.Output != "wide" {
+				return kit.PrintOne(c.Terminal, c.coldStartKind(), t)
 			}
-			fmt.Fprintln(c.Out, Plain(t.Function))
+			fmt.Fprintln(c.Out, kit.Plain(t.Function))
 			c.waterfall(t)
 			return nil
 		}),
@@ -77,7 +78,7 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
-		return Usage(hint, "%q cannot be explained", functions.Clip(kind))
+		return kit.Usage(hint, "%q cannot be explained", functions.Clip(kind))
 	}
 	name, err := c.name(ctx, cl, word)
 	if err != nil {
@@ -87,18 +88,18 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 	if err != nil {
 		return err
 	}
-	switch c.output {
+	switch c.Output {
 	case "json", "yaml":
-		m, err := WithKind("Explanation", e)
+		m, err := kit.WithKind("Explanation", e)
 		if err != nil {
 			return err
 		}
 		return c.Encode(m)
 	case "name":
-		fmt.Fprintln(c.Out, Plain(e.Function))
+		fmt.Fprintln(c.Out, kit.Plain(e.Function))
 		return nil
 	}
-	fmt.Fprintf(c.Out, "%s\n%s\n", Plain(shortName(e.Function)), Plain(e.Now))
+	fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(shortName(e.Function)), kit.Plain(e.Now))
 	if e.Decided.IsZero() {
 		fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
 	} else {
@@ -106,7 +107,7 @@ func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) er
 	}
 	if len(e.Events) > 0 {
 		fmt.Fprintln(c.Out, "\nEvents")
-		PrintTable(c.Out, c.eventKind(), e.Events, c.output == "wide", nil)
+		kit.PrintTable(c.Out, c.eventKind(), e.Events, c.Output == "wide", nil)
 	}
 	return nil
 }
@@ -119,31 +120,31 @@ func (c *command) decision(e functions.Explanation) {
 	if chosen == "" {
 		chosen = "nothing was chosen"
 	}
-	fmt.Fprintf(c.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], c.Since(e.Decided), Plain(chosen))
+	fmt.Fprintf(c.Out, "\n%s %s ago: %s", decisionTitles[e.Kind], c.Since(e.Decided), kit.Plain(chosen))
 	if e.Reason != "" {
-		fmt.Fprintf(c.Out, ", because %s", Plain(e.Reason))
+		fmt.Fprintf(c.Out, ", because %s", kit.Plain(e.Reason))
 	}
 	if e.For != "" {
-		fmt.Fprintf(c.Out, " (for %s)", Plain(shortName(e.For)))
+		fmt.Fprintf(c.Out, " (for %s)", kit.Plain(shortName(e.For)))
 	}
 	fmt.Fprintln(c.Out)
 	if len(e.Candidates) == 0 {
 		return
 	}
 	fmt.Fprintln(c.Out)
-	PrintTable(c.Out, candidateKind(e), e.Candidates, c.output == "wide", nil)
+	kit.PrintTable(c.Out, candidateKind(e), e.Candidates, c.Output == "wide", nil)
 	if e.Others > 0 {
 		fmt.Fprintf(c.Out, "and %d more\n", e.Others)
 	}
 }
 
-func candidateKind(e functions.Explanation) Kind[functions.Candidate] {
+func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
-	k := Kind[functions.Candidate]{"Candidate", "", nil, func(v functions.Candidate) string { return v.Node }}
+	k := kit.Kind[functions.Candidate]{Word: "Candidate", Name: func(v functions.Candidate) string { return v.Node }}
 	add := func(head string, cell func(functions.Candidate) string) {
 		for _, v := range e.Candidates {
 			if cell(v) != "" { // a column that says nothing of anybody is left out
-				k.Columns = append(k.Columns, Column[functions.Candidate]{head, false, cell})
+				k.Columns = append(k.Columns, kit.Col(head, cell))
 				return
 			}
 		}
@@ -180,7 +181,7 @@ func (c *command) events() *cobra.Command {
 	var follow bool
 	var what string
 	cmd := &cobra.Command{
-		Use: "events [NAME]", Short: "What happened, of one model or of all, and why", GroupID: "own", Args: UpToArgs("", 1),
+		Use: "events [NAME]", Short: "What happened, of one model or of all, and why", GroupID: "own", Args: kit.UpToArgs("", 1),
 		Long: `What happened, oldest first: starts, stops, evictions, cold starts, nodes that
 came and went, each with its reason. The last thousand are kept.`,
 		Example: `  thaw events
@@ -207,7 +208,7 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err != nil {
 				return err
 			}
-			return PrintList(c, c.eventKind(), items)
+			return kit.PrintList(c.Terminal, c.eventKind(), items)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")

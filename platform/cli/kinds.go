@@ -8,6 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // shortName is a function as its own team's requests say it.
@@ -26,69 +27,69 @@ func stateWithPercent(f api.Function) string {
 	return s
 }
 
-func (c *command) functionKind() Kind[api.Function] {
-	return Kind[api.Function]{"Function", "/api/v1/functions", []Column[api.Function]{
-		{"NAME", false, func(f api.Function) string { return shortName(f.Name) }},
-		{"STATE", false, stateWithPercent},
-		{"ENGINE", false, func(f api.Function) string { return string(f.Engine) }},
-		{"REPLICAS", false, func(f api.Function) string { return strconv.Itoa(f.Replicas) }},
-		{"ACTIVE", false, func(f api.Function) string { return strconv.Itoa(f.Active) }},
-		{"QUEUED", false, func(f api.Function) string { return strconv.Itoa(f.Queued) }},
-		{"COLD START", false, func(f api.Function) string { return Seconds(f.Expected) }},
-		{"SOURCE", false, func(f api.Function) string { return f.Source }},
-		{"FROM", true, func(f api.Function) string { return f.Origin }},
-		{"PROBLEM", true, func(f api.Function) string { return f.Problem }},
-	}, func(f api.Function) string { return f.Name }}
+func (c *command) functionKind() kit.Kind[api.Function] {
+	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
+		kit.Col("NAME", func(f api.Function) string { return shortName(f.Name) }),
+		kit.Col("STATE", stateWithPercent),
+		kit.Col("ENGINE", func(f api.Function) string { return string(f.Engine) }),
+		kit.Col("REPLICAS", func(f api.Function) string { return strconv.Itoa(f.Replicas) }),
+		kit.Col("ACTIVE", func(f api.Function) string { return strconv.Itoa(f.Active) }),
+		kit.Col("QUEUED", func(f api.Function) string { return strconv.Itoa(f.Queued) }),
+		kit.Col("COLD START", func(f api.Function) string { return kit.Seconds(f.Expected) }),
+		kit.Col("SOURCE", func(f api.Function) string { return f.Source }),
+		kit.WideCol("FROM", func(f api.Function) string { return f.Origin }),
+		kit.WideCol("PROBLEM", func(f api.Function) string { return f.Problem }),
+	}, Name: func(f api.Function) string { return f.Name }}
 }
 
-func (c *command) replicaKind() Kind[functions.Replica] {
-	return Kind[functions.Replica]{"Replica", "/api/v1/replicas", []Column[functions.Replica]{
-		{"NAME", false, func(r functions.Replica) string { return shortName(r.Function) }},
-		{"STATE", false, func(r functions.Replica) string {
+func (c *command) replicaKind() kit.Kind[functions.Replica] {
+	return kit.Kind[functions.Replica]{Word: "Replica", Path: "/api/v1/replicas", Columns: []kit.Column[functions.Replica]{
+		kit.Col("NAME", func(r functions.Replica) string { return shortName(r.Function) }),
+		kit.Col("STATE", func(r functions.Replica) string {
 			s := r.State.Word()
 			if r.Percent != nil {
 				s += " " + strconv.Itoa(*r.Percent) + "%"
 			}
 			return s
-		}},
-		{"TIER", false, func(r functions.Replica) string { return string(r.Tier) }},
-		{"NODE", false, func(r functions.Replica) string { return r.Node }},
-		{"GPU", false, func(r functions.Replica) string { return JoinInts(r.GPUs) }},
-		{"SIZE", false, func(r functions.Replica) string {
+		}),
+		kit.Col("TIER", func(r functions.Replica) string { return string(r.Tier) }),
+		kit.Col("NODE", func(r functions.Replica) string { return r.Node }),
+		kit.Col("GPU", func(r functions.Replica) string { return kit.JoinInts(r.GPUs) }),
+		kit.Col("SIZE", func(r functions.Replica) string {
 			if b := max(r.Total, r.Bytes); b > 0 {
 				return b.Human()
 			}
 			return ""
-		}},
-		{"ACTIVE", false, func(r functions.Replica) string { return strconv.Itoa(r.InFlight) }},
-		{"FOR", false, func(r functions.Replica) string { return c.Since(r.Since) }},
-		{"ID", true, func(r functions.Replica) string { return r.ID }},
-		{"ENDPOINT", true, func(r functions.Replica) string { return r.Endpoint }},
-		{"START", true, func(r functions.Replica) string { return r.Start }},
-		{"ADAPTERS", true, func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }},
-		{"ERROR", true, func(r functions.Replica) string { return r.Error }},
-	}, func(r functions.Replica) string { return r.ID }}
+		}),
+		kit.Col("ACTIVE", func(r functions.Replica) string { return strconv.Itoa(r.InFlight) }),
+		kit.Col("FOR", func(r functions.Replica) string { return c.Since(r.Since) }),
+		kit.WideCol("ID", func(r functions.Replica) string { return r.ID }),
+		kit.WideCol("ENDPOINT", func(r functions.Replica) string { return r.Endpoint }),
+		kit.WideCol("START", func(r functions.Replica) string { return r.Start }),
+		kit.WideCol("ADAPTERS", func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }),
+		kit.WideCol("ERROR", func(r functions.Replica) string { return r.Error }),
+	}, Name: func(r functions.Replica) string { return r.ID }}
 }
 
-func (c *command) nodeKind() Kind[api.Node] {
-	return Kind[api.Node]{"Node", "/api/v1/nodes", []Column[api.Node]{
-		{"NAME", false, func(n api.Node) string { return n.ID }},
-		{"STATE", false, func(n api.Node) string {
+func (c *command) nodeKind() kit.Kind[api.Node] {
+	return kit.Kind[api.Node]{Word: "Node", Path: "/api/v1/nodes", Columns: []kit.Column[api.Node]{
+		kit.Col("NAME", func(n api.Node) string { return n.ID }),
+		kit.Col("STATE", func(n api.Node) string {
 			if n.Lost {
 				return "lost"
 			}
 			return string(n.State)
-		}},
-		{"GPUS", false, func(n api.Node) string { return strconv.Itoa(len(n.GPUs)) }},
-		{"MEMORY", false, func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }},
-		{"STORE", false, func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }},
-		{"REPLICAS", false, func(n api.Node) string { return strconv.Itoa(n.Replicas) }},
-		{"CACHED", false, func(n api.Node) string { return cachedModels(n.Near, c.output == "wide") }},
-		{"SEEN", false, func(n api.Node) string { return c.Since(n.Seen) + " ago" }},
-		{"WARM", true, func(n api.Node) string { return warmParents(n.Warm) }},
-		{"VERSION", true, func(n api.Node) string { return n.Version }},
-		{"URL", true, func(n api.Node) string { return n.URL }},
-	}, func(n api.Node) string { return n.ID }}
+		}),
+		kit.Col("GPUS", func(n api.Node) string { return strconv.Itoa(len(n.GPUs)) }),
+		kit.Col("MEMORY", func(n api.Node) string { return n.Memory.Used.Human() + " of " + n.Memory.Total.Human() }),
+		kit.Col("STORE", func(n api.Node) string { return n.Store.Used.Human() + " of " + n.Store.Bytes.Human() }),
+		kit.Col("REPLICAS", func(n api.Node) string { return strconv.Itoa(n.Replicas) }),
+		kit.Col("CACHED", func(n api.Node) string { return cachedModels(n.Near, c.Output == "wide") }),
+		kit.Col("SEEN", func(n api.Node) string { return c.Since(n.Seen) + " ago" }),
+		kit.WideCol("WARM", func(n api.Node) string { return warmParents(n.Warm) }),
+		kit.WideCol("VERSION", func(n api.Node) string { return n.Version }),
+		kit.WideCol("URL", func(n api.Node) string { return n.URL }),
+	}, Name: func(n api.Node) string { return n.ID }}
 }
 
 // cachedModels names the models whose weights are on a node, the nearest first; not all of
@@ -150,34 +151,34 @@ func gpuLeft(t api.Team) string {
 	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
-func (c *command) teamKind() Kind[api.Team] {
-	return Kind[api.Team]{"TeamStatus", "/api/v1/teams", []Column[api.Team]{
-		{"NAME", false, func(t api.Team) string { return t.Name }},
-		{"FUNCTIONS", false, func(t api.Team) string { return strconv.Itoa(t.Functions) }},
-		{"ACTIVE", false, func(t api.Team) string { return strconv.Itoa(t.Active) }},
-		{"GPUS", false, func(t api.Team) string {
+func (c *command) teamKind() kit.Kind[api.Team] {
+	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
+		kit.Col("NAME", func(t api.Team) string { return t.Name }),
+		kit.Col("FUNCTIONS", func(t api.Team) string { return strconv.Itoa(t.Functions) }),
+		kit.Col("ACTIVE", func(t api.Team) string { return strconv.Itoa(t.Active) }),
+		kit.Col("GPUS", func(t api.Team) string {
 			if t.GPUs == (functions.TeamGPUs{}) {
 				return ""
 			}
 			return fmt.Sprintf("%d to %d", t.GPUs.Guaranteed, t.GPUs.Max)
-		}},
-		{"HELD", false, func(t api.Team) string { return strconv.Itoa(t.TeamUse.GPUs) }},
-		{"GPU TIME TODAY", false, func(t api.Team) string { return gpuTime(t) }},
-		{"REQUESTS LEFT", false, func(t api.Team) string { return limitLeft(t.Requests, t.Limits.RequestsPerMinute) }},
-		{"TOKENS LEFT", false, func(t api.Team) string { return limitLeft(t.Tokens, t.Limits.TokensPerMinute) }},
-		{"EVICTED OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Inflicted, 10) }},
-		{"EVICTED BY OTHERS", true, func(t api.Team) string { return strconv.FormatUint(t.Suffered, 10) }},
-		{"COLD STARTS LEFT", true, func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }},
-	}, func(t api.Team) string { return t.Name }}
+		}),
+		kit.Col("HELD", func(t api.Team) string { return strconv.Itoa(t.TeamUse.GPUs) }),
+		kit.Col("GPU TIME TODAY", func(t api.Team) string { return gpuTime(t) }),
+		kit.Col("REQUESTS LEFT", func(t api.Team) string { return limitLeft(t.Requests, t.Limits.RequestsPerMinute) }),
+		kit.Col("TOKENS LEFT", func(t api.Team) string { return limitLeft(t.Tokens, t.Limits.TokensPerMinute) }),
+		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.Inflicted, 10) }),
+		kit.WideCol("EVICTED BY OTHERS", func(t api.Team) string { return strconv.FormatUint(t.Suffered, 10) }),
+		kit.WideCol("COLD STARTS LEFT", func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }),
+	}, Name: func(t api.Team) string { return t.Name }}
 }
 
-func (c *command) coldStartKind() Kind[api.ColdStart] {
-	return Kind[api.ColdStart]{"ColdStart", "/api/v1/coldstarts", []Column[api.ColdStart]{
-		{"ID", false, func(t api.ColdStart) string { return t.ID }},
-		{"NAME", false, func(t api.ColdStart) string { return shortName(t.Function) }},
-		{"STATE", false, func(t api.ColdStart) string { return t.State.Word() }},
-		{"TOOK", false, func(t api.ColdStart) string { return Seconds(&t.Total) }},
-		{"LONGEST", false, func(t api.ColdStart) string {
+func (c *command) coldStartKind() kit.Kind[api.ColdStart] {
+	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
+		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
+		kit.Col("NAME", func(t api.ColdStart) string { return shortName(t.Function) }),
+		kit.Col("STATE", func(t api.ColdStart) string { return t.State.Word() }),
+		kit.Col("TOOK", func(t api.ColdStart) string { return kit.Seconds(&t.Total) }),
+		kit.Col("LONGEST", func(t api.ColdStart) string {
 			var most functions.Span
 			for _, p := range t.Phases {
 				if p.Duration > most.Duration {
@@ -187,38 +188,38 @@ func (c *command) coldStartKind() Kind[api.ColdStart] {
 			if most.Phase == "" {
 				return ""
 			}
-			return string(most.Phase) + " " + Seconds(&most.Duration)
-		}},
-		{"NODE", false, func(t api.ColdStart) string { return t.Node }},
-		{"BEGAN", false, func(t api.ColdStart) string { return c.Since(t.Began) + " ago" }},
-		{"ERROR", true, func(t api.ColdStart) string { return t.Error }},
-	}, func(t api.ColdStart) string { return t.ID }}
+			return string(most.Phase) + " " + kit.Seconds(&most.Duration)
+		}),
+		kit.Col("NODE", func(t api.ColdStart) string { return t.Node }),
+		kit.Col("BEGAN", func(t api.ColdStart) string { return c.Since(t.Began) + " ago" }),
+		kit.WideCol("ERROR", func(t api.ColdStart) string { return t.Error }),
+	}, Name: func(t api.ColdStart) string { return t.ID }}
 }
 
-func (c *command) eventKind() Kind[functions.Event] {
-	return Kind[functions.Event]{"Event", "/api/v1/events", []Column[functions.Event]{
-		{"AGO", false, func(e functions.Event) string { return c.Since(e.At) }},
-		{"WHAT", false, func(e functions.Event) string { return e.Kind }},
-		{"NAME", false, func(e functions.Event) string { return shortName(e.Function) }},
-		{"NODE", false, func(e functions.Event) string { return e.Node }},
-		{"WHY", false, func(e functions.Event) string { return e.Reason }},
-		{"FOR", false, func(e functions.Event) string { return shortName(e.For) }},
-		{"MESSAGE", false, func(e functions.Event) string { return e.Message }},
-		{"REPLICA", true, func(e functions.Event) string { return e.Replica }},
-	}, func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
+func (c *command) eventKind() kit.Kind[functions.Event] {
+	return kit.Kind[functions.Event]{Word: "Event", Path: "/api/v1/events", Columns: []kit.Column[functions.Event]{
+		kit.Col("AGO", func(e functions.Event) string { return c.Since(e.At) }),
+		kit.Col("WHAT", func(e functions.Event) string { return e.Kind }),
+		kit.Col("NAME", func(e functions.Event) string { return shortName(e.Function) }),
+		kit.Col("NODE", func(e functions.Event) string { return e.Node }),
+		kit.Col("WHY", func(e functions.Event) string { return e.Reason }),
+		kit.Col("FOR", func(e functions.Event) string { return shortName(e.For) }),
+		kit.Col("MESSAGE", func(e functions.Event) string { return e.Message }),
+		kit.WideCol("REPLICA", func(e functions.Event) string { return e.Replica }),
+	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (c *command) keyKind() Kind[auth.Key] {
-	return Kind[auth.Key]{"Key", "", []Column[auth.Key]{
-		{"ID", false, func(k auth.Key) string { return k.ID }},
-		{"TEAM", false, func(k auth.Key) string { return k.Team }},
-		{"NAME", false, func(k auth.Key) string { return k.Name }},
-		{"ADMIN", false, func(k auth.Key) string {
+func (c *command) keyKind() kit.Kind[auth.Key] {
+	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
+		kit.Col("ID", func(k auth.Key) string { return k.ID }),
+		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),
+		kit.Col("NAME", func(k auth.Key) string { return k.Name }),
+		kit.Col("ADMIN", func(k auth.Key) string {
 			if k.Admin {
 				return "yes"
 			}
 			return "no"
-		}},
-		{"MADE", false, func(k auth.Key) string { return c.Since(k.Created) + " ago" }},
-	}, func(k auth.Key) string { return k.ID }}
+		}),
+		kit.Col("MADE", func(k auth.Key) string { return c.Since(k.Created) + " ago" }),
+	}, Name: func(k auth.Key) string { return k.ID }}
 }

@@ -6,21 +6,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // cluster is how a verb is carried out on a cluster instead of a server.
 type cluster struct {
-	flags  func(*FlagSet) // that only a cluster understands, beside those that lead to it
-	passed []string       // flags of the verb that mean the same there
-	never  []string       // flags that make no sense there
-	asks   bool           // it means the same there, flag by flag: the controller of the cluster is asked as a server is
+	flags  func(*kit.FlagSet) // that only a cluster understands, beside those that lead to it
+	passed []string           // flags of the verb that mean the same there
+	never  []string           // flags that make no sense there
+	asks   bool               // it means the same there, flag by flag: the controller of the cluster is asked as a server is
 }
 
 // toKnative gives a verb its other way: --to knative hands everything to the
 // program for clusters, which has a verb of the same name.
 func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 	own := cmd.Flags()
-	only := NewFlagSet()
+	only := kit.NewFlagSet()
 	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
 	only.String("context", "", "context of it")
 	if way.flags != nil {
@@ -29,7 +30,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 	var to string
 	own.StringVar(&to, "to", "", "knative: a cluster instead of a server")
 	pass := append([]string{"output", "timeout"}, way.passed...)
-	only.VisitAll(func(flag *Flag) {
+	only.VisitAll(func(flag *kit.Flag) {
 		flag.Usage += "; with --to knative"
 		pass = append(pass, flag.Name)
 	})
@@ -39,9 +40,9 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		switch to {
 		case "":
 			var wrong error
-			only.VisitAll(func(flag *Flag) {
+			only.VisitAll(func(flag *kit.Flag) {
 				if flag.Changed && wrong == nil {
-					wrong = Usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
+					wrong = kit.Usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
 				}
 			})
 			if wrong != nil {
@@ -50,7 +51,7 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 			return server(cmd, args)
 		case "knative":
 		default:
-			return Usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
+			return kit.Usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
 		}
 		never := append([]string{"server", "data"}, way.never...)
 		if !way.asks {
@@ -58,22 +59,22 @@ func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 		}
 		for _, name := range never {
 			if cmd.Flag(name).Changed {
-				return Usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
+				return kit.Usage("leave it out", "--%s is for servers, and --to knative means a cluster", name)
 			}
 		}
-		if c.Knative == nil {
-			return &Error{Exit: ExitFailed, What: "this build knows no clusters"}
+		if c.programs.Knative == nil {
+			return &kit.Error{Exit: kit.ExitFailed, What: "this build knows no clusters"}
 		}
 		names := pass
 		if way.asks {
 			names = nil
-			cmd.Flags().Visit(func(flag *Flag) {
+			cmd.Flags().Visit(func(flag *kit.Flag) {
 				if flag.Name != "to" {
 					names = append(names, flag.Name)
 				}
 			})
 		}
-		return c.Knative(cmd.Context(), passedArgs(cmd, args, names), c.In, c.Out, c.Err)
+		return c.programs.Knative(cmd.Context(), passedArgs(cmd, args, names), c.In, c.Out, c.Err)
 	}
 }
 

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"context"
-	"io"
-	"os"
-
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // What the second program, thaw-knative, has in common with this one: it reads
@@ -21,23 +18,12 @@ func ReadModels(paths []string) ([]*functions.Model, error) {
 	var models []*functions.Model
 	for _, d := range docs {
 		if d.Team != nil {
-			return nil, Usage("a team is a namespace there; its GPUs are the namespace's ResourceQuota", "%s:%d: a team cannot be deployed", d.File, d.Line)
+			return nil, kit.Usage("a team is a namespace there; its GPUs are the namespace's ResourceQuota", "%s:%d: a team cannot be deployed", d.File, d.Line)
 		}
 		models = append(models, d.Model)
 	}
 	if len(models) == 0 {
-		return nil, Usage("", "there is no model in %s", paths)
+		return nil, kit.Usage("", "there is no model in %s", paths)
 	}
 	return models, nil
-}
-
-// Encode prints v as -o json or yaml.
-func Encode(w io.Writer, form string, v any) error {
-	c := &command{Terminal: &Terminal{Out: w}, output: form}
-	return c.Encode(v)
-}
-
-// Report prints err, if there is one, and says the exit code it deserves.
-func Report(ctx context.Context, stderr io.Writer, err error) int {
-	return NewTerminal(nil, io.Discard, stderr, os.Getenv).Report(ctx, err)
 }

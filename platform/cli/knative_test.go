@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestToKnative: what is said of a cluster goes to the program for clusters,
@@ -15,7 +17,7 @@ func TestToKnative(t *testing.T) {
 	p := Programs{Knative: func(_ context.Context, args []string, _ io.Reader, stdout, _ io.Writer) error {
 		got = args
 		io.WriteString(stdout, "printed\n")
-		return &Error{Exit: 4}
+		return &kit.Error{Exit: 4}
 	}}
 	for _, x := range []struct {
 		args []string
@@ -51,7 +53,7 @@ func TestToKnative(t *testing.T) {
 	} {
 		got = nil
 		_, errs, exit := runCLI(t, p, nil, append([]string{"deploy"}, strings.Fields(x.args)...)...)
-		if exit != ExitUsage || !strings.Contains(errs, x.want) || !strings.Contains(errs, "hint: ") || got != nil {
+		if exit != kit.ExitUsage || !strings.Contains(errs, x.want) || !strings.Contains(errs, "hint: ") || got != nil {
 			t.Errorf("%s: exit %d, want %q:\n%s", x.args, exit, x.want, errs)
 		}
 	}
@@ -62,13 +64,13 @@ func TestToKnative(t *testing.T) {
 	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "-f", "m.yaml"); exit != 4 || !slices.Equal(got, []string{"doctor", "--filename=m.yaml"}) {
 		t.Errorf("exit %d %s %q", exit, errs, got)
 	}
-	if _, errs, exit := runCLI(t, p, nil, "doctor", "-f", "m.yaml"); exit != ExitUsage || !strings.Contains(errs, "--filename is for clusters") {
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "-f", "m.yaml"); exit != kit.ExitUsage || !strings.Contains(errs, "--filename is for clusters") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
-	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != ExitUsage || !strings.Contains(errs, "--functions is for servers") {
+	if _, errs, exit := runCLI(t, p, nil, "doctor", "--to", "knative", "--functions", "f"); exit != kit.ExitUsage || !strings.Contains(errs, "--functions is for servers") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
-	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
+	if _, errs, exit := runCLI(t, Programs{}, nil, "deploy", "--to", "knative", "-f", "a"); exit != kit.ExitFailed || !strings.Contains(errs, "this build knows no clusters") {
 		t.Errorf("exit %d %s", exit, errs)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // LoaderConfig is everything thaw loader can be told.
@@ -36,7 +37,7 @@ type LoaderConfig struct {
 }
 
 // Level is LogLevel for slog.
-func (c LoaderConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
+func (c LoaderConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 // maxSocketDir is the longest path of a folder that has the loader's socket in it:
 // the kernel takes 107 bytes for the whole of it.
@@ -79,7 +80,7 @@ func (c *LoaderConfig) check() error {
 		}
 		c.Node = strings.ToLower(host)
 	}
-	if err := MakeAbsolute(&c.Store, &c.TokenFile); err != nil {
+	if err := kit.MakeAbsolute(&c.Store, &c.TokenFile); err != nil {
 		return err
 	}
 	if len(c.Store) > maxSocketDir {
@@ -92,7 +93,7 @@ func (c *command) loader() *cobra.Command {
 	var file string
 	cfg := new(LoaderConfig)
 	cmd := &cobra.Command{
-		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: ExactArgs(),
+		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: kit.ExactArgs(),
 		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
       --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
   thaw loader --store /mnt/nvme/thaw --store-bytes 800Gi --allow-source az://acct/models
@@ -112,22 +113,22 @@ Without a controller pods are served all the same. SIGTERM ends it within second
 what was under way is taken up by the next, and pods that have their weights go on.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
-				file = c.Getenv("THAW_LOADER_CONFIG")
+				file = c.getenv("THAW_LOADER_CONFIG")
 			}
-			_, err := LoadSettings(cmd.Flags(), cfg, file, c.Getenv)
+			_, err := kit.LoadSettings(cmd.Flags(), cfg, file, c.getenv)
 			if err == nil {
 				err = cfg.check()
 			}
 			if err != nil {
-				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw loader --help shows every setting"}
+				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw loader --help shows every setting"}
 			}
-			if c.Loader == nil {
+			if c.programs.Loader == nil {
 				return c.missing("loader")
 			}
-			return c.Loader(cmd.Context(), *cfg, c.Out, c.Err)
+			return c.programs.Loader(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	RegisterFlags(cmd.Flags(), cfg)
+	kit.RegisterFlags(cmd.Flags(), cfg)
 	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_LOADER_CONFIG]")
 	return cmd
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func (c *command) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
-		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: UpToArgs("", 1),
+		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: kit.UpToArgs("", 1),
 		Long: `Say that a model will be asked for. It is started where nobody who waits needs
 the room, and kept until the time is over or somebody uses it; whoever asks for
 another model meanwhile comes first. Each team has a budget of GPU time for this
@@ -34,30 +35,30 @@ Where it must run whatever others need, thaw wake --lease.`,
 				if err != nil {
 					return err
 				}
-				return PrintList(c, c.prewarmKind(), all.Items)
+				return kit.PrintList(c.Terminal, c.prewarmKind(), all.Items)
 			}
 			if lasts <= 0 {
-				return Usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
+				return kit.Usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
 			}
 			name, err := c.name(ctx, cl, args[0])
 			if err != nil {
 				return err
 			}
-			p, err := cl.Prewarm(ctx, name, c.now().Add(lasts), tier)
+			p, err := cl.Prewarm(ctx, name, c.Now().Add(lasts), tier)
 			if err != nil {
 				return err
 			}
-			switch c.output {
+			switch c.Output {
 			case "json", "yaml":
-				m, err := WithKind("Prewarmed", p)
+				m, err := kit.WithKind("Prewarmed", p)
 				if err != nil {
 					return err
 				}
 				return c.Encode(m)
 			case "name":
-				fmt.Fprintln(c.Out, Plain(p.ID))
+				fmt.Fprintln(c.Out, kit.Plain(p.ID))
 			default:
-				fmt.Fprintln(c.Out, Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
+				fmt.Fprintln(c.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
 			}
 			return nil
 		}),
@@ -67,14 +68,14 @@ Where it must run whatever others need, thaw wake --lease.`,
 	return cmd
 }
 
-func (c *command) prewarmKind() Kind[functions.Prewarm] {
-	return Kind[functions.Prewarm]{"Prewarm", "", []Column[functions.Prewarm]{
-		{"ID", true, func(p functions.Prewarm) string { return p.ID }},
-		{"MODEL", false, func(p functions.Prewarm) string { return shortName(p.Function) }},
-		{"TIER", false, func(p functions.Prewarm) string { return p.Tier }},
-		{"STATE", false, func(p functions.Prewarm) string { return p.State }},
-		{"BY", false, func(p functions.Prewarm) string { return p.By }},
-		{"WHY", false, func(p functions.Prewarm) string { return p.Why }},
-		{"FOR", false, func(p functions.Prewarm) string { return Span(max(0, p.Until.Sub(c.now()).Truncate(time.Second))) }},
-	}, func(p functions.Prewarm) string { return p.ID }}
+func (c *command) prewarmKind() kit.Kind[functions.Prewarm] {
+	return kit.Kind[functions.Prewarm]{Word: "Prewarm", Columns: []kit.Column[functions.Prewarm]{
+		kit.WideCol("ID", func(p functions.Prewarm) string { return p.ID }),
+		kit.Col("MODEL", func(p functions.Prewarm) string { return shortName(p.Function) }),
+		kit.Col("TIER", func(p functions.Prewarm) string { return p.Tier }),
+		kit.Col("STATE", func(p functions.Prewarm) string { return p.State }),
+		kit.Col("BY", func(p functions.Prewarm) string { return p.By }),
+		kit.Col("WHY", func(p functions.Prewarm) string { return p.Why }),
+		kit.Col("FOR", func(p functions.Prewarm) string { return kit.Span(max(0, p.Until.Sub(c.Now()).Truncate(time.Second))) }),
+	}, Name: func(p functions.Prewarm) string { return p.ID }}
 }

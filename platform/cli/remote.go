@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // DefaultServer is where client verbs look for a server.
@@ -29,19 +30,19 @@ const askFor = 30 * time.Second
 
 // client is how to reach the server, and where its key came from.
 func (c *command) client() (*api.Client, error) {
-	if c.Client != nil {
+	if c.programs.Client != nil {
 		key := c.key
 		if c.keyFrom = "--key"; key == "" {
-			key, c.keyFrom = c.Getenv("THAW_KEY"), "THAW_KEY"
+			key, c.keyFrom = c.getenv("THAW_KEY"), "THAW_KEY"
 		}
 		if key == "" {
 			c.keyFrom = ""
 		}
-		return c.Client(key)
+		return c.programs.Client(key)
 	}
 	server := c.server
 	if server == "" {
-		server = c.Getenv("THAW_SERVER")
+		server = c.getenv("THAW_SERVER")
 	}
 	if server == "" {
 		server = DefaultServer
@@ -52,7 +53,7 @@ func (c *command) client() (*api.Client, error) {
 	}
 	cl, err := api.NewClient(server, key)
 	if err != nil {
-		return nil, Usage("--server URL or THAW_SERVER", "%v", err)
+		return nil, kit.Usage("--server URL or THAW_SERVER", "%v", err)
 	}
 	return cl, nil
 }
@@ -65,7 +66,7 @@ func (c *command) secret(server string) (string, error) {
 		c.keyFrom = "--key"
 		return c.key, nil
 	}
-	if k := c.Getenv("THAW_KEY"); k != "" {
+	if k := c.getenv("THAW_KEY"); k != "" {
 		c.keyFrom = "THAW_KEY"
 		return k, nil
 	}
@@ -81,7 +82,7 @@ func (c *command) secret(server string) (string, error) {
 			c.keyFrom = path
 			return strings.TrimSpace(string(b)), nil
 		case errors.Is(err, os.ErrPermission):
-			return "", &Error{Exit: ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
+			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
 		}
 	}
 	return "", nil
@@ -92,12 +93,12 @@ func (c *command) secret(server string) (string, error) {
 func (c *command) dataFolders() ([]string, error) {
 	dir := c.data
 	if dir == "" {
-		dir = c.Getenv("THAW_DATA")
+		dir = c.getenv("THAW_DATA")
 	}
 	if dir != "" {
 		return []string{dir}, nil
 	}
-	home, err := dataDir(c.Getenv)("thaw")
+	home, err := dataDir(c.getenv)("thaw")
 	if err != nil {
 		return []string{"data"}, err
 	}
@@ -125,30 +126,30 @@ func (c *command) explain(cl *api.Client, err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ours := errors.AsType[*Error](err); ours {
+	if e, ours := errors.AsType[*kit.Error](err); ours {
 		return e
 	}
 	if s, ok := errors.AsType[*api.StatusError](err); ok {
-		e := &Error{Exit: ExitFailed, Err: err}
+		e := &kit.Error{Exit: kit.ExitFailed, Err: err}
 		switch s.Status {
 		case 400, 413, 422:
-			e.Exit = ExitUsage
+			e.Exit = kit.ExitUsage
 		case 404:
-			e.Exit = ExitNotFound
+			e.Exit = kit.ExitNotFound
 		case 401:
-			e.Exit, e.Hint = ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
+			e.Exit, e.Hint = kit.ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
 			if c.keyFrom != "" {
 				e.Hint = "the key came from " + c.keyFrom + "; is it of this server?"
 			}
 		case 403, 429:
-			e.Exit = ExitDenied
+			e.Exit = kit.ExitDenied
 		case 408, 504:
-			e.Exit = ExitTimeout
+			e.Exit = kit.ExitTimeout
 		case 502, 503:
-			e.Exit = ExitUnavailable
+			e.Exit = kit.ExitUnavailable
 		}
 		if s.Code == "model_load_failed" {
-			e.Exit, e.Hint = ExitFailed, "thaw describe and thaw logs tell more"
+			e.Exit, e.Hint = kit.ExitFailed, "thaw describe and thaw logs tell more"
 		}
 		return e
 	}
@@ -157,12 +158,12 @@ func (c *command) explain(cl *api.Client, err error) error {
 	}
 	var op *net.OpError
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
-		return &Error{Exit: ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err), Hint: "start one with thaw serve, or name it with --server URL"}
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err), Hint: "start one with thaw serve, or name it with --server URL"}
 	}
 	var network net.Error
 	_, failed := errors.AsType[*url.Error](err)
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errCut) || errors.Is(err, api.ErrLost) {
-		return &Error{Exit: ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
 	}
 	return err
 }
@@ -179,8 +180,8 @@ func unwrapURLError(err error) error {
 // unless --timeout says; 0 is without end.
 func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if !slices.Contains(OutputForms, c.output) {
-			return Usage("one of "+strings.Join(OutputForms, ", "), "%q is no form of output", functions.Clip(c.output))
+		if !slices.Contains(kit.OutputForms, c.Output) {
+			return kit.Usage("one of "+strings.Join(kit.OutputForms, ", "), "%q is no form of output", functions.Clip(c.Output))
 		}
 		cl, err := c.client()
 		if err != nil {
@@ -201,7 +202,7 @@ func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *a
 			// What broke, broke because the time was over or somebody said stop.
 			err = ctx.Err()
 			if errors.Is(err, context.DeadlineExceeded) {
-				return &Error{Exit: ExitTimeout, What: fmt.Sprintf("not done within %s", bound), Hint: "give it longer with --timeout"}
+				return &kit.Error{Exit: kit.ExitTimeout, What: fmt.Sprintf("not done within %s", bound), Hint: "give it longer with --timeout"}
 			}
 		}
 		return c.explain(cl, err)
@@ -213,7 +214,7 @@ func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *a
 func (c *command) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return n, Usage("NAME or TEAM/NAME", "%v", err)
+		return n, kit.Usage("NAME or TEAM/NAME", "%v", err)
 	}
 	if strings.Contains(word, "/") {
 		return n, nil
@@ -234,13 +235,13 @@ func (c *command) name(ctx context.Context, cl *api.Client, word string) (functi
 	case len(teams) == 1:
 		n.Team = teams[0]
 	case len(teams) > 1:
-		return n, Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
+		return n, kit.Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
 	default:
 		hint := "thaw models lists them"
 		if near := functions.Nearest(n.Name, names, 3); len(near) > 0 {
 			hint = "did you mean " + strings.Join(near, ", ") + "?"
 		}
-		return n, &Error{Exit: ExitNotFound, What: "there is no function " + n.Short(), Hint: hint}
+		return n, &kit.Error{Exit: kit.ExitNotFound, What: "there is no function " + n.Short(), Hint: hint}
 	}
 	return n, nil
 }

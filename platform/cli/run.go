@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // message is one turn of a chat.
@@ -55,7 +56,7 @@ for turn by turn; Ctrl-D ends the chat.`,
 		Example: `  thaw run tiny "What is thaw?"
   thaw run tiny
   thaw run ml/llama --system "Answer in one word." < question.txt`,
-		Args:              UpToArgs("the name of a model", 0),
+		Args:              kit.UpToArgs("the name of a model", 0),
 		ValidArgsFunction: c.completeNames,
 	}
 	cmd.RunE = c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
@@ -73,7 +74,7 @@ for turn by turn; Ctrl-D ends the chat.`,
 			a.Messages = []message{{"system", system}}
 		}
 		prompt := strings.Join(args[1:], " ")
-		if prompt == "" && !IsTTY(c.In) {
+		if prompt == "" && !kit.IsTTY(c.In) {
 			b, err := io.ReadAll(io.LimitReader(c.In, maxPrompt))
 			if err != nil {
 				return err
@@ -85,8 +86,8 @@ for turn by turn; Ctrl-D ends the chat.`,
 			_, err := c.chat(ctx, cl, a)
 			return err
 		}
-		if c.NoInput || !IsTTY(c.In) {
-			return Usage(`thaw run NAME "PROMPT"`, "there is no prompt")
+		if c.NoInput || !kit.IsTTY(c.In) {
+			return kit.Usage(`thaw run NAME "PROMPT"`, "there is no prompt")
 		}
 		return c.turns(ctx, cl, a)
 	})
@@ -174,7 +175,7 @@ func (c *command) chat(ctx context.Context, cl *api.Client, a chatRequest) (answ
 			l.Clear()
 			text := f.text
 			if c.OutTTY {
-				text = Readable(text)
+				text = kit.Readable(text)
 			}
 			if _, err := io.WriteString(c.Out, text); err != nil {
 				return err
@@ -199,7 +200,7 @@ const headEvery = 250 * time.Millisecond
 // send sends a request and waits for its head. A stream's head comes when the
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
-func (c *command) send(ctx context.Context, cl *api.Client, l *ProgressLine, model string, body []byte) (*http.Response, error) {
+func (c *command) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, model string, body []byte) (*http.Response, error) {
 	var random [12]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err
@@ -214,7 +215,7 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *ProgressLine, mod
 		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, bytes.NewReader(body))
 		came <- head{res, err}
 	}()
-	var r Rate
+	var r kit.Rate
 	tick := time.NewTicker(headEvery)
 	defer tick.Stop()
 	for {
@@ -223,7 +224,7 @@ func (c *command) send(ctx context.Context, cl *api.Client, l *ProgressLine, mod
 			return h.res, h.err
 		case <-tick.C:
 			if t, err := cl.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
-				l.Show(t.State.Word(), describeProgress(model, t, r.Add(c.now(), t.Progress.Bytes)))
+				l.Show(t.State.Word(), describeProgress(model, t, r.Add(c.Now(), t.Progress.Bytes)))
 			}
 		}
 	}
@@ -242,7 +243,7 @@ func formatPhases(timed []string, separator string) string {
 		name, dur, ok := strings.Cut(strings.TrimSpace(part), separator)
 		ms, err := strconv.ParseFloat(dur, 64)
 		if ok && err == nil {
-			parts = append(parts, name+" "+Span(time.Duration(ms*float64(time.Millisecond))))
+			parts = append(parts, name+" "+kit.Span(time.Duration(ms*float64(time.Millisecond))))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -264,10 +265,10 @@ type waiting struct {
 func (w *waiting) text(model string) string {
 	s := model + " " + w.state
 	if w.percent >= 0 {
-		s += fmt.Sprintf(" %s %d%%", Bar(w.percent), w.percent)
+		s += fmt.Sprintf(" %s %d%%", kit.Bar(w.percent), w.percent)
 	}
 	if w.eta >= 0 {
-		s += " eta " + Span(time.Duration(w.eta)*time.Second)
+		s += " eta " + kit.Span(time.Duration(w.eta)*time.Second)
 	}
 	if w.position > 0 {
 		s += fmt.Sprintf(", number %d in line", w.position)

@@ -5,12 +5,11 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 const answered = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"Ice \"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"melts.\"},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n"
@@ -66,10 +65,10 @@ func TestRun(t *testing.T) {
 		exit         int
 		out, says    string
 	}{
-		{"an engine that dies", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n" + string(openai.New(openai.EngineCrashed, "The engine\x1b[2J died.").Frame()), ExitUnavailable, "Ice\n", `The engine\x1b[2J died.`},
-		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", ExitUnavailable, "Ice\n", errCut.Error()},
+		{"an engine that dies", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n" + string(openai.New(openai.EngineCrashed, "The engine\x1b[2J died.").Frame()), kit.ExitUnavailable, "Ice\n", `The engine\x1b[2J died.`},
+		{"a stream that only ends", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"}}]}\n\n", kit.ExitUnavailable, "Ice\n", errCut.Error()},
 		{"an end without DONE", "data: {\"choices\":[{\"delta\":{\"content\":\"Ice\"},\"finish_reason\":\"length\"}]}\n\n", 0, "Ice\n", ""},
-		{"no stream of ours", "data: hello\n\n", ExitFailed, "", "not what OpenAI's clients read"},
+		{"no stream of ours", "data: hello\n\n", kit.ExitFailed, "", "not what OpenAI's clients read"},
 	} {
 		stream(tt.stream)
 		out, errs, exit := s.thaw(t, "", "run", "tiny", "x")
@@ -78,8 +77,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for code, exit := range map[openai.Code]int{
-		openai.ModelNotFound: ExitNotFound, openai.InvalidAPIKey: ExitDenied, openai.RateLimitExceeded: ExitDenied, openai.GPUQuotaExceeded: ExitDenied,
-		openai.QueueTimeout: ExitTimeout, openai.QueueFull: ExitUnavailable, openai.ModelLoading: ExitUnavailable, openai.ModelLoadFailed: ExitFailed, openai.InvalidJSON: ExitUsage,
+		openai.ModelNotFound: kit.ExitNotFound, openai.InvalidAPIKey: kit.ExitDenied, openai.RateLimitExceeded: kit.ExitDenied, openai.GPUQuotaExceeded: kit.ExitDenied,
+		openai.QueueTimeout: kit.ExitTimeout, openai.QueueFull: kit.ExitUnavailable, openai.ModelLoading: kit.ExitUnavailable, openai.ModelLoadFailed: kit.ExitFailed, openai.InvalidJSON: kit.ExitUsage,
 	} {
 		s.chat = func(_ *httpserver.Request, res *httpserver.Response) {
 			e := openai.New(code, "Because.")
@@ -91,54 +90,10 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLines: on a terminal one line is rewritten; elsewhere a line per change
-// or 5 s.
-func TestLines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b strings.Builder
-		c := &command{Terminal: NewTerminal(nil, io.Discard, &b, func(string) string { return "" }), now: time.Now}
-		l := c.NewProgressLine()
-		for i := range 12 {
-			l.Show("staging", "tiny staging "+string(rune('a'+i)))
-			time.Sleep(time.Second)
-		}
-		l.Show("ready", "tiny ready\x07")
-		l.Clear()
-		if want := "tiny staging a\ntiny staging f\ntiny staging k\ntiny ready\\a\n"; b.String() != want {
-			t.Errorf("got %q, want %q", b.String(), want)
-		}
-		b.Reset()
-		c.ErrTTY = true
-		l = c.NewProgressLine()
-		l.Show("staging", "one")
-		l.Show("staging", strings.Repeat("x", 200))
-		l.Clear()
-		l.Clear()
-		if want := "\r\x1b[Kone\r\x1b[K" + strings.Repeat("x", 79) + "\r\x1b[K"; b.String() != want {
-			t.Errorf("got %q, want %q", b.String(), want)
-		}
-	})
-}
-
-func TestRate(t *testing.T) {
-	var r Rate
-	now := time.Unix(0, 0)
-	for i := range 100 {
-		r.Add(now, functions.Bytes(i)*100)
-		now = now.Add(time.Second)
-	}
-	if r.value < 99 || r.value > 101 {
-		t.Errorf("%f", r.value)
-	}
-	if got := r.Add(now.Add(time.Second), 5); got < 99 { // another file began
-		t.Errorf("%f", got)
-	}
-}
-
 func TestColours(t *testing.T) {
 	for env, want := range map[string]string{"": "\x1b[31merror:\x1b[0m x\n", "NO_COLOR": "error: x\n"} {
 		var b strings.Builder
-		tm := NewTerminal(nil, io.Discard, &b, func(k string) string {
+		tm := kit.NewTerminal(nil, io.Discard, &b, func(k string) string {
 			if k == env {
 				return "1"
 			}
@@ -158,11 +113,11 @@ func FuzzReadStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		_ = readStream(strings.NewReader(text), func(fr streamFrame) error {
 			if fr.waiting != nil {
-				if s := Plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
+				if s := kit.Plain(fr.waiting.text("m")); strings.ContainsAny(s, "\x1b\r\n") {
 					t.Errorf("%q", s)
 				}
 			}
-			if s := Readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
+			if s := kit.Readable(fr.text); strings.ContainsAny(s, "\x1b\r\x00") {
 				t.Errorf("%q", s)
 			}
 			return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // RuntimeConfig is what thaw runtime is told by its pod.
@@ -27,7 +28,7 @@ type RuntimeConfig struct {
 func (c *command) runtime() *cobra.Command {
 	var r RuntimeConfig
 	cmd := &cobra.Command{
-		Use: "runtime", Short: "Serve one model in its pod", GroupID: "run", Args: ExactArgs(),
+		Use: "runtime", Short: "Serve one model in its pod", GroupID: "run", Args: kit.ExactArgs(),
 		Example: `  thaw runtime                                 the model's container: THAW_MODEL, THAW_STORE and PORT say what
   thaw runtime --install /opt/thaw/thaw        an init container, where thaw is not in the engine's image
   PORT=8080 THAW_MODEL="$(cat tiny.yaml)" thaw runtime --store /var/lib/thaw`,
@@ -43,39 +44,39 @@ Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 6 the node's loader did not answer. The reason is the last line of the log, and in
 /dev/termination-log, where Kubernetes finds it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.Runtime == nil {
+			if c.programs.Runtime == nil {
 				return c.missing("runtime")
 			}
 			fs := cmd.Flags()
-			if v := c.Getenv("PORT"); v != "" && !fs.Changed("port") {
+			if v := c.getenv("PORT"); v != "" && !fs.Changed("port") {
 				n, err := strconv.Atoi(v)
 				if err != nil {
-					return Usage("Knative sets it", "PORT is %q, which is no number", functions.Clip(v))
+					return kit.Usage("Knative sets it", "PORT is %q, which is no number", functions.Clip(v))
 				}
 				r.Port = n
 			}
 			if r.Port < 0 || r.Port > 65535 {
-				return Usage("0 takes a free one", "%d is no port", r.Port)
+				return kit.Usage("0 takes a free one", "%d is no port", r.Port)
 			}
-			if v := c.Getenv("THAW_STORE"); v != "" && !fs.Changed("store") {
+			if v := c.getenv("THAW_STORE"); v != "" && !fs.Changed("store") {
 				r.Store = v
 			}
-			if v := c.Getenv("THAW_IMPORTS_AHEAD"); v != "" && !fs.Changed("imports-ahead") {
+			if v := c.getenv("THAW_IMPORTS_AHEAD"); v != "" && !fs.Changed("imports-ahead") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return Usage("true or false", "THAW_IMPORTS_AHEAD is %q", functions.Clip(v))
+					return kit.Usage("true or false", "THAW_IMPORTS_AHEAD is %q", functions.Clip(v))
 				}
 				r.ImportsAhead = on
 			}
-			if v := c.Getenv("THAW_WARM"); v != "" && !fs.Changed("warm") {
+			if v := c.getenv("THAW_WARM"); v != "" && !fs.Changed("warm") {
 				on, err := strconv.ParseBool(v)
 				if err != nil {
-					return Usage("true or false", "THAW_WARM is %q", functions.Clip(v))
+					return kit.Usage("true or false", "THAW_WARM is %q", functions.Clip(v))
 				}
 				r.Warm = on
 			}
-			r.Model = c.Getenv("THAW_MODEL")
-			return c.Runtime(cmd.Context(), r, c.Out, c.Err)
+			r.Model = c.getenv("THAW_MODEL")
+			return c.programs.Runtime(cmd.Context(), r, c.Out, c.Err)
 		},
 	}
 	f := cmd.Flags()

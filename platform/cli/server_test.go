@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -334,43 +335,43 @@ func TestExitCodes(t *testing.T) {
 		exit int
 		says string
 	}{
-		{"describe tinny", ExitNotFound, "hint: did you mean tiny?"},
-		{"describe ml/lama", ExitNotFound, "Did you mean ml/llama?"},
-		{"describe A_B", ExitUsage, "is no function name"},
-		{"get nodes heree", ExitNotFound, "did you mean here"},
-		{"get nods", ExitUsage, "did you mean nodes?"},
-		{"get keys --watch", ExitUsage, "keys cannot be watched"},
-		{"models -o jsn", ExitUsage, "table, wide, json, yaml, name"},
-		{"explain none", ExitNotFound, "The cold start none does not exist"},
-		{"explain llama", ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
-		{"explain ml/llama", ExitUsage, "thaw explain place ml/llama"},
-		{"explain place", ExitUsage, "the name of a model is missing"},
-		{"explain plaice llama", ExitUsage, "did you mean place?"},
-		{"explain place lama", ExitNotFound, "did you mean llama?"},
-		{"events lama", ExitNotFound, "did you mean llama?"},
-		{"rm tiny", ExitFailed, "belongs to you and is never written"},
-		{"logs broken", ExitNotFound, "has no replica"},
-		{"logs ml/lama", ExitNotFound, "Did you mean ml/llama?"},
-		{"keys create", ExitUsage, "--team is missing"},
-		{"keys rm none", ExitNotFound, "does not exist"},
-		{"--key " + key + " stop llama", ExitDenied, "admin"},
-		{"--key sk-thaw-wrong models", ExitDenied, "the key came from --key"},
-		{"--key " + key + " describe default/tiny", ExitNotFound, "does not exist"},
-		{"--server http://127.0.0.1:1 models", ExitUnavailable, "hint: start one with thaw serve"},
-		{"--server ftp://x models", ExitUsage, "is no server"},
-		{"--timeout 50ms models --watch", ExitTimeout, "not done within 50ms"},
-		{"deploy", ExitUsage, "-f FILE is missing"},
-		{"deploy -f " + gone, ExitNotFound, "there is no file"},
-		{"deploy -f " + file, ExitUsage, "bad.yaml:4:40: spec.scale.mx: unknown key (did you mean max?)"},
-		{"deploy -f " + filepath.Join(s.dir, "functions"), ExitUsage, "a team cannot be deployed"},
-		{"check " + file, ExitFailed, "did you mean max?"},
-		{"check", ExitUsage, "a file or folder is missing"},
-		{"run", ExitUsage, "the name of a model is missing"},
-		{"run tiny", ExitUsage, "there is no prompt"},
-		{"rm", ExitUsage, "the name of a model is missing"},
-		{"keys rm", ExitUsage, "the id of a key is missing"},
-		{"get nodes here there", ExitUsage, "is more than thaw get takes"},
-		{"wake", ExitUsage, "the name of a model is missing"},
+		{"describe tinny", kit.ExitNotFound, "hint: did you mean tiny?"},
+		{"describe ml/lama", kit.ExitNotFound, "Did you mean ml/llama?"},
+		{"describe A_B", kit.ExitUsage, "is no function name"},
+		{"get nodes heree", kit.ExitNotFound, "did you mean here"},
+		{"get nods", kit.ExitUsage, "did you mean nodes?"},
+		{"get keys --watch", kit.ExitUsage, "keys cannot be watched"},
+		{"models -o jsn", kit.ExitUsage, "table, wide, json, yaml, name"},
+		{"explain none", kit.ExitNotFound, "The cold start none does not exist"},
+		{"explain llama", kit.ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
+		{"explain ml/llama", kit.ExitUsage, "thaw explain place ml/llama"},
+		{"explain place", kit.ExitUsage, "the name of a model is missing"},
+		{"explain plaice llama", kit.ExitUsage, "did you mean place?"},
+		{"explain place lama", kit.ExitNotFound, "did you mean llama?"},
+		{"events lama", kit.ExitNotFound, "did you mean llama?"},
+		{"rm tiny", kit.ExitFailed, "belongs to you and is never written"},
+		{"logs broken", kit.ExitNotFound, "has no replica"},
+		{"logs ml/lama", kit.ExitNotFound, "Did you mean ml/llama?"},
+		{"keys create", kit.ExitUsage, "--team is missing"},
+		{"keys rm none", kit.ExitNotFound, "does not exist"},
+		{"--key " + key + " stop llama", kit.ExitDenied, "admin"},
+		{"--key sk-thaw-wrong models", kit.ExitDenied, "the key came from --key"},
+		{"--key " + key + " describe default/tiny", kit.ExitNotFound, "does not exist"},
+		{"--server http://127.0.0.1:1 models", kit.ExitUnavailable, "hint: start one with thaw serve"},
+		{"--server ftp://x models", kit.ExitUsage, "is no server"},
+		{"--timeout 50ms models --watch", kit.ExitTimeout, "not done within 50ms"},
+		{"deploy", kit.ExitUsage, "-f FILE is missing"},
+		{"deploy -f " + gone, kit.ExitNotFound, "there is no file"},
+		{"deploy -f " + file, kit.ExitUsage, "bad.yaml:4:40: spec.scale.mx: unknown key (did you mean max?)"},
+		{"deploy -f " + filepath.Join(s.dir, "functions"), kit.ExitUsage, "a team cannot be deployed"},
+		{"check " + file, kit.ExitFailed, "did you mean max?"},
+		{"check", kit.ExitUsage, "a file or folder is missing"},
+		{"run", kit.ExitUsage, "the name of a model is missing"},
+		{"run tiny", kit.ExitUsage, "there is no prompt"},
+		{"rm", kit.ExitUsage, "the name of a model is missing"},
+		{"keys rm", kit.ExitUsage, "the id of a key is missing"},
+		{"get nodes here there", kit.ExitUsage, "is more than thaw get takes"},
+		{"wake", kit.ExitUsage, "the name of a model is missing"},
 	} {
 		out, errs, exit := s.thaw(t, "", strings.Fields(tt.line)...)
 		if exit != tt.exit || !strings.Contains(errs, tt.says) {
@@ -382,7 +383,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	// Without a token and a key there is nobody to be.
 	s.env["THAW_DATA"] = filepath.Join(s.dir, "elsewhere")
-	if _, errs, exit := s.thaw(t, "", "models"); exit != ExitDenied || !strings.Contains(errs, "give --key KEY") {
+	if _, errs, exit := s.thaw(t, "", "models"); exit != kit.ExitDenied || !strings.Contains(errs, "give --key KEY") {
 		t.Errorf("%d %s", exit, errs)
 	}
 	s.env["THAW_KEY"] = key
@@ -405,7 +406,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	cancel()
 	_, _ = io.Copy(io.Discard, r)
-	if got := <-exit; got != ExitInterrupted {
+	if got := <-exit; got != kit.ExitInterrupted {
 		t.Errorf("exit %d", got)
 	}
 }
@@ -437,7 +438,7 @@ func TestDeploy(t *testing.T) {
 	}
 	// And a start that fails says so.
 	s.told, s.steps = 0, []functions.Timeline{step(functions.Failed, -1, 0, "engine_missing: no ember")}
-	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
+	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") || !strings.Contains(errs, "hint: thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}
 	if out, errs, exit = s.thaw(t, "", "wake", "new", "--lease", "2h"); exit != 0 || s.leases[name] != 2*time.Hour {
@@ -493,7 +494,7 @@ func TestDoctor(t *testing.T) {
 	s.env["THAW_DATA"] = filepath.Join(s.dir, "functions", "shipped.yaml", "below")
 	s.reasons = []string{"no agent"}
 	out, errs, exit = s.thaw(t, "", "doctor")
-	if exit != ExitFailed || !strings.Contains(out, "no-vllm: ") || !strings.Contains(errs, "mend THAW_ENGINE_VLLM") || !strings.Contains(out, "takes no requests: no agent") {
+	if exit != kit.ExitFailed || !strings.Contains(out, "no-vllm: ") || !strings.Contains(errs, "mend THAW_ENGINE_VLLM") || !strings.Contains(out, "takes no requests: no agent") {
 		t.Errorf("%d %s%s", exit, out, errs)
 	}
 }

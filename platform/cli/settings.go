@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // ServeConfig is everything thaw serve can be told. The tags are the only place
@@ -132,18 +133,10 @@ func (s *Size) UnmarshalText(b []byte) error {
 }
 
 // Level is LogLevel for slog.
-func (c ServeConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
+func (c ServeConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 // Level is LogLevel for slog.
-func (c AgentConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
-
-func parseLevel(word string) slog.Level {
-	var l slog.Level
-	if l.UnmarshalText([]byte(word)) != nil {
-		return slog.LevelInfo
-	}
-	return l
-}
+func (c AgentConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 // check says what is wrong with the settings as a whole.
 func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
@@ -166,7 +159,7 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 		}
 		c.Data = dir
 	}
-	return MakeAbsolute(&c.Data, &c.Functions)
+	return kit.MakeAbsolute(&c.Data, &c.Functions)
 }
 
 func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
@@ -196,21 +189,7 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		}
 		c.Data = dir
 	}
-	return MakeAbsolute(&c.Data, &c.TokenFile)
-}
-
-func MakeAbsolute(paths ...*string) error {
-	for _, p := range paths {
-		if *p == "" {
-			continue
-		}
-		abs, err := filepath.Abs(*p)
-		if err != nil {
-			return err
-		}
-		*p = abs
-	}
-	return nil
+	return kit.MakeAbsolute(&c.Data, &c.TokenFile)
 }
 
 // dataDir is where data lives when nothing is said.

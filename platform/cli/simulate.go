@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/study"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -75,7 +76,7 @@ them: the greedy rule told the truth, a bound nobody can run.
   thaw simulate --fleet fleet.yaml --functions /etc/thaw/functions --trace access.log
   thaw simulate --fleet fleet.yaml --functions models --trace access.log --gpus 4..64 --p99 10s
   thaw simulate --fleet fleet.yaml --trace gen:models=200,requests=100000 --policy lru,next-use+learned -o json`,
-		Args: ExactArgs(),
+		Args: kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.exampleFleet {
 				_, err := c.Out.Write(fleet.Example)
@@ -98,7 +99,7 @@ them: the greedy rule told the truth, a bound nobody can run.
 	f.Uint64Var(&s.seed, "seed", 1, "of all chance: the same seed, the same result")
 	f.IntVar(&s.parallel, "parallel", 0, "runs at once; 0: one a core")
 	f.StringVar(&s.html, "html", "", "also write a page with pictures to this file")
-	f.StringVarP(&c.output, "output", "o", "table", "form of output: table, json, yaml")
+	f.StringVarP(&c.Output, "output", "o", "table", "form of output: table, json, yaml")
 	f.BoolVar(&s.example, "example", false, "an example that needs no files")
 	f.BoolVar(&s.exampleFleet, "example-fleet", false, "print a commented fleet file and end")
 	return cmd
@@ -112,9 +113,9 @@ type simulations struct {
 	Needs      []study.Need `json:"needs,omitempty"`
 }
 
-func (c *command) simulated(ctx context.Context, s *simulation, flags *FlagSet) error {
-	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.output) {
-		return Usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.output))
+func (c *command) simulated(ctx context.Context, s *simulation, flags *kit.FlagSet) error {
+	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.Output) {
+		return kit.Usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.Output))
 	}
 	st, tr, err := c.study(s, flags)
 	if err != nil {
@@ -122,14 +123,15 @@ func (c *command) simulated(ctx context.Context, s *simulation, flags *FlagSet) 
 	}
 	l := c.NewProgressLine()
 	if c.ErrTTY {
-		began := c.now()
+		var last time.Time
+		began := c.Now()
 		st.Progress = func(p study.Progress) {
-			if now := l.now(); now.Sub(l.last) < ProgressEvery {
+			now := c.Now()
+			if now.Sub(last) < progressEvery {
 				return
-			} else {
-				l.last = now
 			}
-			l.Show("", simulationProgress(p, l.now().Sub(began)))
+			last = now
+			l.Show("", simulationProgress(p, now.Sub(began)))
 		}
 	}
 	out, err := st.Run(ctx)
@@ -138,23 +140,23 @@ func (c *command) simulated(ctx context.Context, s *simulation, flags *FlagSet) 
 		return usageInput(err)
 	}
 	if s.html != "" {
-		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.now(), Version: Version, Sizing: st.Sizing}
+		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: Version, Sizing: st.Sizing}
 		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
 			return err
 		}
 		c.Remark("wrote %s", s.html)
 	}
-	if c.output == "json" || c.output == "yaml" {
+	if c.Output == "json" || c.Output == "yaml" {
 		return c.Encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
 	}
-	PrintTable(c.Out, simulationKind, out.Runs, c.output == "wide", nil)
+	kit.PrintTable(c.Out, simulationKind, out.Runs, c.Output == "wide", nil)
 	c.after(out, st.Sizing)
 	return nil
 }
 
 // study reads everything that is needed, or says what is wrong with it. tr is the
 // trace in words.
-func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr string, err error) {
+func (c *command) study(s *simulation, flags *kit.FlagSet) (st *study.Study, tr string, err error) {
 	st = &study.Study{Seed: s.seed, Parallel: s.parallel}
 	if s.example {
 		if st.Fleet, err = fleet.Decode("example", []byte(exampleFleet)); err != nil {
@@ -170,26 +172,26 @@ func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr stri
 	const hint = "thaw simulate --example needs no files; thaw simulate --help shows the rest"
 	switch {
 	case s.fleet == "" && st.Fleet == nil:
-		return nil, "", Usage("thaw simulate --example-fleet prints one; "+hint, "--fleet is missing")
+		return nil, "", kit.Usage("thaw simulate --example-fleet prints one; "+hint, "--fleet is missing")
 	case s.trace == "":
-		return nil, "", Usage(hint, "--trace is missing")
+		return nil, "", kit.Usage(hint, "--trace is missing")
 	case s.models < 1 || s.models > 100_000:
-		return nil, "", Usage("", "--models: 1 to 100000")
+		return nil, "", kit.Usage("", "--models: 1 to 100000")
 	case s.perMinute < 0:
-		return nil, "", Usage("", "--per-minute: 0 or more")
+		return nil, "", kit.Usage("", "--per-minute: 0 or more")
 	case s.parallel < 0:
-		return nil, "", Usage("", "--parallel: 0 or more")
+		return nil, "", kit.Usage("", "--parallel: 0 or more")
 	}
 	if st.Policies, err = study.ParsePolicies(s.policy); err != nil {
-		return nil, "", &Error{Exit: ExitUsage, What: "--policy", Err: err}
+		return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "--policy", Err: err}
 	}
 	if s.gpus != "" {
 		if st.Sizing, err = study.ParseSizing(s.gpus); err != nil {
-			return nil, "", &Error{Exit: ExitUsage, What: "--gpus", Err: err}
+			return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "--gpus", Err: err}
 		}
 		if st.Sizing.High > st.Sizing.Low {
 			if st.Sizing.Goal = s.goal; s.goal <= 0 {
-				return nil, "", Usage("such as 10s", "--p99 wants a time")
+				return nil, "", kit.Usage("such as 10s", "--p99 wants a time")
 			}
 		}
 	}
@@ -221,7 +223,7 @@ func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr stri
 		}
 		st.Models, st.Teams = cat.Models(), cat.Teams()
 		if len(st.Models) == 0 {
-			return nil, "", &Error{Exit: ExitUsage, What: "there is no model in " + s.functions, Hint: "without --functions, models are made up"}
+			return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "there is no model in " + s.functions, Hint: "without --functions, models are made up"}
 		}
 	} else {
 		st.Models, st.Sizes = study.Invent(study.Names(t, s.models), st.Fleet, s.seed)
@@ -232,7 +234,7 @@ func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr stri
 	}
 	m, err := t.Onto(names, s.how, s.seed)
 	if err != nil {
-		return nil, "", &Error{Exit: ExitUsage, What: "--trace " + functions.Clip(s.trace), Err: err}
+		return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "--trace " + functions.Clip(s.trace), Err: err}
 	}
 	st.Trace = m.Read
 	st.Requests -= m.Left
@@ -245,7 +247,7 @@ func (c *command) study(s *simulation, flags *FlagSet) (st *study.Study, tr stri
 // usageInput gives an error about a file or a line the exit code of wrong usage.
 func usageInput(err error) error {
 	if _, ok := errors.AsType[*trace.Error](err); ok || os.IsNotExist(err) || os.IsPermission(err) {
-		return &Error{Exit: ExitUsage, Err: err}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	if _, ok := errors.AsType[catalog.Problems](err); ok {
 		return err
@@ -253,7 +255,7 @@ func usageInput(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return &Error{Exit: ExitUsage, Err: err}
+	return &kit.Error{Exit: kit.ExitUsage, Err: err}
 }
 
 // traceWords is a trace in a sentence.
@@ -333,23 +335,23 @@ func (s *simulation) command() string {
 
 // simulationProgress is the progress of a study in one line.
 func simulationProgress(p study.Progress, took time.Duration) string {
-	text := fmt.Sprintf("simulating %s %d%%", Bar(int(p.Share*100)), int(p.Share*100))
+	text := fmt.Sprintf("simulating %s %d%%", kit.Bar(int(p.Share*100)), int(p.Share*100))
 	if p.Runs > 1 {
 		text += fmt.Sprintf(", %d of %d runs", p.Done, p.Runs)
 	}
 	if p.At > 0 && p.At < math.MaxInt64 {
-		text += ", at " + Span(p.At)
+		text += ", at " + kit.Span(p.At)
 	}
 	if p.Share > 0.02 && p.Share < 1 {
-		text += ", eta " + Span(time.Duration(float64(took)/p.Share*(1-p.Share)))
+		text += ", eta " + kit.Span(time.Duration(float64(took)/p.Share*(1-p.Share)))
 	}
 	return text
 }
 
 // simulationKind is the table: what is looked at first, and more with -o wide.
-var simulationKind = Kind[study.Run]{
+var simulationKind = kit.Kind[study.Run]{
 	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Word },
-	Columns: []Column[study.Run]{
+	Columns: []kit.Column[study.Run]{
 		{"POLICY", false, func(r study.Run) string { return r.Policy.Word }},
 		{"GPUS", false, func(r study.Run) string { return strconv.Itoa(r.GPUs) }},
 		{"REQUESTS", false, func(r study.Run) string { return study.Count(r.Requests) }},
@@ -375,13 +377,13 @@ var simulationKind = Kind[study.Run]{
 			}
 			return study.Count(n)
 		}},
-		{"TOOK", true, func(r study.Run) string { return Span(r.Took) }},
+		{"TOOK", true, func(r study.Run) string { return kit.Span(r.Took) }},
 	},
 }
 
 // after is what is said below the table.
 func (c *command) after(out *study.Outcome, z *study.Sizing) {
-	if c.output == "wide" {
+	if c.Output == "wide" {
 		c.teamsTable(out)
 	}
 	if len(out.Needs) > 0 {
@@ -410,16 +412,16 @@ func (c *command) teamsTable(out *study.Outcome) {
 		if len(r.Teams) < 2 {
 			continue
 		}
-		fmt.Fprintf(c.Out, "\n%s, %s:\n", Plain(r.Policy.Word), countOf(r.GPUs, "GPU"))
+		fmt.Fprintf(c.Out, "\n%s, %s:\n", kit.Plain(r.Policy.Word), countOf(r.GPUs, "GPU"))
 		type row = [9]string
-		k := Kind[row]{}
+		k := kit.Kind[row]{}
 		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {
-			k.Columns = append(k.Columns, Column[row]{head, false, func(r row) string { return r[i] }})
+			k.Columns = append(k.Columns, kit.Column[row]{head, false, func(r row) string { return r[i] }})
 		}
 		var rows []row
 		for _, t := range r.Teams {
 			rows = append(rows, row{t.Name, study.Count(t.Requests), study.Count(t.Cold), study.Seconds(t.WaitP50), study.Seconds(t.WaitP99), study.Seconds(t.WaitMax), study.Hours(t.GPUHours), study.Count(t.Refused), study.Count(t.Inflicted)})
 		}
-		PrintTable(c.Out, k, rows, true, nil)
+		kit.PrintTable(c.Out, k, rows, true, nil)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
@@ -149,7 +150,7 @@ func TestSimulateBadInput(t *testing.T) {
 		{"--fleet " + dir + "/none --trace gen:models=3", "no such file"},
 	} {
 		out, errs, exit := runCLI(t, Programs{}, nil, append([]string{"simulate"}, strings.Fields(c.args)...)...)
-		if exit != ExitUsage || !strings.Contains(errs, c.want) || out != "" {
+		if exit != kit.ExitUsage || !strings.Contains(errs, c.want) || out != "" {
 			t.Errorf("%s: exit %d\n%s\nwant %s", c.args, exit, errs, c.want)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // LocalStore is the store of checkpoints below a data folder of this machine, for
@@ -43,14 +44,14 @@ type LocalStoreOptions struct {
 const staysHint = "what has arrived stays; the same command goes on from there"
 
 // jsonLines: every line of progress is for a program.
-func (c *command) jsonLines() bool { return c.output == "json" }
+func (c *command) jsonLines() bool { return c.Output == "json" }
 
 func (c *command) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
 	var o LocalStoreOptions
 	cmd := &cobra.Command{
-		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: ExactArgs("a source or the name of a model"),
+		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: kit.ExactArgs("a source or the name of a model"),
 		Long: `Bring a model's weights into a store: verified, resumable, published whole or not
 at all. The last line on stdout is the folder that holds them under their own
 names.
@@ -82,7 +83,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 			}
 			if !cmd.Flags().Changed("data") {
 				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.TokenFile != "" {
-					return Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
+					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
 				}
 				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 					if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
@@ -92,19 +93,19 @@ Interrupted or killed, the same command goes on from where it was.`,
 				})(cmd, args)
 			}
 			if ask.Node != "" {
-				return Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+				return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 			}
 			if o.TokenFile == "" {
-				o.TokenFile = c.Getenv("THAW_TOKEN_FILE")
+				o.TokenFile = c.getenv("THAW_TOKEN_FILE")
 			}
 			switch {
 			case len(o.Peers) == 0:
 			case o.TokenFile == "":
-				return Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
+				return kit.Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
 			}
 			for _, u := range o.Peers {
 				if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-					return Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
+					return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
 				}
 			}
 			return c.withLocalStore(cmd.Context(), o, func(ctx context.Context, s LocalStore) error {
@@ -113,10 +114,10 @@ Interrupted or killed, the same command goes on from where it was.`,
 					return err
 				}
 				if len(ask.Files) > 0 && !isSource(args[0]) {
-					return Usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
+					return kit.Usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
 				}
 				if p := functions.CheckPatterns("--files", ask.Files); len(p) > 0 {
-					return Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
+					return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
 				}
 				r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
 				return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
@@ -125,7 +126,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 	}
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
-	cmd.Flags().Var(BytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().Var(kit.BytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
@@ -141,7 +142,7 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 func (c *command) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
-		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: ExactArgs("the name of a model or a source"),
+		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
 		Long: `Have a node of the server bring a model's weights into its store, so that its next
 start finds them there. No engine starts. Who leaves calls it off; what has
 arrived stays.`,
@@ -165,8 +166,8 @@ arrived stays.`,
 
 // requireOutput refuses a form of output that a verb has not.
 func (c *command) requireOutput(known ...string) error {
-	if !slices.Contains(known, c.output) {
-		return Usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.output))
+	if !slices.Contains(known, c.Output) {
+		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.Output))
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ func displayName(word string) string {
 func (c *command) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
-			return Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
+			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
 		}
 		ask.Source = word
 		return nil
@@ -205,11 +206,11 @@ func (c *command) fillRequest(ctx context.Context, cl *api.Client, word string, 
 
 // withLocalStore does something with the store below --data.
 func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
-	if c.OpenStore == nil {
+	if c.programs.OpenStore == nil {
 		return c.missing("store")
 	}
 	if c.data == "" {
-		return Usage("--data DIR", "--data is empty")
+		return kit.Usage("--data DIR", "--data is empty")
 	}
 	if c.timeout > 0 {
 		var cancel context.CancelFunc
@@ -221,14 +222,14 @@ func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do fu
 		return err
 	}
 	o.Data, o.Log = data, c.Err
-	s, err := c.OpenStore(o)
+	s, err := c.programs.OpenStore(o)
 	if err != nil {
 		return storeExit(err)
 	}
 	defer s.Close()
 	err = do(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &Error{Exit: ExitTimeout, What: "not done within " + c.timeout.String(), Hint: staysHint}
+		return &kit.Error{Exit: kit.ExitTimeout, What: "not done within " + c.timeout.String(), Hint: staysHint}
 	}
 	return storeExit(err)
 }
@@ -243,10 +244,10 @@ func (c *command) localRequest(ctx context.Context, word, folder string) (functi
 	}
 	name, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return r, Usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
+		return r, kit.Usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
 	if folder == "" {
-		folder = c.Getenv("THAW_FUNCTIONS")
+		folder = c.getenv("THAW_FUNCTIONS")
 	}
 	deployed := filepath.Join(c.data, "functions")
 	if _, err := os.Stat(deployed); err != nil {
@@ -259,7 +260,7 @@ func (c *command) localRequest(ctx context.Context, word, folder string) (functi
 		}
 		cat, err := catalog.Open(catalog.Options{Folder: dir})
 		if err != nil {
-			return r, &Error{Exit: ExitUsage, What: "the model files", Err: err, Hint: "--functions DIR"}
+			return r, &kit.Error{Exit: kit.ExitUsage, What: "the model files", Err: err, Hint: "--functions DIR"}
 		}
 		if m := cat.Model(name); m != nil {
 			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files}, nil
@@ -275,7 +276,7 @@ func (c *command) localRequest(ctx context.Context, word, folder string) (functi
 	if near := functions.Nearest(name.Short(), names, 3); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	return r, &Error{Exit: ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
+	return r, &kit.Error{Exit: kit.ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
 }
 
 // showTransfer runs something that tells its progress, shows that, and prints what
@@ -294,7 +295,7 @@ func (c *command) showTransfer(ctx context.Context, what string, run func(tell f
 		if p.Note != "" && p.Note != note {
 			if note = p.Note; !c.jsonLines() {
 				l.Clear()
-				c.Remark("%s", Plain(note))
+				c.Remark("%s", kit.Plain(note))
 			}
 		}
 		if c.jsonLines() {
@@ -321,7 +322,7 @@ func (c *command) showTransfer(ctx context.Context, what string, run func(tell f
 		return storeExit(bad.Error)
 	}
 	if !c.jsonLines() && last.Path != "" {
-		fmt.Fprintln(c.Out, Plain(last.Path))
+		fmt.Fprintln(c.Out, kit.Plain(last.Path))
 	}
 	return nil
 }
@@ -348,7 +349,7 @@ func describeStore(what string, p functions.StoreProgress) string {
 		parts = append(parts, "on "+p.Node)
 	}
 	if p.Total > 0 && p.State != "verifying" {
-		parts = append(parts, Bar(p.Percent), fmt.Sprintf("%d%%", p.Percent), p.Done.Human()+"/"+p.Total.Human())
+		parts = append(parts, kit.Bar(p.Percent), fmt.Sprintf("%d%%", p.Percent), p.Done.Human()+"/"+p.Total.Human())
 		if p.Rate > 0 {
 			parts = append(parts, functions.Bytes(p.Rate).Human()+"/s")
 		}
@@ -356,7 +357,7 @@ func describeStore(what string, p functions.StoreProgress) string {
 		parts = append(parts, p.Total.Human())
 	}
 	if p.ETA != nil && *p.ETA > 0 {
-		parts = append(parts, "eta "+Seconds(p.ETA))
+		parts = append(parts, "eta "+kit.Seconds(p.ETA))
 	}
 	return strings.Join(parts, " ")
 }
@@ -367,38 +368,21 @@ func storeExit(err error) error {
 	if !ok {
 		return err
 	}
-	e := &Error{Exit: ExitFailed, Err: s}
+	e := &kit.Error{Exit: kit.ExitFailed, Err: s}
 	switch s.Code {
 	case "bad_source":
-		e.Exit = ExitUsage
+		e.Exit = kit.ExitUsage
 	case "source_not_found", functions.CodeNotCached, functions.CodeNoNode:
-		e.Exit = ExitNotFound
+		e.Exit = kit.ExitNotFound
 	case "source_denied":
-		e.Exit = ExitDenied
+		e.Exit = kit.ExitDenied
 	case "source_unavailable", "source_unstable", functions.CodeUnreachable:
-		e.Exit, e.Hint = ExitUnavailable, staysHint
+		e.Exit, e.Hint = kit.ExitUnavailable, staysHint
 	case "insufficient_disk":
 		e.Hint = "thaw cache ls shows what is there, thaw cache rm makes room"
 	}
 	return e
 }
-
-// BytesFlag is a size as a flag.
-type BytesFlag struct{ Bytes *functions.Bytes }
-
-func (f BytesFlag) String() string {
-	if f.Bytes == nil {
-		return "0"
-	}
-	return f.Bytes.String()
-}
-
-func (f BytesFlag) Set(s string) (err error) {
-	*f.Bytes, err = functions.ParseBytes(s)
-	return err
-}
-
-func (BytesFlag) Type() string { return "bytes" }
 
 func (c *command) cache() *cobra.Command {
 	cmd := &cobra.Command{
@@ -419,7 +403,7 @@ or by the last part of that.`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return UnknownVerb(cmd, args[0])
+			return kit.UnknownVerb(cmd, args[0])
 		},
 	}
 	var node string
@@ -484,9 +468,9 @@ func (c *command) withStores(node *string, do func(ctx context.Context, s storeC
 			})(cmd, args)
 		}
 		if *node != "" {
-			return Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+			return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 		}
-		if err := c.requireOutput(OutputForms...); err != nil {
+		if err := c.requireOutput(kit.OutputForms...); err != nil {
 			return err
 		}
 		return c.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
@@ -498,8 +482,8 @@ func shortDigest(digest string) string {
 	return h[:min(12, len(h))]
 }
 
-func (c *command) cacheKind() Kind[functions.CacheEntry] {
-	return Kind[functions.CacheEntry]{"CacheEntry", "", []Column[functions.CacheEntry]{
+func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
+	return kit.Kind[functions.CacheEntry]{"CacheEntry", "", []kit.Column[functions.CacheEntry]{
 		{"DIGEST", false, func(e functions.CacheEntry) string { return shortDigest(e.Digest) }},
 		{"SIZE", false, func(e functions.CacheEntry) string { return e.Bytes.Human() }},
 		{"NODE", false, func(e functions.CacheEntry) string { return e.Node }},
@@ -522,7 +506,7 @@ func (c *command) cacheKind() Kind[functions.CacheEntry] {
 
 func (c *command) cacheLs(node *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the checkpoints, last used first", Args: ExactArgs(),
+		Use: "ls", Short: "List the checkpoints, last used first", Args: kit.ExactArgs(),
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
@@ -531,7 +515,7 @@ func (c *command) cacheLs(node *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return PrintList(c, c.cacheKind(), items)
+			return kit.PrintList(c.Terminal, c.cacheKind(), items)
 		}),
 	}
 }
@@ -556,7 +540,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 			if near := functions.Nearest(w, names, 3); len(near) > 0 {
 				hint = "did you mean " + strings.Join(near, ", ") + "?"
 			}
-			return nil, &Error{Exit: ExitNotFound, What: "no checkpoint is named " + functions.Clip(w), Hint: hint}
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "no checkpoint is named " + functions.Clip(w), Hint: hint}
 		case 1:
 			if !slices.Contains(out, found[0]) {
 				out = append(out, found[0])
@@ -566,7 +550,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 			for _, d := range found {
 				s = append(s, shortDigest(d))
 			}
-			return nil, Usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
+			return nil, kit.Usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
 		}
 	}
 	return out, nil
@@ -574,7 +558,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 
 func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " CHECKPOINT...", Short: about, Args: UpToArgs("the digest of a checkpoint", 0),
+		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
 		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
@@ -594,12 +578,12 @@ func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about,
 				}
 				for _, n := range nodes {
 					switch {
-					case c.output == "name":
+					case c.Output == "name":
 						fmt.Fprintln(c.Out, d)
 					case n == "":
 						fmt.Fprintln(c.Out, shortDigest(d), done)
 					default:
-						fmt.Fprintln(c.Out, shortDigest(d), done, "on", Plain(n))
+						fmt.Fprintln(c.Out, shortDigest(d), done, "on", kit.Plain(n))
 					}
 				}
 			}
@@ -619,7 +603,7 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
   thaw cache verify --all -o json`,
 		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
 			if all == (len(args) > 0) {
-				return Usage("thaw cache verify --all", "name checkpoints, or give --all")
+				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
 			}
 			items, err := s.list(ctx)
 			if err != nil {
@@ -654,10 +638,10 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 						_ = enc.Encode(p)
 					case p.State == "ready":
 						l.Clear()
-						fmt.Fprintln(c.Out, Plain(where), "holds", p.Total.Human()+", as they came")
+						fmt.Fprintln(c.Out, kit.Plain(where), "holds", p.Total.Human()+", as they came")
 					case p.State == "failed":
 						l.Clear()
-						fmt.Fprintln(c.Out, Plain(where), "FAILED")
+						fmt.Fprintln(c.Out, kit.Plain(where), "FAILED")
 					default:
 						p.Node = "" // where says it
 						l.Show(d, describeStore(where, p))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // Two checkpoints whose digests begin alike.
@@ -84,25 +85,25 @@ func TestShelves(t *testing.T) {
 		exit int
 		says string
 	}{
-		{"cache", ExitOK, ""},
-		{"cache lsx", ExitUsage, "did you mean ls?"},
-		{"cache ls --node nowhere", ExitNotFound, "no node nowhere"},
-		{"cache rm", ExitUsage, "is missing"},
-		{"cache rm llama", ExitFailed, "is in use"},
-		{"cache rm lama", ExitNotFound, "did you mean llama?"},
-		{"cache rm aaaa", ExitUsage, "names more than one"},
-		{"cache rm aaa", ExitNotFound, "no checkpoint is named"},
-		{"cache verify", ExitUsage, "--all"},
-		{"cache verify llama --all", ExitUsage, "--all"},
-		{"cache verify aaaa2", ExitFailed, "not what came"},
-		{"prefetch", ExitUsage, "is missing"},
-		{"prefetch lama", ExitNotFound, "did you mean llama?"},
-		{"prefetch nosuch://x", ExitUsage, "not known here"},
-		{"prefetch az://acct/models/gone", ExitDenied, "403"},
-		{"prefetch ./here", ExitUsage, "does not know which folder"},
-		{"prefetch llama -o yaml", ExitUsage, "no form of output"},
-		{"pull llama --store 1Gi", ExitUsage, "with --data"},
-		{"--server http://127.0.0.1:1 pull llama", ExitUnavailable, "hint: start one"},
+		{"cache", kit.ExitOK, ""},
+		{"cache lsx", kit.ExitUsage, "did you mean ls?"},
+		{"cache ls --node nowhere", kit.ExitNotFound, "no node nowhere"},
+		{"cache rm", kit.ExitUsage, "is missing"},
+		{"cache rm llama", kit.ExitFailed, "is in use"},
+		{"cache rm lama", kit.ExitNotFound, "did you mean llama?"},
+		{"cache rm aaaa", kit.ExitUsage, "names more than one"},
+		{"cache rm aaa", kit.ExitNotFound, "no checkpoint is named"},
+		{"cache verify", kit.ExitUsage, "--all"},
+		{"cache verify llama --all", kit.ExitUsage, "--all"},
+		{"cache verify aaaa2", kit.ExitFailed, "not what came"},
+		{"prefetch", kit.ExitUsage, "is missing"},
+		{"prefetch lama", kit.ExitNotFound, "did you mean llama?"},
+		{"prefetch nosuch://x", kit.ExitUsage, "not known here"},
+		{"prefetch az://acct/models/gone", kit.ExitDenied, "403"},
+		{"prefetch ./here", kit.ExitUsage, "does not know which folder"},
+		{"prefetch llama -o yaml", kit.ExitUsage, "no form of output"},
+		{"pull llama --store 1Gi", kit.ExitUsage, "with --data"},
+		{"--server http://127.0.0.1:1 pull llama", kit.ExitUnavailable, "hint: start one"},
 	} {
 		_, errs, exit := s.thaw(t, "", strings.Fields(tt.line)...)
 		if exit != tt.exit || !strings.Contains(errs, tt.says) {
@@ -185,33 +186,33 @@ func TestPullHere(t *testing.T) {
 		last   string // line of stdout
 		source string
 	}{
-		{"pull az://acct/models/x --data " + data, ExitOK, "fetching", "/store/x", "az://acct/models/x"},
-		{"pull ml/llama --data " + data + " --functions " + folder, ExitOK, "", "/store/x", "az://acct/models/llama"},
-		{"pull tiny --data " + data + " --functions " + folder, ExitOK, "", "/store/x", "./tiny"},
-		{"pull late --data " + data, ExitOK, "", "/store/x", "./late"},
-		{"pull lama --data " + data + " --functions " + folder, ExitNotFound, "no model file here says what lama is", "", ""},
-		{"pull tiny --data " + data, ExitNotFound, "--functions DIR", "", ""},
-		{"pull A_B --data " + data, ExitUsage, "is no function name", "", ""},
-		{"pull nosuch://x --data " + data, ExitUsage, "not known here", "", ""},
-		{"pull az://acct/models/gone --data " + data, ExitDenied, "403", "", ""},
-		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), ExitFailed, "read-only", "", ""},
-		{"pull az://acct/x --node n --data " + data, ExitUsage, "--node is a server's", "", ""},
-		{"pull az://acct/models/x --peer http://n:1 --peer https://m:2/ --token-file t --data " + data, ExitOK, "", "/store/x", "az://acct/models/x"},
-		{"pull az://acct/x --peer http://n:1 --data " + data, ExitUsage, "join token", "", ""},
-		{"pull az://acct/x --peer n:1 --token-file t --data " + data, ExitUsage, "is not where a node lends", "", ""},
-		{"pull az://acct/x --peer http://u:p@n:1 --token-file t --data " + data, ExitUsage, "is not where a node lends", "", ""},
-		{"pull az://acct/x --peer http://n:1", ExitUsage, "with --data", "", ""},
-		{"pull hf://o/r --files *.py --files a/*.bin --data " + data, ExitOK, "", "/store/x", "hf://o/r"},
-		{"pull hf://o/r --files ../x --data " + data, ExitUsage, "leaves the source's folder", "", ""},
-		{"pull tiny --files *.py --functions " + folder + " --data " + data, ExitUsage, "--files goes with a SOURCE", "", ""},
-		{"pull az://acct/x --store 1x --data " + data, ExitUsage, "is no size", "", ""},
-		{"pull az://acct/x --data=", ExitUsage, "--data is empty", "", ""},
-		{"pull az://acct/x -o wide --data " + data, ExitUsage, "no form of output", "", ""},
-		{"cache ls --data " + data, ExitOK, "", "aaaa22222222  1 MiB   -     1m0s ago  pinned  az://acct/models/\\x1b[31mother", ""},
-		{"cache rm aaaa2 --data " + data, ExitOK, "", "aaaa22222222 removed", ""},
-		{"cache rm llama --data " + data, ExitFailed, "in use", "", ""},
-		{"cache pin llama --node n --data " + data, ExitUsage, "--node is a server's", "", ""},
-		{"cache verify aaaa2 --data " + data, ExitFailed, "not what came", "aaaa22222222 FAILED", ""},
+		{"pull az://acct/models/x --data " + data, kit.ExitOK, "fetching", "/store/x", "az://acct/models/x"},
+		{"pull ml/llama --data " + data + " --functions " + folder, kit.ExitOK, "", "/store/x", "az://acct/models/llama"},
+		{"pull tiny --data " + data + " --functions " + folder, kit.ExitOK, "", "/store/x", "./tiny"},
+		{"pull late --data " + data, kit.ExitOK, "", "/store/x", "./late"},
+		{"pull lama --data " + data + " --functions " + folder, kit.ExitNotFound, "no model file here says what lama is", "", ""},
+		{"pull tiny --data " + data, kit.ExitNotFound, "--functions DIR", "", ""},
+		{"pull A_B --data " + data, kit.ExitUsage, "is no function name", "", ""},
+		{"pull nosuch://x --data " + data, kit.ExitUsage, "not known here", "", ""},
+		{"pull az://acct/models/gone --data " + data, kit.ExitDenied, "403", "", ""},
+		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), kit.ExitFailed, "read-only", "", ""},
+		{"pull az://acct/x --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},
+		{"pull az://acct/models/x --peer http://n:1 --peer https://m:2/ --token-file t --data " + data, kit.ExitOK, "", "/store/x", "az://acct/models/x"},
+		{"pull az://acct/x --peer http://n:1 --data " + data, kit.ExitUsage, "join token", "", ""},
+		{"pull az://acct/x --peer n:1 --token-file t --data " + data, kit.ExitUsage, "is not where a node lends", "", ""},
+		{"pull az://acct/x --peer http://u:p@n:1 --token-file t --data " + data, kit.ExitUsage, "is not where a node lends", "", ""},
+		{"pull az://acct/x --peer http://n:1", kit.ExitUsage, "with --data", "", ""},
+		{"pull hf://o/r --files *.py --files a/*.bin --data " + data, kit.ExitOK, "", "/store/x", "hf://o/r"},
+		{"pull hf://o/r --files ../x --data " + data, kit.ExitUsage, "leaves the source's folder", "", ""},
+		{"pull tiny --files *.py --functions " + folder + " --data " + data, kit.ExitUsage, "--files goes with a SOURCE", "", ""},
+		{"pull az://acct/x --store 1x --data " + data, kit.ExitUsage, "is no size", "", ""},
+		{"pull az://acct/x --data=", kit.ExitUsage, "--data is empty", "", ""},
+		{"pull az://acct/x -o wide --data " + data, kit.ExitUsage, "no form of output", "", ""},
+		{"cache ls --data " + data, kit.ExitOK, "", "aaaa22222222  1 MiB   -     1m0s ago  pinned  az://acct/models/\\x1b[31mother", ""},
+		{"cache rm aaaa2 --data " + data, kit.ExitOK, "", "aaaa22222222 removed", ""},
+		{"cache rm llama --data " + data, kit.ExitFailed, "in use", "", ""},
+		{"cache pin llama --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},
+		{"cache verify aaaa2 --data " + data, kit.ExitFailed, "not what came", "aaaa22222222 FAILED", ""},
 	} {
 		h := &here{}
 		out, errs, exit := near(t.Context(), h, env, strings.Fields(tt.line)...)
@@ -222,7 +223,7 @@ func TestPullHere(t *testing.T) {
 		if h.asked.Source == "hf://o/r" && strings.Join(h.asked.Files, " ") != "*.py a/*.bin" {
 			t.Errorf("thaw %s: files %q", tt.line, h.asked.Files)
 		}
-		if n := strings.Count(tt.line, "--peer http"); exit == ExitOK && (len(h.opened.Peers) != n || n > 0 && h.opened.TokenFile != "t") {
+		if n := strings.Count(tt.line, "--peer http"); exit == kit.ExitOK && (len(h.opened.Peers) != n || n > 0 && h.opened.TokenFile != "t") {
 			t.Errorf("thaw %s: opened with %+v", tt.line, h.opened)
 		}
 		if h.asked.Source == "./tiny" && h.asked.Dir != folder {
@@ -237,11 +238,11 @@ func TestPullInterrupted(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, func() { stop(errors.New("interrupt")) })
 	h := &here{hang: true}
 	out, errs, exit := near(ctx, h, nil, "pull", "az://acct/x", "--data", t.TempDir())
-	if exit != ExitInterrupted || out != "" || !strings.Contains(errs, "goes on from there") || h.closed != 1 {
+	if exit != kit.ExitInterrupted || out != "" || !strings.Contains(errs, "goes on from there") || h.closed != 1 {
 		t.Errorf("exit %d\n%s%s", exit, out, errs)
 	}
 	h = &here{hang: true}
-	if _, errs, exit = near(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data", t.TempDir()); exit != ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
+	if _, errs, exit = near(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data", t.TempDir()); exit != kit.ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
 		t.Errorf("exit %d\n%s", exit, errs)
 	}
 }

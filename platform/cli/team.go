@@ -10,12 +10,13 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // describeTeam is `thaw describe team`.
 func (c *command) describeTeam() *cobra.Command {
 	return &cobra.Command{
-		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: ExactArgs("the name of a team"),
+		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: kit.ExactArgs("the name of a team"),
 		Example: `  thaw describe team ml
   thaw describe team ml --to knative     where a team is a namespace
   thaw describe team ml -o json`,
@@ -30,21 +31,21 @@ func (c *command) describeTeam() *cobra.Command {
 				for _, t := range teams {
 					names = append(names, t.Name)
 				}
-				e := &Error{Exit: ExitNotFound, What: "there is no team " + functions.Clip(args[0])}
+				e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no team " + functions.Clip(args[0])}
 				if len(names) > 0 {
-					e.Hint = "there is " + Plain(strings.Join(names[:min(len(names), 10)], ", "))
+					e.Hint = "there is " + kit.Plain(strings.Join(names[:min(len(names), 10)], ", "))
 				}
 				return e
 			}
-			switch c.output {
+			switch c.Output {
 			case "json", "yaml":
-				m, err := WithKind("TeamStatus", teams[i])
+				m, err := kit.WithKind("TeamStatus", teams[i])
 				if err != nil {
 					return err
 				}
 				return c.Encode(m)
 			case "name":
-				fmt.Fprintln(c.Out, Plain(teams[i].Name))
+				fmt.Fprintln(c.Out, kit.Plain(teams[i].Name))
 				return nil
 			}
 			c.tellTeam(teams[i])
@@ -58,7 +59,7 @@ func (c *command) tellTeam(t api.Team) {
 		if key != "" {
 			key += ":"
 		}
-		fmt.Fprintf(c.Out, "%-15s %s\n", key, Plain(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(c.Out, "%-15s %s\n", key, kit.Plain(fmt.Sprintf(format, args...)))
 	}
 	bound := func(n int) string {
 		if n <= 0 {
@@ -72,7 +73,7 @@ func (c *command) tellTeam(t api.Team) {
 	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.Lately, t.GPUs.Guaranteed, bound(t.GPUs.Max))
 	row("GPU time today", "%s", gpuTime(t))
 	if t.Resets != nil {
-		row("Begins anew", "in %s", Span(t.Resets.Sub(c.now())))
+		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(c.Now())))
 	}
 	row("GPU time", "%.0f s in all", t.Total)
 	row("Evictions", "%d of others for this team, %d of this team's for others", t.Inflicted, t.Suffered)

@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 const manyColdStarts = 1000
@@ -28,7 +29,7 @@ func (c *command) get() *cobra.Command {
   thaw get events --watch
   thaw get functions tiny -o yaml`,
 		ValidArgs: words,
-		Args:      UpToArgs("", 2),
+		Args:      kit.UpToArgs("", 2),
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			word := "functions"
 			if len(args) > 0 {
@@ -42,7 +43,7 @@ func (c *command) get() *cobra.Command {
 				if near := functions.Nearest(word, words, 1); len(near) > 0 {
 					hint = "did you mean " + near[0] + "?"
 				}
-				return Usage(hint, "%q is no kind", functions.Clip(word))
+				return kit.Usage(hint, "%q is no kind", functions.Clip(word))
 			}
 			if word == "functions" && len(args) == 2 && !follow {
 				name, err := c.name(ctx, cl, args[1])
@@ -53,7 +54,7 @@ func (c *command) get() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return PrintOne(c, c.functionKind(), f)
+				return kit.PrintOne(c.Terminal, c.functionKind(), f)
 			}
 			var want string
 			if len(args) == 2 {
@@ -74,14 +75,14 @@ func (c *command) get() *cobra.Command {
 				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
-				return Usage("thaw keys list", "keys cannot be watched")
+				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
 			return showList(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
 		}),
 	}
 	watchFlag(cmd, &follow)
 	// Without a kind a cluster lists its models as Kubernetes has them.
-	c.toKnative(cmd, cluster{asks: true, flags: func(f *FlagSet) {
+	c.toKnative(cmd, cluster{asks: true, flags: func(f *kit.FlagSet) {
 		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
 		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
 	}})
@@ -92,20 +93,8 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 	cmd.Flags().BoolVarP(follow, "watch", "w", false, "go on, with a line for every change")
 }
 
-// PrintOne prints one thing.
-func PrintOne[T any](c *command, k Kind[T], v T) error {
-	if c.output == "json" || c.output == "yaml" {
-		m, err := WithKind(k.Word, v)
-		if err != nil {
-			return err
-		}
-		return c.Encode(m)
-	}
-	return PrintList(c, k, []T{v})
-}
-
 // showList lists or watches one kind; want, when given, is the name of one.
-func showList[T any](ctx context.Context, c *command, cl *api.Client, k Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+func showList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
 	is := func(v T) bool { return want == "" || k.Name(v) == want || shortName(k.Name(v)) == want }
 	if follow {
 		return watchList(ctx, c, cl, k, is)
@@ -117,12 +106,12 @@ func showList[T any](ctx context.Context, c *command, cl *api.Client, k Kind[T],
 		return err
 	}
 	if want == "" {
-		return PrintList(c, k, items)
+		return kit.PrintList(c.Terminal, k, items)
 	}
 	var names []string
 	for _, v := range items {
 		if is(v) {
-			return PrintOne(c, k, v)
+			return kit.PrintOne(c.Terminal, k, v)
 		}
 		names = append(names, k.Name(v))
 	}
@@ -130,13 +119,13 @@ func showList[T any](ctx context.Context, c *command, cl *api.Client, k Kind[T],
 	if near := functions.Nearest(want, names, 3); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, ", ") + "?"
 	}
-	return &Error{Exit: ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: hint}
+	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: hint}
 }
 
 func (c *command) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: ExactArgs(),
+		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw ps
   thaw ps --watch
   thaw ps --to knative          of a cluster, by way of its API server
@@ -151,7 +140,7 @@ func (c *command) ps() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := PrintList(c, c.replicaKind(), replicas); err != nil || c.output != "table" && c.output != "wide" {
+			if err := kit.PrintList(c.Terminal, c.replicaKind(), replicas); err != nil || c.Output != "table" && c.Output != "wide" {
 				return err
 			}
 			all, err := cl.Functions(ctx)
@@ -177,7 +166,7 @@ func (c *command) ps() *cobra.Command {
 func (c *command) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: ExactArgs(),
+		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw models
   thaw models --watch
   thaw models -o name`,
@@ -201,7 +190,7 @@ const describedEvents = 10
 
 func (c *command) describe() *cobra.Command {
 	v := &cobra.Command{
-		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: ExactArgs("the name of a model"),
+		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw describe tiny
   thaw describe ml/llama -o json
   thaw describe team ml`,
@@ -239,15 +228,15 @@ func (c *command) describe() *cobra.Command {
 				}
 			}
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
-			switch c.output {
+			switch c.Output {
 			case "json", "yaml":
-				m, err := WithKind("Description", d)
+				m, err := kit.WithKind("Description", d)
 				if err != nil {
 					return err
 				}
 				return c.Encode(m)
 			case "name":
-				fmt.Fprintln(c.Out, Plain(d.Function.Name))
+				fmt.Fprintln(c.Out, kit.Plain(d.Function.Name))
 				return nil
 			}
 			c.tell(d)
@@ -263,7 +252,7 @@ func (c *command) describe() *cobra.Command {
 func (c *command) tell(d description) {
 	f := d.Function
 	row := func(key, format string, args ...any) {
-		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", Plain(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
 	}
 	row("Name", "%s", f.Name)
 	row("State", "%s", stateWithPercent(f))
@@ -293,11 +282,11 @@ func (c *command) tell(d description) {
 		}
 	}
 	if f.Expected != nil {
-		row("Cold start", "%s expected", Seconds(f.Expected))
+		row("Cold start", "%s expected", kit.Seconds(f.Expected))
 	}
 	if len(d.Replicas) > 0 {
 		fmt.Fprintln(c.Out, "\nReplicas")
-		PrintTable(c.Out, c.replicaKind(), d.Replicas, c.output == "wide", nil)
+		kit.PrintTable(c.Out, c.replicaKind(), d.Replicas, c.Output == "wide", nil)
 	}
 	if d.ColdStart != nil {
 		fmt.Fprintln(c.Out, "\nLast cold start")
@@ -305,7 +294,7 @@ func (c *command) tell(d description) {
 	}
 	if len(d.Events) > 0 {
 		fmt.Fprintln(c.Out, "\nEvents")
-		PrintTable(c.Out, c.eventKind(), d.Events, c.output == "wide", nil)
+		kit.PrintTable(c.Out, c.eventKind(), d.Events, c.Output == "wide", nil)
 	}
 }
 
@@ -316,11 +305,11 @@ func (c *command) waterfall(t api.ColdStart) {
 	for _, p := range t.Phases {
 		end = max(end, p.Start+p.Duration)
 	}
-	fmt.Fprintf(c.Out, "%s: %s, %s, %s\n", Plain(t.ID), t.State.Word(), Seconds(&t.Total), c.Since(t.Began)+" ago")
+	fmt.Fprintf(c.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), c.Since(t.Began)+" ago")
 	if t.Start != "" {
-		fmt.Fprintf(c.Out, "  the engine was started %s", Plain(t.Start))
+		fmt.Fprintf(c.Out, "  the engine was started %s", kit.Plain(t.Start))
 		if t.StartNote != "" {
-			fmt.Fprintf(c.Out, ": %s", Plain(t.StartNote))
+			fmt.Fprintf(c.Out, ": %s", kit.Plain(t.StartNote))
 		}
 		fmt.Fprintln(c.Out)
 	}
@@ -331,7 +320,7 @@ func (c *command) waterfall(t api.ColdStart) {
 			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
 		}
 		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
-		fmt.Fprintf(c.Out, "  %-12s |%-*s| %s%s\n", Plain(name), wide, bar, Seconds(&duration), share)
+		fmt.Fprintf(c.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), wide, bar, kit.Seconds(&duration), share)
 	}
 	for _, p := range t.Phases {
 		line(string(p.Phase), "=", p.Start, p.Duration, "")
@@ -340,7 +329,7 @@ func (c *command) waterfall(t api.ColdStart) {
 		}
 	}
 	if t.Error != "" {
-		fmt.Fprintf(c.Out, "  failed: %s\n", Plain(t.Error))
+		fmt.Fprintf(c.Out, "  failed: %s\n", kit.Plain(t.Error))
 	}
 }
 
@@ -348,7 +337,7 @@ func (c *command) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: ExactArgs("the name of a model"),
+		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw wake tiny --wait
   thaw wake ml/llama --lease 2h
   thaw wake ml/llama:pirate     # its adapter too`,
@@ -377,17 +366,17 @@ func (c *command) wake() *cobra.Command {
 }
 
 func (c *command) woken(w api.Woken) error {
-	switch c.output {
+	switch c.Output {
 	case "json", "yaml":
-		m, err := WithKind("Woken", w)
+		m, err := kit.WithKind("Woken", w)
 		if err != nil {
 			return err
 		}
 		return c.Encode(m)
 	case "name":
-		fmt.Fprintln(c.Out, Plain(w.Function))
+		fmt.Fprintln(c.Out, kit.Plain(w.Function))
 	default:
-		fmt.Fprintln(c.Out, Plain(shortName(w.Function)+" "+w.State.Word()))
+		fmt.Fprintln(c.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word()))
 	}
 	return nil
 }
@@ -395,7 +384,7 @@ func (c *command) woken(w api.Woken) error {
 func (c *command) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: ExactArgs("the name of a model"),
+		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
 		ValidArgsFunction: c.completeNames,
@@ -417,7 +406,7 @@ func (c *command) stop() *cobra.Command {
 					w.State = functions.Unloaded
 					break
 				}
-				if err := sleepContext(ctx, ProgressEvery); err != nil {
+				if err := sleepContext(ctx, progressEvery); err != nil {
 					return err
 				}
 			}
@@ -441,7 +430,7 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 
 func (c *command) rm() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: UpToArgs("the name of a model", 0),
+		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: kit.UpToArgs("the name of a model", 0),
 		Example: `  thaw rm ml/llama
   thaw rm ml/llama --to knative`,
 		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
@@ -456,7 +445,7 @@ belong to you: remove their files there.`,
 				if err := cl.Remove(ctx, name); err != nil {
 					return err
 				}
-				if c.output == "name" {
+				if c.Output == "name" {
 					fmt.Fprintln(c.Out, name)
 				} else {
 					fmt.Fprintln(c.Out, name, "removed")
@@ -465,7 +454,7 @@ belong to you: remove their files there.`,
 			return nil
 		}),
 	}
-	c.toKnative(cmd, cluster{flags: func(f *FlagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
+	c.toKnative(cmd, cluster{flags: func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "of names that say none") }})
 	return cmd
 }
 
@@ -473,7 +462,7 @@ func (c *command) logs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: ExactArgs("the name of a model or the id of a replica"),
+		Use: "logs NAME|REPLICA", Short: "What a model's engine says", GroupID: "own", Args: kit.ExactArgs("the name of a model or the id of a replica"),
 		Example: `  thaw logs tiny
   thaw logs tiny --follow --tail 20`,
 		ValidArgsFunction: c.completeNames,
@@ -531,7 +520,7 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 			return t.Replica, nil
 		}
 	}
-	return "", &Error{Exit: ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + shortName(name.String()) + " starts one"}
+	return "", &kit.Error{Exit: kit.ExitNotFound, What: name.String() + " has no replica, so it says nothing", Hint: "thaw wake " + shortName(name.String()) + " starts one"}
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.
@@ -541,7 +530,7 @@ func (c *command) copyLines(r io.Reader) error {
 		line, err := in.ReadString('\n')
 		if line != "" {
 			if c.OutTTY {
-				line = Readable(strings.TrimSuffix(line, "\n")) + "\n"
+				line = kit.Readable(strings.TrimSuffix(line, "\n")) + "\n"
 			}
 			if _, err := io.WriteString(c.Out, line); err != nil {
 				return err
@@ -556,23 +545,6 @@ func (c *command) copyLines(r io.Reader) error {
 	}
 }
 
-// Readable is plain for text of several lines: tabs and line ends stay.
-func Readable(s string) string {
-	var b strings.Builder
-	for part := range strings.SplitAfterSeq(s, "\n") {
-		for j, word := range strings.Split(strings.TrimSuffix(part, "\n"), "\t") {
-			if j > 0 {
-				b.WriteByte('\t')
-			}
-			b.WriteString(Plain(word))
-		}
-		if strings.HasSuffix(part, "\n") {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
-}
-
 func (c *command) keysVerb() *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
 		Example: `  thaw keys create --team ml --name laptop
@@ -583,31 +555,31 @@ func (c *command) keysVerb() *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return UnknownVerb(cmd, args[0])
+			return kit.UnknownVerb(cmd, args[0])
 		}}
 	var k api.KeyRequest
 	create := &cobra.Command{
-		Use: "create --team T", Short: "Make a key and print it, this once", Args: ExactArgs(),
+		Use: "create --team T", Short: "Make a key and print it, this once", Args: kit.ExactArgs(),
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys create --team ml --to knative
   export THAW_KEY=$(thaw keys create --team ml)`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if k.Team == "" {
-				return Usage("thaw keys create --team NAME", "--team is missing")
+				return kit.Usage("thaw keys create --team NAME", "--team is missing")
 			}
 			n, err := cl.CreateKey(ctx, k)
 			if err != nil {
 				return err
 			}
-			switch c.output {
+			switch c.Output {
 			case "json", "yaml":
-				m, err := WithKind("Key", n)
+				m, err := kit.WithKind("Key", n)
 				if err != nil {
 					return err
 				}
 				return c.Encode(m)
 			}
-			fmt.Fprintln(c.Out, Plain(n.Secret))
+			fmt.Fprintln(c.Out, kit.Plain(n.Secret))
 			c.Remark("key %s of team %s; it is not shown again", n.ID, n.Team)
 			return nil
 		}),
@@ -617,26 +589,26 @@ func (c *command) keysVerb() *cobra.Command {
 	create.Flags().BoolVar(&k.Admin, "admin", false, "it may also deploy, wake, stop and make keys")
 	var team string
 	ls := &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: ExactArgs(),
+		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: kit.ExactArgs(),
 		Example: `  thaw keys list --team ml`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, _ []string) error {
 			keys, err := cl.Keys(ctx, team)
 			if err != nil {
 				return err
 			}
-			return PrintList(c, c.keyKind(), keys)
+			return kit.PrintList(c.Terminal, c.keyKind(), keys)
 		}),
 	}
 	ls.Flags().StringVar(&team, "team", "", "only this team's")
 	rm := &cobra.Command{
-		Use: "rm ID...", Short: "End keys at once", Args: UpToArgs("the id of a key", 0),
+		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
 		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, id := range args {
 				if err := cl.DeleteKey(ctx, id); err != nil {
 					return err
 				}
-				fmt.Fprintln(c.Out, Plain(id), "ended")
+				fmt.Fprintln(c.Out, kit.Plain(id), "ended")
 			}
 			return nil
 		}),
@@ -644,7 +616,9 @@ func (c *command) keysVerb() *cobra.Command {
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
 	c.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
 	c.toKnative(ls, cluster{passed: []string{"team"}})
-	c.toKnative(rm, cluster{flags: func(f *FlagSet) { f.String("team", "", "whose keys they are; all are looked at where none is said") }})
+	c.toKnative(rm, cluster{flags: func(f *kit.FlagSet) {
+		f.String("team", "", "whose keys they are; all are looked at where none is said")
+	}})
 	cmd.AddCommand(create, ls, rm)
 	return cmd
 }

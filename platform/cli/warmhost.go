@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // WarmHostConfig is everything thaw warm-host can be told.
@@ -23,7 +24,7 @@ type WarmHostConfig struct {
 }
 
 // Level is LogLevel for slog.
-func (c WarmHostConfig) Level() slog.Level { return parseLevel(c.LogLevel) }
+func (c WarmHostConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 func (c *WarmHostConfig) check() error {
 	if c.Store == "" {
@@ -32,7 +33,7 @@ func (c *WarmHostConfig) check() error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
 	}
-	if err := MakeAbsolute(&c.Store, &c.Dir); err != nil {
+	if err := kit.MakeAbsolute(&c.Store, &c.Dir); err != nil {
 		return err
 	}
 	if len(c.Store) > maxSocketDir {
@@ -44,7 +45,7 @@ func (c *WarmHostConfig) check() error {
 func (c *command) warmHost() *cobra.Command {
 	cfg := new(WarmHostConfig)
 	cmd := &cobra.Command{
-		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter", GroupID: "run", Args: ExactArgs(),
+		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter", GroupID: "run", Args: kit.ExactArgs(),
 		Example: `  thaw warm-host                                    in the engine's own image, as the DaemonSet thaw-warm has it
   thaw warm-host --store /mnt/nvme/thaw
   thaw-knative install --warm-image IMAGE      puts it on the nodes that have a loader`,
@@ -62,19 +63,19 @@ filter, and an image whose interpreter is root's alone to write. All pods of a n
 share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := LoadSettings(cmd.Flags(), cfg, "", c.Getenv)
+			_, err := kit.LoadSettings(cmd.Flags(), cfg, "", c.getenv)
 			if err == nil {
 				err = cfg.check()
 			}
 			if err != nil {
-				return &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: "thaw warm-host --help shows every setting"}
+				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw warm-host --help shows every setting"}
 			}
-			if c.WarmHost == nil {
+			if c.programs.WarmHost == nil {
 				return c.missing("warm-host")
 			}
-			return c.WarmHost(cmd.Context(), *cfg, c.Out, c.Err)
+			return c.programs.WarmHost(cmd.Context(), *cfg, c.Out, c.Err)
 		},
 	}
-	RegisterFlags(cmd.Flags(), cfg)
+	kit.RegisterFlags(cmd.Flags(), cfg)
 	return cmd
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
 	"github.com/thaw-dev/thaw/platform/thrift"
@@ -73,11 +74,11 @@ func (o *activation) settings(f *pflag.FlagSet) {
 // most looks at the settings, and is the longest body.
 func (o *activation) most() (functions.Bytes, error) {
 	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
-		return 0, usage("hold, pad or 503", "--hold %s", cli.Plain(o.hold))
+		return 0, usage("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
 	}
 	most, err := functions.ParseBytes(o.maxBody)
 	if err != nil || most <= 0 {
-		return 0, usage("such as 32Mi", "--max-body %s", cli.Plain(o.maxBody))
+		return 0, usage("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
 	}
 	return most, nil
 }
@@ -97,7 +98,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	reread := func() (string, error) { return readToken(o.token) }
 	certificates, err := controlstream.Certified(o.certs)
 	if err != nil {
-		return &cli.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
+		return &kit.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 	}
 	logs, err := o.log.handler()
 	if err != nil {
@@ -198,7 +199,7 @@ func (o *activation) check() (token string, err error) {
 		return "", usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
 	}
 	if _, _, err := net.SplitHostPort(o.controller); err != nil {
-		return "", usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", cli.Plain(o.controller))
+		return "", usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
 	}
 	return readToken(o.token)
 }
@@ -206,7 +207,7 @@ func (o *activation) check() (token string, err error) {
 func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, &cli.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
+		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
 	}
 	return l, nil
 }

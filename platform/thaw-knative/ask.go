@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -65,7 +66,7 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
 	})
 	if exit != 0 {
-		return &cli.Error{Exit: exit} // it has said why
+		return &kit.Error{Exit: exit} // it has said why
 	}
 	return nil
 }

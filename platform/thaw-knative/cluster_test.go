@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -91,9 +91,9 @@ func TestCluster(t *testing.T) {
 	const patch = `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`
 	c.eventually("refusal", func() (bool, string) {
 		_, errs, exit := c.knative("deploy", "-f", file, "--dry-run", "--skip-preflight")
-		return exit == cli.ExitUsage && strings.Contains(errs, "thaw-knative doctor") && strings.Contains(errs, patch), errs
+		return exit == kit.ExitUsage && strings.Contains(errs, "thaw-knative doctor") && strings.Contains(errs, patch), errs
 	})
-	if _, errs, exit := c.knative("deploy", "-f", file, "--dry-run"); exit != cli.ExitUsage || !strings.Contains(errs, patch) || !strings.Contains(errs, "thaw is not installed") || strings.Contains(errs, "webhook") {
+	if _, errs, exit := c.knative("deploy", "-f", file, "--dry-run"); exit != kit.ExitUsage || !strings.Contains(errs, patch) || !strings.Contains(errs, "thaw is not installed") || strings.Contains(errs, "webhook") {
 		t.Errorf("deploy: exit %d %s", exit, errs)
 	}
 	out, errs, exit := c.knative("doctor", "-o", "json")
@@ -103,7 +103,7 @@ func TestCluster(t *testing.T) {
 			Good, Note bool
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != cli.ExitFailed || !strings.Contains(errs, "findings keep models") {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || exit != kit.ExitFailed || !strings.Contains(errs, "findings keep models") {
 		t.Fatalf("doctor: exit %d %v\n%s%s", exit, err, out, errs)
 	}
 	// What it says to do is done, and is enough; but for thaw, which the tests that
@@ -253,7 +253,7 @@ func TestCluster(t *testing.T) {
 	c.kubectl(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": {"template": {"spec": {"containers": [{"image": "dev.local/hello:test", "imagePullPolicy": "IfNotPresent"}]}}}}`, "apply", "-f", "-")
 	other := write(t, "theirs.yaml", strings.Replace(model, "qwen", "theirs", 1))
 	for _, args := range [][]string{{"deploy", "-f", other, "--skip-preflight"}, {"rm", "theirs"}, {"get", "theirs"}} {
-		if _, errs, exit := c.knative(args...); exit != cli.ExitUsage || !strings.Contains(errs, "no model") {
+		if _, errs, exit := c.knative(args...); exit != kit.ExitUsage || !strings.Contains(errs, "no model") {
 			t.Errorf("%v: exit %d %s", args, exit, errs)
 		}
 	}
@@ -268,7 +268,7 @@ func TestCluster(t *testing.T) {
 	}
 
 	out, errs, exit = c.knative("rm", "qwen", "hand", "gone")
-	if exit != cli.ExitNotFound || !strings.Contains(out, "qwen removed") || !strings.Contains(out, "hand removed") || !strings.Contains(errs, "gone is not on the cluster") {
+	if exit != kit.ExitNotFound || !strings.Contains(out, "qwen removed") || !strings.Contains(out, "hand removed") || !strings.Contains(errs, "gone is not on the cluster") {
 		t.Fatalf("rm: exit %d\n%s%s", exit, out, errs)
 	}
 	c.eventually("nothing of it is left", func() (bool, string) {

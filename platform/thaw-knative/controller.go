@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
@@ -78,23 +79,23 @@ func (o *controlling) policy() (placement.Policy, error) {
 	policy := placement.DefaultPolicy
 	var err error
 	if policy.Eviction, err = placement.ParseEviction(o.eviction); err != nil {
-		return policy, &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
+		return policy, &kit.Error{Exit: kit.ExitUsage, What: "--eviction", Err: err}
 	}
 	switch o.keepAlive {
 	case "learned":
 		policy.KeepAlive = placement.Learned
 	case "fixed":
 	default:
-		return policy, usage("fixed or learned", "--keep-alive %s", cli.Plain(o.keepAlive))
+		return policy, usage("fixed or learned", "--keep-alive %s", kit.Plain(o.keepAlive))
 	}
 	if o.prewarm != "on" && o.prewarm != "off" {
-		return policy, usage("on or off", "--prewarm %s", cli.Plain(o.prewarm))
+		return policy, usage("on or off", "--prewarm %s", kit.Plain(o.prewarm))
 	}
 	if o.budget <= 0 {
 		return policy, usage("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
 	}
 	if !knative.IsDomain(o.cluster) {
-		return policy, usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", cli.Plain(o.cluster))
+		return policy, usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", kit.Plain(o.cluster))
 	}
 	return policy, nil
 }
@@ -130,7 +131,7 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	}
 	listener, err := net.Listen("tcp", o.addr)
 	if err != nil {
-		return &cli.Error{What: "cannot listen on " + o.addr, Err: err, Hint: "another address: --addr 127.0.0.1:8091"}
+		return &kit.Error{What: "cannot listen on " + o.addr, Err: err, Hint: "another address: --addr 127.0.0.1:8091"}
 	}
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
@@ -81,7 +82,7 @@ func (p passed) Set(s string) error {
 
 func (c *command) install(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usage("", "%q is more than install takes", cli.Plain(args[0]))
+		return usage("", "%q is more than install takes", kit.Plain(args[0]))
 	}
 	switch {
 	case c.uninstall && (c.wait || c.dry):
@@ -101,7 +102,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	case ok && label != "":
 		c.installation.Loaders = map[string]string{label: value}
 	case c.loaders != "":
-		return usage("LABEL=VALUE, or all", "%q names no nodes", cli.Plain(c.loaders))
+		return usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
 	}
 	if _, err := c.controlling.policy(); err != nil {
 		return err
@@ -111,7 +112,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	}
 	objects, err := install.Objects(c.installation)
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	if c.dry && (c.output == "yaml" || c.output == "json") {
 		if c.output == "yaml" {
@@ -122,7 +123,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 			_, err = c.out.Write(b)
 			return err
 		}
-		return cli.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return kit.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
 	return c.apply(ctx, objects, c.installation.Warm == "")
 }
@@ -150,13 +151,13 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 		all = append(all, done{name, o})
 		switch c.output {
 		case "name":
-			fmt.Fprintln(c.out, cli.Plain(name))
+			fmt.Fprintln(c.out, kit.Plain(name))
 		case "table":
 			word := string(o)
 			if c.dry {
 				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}[o]
 			}
-			fmt.Fprintln(c.out, cli.Plain(name), word)
+			fmt.Fprintln(c.out, kit.Plain(name), word)
 		}
 	}
 	if c.uninstall {
@@ -171,7 +172,7 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 		}
 	}
 	if c.output == "json" || c.output == "yaml" {
-		if err := cli.Encode(c.out, c.output, listOf("InstalledList", all)); err != nil {
+		if err := kit.Encode(c.out, c.output, listOf("InstalledList", all)); err != nil {
 			return err
 		}
 	}
@@ -211,14 +212,14 @@ func (c *command) own(_ context.Context, args []string) error {
 	}
 	id, err := strconv.Atoi(args[1])
 	if err != nil || id < 1 || id > 1<<31-2 {
-		return usage("such as 65532", "%q is no id", cli.Plain(args[1]))
+		return usage("such as 65532", "%q is no id", kit.Plain(args[1]))
 	}
 	if err := install.ChownStore(args[0], id); err != nil {
-		exit := cli.ExitFailed
+		exit := kit.ExitFailed
 		if os.IsNotExist(err) {
-			exit = cli.ExitNotFound
+			exit = kit.ExitNotFound
 		}
-		return &cli.Error{Exit: exit, Err: err}
+		return &kit.Error{Exit: exit, Err: err}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestWrongOnClusters: every way to say the verbs of a cluster wrong.
@@ -25,50 +25,50 @@ func TestWrongOnClusters(t *testing.T) {
 		exit int
 		want string
 	}{
-		{"install x", cli.ExitUsage, "more than install takes"},
-		{"install --wait --dry-run", cli.ExitUsage, "--wait cannot end"},
-		{"install --uninstall --dry-run", cli.ExitUsage, "goes with neither"},
-		{"install --force", cli.ExitUsage, "--force is for --uninstall"},
-		{"install --loaders some", cli.ExitUsage, `"some" names no nodes`},
-		{"install --activators -1", cli.ExitUsage, "less than none"},
-		{"install -n other", cli.ExitUsage, "thaw's own namespace is thaw-system"},
-		{"install --store x", cli.ExitUsage, "no absolute path"},
-		{"install --image ", cli.ExitUsage, "no image of thaw is named"},
-		{"install --image x", cli.ExitUsage, "there is no kubeconfig"},
-		{"install --eviction fifo", cli.ExitUsage, `"fifo" is no eviction policy: one of lru`},
-		{"install --keep-alive always", cli.ExitUsage, "--keep-alive always\nhint: fixed or learned"},
-		{"install --prewarm yes", cli.ExitUsage, "--prewarm yes\nhint: on or off"},
-		{"install --prewarm-budget soon", cli.ExitUsage, "--prewarm-budget"},
-		{"install --prewarm-budget 0", cli.ExitUsage, "--prewarm-budget 0s"},
-		{"install --cluster-domain .local", cli.ExitUsage, `--cluster-domain ".local" is no domain`},
-		{"install --cluster-domain ", cli.ExitUsage, `--cluster-domain "" is no domain`},
-		{"install --history-claim a/b", cli.ExitUsage, `"a/b" is no name of a PersistentVolumeClaim`},
-		{"install --hold maybe", cli.ExitUsage, "--hold maybe\nhint: hold, pad or 503"},
-		{"install --max-body 0", cli.ExitUsage, "--max-body 0\nhint: such as 32Mi"},
-		{"chown-store", cli.ExitUsage, "a folder and an id"},
-		{"chown-store /nowhere/at/all 65532", cli.ExitNotFound, "/nowhere/at/all"},
-		{"chown-store / 0", cli.ExitUsage, `"0" is no id`},
-		{"link-token", cli.ExitUsage, "--file FILE"},
-		{"keys", cli.ExitUsage, "nothing that is done with keys"},
-		{"keys make", cli.ExitUsage, `"make" is nothing`},
-		{"keys create", cli.ExitUsage, "--team is missing"},
-		{"keys create --team A_", cli.ExitUsage, `"A_" is no team`},
-		{"keys create x --team a", cli.ExitUsage, "more than keys create takes"},
-		{"keys rm", cli.ExitUsage, "ID is missing"},
-		{"keys list --name x", cli.ExitUsage, "--name is for keys create"},
-		{"team", cli.ExitUsage, "create and a name"},
-		{"team create kube-system", cli.ExitUsage, "belongs to the cluster"},
-		{"team create ml --limit wages=1", cli.ExitUsage, "is no limit"},
-		{"team create ml --limit concurent=1", cli.ExitUsage, "did you mean concurrent?"},
-		{"team create ml --gpus 1 --guaranteed 2", cli.ExitUsage, "cannot be guaranteed"},
-		{"team create ml -n x", cli.ExitUsage, "the namespace is the team itself"},
-		{"team create ml", cli.ExitUsage, "there is no kubeconfig"},
-		{"ps", cli.ExitUsage, "there is no kubeconfig"},
-		{"ps --kubeconfig", cli.ExitUsage, "--kubeconfig wants a value"},
-		{"ps -n ml", cli.ExitUsage, "ps tells of the whole cluster and takes no -n"},
-		{"get replicas --namespace=ml", cli.ExitUsage, "get replicas tells of the whole cluster"},
-		{"get replicas -A", cli.ExitUsage, "there is no kubeconfig"},
-		{"describ x", cli.ExitUsage, "did you mean describe?"},
+		{"install x", kit.ExitUsage, "more than install takes"},
+		{"install --wait --dry-run", kit.ExitUsage, "--wait cannot end"},
+		{"install --uninstall --dry-run", kit.ExitUsage, "goes with neither"},
+		{"install --force", kit.ExitUsage, "--force is for --uninstall"},
+		{"install --loaders some", kit.ExitUsage, `"some" names no nodes`},
+		{"install --activators -1", kit.ExitUsage, "less than none"},
+		{"install -n other", kit.ExitUsage, "thaw's own namespace is thaw-system"},
+		{"install --store x", kit.ExitUsage, "no absolute path"},
+		{"install --image ", kit.ExitUsage, "no image of thaw is named"},
+		{"install --image x", kit.ExitUsage, "there is no kubeconfig"},
+		{"install --eviction fifo", kit.ExitUsage, `"fifo" is no eviction policy: one of lru`},
+		{"install --keep-alive always", kit.ExitUsage, "--keep-alive always\nhint: fixed or learned"},
+		{"install --prewarm yes", kit.ExitUsage, "--prewarm yes\nhint: on or off"},
+		{"install --prewarm-budget soon", kit.ExitUsage, "--prewarm-budget"},
+		{"install --prewarm-budget 0", kit.ExitUsage, "--prewarm-budget 0s"},
+		{"install --cluster-domain .local", kit.ExitUsage, `--cluster-domain ".local" is no domain`},
+		{"install --cluster-domain ", kit.ExitUsage, `--cluster-domain "" is no domain`},
+		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is no name of a PersistentVolumeClaim`},
+		{"install --hold maybe", kit.ExitUsage, "--hold maybe\nhint: hold, pad or 503"},
+		{"install --max-body 0", kit.ExitUsage, "--max-body 0\nhint: such as 32Mi"},
+		{"chown-store", kit.ExitUsage, "a folder and an id"},
+		{"chown-store /nowhere/at/all 65532", kit.ExitNotFound, "/nowhere/at/all"},
+		{"chown-store / 0", kit.ExitUsage, `"0" is no id`},
+		{"link-token", kit.ExitUsage, "--file FILE"},
+		{"keys", kit.ExitUsage, "nothing that is done with keys"},
+		{"keys make", kit.ExitUsage, `"make" is nothing`},
+		{"keys create", kit.ExitUsage, "--team is missing"},
+		{"keys create --team A_", kit.ExitUsage, `"A_" is no team`},
+		{"keys create x --team a", kit.ExitUsage, "more than keys create takes"},
+		{"keys rm", kit.ExitUsage, "ID is missing"},
+		{"keys list --name x", kit.ExitUsage, "--name is for keys create"},
+		{"team", kit.ExitUsage, "create and a name"},
+		{"team create kube-system", kit.ExitUsage, "belongs to the cluster"},
+		{"team create ml --limit wages=1", kit.ExitUsage, "is no limit"},
+		{"team create ml --limit concurent=1", kit.ExitUsage, "did you mean concurrent?"},
+		{"team create ml --gpus 1 --guaranteed 2", kit.ExitUsage, "cannot be guaranteed"},
+		{"team create ml -n x", kit.ExitUsage, "the namespace is the team itself"},
+		{"team create ml", kit.ExitUsage, "there is no kubeconfig"},
+		{"ps", kit.ExitUsage, "there is no kubeconfig"},
+		{"ps --kubeconfig", kit.ExitUsage, "--kubeconfig wants a value"},
+		{"ps -n ml", kit.ExitUsage, "ps tells of the whole cluster and takes no -n"},
+		{"get replicas --namespace=ml", kit.ExitUsage, "get replicas tells of the whole cluster"},
+		{"get replicas -A", kit.ExitUsage, "there is no kubeconfig"},
+		{"describ x", kit.ExitUsage, "did you mean describe?"},
 	} {
 		args := strings.Split(x.args, " ")
 		out, errs, exit := thaw(t, nil, args...)
@@ -170,8 +170,8 @@ func TestAsks(t *testing.T) {
 		{"ps --key sk-1", nil, false, "none", 0, []string{proxy + "replicas sk-1", proxy + "functions sk-1"}},
 		{"get teams -o name", map[string]string{"THAW_KEY": "sk-2"}, false, "ml", 0, []string{proxy + "teams sk-2"}},
 		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
-		{"describe team b", nil, true, "there is no team b", cli.ExitNotFound, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
-		{"ps", nil, false, "the token of the controller cannot be read", cli.ExitDenied, []string{"GET secrets/thaw-control-tls "}},
+		{"describe team b", nil, true, "there is no team b", kit.ExitNotFound, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
+		{"ps", nil, false, "the token of the controller cannot be read", kit.ExitDenied, []string{"GET secrets/thaw-control-tls "}},
 	} {
 		asked, token = nil, x.may
 		out, errs, exit := thaw(t, x.env, append(strings.Fields(x.args), "--kubeconfig", config)...)
@@ -301,7 +301,7 @@ func TestClusterInstall(t *testing.T) {
 	// Here is an installation of which nothing runs, and doctor says so, part by part.
 	out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig)
 	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 run, dev.local/none:test", "BAD  thaw-activator: 0 of 2 run", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator takes requests", "nobody answers for the webhook thaw-place", "Kubernetes is v1."} {
-		if exit != cli.ExitFailed || !strings.Contains(out, want) {
+		if exit != kit.ExitFailed || !strings.Contains(out, want) {
 			t.Errorf("doctor: exit %d, no %q in\n%s", exit, want, out)
 		}
 	}

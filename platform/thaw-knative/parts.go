@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // part is what runs in the cluster for as long as it is not told to end. It has
@@ -55,7 +55,7 @@ func (c *command) part(ctx context.Context, word string, p part, args []string) 
 		return err
 	}
 	if f.NArg() > 0 {
-		return usage("", "%q is more than %s takes", cli.Plain(f.Arg(0)), word)
+		return usage("", "%q is more than %s takes", kit.Plain(f.Arg(0)), word)
 	}
 	return p.run(ctx, c)
 }
@@ -72,7 +72,7 @@ func (l *logging) flags(f *pflag.FlagSet) {
 func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, usage("debug, info, warn or error", "--log-level %s", cli.Plain(l.level))
+		return nil, usage("debug, info, warn or error", "--log-level %s", kit.Plain(l.level))
 	}
 	o := &slog.HandlerOptions{Level: level}
 	switch l.format {
@@ -81,7 +81,7 @@ func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 	case "text":
 		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, o)) }, nil
 	}
-	return nil, usage("text or json", "--log-format %s", cli.Plain(l.format))
+	return nil, usage("text or json", "--log-format %s", kit.Plain(l.format))
 }
 
 // readToken reads the token of the cluster's links.
@@ -91,11 +91,11 @@ func readToken(file string) (string, error) {
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", &cli.Error{What: "the token of the links", Err: err}
+		return "", &kit.Error{What: "the token of the links", Err: err}
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 || strings.ContainsAny(token, " \r\n\t") {
-		return "", &cli.Error{What: "the token of the links", Err: fmt.Errorf("%s holds none", file), Hint: "one word of at least 16 letters"}
+		return "", &kit.Error{What: "the token of the links", Err: fmt.Errorf("%s holds none", file), Hint: "one word of at least 16 letters"}
 	}
 	return token, nil
 }

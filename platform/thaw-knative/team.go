@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 	"github.com/thaw-dev/thaw/platform/knative/team"
@@ -32,11 +32,11 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	}
 	switch {
 	case !slices.Contains([]string{"create", "list", "ls", "rm"}, word):
-		return usage("keys create, keys list or keys rm", "%q is nothing that is done with keys", cli.Plain(word))
+		return usage("keys create, keys list or keys rm", "%q is nothing that is done with keys", kit.Plain(word))
 	case word == "rm" && len(args) == 0:
 		return usage("thaw-knative keys rm ID", "ID is missing")
 	case word != "rm" && len(args) > 0:
-		return usage("", "%q is more than keys %s takes", cli.Plain(args[0]), word)
+		return usage("", "%q is more than keys %s takes", kit.Plain(args[0]), word)
 	case c.keyName != "" && word != "create":
 		return usage("leave it out", "--name is for keys create")
 	}
@@ -47,7 +47,7 @@ func (c *command) keys(ctx context.Context, args []string) error {
 		return usage("thaw-knative keys create --team NAME", "--team is missing")
 	}
 	if c.team != "" && !functions.IsLabel(c.team) {
-		return usage("the name of a namespace", "%q is no team", cli.Plain(c.team))
+		return usage("the name of a namespace", "%q is no team", kit.Plain(c.team))
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *command) keys(ctx context.Context, args []string) error {
 			return err
 		}
 		if c.output == "json" || c.output == "yaml" {
-			return cli.Encode(c.out, c.output, struct {
+			return kit.Encode(c.out, c.output, struct {
 				APIVersion string `json:"apiVersion"`
 				Kind       string `json:"kind"`
 				team.Key
@@ -75,7 +75,7 @@ func (c *command) keys(ctx context.Context, args []string) error {
 			if err := cluster.DeleteKey(ctx, c.team, id); err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, cli.Plain(id), "ended")
+			fmt.Fprintln(c.out, kit.Plain(id), "ended")
 		}
 		return nil
 	}
@@ -84,14 +84,14 @@ func (c *command) keys(ctx context.Context, args []string) error {
 		return err
 	}
 	for _, p := range problems {
-		fmt.Fprintln(c.err, "warning:", cli.Plain(p))
+		fmt.Fprintln(c.err, "warning:", kit.Plain(p))
 	}
 	switch c.output {
 	case "json", "yaml":
-		return cli.Encode(c.out, c.output, listOf("KeyList", keys))
+		return kit.Encode(c.out, c.output, listOf("KeyList", keys))
 	case "name":
 		for _, k := range keys {
-			fmt.Fprintln(c.out, cli.Plain(k.ID))
+			fmt.Fprintln(c.out, kit.Plain(k.ID))
 		}
 		return nil
 	}
@@ -102,7 +102,7 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tTEAM\tNAME\tCREATED")
 	for _, k := range keys {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cli.Plain(k.ID), cli.Plain(k.Team), dash(k.Name), dash(k.Created))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kit.Plain(k.ID), kit.Plain(k.Team), dash(k.Name), dash(k.Created))
 	}
 	return w.Flush()
 }
@@ -111,7 +111,7 @@ func dash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return cli.Plain(s)
+	return kit.Plain(s)
 }
 
 func teamVerb() verb {
@@ -148,7 +148,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	for _, word := range c.limits {
 		key, value, _ := strings.Cut(word, "=")
 		if err := team.CheckAnnotation(t, key, value); err != nil {
-			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
+			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
 		}
 	}
 	s := team.Settings{Groups: c.groups, Users: c.users, System: install.Namespace}
@@ -166,7 +166,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	}
 	objects, err := team.Render(t, s)
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	text, err := knative.ObjectsYAML(objects...)
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.dry && c.output == "json" {
-		return cli.Encode(c.out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
+		return kit.Encode(c.out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
 	}
 	return c.apply(ctx, docs, false)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
@@ -117,12 +118,12 @@ func tag(version string) string {
 }
 
 func usage(hint, format string, args ...any) error {
-	return &cli.Error{Exit: cli.ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
+	return &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 func (c *command) main(ctx context.Context, args []string) int {
 	err := c.verb(ctx, args)
-	return cli.Report(ctx, c.err, told(err))
+	return kit.NewTerminal(nil, c.out, c.err, c.getenv).Report(ctx, told(err))
 }
 
 // told gives an error of the cluster the exit code that thaw's have.
@@ -131,8 +132,8 @@ func told(err error) error {
 	if !ok {
 		return err
 	}
-	exit := map[knative.Kind]int{knative.Refused: cli.ExitUsage, knative.NotFound: cli.ExitNotFound, knative.Denied: cli.ExitDenied, knative.TimedOut: cli.ExitTimeout, knative.Away: cli.ExitUnavailable}[e.Kind]
-	return &cli.Error{Exit: cmp.Or(exit, cli.ExitFailed), Hint: e.Hint, Err: err}
+	exit := map[knative.Kind]int{knative.Refused: kit.ExitUsage, knative.NotFound: kit.ExitNotFound, knative.Denied: kit.ExitDenied, knative.TimedOut: kit.ExitTimeout, knative.Away: kit.ExitUnavailable}[e.Kind]
+	return &kit.Error{Exit: cmp.Or(exit, kit.ExitFailed), Hint: e.Hint, Err: err}
 }
 
 func (c *command) verb(ctx context.Context, args []string) error {
@@ -177,7 +178,7 @@ func (c *command) verb(ctx context.Context, args []string) error {
 	if c.timeout <= 0 {
 		return usage("such as 1m", "%s is no time to wait", c.timeout)
 	}
-	c.access.Warn = func(text string) { fmt.Fprintln(c.err, "warning:", cli.Plain(text)) }
+	c.access.Warn = func(text string) { fmt.Fprintln(c.err, "warning:", kit.Plain(text)) }
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return v.run(c, ctx, f.Args())
@@ -196,7 +197,7 @@ func (c *command) parse(f *pflag.FlagSet, args []string, use, short, examples st
 		fmt.Fprintf(c.out, "\nFlags:\n%s", f.FlagUsages())
 		return true, nil
 	case err != nil:
-		return false, cli.FlagError("thaw-knative "+f.Name(), err, f)
+		return false, kit.FlagError("thaw-knative "+f.Name(), err, f)
 	}
 	return false, nil
 }
@@ -242,13 +243,13 @@ func (c *command) settings() (s knative.Settings, err error) {
 func (c *command) readPod() (functions.Pod, error) {
 	text, err := os.ReadFile(c.pod)
 	if errors.Is(err, fs.ErrNotExist) {
-		return functions.Pod{}, &cli.Error{Exit: cli.ExitNotFound, Err: err}
+		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: err}
 	} else if err != nil {
 		return functions.Pod{}, err
 	}
 	pod, err := knative.ReadPod(c.pod, text)
 	if err != nil {
-		return pod, &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "what stands under spec.pod of a model file, by itself"}
+		return pod, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "what stands under spec.pod of a model file, by itself"}
 	}
 	return pod, nil
 }
@@ -351,7 +352,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		}
 	}
 	if c.output == "json" || c.output == "yaml" {
-		if err := cli.Encode(c.out, c.output, listOf("DeployedList", done)); err != nil {
+		if err := kit.Encode(c.out, c.output, listOf("DeployedList", done)); err != nil {
 			return err
 		}
 	}
@@ -378,7 +379,7 @@ func listOf(kind string, items any) list { return list{functions.APIVersion, kin
 func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, cmp.Or(c.namespace, cluster.Namespace()))
 	if err != nil || n.Adapter != "" {
-		return n, usage("NAME or NAMESPACE/NAME", "%q names no model", cli.Plain(word))
+		return n, usage("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
 	}
 	return n, nil
 }
@@ -414,7 +415,7 @@ func (c *command) get(ctx context.Context, args []string) error {
 	}
 	switch c.output {
 	case "json", "yaml":
-		return cli.Encode(c.out, c.output, listOf("ModelList", models))
+		return kit.Encode(c.out, c.output, listOf("ModelList", models))
 	case "name":
 		for _, m := range models {
 			fmt.Fprintln(c.out, m.Namespace+"/"+m.Name)
@@ -436,8 +437,8 @@ func (c *command) get(ctx context.Context, args []string) error {
 		if m.Message != "" {
 			why = strings.TrimPrefix(why+": "+m.Message, ": ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s..%s\t%s\t%s\t%s\n", cli.Plain(m.Namespace+"/"+m.Name), cmp.Or(cli.Plain(string(m.Engine)), "-"), m.GPUs,
-			cmp.Or(cli.Plain(m.Min), "0"), cmp.Or(cli.Plain(m.Max), "∞"), m.Ready, cmp.Or(cli.Plain(why), "-"), cmp.Or(cli.Plain(m.URL), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s..%s\t%s\t%s\t%s\n", kit.Plain(m.Namespace+"/"+m.Name), cmp.Or(kit.Plain(string(m.Engine)), "-"), m.GPUs,
+			cmp.Or(kit.Plain(m.Min), "0"), cmp.Or(kit.Plain(m.Max), "∞"), m.Ready, cmp.Or(kit.Plain(why), "-"), cmp.Or(kit.Plain(m.URL), "-"))
 	}
 	return w.Flush()
 }
@@ -515,19 +516,19 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 			word = "note"
 		}
 		if c.output == "table" || c.output == "name" {
-			fmt.Fprintf(c.out, "%-4s %s\n", word, cli.Plain(f.What))
+			fmt.Fprintf(c.out, "%-4s %s\n", word, kit.Plain(f.What))
 			if f.Hint != "" {
-				fmt.Fprintf(c.out, "     %s\n", cli.Plain(f.Hint))
+				fmt.Fprintf(c.out, "     %s\n", kit.Plain(f.Hint))
 			}
 		}
 	}
 	if c.output == "json" || c.output == "yaml" {
-		if err := cli.Encode(c.out, c.output, listOf("FindingList", findings)); err != nil {
+		if err := kit.Encode(c.out, c.output, listOf("FindingList", findings)); err != nil {
 			return err
 		}
 	}
 	if bad > 0 {
-		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("%d of %d findings keep models from running there", bad, len(findings))}
+		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%d of %d findings keep models from running there", bad, len(findings))}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
@@ -59,49 +59,49 @@ func TestWrong(t *testing.T) {
 		exit int
 		want string
 	}{
-		{"deplo", cli.ExitUsage, "did you mean deploy?"},
-		{"deploy", cli.ExitUsage, "-f FILE is missing"},
-		{"deploy " + file, cli.ExitUsage, "thaw-knative deploy -f " + file},
-		{"deploy -f " + gone, cli.ExitNotFound, "there is no file"},
-		{"deploy -f " + write(t, "bad.yaml", "kind: Modell\n"), cli.ExitUsage, "bad.yaml:1"},
-		{"deploy -f " + write(t, "team.yaml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\nspec: {}\n"), cli.ExitUsage, "a team cannot be deployed"},
-		{"deploy -f " + write(t, "local.yaml", strings.Replace(model, "hf://a/b", "./w", 1)), cli.ExitUsage, "spec.source: ./w is a folder of this machine"},
-		{"deploy --namespace A_ -f " + file, cli.ExitUsage, `"A_" cannot be a namespace`},
-		{"deploy --image vllm -f " + file, cli.ExitUsage, `"vllm" does not name an engine and its image`},
-		{"deploy --image vlm=x -f " + file, cli.ExitUsage, `"vlm=x" does not name an engine`},
-		{"deploy --image vllm= -f " + file, cli.ExitUsage, "does not name an engine and its image"},
-		{"deploy --request-timeout 0.5s -f " + file, cli.ExitUsage, "500ms is no time for a request"},
-		{"deploy --store x -f " + file, cli.ExitUsage, `the store "x" is no absolute path`},
-		{"deploy --stor x -f " + file, cli.ExitUsage, "unknown flag: --stor"},
-		{"deploy --stor x -f " + file, cli.ExitUsage, "did you mean --store?"},
-		{"get --kubeconfg x", cli.ExitUsage, "did you mean --kubeconfig?"},
-		{"team create a --grup x", cli.ExitUsage, "did you mean --group?"},
-		{"keys create --tem=a", cli.ExitUsage, "did you mean --team?"},
-		{"install --activater 2", cli.ExitUsage, "did you mean --activators?"},
-		{"activator --tokn-file x", cli.ExitUsage, "did you mean --token-file?"},
-		{"controller --logformat text", cli.ExitUsage, "did you mean --log-format?"},
-		{"get nodes --kubeconfg x", cli.ExitUsage, "did you mean --kubeconfig?"},
-		{"rm --zzzzzzzz qwen", cli.ExitUsage, "thaw-knative rm --help lists the flags"},
-		{"rm -z qwen", cli.ExitUsage, "thaw-knative rm --help lists the flags"},
-		{"deploy -o html -f " + file, cli.ExitUsage, `"html" is no form of output`},
-		{"deploy --wait --dry-run -f " + file, cli.ExitUsage, "nothing is there to wait for"},
-		{"deploy --pod " + gone + " -f " + file, cli.ExitNotFound, "gone"},
-		{"deploy --pod " + write(t, "pod.yaml", "tolerations: [{kee: sku}]\n") + " -f " + file, cli.ExitUsage, "pod.yaml:1:16: tolerations[0].kee: unknown key (did you mean key?)"},
-		{"deploy --pod " + write(t, "pod.yaml", "tolerations:\n- {value: gpu}\n") + " -f " + file, cli.ExitUsage, "pod.yaml:2:3: tolerations[0].key: a key is needed"},
-		{"deploy -f " + write(t, "long.yaml", strings.Replace(model, "qwen", strings.Repeat("a", 58), 1)), cli.ExitUsage, "at most 57 letters"},
-		{"deploy -f " + write(t, "llama.yaml", strings.Replace(model, "vllm", "llamacpp", 1)), cli.ExitUsage, "--image llamacpp=IMAGE names the one that holds the program"},
-		{"deploy -f " + write(t, "pod.yaml", strings.Replace(model, "gpus: 1}", "gpus: 1}, pod: {hostNetwork: true}", 1)), cli.ExitUsage, "spec.pod.hostNetwork: unknown key"},
-		{"doctor -f " + gone, cli.ExitNotFound, "there is no file"},
-		{"deploy --timeout -1s -f " + file, cli.ExitUsage, "-1s is no time to wait"},
-		{"deploy -f " + file, cli.ExitUsage, "there is no kubeconfig to find a cluster with"},
-		{"get --kubeconfig " + gone, cli.ExitUsage, "the kubeconfig does not lead to a cluster"},
-		{"get --context other --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), cli.ExitUsage, `context "other" does not exist`},
-		{"get -A qwen", cli.ExitUsage, "leave -A out"},
-		{"get A_ --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), cli.ExitUsage, `"A_" names no model`},
-		{"rm", cli.ExitUsage, "NAME is missing"},
-		{"rm qwen:adapter --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), cli.ExitUsage, "names no model"},
-		{"doctor x", cli.ExitUsage, "more than doctor takes"},
-		{"get --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), cli.ExitUnavailable, "no API server answers at http://127.0.0.1:1"},
+		{"deplo", kit.ExitUsage, "did you mean deploy?"},
+		{"deploy", kit.ExitUsage, "-f FILE is missing"},
+		{"deploy " + file, kit.ExitUsage, "thaw-knative deploy -f " + file},
+		{"deploy -f " + gone, kit.ExitNotFound, "there is no file"},
+		{"deploy -f " + write(t, "bad.yaml", "kind: Modell\n"), kit.ExitUsage, "bad.yaml:1"},
+		{"deploy -f " + write(t, "team.yaml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\nspec: {}\n"), kit.ExitUsage, "a team cannot be deployed"},
+		{"deploy -f " + write(t, "local.yaml", strings.Replace(model, "hf://a/b", "./w", 1)), kit.ExitUsage, "spec.source: ./w is a folder of this machine"},
+		{"deploy --namespace A_ -f " + file, kit.ExitUsage, `"A_" cannot be a namespace`},
+		{"deploy --image vllm -f " + file, kit.ExitUsage, `"vllm" does not name an engine and its image`},
+		{"deploy --image vlm=x -f " + file, kit.ExitUsage, `"vlm=x" does not name an engine`},
+		{"deploy --image vllm= -f " + file, kit.ExitUsage, "does not name an engine and its image"},
+		{"deploy --request-timeout 0.5s -f " + file, kit.ExitUsage, "500ms is no time for a request"},
+		{"deploy --store x -f " + file, kit.ExitUsage, `the store "x" is no absolute path`},
+		{"deploy --stor x -f " + file, kit.ExitUsage, "unknown flag: --stor"},
+		{"deploy --stor x -f " + file, kit.ExitUsage, "did you mean --store?"},
+		{"get --kubeconfg x", kit.ExitUsage, "did you mean --kubeconfig?"},
+		{"team create a --grup x", kit.ExitUsage, "did you mean --group?"},
+		{"keys create --tem=a", kit.ExitUsage, "did you mean --team?"},
+		{"install --activater 2", kit.ExitUsage, "did you mean --activators?"},
+		{"activator --tokn-file x", kit.ExitUsage, "did you mean --token-file?"},
+		{"controller --logformat text", kit.ExitUsage, "did you mean --log-format?"},
+		{"get nodes --kubeconfg x", kit.ExitUsage, "did you mean --kubeconfig?"},
+		{"rm --zzzzzzzz qwen", kit.ExitUsage, "thaw-knative rm --help lists the flags"},
+		{"rm -z qwen", kit.ExitUsage, "thaw-knative rm --help lists the flags"},
+		{"deploy -o html -f " + file, kit.ExitUsage, `"html" is no form of output`},
+		{"deploy --wait --dry-run -f " + file, kit.ExitUsage, "nothing is there to wait for"},
+		{"deploy --pod " + gone + " -f " + file, kit.ExitNotFound, "gone"},
+		{"deploy --pod " + write(t, "pod.yaml", "tolerations: [{kee: sku}]\n") + " -f " + file, kit.ExitUsage, "pod.yaml:1:16: tolerations[0].kee: unknown key (did you mean key?)"},
+		{"deploy --pod " + write(t, "pod.yaml", "tolerations:\n- {value: gpu}\n") + " -f " + file, kit.ExitUsage, "pod.yaml:2:3: tolerations[0].key: a key is needed"},
+		{"deploy -f " + write(t, "long.yaml", strings.Replace(model, "qwen", strings.Repeat("a", 58), 1)), kit.ExitUsage, "at most 57 letters"},
+		{"deploy -f " + write(t, "llama.yaml", strings.Replace(model, "vllm", "llamacpp", 1)), kit.ExitUsage, "--image llamacpp=IMAGE names the one that holds the program"},
+		{"deploy -f " + write(t, "pod.yaml", strings.Replace(model, "gpus: 1}", "gpus: 1}, pod: {hostNetwork: true}", 1)), kit.ExitUsage, "spec.pod.hostNetwork: unknown key"},
+		{"doctor -f " + gone, kit.ExitNotFound, "there is no file"},
+		{"deploy --timeout -1s -f " + file, kit.ExitUsage, "-1s is no time to wait"},
+		{"deploy -f " + file, kit.ExitUsage, "there is no kubeconfig to find a cluster with"},
+		{"get --kubeconfig " + gone, kit.ExitUsage, "the kubeconfig does not lead to a cluster"},
+		{"get --context other --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, `context "other" does not exist`},
+		{"get -A qwen", kit.ExitUsage, "leave -A out"},
+		{"get A_ --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, `"A_" names no model`},
+		{"rm", kit.ExitUsage, "NAME is missing"},
+		{"rm qwen:adapter --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, "names no model"},
+		{"doctor x", kit.ExitUsage, "more than doctor takes"},
+		{"get --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUnavailable, "no API server answers at http://127.0.0.1:1"},
 	} {
 		out, errs, exit := thaw(t, nil, strings.Fields(x.args)...)
 		if exit != x.exit || !strings.Contains(errs, x.want) || out != "" {
@@ -151,20 +151,20 @@ func TestAnswers(t *testing.T) {
 		exit       int
 		want       string
 	}{
-		{"no Knative", "deploy -f " + file, `{"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "the server could not find the requested resource", "details": {}}`, "", 404, cli.ExitNotFound, "has no Knative Serving"},
-		{"not allowed", "get", status(403, "Forbidden", "you cannot list", ""), "", 403, cli.ExitDenied, "you cannot list"},
-		{"no key", "get", status(401, "Unauthorized", "Unauthorized", ""), "", 401, cli.ExitDenied, "Unauthorized"},
-		{"not there", "get qwen", noName, "", 404, cli.ExitNotFound, "ml/qwen is not on the cluster"},
-		{"not there to remove", "rm qwen", noName, "", 404, cli.ExitNotFound, "ml/qwen is not on the cluster"},
-		{"no namespace", "deploy -f " + file, noName, status(404, "NotFound", `namespaces \"default\" not found`, `"name": "default", "kind": "namespaces"`), 404, cli.ExitNotFound, "kubectl create namespace default"},
-		{"a feature of this model is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: must not set the field(s): spec.template.spec.tolerations`, ""), 400, cli.ExitUsage, `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
-		{"a feature is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: HostPath volume support is disabled`, ""), 400, cli.ExitUsage, "thaw-knative doctor"},
-		{"too long", "deploy -f " + file, noName, status(400, "BadRequest", `expected 0 <= 900 <= 600: spec.template.spec.timeoutSeconds`, ""), 400, cli.ExitUsage, "--request-timeout"},
-		{"no webhook", "deploy -f " + file, noName, status(500, "InternalError", `Internal error occurred: failed calling webhook \"webhook.serving.knative.dev\"`, ""), 500, cli.ExitUnavailable, "Knative's webhook is not there yet"},
-		{"overloaded", "get", status(503, "ServiceUnavailable", "later", ""), "", 503, cli.ExitUnavailable, "no API server answers"},
-		{"not ours", "deploy -f " + file, `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "default"}, "spec": {"template": {}}}`, "", 200, cli.ExitUsage, "is a Knative Service, but no model"},
-		{"not ours to remove", "rm qwen", `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "ml"}, "spec": {"template": {}}}`, "", 200, cli.ExitUsage, "is a Knative Service, but no model"},
-		{"no answer of a cluster", "get", "<html>", "", 200, cli.ExitUnavailable, "no API server answers"},
+		{"no Knative", "deploy -f " + file, `{"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "the server could not find the requested resource", "details": {}}`, "", 404, kit.ExitNotFound, "has no Knative Serving"},
+		{"not allowed", "get", status(403, "Forbidden", "you cannot list", ""), "", 403, kit.ExitDenied, "you cannot list"},
+		{"no key", "get", status(401, "Unauthorized", "Unauthorized", ""), "", 401, kit.ExitDenied, "Unauthorized"},
+		{"not there", "get qwen", noName, "", 404, kit.ExitNotFound, "ml/qwen is not on the cluster"},
+		{"not there to remove", "rm qwen", noName, "", 404, kit.ExitNotFound, "ml/qwen is not on the cluster"},
+		{"no namespace", "deploy -f " + file, noName, status(404, "NotFound", `namespaces \"default\" not found`, `"name": "default", "kind": "namespaces"`), 404, kit.ExitNotFound, "kubectl create namespace default"},
+		{"a feature of this model is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: must not set the field(s): spec.template.spec.tolerations`, ""), 400, kit.ExitUsage, `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
+		{"a feature is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: HostPath volume support is disabled`, ""), 400, kit.ExitUsage, "thaw-knative doctor"},
+		{"too long", "deploy -f " + file, noName, status(400, "BadRequest", `expected 0 <= 900 <= 600: spec.template.spec.timeoutSeconds`, ""), 400, kit.ExitUsage, "--request-timeout"},
+		{"no webhook", "deploy -f " + file, noName, status(500, "InternalError", `Internal error occurred: failed calling webhook \"webhook.serving.knative.dev\"`, ""), 500, kit.ExitUnavailable, "Knative's webhook is not there yet"},
+		{"overloaded", "get", status(503, "ServiceUnavailable", "later", ""), "", 503, kit.ExitUnavailable, "no API server answers"},
+		{"not ours", "deploy -f " + file, `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "default"}, "spec": {"template": {}}}`, "", 200, kit.ExitUsage, "is a Knative Service, but no model"},
+		{"not ours to remove", "rm qwen", `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "ml"}, "spec": {"template": {}}}`, "", 200, kit.ExitUsage, "is a Knative Service, but no model"},
+		{"no answer of a cluster", "get", "<html>", "", 200, kit.ExitUnavailable, "no API server answers"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			var changed []string
@@ -200,7 +200,7 @@ func TestAnswers(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if code := run(ctx, []string{"get", "--kubeconfig", kubeconfig(t, "http://127.0.0.1:1")}, os.Getenv, new(bytes.Buffer), new(bytes.Buffer)); code != cli.ExitInterrupted {
+	if code := run(ctx, []string{"get", "--kubeconfig", kubeconfig(t, "http://127.0.0.1:1")}, os.Getenv, new(bytes.Buffer), new(bytes.Buffer)); code != kit.ExitInterrupted {
 		t.Errorf("interrupted: exit %d", code)
 	}
 }
@@ -233,7 +233,7 @@ func TestSome(t *testing.T) {
 	file := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
 	for form, want := range map[string]string{"table": "default/qwen created\n", "name": "default/qwen\n", "yaml": "- name: default/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
 		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "-o", form, "--kubeconfig", kubeconfig(t, server.URL))
-		if exit != cli.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") || !strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
+		if exit != kit.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") || !strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
 			t.Errorf("%s: exit %d\n%s%s", form, exit, out, errs)
 		}
 	}

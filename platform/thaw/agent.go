@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -22,7 +23,7 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	}
 	token, err := nodestore.ReadToken(c.TokenFile)
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
 	}
 	if c.Data, err = filepath.Abs(c.Data); err != nil {
 		return err
@@ -42,13 +43,13 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	}
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
-		return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: --addr HOST:PORT"}
+		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: --addr HOST:PORT"}
 	}
 	address := c.Advertise
 	if address == "" {
 		if a, ok := listener.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 			listener.Close()
-			return &cli.Error{Exit: cli.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise http://HOST:PORT"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise http://HOST:PORT"}
 		}
 		address = "http://" + listener.Addr().String()
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/platform/api"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestPrewarm: a hint makes a model ready ahead, it makes way for who asks, and
@@ -60,7 +60,7 @@ func TestPrewarmSettings(t *testing.T) {
 	} {
 		var out, errs strings.Builder
 		args := append([]string{"serve", "--data", t.TempDir()}, strings.Fields(c.args)...)
-		if exit := run(t.Context(), args, strings.NewReader(""), &out, &errs); exit != cli.ExitUsage || !strings.Contains(errs.String(), c.says) {
+		if exit := run(t.Context(), args, strings.NewReader(""), &out, &errs); exit != kit.ExitUsage || !strings.Contains(errs.String(), c.says) {
 			t.Errorf("%s: exit %d, %s", c.args, exit, &errs)
 		}
 	}

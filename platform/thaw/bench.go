@@ -5,13 +5,13 @@ import (
 	"io"
 
 	"github.com/thaw-dev/thaw/bench"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // runBench is `thaw bench`.
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := bench.Main(ctx, args, stdout, stderr); code != 0 {
-		return &cli.Error{Exit: code} // it has said why
+		return &kit.Error{Exit: code} // it has said why
 	}
 	return nil
 }

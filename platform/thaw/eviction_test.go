@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -18,7 +19,7 @@ func TestEvictionChoices(t *testing.T) {
 	}
 	var out, errs strings.Builder
 	exit := run(context.Background(), []string{"serve", "--eviction", "fifo", "--data", t.TempDir()}, strings.NewReader(""), &out, &errs)
-	if exit != cli.ExitUsage || !strings.Contains(errs.String(), "fifo") || !strings.Contains(errs.String(), "lru, lfu, gdsf, next-use") {
+	if exit != kit.ExitUsage || !strings.Contains(errs.String(), "fifo") || !strings.Contains(errs.String(), "lru, lfu, gdsf, next-use") {
 		t.Errorf("exit %d: %s", exit, errs.String())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/nodestore"
@@ -28,7 +29,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	if c.TokenFile != "" {
 		var err error
 		if token, err = nodestore.ReadToken(c.TokenFile); err != nil {
-			return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
+			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
 	advertise := ""
@@ -67,7 +68,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	if c.Controller != "" {
 		secure, err := controlstream.Certified(c.Certs)
 		if err != nil {
-			return &cli.Error{Exit: cli.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
 			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
@@ -82,7 +83,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	var listener net.Listener
 	if c.Addr != "off" {
 		if listener, err = net.Listen("tcp", c.Addr); err != nil {
-			return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
+			return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -107,7 +108,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	cancel()
 	parts.Wait()
 	if errors.Is(err, nodeloader.ErrInUse) {
-		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
 	}
 	return err
 }

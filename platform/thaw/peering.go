@@ -5,7 +5,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -15,7 +15,7 @@ import (
 func peering(where, addr, advertise, token string, others []string) (*nodestore.Peering, error) {
 	for _, o := range others {
 		if u, err := url.Parse(o); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
-			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--peer " + o + " is not where a node lends", Hint: "http://HOST:PORT, as its --peer-addr says"}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--peer " + o + " is not where a node lends", Hint: "http://HOST:PORT, as its --peer-addr says"}
 		}
 	}
 	p := &nodestore.Peering{Token: token, Nodes: others}
@@ -26,7 +26,7 @@ func peering(where, addr, advertise, token string, others []string) (*nodestore.
 	if where == "auto" {
 		h, _, err := net.SplitHostPort(addr)
 		if err != nil {
-			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--addr " + addr + " is not HOST:PORT", Err: err}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--addr " + addr + " is not HOST:PORT", Err: err}
 		}
 		where = net.JoinHostPort(h, "0")
 	}
@@ -35,7 +35,7 @@ func peering(where, addr, advertise, token string, others []string) (*nodestore.
 	}
 	l, err := net.Listen("tcp", where)
 	if err != nil {
-		return nil, &cli.Error{What: "cannot listen on " + where + " for other nodes", Err: err, Hint: "another address, or none: --peer-addr HOST:PORT or --peer-addr off"}
+		return nil, &kit.Error{What: "cannot listen on " + where + " for other nodes", Err: err, Hint: "another address, or none: --peer-addr HOST:PORT or --peer-addr off"}
 	}
 	at := l.Addr().(*net.TCPAddr)
 	if host == "" && at.IP.IsUnspecified() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/gpu"
@@ -48,7 +49,7 @@ func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) erro
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
-		return &cli.Error{Exit: code} // it has said why
+		return &kit.Error{Exit: code} // it has said why
 	}
 	return nil
 }
@@ -60,7 +61,7 @@ func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	if len(o.Peers) > 0 {
 		token, err := nodestore.ReadToken(o.TokenFile)
 		if err != nil {
-			return nil, &cli.Error{Exit: cli.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
 		}
 		so.Peering = &nodestore.Peering{Nodes: o.Peers, Token: token}
 	}

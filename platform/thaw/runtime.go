@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/shim"
 	"github.com/thaw-dev/thaw/platform/thrift"
 )
@@ -44,11 +45,11 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil || c.LogFormat != "text" && c.LogFormat != "json" {
-		return &cli.Error{Exit: cli.ExitUsage, What: "--log-level is debug, info, warn or error, --log-format text or json"}
+		return &kit.Error{Exit: kit.ExitUsage, What: "--log-level is debug, info, warn or error, --log-format text or json"}
 	}
 	m, err := shim.Decode(c.Model)
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw deploy --to knative --dry-run -o yaml prints a pod with a right one"}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "thaw deploy --to knative --dry-run -o yaml prints a pod with a right one"}
 	}
 	ip, err := shim.Address()
 	if err != nil {
@@ -56,7 +57,7 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	}
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", c.Port))
 	if err != nil {
-		return &cli.Error{What: fmt.Sprintf("cannot listen on port %d", c.Port), Err: err}
+		return &kit.Error{What: fmt.Sprintf("cannot listen on port %d", c.Port), Err: err}
 	}
 	if c.Port == 0 {
 		c.Port = listener.Addr().(*net.TCPAddr).Port
@@ -75,9 +76,9 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):
-		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "kubectl get pods -n thaw-system -l app.kubernetes.io/component=loader -o wide says whether this node has one"}
 	case err != nil:
-		return &cli.Error{Exit: cli.ExitFailed, Err: err}
+		return &kit.Error{Exit: kit.ExitFailed, Err: err}
 	}
 	log.Info("drained")
 	return nil

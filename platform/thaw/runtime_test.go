@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
@@ -469,16 +469,16 @@ func TestRuntimeFails(t *testing.T) {
 		exit         int
 		words        []string
 	}{
-		"no model":           {model: "  ", exit: cli.ExitUsage, words: []string{"THAW_MODEL is empty"}},
-		"no YAML":            {model: "{{", exit: cli.ExitUsage, words: []string{"THAW_MODEL"}},
-		"an unknown key":     {model: inPodOf("az://a/b", "ember", "sacle: {}\n"), exit: cli.ExitUsage, words: []string{"THAW_MODEL", "sacle"}},
-		"a team":             {model: "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\n", exit: cli.ExitUsage, words: []string{"one document of kind Model"}},
-		"two models":         {model: inPodOf("az://a/b", "ember", "") + "---\n" + inPodOf("az://a/c", "ember", ""), exit: cli.ExitUsage, words: []string{"THAW_MODEL"}},
-		"no loader":          {model: inPodOf(tinySource, "ember", ""), args: []string{"--loader-wait", "300ms"}, exit: cli.ExitUnavailable, words: []string{"loader does not answer", "300ms"}},
-		"no source":          {store: known.store, model: inPodOf("az://acct/none", "ember", ""), exit: cli.ExitFailed, words: []string{"no such container", "look at the account"}},
-		"no program":         {model: modelFile("ml/tiny", "  engine: command\n  args: [/nowhere/engine, \"{port}\"]\n"), exit: cli.ExitFailed, words: []string{"/nowhere/engine"}},
-		"the engine's fault": {model: commandInPod("--dies "+dies, ""), exit: cli.ExitFailed, words: []string{"the weights are of another shape"}},
-		"never ready":        {model: modelFile("ml/tiny", "  engine: command\n  args: [sleep, \"60\"]\n  env: {P: \"{port}\"}\n  deadlines: {start: 1s}\n"), exit: cli.ExitFailed, words: []string{"not ready within 1s"}},
+		"no model":           {model: "  ", exit: kit.ExitUsage, words: []string{"THAW_MODEL is empty"}},
+		"no YAML":            {model: "{{", exit: kit.ExitUsage, words: []string{"THAW_MODEL"}},
+		"an unknown key":     {model: inPodOf("az://a/b", "ember", "sacle: {}\n"), exit: kit.ExitUsage, words: []string{"THAW_MODEL", "sacle"}},
+		"a team":             {model: "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: a}\n", exit: kit.ExitUsage, words: []string{"one document of kind Model"}},
+		"two models":         {model: inPodOf("az://a/b", "ember", "") + "---\n" + inPodOf("az://a/c", "ember", ""), exit: kit.ExitUsage, words: []string{"THAW_MODEL"}},
+		"no loader":          {model: inPodOf(tinySource, "ember", ""), args: []string{"--loader-wait", "300ms"}, exit: kit.ExitUnavailable, words: []string{"loader does not answer", "300ms"}},
+		"no source":          {store: known.store, model: inPodOf("az://acct/none", "ember", ""), exit: kit.ExitFailed, words: []string{"no such container", "look at the account"}},
+		"no program":         {model: modelFile("ml/tiny", "  engine: command\n  args: [/nowhere/engine, \"{port}\"]\n"), exit: kit.ExitFailed, words: []string{"/nowhere/engine"}},
+		"the engine's fault": {model: commandInPod("--dies "+dies, ""), exit: kit.ExitFailed, words: []string{"the weights are of another shape"}},
+		"never ready":        {model: modelFile("ml/tiny", "  engine: command\n  args: [sleep, \"60\"]\n  env: {P: \"{port}\"}\n  deadlines: {start: 1s}\n"), exit: kit.ExitFailed, words: []string{"not ready within 1s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.store == "" {
@@ -511,7 +511,7 @@ func TestRuntimeEngineDies(t *testing.T) {
 	}
 	signalPID(t, engine, syscall.SIGKILL)
 	p.taken(l)
-	p.ends(cli.ExitFailed, "ended while ready", "killed")
+	p.ends(kit.ExitFailed, "ended while ready", "killed")
 	if st := l.last(); st.State != functions.Failed || st.Endpoint != "" {
 		t.Errorf("the loader was told %+v", st)
 	}

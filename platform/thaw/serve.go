@@ -27,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -77,7 +78,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 	policy := placement.DefaultPolicy
 	if policy.Eviction, err = placement.ParseEviction(c.Eviction); err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, What: "--eviction", Err: err}
+		return &kit.Error{Exit: kit.ExitUsage, What: "--eviction", Err: err}
 	}
 	if c.KeepAlive == "learned" {
 		policy.KeepAlive = placement.Learned
@@ -120,7 +121,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	})
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
-		return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
 	}
 
 	told := func(catalog.Change) {
@@ -231,7 +232,7 @@ func (r *readiness) missing() []string {
 func onLoopback(addr string) (bool, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return false, &cli.Error{Exit: cli.ExitUsage, What: "--addr " + addr, Err: err, Hint: "want HOST:PORT, such as 127.0.0.1:8080"}
+		return false, &kit.Error{Exit: kit.ExitUsage, What: "--addr " + addr, Err: err, Hint: "want HOST:PORT, such as 127.0.0.1:8080"}
 	}
 	if host == "localhost" {
 		return true, nil

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // endsFor is how long a program has to end after SIGTERM.
@@ -40,13 +40,13 @@ func spawned(ctx context.Context, path string, args []string, stdin io.Reader, s
 	cmd.WaitDelay = endsFor
 	err := cmd.Run()
 	if errors.Is(err, fs.ErrNotExist) {
-		return &cli.Error{Exit: cli.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path), Hint: "make build makes both; keep them in one folder"}
+		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path), Hint: "make build makes both; keep them in one folder"}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
-		return &cli.Error{Exit: exit.ExitCode()} // it has said why
+		return &kit.Error{Exit: exit.ExitCode()} // it has said why
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(path), err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestBeside: the program for clusters is run from beside this one, or its
@@ -29,14 +29,14 @@ func TestBeside(t *testing.T) {
 	}
 	t.Setenv("PATH", filepath.Dir(script("echo wrong"))+":"+os.Getenv("PATH"))
 	exit := run(t.Context(), []string{"deploy", "--to", "knative", "-f", file}, strings.NewReader(""), &out, &errs)
-	if exit != cli.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "there is no ") || !strings.Contains(errs.String(), "hint: make build makes both") {
+	if exit != kit.ExitFailed || out.Len() > 0 || !strings.Contains(errs.String(), "there is no ") || !strings.Contains(errs.String(), "hint: make build makes both") {
 		t.Errorf("exit %d %s%s", exit, out.String(), errs.String())
 	}
 
 	out.Reset()
 	errs.Reset()
 	err := spawned(t.Context(), script(`cat; echo "$@"; echo no >&2; exit 3`), []string{"deploy", "--filename=a b"}, strings.NewReader("in\n"), &out, &errs)
-	if e, ok := errors.AsType[*cli.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" || errs.String() != "no\n" {
+	if e, ok := errors.AsType[*kit.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" || errs.String() != "no\n" {
 		t.Errorf("%v %q %q", err, out.String(), errs.String())
 	}
 	if err := spawned(t.Context(), script("exit 0"), nil, nil, &out, &errs); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/shim"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -30,11 +31,11 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	programs := engine.Programs{Environ: func() []string { return environ }}
 	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1, Scratch: c.Dir})
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err, Hint: "thaw warm-host runs in the engine's own image"}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "thaw warm-host runs in the engine's own image"}
 	}
 	env, err := forkserver.FindEnvironment(cmd.Argv[0])
 	if err != nil {
-		return &cli.Error{Exit: cli.ExitUsage, Err: err}
+		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	o := pods.Options{
 		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
@@ -52,14 +53,14 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	if c.Addr != "off" {
 		l, err := net.Listen("tcp", c.Addr)
 		if err != nil {
-			return &cli.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
+			return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
 		}
 		beside.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
 	}
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Store))
 	err = h.Run(ctx)
 	if errors.Is(err, pods.ErrUnable) {
-		return &cli.Error{Exit: cli.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
+		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}
 	}
 	return err
 }

@@ -1,26 +1,30 @@
-package cli
+package kit
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"time"
 
 	xterm "golang.org/x/term"
 )
 
-// Terminal is where a verb writes, and what it may do there.
+// Terminal is where a verb writes, and in which form.
 type Terminal struct {
 	In       io.Reader
 	Out, Err io.Writer
-	OutTTY   bool // stdout is a terminal that moves its cursor
-	ErrTTY   bool // so is stderr
-	Color    bool // of stderr and stdout both being allowed colours
+	OutTTY   bool // Out is a terminal that moves its cursor
+	ErrTTY   bool // so is Err
+	Color    bool // colours are allowed where the stream is a terminal
 	Quiet    bool
 	NoInput  bool
+	Output   string // one of OutputForms
+	Now      func() time.Time
 }
 
 func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) *Terminal {
 	dumb := getenv("TERM") == "dumb"
-	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb}
+	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb, Now: time.Now}
 	t.Color = getenv("NO_COLOR") == "" && !dumb
 	return t
 }
@@ -37,7 +41,8 @@ func (t *Terminal) paint(code, s string, tty bool) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-func (t *Terminal) red(s string) string  { return t.paint("31", s, t.ErrTTY) }
+func (t *Terminal) red(s string) string { return t.paint("31", s, t.ErrTTY) }
+
 func (t *Terminal) Bold(s string) string { return t.paint("1", s, t.ErrTTY) }
 
 // width of the terminal on stderr, 80 where it is not known.
@@ -48,4 +53,11 @@ func (t *Terminal) width() int {
 		}
 	}
 	return 80
+}
+
+// Remark is for people and goes to stderr.
+func (t *Terminal) Remark(format string, args ...any) {
+	if !t.Quiet {
+		fmt.Fprintln(t.Err, Plain(fmt.Sprintf(format, args...)))
+	}
 }

@@ -1,11 +1,13 @@
-package cli
+package kit
 
 import (
 	"encoding"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -274,3 +276,57 @@ func SettingsSchema(config any, title string) []byte {
 	}
 	return append(b, '\n')
 }
+
+// Quoted is a setting's value as it would stand in the file.
+func (s Setting) Quoted() string {
+	switch s.value.Kind() {
+	case reflect.String:
+		return strconv.Quote(s.value.String())
+	case reflect.Slice:
+		var list []string
+		for _, x := range s.value.Interface().([]string) {
+			list = append(list, strconv.Quote(x))
+		}
+		return "[" + strings.Join(list, ", ") + "]"
+	}
+	return s.Text()
+}
+
+func ParseLevel(word string) slog.Level {
+	var l slog.Level
+	if l.UnmarshalText([]byte(word)) != nil {
+		return slog.LevelInfo
+	}
+	return l
+}
+
+func MakeAbsolute(paths ...*string) error {
+	for _, p := range paths {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return err
+		}
+		*p = abs
+	}
+	return nil
+}
+
+// BytesFlag is a size as a flag.
+type BytesFlag struct{ Bytes *functions.Bytes }
+
+func (f BytesFlag) String() string {
+	if f.Bytes == nil {
+		return "0"
+	}
+	return f.Bytes.String()
+}
+
+func (f BytesFlag) Set(s string) (err error) {
+	*f.Bytes, err = functions.ParseBytes(s)
+	return err
+}
+
+func (BytesFlag) Type() string { return "bytes" }

@@ -1,0 +1,112 @@
+package kit
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Examples come first: they are what people look for.
+const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
+
+{{end}}{{.UsageString}}`
+
+const inheritedFlags = `{{if .HasAvailableInheritedFlags}}
+
+For every verb:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
+
+const usageTemplate = `{{if .HasExample}}Examples:
+{{.Example}}
+
+{{end}}Usage:
+  {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} VERB{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
+
+{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
+
+Other verbs:{{range $cmds}}{{if (and (eq .GroupID "") .IsAvailableCommand)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + inheritedFlags + `{{if .HasAvailableSubCommands}}
+
+{{.CommandPath}} VERB --help tells more about one.{{end}}
+`
+
+// SetTemplates gives root and its verbs the project's form of help.
+func SetTemplates(root *cobra.Command) {
+	root.SetHelpTemplate(helpTemplate)
+	root.SetUsageTemplate(usageTemplate)
+}
+
+// HideInherited leaves the flags of all verbs out of the help of cmd, a verb that
+// reads none of them.
+func HideInherited(cmd *cobra.Command) {
+	cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
+}
+
+func UnknownVerb(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	hint := cmd.CommandPath() + " --help lists the verbs"
+	if near := functions.Nearest(word, names, 1); len(near) > 0 {
+		hint = "did you mean " + near[0] + "?"
+	}
+	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
+}
+
+// FlagError is what is wrong with a flag of a verb, with the one that may be meant.
+func FlagError(verb string, err error, flags ...*FlagSet) *Error {
+	hint := verb + " --help lists the flags"
+	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		for _, f := range flags {
+			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
+		}
+		if near := functions.Nearest(word, names, 1); len(near) > 0 {
+			hint = "did you mean --" + near[0] + "?"
+		}
+	}
+	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
+}
+
+// ExactArgs wants n arguments, named for the error.
+func ExactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return Usage(cmd.UseLine(), "%s is missing", names[len(args)])
+		}
+		if len(args) > len(names) {
+			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// UpToArgs wants at least one argument, and at most so many (0: any number).
+func UpToArgs(name string, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 && name != "" {
+			return Usage(cmd.UseLine(), "%s is missing", name)
+		}
+		if most > 0 && len(args) > most {
+			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+type (
+	Flag    = pflag.Flag
+	FlagSet = pflag.FlagSet
+)
+
+func NewFlagSet() *FlagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }

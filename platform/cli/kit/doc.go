@@ -1,0 +1,12 @@
+// Package kit is what the verbs of both programs, thaw and thaw-knative, are made
+// of: settings, arguments and help on cobra, output, and exit codes.
+//
+// A setting is a struct field. Its tags name the flag, the THAW_ variable, the key
+// of the configuration file, the default and the help; RegisterFlags, LoadSettings,
+// ExampleFile and SettingsSchema read them.
+//
+// Results go to Terminal.Out, everything else to Terminal.Err. Text of servers and
+// files passes through Plain, which spells out control characters.
+//
+// It imports no Kubernetes library: thaw starts without them.
+package kit

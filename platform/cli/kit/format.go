@@ -1,0 +1,61 @@
+package kit
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Span is a duration for people.
+func Span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return ""
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+func (t *Terminal) Since(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return Span(max(0, t.Now().Sub(at).Truncate(time.Second)))
+}
+
+func Seconds(s *float64) string {
+	if s == nil {
+		return ""
+	}
+	return Span(time.Duration(*s * float64(time.Second)))
+}
+
+func JoinInts(list []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
+}
+
+// Readable is plain for text of several lines: tabs and line ends stay.
+func Readable(s string) string {
+	var b strings.Builder
+	for part := range strings.SplitAfterSeq(s, "\n") {
+		for j, word := range strings.Split(strings.TrimSuffix(part, "\n"), "\t") {
+			if j > 0 {
+				b.WriteByte('\t')
+			}
+			b.WriteString(Plain(word))
+		}
+		if strings.HasSuffix(part, "\n") {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

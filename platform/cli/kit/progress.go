@@ -1,0 +1,82 @@
+package kit
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+const (
+	plainEvery = 5 * time.Second
+	smoothOver = 10 * time.Second // of the rate shown
+)
+
+// ProgressLine is the progress of one thing on stderr: one line that is rewritten on a
+// terminal, else a line per change of state or 5 s.
+type ProgressLine struct {
+	t     *Terminal
+	state string
+	last  time.Time
+	drawn bool
+}
+
+func (t *Terminal) NewProgressLine() *ProgressLine { return &ProgressLine{t: t} }
+
+// Show shows text; state is what must change for a plain line to be written early.
+func (l *ProgressLine) Show(state, text string) {
+	if l.t.Quiet {
+		return
+	}
+	text = Plain(text)
+	if l.t.ErrTTY {
+		if w := l.t.width() - 1; utf8.RuneCountInString(text) > w {
+			text = string([]rune(text)[:w])
+		}
+		fmt.Fprintf(l.t.Err, "\r\x1b[K%s", text)
+		l.drawn = true
+		return
+	}
+	now := l.t.Now()
+	if state == l.state && now.Sub(l.last) < plainEvery {
+		return
+	}
+	l.state, l.last = state, now
+	fmt.Fprintln(l.t.Err, text)
+}
+
+// Clear takes the rewritten line away.
+func (l *ProgressLine) Clear() {
+	if l.drawn {
+		fmt.Fprint(l.t.Err, "\r\x1b[K")
+		l.drawn = false
+	}
+}
+
+// Rate is bytes a second, smoothed: what is shown must not jump with every block.
+type Rate struct {
+	at    time.Time
+	bytes functions.Bytes
+	value float64
+}
+
+func (r *Rate) Add(now time.Time, bytes functions.Bytes) float64 {
+	if dt := now.Sub(r.at); !r.at.IsZero() && dt > 0 && bytes >= r.bytes {
+		weight := min(1, dt.Seconds()/smoothOver.Seconds()*2)
+		if r.value == 0 {
+			weight = 1
+		}
+		r.value += weight * (float64(bytes-r.bytes)/dt.Seconds() - r.value)
+	}
+	r.at, r.bytes = now, bytes
+	return r.value
+}
+
+const barWide = 24
+
+func Bar(percent int) string {
+	n := min(max(percent, 0), 100) * barWide / 100
+	return "[" + strings.Repeat("#", n) + strings.Repeat(".", barWide-n) + "]"
+}

@@ -1,0 +1,151 @@
+package kit
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+)
+
+var OutputForms = []string{"table", "wide", "json", "yaml", "name"}
+
+// Column is one column of a table; a wide one is shown with -o wide only.
+type Column[T any] struct {
+	Head string
+	Wide bool
+	Cell func(T) string
+}
+
+// Kind is how one kind of thing is printed.
+type Kind[T any] struct {
+	Word    string // kind in JSON and before a name
+	Path    string // of its list in the API
+	Columns []Column[T]
+	Name    func(T) string
+}
+
+// Document is what -o json and yaml print: versioned, because programs read it.
+type Document[T any] struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Items      []T    `json:"items"`
+}
+
+// WithKind is a single thing: its fields, after version and kind.
+func WithKind(kind string, v any) (json.RawMessage, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Sprintf(`{"apiVersion":%q,"kind":%q`, functions.APIVersion, kind)
+	if len(b) > len("{}") {
+		head += ","
+	}
+	return append([]byte(head), b[1:]...), nil
+}
+
+// Encode prints v as JSON or YAML, as Output says.
+func (t *Terminal) Encode(v any) error { return Encode(t.Out, t.Output, v) }
+
+// Encode writes v as JSON or, if form is "yaml", as YAML.
+func Encode(w io.Writer, form string, v any) error {
+	var b []byte
+	var err error
+	if form == "yaml" {
+		b, err = catalog.EncodeYAML(v)
+	} else if b, err = json.MarshalIndent(v, "", "  "); err == nil {
+		b = append(b, '\n')
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(b)
+	return err
+}
+
+// PrintList prints items as asked for.
+func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
+	switch t.Output {
+	case "json", "yaml":
+		if items == nil {
+			items = []T{}
+		}
+		return t.Encode(Document[T]{functions.APIVersion, k.Word + "List", items})
+	case "name":
+		for _, it := range items {
+			fmt.Fprintln(t.Out, Plain(k.Name(it)))
+		}
+		return nil
+	}
+	if len(items) == 0 {
+		t.Remark("none")
+		return nil
+	}
+	PrintTable(t.Out, k, items, t.Output == "wide", nil)
+	return nil
+}
+
+// PrintOne prints one thing.
+func PrintOne[T any](t *Terminal, k Kind[T], v T) error {
+	if t.Output == "json" || t.Output == "yaml" {
+		m, err := WithKind(k.Word, v)
+		if err != nil {
+			return err
+		}
+		return t.Encode(m)
+	}
+	return PrintList(t, k, []T{v})
+}
+
+// PrintTable aligns columns; widths, when given, are kept and grown from table to
+// table, so that the lines of a watch stay under their heads.
+func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]int) {
+	var columns []Column[T]
+	for _, col := range k.Columns {
+		if wide || !col.Wide {
+			columns = append(columns, col)
+		}
+	}
+	var rows [][]string
+	if widths == nil || *widths == nil {
+		heads := make([]string, len(columns))
+		for i, col := range columns {
+			heads[i] = col.Head
+		}
+		rows = append(rows, heads)
+	}
+	if widths == nil {
+		widths = new([]int)
+	}
+	if *widths == nil {
+		*widths = make([]int, len(columns))
+	}
+	for _, it := range items {
+		row := make([]string, len(columns))
+		for i, col := range columns {
+			if row[i] = Plain(col.Cell(it)); row[i] == "" {
+				row[i] = "-"
+			}
+		}
+		rows = append(rows, row)
+	}
+	for _, row := range rows {
+		for i, cell := range row {
+			(*widths)[i] = max((*widths)[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		var b strings.Builder
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", (*widths)[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
