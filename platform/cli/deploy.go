@@ -101,7 +101,7 @@ func (c *command) check() *cobra.Command {
 				if problems == nil {
 					problems = catalog.Problems{}
 				}
-				if err := c.Encode(kit.Document[catalog.Problem]{functions.APIVersion, "ProblemList", problems}); err != nil {
+				if err := c.Encode(kit.NewList("ProblemList", problems)); err != nil {
 					return err
 				}
 			}
@@ -236,7 +236,7 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {
 	switch c.Output {
 	case "json", "yaml":
-		return c.Encode(kit.Document[api.Deployed]{functions.APIVersion, "DeployedList", done})
+		return c.Encode(kit.NewList("DeployedList", done))
 	}
 	for _, d := range done {
 		word := "changed"

@@ -56,11 +56,11 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
   thaw doctor --data /var/lib/thaw -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context(), folder)
-			k := kit.Kind[finding]{"Finding", "", []kit.Column[finding]{
-				{"", false, func(f finding) string { return f.Status }},
-				{"CHECK", false, func(f finding) string { return f.Check }},
-				{"WHAT", false, func(f finding) string { return f.What }},
-			}, func(f finding) string { return f.Check }}
+			k := kit.Kind[finding]{Word: "Finding", Columns: []kit.Column[finding]{
+				kit.Col("", func(f finding) string { return f.Status }),
+				kit.Col("CHECK", func(f finding) string { return f.Check }),
+				kit.Col("WHAT", func(f finding) string { return f.What }),
+			}, Name: func(f finding) string { return f.Check }}
 			if err := kit.PrintList(c.Terminal, k, findings); err != nil {
 				return err
 			}

@@ -352,32 +352,32 @@ func simulationProgress(p study.Progress, took time.Duration) string {
 var simulationKind = kit.Kind[study.Run]{
 	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Word },
 	Columns: []kit.Column[study.Run]{
-		{"POLICY", false, func(r study.Run) string { return r.Policy.Word }},
-		{"GPUS", false, func(r study.Run) string { return strconv.Itoa(r.GPUs) }},
-		{"REQUESTS", false, func(r study.Run) string { return study.Count(r.Requests) }},
-		{"COLD", false, func(r study.Run) string { return study.Count(r.Cold) }},
-		{"SHARE", false, func(r study.Run) string { return strconv.FormatFloat(r.ColdShare*100, 'f', 2, 64) + "%" }},
-		{"P50", false, func(r study.Run) string { return study.Seconds(r.TTFT.P50) }},
-		{"P90", false, func(r study.Run) string { return study.Seconds(r.TTFT.P90) }},
-		{"P99", false, func(r study.Run) string { return study.Seconds(r.TTFT.P99) }},
-		{"MAX", false, func(r study.Run) string { return study.Seconds(r.TTFT.Max) }},
-		{"WARM-P99", true, func(r study.Run) string { return study.Seconds(r.TTFTWarm.P99) }},
-		{"COLD-P50", false, func(r study.Run) string { return study.Seconds(r.TTFTCold.P50) }},
-		{"COLD-P99", true, func(r study.Run) string { return study.Seconds(r.TTFTCold.P99) }},
-		{"BUSY-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Busy) }},
-		{"IDLE-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Idle) }},
-		{"LOAD-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Loading) }},
-		{"WASTE-H", false, func(r study.Run) string { return study.Hours(r.GPUHours.Wasted) }},
-		{"EVICTED", false, func(r study.Run) string { return study.Count(r.Evictions) }},
-		{"THRASH", false, func(r study.Run) string { return study.Count(r.Thrash) }},
-		{"REFUSED", false, func(r study.Run) string {
+		kit.Col("POLICY", func(r study.Run) string { return r.Policy.Word }),
+		kit.Col("GPUS", func(r study.Run) string { return strconv.Itoa(r.GPUs) }),
+		kit.Col("REQUESTS", func(r study.Run) string { return study.Count(r.Requests) }),
+		kit.Col("COLD", func(r study.Run) string { return study.Count(r.Cold) }),
+		kit.Col("SHARE", func(r study.Run) string { return strconv.FormatFloat(r.ColdShare*100, 'f', 2, 64) + "%" }),
+		kit.Col("P50", func(r study.Run) string { return study.Seconds(r.TTFT.P50) }),
+		kit.Col("P90", func(r study.Run) string { return study.Seconds(r.TTFT.P90) }),
+		kit.Col("P99", func(r study.Run) string { return study.Seconds(r.TTFT.P99) }),
+		kit.Col("MAX", func(r study.Run) string { return study.Seconds(r.TTFT.Max) }),
+		kit.WideCol("WARM-P99", func(r study.Run) string { return study.Seconds(r.TTFTWarm.P99) }),
+		kit.Col("COLD-P50", func(r study.Run) string { return study.Seconds(r.TTFTCold.P50) }),
+		kit.WideCol("COLD-P99", func(r study.Run) string { return study.Seconds(r.TTFTCold.P99) }),
+		kit.Col("BUSY-H", func(r study.Run) string { return study.Hours(r.GPUHours.Busy) }),
+		kit.Col("IDLE-H", func(r study.Run) string { return study.Hours(r.GPUHours.Idle) }),
+		kit.Col("LOAD-H", func(r study.Run) string { return study.Hours(r.GPUHours.Loading) }),
+		kit.Col("WASTE-H", func(r study.Run) string { return study.Hours(r.GPUHours.Wasted) }),
+		kit.Col("EVICTED", func(r study.Run) string { return study.Count(r.Evictions) }),
+		kit.Col("THRASH", func(r study.Run) string { return study.Count(r.Thrash) }),
+		kit.Col("REFUSED", func(r study.Run) string {
 			n := int64(0)
 			for _, k := range r.Refused {
 				n += k
 			}
 			return study.Count(n)
-		}},
-		{"TOOK", true, func(r study.Run) string { return kit.Span(r.Took) }},
+		}),
+		kit.WideCol("TOOK", func(r study.Run) string { return kit.Span(r.Took) }),
 	},
 }
 
@@ -416,7 +416,7 @@ func (c *command) teamsTable(out *study.Outcome) {
 		type row = [9]string
 		k := kit.Kind[row]{}
 		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {
-			k.Columns = append(k.Columns, kit.Column[row]{head, false, func(r row) string { return r[i] }})
+			k.Columns = append(k.Columns, kit.Col(head, func(r row) string { return r[i] }))
 		}
 		var rows []row
 		for _, t := range r.Teams {

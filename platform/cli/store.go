@@ -126,7 +126,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 	}
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
-	cmd.Flags().Var(kit.BytesFlag{&o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
+	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
@@ -483,12 +483,12 @@ func shortDigest(digest string) string {
 }
 
 func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
-	return kit.Kind[functions.CacheEntry]{"CacheEntry", "", []kit.Column[functions.CacheEntry]{
-		{"DIGEST", false, func(e functions.CacheEntry) string { return shortDigest(e.Digest) }},
-		{"SIZE", false, func(e functions.CacheEntry) string { return e.Bytes.Human() }},
-		{"NODE", false, func(e functions.CacheEntry) string { return e.Node }},
-		{"USED", false, func(e functions.CacheEntry) string { return c.Since(e.LastUsed) + " ago" }},
-		{"STATE", false, func(e functions.CacheEntry) string {
+	return kit.Kind[functions.CacheEntry]{Word: "CacheEntry", Columns: []kit.Column[functions.CacheEntry]{
+		kit.Col("DIGEST", func(e functions.CacheEntry) string { return shortDigest(e.Digest) }),
+		kit.Col("SIZE", func(e functions.CacheEntry) string { return e.Bytes.Human() }),
+		kit.Col("NODE", func(e functions.CacheEntry) string { return e.Node }),
+		kit.Col("USED", func(e functions.CacheEntry) string { return c.Since(e.LastUsed) + " ago" }),
+		kit.Col("STATE", func(e functions.CacheEntry) string {
 			var s []string
 			if e.InUse {
 				s = append(s, "in use")
@@ -497,11 +497,11 @@ func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
 				s = append(s, "pinned")
 			}
 			return strings.Join(s, ", ")
-		}},
-		{"SOURCE", false, func(e functions.CacheEntry) string { return e.Source }},
-		{"FILES", true, func(e functions.CacheEntry) string { return fmt.Sprint(e.Files) }},
-		{"PATH", true, func(e functions.CacheEntry) string { return e.Path }},
-	}, func(e functions.CacheEntry) string { return e.Digest }}
+		}),
+		kit.Col("SOURCE", func(e functions.CacheEntry) string { return e.Source }),
+		kit.WideCol("FILES", func(e functions.CacheEntry) string { return fmt.Sprint(e.Files) }),
+		kit.WideCol("PATH", func(e functions.CacheEntry) string { return e.Path }),
+	}, Name: func(e functions.CacheEntry) string { return e.Digest }}
 }
 
 func (c *command) cacheLs(node *string) *cobra.Command {

@@ -20,6 +20,14 @@ type Column[T any] struct {
 	Cell func(T) string
 }
 
+// Col is a column of every table.
+func Col[T any](head string, cell func(T) string) Column[T] { return Column[T]{Head: head, Cell: cell} }
+
+// WideCol is a column that only -o wide shows.
+func WideCol[T any](head string, cell func(T) string) Column[T] {
+	return Column[T]{Head: head, Wide: true, Cell: cell}
+}
+
 // Kind is how one kind of thing is printed.
 type Kind[T any] struct {
 	Word    string // kind in JSON and before a name
@@ -33,6 +41,14 @@ type Document[T any] struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Items      []T    `json:"items"`
+}
+
+// NewList is the document of items; kind is that of one item's list, such as KeyList.
+func NewList[T any](kind string, items []T) Document[T] {
+	if items == nil {
+		items = []T{}
+	}
+	return Document[T]{functions.APIVersion, kind, items}
 }
 
 // WithKind is a single thing: its fields, after version and kind.
@@ -71,10 +87,7 @@ func Encode(w io.Writer, form string, v any) error {
 func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 	switch t.Output {
 	case "json", "yaml":
-		if items == nil {
-			items = []T{}
-		}
-		return t.Encode(Document[T]{functions.APIVersion, k.Word + "List", items})
+		return t.Encode(NewList(k.Word+"List", items))
 	case "name":
 		for _, it := range items {
 			fmt.Fprintln(t.Out, Plain(k.Name(it)))
