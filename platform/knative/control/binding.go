@@ -1,0 +1,109 @@
+package control
+
+import (
+	"strings"
+)
+
+// PodOf is where a replica runs, for its log; false where there is no such pod.
+func (f *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.replicas[replica]; w != nil && w.pod != nil {
+		return w.pod.namespace, w.pod.name, true
+	}
+	return "", "", false
+}
+
+// bind gives a pod to the replica that it is to be. Under mu.
+func (f *clusterState) bind(p *pod) {
+	if p.rev == nil || p.replica != nil || p.terminating || p.ended {
+		return
+	}
+	var to *replica
+	for _, w := range f.replicas {
+		if w.rev != p.rev || w.pod != nil || w.ending {
+			continue
+		}
+		// One that was placed where the pod is; else the oldest.
+		better := to == nil || w.node == p.node && to.node != p.node
+		if !better && (w.node == p.node) == (to.node == p.node) {
+			better = w.plannedAt.Before(to.plannedAt) || w.plannedAt.Equal(to.plannedAt) && w.id < to.id
+		}
+		if better {
+			to = w
+		}
+	}
+	if to == nil {
+		if p.node == "" {
+			return // nobody's yet: it is looked at again when it has a node
+		}
+		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: f.o.now()}
+		if f.replicas[to.id] != nil {
+			return
+		}
+		to.gpus = f.freeGPUs(p.node, p.gpus)
+		f.replicas[to.id] = to
+		if len(p.rev.lost) > 0 {
+			p.rev.lost = p.rev.lost[1:] // it came in the place of one that went
+		}
+		f.dueScales[p.rev.name] = true
+	}
+	to.pod, p.replica = p, to
+	f.moveReplica(to)
+	f.markNode(to.node)
+}
+
+// bindFree gives a new want a pod that is there and nobody's. Under mu.
+func (f *clusterState) bindFree(w *replica) {
+	for _, p := range f.pods {
+		if p.rev == w.rev && p.replica == nil && !p.terminating && !p.ended {
+			w.pod, p.replica = p, w
+			f.moveReplica(w)
+			return
+		}
+	}
+}
+
+// moveReplica moves a replica to the node on which its pod has come to be. Under mu.
+// To steer it is another one: what it placed has vanished, and one that it finds
+// there it adopts.
+func (f *clusterState) moveReplica(w *replica) {
+	if w.pod.node == "" || w.pod.node == w.node {
+		return
+	}
+	delete(f.replicas, w.id)
+	f.markNode(w.node)
+	moved := *w
+	moved.id, moved.node = podLabel(w.pod.name), w.pod.node
+	moved.gpus = f.freeGPUs(moved.node, max(len(w.gpus), w.pod.gpus))
+	f.replicas[moved.id] = &moved
+	w.pod.replica = &moved
+	f.markNode(moved.node)
+}
+
+// freeGPUs are k indices of a node that no replica has. Under mu.
+func (f *clusterState) freeGPUs(name string, k int) []int {
+	held := map[int]bool{}
+	for _, w := range f.replicas {
+		if w.node == name {
+			for _, g := range w.gpus {
+				held[g] = true
+			}
+		}
+	}
+	var out []int
+	for i := 0; len(out) < k && i < 4096; i++ {
+		if !held[i] {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// podLabel makes a pod's name a DNS label, as ids of replicas are.
+func podLabel(name string) string {
+	if len(name) > 63 {
+		name = name[len(name)-63:]
+	}
+	return strings.TrimLeft(strings.ReplaceAll(name, ".", "-"), "-")
+}

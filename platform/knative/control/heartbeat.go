@@ -1,0 +1,150 @@
+package control
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// replacementWait is how long a pod that was taken away may take to come back under
+// another name before its replica is given up.
+const replacementWait = 2 * time.Second
+
+// sendHeartbeats sends the heartbeats that are due.
+func (f *clusterState) sendHeartbeats(all bool) {
+	type beat struct {
+		hb functions.Heartbeat
+		n  *node
+	}
+	var beats []beat
+	now := f.o.now()
+	f.mu.Lock()
+	if all {
+		f.expireLost(now)
+	}
+	var on *nodeIndex
+	for name, n := range f.nodes {
+		if n.nodeFacts == nil || !n.ready || !f.dirtyNodes[name] && now.Sub(n.sentAt) < 2*time.Second {
+			continue
+		}
+		if on == nil {
+			on = f.indexNodes()
+		}
+		beats = append(beats, beat{f.heartbeat(n, on, now), n})
+	}
+	clear(f.dirtyNodes)
+	f.mu.Unlock()
+	for _, b := range beats {
+		f.o.sendHeartbeat(b.hb, b.n)
+	}
+}
+
+// expireLost gives up what did not come back in time. Under mu.
+func (f *clusterState) expireLost(now time.Time) {
+	for _, r := range f.revisions {
+		before := len(r.lost)
+		r.lost = slices.DeleteFunc(r.lost, func(t time.Time) bool { return now.Sub(t) >= replacementWait })
+		if len(r.lost) != before {
+			f.dueScales[r.name] = true
+		}
+	}
+	for _, w := range f.replicas {
+		if w.pod == nil || w.pod.timeChangesState(now) {
+			f.dirtyNodes[w.node] = true
+		}
+	}
+}
+
+// nodeIndex is what is on each node, gathered once for all that are asked about.
+type nodeIndex struct {
+	replicas map[string][]*replica // by id
+	foreign  map[string]foreignUsage
+}
+
+// foreignUsage is what pods that are none of ours take of a node.
+type foreignUsage struct {
+	memory functions.Bytes
+	cpu    functions.CPU
+	gpus   int
+	pods   int
+}
+
+// indexNodes of all there is. Under mu.
+func (f *clusterState) indexNodes() *nodeIndex {
+	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]foreignUsage{}}
+	for _, id := range slices.Sorted(maps.Keys(f.replicas)) {
+		w := f.replicas[id]
+		x.replicas[w.node] = append(x.replicas[w.node], w)
+	}
+	for _, p := range f.pods {
+		// Also one of ours that is nobody's replica any more, and still there.
+		if p.replica == nil && p.node != "" && !p.ended {
+			b := x.foreign[p.node]
+			b.memory, b.cpu, b.gpus, b.pods = b.memory+p.memory, b.cpu+p.cpu, b.gpus+p.gpus, b.pods+1
+			x.foreign[p.node] = b
+		}
+	}
+	return x
+}
+
+// heartbeat is what a node says of itself. Under mu.
+func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
+	hb := functions.Heartbeat{
+		AgentID: n.name, Epoch: f.o.epoch, State: functions.NodeIdle, Version: n.version, Life: f.o.life,
+		Memory: functions.Capacity{Total: n.memory},
+	}
+	if n.reported != nil {
+		hb.Store, hb.Cached, hb.PeerURL, hb.Borrows = n.reported.Store, n.reported.Cached, n.reported.PeerURL, n.reported.Borrows
+	}
+	held := map[int]bool{}
+	for _, w := range on.replicas[n.name] {
+		st := f.replicaStatus(w, now)
+		if st.State == functions.Downloading || st.State == functions.Loading {
+			hb.State = functions.NodeLoading
+		}
+		for _, g := range w.gpus {
+			held[g] = true
+		}
+		hb.Models = append(hb.Models, st)
+	}
+	strangers := on.foreign[n.name]
+	hb.Memory.Total = max(hb.Memory.Total-strangers.memory, 0)
+	hb.GPUs = n.gpuList(held, strangers.gpus)
+	// None is left: to say nothing would be that nobody counts.
+	if n.cpu > 0 {
+		hb.CPU = max(n.cpu-strangers.cpu, 1)
+	}
+	if n.pods > 0 {
+		if hb.Pods = n.pods - strangers.pods; hb.Pods <= 0 {
+			hb.Pods = -1
+		}
+	}
+	if n.cordoned {
+		// Nothing new is to come here: what is held is all there is.
+		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
+		hb.Memory.Total, hb.CPU, hb.Pods = 1, 1, -1
+	}
+	for _, k := range slices.Sorted(maps.Keys(f.constraints)) {
+		if f.constraints[k].pod.Refuses(n.labels, n.taints) != "" {
+			hb.Bars = append(hb.Bars, k)
+		}
+	}
+	if !sameHeartbeat(&n.lastHeartbeat, &hb) {
+		n.changes++
+	}
+	n.seq++
+	n.sentAt, n.lastHeartbeat = now, hb
+	hb.Seq, hb.Change = n.seq, n.changes
+	return hb
+}
+
+// sameHeartbeat reports whether b says of a node what a said, but for times and use.
+func sameHeartbeat(a, b *functions.Heartbeat) bool {
+	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods && slices.Equal(a.Bars, b.Bars) && a.PeerURL == b.PeerURL &&
+		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&
+		slices.EqualFunc(a.Models, b.Models, func(x, y functions.ReplicaStatus) bool {
+			return x.ID == y.ID && x.State == y.State && x.Endpoint == y.Endpoint && x.Percent == y.Percent && x.Bytes == y.Bytes && x.TotalBytes == y.TotalBytes && x.Error == y.Error && slices.Equal(x.Adapters, y.Adapters) && len(x.Phases) == len(y.Phases)
+		})
+}

@@ -1,0 +1,283 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/knative"
+)
+
+// node is one node of Kubernetes.
+type node struct {
+	cluster *clusterState
+	name    string
+	*nodeFacts
+	reported      *functions.Heartbeat // from its loader; nil: there is none
+	connected     bool
+	seq           uint64
+	changes       uint64
+	lastHeartbeat functions.Heartbeat
+	sentAt        time.Time
+}
+
+// SetNode takes in what the API server says of a node.
+func (f *clusterState) SetNode(k *corev1.Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[k.Name]
+	if n == nil {
+		n = &node{cluster: f, name: k.Name}
+		f.nodes[k.Name] = n
+	}
+	was := n.nodeFacts
+	n.nodeFacts = readNodeFacts(k)
+	if n.cordoned && (was == nil || !was.cordoned) {
+		f.dropPlacements(n.name)
+	}
+	if was == nil || !was.equal(n.nodeFacts) {
+		f.markNode(k.Name)
+	}
+}
+
+// dropPlacements gives up what was placed on a node and whose pod has not come there: it is
+// wanted elsewhere now. Under mu. The pod, where there is one, is whose it will be.
+func (f *clusterState) dropPlacements(node string) {
+	for id, w := range f.replicas {
+		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
+			if w.pod != nil {
+				w.pod.replica = nil
+			}
+			delete(f.replicas, id)
+			f.dueScales[w.rev.name] = true
+			f.markNode(node)
+		}
+	}
+}
+
+// DropNode forgets one. Steer hears nothing of it any more, which says enough.
+func (f *clusterState) DropNode(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.nodes, name)
+}
+
+// OnHeartbeat takes in what a node's loader says of the node. It reports whether who
+// lends blocks has changed by it.
+func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (lends bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.nodes[name]
+	if n == nil {
+		return false
+	}
+	was := ""
+	if n.reported != nil && n.connected {
+		was = n.reported.PeerURL
+	}
+	n.reported, n.connected = &hb, true
+	f.markNode(name)
+	return was != hb.PeerURL
+}
+
+// SetConnected takes in that a node's loader has come or gone.
+func (f *clusterState) SetConnected(name string, is bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := f.nodes[name]; n != nil {
+		n.connected = is
+		f.markNode(name)
+	}
+}
+
+// BlockServers are the nodes whose loaders are there, and the addresses at which they lend.
+func (f *clusterState) BlockServers() (linked []string, lend []functions.Peer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, n := range f.nodes {
+		if !n.connected {
+			continue
+		}
+		linked = append(linked, name)
+		if n.reported != nil && n.reported.PeerURL != "" {
+			lend = append(lend, functions.Peer{ID: name, URL: n.reported.PeerURL})
+		}
+	}
+	slices.Sort(linked)
+	slices.SortFunc(lend, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
+	return linked, lend
+}
+
+// PreferredNode is the node that the next pod of a revision was placed on.
+func (f *clusterState) PreferredNode(name functions.Name) (string, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var next *replica
+	for _, w := range f.replicas {
+		if w.rev.name == name && w.pod == nil && !w.ending && (next == nil || w.plannedAt.Before(next.plannedAt)) {
+			next = w
+		}
+	}
+	if next == nil {
+		return "", false
+	}
+	return next.node, true
+}
+
+// Load is one more replica on this node. It is steer's.
+func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	f := n.cluster
+	name := functions.Name{Team: req.Team, Name: req.Model}
+	f.mu.Lock()
+	r := f.revisions[name]
+	if r == nil {
+		f.mu.Unlock()
+		return functions.LoadReply{}, fmt.Errorf("revision %s is gone", name)
+	}
+	w := f.replicas[req.ID]
+	if w == nil {
+		w = &replica{id: req.ID, rev: r, node: n.name, gpus: req.GPUs, plannedAt: f.o.now()}
+		f.replicas[req.ID] = w
+		f.bindFree(w)
+	}
+	f.markNode(w.node)
+	f.mu.Unlock()
+	// The bytes can come while the pod is still looking for its node.
+	if req.Spec.Source != "" {
+		f.o.send(n.name, controlstream.Down{Prefetch: []functions.LoadRequest{req}})
+	}
+	if err := f.writeScaleAsLeader(ctx, r); err != nil {
+		f.mu.Lock()
+		if w.pod == nil {
+			delete(f.replicas, req.ID)
+		}
+		f.mu.Unlock()
+		return functions.LoadReply{}, err
+	}
+	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
+}
+
+// Unload is the end of a replica, which has been drained. It is steer's.
+func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
+	f := n.cluster
+	f.mu.Lock()
+	w := f.replicas[req.ID]
+	if w == nil {
+		f.mu.Unlock()
+		return nil
+	}
+	if req.Reason == functions.ReasonCalledOff && w.pod != nil && w.pod.spawned() {
+		f.mu.Unlock()
+		return nil // it has its process: it goes on
+	}
+	r, p := w.rev, w.pod
+	first := !w.ending
+	w.ending = true
+	if p == nil {
+		delete(f.replicas, req.ID)
+	} else if p.ended {
+		f.unbind(p)
+	}
+	others := 0
+	for _, x := range f.pods {
+		if x.rev == r && x != p && !x.terminating && !x.ended {
+			others++
+		}
+	}
+	f.markNode(w.node)
+	var at, pod, namespace string
+	if p != nil {
+		at, pod, namespace = p.node, p.name, p.namespace
+	}
+	f.mu.Unlock()
+	if p != nil && first {
+		if r.shim {
+			f.o.send(at, controlstream.Down{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
+		}
+		if others > 0 {
+			if err := f.o.writer.DeleteFirst(ctx, namespace, pod); err != nil {
+				f.o.log.Warn("a pod was not made the first to go", "pod", namespace+"/"+pod, "error", err)
+			}
+		}
+	}
+	return f.writeScaleAsLeader(ctx, r)
+}
+
+// nodeFacts are what a node has, in a form that can be compared.
+type nodeFacts struct {
+	ready, cordoned bool
+	gpus            int
+	gpuName         string
+	gpuMemory       functions.Bytes
+	memory          functions.Bytes
+	cpu             functions.CPU
+	pods            int
+	version         string
+	labels          map[string]string
+	taints          []functions.Taint // that keep pods off
+}
+
+func (n *nodeFacts) equal(o *nodeFacts) bool {
+	return n.ready == o.ready && n.cordoned == o.cordoned && n.gpus == o.gpus && n.gpuName == o.gpuName && n.gpuMemory == o.gpuMemory &&
+		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
+}
+
+// unknownMemory is that of a GPU of which nobody says how much it has: not ours to
+// limit.
+const unknownMemory functions.Bytes = math.MaxInt64 / 4
+
+func readNodeFacts(k *corev1.Node) *nodeFacts {
+	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory, labels: k.Labels}
+	for _, c := range k.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			n.ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	for _, t := range k.Spec.Taints {
+		if t.Key != string(knative.GPU) && (t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute) {
+			n.taints = append(n.taints, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
+		}
+	}
+	if q, ok := k.Status.Allocatable[knative.GPU]; ok {
+		n.gpus = int(min(max(q.Value(), 0), 1024))
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourceMemory]; ok {
+		n.memory = functions.Bytes(q.Value())
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourceCPU]; ok {
+		n.cpu = functions.CPU(q.MilliValue())
+	}
+	if q, ok := k.Status.Allocatable[corev1.ResourcePods]; ok {
+		n.pods = int(min(max(q.Value(), 0), math.MaxInt32))
+	}
+	// As NVIDIA's GPU feature discovery labels nodes: MiB, and the product's name.
+	n.gpuName = k.Labels["nvidia.com/gpu.product"]
+	if m, err := strconv.ParseInt(k.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
+		n.gpuMemory = functions.Bytes(m << 20)
+	}
+	return n
+}
+
+// gpuList is the GPUs of a node that replicas may have: all but as many as
+// strangers hold, of those that no replica holds.
+func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
+	var out []functions.GPU
+	for i := n.gpus - 1; i >= 0; i-- {
+		if strangers > 0 && !held[i] {
+			strangers--
+			continue
+		}
+		out = append(out, functions.GPU{Index: i, Name: n.gpuName, MemoryTotal: n.gpuMemory, MemoryFree: n.gpuMemory, Health: "ok"})
+	}
+	slices.Reverse(out)
+	return out
+}

@@ -1,0 +1,186 @@
+package control
+
+import (
+	"cmp"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// unschedulable is how long a pod may find no node before its replica has failed.
+// What was counted as free a moment ago may be in the act of being freed.
+const unschedulable = 15 * time.Second
+
+// shimSilence is how long the shim of a pod that Kubernetes calls ready may say nothing
+// before it is believed without: the loader of its node may be away.
+const shimSilence = 3 * time.Second
+
+// replicaStatus is a replica as steer hears of it. Under mu.
+func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
+	st := f.replicaState(w, now)
+	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
+	if w.lastStatus.State != st.State {
+		w.stateSince = now
+	}
+	if p := w.pod; p != nil {
+		if p.startedAt.IsZero() && p.running && !w.rev.shim {
+			p.startedAt = now
+		}
+		if p.readyAt.IsZero() && st.State == functions.Ready {
+			p.readyAt = now
+		}
+	}
+	st.Phases = w.phases(st.Phases, now)
+	w.lastStatus = st
+	st.Since = now.Sub(w.stateSince).Milliseconds()
+	return st
+}
+
+// phases are those of a start, counted from when the replica was asked for: first
+// its pod finds its place and comes up there, then its shim tells of the rest. A pod
+// without one has a process, and that is all that is known.
+func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span {
+	came := now
+	if w.pod != nil && !w.pod.startedAt.IsZero() {
+		came = w.pod.startedAt
+	}
+	place := max(0, came.Sub(w.plannedAt).Seconds())
+	out := []functions.Span{{Phase: functions.PhasePlace, Duration: place}}
+	if w.pod == nil || w.pod.startedAt.IsZero() {
+		return out
+	}
+	if !w.rev.shim {
+		up := now
+		if !w.pod.readyAt.IsZero() {
+			up = w.pod.readyAt
+		}
+		return append(out, functions.Span{Phase: functions.PhaseSpawn, Start: place, Duration: max(0, up.Sub(came).Seconds())})
+	}
+	for _, p := range told {
+		p.Start += place
+		p.Parts = slices.Clone(p.Parts)
+		for i := range p.Parts {
+			p.Parts[i].Start += place
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// replicaState puts together what is known of a replica's pod: what its shim says counts
+// most, and what Kubernetes says where there is none, or where it says that the
+// pod is no more.
+func (f *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
+	p := w.pod
+	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
+	failed := func(why string) functions.ReplicaStatus {
+		st.State, st.Error = functions.Failed, why
+		return st
+	}
+	switch {
+	case w.ending || p != nil && p.terminating:
+		if p != nil && p.reported != nil {
+			st = *p.reported
+		}
+		st.State, st.Error = functions.Draining, ""
+		return st
+	case p == nil && w.rev.refusal != "" && now.Sub(w.rev.refusedAt) > time.Second:
+		return failed(w.rev.refusal)
+	case p == nil:
+		return st
+	case p.problem != "":
+		if p.reported != nil && p.reported.State == functions.Failed && p.reported.Error != "" {
+			return failed(p.reported.Error)
+		}
+		return failed(p.problem)
+	case p.ended:
+		return failed("the pod has ended")
+	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
+		return failed("Kubernetes finds no node for it: " + lastLine(p.unscheduled))
+	case p.reported != nil && !p.shimGone:
+		st = *p.reported
+		if st.State == functions.Unloaded { // Kubernetes has not said so yet
+			st.State = functions.Draining
+		}
+		if st.Endpoint != "" {
+			if st.Endpoint = f.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
+				st.State = functions.Loading
+			}
+		}
+		return st
+	case !w.rev.shim && (p.probed || p.ready) && p.ip != "":
+		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
+		return st
+	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.plannedAt) > shimSilence:
+		// No loader tells of it, and Kubernetes has asked it.
+		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
+		return st
+	case p.running:
+		st.State = functions.Loading
+		return st
+	}
+	return st
+}
+
+// endpoint is where requests for a pod go. It says the port. Its address is what
+// Kubernetes says; before that has, what it says itself, unless it is another
+// pod's: a pod could have the activators ask engines that only they may ask. Under mu.
+func (f *clusterState) endpoint(p *pod, said string) string {
+	u, err := url.Parse(said)
+	if err != nil || u.Scheme != "http" || u.Port() == "" {
+		return ""
+	}
+	if p.ip != "" {
+		return "http://" + net.JoinHostPort(p.ip, u.Port())
+	}
+	ip := net.ParseIP(u.Hostname())
+	if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() {
+		return ""
+	}
+	for _, other := range f.pods {
+		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.ended {
+			return ""
+		}
+	}
+	return "http://" + net.JoinHostPort(ip.String(), u.Port())
+}
+
+// NotReadyEndpoints are the replicas of a revision that its picture has no READY ones for, and at
+// whose door a shim takes requests ahead: an activator sends it those that it would
+// let through first, and they wait where the word READY is said. One that is READY and
+// in no picture any more is about to be told to stop.
+func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.revisions[of.Name]
+	if r == nil || !r.shim {
+		return nil
+	}
+	for _, w := range f.replicas {
+		p := w.pod
+		if w.rev != r || w.ending || p == nil || p.terminating || p.ended || p.problem != "" || p.reported == nil || p.shimGone {
+			continue
+		}
+		if of.HasReplica(w.id) {
+			w.published = true
+			continue
+		}
+		switch state := p.reported.State; {
+		case state == functions.Ready && !w.published, // steer may hear of it a moment later
+			state == functions.Downloading, state == functions.Loading:
+			if at := f.endpoint(p, p.reported.Endpoint); at != "" {
+				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b snapshot.Replica) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// queueProxy is the port at which Knative's proxy of a pod takes requests.
+const queueProxy = 8012
