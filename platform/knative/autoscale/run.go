@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,11 +18,13 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoverylist "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	networking "knative.dev/networking/pkg/client/clientset/versioned"
 	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
+	ingressinformers "knative.dev/networking/pkg/client/informers/externalversions/networking/v1alpha1"
 	"knative.dev/pkg/controller"
 	"knative.dev/pkg/logging"
 	"knative.dev/pkg/reconciler"
@@ -29,7 +32,7 @@ import (
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	serving "knative.dev/serving/pkg/client/clientset/versioned"
 	kinds "knative.dev/serving/pkg/client/clientset/versioned/scheme"
-	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
+	painformers "knative.dev/serving/pkg/client/informers/externalversions/autoscaling/v1alpha1"
 	servingclient "knative.dev/serving/pkg/client/injection/client"
 	painformer "knative.dev/serving/pkg/client/injection/informers/autoscaling/v1alpha1/podautoscaler"
 	podautoscaler "knative.dev/serving/pkg/client/injection/reconciler/autoscaling/v1alpha1/podautoscaler"
@@ -46,12 +49,23 @@ const (
 	component        = "thaw"           // who tells Events
 )
 
+// Resync is how often every PodAutoscaler is reconciled without a change.
+const Resync = 10 * time.Minute
+
 // Options of New.
 type Options struct {
-	Config *rest.Config // of the API server; it is copied
+	Config *rest.Config // of the API server; Run copies it for clients that write only while it runs
 	Scales ScaleSource
 	Log    *slog.Logger
 	System string // Knative's namespace; "" is knative-serving
+
+	// Informers of all namespaces that the caller has started; Run adds handlers and
+	// removes them at its end. Their resync period is Resync.
+	PodAutoscalers painformers.PodAutoscalerInformer
+	Ingresses      ingressinformers.IngressInformer
+
+	// Transform drops what is not read from the objects of Run's own informers; may be nil.
+	Transform cache.TransformFunc
 
 	// Demand is told of requests for a revision that are in Knative's own
 	// activators: sent on to a replica, and waiting for one. It is told when they
@@ -92,8 +106,8 @@ type running struct {
 
 // New checks the options and starts nothing.
 func New(o Options) (*Reconciler, error) {
-	if o.Config == nil || o.Scales == nil || o.Log == nil {
-		return nil, errors.New("autoscale: Config, Pictures and Log are needed")
+	if o.Config == nil || o.Scales == nil || o.Log == nil || o.PodAutoscalers == nil || o.Ingresses == nil {
+		return nil, errors.New("autoscale: Config, Scales, Log, PodAutoscalers and Ingresses are needed")
 	}
 	if o.System == "" {
 		o.System = "knative-serving"
@@ -124,6 +138,12 @@ func (r *Reconciler) running() *running {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now
+}
+
+func (r *Reconciler) setRunning(now *running) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = now
 }
 
 // Queued is how many PodAutoscalers wait to be looked at; 0 while nothing runs.
@@ -172,6 +192,8 @@ func (l leaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go cancel requests.
 func (l leaderTransport) WrappedRoundTripper() http.RoundTripper { return l.next }
 
+// run reconciles with the clients c. Its own informers and all handlers that it adds to
+// borrowed ones end with it.
 func (r *Reconciler) run(ctx context.Context, c clients) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -185,108 +207,98 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 		now:      time.Now, last: map[types.NamespacedName]lastTold{},
 	}
 
-	ours := reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)
-	servings := servinginformers.NewSharedInformerFactoryWithOptions(c.serving, resync, servinginformers.WithTransform(slim))
-	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, resync, netinformers.WithTransform(slim))
-	pas, skss := servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().ServerlessServices()
-
-	var impl *controller.Impl
-	routes := nets.Networking().V1alpha1().Ingresses()
-	slices := informers.NewSharedInformerFactoryWithOptions(c.kube, resync, informers.WithNamespace(r.o.System), informers.WithTransform(slim),
+	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(r.o.Transform))
+	endpoints := informers.NewSharedInformerFactoryWithOptions(c.kube, Resync, informers.WithNamespace(r.o.System), informers.WithTransform(r.o.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = discoveryv1.LabelServiceName + "=" + activatorService
 		}))
-	out := &demandWatcher{
-		log: r.o.Log, system: r.o.System,
-		slices: slices.Discovery().V1().EndpointSlices().Lister(), ingresses: routes.Lister(),
-		isOurs: func(key types.NamespacedName) bool {
-			pa, err := pas.Lister().PodAutoscalers(key.Namespace).Get(key.Name)
-			return err == nil && ours(pa)
-		},
-		anyOurs: func() bool {
-			for _, x := range pas.Informer().GetStore().List() {
-				if ours(x) {
-					return true
-				}
-			}
-			return false
-		},
-		report:         r.o.Demand,
-		foreignChanged: func(key types.NamespacedName) { impl.EnqueueKey(key) },
-		now:            time.Now,
-		samples:        map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
-	}
+	skss := nets.Networking().V1alpha1().ServerlessServices()
+
+	var impl *controller.Impl
+	watcher := r.newDemandWatcher(endpoints.Discovery().V1().EndpointSlices().Lister(), func(key types.NamespacedName) { impl.EnqueueKey(key) })
 	k := &classReconciler{
-		base: &scaling.Base{
-			Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister(),
-		},
-		source: r.o.Scales,
-		demand: out,
-		events: told,
+		base:   &scaling.Base{Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister()},
+		source: r.o.Scales, demand: watcher, events: told,
 	}
-	// What Knative's generated code looks for in its context.
-	inject := context.WithValue(context.WithValue(log, painformer.Key{}, pas), servingclient.Key{}, c.serving)
-	inject = controller.WithEventRecorder(inject, told.recorder)
-	impl = podautoscaler.NewImpl(inject, k, r.class)
+	// The values that Knative's generated code reads from its context.
+	inject := context.WithValue(context.WithValue(log, painformer.Key{}, r.o.PodAutoscalers), servingclient.Key{}, c.serving)
+	impl = podautoscaler.NewImpl(controller.WithEventRecorder(inject, told.recorder), k, r.class)
 	impl.Concurrency = workers
 
-	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
-	for _, w := range []struct {
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{pas.Informer(), cache.FilteringResourceEventHandler{FilterFunc: ours, Handler: controller.HandleAll(impl.Enqueue)}},
-		{skss.Informer(), cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(ours, owned), Handler: controller.HandleAll(impl.EnqueueControllerOf)}},
-	} {
-		if _, err := w.informer.AddEventHandler(w.handler); err != nil {
-			return fmt.Errorf("autoscale: %w", err)
-		}
+	synced, remove, err := r.addHandlers(skss.Informer(), impl, watcher)
+	defer remove()
+	if err != nil {
+		return fmt.Errorf("autoscale: %w", err)
 	}
-
-	synced := []cache.InformerSynced{pas.Informer().HasSynced, skss.Informer().HasSynced}
-	if r.o.Demand != nil {
-		look := controller.HandleAll(func(any) { out.updateForeign() })
-		if _, err := routes.Informer().AddEventHandler(look); err != nil {
-			return fmt.Errorf("autoscale: %w", err)
-		}
-		synced = append(synced, routes.Informer().HasSynced)
-	}
-
-	servings.Start(ctx.Done())
 	nets.Start(ctx.Done())
-	slices.Start(ctx.Done())
+	endpoints.Start(ctx.Done())
 	var wg sync.WaitGroup
 	defer func() {
 		cancel() // Shutdown waits for the informers
 		wg.Wait()
-		servings.Shutdown()
 		nets.Shutdown()
-		slices.Shutdown()
+		endpoints.Shutdown()
 	}()
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
-	r.mu.Lock()
-	r.now = &running{queue: impl, list: pas.Lister(), events: told}
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		r.now = nil
-		r.mu.Unlock()
-	}()
+	r.setRunning(&running{queue: impl, list: r.o.PodAutoscalers.Lister(), events: told})
+	defer r.setRunning(nil)
 	if r.o.Demand != nil {
 		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 		defer transport.CloseIdleConnections()
-		out.fetch = pageFetcher(&http.Client{Transport: transport})
-		wg.Go(func() { out.poll(ctx) })
+		watcher.fetch = pageFetcher(&http.Client{Transport: transport})
+		wg.Go(func() { watcher.poll(ctx) })
 	}
 	return impl.Run(log)
 }
 
-// slim drops what nobody here reads: who wrote which field is half of an object.
-func slim(x any) (any, error) {
-	if o, ok := x.(metav1.Object); ok {
-		o.SetManagedFields(nil)
+// isOurs reports whether an object has the reconciler's class.
+func (r *Reconciler) isOurs(x any) bool {
+	return reconciler.AnnotationFilterFunc(classes.ClassAnnotationKey, r.class, false)(x)
+}
+
+// newDemandWatcher makes the watcher of Knative's activators in endpoints.
+func (r *Reconciler) newDemandWatcher(endpoints discoverylist.EndpointSliceLister, changed func(types.NamespacedName)) *demandWatcher {
+	pas := r.o.PodAutoscalers
+	return &demandWatcher{
+		log: r.o.Log, system: r.o.System, slices: endpoints, ingresses: r.o.Ingresses.Lister(),
+		isOurs: func(key types.NamespacedName) bool {
+			pa, err := pas.Lister().PodAutoscalers(key.Namespace).Get(key.Name)
+			return err == nil && r.isOurs(pa)
+		},
+		anyOurs:        func() bool { return slices.ContainsFunc(pas.Informer().GetStore().List(), r.isOurs) },
+		report:         r.o.Demand,
+		foreignChanged: changed,
+		now:            time.Now,
+		samples:        map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
-	return x, nil
+}
+
+// addHandlers has the informers fill the queue of impl and the routes of watcher.
+// remove takes the handlers off again, also after an error.
+func (r *Reconciler) addHandlers(skss cache.SharedIndexInformer, impl *controller.Impl, watcher *demandWatcher) (synced []cache.InformerSynced, remove func(), err error) {
+	var removers []func()
+	remove = func() {
+		for _, f := range removers {
+			f()
+		}
+	}
+	add := func(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) {
+		if err != nil {
+			return
+		}
+		var handle cache.ResourceEventHandlerRegistration
+		if handle, err = informer.AddEventHandler(handler); err == nil {
+			synced = append(synced, handle.HasSynced)
+			removers = append(removers, func() { informer.RemoveEventHandler(handle) })
+		}
+	}
+	owned := controller.FilterController(&v1alpha1.PodAutoscaler{})
+	add(r.o.PodAutoscalers.Informer(), cache.FilteringResourceEventHandler{FilterFunc: r.isOurs, Handler: controller.HandleAll(impl.Enqueue)})
+	add(skss, cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(r.isOurs, owned), Handler: controller.HandleAll(impl.EnqueueControllerOf)})
+	if r.o.Demand != nil {
+		add(r.o.Ingresses.Informer(), controller.HandleAll(func(any) { watcher.updateForeign() }))
+	}
+	return synced, remove, err
 }

@@ -22,11 +22,15 @@ import (
 	acts "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	netv1alpha1 "knative.dev/networking/pkg/apis/networking/v1alpha1"
+	networking "knative.dev/networking/pkg/client/clientset/versioned"
 	netfake "knative.dev/networking/pkg/client/clientset/versioned/fake"
+	netinformers "knative.dev/networking/pkg/client/informers/externalversions"
 	netlist "knative.dev/networking/pkg/client/listers/networking/v1alpha1"
 	"knative.dev/pkg/controller"
 	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
+	serving "knative.dev/serving/pkg/client/clientset/versioned"
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
+	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
 
 	"github.com/thaw-dev/thaw/platform/knative"
@@ -166,13 +170,29 @@ func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMo
 	}
 }
 
+// lend adds to o the informers that the controller would lend, started until ctx ends.
+func lend(ctx context.Context, t *testing.T, o Options, s serving.Interface, n networking.Interface) Options {
+	servings := servinginformers.NewSharedInformerFactory(s, Resync)
+	nets := netinformers.NewSharedInformerFactory(n, Resync)
+	o.PodAutoscalers, o.Ingresses = servings.Autoscaling().V1alpha1().PodAutoscalers(), nets.Networking().V1alpha1().Ingresses()
+	o.PodAutoscalers.Informer()
+	o.Ingresses.Informer()
+	servings.Start(ctx.Done())
+	nets.Start(ctx.Done())
+	t.Cleanup(func() {
+		servings.Shutdown()
+		nets.Shutdown()
+	})
+	return o
+}
+
 func start(t *testing.T, f *fakes, p ScaleSource) (*Reconciler, func()) {
 	t.Helper()
-	r, err := New(Options{Config: &rest.Config{}, Scales: p, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := New(lend(ctx, t, Options{Config: &rest.Config{}, Scales: p, Log: slog.New(slog.DiscardHandler)}, f.serving, f.nets))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := r.run(ctx, clients{f.kube, f.serving, f.nets}); err != nil {

@@ -1,0 +1,340 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/ingress"
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
+	"github.com/thaw-dev/thaw/platform/orchestrator"
+)
+
+// leaderTerm is what exists only while this controller leads.
+type leaderTerm struct {
+	c            *control
+	epoch        int64
+	log          *slog.Logger
+	hub          *controlstream.Hub
+	steer        *orchestrator.Orchestrator
+	cluster      *clusterState
+	catalog      *revisionCatalog
+	dataPath     *dataPath
+	autoscale    *autoscale.Reconciler
+	ingress      *ingress.Controller
+	teams        *teamWatcher
+	api          http.Handler
+	metrics      http.Handler
+	settled      atomic.Bool // activators know what runs
+	end          context.CancelCauseFunc
+	tasks        sync.WaitGroup
+	forceDeletes chan func(context.Context)
+	probes       *prober
+	peering      *peerAnnouncer
+	podOwners    *podOwners
+	firstTokens  firstTokens
+	evictions    pendingEvictions
+	limits       *sharedLimits
+	usage        *usageStore
+	hints        *schedulerhint.Webhook // nil: Options.WebhookAddr is empty
+	watches      []watchHandle
+}
+
+// lead runs one term. It returns when ctx ends, after the last write of the term.
+func (c *control) lead(ctx context.Context, epoch int64) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r := &leaderTerm{
+		c: c, epoch: epoch, end: end, log: c.o.Log.With("epoch", epoch),
+		forceDeletes: make(chan func(context.Context), 1024),
+	}
+	r.makeState()
+	r.makeOrchestrator(ctx)
+	r.makeStreams()
+	defer r.hub.Close()
+	if err := r.makeReconcilers(); err != nil {
+		return err
+	}
+	if err := r.watch(ctx); err != nil {
+		return err
+	}
+	defer r.stopWatching()
+	if err := r.catalog.readAll(); err != nil {
+		return err
+	}
+	r.steer.Attach(r.dataPath)
+	var err error
+	if r.api, err = r.control(); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r.steer, r.hub, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be reconciled.",
+	}, func() float64 { return float64(r.autoscale.Queued()) }))
+	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
+	c.term.Store(r)
+	defer c.term.Store(nil)
+
+	for _, run := range r.parts() {
+		r.tasks.Go(func() {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				end(err)
+			}
+		})
+	}
+	<-ctx.Done()
+	r.tasks.Wait()
+	r.usage.flush(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// makeState makes the nodes, pods, revisions and teams of the cluster.
+func (r *leaderTerm) makeState() {
+	c := r.c
+	send := func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) }
+	r.probes = newProber(r.onProbeSuccess, func(uid types.UID) bool { return r.cluster.NeedsProbe(uid) })
+	r.cluster = newClusterState(clusterStateOptions{
+		epoch: r.epoch, life: fmt.Sprintf("%s-%d", c.election.identity, r.epoch), log: r.log, now: time.Now,
+		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
+		send:          send,
+		writer: &kubeWriter{
+			kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: r.epoch,
+			leading: c.election.holdsLease, superseded: func() { r.end(errLost) },
+		},
+		probe: r.probes.add, changed: r.revisionChanged, forceDelete: r.forceDelete,
+	})
+	r.peering = newPeerAnnouncer(r.cluster.BlockServers, send)
+	r.podOwners = newPodOwners(c, send, r.log)
+	r.catalog = &revisionCatalog{
+		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
+		cluster: r.cluster, log: r.log, revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
+		changed: func() { r.steer.Changed() }, revisionsChanged: func() { r.ingress.Changed() },
+	}
+}
+
+// makeOrchestrator makes the orchestrator with the stored usage of teams.
+func (r *leaderTerm) makeOrchestrator(ctx context.Context) {
+	c := r.c
+	r.usage = newUsageStore(c.kube.CoreV1().ConfigMaps(c.o.Namespace), r.epoch, r.log)
+	ledger, err := r.usage.load(ctx)
+	if err != nil {
+		r.log.Error("the usage of teams is not known", "error", err)
+	}
+	var foresight *orchestrator.Foresight
+	if c.o.NewForesee != nil {
+		foresight = c.o.NewForesee()
+	}
+	r.steer = orchestrator.New(orchestrator.Options{
+		Epoch: r.epoch, Catalog: r.catalog, Policy: c.o.Policy, Foresight: foresight, Ledger: ledger, Log: r.log,
+		Hooks: orchestrator.Hooks{Event: r.onEvent},
+	})
+}
+
+// makeStreams makes what connects activators and loaders to the orchestrator.
+func (r *leaderTerm) makeStreams() {
+	c := r.c
+	r.limits = &sharedLimits{
+		pods: c.core.Core().V1().Pods().Lister().Pods(c.o.Namespace), ready: r.settled.Load,
+		connected: func() []string { return r.hub.Activators() },
+	}
+	r.limits.Coordinator = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{
+		Recovering: true, Dead: r.limits.isDead,
+		Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) },
+	})
+	r.hub = controlstream.NewHub(controlstream.HubOptions{
+		Tokens: c.tokens, Quiet: true, Waker: r.steer, Coordinator: r.limits, Log: r.log,
+		Node: r.onHeartbeat, Pods: r.onPodStatus, Joined: r.onConnect, Left: r.onDisconnect, FirstToken: r.firstTokens.record,
+		Applied: func() { r.ingress.Changed() },
+	})
+	r.dataPath = &dataPath{
+		activatorHub: r.hub, serviceOf: r.catalog.serviceAndKind, published: r.revisionChanged, wake: r.steer.Nudge, now: time.Now,
+		outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
+	}
+	if c.o.EarlyDispatch {
+		r.dataPath.notReady = r.cluster.NotReadyEndpoints
+	}
+}
+
+// makeReconcilers makes what writes Kubernetes objects of other kinds than Deployments
+// and pods. They borrow the controller's informers.
+func (r *leaderTerm) makeReconcilers() (err error) {
+	c := r.c
+	ingresses := c.ingress.Networking().V1alpha1().Ingresses()
+	if r.autoscale, err = autoscale.New(autoscale.Options{
+		Config: c.o.Config, Scales: r, Demand: r.onOutsideDemand, System: c.o.Knative, Log: r.log,
+		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slimObject,
+	}); err != nil {
+		return err
+	}
+	r.ingress = ingress.New(ingress.Options{
+		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
+		Revision: r.catalog.has, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: r.log,
+	})
+	r.teams = newTeamWatcher(c, r)
+	if c.o.WebhookAddr == "" {
+		return nil
+	}
+	at, _, _ := net.SplitHostPort(c.o.Advertise)
+	r.hints, err = schedulerhint.New(schedulerhint.Options{
+		Client: c.kube, Namespace: c.o.Namespace, Address: c.o.WebhookAddr, Advertise: at, Log: r.log,
+		Hint: func(namespace, revision string) (string, bool) {
+			return r.cluster.PreferredNode(functions.Name{Team: namespace, Name: revision})
+		},
+	})
+	return err
+}
+
+// parts lists what runs for the length of a term.
+func (r *leaderTerm) parts() []func(context.Context) error {
+	parts := []func(context.Context) error{
+		r.steer.Run, r.cluster.Run, r.probes.Run, r.peering.Run, r.autoscale.Run, r.ingress.Run, r.teams.Run, r.limits.Run, r.usage.Run,
+		r.podOwners.Run, r.runForceDeletes, r.openWhenComplete,
+	}
+	if r.hints != nil {
+		parts = append(parts, r.hints.Run)
+	}
+	if r.c.o.AnnotateNodes {
+		annotator := &cacheAnnotator{kube: r.c.kube, nodes: r.c.core.Core().V1().Nodes().Lister(), models: r.catalog.ModelSources, stores: r.cluster.Stores, log: r.log}
+		parts = append(parts, annotator.Run)
+	}
+	return parts
+}
+
+// openWhenComplete waits until the loaders of all nodes with pods of ours have been heard,
+// for a bounded time, and then lets activators know what runs. Before, it would
+// look as if nothing did.
+func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
+	late := time.NewTimer(r.c.o.Settle)
+	defer late.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-late.C:
+			over = true
+		case <-look.C:
+			over = r.cluster.AllPodsReported()
+		}
+	}
+	r.cluster.sendHeartbeats(true)
+	// One turn takes all of it in before the first picture goes out.
+	r.steer.Changed()
+	select {
+	case <-ctx.Done():
+	case <-time.After(50 * time.Millisecond):
+	}
+	// Whoever has just begun takes requests once it was told of models: it should
+	// know the hosts and the keys by then. No longer: with the API server away there
+	// would be nothing at all.
+	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
+	defer cancel()
+	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.firstSent} {
+		select {
+		case <-told:
+		case <-bounded.Done():
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	r.settled.Store(true)
+	r.hub.Open()
+	r.c.o.Log.Info("settled", "revisions", len(r.catalog.Models()))
+	return nil
+}
+
+// onHeartbeat is a node's loader speaking of its node.
+func (r *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
+	if r.cluster.OnHeartbeat(node, hb) {
+		r.peering.changed()
+	}
+}
+
+func (r *leaderTerm) onPodStatus(node string, whole bool, pods []controlstream.Pod) {
+	r.cluster.OnPodStatus(node, whole, pods)
+}
+
+func (r *leaderTerm) onConnect(kind controlstream.Kind, id string) {
+	r.c.o.Log.Info("joined", "kind", string(kind), "id", id)
+	if kind == controlstream.KindNode {
+		r.peering.changed()
+		r.podOwners.loaderChanged(id, true)
+		return
+	}
+	r.ingress.Changed()
+}
+
+func (r *leaderTerm) onDisconnect(kind controlstream.Kind, id string) {
+	r.c.o.Log.Warn("left", "kind", string(kind), "id", id)
+	if kind == controlstream.KindNode {
+		r.cluster.SetConnected(id, false)
+		r.podOwners.loaderChanged(id, false)
+		return
+	}
+	r.ingress.Changed()
+}
+
+// revisionChanged is told that a revision stands otherwise than it did.
+func (r *leaderTerm) revisionChanged(name functions.Name) {
+	if r.autoscale != nil {
+		r.autoscale.Changed(name.Team, name.Name)
+	}
+}
+
+// onOutsideDemand is told of requests for a revision that are at Knative's own activators.
+func (r *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
+	r.dataPath.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
+}
+
+// forceDelete has a pod that is terminating end soon.
+func (r *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
+	select {
+	case r.forceDeletes <- func(ctx context.Context) {
+		if err := r.cluster.o.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
+			r.c.o.Log.Warn("a pod takes its time to end", "pod", namespace+"/"+pod, "error", err)
+		}
+	}:
+	default: // it ends by itself, later
+	}
+}
+
+func (r *leaderTerm) runForceDeletes(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	lanes := make(chan struct{}, 16)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-r.forceDeletes:
+			lanes <- struct{}{}
+			all.Go(func() {
+				defer func() { <-lanes }()
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				f(ctx)
+			})
+		}
+	}
+}
+
+func (r *leaderTerm) onProbeSuccess(uid types.UID) { r.cluster.OnProbeSuccess(uid) }
