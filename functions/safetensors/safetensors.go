@@ -80,12 +80,12 @@ func Read(r io.ReaderAt, size, limit int64) (tensors []Tensor, data int64, err e
 	if err := readFull(r, first[:], 0); err != nil {
 		return nil, 0, err
 	}
+	if n := binary.LittleEndian.Uint64(first[:]); n > uint64(limit) {
+		return nil, 0, invalid("the header claims %d bytes; at most %d are read", n, limit)
+	}
 	end, err := HeaderEnd(first, size)
 	if err != nil {
 		return nil, 0, err
-	}
-	if end-prefixSize > limit {
-		return nil, 0, invalid("the header claims %d bytes; at most %d are read", end-prefixSize, limit)
 	}
 	head := make([]byte, end)
 	if err := readFull(r, head, 0); err != nil {

@@ -86,9 +86,9 @@ func TestInspect(t *testing.T) {
 		{name: "no rank", rank: 8, modules: one, change: config(`{}`), err: "adapter_config.json has no rank (r)"},
 		{name: "another kind", rank: 8, modules: one, change: config(`{"peft_type":"IA3","r":8}`), err: `its peft_type is "IA3"; only LORA can be served`},
 		{name: "DoRA", rank: 8, modules: one, change: config(`{"r":8,"use_dora":true}`), err: "it is a DoRA adapter; only plain LoRA can be served"},
-		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: truncated: header of 64 bytes in a file of 10"},
+		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the file has 10 bytes and its header alone should have 72: it was cut short"},
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},
-		{name: "endless header", rank: 8, modules: one, change: weights("\xff\xff\xff\xff\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: header of 4294967295 bytes is longer than the allowed 16777216"},
+		{name: "endless header", rank: 8, modules: one, change: weights("\xff\xff\xff\xff\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the header claims 4294967295 bytes; at most 16777216 are read"},
 		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights"},
 		{name: "half of a pair", rank: 8, modules: one, change: func(d string) {
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
