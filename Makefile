@@ -23,7 +23,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative test test-rooms test-knative test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative thaw-bench test test-rooms test-knative test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -40,6 +40,10 @@ thaw: ## bin/thaw
 thaw-knative: ## bin/thaw-knative, for Kubernetes, static: a minute of processor time the first time
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/thaw-knative ./platform/thaw-knative
+
+thaw-bench: ## bin/thaw-bench, developers' benchmarks
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/thaw-bench ./bench/thaw-bench
 
 run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo

@@ -18,7 +18,8 @@ import (
 
 // Options of Run. Counts of 0 leave a part out.
 type Options struct {
-	Self   string // bin/thaw: the platform, the fake engine and the plain ReverseProxy
+	Self   string // this program: the fake engine and the plain ReverseProxy
+	Thaw   string // bin/thaw, the platform
 	Dir    string // scratch folder; the bench's own
 	Nginx  string // programs; empty looks on PATH
 	Router string
@@ -87,7 +88,7 @@ func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, 
 	if err := writeModels(functionsDir, b.Self, readyFile); err != nil {
 		return nil, "", "", err
 	}
-	p, err = served.Start(ctx, served.Options{Exe: b.Self, Dir: dir, Functions: functionsDir})
+	p, err = served.Start(ctx, served.Options{Exe: b.Thaw, Dir: dir, Functions: functionsDir})
 	if err != nil {
 		return nil, "", "", err
 	}
@@ -135,7 +136,7 @@ func (b *bench) cpu(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	engine, err := process.Begin("engine", b.Dir, nil, b.Self, "bench", "engine", "--addr", engineAddr)
+	engine, err := process.Begin("engine", b.Dir, nil, b.Self, "engine", "--addr", engineAddr)
 	if err != nil {
 		return err
 	}
@@ -279,7 +280,7 @@ func (b *bench) own(ctx context.Context, i int) (float64, error) {
 		return 0, err
 	}
 	began := time.Now()
-	p, err := process.Begin(fmt.Sprintf("own-%d", i), b.Dir, nil, b.Self, "bench", "engine", "--addr", addr)
+	p, err := process.Begin(fmt.Sprintf("own-%d", i), b.Dir, nil, b.Self, "engine", "--addr", addr)
 	if err != nil {
 		return 0, err
 	}

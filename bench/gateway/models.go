@@ -38,7 +38,7 @@ func writeModels(dir, self, readyFile string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	argv := []string{self, "bench", "engine", "--addr", "127.0.0.1:{port}"}
+	argv := []string{self, "engine", "--addr", "127.0.0.1:{port}"}
 	for _, m := range []map[string]any{
 		model(warmModel, 20000, argv...),
 		model(heldModel, heldTarget, append(argv, "--ready-file", readyFile)...),

@@ -77,7 +77,7 @@ func startReverseProxy(ctx context.Context, self, dir, engine string) (*peer, er
 	if err != nil {
 		return nil, err
 	}
-	return begin(ctx, ReverseProxy, dir, addr, self, "bench", "proxy", "--addr", addr, "--to", engine)
+	return begin(ctx, ReverseProxy, dir, addr, self, "proxy", "--addr", addr, "--to", engine)
 }
 
 func startVLLMRouter(ctx context.Context, exe, dir, engine string) (*peer, error) {

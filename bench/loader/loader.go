@@ -20,7 +20,8 @@ import (
 
 // Options of Run. Sizes and counts of 0 leave a part out.
 type Options struct {
-	Self  string // bin/thaw: server, thaw itself, azblob and the ceilings
+	Self  string // this program: server, thaw's loader, azblob and the ceilings
+	Thaw  string // bin/thaw, for what the whole program does
 	Dir   string // scratch folder on the disk to measure; the bench's own
 	Curl  string // programs; empty looks on PATH
 	Aria2 string
@@ -78,7 +79,7 @@ func (b *bench) serve(ctx context.Context, shape Shape, more ...string) (url str
 	if err != nil {
 		return "", nil, err
 	}
-	p, err := process.Begin("blobs", b.Dir, nil, slices.Concat([]string{b.Self, "bench", "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags(), more)...)
+	p, err := process.Begin("blobs", b.Dir, nil, slices.Concat([]string{b.Self, "blobs", "--addr", addr, "--noise", b.noise.path}, shape.flags(), more)...)
 	if err != nil {
 		return "", nil, err
 	}
@@ -115,7 +116,7 @@ type contender struct {
 // self is a contender that is this program.
 func (b *bench) self(name string, more ...string) contender {
 	return contender{name, func(server string, size int64, md5 bool, into string) []string {
-		return append([]string{b.Self, "bench", "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(), fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
+		return append([]string{b.Self, "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(), fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
 	}}
 }
 
@@ -232,7 +233,7 @@ func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceil
 		return c, err
 	}
 	b.n++
-	p, err := process.Begin(fmt.Sprintf("ceilings-%d", b.n), b.Dir, nil, b.Self, "bench", "ceilings", "--dir", b.Dir, "--size", functions.Bytes(size).String())
+	p, err := process.Begin(fmt.Sprintf("ceilings-%d", b.n), b.Dir, nil, b.Self, "ceilings", "--dir", b.Dir, "--size", functions.Bytes(size).String())
 	if err != nil {
 		return c, err
 	}
@@ -414,7 +415,7 @@ func (b *bench) resume(ctx context.Context) error {
 	}
 	defer os.RemoveAll(into)
 	// The verb itself, which is what an init container runs.
-	argv := []string{b.Self, "pull", location(size, false), "--data", into, "-o", "json"}
+	argv := []string{b.Thaw, "pull", location(size, false), "--data", into, "-o", "json"}
 	env := []string{"AZURE_STORAGE_CONNECTION_STRING=" + connection(server)}
 	p, err := process.Begin("killed", b.Dir, env, argv...)
 	if err != nil {

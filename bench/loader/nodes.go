@@ -186,7 +186,7 @@ func (b *bench) bring(ctx context.Context, server string, round int) (float64, e
 	into := filepath.Join(b.Dir, fmt.Sprintf("alone-%d", round))
 	defer os.RemoveAll(into)
 	began := time.Now()
-	p, err := process.Begin(fmt.Sprintf("alone-%d", round), b.Dir, nil, b.Self, "bench", "download", "--with", Thaw, "--server", server, "--folder", filesFolder, "--into", into)
+	p, err := process.Begin(fmt.Sprintf("alone-%d", round), b.Dir, nil, b.Self, "download", "--with", Thaw, "--server", server, "--folder", filesFolder, "--into", into)
 	if err != nil {
 		return 0, err
 	}
@@ -216,7 +216,7 @@ func (b *bench) wake(ctx context.Context, server string, round int) (first, boot
 	if err := os.WriteFile(filepath.Join(models, "streamed.yaml"), []byte(file), 0o644); err != nil {
 		return 0, 0, err
 	}
-	p, err := served.Start(ctx, served.Options{Exe: b.Self, Dir: dir, Functions: models, Env: []string{"AZURE_STORAGE_CONNECTION_STRING=" + connection(server)}})
+	p, err := served.Start(ctx, served.Options{Exe: b.Thaw, Dir: dir, Functions: models, Env: []string{"AZURE_STORAGE_CONNECTION_STRING=" + connection(server)}})
 	if err != nil {
 		return 0, 0, err
 	}

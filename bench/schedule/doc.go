@@ -1,4 +1,4 @@
-// Package schedule measures the core: `thaw bench schedule`. How cold a real day
+// Package schedule measures the core: `thaw-bench schedule`. How cold a real day
 // is under each policy beside a rule that knows the future, what keeping a fixed
 // while costs beside what is learned, what a decision and a look at everything
 // take, how much one team's queue costs another, a day of ten million requests,

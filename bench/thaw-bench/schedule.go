@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/bench/schedule"
 )
@@ -27,27 +28,27 @@ Parts (--only): decision  a wake decision and a full tick at 10,000 models
 cold and keep need the folder of the public traces (--traces or THAW_TRACES).
 
 Examples:
-  thaw bench schedule --out bench/results
-  thaw bench schedule --only decision,agree
-  thaw bench schedule --only day --requests 1000000
-  thaw bench schedule --quick
+  bin/thaw-bench schedule --out bench/results
+  bin/thaw-bench schedule --only decision,agree
+  bin/thaw-bench schedule --only day --requests 1000000
+  bin/thaw-bench schedule --quick
 `
 
 func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	f := flags("schedule", aboutSchedule, stderr)
+	f := bench.Flags("schedule", aboutSchedule, stderr)
 	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
 	only := f.String("only", strings.Join(schedule.Parts, ","), "parts to run")
 	traces := f.String("traces", os.Getenv("THAW_TRACES"), "folder of the public traces (or THAW_TRACES)")
 	requests := f.Int("requests", 10_000_000, "requests of the day")
 	minutes := f.Int("minutes", 0, "minutes of the public day to replay; 0: all")
 	source := f.String("model", filepath.Join("functions", "shipped", "tiny"), "folder of a small checkpoint, for agree")
-	thaw := f.String("thaw", "", "thaw to measure (this program)")
-	told := reportFlags(f)
-	if err := parse(f, args); err != nil {
+	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
+	told := bench.ReportFlags(f)
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	if *requests < 1 || *requests > 1_000_000_000 {
-		return usageError(stderr, "--requests: 1 to 1000000000")
+		return bench.UsageError(stderr, "--requests: 1 to 1000000000")
 	}
 	o := schedule.Options{Parts: map[string]bool{}, Traces: *traces, Day: *requests, Rounds: 4000, Asks: 80, Models: 10_000, Minutes: *minutes}
 	if *quick {
@@ -56,26 +57,26 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	for part := range strings.SplitSeq(*only, ",") {
 		part = strings.TrimSpace(part)
 		if !slices.Contains(schedule.Parts, part) {
-			return usageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(schedule.Parts, ", "))
+			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(schedule.Parts, ", "))
 		}
 		o.Parts[part] = true
 	}
 	if o.Source, err = filepath.Abs(*source); err != nil {
 		return err
 	}
-	if o.Exe, err = program(*thaw); err != nil {
+	if o.Exe, err = filepath.Abs(*thaw); err != nil {
 		return err
 	}
-	dir, done, err := scratch(stderr)
+	dir, done, err := bench.Scratch(stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { done(err) }()
 	o.Dir = dir
 	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := schedule.Result{Provenance: report.Made(schedule.Kind, shown("schedule", args), time.Now())}
+	r := schedule.Result{Provenance: report.Made(schedule.Kind, bench.CommandLine("schedule", args), time.Now())}
 	if r, err = schedule.Run(ctx, o, r); err != nil {
 		return err
 	}
-	return told.tell("schedule", r, r.Goals, stdout, stderr)
+	return told.Write("schedule", r, r.Goals, stdout, stderr)
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,22 +17,40 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/thaw-dev/thaw/bench"
+	"github.com/thaw-dev/thaw/runtime/ember"
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
 // text is what the random checkpoint's tokenizer learns from.
-const text = `The engine wakes when somebody asks and sleeps when nobody does. A request waits at the gate, the weights come in, and the first token goes out. One two three four five six seven eight nine ten. It's cold; we'll see a thaw.`
+const text = `The engine starts when a request comes and stops when it is idle. A request waits in the queue, the weights arrive, and the first token goes out. One two three four five six seven eight nine ten. It's cold; we'll see a thaw.`
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
-	f := flag.NewFlagSet("ember", flag.ContinueOnError)
+const aboutEmber = `Measures the embedded engine: exec to first token, tokens per second and CPU, for
+the shipped tiny model and for the 135M shape of SmolLM with random weights.
+
+Examples:
+  bin/thaw-bench ember
+  bin/thaw-bench ember --tiny-only --starts 20
+`
+
+// runEmberEngine is the engine alone, as `thaw engine ember` runs it.
+func runEmberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
+		return fmt.Errorf("the engine ended with %d", code)
+	}
+	return nil
+}
+
+func runEmber(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := bench.Flags("ember", aboutEmber, stderr)
 	tiny := f.String("tiny", "functions/shipped/tiny", "`folder` of the shipped checkpoint")
 	starts := f.Int("starts", 10, "starts to measure of each model")
 	tokens := f.Int("tokens", 128, "tokens of an answer")
 	batch := f.Int("batch", 4, "answers at once, for the batched row")
 	rounds := f.Int("rounds", 5, "answers to measure one after another; the best counts")
 	small := f.Bool("tiny-only", false, "leave the 135M shape out")
-	if err := f.Parse(args); err != nil {
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "ember-bench-")
@@ -50,7 +67,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		models = append(models, struct{ name, dir string }{"135M shape, BF16", smol})
 	}
 	fmt.Fprintf(stdout, "%s, %s/%s, %d processors, kernel %s, load %s\n\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
-		runtime.NumCPU(), kernel.Name(), load())
+		runtime.NumCPU(), kernel.Name(), loadAverage())
 	fmt.Fprintln(stdout, "| model | exec to /health 200 | exec to first token | tokens/s, one | CPU ms a token | tokens/s, "+fmt.Sprint(*batch)+" at once | prompt tokens/s | memory |")
 	fmt.Fprintln(stdout, "| --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, m := range models {
@@ -61,7 +78,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-func load() string {
+func loadAverage() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return "unknown"
@@ -70,18 +87,18 @@ func load() string {
 }
 
 // engine is one started process.
-type engine struct {
+type emberEngine struct {
 	cmd   *exec.Cmd
 	url   string
 	began time.Time
 }
 
-func launch(ctx context.Context, dir string) (*engine, error) {
+func startEmber(ctx context.Context, dir string) (*emberEngine, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{cmd: exec.CommandContext(ctx, self, "-engine", "--model", dir, "--served-model-name", "m", "--port", "0")}
+	e := &emberEngine{cmd: exec.CommandContext(ctx, self, "ember-engine", "--model", dir, "--served-model-name", "m", "--port", "0")}
 	out, err := e.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -101,13 +118,13 @@ func launch(ctx context.Context, dir string) (*engine, error) {
 	return e, nil
 }
 
-func (e *engine) stop() error {
+func (e *emberEngine) stop() error {
 	e.cmd.Process.Signal(syscall.SIGTERM)
 	return e.cmd.Wait()
 }
 
 // healthy asks until the model is loaded.
-func (e *engine) healthy() (time.Duration, error) {
+func (e *emberEngine) healthy() (time.Duration, error) {
 	for time.Since(e.began) < time.Minute {
 		r, err := http.Get(e.url + "/health")
 		if err != nil {
@@ -123,7 +140,7 @@ func (e *engine) healthy() (time.Duration, error) {
 }
 
 // answer streams one completion and returns when its first and last tokens came.
-func (e *engine) answer(prompt []int, n int) (first, last time.Duration, err error) {
+func (e *emberEngine) answer(prompt []int, n int) (first, last time.Duration, err error) {
 	b, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true, "stream": true})
 	if err != nil {
 		return 0, 0, err
@@ -148,7 +165,7 @@ func (e *engine) answer(prompt []int, n int) (first, last time.Duration, err err
 	return first, time.Since(began), s.Err()
 }
 
-func (e *engine) cpu() time.Duration {
+func (e *emberEngine) cpu() time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", e.cmd.Process.Pid))
 	if err != nil {
 		return 0
@@ -161,7 +178,7 @@ func (e *engine) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // clock ticks of 1/100 s
 }
 
-func (e *engine) memory() string {
+func (e *emberEngine) memory() string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", e.cmd.Process.Pid))
 	if err != nil {
 		return "unknown"
@@ -182,7 +199,7 @@ func median(d []time.Duration) time.Duration {
 func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds, tokens, batch int) error {
 	var ups, firsts []time.Duration
 	for range starts {
-		e, err := launch(ctx, dir)
+		e, err := startEmber(ctx, dir)
 		if err != nil {
 			return err
 		}
@@ -199,7 +216,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 			return err
 		}
 	}
-	e, err := launch(ctx, dir)
+	e, err := startEmber(ctx, dir)
 	if err != nil {
 		return err
 	}

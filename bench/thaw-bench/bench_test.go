@@ -1,10 +1,11 @@
-package bench
+package main
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -20,22 +21,24 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/coldstart"
 	"github.com/thaw-dev/thaw/bench/gateway"
 	"github.com/thaw-dev/thaw/functions"
-	"go.uber.org/goleak"
 )
 
 // TestMain lets this test binary be the program that a bench starts: its own
 // children (engine, proxy), and a platform as small as the benches can bear.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "bench" || os.Args[1] == "serve") {
+	if len(os.Args) > 1 && (os.Args[1] == "serve" || verbs[os.Args[1]].Run != nil) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
 		if os.Args[1] == "serve" {
 			os.Exit(serveSmall(ctx, os.Args[2:]))
 		}
-		os.Exit(Main(ctx, os.Args[2:], os.Stdout, os.Stderr))
+		os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -47,12 +50,12 @@ type small struct {
 	self         string
 
 	mu      sync.Mutex
-	engines map[string]*engine
+	engines map[string]*fakeEngine
 	held    int
 	starts  int
 }
 
-type engine struct {
+type fakeEngine struct {
 	url   string
 	cmd   *exec.Cmd
 	proxy *httputil.ReverseProxy
@@ -67,7 +70,7 @@ func serveSmall(ctx context.Context, args []string) int {
 		flag[args[i]] = args[i+1]
 	}
 	self, _ := os.Executable()
-	s := &small{functionsDir: flag["--functions"], self: self, engines: map[string]*engine{}}
+	s := &small{functionsDir: flag["--functions"], self: self, engines: map[string]*fakeEngine{}}
 	if err := os.MkdirAll(flag["--data"], 0o700); err != nil {
 		return 1
 	}
@@ -93,7 +96,7 @@ func (s *small) stop(name string) {
 	}
 }
 
-func (s *small) start(name string) *engine {
+func (s *small) start(name string) *fakeEngine {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.engines[name]; e != nil {
@@ -116,7 +119,7 @@ func (s *small) start(name string) *engine {
 		argv[i] = strings.ReplaceAll(argv[i], "{port}", port)
 	}
 	s.starts++
-	e := &engine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", s.starts), began: time.Now()}
+	e := &fakeEngine{url: "http://" + addr, cmd: exec.Command(argv[0], argv[1:]...), ready: make(chan struct{}), id: fmt.Sprintf("cs-%d", s.starts), began: time.Now()}
 	e.cmd.Stderr = os.Stderr
 	u, _ := url.Parse(e.url)
 	e.proxy = httputil.NewSingleHostReverseProxy(u)
@@ -216,13 +219,13 @@ func TestColdstart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := fmt.Sprintf(`{"spec":{"engine":"command","args":[%q,"bench","engine","--addr","127.0.0.1:{port}"]}}`, self)
+	spec := fmt.Sprintf(`{"spec":{"engine":"command","args":[%q,"engine","--addr","127.0.0.1:{port}"]}}`, self)
 	if err := os.WriteFile(filepath.Join(functionsDir, "tiny.yaml"), []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var stdout, stderr bytes.Buffer
 	args := []string{"coldstart", "-n", "3", "--functions", functionsDir, "--out", out, "--server", ""}
-	if code := Main(t.Context(), args, &stdout, &stderr); code != exitOK {
+	if code := bench.Main(t.Context(), args, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	if !strings.Contains(stdout.String(), "client_first_token") || !strings.Contains(stdout.String(), "spawn") {
@@ -246,7 +249,7 @@ func TestColdstart(t *testing.T) {
 		t.Fatal(err)
 	}
 	stderr.Reset()
-	if code := Main(t.Context(), append(args, "--baseline", quicker), &stdout, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "spawn got worse") {
+	if code := bench.Main(t.Context(), append(args, "--baseline", quicker), &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "spawn got worse") {
 		t.Errorf("exit %d: %s", code, stderr.String())
 	}
 }
@@ -256,8 +259,12 @@ func TestGatewayQuick(t *testing.T) {
 		t.Skip("processor time of other programs is read from /proc: Linux only")
 	}
 	out := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var stdout, stderr bytes.Buffer
-	if code := Main(t.Context(), []string{"gateway", "--quick", "--only", "cpu,release,waiters", "--out", out}, &stdout, &stderr); code != exitOK {
+	if code := run(t.Context(), []string{"gateway", "--quick", "--only", "cpu,release,waiters", "--thaw", self, "--out", out}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr.String())
 	}
 	b, err := os.ReadFile(filepath.Join(out, "gateway.json"))
@@ -285,35 +292,38 @@ func TestGatewayQuick(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		code int
-		want string
+		program func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+		args    []string
+		code    int
+		want    string
 	}{
-		{nil, exitUsage, "Examples:"},
-		{[]string{"--help"}, exitOK, "thaw bench coldstart --model tiny -n 20"},
-		{[]string{"coldstrat"}, exitUsage, "did you mean coldstart?"},
-		{[]string{"coldstart", "--help"}, exitOK, "Examples:"},
-		{[]string{"gateway", "--help"}, exitOK, "Examples:"},
-		{[]string{"coldstart", "--bogus"}, exitUsage, "bogus"},
-		{[]string{"coldstart", "extra"}, exitUsage, "takes no argument"},
-		{[]string{"coldstart", "--model", "No/Such/Name"}, exitUsage, "--model"},
-		{[]string{"coldstart", "-n", "0"}, exitUsage, "rounds"},
-		{[]string{"coldstart", "--baseline", "none.json"}, exitFailure, "none.json"},
-		{[]string{"coldstart", "--server", "ftp://x"}, exitFailure, "http://host:port"},
-		{[]string{"gateway", "--only", "speed"}, exitUsage, "speed"},
-		{[]string{"gateway", "--nginx", "/no/such/nginx", "--only", "cpu", "--quick"}, exitFailure, "nginx"},
+		{bench.Main, nil, 2, "Examples:"},
+		{bench.Main, []string{"--help"}, 0, "thaw bench coldstart --model tiny -n 20"},
+		{bench.Main, []string{"coldstrat"}, 2, "did you mean coldstart?"},
+		{bench.Main, []string{"coldstart", "--help"}, 0, "Examples:"},
+		{bench.Main, []string{"coldstart", "--bogus"}, 2, "bogus"},
+		{bench.Main, []string{"coldstart", "extra"}, 2, "takes no argument"},
+		{bench.Main, []string{"coldstart", "--model", "No/Such/Name"}, 2, "--model"},
+		{bench.Main, []string{"coldstart", "-n", "0"}, 2, "rounds"},
+		{bench.Main, []string{"coldstart", "--baseline", "none.json"}, 1, "none.json"},
+		{bench.Main, []string{"coldstart", "--server", "ftp://x"}, 1, "http://host:port"},
+		{run, nil, 2, "Examples:"},
+		{run, []string{"lode"}, 2, "there is no benchmark"},
+		{run, []string{"gateway", "--help"}, 0, "Examples:"},
+		{run, []string{"gateway", "--only", "speed"}, 2, "speed"},
+		{run, []string{"gateway", "--nginx", "/no/such/nginx", "--only", "cpu", "--quick"}, 1, "nginx"},
 	} {
-		t.Setenv("TMPDIR", t.TempDir()) // what a failed bench leaves for people
+		t.Setenv("TMPDIR", t.TempDir()) // what a failed benchmark leaves for people
 		var stdout, stderr bytes.Buffer
-		code := Main(t.Context(), c.args, &stdout, &stderr)
+		code := c.program(t.Context(), c.args, &stdout, &stderr)
 		if got := stdout.String() + stderr.String(); code != c.code || !strings.Contains(got, c.want) {
 			t.Errorf("%v: exit %d, want %d with %q:\n%s", c.args, code, c.code, c.want, got)
 		}
 	}
 }
 
-func TestShownHidesKeys(t *testing.T) {
-	got := strings.Join(shown("coldstart", []string{"-n", "2", "--key", "secret", "--key=secret", "-key", "secret", "--out", "x"}), " ")
+func TestCommandLineHidesKeys(t *testing.T) {
+	got := strings.Join(bench.CommandLine("coldstart", []string{"-n", "2", "--key", "secret", "--key=secret", "-key", "secret", "--out", "x"}), " ")
 	if strings.Contains(got, "secret") || !strings.HasSuffix(got, "--out x") {
 		t.Error(got)
 	}

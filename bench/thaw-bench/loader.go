@@ -1,13 +1,15 @@
-package bench
+package main
 
 import (
 	"context"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/bench/loader"
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
@@ -30,15 +32,15 @@ Parts (--only): unshaped  a server that is as quick as it goes
                 stream    first token of ember while its bytes come
 
 Examples:
-  thaw bench loader --out bench/results
-  thaw bench loader --only unshaped --size 1Gi --rounds 3
-  thaw bench loader --quick
+  bin/thaw-bench loader --out bench/results
+  bin/thaw-bench loader --only unshaped --size 1Gi --rounds 3
+  bin/thaw-bench loader --quick
 `
 
 var loaderParts = []string{"unshaped", "md5", "shaped", "stormy", "memory", "resume", "peers", "stream"}
 
 func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	f := flags("loader", aboutLoader, stderr)
+	f := bench.Flags("loader", aboutLoader, stderr)
 	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
 	only := f.String("only", strings.Join(loaderParts, ","), "parts to run")
 	rounds := f.Int("rounds", 5, "rounds of each comparison")
@@ -49,16 +51,16 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	ram := f.String("ram", inMemory(), "folder in memory, for the stores of many nodes")
 	curl := f.String("curl", "", "curl to measure (found on PATH)")
 	aria2 := f.String("aria2c", "", "aria2c to measure (found on PATH)")
-	thaw := f.String("thaw", "", "thaw to measure (this program)")
-	told := reportFlags(f)
-	if err := parse(f, args); err != nil {
+	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
+	told := bench.ReportFlags(f)
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	if *rounds < 1 || *rounds > 1000 {
-		return usageError(stderr, "--rounds: 1 to 1000")
+		return bench.UsageError(stderr, "--rounds: 1 to 1000")
 	}
 	if size < 8<<20 || size > 1<<40 {
-		return usageError(stderr, "--size: 8Mi to 1Ti")
+		return bench.UsageError(stderr, "--size: 8Mi to 1Ti")
 	}
 	o := loader.Options{Rounds: *rounds, Curl: *curl, Aria2: *aria2, Memory: []functions.Bytes{1 << 30, 4 << 30}}
 	o.Nodes, o.Peers, o.Stream, o.Boot = 8, 1<<30, 64<<20, 3*time.Second
@@ -79,7 +81,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 			known = known || p == part
 		}
 		if !known {
-			return usageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(loaderParts, ", "))
+			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(loaderParts, ", "))
 		}
 		parts[part] = true
 	}
@@ -104,21 +106,24 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if !parts["stream"] {
 		o.Stream = 0
 	}
-	if o.Self, err = program(*thaw); err != nil {
+	if o.Self, err = os.Executable(); err != nil {
 		return err
 	}
-	dir, done, err := scratchIn(*where, stderr)
+	if o.Thaw, err = filepath.Abs(*thaw); err != nil {
+		return err
+	}
+	dir, done, err := bench.ScratchIn(*where, stderr)
 	if err != nil {
 		return err
 	}
 	defer func() { done(err) }()
 	o.Dir = dir
 	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := loader.Result{Provenance: report.Made(loader.Kind, shown("loader", args), time.Now())}
+	r := loader.Result{Provenance: report.Made(loader.Kind, bench.CommandLine("loader", args), time.Now())}
 	if r, err = loader.Run(ctx, o, r); err != nil {
 		return err
 	}
-	return told.tell("loader", r, r.Goals, stdout, stderr)
+	return told.Write("loader", r, r.Goals, stdout, stderr)
 }
 
 // inMemory is a folder of a file system that is in memory; "" where there is
@@ -131,18 +136,18 @@ func inMemory() string {
 }
 
 func runBlobs(ctx context.Context, args []string, _, stderr io.Writer) error {
-	f := flags("blobs", "A blob server of noise, as quick as it goes or shaped (for the benches).\n", stderr)
+	f := bench.Flags("blobs", "A blob server of noise, as quick as it goes or shaped (for the benches).\n", stderr)
 	addr := f.String("addr", "127.0.0.1:10000", "address to listen on")
 	noise := f.String("noise", "", "file that contents are made of; --make makes it")
 	make := f.Bool("make", false, "make that file first")
 	files := f.String("files", "", "folder to serve beside it, as the folder files of the container")
 	var shape loader.Shape
 	shape.Register(f)
-	if err := parse(f, args); err != nil {
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	if *noise == "" {
-		return usageError(stderr, "--noise FILE is needed")
+		return bench.UsageError(stderr, "--noise FILE is needed")
 	}
 	if *make {
 		if err := loader.MakeNoise(*noise); err != nil {
@@ -153,22 +158,22 @@ func runBlobs(ctx context.Context, args []string, _, stderr io.Writer) error {
 }
 
 func runCeilings(_ context.Context, args []string, stdout, stderr io.Writer) error {
-	f := flags("ceilings", "What disk and checksums can do (for the benches).\n", stderr)
+	f := bench.Flags("ceilings", "What disk and checksums can do (for the benches).\n", stderr)
 	dir := f.String("dir", ".", "folder on the disk")
 	size := functions.Bytes(1 << 30)
 	f.TextVar(&size, "size", size, "bytes to write")
-	if err := parse(f, args); err != nil {
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	c, err := loader.Machine(*dir, int64(size))
 	if err != nil {
 		return err
 	}
-	return show(stdout, true, c)
+	return bench.Show(stdout, true, c)
 }
 
 func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	f := flags("download", "One download of one contender (for the benches).\n", stderr)
+	f := bench.Flags("download", "One download of one contender (for the benches).\n", stderr)
 	var d loader.Download
 	size := functions.Bytes(1 << 30)
 	f.StringVar(&d.With, "with", loader.Thaw, "contender")
@@ -181,11 +186,11 @@ func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	peers := f.String("peers", "", "addresses of other nodes, with commas between")
 	f.StringVar(&d.Links, "links", "", "file that keeps what was found out about the link; none when not given")
 	f.StringVar(&d.Profile, "profile", "", "write a processor profile into this file")
-	if err := parse(f, args); err != nil {
+	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
 	if d.Into == "" {
-		return usageError(stderr, "--into DIR is needed")
+		return bench.UsageError(stderr, "--into DIR is needed")
 	}
 	d.Size = int64(size)
 	if *peers != "" {
