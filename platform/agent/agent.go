@@ -113,6 +113,7 @@ type managedReplica struct {
 	id       string
 	reserved functions.Bytes // host memory it reserves
 	ended    time.Time       // zero while it runs
+	done     chan struct{}   // closed when Run has returned
 }
 
 // New returns an agent that has not begun.
@@ -246,7 +247,14 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		if a.o.RetainCheckpoint != nil {
 			release = a.o.RetainCheckpoint(m.Path)
 		}
-		a.runReplica(rctx, r, p.ID, release)
+		reserved := functions.Bytes(0)
+		if spec := r.Status().Spec; spec != nil {
+			reserved = spec.Resources.Memory
+		}
+		a.mu.Lock()
+		h := a.addReplicaLocked(r, p.ID, reserved)
+		a.mu.Unlock()
+		go a.runReplica(rctx, h, release)
 	}
 	// Only now: a document without what runs would be believed.
 	a.mu.Lock()
@@ -307,25 +315,26 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	return o
 }
 
-// runReplica lists a replica and begins its life; what it says is pushed from there.
-func (a *Agent) runReplica(ctx context.Context, r *replica.Replica, id string, after func()) {
-	h := &managedReplica{Replica: r, id: id}
-	if spec := r.Status().Spec; spec != nil {
-		h.reserved = spec.Resources.Memory
-	}
-	a.mu.Lock()
+// addReplicaLocked lists a replica under its id. mu must be held.
+func (a *Agent) addReplicaLocked(r *replica.Replica, id string, reserved functions.Bytes) *managedReplica {
+	h := &managedReplica{Replica: r, id: id, reserved: reserved, done: make(chan struct{})}
 	a.replicas[id] = h
+	a.running.Add(1)
+	return h
+}
+
+// runReplica is the life of a replica that is listed; release is called after it.
+func (a *Agent) runReplica(ctx context.Context, h *managedReplica, release func()) {
+	defer a.running.Done()
+	defer release()
+	err := h.Run(ctx)
+	close(h.done)
+	a.mu.Lock()
+	h.ended = time.Now()
 	a.mu.Unlock()
-	a.running.Go(func() {
-		defer after()
-		err := r.Run(ctx)
-		a.mu.Lock()
-		h.ended = time.Now()
-		a.mu.Unlock()
-		if err == nil {
-			a.pushHeartbeat()
-		}
-	})
+	if err == nil {
+		a.pushHeartbeat()
+	}
 }
 
 // spawner gives replicas whatever keeper there is.
@@ -421,21 +430,10 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 	// Listed before the lock is let go: the same id cannot come twice.
 	rctx := a.ctx
 	r := replica.New(a.options(req))
-	h := &managedReplica{Replica: r, id: req.ID, reserved: req.Spec.Resources.Memory}
-	a.replicas[req.ID] = h
-	a.running.Add(1)
+	h := a.addReplicaLocked(r, req.ID, req.Spec.Resources.Memory)
 	a.mu.Unlock()
 	a.Prewarm(req.Spec) // while it is staged
-	go func() {
-		defer a.running.Done()
-		err := r.Run(rctx)
-		a.mu.Lock()
-		h.ended = time.Now()
-		a.mu.Unlock()
-		if err == nil {
-			a.pushHeartbeat()
-		}
-	}()
+	go a.runReplica(rctx, h, func() {})
 	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
 }
 
@@ -500,7 +498,7 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	a.mu.Unlock()
 	switch {
 	case h == nil:
-		return fmt.Errorf("sleep: %w %s here", ErrNoReplica, clip(req.ID))
+		return fmt.Errorf("sleep: %w %s here", ErrNoReplica, functions.Clip(req.ID))
 	case req.Level == 0:
 		h.WakeUp(req.Reason)
 	default:
@@ -520,7 +518,7 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	h := a.replicas[req.ID]
 	a.mu.Unlock()
 	if h == nil {
-		return fmt.Errorf("adapter: %w %s here", ErrNoReplica, clip(req.ID))
+		return fmt.Errorf("adapter: %w %s here", ErrNoReplica, functions.Clip(req.ID))
 	}
 	err := h.Replica.LoadAdapter(ctx, req.Name)
 	if e, ok := errors.AsType[*replica.AdapterError](err); ok {

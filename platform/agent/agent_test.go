@@ -25,6 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/tail"
 )
 
 func TestLoadAndUnload(t *testing.T) {
@@ -316,7 +317,7 @@ func TestFollowLog(t *testing.T) {
 	write("one\ntwo\nthree\n")
 	for lines, want := range map[int]string{0: "", 1: "three\n", 2: "two\nthree\n", 9: "one\ntwo\nthree\n"} {
 		f, _ := os.Open(path)
-		at, err := tailOffset(f, lines)
+		at, err := lastLinesOffset(f, lines)
 		f.Seek(at, io.SeekStart)
 		if b, _ := io.ReadAll(f); string(b) != want || err != nil {
 			t.Errorf("last %d lines: %q %v", lines, b, err)
@@ -324,8 +325,8 @@ func TestFollowLog(t *testing.T) {
 		f.Close()
 	}
 	f, _ := os.Open(path)
-	var over atomic.Bool
-	l := &follower{ctx: t.Context(), f: f, path: path, over: over.Load}
+	ended := make(chan struct{})
+	l := tail.New(tail.Options{Path: func() string { return path }, File: f, Ended: ended})
 	defer l.Close()
 	r := func(n int) string {
 		b := make([]byte, n)
@@ -341,12 +342,12 @@ func TestFollowLog(t *testing.T) {
 	if s := r(5); s != "four\n" {
 		t.Errorf("%q", s)
 	}
-	os.Rename(path, path+".1") // it is turned over
+	os.Rename(path, path+".1") // a rotation
 	write("five\n")
 	if s := r(5); s != "five\n" {
 		t.Errorf("%q", s)
 	}
-	over.Store(true)
+	close(ended)
 	if b, err := io.ReadAll(l); len(b) != 0 || err != nil {
 		t.Errorf("%q %v", b, err)
 	}

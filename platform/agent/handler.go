@@ -10,15 +10,13 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/enginehttp"
 )
 
 // Handler is the agent's HTTP face. Every path wants the token.
@@ -33,9 +31,6 @@ func NewHandler(a *Agent, token string, engines *upstream.Client) *Handler {
 	return &Handler{agent: a, token: sha256.Sum256([]byte(token)), engines: engines}
 }
 
-// maxTail bounds how much of a log is given.
-const maxTail = 1 << 20
-
 // Serve answers one request; it is a httpserver.Handler.
 func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if !d.authorized(req.Header("Authorization")) {
@@ -45,60 +40,24 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 	switch path := req.Path; {
 	case path == "/load_model":
-		if !post(req, res) {
-			return
-		}
-		var m functions.LoadRequest
-		if !decode(req, res, &m) {
-			return
-		}
-		reply, err := d.agent.Load(req.Context(), m)
-		if err != nil {
-			refuse(res, err)
-			return
-		}
-		answer(res, 202, reply)
+		serveCommand(req, res, func(ctx context.Context, m functions.LoadRequest) (any, error) { return d.agent.Load(ctx, m) }, 202)
 	case path == "/unload_model":
-		if !post(req, res) {
-			return
-		}
-		var m functions.UnloadRequest
-		if !decode(req, res, &m) {
-			return
-		}
-		if err := d.agent.Unload(req.Context(), m); err != nil {
-			refuse(res, err)
-			return
-		}
-		answer(res, 202, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
+		serveCommand(req, res, func(ctx context.Context, m functions.UnloadRequest) (any, error) {
+			err := d.agent.Unload(ctx, m)
+			return d.reply(m.ID), err
+		}, 202)
 	case path == "/sleep_model":
-		if !post(req, res) {
-			return
-		}
-		var m functions.SleepRequest
-		if !decode(req, res, &m) {
-			return
-		}
-		if err := d.agent.Sleep(req.Context(), m); err != nil {
-			refuse(res, err)
-			return
-		}
-		answer(res, 202, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
+		serveCommand(req, res, func(ctx context.Context, m functions.SleepRequest) (any, error) {
+			err := d.agent.Sleep(ctx, m)
+			return d.reply(m.ID), err
+		}, 202)
 	case path == "/load_adapter":
-		if !post(req, res) {
-			return
-		}
-		var m functions.AdapterRequest
-		if !decode(req, res, &m) {
-			return
-		}
-		if err := d.agent.LoadAdapter(req.Context(), m); err != nil {
-			refuse(res, err)
-			return
-		}
-		answer(res, 200, functions.LoadReply{ID: m.ID, State: d.state(m.ID)})
+		serveCommand(req, res, func(ctx context.Context, m functions.AdapterRequest) (any, error) {
+			err := d.agent.LoadAdapter(ctx, m)
+			return d.reply(m.ID), err
+		}, 200)
 	case path == "/heartbeat":
-		if !post(req, res) {
+		if !enginehttp.AllowMethod("POST", req, res) {
 			return
 		}
 		hb, err := d.agent.Heartbeat()
@@ -106,9 +65,9 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 			refuse(res, err)
 			return
 		}
-		answer(res, 200, hb)
+		enginehttp.WriteJSON(res, 200, hb)
 	case path == "/infer":
-		if post(req, res) {
+		if enginehttp.AllowMethod("POST", req, res) {
 			d.infer(req, res)
 		}
 	case strings.HasPrefix(path, "/replicas/"):
@@ -116,12 +75,12 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 		h := d.agent.replicaByID(id)
 		switch {
 		case h == nil:
-			fail(res, 404, codeNoReplica, "no replica "+clip(id)+" here")
+			fail(res, 404, codeNoReplica, "no replica "+functions.Clip(id)+" here")
 		case rest == "logs" && req.Method == "GET":
 			d.logs(h, req, res)
 		case rest == "verify" && req.Method == "POST":
-			d.agent.Verify(req.Context(), id, clip(string(req.Body)))
-			answer(res, 202, functions.LoadReply{ID: id, State: h.Status().State})
+			d.agent.Verify(req.Context(), id, functions.Clip(string(req.Body)))
+			enginehttp.WriteJSON(res, 202, functions.LoadReply{ID: id, State: h.Status().State})
 		default:
 			d.proxy(h, "/"+rest, req, res)
 		}
@@ -137,11 +96,26 @@ func (d *Handler) authorized(authorization string) bool {
 	return subtle.ConstantTimeCompare(sum[:], d.token[:]) == 1 && ok
 }
 
-func (d *Handler) state(id string) functions.State {
-	if h := d.agent.replicaByID(id); h != nil {
-		return h.Status().State
+// serveCommand decodes a command, runs it and answers with its reply and status.
+func serveCommand[T any](req *httpserver.Request, res *httpserver.Response, run func(context.Context, T) (any, error), status int) {
+	var command T
+	if !enginehttp.AllowMethod("POST", req, res) || !decode(req, res, &command) {
+		return
 	}
-	return functions.Unloaded
+	reply, err := run(req.Context(), command)
+	if err != nil {
+		refuse(res, err)
+		return
+	}
+	enginehttp.WriteJSON(res, status, reply)
+}
+
+// reply is a replica and its state now; a replica that is not here is UNLOADED.
+func (d *Handler) reply(id string) functions.LoadReply {
+	if h := d.agent.replicaByID(id); h != nil {
+		return functions.LoadReply{ID: id, State: h.Status().State}
+	}
+	return functions.LoadReply{ID: id, State: functions.Unloaded}
 }
 
 // infer sends a body to a READY replica of the model it names.
@@ -166,31 +140,21 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	}
 	d.agent.mu.Unlock()
 	if h == nil {
-		fail(res, 404, "model_not_found", "no READY replica of "+clip(e.Model)+" here")
+		fail(res, 404, "model_not_found", "no READY replica of "+functions.Clip(e.Model)+" here")
 		return
 	}
-	path := "/v1/chat/completions"
-	var asks struct {
-		Messages json.RawMessage `json:"messages"`
-	}
-	if json.Unmarshal(req.Body, &asks) == nil && asks.Messages == nil {
-		path = "/v1/completions"
-	}
-	d.proxy(h, path, req, res)
+	d.proxy(h, enginehttp.InferPath(req.Body), req, res)
 }
-
-// passed are the fields that go to an engine; all else stays with us.
-var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
 
 // proxy streams a request to a replica's engine and its answer back. Only what
 // clients may reach goes through: whoever has our token may start and stop
 // engines, which is no right to have one load code or tell of its requests.
 func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
-		fail(res, 404, "unknown_endpoint", "no engine is asked "+clip(path)+" through its agent")
+		fail(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
 		return
 	}
-	if !post(req, res) {
+	if !enginehttp.AllowMethod("POST", req, res) {
 		return
 	}
 	u, err := url.Parse(h.Status().Endpoint)
@@ -198,192 +162,15 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 		fail(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", h.id, st))
 		return
 	}
-	up := &upstream.Request{Addr: u.Host, Method: req.Method, Path: path}
-	for _, name := range passed {
-		if v := req.Header(name); v != "" {
-			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
-		}
-	}
-	if key := h.Status().Key; key != "" {
-		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + key})
-	}
-	if len(req.Body) > 0 {
-		up.Body = [][]byte{req.Body}
-	}
 	d.agent.proxied.add(h.id, 1)
-	from, err := d.engines.Do(req.Context(), up)
+	err = enginehttp.Forward(d.engines, req, res, enginehttp.Call{
+		Engine: u.Host, Key: h.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req), Done: func() { d.agent.proxied.add(h.id, -1) },
+	})
 	if err != nil {
 		d.agent.proxied.add(h.id, -1)
 		h.Suspect("the proxy: " + err.Error())
 		fail(res, 502, "engine_crashed", "the engine of replica "+h.id+" did not answer")
-		return
 	}
-	res.Status = from.Status
-	res.Length = from.Length
-	for _, f := range from.Fields {
-		res.Set(f.Name, f.Value)
-	}
-	res.Stream = &relay{from: from, done: func() { d.agent.proxied.add(h.id, -1) }}
-}
-
-// relay is an engine's answer on its way through.
-type relay struct {
-	from *upstream.Response
-	done func()
-}
-
-func (r *relay) Read(p []byte) (int, error) { return r.from.Read(p) }
-
-func (r *relay) Close() error {
-	r.done()
-	return r.from.Close()
-}
-
-// logs gives the end of an engine's log: ?tail=LINES (200), ?follow=true goes on.
-func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserver.Response) {
-	q, err := url.ParseQuery(req.Query)
-	if err != nil {
-		fail(res, 400, "invalid_value", "the query cannot be read")
-		return
-	}
-	lines := 200
-	if v := q.Get("tail"); v != "" {
-		if lines, err = strconv.Atoi(v); err != nil || lines < 0 {
-			fail(res, 400, "invalid_value", "tail is a number of lines")
-			return
-		}
-	}
-	log, err := d.agent.Logs(req.Context(), h.id, lines, q.Get("follow") == "true")
-	if err != nil {
-		fail(res, 404, "log_not_found", err.Error())
-		return
-	}
-	res.Set("Content-Type", "text/plain; charset=utf-8")
-	res.Stream, res.Length = log, -1
-}
-
-// ErrNoLog says that a replica has written nothing yet, or is not here.
-var ErrNoLog = errors.New("no log")
-
-// Logs opens the log of a replica from its last lines on; with follow it goes
-// on until ctx or the replica ends.
-func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
-	h := a.replicaByID(id)
-	if h == nil {
-		return nil, fmt.Errorf("replica %s: %w here", clip(id), ErrNoLog)
-	}
-	path := h.LogPath()
-	if path == "" {
-		return nil, fmt.Errorf("replica %s has started no engine yet: %w", id, ErrNoLog)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("replica %s: %w (%w)", id, ErrNoLog, err)
-	}
-	start, err := tailOffset(f, lines)
-	if err == nil {
-		_, err = f.Seek(start, io.SeekStart)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("replica %s: %w", id, err)
-	}
-	if !follow {
-		return f, nil
-	}
-	return &follower{ctx: ctx, f: f, path: path, over: func() bool { return h.Status().State.Over() }}, nil
-}
-
-// tailOffset is where the last lines of f begin, at most maxTail before its end.
-func tailOffset(f *os.File, lines int) (int64, error) {
-	st, err := f.Stat()
-	if err != nil {
-		return 0, err
-	}
-	from := max(0, st.Size()-maxTail)
-	b := make([]byte, st.Size()-from)
-	if _, err := f.ReadAt(b, from); err != nil && err != io.EOF {
-		return 0, err
-	}
-	end := len(b)
-	if end > 0 && b[end-1] == '\n' {
-		end--
-	}
-	if lines == 0 {
-		return st.Size(), nil
-	}
-	for range lines {
-		i := bytes.LastIndexByte(b[:end], '\n')
-		if i < 0 {
-			return from, nil
-		}
-		end = i
-	}
-	return from + int64(end) + 1, nil
-}
-
-// follower reads a log as it grows. A log is turned over by size: then the file
-// under the name is another, and it goes on there.
-type follower struct {
-	ctx  context.Context
-	f    *os.File
-	path string
-	over func() bool
-}
-
-const followEvery = 200 * time.Millisecond
-
-func (l *follower) Read(p []byte) (int, error) {
-	for last := false; ; {
-		n, err := l.f.Read(p)
-		if n > 0 || err != io.EOF {
-			return n, err
-		}
-		if l.turned() {
-			continue
-		}
-		if last {
-			return 0, io.EOF
-		}
-		if l.over() {
-			last = true // once more: its last lines may have just come
-			continue
-		}
-		select {
-		case <-l.ctx.Done():
-			return 0, io.EOF
-		case <-time.After(followEvery):
-		}
-	}
-}
-
-func (l *follower) turned() bool {
-	now, err := os.Stat(l.path)
-	if err != nil {
-		return false
-	}
-	was, err := l.f.Stat()
-	if err != nil || os.SameFile(was, now) {
-		return false
-	}
-	f, err := os.Open(l.path)
-	if err != nil {
-		return false
-	}
-	l.f.Close()
-	l.f = f
-	return true
-}
-
-func (l *follower) Close() error { return l.f.Close() }
-
-func post(req *httpserver.Request, res *httpserver.Response) bool {
-	if req.Method == "POST" {
-		return true
-	}
-	res.Set("Allow", "POST")
-	fail(res, 405, "method_not_allowed", req.Path+" wants POST")
-	return false
 }
 
 func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
@@ -397,17 +184,6 @@ func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
 		return false
 	}
 	return true
-}
-
-func answer(res *httpserver.Response, status int, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		fail(res, 500, "internal_error", err.Error())
-		return
-	}
-	res.Status = status
-	res.Set("Content-Type", "application/json")
-	res.Body = append(b, '\n')
 }
 
 // refuse turns an error of a command into its status.
@@ -457,17 +233,5 @@ func fail(res *httpserver.Response, status int, code, message string) {
 	if status >= 500 {
 		p.Error.Type = "server_error"
 	}
-	answer(res, status, p)
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:80]
-	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, s)
+	enginehttp.WriteJSON(res, status, p)
 }

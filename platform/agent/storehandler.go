@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/enginehttp"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
@@ -48,20 +49,18 @@ func (d *Handler) WithStore(s *nodestore.Store) httpserver.Handler {
 }
 
 func serveList(s *nodestore.Store, req *httpserver.Request, res *httpserver.Response) error {
-	if req.Method != "GET" {
-		res.Set("Allow", "GET")
-		fail(res, 405, "method_not_allowed", "/cache wants GET")
+	if !enginehttp.AllowMethod("GET", req, res) {
 		return nil
 	}
 	list, err := s.Cached(req.Context())
 	if err == nil {
-		answer(res, 200, list)
+		enginehttp.WriteJSON(res, 200, list)
 	}
 	return err
 }
 
 func serveAct(s *nodestore.Store, rest string, req *httpserver.Request, res *httpserver.Response) error {
-	if !post(req, res) {
+	if !enginehttp.AllowMethod("POST", req, res) {
 		return nil
 	}
 	digest, act, _ := strings.Cut(rest, "/")
@@ -74,13 +73,13 @@ func serveAct(s *nodestore.Store, rest string, req *httpserver.Request, res *htt
 	if err := s.Keep(req.Context(), digest, functions.StoreAction(act)); err != nil {
 		return err
 	}
-	answer(res, 200, struct{}{})
+	enginehttp.WriteJSON(res, 200, struct{}{})
 	return nil
 }
 
 func servePrefetch(s *nodestore.Store, req *httpserver.Request, res *httpserver.Response) error {
 	var r functions.PrefetchRequest
-	if !post(req, res) || !decode(req, res, &r) {
+	if !enginehttp.AllowMethod("POST", req, res) || !decode(req, res, &r) {
 		return nil
 	}
 	return serveLines(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })

@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/enginehttp"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -22,31 +22,32 @@ import (
 func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
 	switch path := req.Path; {
 	case openai.Public(path):
-		if post(req, res) {
+		if enginehttp.AllowMethod("POST", req, res) {
 			s.proxy(req, res, "POST", path)
 		}
 	case path == "/readyz":
 		s.serveReady(req, res)
 	case path == "/livez":
 		st := s.rep.Status()
+		status := 200
 		if st.State.Over() {
-			res.Status = 503
+			status = 503
 		}
-		text(res, st.State.Word())
+		enginehttp.WriteText(res, status, st.State.Word())
 	case path == "/timeline":
-		if get(req, res) {
-			document(res, s.timeline())
+		if enginehttp.AllowMethod("GET", req, res) {
+			enginehttp.WriteJSON(res, 200, s.timeline())
 		}
 	case path == "/infer":
-		if post(req, res) {
-			s.proxy(req, res, "POST", inferPath(req.Body))
+		if enginehttp.AllowMethod("POST", req, res) {
+			s.proxy(req, res, "POST", enginehttp.InferPath(req.Body))
 		}
 	case path == "/v1/models":
-		if get(req, res) {
+		if enginehttp.AllowMethod("GET", req, res) {
 			s.proxy(req, res, "GET", path)
 		}
 	default:
-		refuse(res, openai.New(openai.UnknownEndpoint, "The pod of a model has no "+clip(path)+"."))
+		enginehttp.WriteError(res, openai.New(openai.UnknownEndpoint, "The pod of a model has no "+functions.Clip(path)+"."))
 	}
 }
 
@@ -55,12 +56,11 @@ func (s *Shim) serveReady(_ *httpserver.Request, res *httpserver.Response) {
 	st := s.rep.Status()
 	switch {
 	case st.State == functions.Ready && !s.draining.Load():
-		text(res, "ready")
+		enginehttp.WriteText(res, 200, "ready")
 		return
 	case st.State == functions.Ready:
 		st.State = functions.Draining
 	}
-	res.Status = 503
 	say := st.State.Word()
 	if st.Percent >= 0 {
 		say = fmt.Sprintf("%s, %d %%", say, st.Percent)
@@ -68,7 +68,7 @@ func (s *Shim) serveReady(_ *httpserver.Request, res *httpserver.Response) {
 	if st.Error != "" {
 		say += ": " + st.Error
 	}
-	text(res, say)
+	enginehttp.WriteText(res, 503, say)
 }
 
 // timeline is the start so far.
@@ -122,20 +122,6 @@ func (f *firstRequest) span(ready int64, total float64) []functions.Span {
 	}}}
 }
 
-// inferPath is where a body of /infer belongs: a chat where it has messages.
-func inferPath(body []byte) string {
-	var asks struct {
-		Messages json.RawMessage `json:"messages"`
-	}
-	if json.Unmarshal(body, &asks) == nil && asks.Messages == nil {
-		return "/v1/completions"
-	}
-	return "/v1/chat/completions"
-}
-
-// passed are the fields that go to the engine; all else stays here.
-var passed = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
-
 // proxy streams a request to the engine and its answer back.
 func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, path string) {
 	waited := false
@@ -162,43 +148,30 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		mark = &s.first
 		mark.early.Store(waited)
 	}
-	var body [][]byte
-	if len(req.Body) > 0 {
-		body = [][]byte{req.Body}
-	}
+	body := enginehttp.BodyOf(req)
 	if len(s.o.Model.Spec.Adapters) > 0 && body != nil {
 		b, e := s.loadAdapter(req, body)
 		if e != nil {
-			refuse(res, e)
+			enginehttp.WriteError(res, e)
 			return
 		}
 		body = b
 	}
-	up := &upstream.Request{Addr: hostPort(st.Endpoint), Method: method, Path: path, Body: body, Fields: make([]upstream.Field, 0, len(passed)+1)}
-	for _, name := range passed {
-		if v := req.Header(name); v != "" {
-			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
-		}
+	call := enginehttp.Call{Engine: hostPort(st.Endpoint), Key: st.Key, Method: method, Path: path, Body: body, Done: func() { s.inFlight.Add(-1) }}
+	if mark != nil {
+		call.FirstByte = func() { mark.answered.Store(time.Now().UnixNano()) }
 	}
-	if st.Key != "" {
-		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + st.Key})
-	}
-	from, err := s.engines.Do(req.Context(), up)
+	err := enginehttp.Forward(s.engines, req, res, call)
 	if err != nil {
 		if errors.Is(err, upstream.ErrCancelled) {
 			res.Close = true // nobody is there to read it
 			return
 		}
 		s.rep.Suspect("the pod's door: " + err.Error())
-		refuse(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
+		enginehttp.WriteError(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
 		return
 	}
 	passing = true
-	res.Status, res.Length = from.Status, from.Length
-	for _, f := range from.Fields {
-		res.Set(f.Name, f.Value)
-	}
-	res.Stream = &relay{from: from, shim: s, first: mark}
 }
 
 // awaitReady keeps a request that was sent ahead until the replica is READY or will not be,
@@ -226,11 +199,11 @@ func (s *Shim) awaitReady(req *httpserver.Request) bool {
 func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStatus) {
 	switch {
 	case st.State == functions.Failed:
-		refuse(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
+		enginehttp.WriteError(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
 	case st.State.Over() || s.draining.Load():
-		refuse(res, openai.New(openai.ShuttingDown, "This pod of the model ends."))
+		enginehttp.WriteError(res, openai.New(openai.ShuttingDown, "This pod of the model ends."))
 	default:
-		refuse(res, openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
+		enginehttp.WriteError(res, openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
 	}
 }
 
@@ -257,74 +230,4 @@ func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *o
 		body = e.Splice(make([][]byte, 0, 4), req.Body, name, false)
 	}
 	return body, nil
-}
-
-// relay is the engine's answer on its way through.
-type relay struct {
-	from  *upstream.Response
-	shim  *Shim
-	first *firstRequest // nil: it is not the first
-}
-
-func (r *relay) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p)
-	if n > 0 && r.first != nil {
-		r.first.answered.Store(time.Now().UnixNano())
-		r.first = nil
-	}
-	return n, err
-}
-
-func (r *relay) Close() error {
-	err := r.from.Close()
-	r.shim.inFlight.Add(-1)
-	return err
-}
-
-func post(req *httpserver.Request, res *httpserver.Response) bool { return only("POST", req, res) }
-func get(req *httpserver.Request, res *httpserver.Response) bool  { return only("GET", req, res) }
-
-func only(method string, req *httpserver.Request, res *httpserver.Response) bool {
-	if req.Method == method {
-		return true
-	}
-	e := openai.New(openai.MethodNotAllowed, "Use "+method+" here.")
-	e.Allow = method
-	refuse(res, e)
-	return false
-}
-
-func refuse(res *httpserver.Response, e *openai.Error) {
-	res.Status = e.Status
-	for name, value := range e.Header {
-		res.Set(name, value)
-	}
-	res.Body = e.Body()
-}
-
-func document(res *httpserver.Response, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		refuse(res, openai.New(openai.InternalError, err.Error()))
-		return
-	}
-	res.Set("Content-Type", "application/json")
-	res.Body = append(b, '\n')
-}
-
-func text(res *httpserver.Response, s string) {
-	res.Set("Content-Type", "text/plain; charset=utf-8")
-	res.Body = []byte(s + "\n")
-}
-
-func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:80]
-	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, s)
 }

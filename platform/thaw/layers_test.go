@@ -71,6 +71,7 @@ var layers = map[string]int{
 	"platform/thrift":           1,
 	"platform/gateway":          4,
 	"platform/shim":             4,
+	"platform/enginehttp":       3,
 	"runtime/forkserver/pods":   5,
 	"platform/nodeloader":       5,
 	"platform/local":            6,

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/tail"
+)
+
+// maxTail bounds the part of a log that is served before it is followed.
+const maxTail = 1 << 20
+
+// logs serves the end of an engine's log: ?tail=LINES (200); ?follow=true goes on
+// until the engine ends.
+func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserver.Response) {
+	q, err := url.ParseQuery(req.Query)
+	if err != nil {
+		fail(res, 400, "invalid_value", "the query cannot be read")
+		return
+	}
+	lines := 200
+	if v := q.Get("tail"); v != "" {
+		if lines, err = strconv.Atoi(v); err != nil || lines < 0 {
+			fail(res, 400, "invalid_value", "tail is a number of lines")
+			return
+		}
+	}
+	log, err := d.agent.Logs(req.Context(), h.id, lines, q.Get("follow") == "true")
+	if err != nil {
+		fail(res, 404, "log_not_found", err.Error())
+		return
+	}
+	res.Set("Content-Type", "text/plain; charset=utf-8")
+	res.Stream, res.Length = log, -1
+}
+
+// ErrNoLog says that a replica has written nothing yet, or is not here.
+var ErrNoLog = errors.New("no log")
+
+// Logs opens the log of a replica from its last lines on; with follow it goes
+// on until ctx or the replica ends.
+func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
+	h := a.replicaByID(id)
+	if h == nil {
+		return nil, fmt.Errorf("replica %s: %w here", functions.Clip(id), ErrNoLog)
+	}
+	path := h.LogPath()
+	if path == "" {
+		return nil, fmt.Errorf("replica %s has started no engine yet: %w", id, ErrNoLog)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("replica %s: %w (%w)", id, ErrNoLog, err)
+	}
+	start, err := lastLinesOffset(f, lines)
+	if err == nil {
+		_, err = f.Seek(start, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("replica %s: %w", id, err)
+	}
+	if !follow {
+		return f, nil
+	}
+	return tail.New(tail.Options{Path: func() string { return path }, File: f, Ended: h.done, Stop: ctx.Done()}), nil
+}
+
+// lastLinesOffset is the offset of the last lines of f, at most maxTail before its end.
+func lastLinesOffset(f *os.File, lines int) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	from := max(0, st.Size()-maxTail)
+	b := make([]byte, st.Size()-from)
+	if _, err := f.ReadAt(b, from); err != nil && err != io.EOF {
+		return 0, err
+	}
+	end := len(b)
+	if end > 0 && b[end-1] == '\n' {
+		end--
+	}
+	if lines == 0 {
+		return st.Size(), nil
+	}
+	for range lines {
+		i := bytes.LastIndexByte(b[:end], '\n')
+		if i < 0 {
+			return from, nil
+		}
+		end = i
+	}
+	return from + int64(end) + 1, nil
+}

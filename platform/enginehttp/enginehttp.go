@@ -1,0 +1,135 @@
+// Package enginehttp passes HTTP requests on to an engine and streams the answers
+// back. An agent does that for each of its replicas, the shim of a pod for its one.
+package enginehttp
+
+import (
+	"encoding/json"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// passedFields are the request's header fields that an engine gets. All others,
+// the client's Authorization among them, are dropped.
+var passedFields = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
+
+// Call is one request to an engine.
+type Call struct {
+	Engine       string // host:port
+	Key          string // the engine's API key; "" is none
+	Method, Path string
+	Body         [][]byte
+	// FirstByte, if not nil, is called when the first bytes of the answer's body
+	// are read.
+	FirstByte func()
+	// Done, if not nil, is called when the answer's stream is closed. It is not
+	// called if Forward returns an error.
+	Done func()
+}
+
+// Forward sends a request to an engine and makes its answer the response, as a
+// stream. If it returns an error, which is upstream's, it has not touched res.
+func Forward(engines *upstream.Client, req *httpserver.Request, res *httpserver.Response, c Call) error {
+	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body, Fields: make([]upstream.Field, 0, len(passedFields)+1)}
+	for _, name := range passedFields {
+		if v := req.Header(name); v != "" {
+			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
+		}
+	}
+	if c.Key != "" {
+		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + c.Key})
+	}
+	from, err := engines.Do(req.Context(), up)
+	if err != nil {
+		return err
+	}
+	res.Status, res.Length = from.Status, from.Length
+	for _, f := range from.Fields {
+		res.Set(f.Name, f.Value)
+	}
+	res.Stream = &relay{from: from, firstByte: c.FirstByte, done: c.Done}
+	return nil
+}
+
+// relay is an engine's answer as the stream of a response.
+type relay struct {
+	from            *upstream.Response
+	firstByte, done func() // nil: nothing to call
+}
+
+func (r *relay) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if n > 0 && r.firstByte != nil {
+		r.firstByte()
+		r.firstByte = nil
+	}
+	return n, err
+}
+
+func (r *relay) Close() error {
+	err := r.from.Close()
+	if r.done != nil {
+		r.done()
+	}
+	return err
+}
+
+// BodyOf is a request's body as the engine's client takes it.
+func BodyOf(req *httpserver.Request) [][]byte {
+	if len(req.Body) == 0 {
+		return nil
+	}
+	return [][]byte{req.Body}
+}
+
+// InferPath is the engine's path for a body of /infer: that of chats if the body
+// has messages or is not JSON, else that of completions.
+func InferPath(body []byte) string {
+	var fields struct {
+		Messages json.RawMessage `json:"messages"`
+	}
+	if json.Unmarshal(body, &fields) == nil && fields.Messages == nil {
+		return "/v1/completions"
+	}
+	return "/v1/chat/completions"
+}
+
+// AllowMethod reports whether the request has the method; if not it answers 405.
+func AllowMethod(method string, req *httpserver.Request, res *httpserver.Response) bool {
+	if req.Method == method {
+		return true
+	}
+	e := openai.New(openai.MethodNotAllowed, "Use "+method+" here.")
+	e.Allow = method
+	WriteError(res, e)
+	return false
+}
+
+// WriteError answers with an error in OpenAI's shape.
+func WriteError(res *httpserver.Response, e *openai.Error) {
+	res.Status = e.Status
+	for name, value := range e.Header {
+		res.Set(name, value)
+	}
+	res.Body = e.Body()
+}
+
+// WriteJSON answers with a status and a JSON document.
+func WriteJSON(res *httpserver.Response, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		WriteError(res, openai.New(openai.InternalError, err.Error()))
+		return
+	}
+	res.Status = status
+	res.Set("Content-Type", "application/json")
+	res.Body = append(b, '\n')
+}
+
+// WriteText answers with a status and a line of text.
+func WriteText(res *httpserver.Response, status int, line string) {
+	res.Status = status
+	res.Set("Content-Type", "text/plain; charset=utf-8")
+	res.Body = []byte(line + "\n")
+}

@@ -1,0 +1,87 @@
+package enginehttp
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/upstream"
+)
+
+func TestInferPath(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"messages":[]}`: "/v1/chat/completions",
+		`{"prompt":"a"}`:  "/v1/completions",
+		`{`:               "/v1/chat/completions",
+	} {
+		if got := InferPath([]byte(body)); got != want {
+			t.Errorf("%s: %s", body, got)
+		}
+	}
+}
+
+// TestForward: the engine gets its own key and the passed fields only; the client
+// gets the engine's status, fields and body; the hooks are called once each.
+func TestForward(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer engine-key" || r.Header.Get("X-Request-Id") != "r1" || r.Header.Get("X-Other") != "" {
+			t.Errorf("the engine got %v", r.Header)
+		}
+		w.Header().Set("X-Engine", "yes")
+		w.WriteHeader(http.StatusTeapot)
+		io.Copy(w, r.Body)
+	}))
+	defer engine.Close()
+	engines := upstream.New(upstream.Options{})
+	defer engines.Close()
+	firstBytes, closes := 0, make(chan struct{}, 2)
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) {
+		if !AllowMethod("POST", req, res) {
+			return
+		}
+		err := Forward(engines, req, res, Call{
+			Engine: strings.TrimPrefix(engine.URL, "http://"), Key: "engine-key", Method: "POST", Path: "/v1/completions", Body: BodyOf(req),
+			FirstByte: func() { firstBytes++ }, Done: func() { closes <- struct{}{} },
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	defer func() {
+		srv.Shutdown(t.Context())
+		<-served
+	}()
+	do := func(method string) (*http.Response, string) {
+		req, _ := http.NewRequestWithContext(t.Context(), method, "http://"+listener.Addr().String()+"/infer", strings.NewReader("body"))
+		req.Header.Set("Authorization", "Bearer client-key")
+		req.Header.Set("X-Request-Id", "r1")
+		req.Header.Set("X-Other", "no")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, _ := io.ReadAll(res.Body)
+		return res, string(b)
+	}
+	if res, body := do("POST"); res.StatusCode != http.StatusTeapot || res.Header.Get("X-Engine") != "yes" || body != "body" {
+		t.Errorf("%d %v %q", res.StatusCode, res.Header, body)
+	}
+	<-closes
+	if firstBytes != 1 || len(closes) != 0 {
+		t.Errorf("FirstByte was called %d times, Done %d times more", firstBytes, len(closes))
+	}
+	if res, body := do("PUT"); res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != "POST" || !strings.Contains(body, "POST") {
+		t.Errorf("%d %v %q", res.StatusCode, res.Header, body)
+	}
+}
