@@ -19,8 +19,8 @@ const (
 	followLine = 16 << 10
 	// tailBytes of a start's log are looked through for its root cause.
 	tailBytes = 128 << 10
-	// doomedWait is for an engine that said it fails to end by itself.
-	doomedWait = 500 * time.Millisecond
+	// failedStartWait is for an engine that said it fails to end by itself.
+	failedStartWait = 500 * time.Millisecond
 )
 
 // line of a log, and when it was read.

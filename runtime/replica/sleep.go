@@ -78,7 +78,7 @@ func (r *Replica) sleeping(n sleepRequest) state {
 					return nil
 				}
 				if err != nil {
-					if x, ok := r.waitExit(200 * time.Millisecond); ok {
+					if x, ok := r.waitExit(exitAfterError); ok {
 						next, _ := r.engineExited(ctx, x, "falling asleep", false)
 						return next
 					}
@@ -203,7 +203,7 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 					r.addPhase(functions.PhaseWarmup, loaded, time.Now())
 					return r.ready
 				}
-				if x, ok := r.waitExit(200 * time.Millisecond); ok {
+				if x, ok := r.waitExit(exitAfterError); ok {
 					next, _ := r.engineExited(ctx, x, "waking", false)
 					return next
 				}

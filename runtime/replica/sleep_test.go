@@ -560,7 +560,7 @@ func TestCut(t *testing.T) {
 		began := time.Now()
 		l.Unload(3*time.Second, "stopped")
 		l.ended(t, functions.Unloaded, "")
-		if d := time.Since(began); !cut.Load() || d < 3*time.Second || d > 3*time.Second+cutWait || s.killed.Load() != 0 {
+		if d := time.Since(began); !cut.Load() || d < 3*time.Second || d > 3*time.Second+abortWait || s.killed.Load() != 0 {
 			t.Errorf("cut %v, after %v", cut.Load(), d)
 		}
 	})

@@ -1,0 +1,340 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// bootEvent is one step of awaitToken, with its time.
+type bootEvent struct {
+	listening, healthy, done bool
+	at                       time.Time
+	err                      error
+}
+
+// boot follows one spawned engine until it has generated a token. It is owned by
+// Run's goroutine.
+type boot struct {
+	r        *Replica
+	began    time.Time
+	mayRetry bool // a start whose port was taken is tried again
+
+	stopProbes func()               // ends awaitToken and the log follower and waits for them
+	ready      chan struct{}        // closed when the engine notified READY=1
+	events     chan bootEvent       // from awaitToken
+	notices    <-chan engine.Notice // from the engine's notify socket; nil when there are no more
+	lines      chan line            // from the engine's log
+	steps      *engine.Steps
+	logSteps   bool                 // the log reports steps, so phases are made from them
+	failing    <-chan time.Time     // set when the log reports a failed start; fires when the engine is killed
+	rest       <-chan stagingResult // the rest of a checkpoint that is still arriving; nil otherwise
+	limit      *time.Timer          // the start's deadline; stopped while rest is awaited
+
+	listeningAt, healthyAt time.Time // zero before
+	gotToken               bool
+}
+
+// bootEnd is how a boot ended: with the next state, or with another try.
+type bootEnd struct {
+	next  state
+	retry bool
+}
+
+// booting follows a spawned engine until it has generated a token. retry reports
+// that its port was taken and mayRetry was set.
+func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, mayRetry bool) (next state, retry bool) {
+	b := &boot{
+		r: r, began: began, mayRetry: mayRetry, notices: notices,
+		ready: make(chan struct{}), events: make(chan bootEvent, 4), lines: make(chan line, 64),
+		steps: engine.NewSteps(r.o.Spec.Engine, began), limit: time.NewTimer(time.Until(deadline)),
+	}
+	defer b.limit.Stop()
+	bctx, cancel := context.WithCancel(ctx)
+	var probes sync.WaitGroup
+	b.stopProbes = func() { cancel(); probes.Wait() }
+	defer b.stopProbes()
+	probes.Go(func() { r.awaitToken(bctx, b.ready, b.events) })
+	if r.adopt == nil && b.steps.Follows() {
+		path, from := r.child.Log, r.logFrom
+		probes.Go(func() { followLog(bctx, path, from, b.lines) })
+	}
+	var report <-chan time.Time
+	if r.early != nil && !r.early.finished {
+		// The deadline counts from the end of the staging.
+		b.rest = r.early.rest
+		b.limit.Stop()
+		t := time.NewTicker(stagingReportEvery)
+		defer t.Stop()
+		report = t.C
+	}
+	for {
+		var end *bootEnd
+		select {
+		case n, ok := <-b.notices:
+			b.onNotice(n, ok)
+		case e := <-b.events:
+			end = b.onEvent(ctx, e)
+		case l := <-b.lines:
+			b.onLine(l)
+		case <-b.failing:
+			end = b.onFailing(ctx)
+		case s := <-b.rest:
+			report = nil
+			end = b.onStaged(ctx, s)
+		case <-report:
+			r.reportStaging()
+		case x := <-r.child.Exited:
+			end = b.onExit(ctx, x)
+		case <-b.limit.C:
+			end = b.onDeadline(ctx)
+		case <-r.commandReady:
+			if c := r.takeCommands(); c.unload { // spawned: CancelStart comes too late
+				r.enter(functions.Draining)
+				r.terminate(ctx)
+				end = &bootEnd{next: r.unloaded(c.reason)}
+			}
+		case <-ctx.Done():
+			return nil, false
+		}
+		if end != nil {
+			return end.next, end.retry
+		}
+	}
+}
+
+// listening records that the engine accepts connections.
+func (b *boot) listening(at time.Time) {
+	if !b.listeningAt.IsZero() {
+		return
+	}
+	b.listeningAt = at
+	if !b.logSteps {
+		b.r.addPhase(functions.PhaseSpawn, b.began, at)
+	}
+}
+
+// healthy records that the engine serves; what is left is its first token.
+func (b *boot) healthy(at time.Time) {
+	b.listening(at)
+	if !b.healthyAt.IsZero() {
+		return
+	}
+	b.healthyAt = at
+	if b.logSteps {
+		b.steps.Serving(at)
+	} else {
+		b.r.addPhase(functions.PhaseLoad, b.listeningAt, at)
+	}
+	b.r.progress(100)
+}
+
+// onNotice handles a datagram of the notify socket.
+func (b *boot) onNotice(n engine.Notice, ok bool) {
+	if !ok {
+		b.notices = nil
+		return
+	}
+	b.listening(time.Now())
+	if n.Percent >= 0 {
+		b.r.progress(n.Percent)
+	}
+	if n.Ready {
+		b.healthy(time.Now())
+		close(b.ready)
+		b.notices = nil
+	}
+}
+
+// onEvent handles a step of awaitToken.
+func (b *boot) onEvent(ctx context.Context, e bootEvent) *bootEnd {
+	r := b.r
+	switch {
+	case e.listening:
+		b.listening(e.at)
+	case e.healthy:
+		b.healthy(e.at)
+	case e.err != nil:
+		if ctx.Err() != nil {
+			return &bootEnd{}
+		}
+		b.stopProbes()
+		// A dying engine refuses connections before its exit is reported; the
+		// exit has the cause.
+		if x, ok := r.waitExit(exitAfterError); ok {
+			return b.exited(ctx, x)
+		}
+		r.kill(ctx)
+		return &bootEnd{next: r.failed(fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err))}
+	default:
+		if b.logSteps {
+			r.setLogPhases(b.steps.End(e.at), "")
+		} else {
+			r.addPhase(functions.PhaseWarmup, b.healthyAt, e.at)
+		}
+		if b.rest == nil {
+			return &bootEnd{next: r.ready}
+		}
+		b.gotToken = true // READY waits until every byte is verified
+	}
+	return nil
+}
+
+// onLine reads steps, progress and failure from a line of the log.
+func (b *boot) onLine(l line) {
+	r := b.r
+	if b.healthyAt.IsZero() {
+		if b.steps.Line(l.text, l.at) {
+			b.logSteps = true
+			now, _ := b.steps.Current()
+			r.setLogPhases(b.steps.Done(), now.Phase)
+			r.now.Percent = -1
+			r.notify()
+			return
+		}
+		if p, ok := engine.Percent(l.text); ok {
+			r.progress(p)
+			return
+		}
+	}
+	if b.failing == nil && b.steps.StartFailed(l.text) {
+		b.failing = time.After(failedStartWait)
+	}
+}
+
+// onFailing kills an engine that reported a failed start and has not exited.
+func (b *boot) onFailing(ctx context.Context) *bootEnd {
+	r := b.r
+	cause := engine.RootCause(r.logTail(r.kill(ctx)), "it failed to start")
+	if b.mayRetry && engine.PortTaken(cause) {
+		return &bootEnd{retry: true}
+	}
+	return &bootEnd{next: r.failed(fmt.Sprintf("%s ended while loading: %s", r.o.Spec.Engine, cause))}
+}
+
+// onStaged handles the end of an early staging.
+func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
+	r := b.r
+	b.rest, r.early.finished = nil, true
+	if s.err != nil {
+		if ctx.Err() != nil {
+			return &bootEnd{}
+		}
+		r.kill(ctx)
+		return &bootEnd{next: r.failed("stage: " + cancelCause(r.early.ctx, s.err).Error())}
+	}
+	now := time.Now()
+	r.ckpt = s.ckpt
+	r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+	r.addPhase(functions.PhaseStage, r.early.began, now)
+	if b.gotToken {
+		return &bootEnd{next: r.ready}
+	}
+	r.notify()
+	b.limit.Reset(r.o.Spec.Deadlines.Start.Std())
+	return nil
+}
+
+// onExit handles the engine's end. A failed staging is its cause, if there is one.
+func (b *boot) onExit(ctx context.Context, x supervisor.Exit) *bootEnd {
+	r := b.r
+	if err := r.stagingError(b.rest); err != nil && ctx.Err() == nil {
+		r.child = nil
+		r.forgetProcess(ctx)
+		return &bootEnd{next: r.failed("stage: " + err.Error())}
+	}
+	return b.exited(ctx, x)
+}
+
+func (b *boot) exited(ctx context.Context, x supervisor.Exit) *bootEnd {
+	next, retry := b.r.engineExited(ctx, x, "loading", b.mayRetry)
+	return &bootEnd{next, retry}
+}
+
+// onDeadline kills an engine that was not ready in time.
+func (b *boot) onDeadline(ctx context.Context) *bootEnd {
+	r := b.r
+	x := r.kill(ctx)
+	return &bootEnd{next: r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
+		engine.RootCause(r.logTail(x), "no answer")))}
+}
+
+// awaitToken waits until the engine serves and has given one token.
+func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events chan<- bootEvent) {
+	// The engine's own word ends the probing.
+	actx, stop := context.WithCancel(ctx)
+	defer stop()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		select {
+		case <-ready:
+			stop()
+		case <-actx.Done():
+		}
+	}()
+	err := r.eng.Await(actx, func() { events <- bootEvent{listening: true, at: time.Now()} })
+	stop()
+	<-said
+	if err != nil {
+		select {
+		case <-ready:
+		default:
+			events <- bootEvent{done: true, err: err, at: time.Now()}
+			return
+		}
+	}
+	events <- bootEvent{healthy: true, at: time.Now()}
+	began := time.Now()
+	limit := r.o.Spec.Deadlines.FirstToken.Std()
+	tctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
+	defer cancel()
+	for {
+		err = r.eng.Token(tctx)
+		var se *engine.StatusError
+		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.ConnectionRefused(err) {
+			break
+		}
+		t := time.NewTimer(engine.ProbeInterval(time.Since(began)))
+		select {
+		case <-t.C:
+		case <-tctx.Done():
+		}
+		t.Stop()
+		if tctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil && tctx.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(tctx)
+	}
+	events <- bootEvent{done: true, err: err, at: time.Now()}
+}
+
+// engineExited turns an unasked-for exit into FAILED, or into another try.
+func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, again bool) {
+	r.child = nil
+	r.forgetProcess(ctx)
+	how := x.String()
+	cause := how
+	// Killed from outside, an engine has not said why; what it last wrote is
+	// about something else.
+	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
+		text := x.Tail
+		if while == "loading" {
+			text = r.logTail(x)
+		}
+		cause = engine.RootCause(text, how)
+	}
+	if mayRetry && engine.PortTaken(cause) {
+		return nil, true
+	}
+	return r.failed(fmt.Sprintf("%s ended while %s: %s", r.o.Spec.Engine, while, cause)), false
+}

@@ -1,0 +1,258 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// monitor watches a READY engine. It is owned by Run's goroutine; one reading and
+// one probe at a time run beside it.
+type monitor struct {
+	r        *Replica
+	hang     *hangDetector
+	readings chan reading // of the reading under way
+	verdicts chan error   // of the probe under way
+	reading  bool
+	probing  bool
+	failures int // probes in a row that were answered with errors
+}
+
+// ready is READY: the engine is watched until it ends, hangs, is drained or put to
+// sleep.
+func (r *Replica) ready(ctx context.Context) state {
+	r.finishStaging(ctx)
+	r.enter(functions.Ready)
+	if a, ok := r.eng.(adapterEngine); ok {
+		r.adapters.setEngine(a)
+		defer r.adapters.setEngine(nil)
+	}
+	rctx, cancel := context.WithCancel(ctx)
+	d := r.o.Spec.Deadlines
+	m := &monitor{r: r, hang: newHangDetector(d.Hang.Std(), d.FirstToken.Std(), time.Now()),
+		readings: make(chan reading, 1), verdicts: make(chan error, 1)}
+	m.hang.calm = r.adopt == nil // only the warm-up was served, and it has finished
+	poll := time.NewTimer(pollEvery)
+	defer poll.Stop()
+	defer func() {
+		cancel()
+		m.wait()
+	}()
+	m.read(rctx) // before requests that waited for READY arrive: this reading is of an idle engine
+	for {
+		select {
+		case x := <-r.child.Exited:
+			return m.exited(ctx, x)
+		case <-poll.C:
+			m.read(rctx)
+		case n := <-m.readings:
+			m.onReading(rctx, n)
+			poll.Reset(m.hang.next(time.Now()))
+		case err := <-m.verdicts:
+			if next, over := m.onVerdict(ctx, err); over {
+				return next
+			}
+		case <-r.commandReady:
+			if next := m.onCommand(rctx); next != nil {
+				return next
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// read starts a reading of metrics and health.
+func (m *monitor) read(ctx context.Context) {
+	if !m.reading {
+		m.reading = true
+		go func() { m.readings <- m.r.checkEngine(ctx) }()
+	}
+}
+
+// probe asks the engine for a token; why is for the log.
+func (m *monitor) probe(ctx context.Context, why string) {
+	if m.probing {
+		return
+	}
+	m.probing = true
+	m.r.log.Warn("engine suspected", "why", why)
+	go func() { m.verdicts <- m.r.probe(ctx, why) }()
+}
+
+// wait waits for the reading and the probe under way.
+func (m *monitor) wait() {
+	if m.reading {
+		<-m.readings
+	}
+	if m.probing {
+		<-m.verdicts
+	}
+}
+
+func (m *monitor) exited(ctx context.Context, x supervisor.Exit) state {
+	next, _ := m.r.engineExited(ctx, x, "ready", false)
+	return next
+}
+
+// onReading publishes a reading and probes the engine if it looks broken.
+func (m *monitor) onReading(ctx context.Context, n reading) {
+	m.reading = false
+	if n.err == nil {
+		m.r.publishMetrics(n.Metrics)
+	}
+	if why := m.hang.observe(n.at, time.Now(), n.Metrics, n.err); why != "" {
+		m.probe(ctx, why)
+	} else if n.ill != "" {
+		m.probe(ctx, n.ill)
+	}
+}
+
+// onVerdict handles the outcome of a probe; over reports that the engine has ended.
+func (m *monitor) onVerdict(ctx context.Context, err error) (next state, over bool) {
+	r := m.r
+	m.probing = false
+	var se *engine.StatusError
+	switch {
+	case err == nil:
+		m.failures = 0
+		m.hang.cleared(time.Now())
+		r.log.Info("engine answered the probe")
+		return nil, false
+	case ctx.Err() != nil:
+		return nil, false
+	case errors.As(err, &se) && m.failures+1 < probeTries:
+		m.failures++ // it answers, but with errors
+		m.hang.cleared(time.Now())
+		return nil, false
+	}
+	if x, ok := r.waitExit(exitAfterProbe); ok {
+		return m.exited(ctx, x), true
+	}
+	x := r.kill(ctx)
+	what := "is broken"
+	switch {
+	case errors.Is(err, errNoAnswer):
+		what = "hung"
+	case engine.CoreDied(x.Tail):
+		what, err = "ended while ready", errors.New("its EngineCore died unexpectedly")
+	case se != nil:
+		what = "answers with errors alone"
+	}
+	return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, what, err)), true
+}
+
+// onCommand handles commands of the owner; nil stays in READY.
+func (m *monitor) onCommand(ctx context.Context) state {
+	r := m.r
+	c := r.takeCommands()
+	if c.unload {
+		return r.draining(c)
+	}
+	if c.changed {
+		r.notify()
+	}
+	if c.suspect != "" {
+		m.probe(ctx, c.suspect)
+	}
+	if c.sleep != nil && c.sleep.level > 0 {
+		if engine.Sleeps(r.o.Spec) {
+			return r.sleeping(*c.sleep)
+		}
+		r.log.Warn("told to sleep, which this engine cannot", "why", c.sleep.why)
+	}
+	return nil
+}
+
+// errNoAnswer is the verdict on an engine that hangs.
+var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probeWait)
+
+type reading struct {
+	engine.Metrics
+	at  time.Time // when it was asked for
+	err error
+	ill string // what /health says, if it is bad
+}
+
+func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	at := time.Now()
+	m, err := r.eng.Metrics(ctx)
+	return reading{Metrics: m, at: at, err: err}
+}
+
+// checkEngine is a reading with what /health says, which is no verdict (it is 200 of
+// an engine whose core stands still), but bad news is news: vLLM answers 503
+// seconds before it has ended after the death of its core.
+func (r *Replica) checkEngine(ctx context.Context) reading {
+	hctx, cancel := context.WithTimeout(ctx, quickReadWait)
+	defer cancel()
+	ill := make(chan string, 1)
+	go func() {
+		var se *engine.StatusError
+		if err := r.eng.Health(hctx); errors.As(err, &se) {
+			ill <- "/health says " + err.Error()
+			return
+		}
+		ill <- ""
+	}()
+	m := r.readMetrics(ctx, pollWait)
+	t := time.NewTimer(healthLate)
+	defer t.Stop()
+	select {
+	case m.ill = <-ill:
+	case <-t.C: // silence is no news, and must not keep that of the tokens
+		cancel()
+		<-ill
+	}
+	return m
+}
+
+// publishMetrics publishes what the engine says; that is no change to tell.
+func (r *Replica) publishMetrics(m engine.Metrics) {
+	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
+		return
+	}
+	r.now.InFlight, r.now.QueueLength, r.now.KVCacheHitRate = m.Running, m.Waiting, m.HitRate
+	r.publish()
+}
+
+// probe asks a suspected engine for one token. nil: it lives. A StatusError:
+// it answers, but with errors. Anything else: it hangs, or is gone.
+func (r *Replica) probe(ctx context.Context, why string) error {
+	before := r.readMetrics(ctx, quickReadWait)
+	pctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	err := r.eng.Token(pctx)
+	var se *engine.StatusError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &se):
+		if se.Busy() {
+			return nil
+		}
+		hctx, cancel := context.WithTimeout(ctx, pollWait)
+		defer cancel()
+		if herr := r.eng.Health(hctx); herr != nil {
+			return fmt.Errorf("%s; then the probe: %v, /health: %v", why, err, herr)
+		}
+		return err
+	case engine.ConnectionRefused(err):
+		return fmt.Errorf("%s; it refuses connections", why)
+	}
+	// Others may have been served meanwhile, and we stood behind them.
+	if after := r.readMetrics(ctx, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
+		return nil
+	}
+	if pctx.Err() != nil {
+		return fmt.Errorf("%s; then %w", why, errNoAnswer)
+	}
+	return fmt.Errorf("%s; then the probe: %v", why, err)
+}

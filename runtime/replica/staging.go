@@ -1,0 +1,142 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// DOWNLOADING: the checkpoint comes.
+func (r *Replica) staging(ctx context.Context) state {
+	began := time.Now()
+	if r.o.Spec.Source == "" {
+		return r.starting
+	}
+	limit := r.o.Spec.Deadlines.Stage.Std()
+	sctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
+	on := false // the staging goes on beside the start
+	defer func() {
+		if !on {
+			timer.Stop()
+			cancel(nil)
+		}
+	}()
+
+	got := make(chan stagingResult, 1)
+	go func() { got <- r.stageFiles(sctx) }()
+	tick := time.NewTicker(stagingReportEvery)
+	defer tick.Stop()
+	end := ""
+	for {
+		select {
+		case s := <-got:
+			switch {
+			case s.err != nil:
+			case s.early != nil:
+				on = true
+				r.early = startEarlyStaging(sctx, *s.early, began, func() { timer.Stop(); cancel(nil) })
+				if end != "" || ctx.Err() != nil {
+					cancel(nil)
+				}
+			default:
+				r.ckpt = s.ckpt
+				r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
+			}
+			switch {
+			case end != "":
+				return r.unloaded(end)
+			case ctx.Err() != nil:
+				return nil
+			case s.err != nil:
+				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
+			case on:
+				return r.starting
+			}
+			r.addPhase(functions.PhaseStage, began, time.Now())
+			return r.starting
+		case <-tick.C:
+			r.reportStaging()
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
+			case w.unload:
+				end = w.reason
+				cancel(errors.New("unloaded"))
+			case w.cancelStart:
+				end = ErrStartCancelled.Error()
+				cancel(ErrStartCancelled)
+			}
+		}
+	}
+}
+
+// cancelCause is the cause of the context where that is what an error is about.
+func cancelCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+type stagingResult struct {
+	ckpt  Checkpoint
+	early *PartialCheckpoint // instead of ckpt
+	err   error
+}
+
+func (r *Replica) stageRequest() StageRequest {
+	key := r.o.Cache
+	if key == "" {
+		key = r.o.Programs.CacheKey(r.o.Spec, r.o.GPUName, len(r.o.GPUs))
+	}
+	return StageRequest{Team: r.o.Team, Source: r.o.Spec.Source, Dir: r.o.Dir, Digest: r.o.Digest, Files: r.o.Spec.Files, Cache: key, Engine: r.o.Spec.Engine}
+}
+
+func (r *Replica) stage(ctx context.Context) stagingResult {
+	c, err := r.o.Stager.Stage(ctx, r.stageRequest(), r.setStaged)
+	return stagingResult{ckpt: c, err: err}
+}
+
+func (r *Replica) setStaged(have, whole functions.Bytes) {
+	r.have.Store(int64(have))
+	r.whole.Store(int64(whole))
+}
+
+// stageFiles stages, early where both sides can.
+func (r *Replica) stageFiles(ctx context.Context) stagingResult {
+	early, ok := r.o.Stager.(EarlyStager)
+	if !ok || !engine.Streams(r.o.Spec.Engine) {
+		return r.stage(ctx)
+	}
+	a, err := early.StageEarly(ctx, r.stageRequest(), r.setStaged)
+	if err != nil {
+		return stagingResult{err: err}
+	}
+	if !a.Complete {
+		return stagingResult{early: &a}
+	}
+	c, err := a.Rest(ctx)
+	if a.EngineReady != nil {
+		a.EngineReady()
+	}
+	return stagingResult{ckpt: c, err: err}
+}
+
+// reportStaging tells how far staging is.
+func (r *Replica) reportStaging() {
+	have, whole := r.have.Load(), r.whole.Load()
+	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(whole) == r.now.TotalBytes {
+		return
+	}
+	r.now.Bytes, r.now.TotalBytes = functions.Bytes(have), functions.Bytes(whole)
+	percent := -1
+	if whole > 0 {
+		percent = int(have * 100 / whole)
+	}
+	r.now.Percent = percent
+	r.notify()
+}

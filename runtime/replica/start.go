@@ -1,0 +1,243 @@
+package replica
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// LOADING_TO_GPU: the engine is started and asked for its first token.
+func (r *Replica) starting(ctx context.Context) state {
+	r.enter(functions.Loading)
+	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
+	for try := 1; ; try++ {
+		switch w := r.takeCommands(); { // the last moment to call it off
+		case w.unload:
+			return r.unloaded(w.reason)
+		case w.cancelStart:
+			return r.unloaded(ErrStartCancelled.Error())
+		}
+		next, again := r.start(ctx, deadline, try < portTries)
+		if !again {
+			return next
+		}
+		r.log.Warn("the engine's port was taken, trying another", "port", r.port)
+	}
+}
+
+// start is one try; again says that the port was taken.
+func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) (next state, again bool) {
+	began := time.Now()
+	port, err := engine.FreePort()
+	if err != nil {
+		return r.failed(err.Error()), false
+	}
+	r.port = port
+	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache}
+	if r.early != nil {
+		req.Path, req.Weights, req.Cache, req.Streamed = r.early.Path, r.early.Weights, r.early.Cache, true
+	}
+	req.Key = engine.NewKey()
+	if r.o.Scratch != "" {
+		req.Scratch = supervisor.Scratch(r.o.Scratch, r.o.ID)
+	}
+	var notices <-chan engine.Notice
+	if engine.Notifies(r.o.Spec.Engine) {
+		n, err := engine.ListenNotify()
+		if err != nil {
+			r.log.Warn("no notify socket, probing alone", "error", err)
+		} else {
+			defer n.Close()
+			req.Notify, notices = n.Addr(), n.C()
+		}
+	}
+	cmd, err := r.o.Programs.Prepare(req)
+	if err != nil {
+		return r.failed(err.Error()), false
+	}
+	meta := Meta{
+		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
+		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
+		Key: cmd.Key, Health: cmd.Health,
+	}
+	switch next, ended := r.waitForGPUMemory(ctx); {
+	case ended:
+		return next, false
+	default:
+		began = time.Now()
+		meta.Started = began
+	}
+	if next, ended := r.waitForParent(ctx, cmd); ended {
+		return next, false
+	}
+	r.logFrom = 0
+	if st, err := os.Stat(r.LogPath()); err == nil { // of the try before
+		r.logFrom = st.Size()
+	}
+	child, err := r.spawn(ctx, cmd, meta)
+	if err != nil {
+		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err)), false
+	}
+	r.child = child
+	r.logAt.Store(&child.Log)
+	if r.eng != nil {
+		r.eng.Close()
+	}
+	r.eng = r.o.Dial(cmd)
+	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
+	return r.booting(ctx, began, deadline, notices, mayRetry)
+}
+
+// missingGPUMemory is what is missing on the GPUs for the model to be on them; "" for
+// nothing that is known.
+func (r *Replica) missingGPUMemory() string {
+	want := r.o.Spec.Resources.GPUMemory
+	if r.o.FreeGPU == nil || want <= 0 {
+		return ""
+	}
+	for _, g := range r.o.GPUs {
+		if free, ok := r.o.FreeGPU(g); ok && free < want {
+			return fmt.Sprintf("GPU %d has %s free, the model wants %s", g, free, want)
+		}
+	}
+	return ""
+}
+
+// waitForGPUMemory waits until the GPUs have what the model says it takes; ended says
+// that nothing is to be started any more, and what comes instead.
+func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool) {
+	if r.missingGPUMemory() == "" {
+		return nil, false
+	}
+	poll := time.NewTicker(freeEvery)
+	defer poll.Stop()
+	limit := time.NewTimer(freeWait)
+	defer limit.Stop()
+	for {
+		select {
+		case <-poll.C:
+			if r.missingGPUMemory() == "" {
+				return nil, false
+			}
+		case <-limit.C:
+			// The figure of the model file may be too high; the engine knows.
+			r.log.Warn("starting all the same", "why", r.missingGPUMemory())
+			return nil, false
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
+			case w.unload:
+				return r.unloaded(w.reason), true
+			case w.cancelStart:
+				return r.unloaded(ErrStartCancelled.Error()), true
+			}
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
+}
+
+// waitForParent waits for a warm interpreter that is on its way: what it imports a
+// plain start imports twice. The wait is bounded by what two imports may take.
+func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next state, ended bool) {
+	if r.o.ParentReady == nil {
+		return nil, false
+	}
+	coming := r.o.ParentReady(cmd)
+	if coming == nil {
+		return nil, false
+	}
+	limit := time.NewTimer(min(parentWait, r.o.Spec.Deadlines.Start.Std()/4))
+	defer limit.Stop()
+	for {
+		select {
+		case <-coming:
+			return nil, false
+		case <-limit.C:
+			return nil, false
+		case <-r.commandReady:
+			switch w := r.takeCommands(); {
+			case w.unload:
+				return r.unloaded(w.reason), true
+			case w.cancelStart:
+				return r.unloaded(ErrStartCancelled.Error()), true
+			}
+		case <-ctx.Done():
+			return nil, true
+		}
+	}
+}
+
+// spawn starts the process: forked from a warm interpreter where there is one
+// for it, executed where there is none.
+func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
+	via, note := "", ""
+	if r.o.ForkParent != nil {
+		via, note = r.o.ForkParent(cmd)
+	}
+	for {
+		meta.Start, meta.Note = functions.StartPlain, note
+		if via != "" {
+			meta.Start, meta.Note = functions.StartWarm, ""
+		}
+		b, err := json.Marshal(meta)
+		if err != nil {
+			return nil, err
+		}
+		sctx, cancel := context.WithTimeout(ctx, spawnWait)
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via, Scratch: cmd.Scratch})
+		cancel()
+		if via != "" && errors.Is(err, supervisor.ErrNoParent) {
+			via, note = "", err.Error()
+			continue
+		}
+		if err == nil {
+			r.now.Start, r.now.StartNote = meta.Start, meta.Note
+		}
+		return child, err
+	}
+}
+
+// LOADING_TO_GPU of a process that an earlier agent left.
+func (r *Replica) adopting(ctx context.Context) state {
+	m := r.adopt.meta
+	r.child, r.port, r.phases = r.adopt.child, m.Port, m.Phases
+	r.logAt.Store(&r.child.Log)
+	r.now.Bytes, r.now.TotalBytes = m.Bytes, m.Bytes
+	r.now.Start, r.now.StartNote = m.Start, m.Note
+	r.ckpt.Path = m.Path
+	if m.Spec.Source != "" {
+		// For the lease. The engine has its files open: without one it lives on.
+		sctx, cancel := context.WithTimeout(ctx, leaseWait)
+		s := r.stage(sctx)
+		cancel()
+		if s.err == nil {
+			r.ckpt = s.ckpt
+		} else {
+			r.log.Warn("no lease for an adopted engine's checkpoint", "error", s.err)
+		}
+	}
+	cmd := engine.Adopted(m.Spec, m.Model, m.Port)
+	cmd.Key = m.Key
+	if m.Health != "" {
+		cmd.Health = m.Health
+	}
+	r.eng = r.o.Dial(cmd)
+	r.now.Endpoint, r.now.Key = cmd.URL, cmd.Key
+	if s, ok := r.eng.(sleeper); ok && engine.Sleeps(m.Spec) {
+		sctx, cancel := context.WithTimeout(ctx, pollWait)
+		level, err := s.SleepLevel(sctx)
+		cancel()
+		if err == nil && level > 0 {
+			return r.sleeping(sleepRequest{level: level, why: "an earlier agent sent it to sleep", asleep: true})
+		}
+	}
+	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
+	return next
+}
