@@ -15,23 +15,23 @@ import (
 	"time"
 )
 
-// Start says how to have a supervisor.
+// Start describes the supervisor that Ensure connects to or starts.
 type Start struct {
 	// Exe is the path of the thaw program; it is run as `Exe keep --socket S --dir D --orphan-timeout O`.
 	Exe string
-	// Args replace "keep" and its flags where a test wants something else.
+	// Args replace "keep" and its flags in tests.
 	Args []string
-	// Socket and Dir are the supervisor's.
+	// Socket and Dir are Options.Socket and Options.Dir.
 	Socket, Dir string
-	// Orphan is how long it lives without an agent; 0 is DefaultOrphan.
+	// Orphan is how long it runs without an agent; 0 is DefaultOrphan.
 	Orphan time.Duration
-	// Env is the supervisor's environment; nil is PATH, HOME and TMPDIR of ours.
-	// Engines get theirs with Spawn.
+	// Env is the supervisor's environment; nil is PATH, HOME and TMPDIR of
+	// this process. Engines get theirs with Spawn.
 	Env []string
 }
 
-// Ensure connects to the supervisor of a folder, and starts one in a session of its
-// own if none answers. The supervisor outlives the caller. Two callers at once get
+// Ensure connects to the supervisor of a folder and starts one, in a session of its
+// own, if none answers. The supervisor outlives the caller. Concurrent callers get
 // the same supervisor.
 func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if c, err := Connect(ctx, s.Socket); err == nil {
@@ -40,7 +40,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)
 	}
-	// It works in its own folder, where relative paths would mean other files.
+	// The supervisor has another working directory.
 	for _, p := range []*string{&s.Dir, &s.Socket, &s.Exe} {
 		abs, err := filepath.Abs(*p)
 		if err != nil {
@@ -51,32 +51,11 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if s.Orphan <= 0 {
 		s.Orphan = DefaultOrphan
 	}
-	args := s.Args
-	if args == nil {
-		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan-timeout", s.Orphan.String()}
-	}
-	env := s.Env
-	if env == nil {
-		for _, k := range []string{"PATH", "HOME", "TMPDIR"} {
-			if v, ok := os.LookupEnv(k); ok {
-				env = append(env, k+"="+v)
-			}
-		}
-	}
-	log, err := os.OpenFile(filepath.Join(s.Dir, "supervisor.log"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	cmd, err := s.command()
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)
 	}
-	defer log.Close()
-	cmd := exec.Command(s.Exe, args...)
-	cmd.Env, cmd.Dir = env, s.Dir
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("supervisor: %w", err)
-	}
-	// This goroutine ends with the supervisor, which outlives us unless End is
-	// called: it is there so that a dead supervisor does not stay a zombie.
+	// Reaps the supervisor if it ends before this process.
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
 	wait, over := time.Millisecond, exited
@@ -90,8 +69,8 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 		c, err := Connect(ctx, s.Socket)
 		if err == nil {
 			if c.PID() != cmd.Process.Pid {
-				// Somebody else's was first. Ours must not take the folder
-				// when that one ends.
+				// Another caller's supervisor has the folder. This one must
+				// not take it over when that one ends.
 				cmd.Process.Kill()
 				<-exited
 			}
@@ -99,8 +78,8 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 		}
 		select {
 		case <-over:
-			// Ended: it may have lost the race for the folder to another one
-			// that is about to listen, so look once more before giving up.
+			// It may have lost the race for the folder to another one that
+			// is about to listen: connect once more.
 			over = nil
 			select {
 			case <-ctx.Done():
@@ -109,7 +88,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			if c, err := Connect(ctx, s.Socket); err == nil {
 				return c, nil
 			}
-			b, _ := os.ReadFile(log.Name())
+			b, _ := os.ReadFile(s.log())
 			return nil, fmt.Errorf("supervisor: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
 		default:
 		}
@@ -117,35 +96,62 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	}
 }
 
-// Client speaks to a supervisor. Its methods may be called from any goroutine.
+// log is the file of the supervisor's output.
+func (s Start) log() string { return filepath.Join(s.Dir, "supervisor.log") }
+
+// command starts the supervisor's process.
+func (s Start) command() (*exec.Cmd, error) {
+	args, env := s.Args, s.Env
+	if args == nil {
+		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan", s.Orphan.String()}
+	}
+	if env == nil {
+		for _, k := range []string{"PATH", "HOME", "TMPDIR"} {
+			if v, ok := os.LookupEnv(k); ok {
+				env = append(env, k+"="+v)
+			}
+		}
+	}
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(s.Exe, args...)
+	cmd.Env, cmd.Dir = env, s.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, cmd.Start()
+}
+
+// Client is a connection to a supervisor. Its methods may be called from any goroutine.
 type Client struct {
 	conn  net.Conn
 	hello hello
 	done  chan struct{}
 
-	wmu sync.Mutex // one line at a time
+	wmu sync.Mutex // guards writes to conn
 
 	mu       sync.Mutex
 	seq      uint64
 	pending  map[uint64]chan reply
 	children map[string]*Child
-	exits    map[string]Exit // of processes nobody followed when they ended
-	closed   bool            // by us: nothing is lost
+	exits    map[string]Exit // of processes that were not followed when they ended
+	closed   bool            // by Close: no process is lost
 }
 
-// Child is a process of the supervisor that somebody here follows.
+// Child is a process of the supervisor that this client follows.
 type Child struct {
 	ID  string
 	PID int
 	Log string // path of its log
-	// Exited gets the exit, once. When the supervisor itself is lost it is an Exit
-	// with Lost set.
+	// Exited receives the exit, once; with Lost set if the supervisor is gone.
 	Exited <-chan Exit
 
 	exited chan Exit
 }
 
-// NewChild is for other bodies of a spawner: exit ends the child, once.
+// NewChild makes a Child for other implementations of a spawner; exit ends it, once.
 func NewChild(id string, pid int, log string) (c *Child, exit func(Exit)) {
 	ch := make(chan Exit, 1)
 	return &Child{ID: id, PID: pid, Log: log, Exited: ch, exited: ch}, func(e Exit) {
@@ -156,7 +162,7 @@ func NewChild(id string, pid int, log string) (c *Child, exit func(Exit)) {
 	}
 }
 
-// Connect speaks to the supervisor on a socket; an error if none answers.
+// Connect connects to the supervisor on a socket.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	short, done, err := shortPath(socket)
 	if err != nil {
@@ -177,11 +183,11 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 	var r reply
 	if err := in.next(&r); err != nil || r.Hello == nil {
 		conn.Close()
-		return nil, fmt.Errorf("%s: no supervisor's hello: %w", socket, errors.Join(err, ErrLost))
+		return nil, fmt.Errorf("%s: no greeting of a supervisor: %w", socket, errors.Join(err, ErrLost))
 	}
 	if r.Hello.Protocol != Protocol {
 		conn.Close()
-		return nil, fmt.Errorf("%s: supervisor speaks protocol %d, this is %d", socket, r.Hello.Protocol, Protocol)
+		return nil, fmt.Errorf("%s: the supervisor has protocol %d, this program %d", socket, r.Hello.Protocol, Protocol)
 	}
 	conn.SetReadDeadline(time.Time{})
 	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}, exits: map[string]Exit{}}
@@ -192,11 +198,11 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 // PID of the supervisor.
 func (c *Client) PID() int { return c.hello.PID }
 
-// Done is closed when the connection has ended and, if the supervisor died, what
-// it had started has been killed.
+// Done is closed when the connection has ended and, if the supervisor died, its
+// processes were killed.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Close leaves the supervisor alone with its processes: its orphan time begins.
+// Close ends the connection; the processes go on, and Orphan begins to count.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -206,7 +212,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Spawn runs a process. The child is the supervisor's: it stays if we die.
+// Spawn starts a process as a child of the supervisor; it outlives this client.
 func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("spawn: %w", err)
@@ -218,7 +224,7 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	child, _ := NewChild(p.ID, 0, log)
 	c.mu.Lock()
 	old := c.children[p.ID]
-	c.children[p.ID] = child // before the ask: it may end before we hear of it
+	c.children[p.ID] = child // before the request: it may exit before the reply is read
 	c.mu.Unlock()
 	r, err := c.ask(ctx, request{Op: "spawn", Process: &p})
 	if err != nil {
@@ -232,13 +238,13 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 		return nil, fmt.Errorf("spawn %s: %w", p.ID, err)
 	}
 	c.mu.Lock()
-	child.PID = r.PID // the reader looks at it too
+	child.PID = r.PID // read reads it too
 	c.mu.Unlock()
 	return child, nil
 }
 
-// Follow is for a process that runs already, as List gave it. One that has
-// ended is told at once.
+// Follow returns the Child of a process from List. If it has ended, Exited has the
+// exit already.
 func (c *Client) Follow(r Running) *Child {
 	child, exit := NewChild(r.ID, r.PID, r.Log)
 	if r.Exit != nil {
@@ -261,7 +267,7 @@ func (c *Client) Follow(r Running) *Child {
 	return child
 }
 
-// List is what runs, and what has ended and was not forgotten, oldest first.
+// List returns the processes that run or have ended without Forget, oldest first.
 func (c *Client) List(ctx context.Context) ([]Running, error) {
 	r, err := c.ask(ctx, request{Op: "list"})
 	if err != nil {
@@ -270,7 +276,7 @@ func (c *Client) List(ctx context.Context) ([]Running, error) {
 	return r.Items, nil
 }
 
-// Signal goes to the whole group of a process. No error if it has ended.
+// Signal signals the whole group of a process. It is no error if it has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal) error {
 	if _, err := c.ask(ctx, request{Op: "signal", ID: id, Signal: int(sig)}); err != nil {
 		return fmt.Errorf("signal %s: %w", id, err)
@@ -303,8 +309,8 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 	return nil
 }
 
-// End ends every group, with grace between SIGTERM and SIGKILL, and then the
-// supervisor; it returns when the supervisor is gone.
+// End ends every group, with grace between SIGTERM and SIGKILL, then the supervisor,
+// and returns when the supervisor is gone.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	if _, err := c.ask(ctx, request{Op: "end", Grace: grace.Milliseconds()}); err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("end: %w", err)
@@ -334,7 +340,7 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if len(line) >= MaxLine {
-		return reply{}, fmt.Errorf("%d bytes are too many for one line (%d)", len(line), MaxLine)
+		return reply{}, fmt.Errorf("a request of %d bytes is too long (limit %d)", len(line), MaxLine)
 	}
 	c.wmu.Lock()
 	c.conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
@@ -362,7 +368,7 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	}
 }
 
-// read gives every line to whom it concerns until the connection ends.
+// read dispatches replies and exits until the connection ends.
 func (c *Client) read(in lineReader) {
 	defer c.conn.Close()
 	for {
@@ -406,9 +412,8 @@ func (c *Client) read(in lineReader) {
 	clear(c.children)
 }
 
-// supervisorGone reports whether the supervisor of a folder is gone: its lock is free. The
-// kernel closes the socket and the lock of a killed process one after the
-// other, hence the second and third look.
+// supervisorGone reports whether the lock of a folder is free. It tries for half a
+// second: the kernel closes a killed process's socket before its lock.
 func supervisorGone(dir string) bool {
 	for range 50 {
 		f, err := acquireLock(dir)

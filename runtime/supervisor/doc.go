@@ -1,46 +1,40 @@
-// Package supervisor is the process that is the parent of engines, and its client.
+// Package supervisor is the parent process of engines (`thaw keep`) and its client.
 //
-// Engines outlive agents, but not for ever. One supervisor (`thaw keep`) serves one
-// agent: it forks the engines, reaps them, keeps their logs and exit codes, and
-// knows nothing else; no model, no port, no state. So an agent can be killed or
-// replaced by a newer one, and its successor finds every engine where it left
-// it (List) with the notes the old agent gave with each (Process.Meta). If no
-// agent comes back within Orphan, the supervisor ends every engine and itself.
+// One supervisor serves one agent: it starts and reaps engines and stores their logs
+// and exit codes. It knows no model, port or state. So an agent can be killed or
+// replaced: its successor lists the running engines with the notes stored with each
+// (Process.Meta). If no agent connects within Orphan, the supervisor ends every engine
+// and itself.
 //
-// # What it promises
+// # Guarantees
 //
 //   - The supervisor is a session of its own and a child subreaper (Linux): what an
-//     engine forks and abandons becomes the supervisor's child and is reaped.
+//     engine forks and leaves becomes the supervisor's child and is reaped.
 //   - Every engine leads a process group of its own; stdin is /dev/null, stdout
-//     and stderr go into a pipe the supervisor reads, so an agent's death loses no
-//     line, and a full disk never blocks an engine. A log is two files of at
+//     and stderr are a pipe that the supervisor reads, so an agent's death loses no
+//     line and a full disk never blocks an engine. A log is two files of at
 //     most LogBytes each: PATH and PATH.1.
-//   - When a leader dies, what is left of its group is killed at once (vLLM's
-//     EngineCore lives on after its API server), then the exit is told.
+//   - When a leader dies, the rest of its group is killed (vLLM's EngineCore
+//     survives its API server), then the exit is sent.
 //   - A process may be forked by a warm parent instead of executed (Process.Via,
-//     package runtime/forkserver). It is an orphan at once, so it becomes the supervisor's
-//     child, and goes on only when the supervisor has entered it: from there it is
-//     waited for, logged and killed as any other, whatever becomes of the parent.
-//     The conversation is bounded and beside; ErrNoParent tells the caller to
-//     have the process executed. Linux only.
-//   - What an engine leaves goes with it: its folder for temporary files
-//     (Process.Scratch), and on Linux the files in /dev/shm that its group was
-//     seen to use. Python's resource tracker, which would unlink them, dies with
-//     the group.
-//   - A supervisor that is killed takes the leaders with it (PDEATHSIG); the agent
-//     sees its connection end and kills the rest of the session; failing both,
-//     the next supervisor in the same folder does so when it starts.
-//   - One supervisor per folder: a lock that a crash releases says who it is, so a
-//     socket left behind is recognised as stale and replaced.
+//     package runtime/forkserver). It is orphaned at once, so it becomes the supervisor's
+//     child, and continues once the supervisor has registered it; the parent may
+//     end. After ErrNoParent the caller has the process executed. Linux only.
+//   - With a process go its folder for temporary files (Process.Scratch) and, on
+//     Linux, the files in /dev/shm that its group used.
+//   - When a supervisor is killed, the leaders die with it (PDEATHSIG), and the
+//     agent kills the rest of the session; otherwise the next supervisor in the
+//     same folder does.
+//   - One supervisor per folder: it holds a lock that a crash releases, so a stale
+//     socket is recognised and replaced.
 //
-// Elsewhere than on Linux there is no subreaper and no death signal: a child
-// that leaves its group is lost sight of, and after kill -9 of the supervisor the
-// groups are ended by the agent alone.
+// Other systems have no subreaper and no death signal: a child that leaves its
+// group is lost, and after kill -9 of the supervisor only the agent ends the groups.
 //
 // # Protocol
 //
 // A unix stream socket of mode 0600 in a folder of mode 0700; lines of JSON of
-// at most MaxLine bytes. The supervisor speaks first:
+// at most MaxLine bytes. The supervisor sends the first:
 //
 //	<- {"hello":{"protocol":1,"pid":41,"dir":"/data/supervisor"}}
 //	-> {"seq":1,"op":"spawn","process":{"id":"r1","argv":["/bin/x"],"env":["A=b"],"meta":{…}}}
@@ -57,7 +51,6 @@
 //	<- {"seq":2,"error":"no process r9"}
 //	<- {"exit":{"id":"r1","pid":77,"code":1,"tail":"…"}}  pushed to every client
 //
-// Environment and arguments of an engine go over the socket only: the supervisor's
-// own argument list holds no secret, List gives no environment back, and
-// nothing of it is written to disk.
+// Environment and arguments of an engine are sent over the socket only: no argument
+// list and no file holds them, and List does not return them.
 package supervisor

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// forkWait bounds the conversation with a parent: one that hangs costs a start
-// this much, and the supervisor nothing.
+// forkWait bounds the conversation with a parent. It runs beside the supervisor's
+// loop.
 const forkWait = 5 * time.Second
 
-// maxForks bounds the conversations under way.
+// maxForks bounds the forks in progress.
 const maxForks = 16
 
-// forking is a spawn through a parent, while somebody speaks to that parent.
+// forking is a spawn through a parent, in progress.
 type forking struct {
 	p     Process
 	j     *outputLog
 	from  *client
 	seq   uint64
-	conn  *net.UnixConn // held until the engine is told to go on
+	conn  *net.UnixConn // open until the engine may continue
 	pid   int
 	err   error
 	began time.Time
 }
 
-// startFork asks the parent on p.Via for a process. The conversation is beside,
-// for the supervisor waits for nobody; its outcome comes back on k.forked.
+// startFork asks the parent on p.Via for a process, in a goroutine whose outcome is
+// sent to k.forked.
 func (k *supervisor) startFork(f *forking, out *os.File) {
 	k.forks[f.p.ID] = f
 	go func() {
@@ -40,14 +40,14 @@ func (k *supervisor) startFork(f *forking, out *os.File) {
 		case k.forked <- f:
 		case <-k.stop:
 			if f.conn != nil {
-				f.conn.Close() // untold, it ends
+				f.conn.Close() // the forked process then ends itself
 			}
 		}
 	}()
 }
 
-// finishFork takes the outcome. The process is a child of ours by now, and goes on
-// when we say so: only once it is known to be ours.
+// finishFork registers a forked process and lets it continue, once it is known to be
+// a child of the supervisor.
 func (k *supervisor) finishFork(f *forking) reply {
 	delete(k.forks, f.p.ID)
 	defer k.dropEarlyExits()
@@ -59,7 +59,7 @@ func (k *supervisor) finishFork(f *forking) reply {
 		err = errors.New("the supervisor is ending")
 	}
 	if err == nil && !isChild(f.pid) {
-		err = fmt.Errorf("process %d is no child of the supervisor", f.pid)
+		err = fmt.Errorf("process %d is not a child of the supervisor", f.pid)
 	}
 	if err == nil {
 		f.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
@@ -71,26 +71,26 @@ func (k *supervisor) finishFork(f *forking) reply {
 		if f.p.Scratch != "" {
 			os.RemoveAll(f.p.Scratch)
 		}
-		k.o.Log.Warn("not forked", "id", f.p.ID, "why", err)
+		k.o.Log.Warn("fork failed", "id", f.p.ID, "error", err)
 		return reply{Error: err.Error(), NoParent: true}
 	}
 	k.addProcess(f.p, f.pid, f.j)
 	k.o.Log.Info("forked", "id", f.p.ID, "pid", f.pid, "took", time.Since(f.began).Round(time.Millisecond))
-	if ws, ok := k.earlyExits[f.pid]; ok { // it is over already
+	if ws, ok := k.earlyExits[f.pid]; ok { // it has exited already
 		k.processExited(f.pid, ws)
 	}
 	return reply{PID: f.pid}
 }
 
-// dropEarlyExits drops the ends of processes that nobody can claim any more.
+// dropEarlyExits drops exits of unknown children once no fork is in progress.
 func (k *supervisor) dropEarlyExits() {
 	if len(k.forks) == 0 {
 		clear(k.earlyExits)
 	}
 }
 
-// requestFork has a parent fork, and gives the connection on which the engine to
-// be waits for one byte. See runtime/forkserver for what is said.
+// requestFork asks a parent to fork and returns the connection on which the new
+// process waits for one byte. Package runtime/forkserver describes the protocol.
 func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -130,7 +130,7 @@ func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err erro
 	if err == nil && n < len(line) {
 		_, err = conn.Write(line[n:])
 	}
-	// One who refuses may have hung up before it was told anything: it said why.
+	// A parent that refuses may have closed its end already; its answer has the reason.
 	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		return conn, 0, err
 	}
@@ -146,7 +146,7 @@ func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err erro
 	case a.Error != "":
 		return conn, 0, errors.New(a.Error)
 	case a.PID <= 1:
-		return conn, 0, fmt.Errorf("%d is no process", a.PID)
+		return conn, 0, fmt.Errorf("invalid process id %d", a.PID)
 	}
 	return conn, a.PID, nil
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// supervisorNote is what a supervisor leaves in its folder, for the one after it.
+// supervisorNote identifies a supervisor to its successor in the same folder.
 type supervisorNote struct {
 	PID  int    `json:"pid"`
 	Boot string `json:"boot"`
 }
 
-// acquireLock holds the folder until the file is closed, by us or by our death.
+// acquireLock locks the folder until the file is closed or this process ends.
 func acquireLock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "supervisor.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -42,8 +42,8 @@ func writeNote(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, "supervisor.json"), b, 0o600)
 }
 
-// endPredecessor kills what a supervisor that was killed left of its session. The
-// lock is ours, so it is dead.
+// endPredecessor kills the remaining session of a killed supervisor. The caller holds
+// the lock, so that supervisor is dead.
 func endPredecessor(dir string, log *slog.Logger) {
 	b, err := os.ReadFile(filepath.Join(dir, "supervisor.json"))
 	if err != nil {
@@ -54,6 +54,6 @@ func endPredecessor(dir string, log *slog.Logger) {
 		return
 	}
 	if killed := endSession(n.PID); killed > 0 {
-		log.Warn("killed what an earlier supervisor left", "supervisor", n.PID, "processes", killed)
+		log.Warn("killed processes of an earlier supervisor", "supervisor", n.PID, "processes", killed)
 	}
 }

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -10,21 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeReaper makes abandoned descendants children of this process.
+// becomeReaper makes orphaned descendants children of this process.
 func becomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// groupLeader: a group of its own, killed when the thread that forked it dies.
+// groupLeader starts a process in a group of its own that is killed when the thread
+// that forked it ends.
 func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// processInfo is one process as /proc/PID/stat tells it.
+// processInfo is one process as read from /proc/PID/stat.
 type processInfo struct {
 	pid, parent, group, session int
 	zombie                      bool
 }
 
-// listProcesses lists the processes of this machine that we can see.
+// listProcesses lists the visible processes of this machine.
 func listProcesses() []processInfo {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -73,17 +75,17 @@ func parseStat(pid int, stat []byte) (processInfo, bool) {
 	return k, true
 }
 
-// isChild reports whether a process is a child of ours.
+// isChild reports whether a process is a child of this one.
 func isChild(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return true // it has ended, and its end has been or will be reaped
+		return true // it has ended and is reaped like any child
 	}
 	k, ok := parseStat(pid, stat)
 	return ok && k.parent == os.Getpid()
 }
 
-// hasEnvironment reports whether the process was given this line of environment.
+// hasEnvironment reports whether a process was started with this NAME=VALUE.
 func hasEnvironment(pid int, line string) bool {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
@@ -97,8 +99,8 @@ func hasEnvironment(pid int, line string) bool {
 	return false
 }
 
-// endSession kills what is left of the session of a supervisor that is dead. While
-// a session has members its number is not given to anybody else.
+// endSession kills the processes left in the session of a dead supervisor. The
+// session's number is not reused while it has members.
 func endSession(sid int) (killed int) {
 	if sid <= 1 {
 		return 0
@@ -106,7 +108,7 @@ func endSession(sid int) (killed int) {
 	all := listProcesses()
 	for _, k := range all {
 		if k.pid == sid && !k.zombie {
-			return 0 // its leader lives: not ours, or not dead
+			return 0 // its leader lives
 		}
 	}
 	for _, k := range all {
@@ -119,13 +121,12 @@ func endSession(sid int) (killed int) {
 	return killed
 }
 
-// shortPath gives a spelling of a socket's path that fits into a socket
-// address, whatever the length of the folder's name.
+// shortPath returns a path of the same socket that fits into a socket address.
 func shortPath(path string) (short string, done func(), err error) {
 	if len(path) < 100 {
 		return path, func() {}, nil
 	}
-	dir, base := splitPath(path)
+	dir, base := filepath.Split(path)
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -133,8 +134,8 @@ func shortPath(path string) (short string, done func(), err error) {
 	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + base, func() { unix.Close(fd) }, nil
 }
 
-// oomKills is how many processes the kernel has killed for want of memory, on
-// this machine or in its containers; 0 where it does not say.
+// oomKills is how many processes the kernel has killed for lack of memory, on this
+// machine or in its containers; 0 if unknown.
 func oomKills() int64 {
 	b, err := os.ReadFile("/proc/vmstat")
 	if err != nil {

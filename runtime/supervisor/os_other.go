@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// There is no child subreaper here: what leaves its group is lost sight of.
+// There is no child subreaper: a process that leaves its group is lost.
 func becomeReaper() error { return nil }
 
-// A group of its own; there is no death signal here.
+// There is no death signal.
 func groupLeader() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 type processInfo struct {
@@ -18,10 +18,10 @@ type processInfo struct {
 	zombie                      bool
 }
 
-// Processes are not listed here.
+// Processes are not listed.
 func listProcesses() []processInfo { return nil }
 
-// Nobody's orphans come to us here, so nothing can be forked for us.
+// Without a subreaper no forked process becomes a child of this one.
 func isChild(int) bool { return false }
 
 func hasEnvironment(int, string) bool { return false }

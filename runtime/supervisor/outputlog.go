@@ -11,16 +11,16 @@ import (
 // LogBytes bounds each of the two files of a log.
 const LogBytes = 8 << 20
 
-// tailBytes of a log are kept in memory: enough for a traceback.
+// tailBytes of a log are held in memory: enough for a traceback.
 const tailBytes = 16 << 10
 
-// What is kept of the logs of processes that have ended, newest first.
+// Bounds of the logs of ended processes; the oldest are removed first.
 const (
 	keepLogs     = 256
 	keepLogBytes = 512 << 20
 )
 
-// pruneLogs removes the oldest files of a folder of logs beyond what is kept.
+// pruneLogs removes the oldest files of a folder of logs beyond the bounds.
 func pruneLogs(dir string, inUse map[string]bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -41,8 +41,8 @@ func pruneLogs(dir string, inUse map[string]bool) {
 	}
 }
 
-// outputLog reads the output of one process until its end and keeps it. Writing
-// to disk may fail; reading goes on regardless, or the engine would block.
+// outputLog copies the output of one process to a rotated log. It goes on reading
+// when writing fails; otherwise the engine would block.
 type outputLog struct {
 	path string
 	max  int64
@@ -56,7 +56,7 @@ type outputLog struct {
 	tail []byte
 }
 
-// newOutputLog gives the journal and the write end for the child.
+// newOutputLog returns the log and the write end of its pipe, for the child.
 func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
@@ -78,7 +78,7 @@ func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
 	return &outputLog{path: path, max: max, pipe: r, done: make(chan struct{}), file: f, size: st.Size()}, w, nil
 }
 
-// copy runs until the last writer is gone or finish gave up waiting for it.
+// copy runs until every writer has closed the pipe or finish interrupts it.
 func (j *outputLog) copy() {
 	defer close(j.done)
 	buf := make([]byte, 32<<10)
@@ -110,7 +110,7 @@ func (j *outputLog) write(b []byte) {
 	if j.file == nil {
 		return
 	}
-	n, _ := j.file.Write(b) // a full disk loses lines, never the engine
+	n, _ := j.file.Write(b) // a full disk loses lines and never blocks the engine
 	j.size += int64(n)
 }
 
@@ -122,26 +122,26 @@ func (j *outputLog) rotate() {
 	if err := os.Rename(j.path, j.path+".1"); err != nil && !os.IsNotExist(err) {
 		os.Remove(j.path)
 	}
-	// Not opened: lines are dropped until the next rotation is due.
+	// After a failure lines are dropped until the next rotation.
 	if f, err := os.OpenFile(j.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
 		j.file = f
 	}
 }
 
-// finish waits for the last lines of a process that has ended, at most within.
+// finish waits, at most within, for the last lines of an ended process.
 func (j *outputLog) finish(within time.Duration) {
 	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
 	case <-j.done:
 	case <-t.C:
-		// Somebody who left the group still holds the pipe.
+		// A process that left the group still holds the pipe.
 		j.pipe.SetReadDeadline(time.Unix(1, 0))
 		<-j.done
 	}
 }
 
-// lastBytes gives the end of the log.
+// lastBytes is the end of the log.
 func (j *outputLog) lastBytes() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -10,13 +10,12 @@ import (
 	"syscall"
 )
 
-// socketRoom is what a unix socket's path may take (107 bytes, 103 elsewhere
-// than on Linux) less the name that an engine gives it.
+// socketRoom is the longest folder whose sockets fit into an address: 103 bytes (107
+// on Linux) less the name that an engine gives a socket.
 const socketRoom = 103 - 37
 
-// ScratchRoot is the folder under which the processes of the supervisor of dir get
-// folders of their own: in dir, or where that is too long for sockets, in the
-// folder for temporary files.
+// ScratchRoot is the parent of the scratch folders of a supervisor's processes: in its
+// folder dir, or in the system's temporary folder if that path is too long for sockets.
 func ScratchRoot(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -36,19 +35,19 @@ func shortHash(s string) string {
 	return hex.EncodeToString(h[:6])
 }
 
-// makeScratch makes an empty folder that is ours alone.
+// makeScratch makes an empty folder that only this user can open.
 func makeScratch(path string) error {
 	root := filepath.Dir(path)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
 	}
-	// In a folder that others may write to, somebody may have been there first.
+	// In a shared folder another user may have created it first.
 	st, err := os.Lstat(root)
 	if err != nil {
 		return err
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); !st.IsDir() || ok && int(sys.Uid) != os.Getuid() {
-		return fmt.Errorf("%s is not a folder of ours", root)
+		return fmt.Errorf("%s is not a folder of this user", root)
 	}
 	if err := os.RemoveAll(path); err != nil {
 		return err

@@ -10,17 +10,16 @@ import (
 	"time"
 )
 
-// What an engine leaves outside of its processes. Python's own resource tracker
-// would unlink shared memory and semaphores, but it dies with its group; so the
-// supervisor notes who uses what is created in shared memory, and removes what a
-// group that is gone has left. The folder of a process goes with it.
+// Python's resource tracker would unlink shared memory and semaphores, but it is
+// killed with its group. So the supervisor records which group uses each new file in
+// shared memory and removes the files of groups that are gone.
 
-// ownerSearchAfter the creation of something in shared memory, its owner is looked
-// for: not at once, for it is opened before it is mapped, and most semaphores
-// are unlinked again.
+// ownerSearchAfter are the times after a file's creation at which its owner is
+// searched: files are opened before they are mapped, and most semaphores are
+// unlinked at once.
 var ownerSearchAfter = [...]time.Duration{3 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond}
 
-// sharedEntry is something in shared memory whose owner is not known yet.
+// sharedEntry is a file in shared memory without a known owner.
 type sharedEntry struct {
 	name    string
 	inode   uint64
@@ -30,7 +29,15 @@ type sharedEntry struct {
 
 func (l sharedEntry) due() time.Time { return l.created.Add(ownerSearchAfter[l.tries]) }
 
-// findOwners looks for the owners of what was created, and says when to look again.
+// addShared queues the search for the owner of a file created in shared memory.
+func (k *supervisor) addShared(name string) {
+	if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unclaimed) < 1024 {
+		k.unclaimed = append(k.unclaimed, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
+		k.owners.Reset(ownerSearchAfter[0])
+	}
+}
+
+// findOwners searches the owners of new files; again is when to search next.
 func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) {
 	due := map[uint64]bool{}
 	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool {
@@ -53,7 +60,7 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 				continue
 			}
 			for _, inode := range sharedInUse(c.pid, due) {
-				// A semaphore has two names for a moment; both are its own.
+				// A semaphore has two names for a moment.
 				for _, l := range k.unclaimed {
 					if l.inode == inode {
 						if p.shared == nil {
@@ -74,8 +81,8 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 		if l.tries < len(ownerSearchAfter) {
 			return false
 		}
-		// Killed between the creation of something and our look at it.
-		// Only what Python makes so: others may keep files there.
+		// Its process may have been killed before the search. Only names that
+		// Python uses: other programs keep files there.
 		if (strings.HasPrefix(l.name, "psm_") || strings.HasPrefix(l.name, "sem.")) && k.ended.After(l.created.Add(-exitReorder)) {
 			free[l.inode] = true
 		}
@@ -92,12 +99,10 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 	return again, more
 }
 
-// exitReorder: the end of a process and what it created before are told on two
-// ways, in any order.
+// exitReorder is how much later than its exit a file of a process may be reported.
 const exitReorder = 100 * time.Millisecond
 
-// removeUnused removes files of shared memory that nobody at all uses, which were
-// made while a process of ours was about to end.
+// removeUnused removes those of the files that no process on this machine uses.
 func (k *supervisor) removeUnused(free map[uint64]bool) {
 	for _, c := range listProcesses() {
 		for _, inode := range sharedInUse(c.pid, free) {
@@ -111,8 +116,8 @@ func (k *supervisor) removeUnused(free map[uint64]bool) {
 	}
 }
 
-// sharedNote is what the engines of a supervisor use of shared memory, for the
-// supervisor after one that was killed: names with their inodes.
+// sharedNote is the file that lists the shared memory in use, by name with inode,
+// for the successor of a killed supervisor.
 const sharedNote = "shared.json"
 
 func (k *supervisor) saveShared() {
@@ -121,12 +126,12 @@ func (k *supervisor) saveShared() {
 		maps.Copy(all, p.shared)
 	}
 	if b, err := json.Marshal(all); err == nil {
-		os.WriteFile(filepath.Join(k.o.Dir, sharedNote), b, 0o600) // torn, it says nothing
+		os.WriteFile(filepath.Join(k.o.Dir, sharedNote), b, 0o600) // a torn file is ignored
 	}
 }
 
-// removePredecessorShared removes what the engines of a supervisor that was killed left in
-// shared memory. They are gone.
+// removePredecessorShared removes the shared memory of a killed supervisor's engines,
+// which are gone.
 func removePredecessorShared(dir string) {
 	path := filepath.Join(dir, sharedNote)
 	b, err := os.ReadFile(path)
@@ -149,7 +154,7 @@ func removePredecessorShared(dir string) {
 	}
 	for _, c := range listProcesses() {
 		for _, inode := range sharedInUse(c.pid, free) {
-			delete(free, inode) // not ours any more
+			delete(free, inode) // used by another process
 		}
 	}
 	for name, inode := range all {
@@ -159,7 +164,7 @@ func removePredecessorShared(dir string) {
 	}
 }
 
-// removeLeftovers removes what a process has left. Its group is gone.
+// removeLeftovers removes the shared memory and scratch folder of an ended group.
 func (p *process) removeLeftovers() {
 	for name, inode := range p.shared {
 		if shmInode(name) == inode {

@@ -17,8 +17,8 @@ import (
 // shmDir is where POSIX shared memory and named semaphores are files.
 const shmDir = "/dev/shm"
 
-// watchShm tells the names of what is created in shared memory, until stop is
-// closed. Names are dropped when nobody takes them; nil where there is none.
+// watchShm sends the names of files created in shared memory until stop is closed.
+// Names are dropped when the channel is full. It is nil where inotify fails.
 func watchShm(stop <-chan struct{}) <-chan string {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -53,7 +53,7 @@ func watchShm(stop <-chan struct{}) <-chan string {
 	return names
 }
 
-// parseInotify gives the names in a buffer of inotify events.
+// parseInotify returns the names in a buffer of inotify events.
 func parseInotify(b []byte) (names []string) {
 	const head = int(unsafe.Sizeof(unix.InotifyEvent{}))
 	for len(b) >= head {
@@ -69,7 +69,7 @@ func parseInotify(b []byte) (names []string) {
 	return names
 }
 
-// shmInode identifies a file of ours in shared memory; 0 for none.
+// shmInode is the inode of a file in shared memory that this user owns; 0 for none.
 func shmInode(name string) uint64 {
 	var st unix.Stat_t
 	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -88,9 +88,8 @@ func shmNames() (names []string) {
 
 func removeShm(name string) { syscall.Unlink(filepath.Join(shmDir, name)) }
 
-// sharedInUse tells which of these files of shared memory a process has mapped or open.
-// A semaphore is mapped under the name it had before it got its own, so it is
-// the inode that tells.
+// sharedInUse returns which of the inodes a process has mapped or open. Names do not
+// identify a file: a semaphore is mapped under its temporary name.
 func sharedInUse(pid int, inodes map[uint64]bool) (found []uint64) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	note := func(ino uint64) {

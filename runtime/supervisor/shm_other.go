@@ -2,7 +2,7 @@
 
 package supervisor
 
-// Shared memory is no folder here: what an engine leaves stays.
+// Shared memory is not a folder on these systems: what an engine leaves stays.
 func watchShm(<-chan struct{}) <-chan string { return nil }
 
 func shmInode(string) uint64 { return 0 }

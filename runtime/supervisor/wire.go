@@ -11,32 +11,32 @@ import (
 	"time"
 )
 
-// Protocol is the version a supervisor says in its hello.
+// Protocol is the version that a supervisor sends in its hello.
 const Protocol = 1
 
 // MaxLine bounds one line of the protocol.
 const MaxLine = 4 << 20
 
-// Errors that a caller may want to tell apart.
+// Errors for errors.Is.
 var (
-	// ErrRunning: another supervisor holds the folder.
-	ErrRunning = errors.New("another supervisor holds this folder")
-	// ErrLost: the connection to the supervisor has ended.
+	// ErrRunning reports that another supervisor has the folder.
+	ErrRunning = errors.New("another supervisor runs in this folder")
+	// ErrLost reports that the connection to the supervisor has ended.
 	ErrLost = errors.New("the supervisor is gone")
-	// ErrNoParent: the process named by Via cannot fork.
+	// ErrNoParent reports that the parent named by Via did not fork.
 	ErrNoParent = errors.New("no warm interpreter")
 )
 
-// Process is what to run.
+// Process describes a process to start.
 type Process struct {
-	// ID names the process among those of this supervisor: 1 to 128 letters,
-	// digits, '.', '_' and '-'. The id of one that has ended may be used again.
+	// ID is unique among running processes of the supervisor: 1 to 128 letters,
+	// digits, '.', '_' and '-'. An ended process's id may be used again.
 	ID string `json:"id"`
 	// Argv is the program, as a path, and its arguments.
 	Argv []string `json:"argv"`
 	// Via is the unix socket of a warm parent of the same program (package
-	// runtime/forkserver): it forks the process instead of the supervisor executing it.
-	// What comes of it is the same: a child of the supervisor, leader of its group.
+	// runtime/forkserver) that forks the process; "" executes it. Either way it is
+	// a child of the supervisor and leads its group.
 	Via string `json:"via,omitempty"`
 	// Env is the whole environment; nothing is inherited from the supervisor.
 	Env []string `json:"env,omitempty"`
@@ -47,7 +47,7 @@ type Process struct {
 	// Scratch is a folder that is made for the process (mode 0700, empty) and
 	// removed with all that is in it when its group is gone; see Scratch.
 	Scratch string `json:"scratch,omitempty"`
-	// Meta are the agent's notes, given back by List as they are.
+	// Meta are notes of the agent, returned by List unchanged.
 	Meta json.RawMessage `json:"meta,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type Running struct {
 	Exit    *Exit           `json:"exit,omitempty"`
 }
 
-// Exit is how a process ended. Its group is gone by the time it is told.
+// Exit is how a process ended. It is sent when its group is gone.
 type Exit struct {
 	ID     string         `json:"id"`
 	PID    int            `json:"pid"`
@@ -69,13 +69,13 @@ type Exit struct {
 	Signal syscall.Signal `json:"signal,omitempty"` // 0 when it exited by itself
 	At     time.Time      `json:"at"`
 	Tail   string         `json:"tail,omitempty"` // the last bytes of its log
-	// OOM: the kernel killed somebody for want of memory while this one died.
+	// OOM reports that the kernel killed a process for lack of memory at that time.
 	OOM bool `json:"oom,omitempty"`
-	// Lost: the supervisor itself is gone; how the process ended is not known.
+	// Lost reports that the supervisor is gone, so how the process ended is unknown.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// String says it for people: "exit code 1", "killed by signal 9 (killed)".
+// String is a text for people, such as "exit code 1" or "ended by signal 9 (killed)".
 func (e Exit) String() string {
 	switch {
 	case e.Lost:
@@ -103,7 +103,7 @@ type request struct {
 	Process *Process `json:"process,omitempty"`
 }
 
-// reply is any line from the supervisor: hello, an exit, or the answer to seq.
+// reply is any line from the supervisor: hello, an exit, or the reply to seq.
 type reply struct {
 	Hello *hello    `json:"hello,omitempty"`
 	Exit  *Exit     `json:"exit,omitempty"`
@@ -112,11 +112,11 @@ type reply struct {
 	PID   int       `json:"pid,omitempty"`
 	Items []Running `json:"items,omitempty"`
 	Tail  string    `json:"tail,omitempty"`
-	// NoParent: the error is about Via.
+	// NoParent marks an error as ErrNoParent.
 	NoParent bool `json:"no_parent,omitempty"`
 }
 
-// lineReader reads the protocol's lines; a line that is too long is an error.
+// lineReader reads lines of JSON of at most MaxLine bytes.
 type lineReader struct{ s *bufio.Scanner }
 
 func newLineReader(r io.Reader) lineReader {
@@ -137,7 +137,7 @@ func (l lineReader) next(v any) error {
 
 func (p *Process) check() error {
 	if !validID(p.ID) {
-		return fmt.Errorf("%.140q is no process id: want 1 to 128 letters, digits, '.', '_' or '-'", p.ID)
+		return fmt.Errorf("invalid process id %.140q: want 1 to 128 letters, digits, '.', '_' or '-'", p.ID)
 	}
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return errors.New("nothing to run: argv is empty")

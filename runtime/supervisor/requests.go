@@ -1,0 +1,162 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// handle executes a request. later reports that the reply is sent when a fork has
+// finished.
+func (k *supervisor) handle(from *client, r *request) (a reply, later bool) {
+	if r.Op != "spawn" {
+		return k.handleSimple(r), false
+	}
+	if r.Process == nil {
+		return reply{Error: "spawn: no process"}, false
+	}
+	pid, err := k.spawn(*r.Process, from, r.Seq)
+	if err != nil {
+		if old := k.byID[r.Process.ID]; (old == nil || old.reported) && k.forks[r.Process.ID] == nil {
+			os.RemoveAll(r.Process.Scratch)
+		}
+		return reply{Error: err.Error(), NoParent: errors.Is(err, ErrNoParent)}, false
+	}
+	return reply{PID: pid}, pid == 0
+}
+
+func (k *supervisor) handleSimple(r *request) reply {
+	switch r.Op {
+	case "list":
+		items := make([]Running, 0, len(k.byID))
+		for _, p := range k.byID {
+			if p.Exit == nil || p.reported {
+				items = append(items, p.Running)
+			}
+		}
+		slices.SortFunc(items, func(a, b Running) int { return a.Started.Compare(b.Started) })
+		return reply{Items: items}
+	}
+	p := k.byID[r.ID]
+	if p == nil {
+		return reply{Error: "no process " + r.ID}
+	}
+	switch r.Op {
+	case "signal":
+		if p.Exit != nil {
+			return reply{} // it has ended
+		}
+		if r.Signal < 0 || r.Signal > 64 {
+			return reply{Error: fmt.Sprintf("invalid signal %d", r.Signal)}
+		}
+		if err := syscall.Kill(-p.PID, syscall.Signal(r.Signal)); err != nil && err != syscall.ESRCH {
+			return reply{Error: "signal " + r.ID + ": " + err.Error()}
+		}
+		return reply{}
+	case "tail":
+		if p.reported {
+			return reply{Tail: p.Exit.Tail}
+		}
+		return reply{Tail: p.log.lastBytes()}
+	case "forget":
+		if p.Exit == nil {
+			return reply{Error: r.ID + " is running"}
+		}
+		if p.reported {
+			delete(k.byID, r.ID)
+		}
+		return reply{}
+	}
+	return reply{Error: "unknown op " + r.Op}
+}
+
+// spawn executes a process, or starts its fork by a parent: then the pid is 0 and
+// finishFork makes the reply.
+func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
+	if err := p.check(); err != nil {
+		return 0, err
+	}
+	if k.forks[p.ID] != nil {
+		return 0, fmt.Errorf("%s is being forked already", p.ID)
+	}
+	if p.Via != "" && len(k.forks) >= maxForks {
+		return 0, fmt.Errorf("%w: %d forks are in progress", ErrNoParent, len(k.forks))
+	}
+	if k.ending {
+		return 0, errors.New("the supervisor is ending")
+	}
+	if old := k.byID[p.ID]; old != nil && !old.reported {
+		return 0, fmt.Errorf("%s is running already (pid %d)", p.ID, old.PID)
+	}
+	if p.Dir == "" {
+		p.Dir = k.o.Dir
+	} else if _, err := os.Stat(p.Dir); err != nil {
+		return 0, err // exec would report the program as missing
+	}
+	if p.Log == "" {
+		p.Log = filepath.Join(k.o.Dir, "logs", p.ID+".log")
+	}
+	if p.Scratch != "" {
+		if err := makeScratch(p.Scratch); err != nil {
+			return 0, fmt.Errorf("scratch folder: %w", err)
+		}
+	}
+	j, w, err := newOutputLog(p.Log, LogBytes)
+	if err != nil {
+		return 0, err
+	}
+	abandon := func() { j.pipe.Close(); j.file.Close(); w.Close() }
+	out := w.Fd()
+	// Pipes of package os do not block; programs expect blocking output.
+	if err := syscall.SetNonblock(int(out), false); err != nil {
+		abandon()
+		return 0, err
+	}
+	if p.Via != "" {
+		k.startFork(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
+		return 0, nil
+	}
+	defer w.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		abandon()
+		return 0, err
+	}
+	defer null.Close()
+	pid, err := syscall.ForkExec(p.Argv[0], p.Argv, &syscall.ProcAttr{
+		Dir: p.Dir, Env: append(slices.Clone(p.Env), idVariable+p.ID),
+		Files: []uintptr{null.Fd(), out, out}, Sys: groupLeader(),
+	})
+	if err != nil {
+		abandon()
+		return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
+	}
+	k.addProcess(p, pid, j)
+	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
+	return pid, nil
+}
+
+// addProcess registers a running process.
+func (k *supervisor) addProcess(p Process, pid int, j *outputLog) {
+	pr := &process{log: j, scratch: p.Scratch, Running: Running{ID: p.ID, PID: pid, Log: p.Log, Started: time.Now(), Meta: p.Meta}}
+	k.byID[p.ID], k.byPID[pid] = pr, pr
+	if k.spawned++; k.spawned%16 == 1 {
+		k.pruneLogs()
+	}
+	go j.copy()
+}
+
+// pruneLogs removes the oldest logs of ended processes.
+func (k *supervisor) pruneLogs() {
+	inUse := map[string]bool{}
+	for _, p := range k.byID {
+		if p.Exit == nil {
+			inUse[p.Log], inUse[p.Log+".1"] = true, true
+		}
+	}
+	pruneLogs(filepath.Join(k.o.Dir, "logs"), inUse)
+}

@@ -1,0 +1,144 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// client is one connection. It has a bounded queue of its own, so a client that
+// does not read cannot block the supervisor.
+type client struct {
+	conn   net.Conn
+	out    chan reply
+	closed chan struct{}
+}
+
+func (c *client) send(r reply) {
+	select {
+	case c.out <- r:
+	default:
+		c.conn.Close() // it does not read; after a reconnect it can list
+	}
+}
+
+// close writes what is queued and closes the connection.
+func (c *client) close() { close(c.out); <-c.closed }
+
+// clientEvent is a request, or the begin or end of a connection.
+type clientEvent struct {
+	from *client
+	req  *request // nil at begin and end
+	gone bool
+}
+
+// accept serves connections until the listener is closed.
+func (k *supervisor) accept(ln net.Listener) {
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+				continue
+			case <-k.stop:
+				return
+			}
+		}
+		go k.serve(conn)
+	}
+}
+
+func (k *supervisor) serve(conn net.Conn) {
+	c := &client{conn: conn, out: make(chan reply, 1024), closed: make(chan struct{})}
+	post := func(m clientEvent) bool {
+		select {
+		case k.inbox <- m:
+			return true
+		case <-k.stop:
+			return false
+		}
+	}
+	gone := make(chan struct{})
+	defer close(gone)
+	go func() {
+		defer close(c.closed)
+		defer conn.Close()
+		w := json.NewEncoder(conn)
+		for {
+			select {
+			case r, ok := <-c.out:
+				if !ok {
+					return
+				}
+				conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+				if w.Encode(r) != nil {
+					return
+				}
+			case <-gone:
+				return
+			}
+		}
+	}()
+	if !post(clientEvent{from: c}) {
+		return
+	}
+	in := newLineReader(conn)
+	for {
+		var r request
+		if err := in.next(&r); err != nil {
+			break
+		}
+		if !post(clientEvent{from: c, req: &r}) {
+			return
+		}
+	}
+	post(clientEvent{from: c, gone: true})
+}
+
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	// The lock is held, so an existing socket is stale.
+	if st, err := os.Lstat(path); err == nil {
+		if st.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s exists and is not a socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	short, done, err := shortPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	// The umask, not a later chmod: other users could connect in between.
+	old := syscall.Umask(0o177)
+	ln, err := net.Listen("unix", short)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	return unlinkingListener{ln, path}, nil
+}
+
+// unlinkingListener removes its socket on Close.
+type unlinkingListener struct {
+	net.Listener
+	path string
+}
+
+func (l unlinkingListener) Close() error {
+	os.Remove(l.path)
+	return l.Listener.Close()
+}
