@@ -20,6 +20,7 @@ import (
 	"knative.dev/serving/pkg/autoscaler/scaling"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -50,7 +51,7 @@ func (k *kpa) StableAndPanicRPS(types.NamespacedName, time.Time) (float64, float
 	return 0, 0, metrics.ErrNoData
 }
 
-func newKPA(a placement.Autoscale, target, ready int) *kpa {
+func newKPA(a autoscale.Settings, target, ready int) *kpa {
 	k := &kpa{
 		stable: aggregation.NewTimedFloat64Buckets(a.Stable, time.Second),
 		short:  aggregation.NewTimedFloat64Buckets(a.Panic, time.Second),
@@ -64,9 +65,9 @@ func newKPA(a placement.Autoscale, target, ready int) *kpa {
 	return k
 }
 
-func settings(r *rand.Rand) placement.Autoscale {
+func settings(r *rand.Rand) autoscale.Settings {
 	pick := func(xs ...float64) float64 { return xs[r.IntN(len(xs))] }
-	a := placement.Autoscale{
+	a := autoscale.Settings{
 		Stable:      time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
 		Bucket:      time.Second,
 		Every:       2 * time.Second,
@@ -194,7 +195,7 @@ func steps(t *testing.T, seed uint64, s *seen) {
 		run.at[i] = 0
 	}
 	theirs := newKPA(set, target, len(run.at))
-	ours := placement.NewLoad(set)
+	ours := autoscale.NewLoad(set)
 	ours.Adopt(instant(begin), len(run.at))
 
 	walk := &load{r: r}
@@ -256,7 +257,7 @@ func reports(t *testing.T, seed uint64, s *seen) {
 	target := 1 + r.IntN(10)
 	run := &pods{r: r, lag: r.IntN(60)}
 	base := time.Now()
-	theirs, ours := newKPA(set, target, 0), placement.NewLoad(set)
+	theirs, ours := newKPA(set, target, 0), autoscale.NewLoad(set)
 	walk := &load{r: r}
 	changes, known, last, silent := 0, 0, 0, 0
 	phase := 1 + r.IntN(1999)
@@ -307,7 +308,7 @@ func TestWindowsAsKPA(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 600))
 		set := settings(r)
-		theirs, ours := newKPA(set, 1, 0), placement.NewLoad(set)
+		theirs, ours := newKPA(set, 1, 0), autoscale.NewLoad(set)
 		now := 10 * time.Minute
 		for range 300 {
 			switch r.IntN(40) {

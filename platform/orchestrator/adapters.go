@@ -88,7 +88,7 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 // makes way where there is no room for all.
 func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.inboxMu.Lock()
-	s.inbox.adapterUses.put(adapterKey{replica, name.Adapter}, struct{}{})
+	s.inbox.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{})
 	s.inboxMu.Unlock()
 	s.signal()
 }

@@ -388,7 +388,7 @@ func TestLateAndTwice(t *testing.T) {
 	}
 	for range 2 {
 		p.s.inboxMu.Lock()
-		p.s.inbox.loaded.put(id, commandResult{"n0", p.at, errVanished})
+		p.s.inbox.loaded.Put(id, commandResult{"n0", p.at, errVanished})
 		p.s.inboxMu.Unlock()
 		p.s.signal()
 		p.pass(time.Second)

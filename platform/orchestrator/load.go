@@ -1,6 +1,9 @@
 package orchestrator
 
-import "github.com/thaw-dev/thaw/platform/placement"
+import (
+	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
 
 // updateLoad tells the windows of f what is under way now, and takes from them how
 // many replicas that asks for. It reports whether f is busy: whether there is
@@ -11,7 +14,7 @@ func (s *Orchestrator) updateLoad(f *functionState, now placement.Instant) bool 
 		if n == 0 {
 			return false
 		}
-		f.load = placement.NewLoad(s.policy.Autoscale)
+		f.load = autoscale.NewLoad(s.policy.Autoscale)
 	}
 	f.load.Observe(now, n)
 	f.Needed, f.Desired = f.load.Scale(now, f.serving(), f.Scale.Target)
@@ -29,7 +32,7 @@ func (s *Orchestrator) adoptLoad(f *functionState, now placement.Instant) {
 		return
 	}
 	if f.load == nil {
-		f.load = placement.NewLoad(s.policy.Autoscale)
+		f.load = autoscale.NewLoad(s.policy.Autoscale)
 	}
 	f.load.Adopt(now, ready)
 	s.busyFunctions.add(f)

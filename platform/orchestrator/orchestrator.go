@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -147,30 +148,30 @@ const (
 
 // inbox is news since the last turn, one entry per subject.
 type inbox struct {
-	wakes          coalescingQueue[functions.Name, wakeRequest]
-	nudges         coalescingQueue[functions.Name, struct{}]
-	heartbeats     coalescingQueue[string, heartbeat]
-	healthReports  coalescingQueue[string, healthReport] // by replica
-	loaded         coalescingQueue[string, commandResult]
-	unloaded       coalescingQueue[string, commandResult]
-	stops          coalescingQueue[functions.Name, struct{}]
-	adapterUses    coalescingQueue[adapterKey, struct{}]
-	wantedAdapters coalescingQueue[functions.Name, struct{}] // adapters, ahead of any request
-	sleepRefusals  coalescingQueue[string, commandResult]    // sleeps and rises refused
+	wakes          coalesce.Map[functions.Name, wakeRequest]
+	nudges         coalesce.Map[functions.Name, struct{}]
+	heartbeats     coalesce.Map[string, heartbeat]
+	healthReports  coalesce.Map[string, healthReport] // by replica
+	loaded         coalesce.Map[string, commandResult]
+	unloaded       coalesce.Map[string, commandResult]
+	stops          coalesce.Map[functions.Name, struct{}]
+	adapterUses    coalesce.Map[adapterKey, struct{}]
+	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters, ahead of any request
+	sleepRefusals  coalesce.Map[string, commandResult]    // sleeps and rises refused
 	changed        bool
 }
 
 func (in *inbox) clear() {
-	in.wakes.clear()
-	in.nudges.clear()
-	in.heartbeats.clear()
-	in.healthReports.clear()
-	in.loaded.clear()
-	in.unloaded.clear()
-	in.stops.clear()
-	in.adapterUses.clear()
-	in.wantedAdapters.clear()
-	in.sleepRefusals.clear()
+	in.wakes.Clear()
+	in.nudges.Clear()
+	in.heartbeats.Clear()
+	in.healthReports.Clear()
+	in.loaded.Clear()
+	in.unloaded.Clear()
+	in.stops.Clear()
+	in.adapterUses.Clear()
+	in.wantedAdapters.Clear()
+	in.sleepRefusals.Clear()
 	in.changed = false
 }
 
@@ -319,7 +320,7 @@ func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string 
 	s.mu.Unlock()
 	if name.Adapter != "" {
 		s.inboxMu.Lock()
-		s.inbox.wantedAdapters.put(name, struct{}{})
+		s.inbox.wantedAdapters.Put(name, struct{}{})
 		s.inboxMu.Unlock()
 	}
 	id := s.requestWake(name, 0, lease)
@@ -337,13 +338,13 @@ func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duratio
 		id = s.newID("cs")
 		s.startIDs[name] = id
 	}
-	w, asked := s.inbox.wakes.get(name)
+	w, asked := s.inbox.wakes.Get(name)
 	if !asked {
 		w = wakeRequest{id: id, at: s.timeNow()}
 	}
 	w.retry, w.held = max(w.retry, retry), max(w.held, held)
 	w.once = w.once || retry == 0
-	s.inbox.wakes.put(name, w)
+	s.inbox.wakes.Put(name, w)
 	s.inboxMu.Unlock()
 	s.signal()
 	return id
@@ -353,7 +354,7 @@ func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duratio
 // replicas, or nobody waits any more.
 func (s *Orchestrator) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
-	s.inbox.nudges.put(name.WithoutAdapter(), struct{}{})
+	s.inbox.nudges.Put(name.WithoutAdapter(), struct{}{})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -361,7 +362,7 @@ func (s *Orchestrator) Nudge(name functions.Name) {
 // ReportFailure says that a replica broke on the data path: its agent is told to look.
 func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
-	s.inbox.healthReports.put(replica, healthReport{name.WithoutAdapter(), problem})
+	s.inbox.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -369,7 +370,7 @@ func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem strin
 // Heartbeat is what an agent says of itself, and how to command it.
 func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.inboxMu.Lock()
-	s.inbox.heartbeats.put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
+	s.inbox.heartbeats.Put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -386,7 +387,7 @@ func (s *Orchestrator) Changed() {
 // once where its minimum says so.
 func (s *Orchestrator) Stop(name functions.Name) {
 	s.inboxMu.Lock()
-	s.inbox.stops.put(name.WithoutAdapter(), struct{}{})
+	s.inbox.stops.Put(name.WithoutAdapter(), struct{}{})
 	s.inboxMu.Unlock()
 	s.signal()
 }
@@ -429,7 +430,7 @@ func (s *Orchestrator) sendLoad(ctx context.Context, id string, n *nodeState, re
 	s.command(ctx, func(ctx context.Context) {
 		_, err := to.Load(ctx, req)
 		s.inboxMu.Lock()
-		s.inbox.loaded.put(id, commandResult{node, s.timeNow(), err})
+		s.inbox.loaded.Put(id, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
 		s.signal()
 	})
@@ -444,7 +445,7 @@ func (s *Orchestrator) sendUnload(ctx context.Context, n *nodeState, req functio
 			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
 		}
 		s.inboxMu.Lock()
-		s.inbox.unloaded.put(req.ID, commandResult{node, s.timeNow(), err})
+		s.inbox.unloaded.Put(req.ID, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
 		s.signal()
 	})

@@ -130,7 +130,7 @@ func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeSt
 			return
 		}
 		s.inboxMu.Lock()
-		s.inbox.sleepRefusals.put(id, commandResult{node, s.timeNow(), err})
+		s.inbox.sleepRefusals.Put(id, commandResult{node, s.timeNow(), err})
 		s.inboxMu.Unlock()
 		s.signal()
 	})

@@ -48,20 +48,20 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	if in.changed || s.catalogShrunkAt > 0 {
 		s.readCatalog(now)
 	}
-	for i := range in.heartbeats.list {
-		s.onHeartbeat(ctx, in.heartbeats.list[i].val, now)
+	for _, x := range in.heartbeats.Entries() {
+		s.onHeartbeat(ctx, x.Value, now)
 	}
 	// Whoever became READY or failed is told before anything else is done.
 	s.publishDirty()
 
-	for _, x := range in.loaded.list {
-		s.onLoaded(ctx, x.key, x.val, now)
+	for _, x := range in.loaded.Entries() {
+		s.onLoaded(ctx, x.Key, x.Value, now)
 	}
-	for _, x := range in.unloaded.list {
-		if r := s.replicas[x.key]; r != nil {
-			s.noteStaleEpoch(r, x.val)
+	for _, x := range in.unloaded.Entries() {
+		if r := s.replicas[x.Key]; r != nil {
+			s.noteStaleEpoch(r, x.Value)
 			r.retryUnloadAt = now + tick
-			if x.val.err == nil {
+			if x.Value.err == nil {
 				r.retryUnloadAt = now + unloadRetryAfter // it should be gone by then
 			}
 			s.unloadRetries.add(r)
@@ -74,27 +74,27 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 			s.unloadRetries.drop(r)
 		}
 	})
-	for _, x := range in.healthReports.list {
-		s.sendVerify(ctx, x.key, x.val)
+	for _, x := range in.healthReports.Entries() {
+		s.sendVerify(ctx, x.Key, x.Value)
 	}
-	for _, x := range in.adapterUses.list {
-		u := x.key
+	for _, x := range in.adapterUses.Entries() {
+		u := x.Key
 		s.command(ctx, func(ctx context.Context) { s.requestAdapter(ctx, u.replica, u.adapter) })
 	}
-	for _, x := range in.wantedAdapters.list {
-		s.wantedAdapters.add(x.key)
+	for _, x := range in.wantedAdapters.Entries() {
+		s.wantedAdapters.add(x.Key)
 	}
-	for _, x := range in.sleepRefusals.list {
-		if r := s.replicas[x.key]; r != nil && !r.stopping {
-			s.noteStaleEpoch(r, x.val)
-			s.sleepFailed(r, x.val.err.Error(), now)
+	for _, x := range in.sleepRefusals.Entries() {
+		if r := s.replicas[x.Key]; r != nil && !r.stopping {
+			s.noteStaleEpoch(r, x.Value)
+			s.sleepFailed(r, x.Value.err.Error(), now)
 		}
 	}
-	for _, x := range in.stops.list {
-		s.stopFunction(x.key, now)
+	for _, x := range in.stops.Entries() {
+		s.stopFunction(x.Key, now)
 	}
-	for _, x := range in.wakes.list {
-		s.onWake(x.key, x.val, now)
+	for _, x := range in.wakes.Entries() {
+		s.onWake(x.Key, x.Value, now)
 	}
 	s.loadWantedAdapters(ctx)
 	all := s.lastTick == 0 || now-s.lastTick >= tick*9/10 // a tick that comes a little early is one
@@ -105,8 +105,8 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	if all {
 		s.runForecasts(ctx, now)
 	}
-	for _, x := range in.nudges.list {
-		if f := s.functions[x.key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
+	for _, x := range in.nudges.Entries() {
+		if f := s.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
 			f.wakeLease = 0
 			s.enqueue(f)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
@@ -72,7 +73,7 @@ type functionState struct {
 	charged    teamCharge
 	model      *functions.Model
 	recipe     uint64
-	load       *placement.Load // its windows; nil at rest
+	load       *autoscale.Load // its windows; nil at rest
 	replicas   []*replicaState
 	failures   int               // starts in a row that failed
 	refusals   int               // loads in a row that no agent took

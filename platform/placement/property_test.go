@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
 // toy is a small true cluster: it does what plans say, slowly and with faults,
@@ -23,7 +24,7 @@ type toy struct {
 
 	policy Policy // each seed has its own eviction
 
-	loads map[*Function]*Load
+	loads map[*Function]*autoscale.Load
 
 	sleeps, rises int
 	// wantAt and idleFrom are what invariant 11 is checked against.
@@ -51,7 +52,7 @@ func (y *toy) drop(f *Function, id string) {
 }
 
 func newToy(t *testing.T, seed uint64) *toy {
-	y := &toy{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*Load{}}
+	y := &toy{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
 	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
@@ -364,7 +365,7 @@ func (y *toy) live() {
 		}
 		l := y.loads[f]
 		if l == nil {
-			l = NewLoad(DefaultPolicy.Autoscale)
+			l = autoscale.NewLoad(DefaultPolicy.Autoscale)
 			y.loads[f] = l
 		}
 		l.Observe(y.now, f.Active+f.Queued)

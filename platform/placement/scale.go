@@ -5,31 +5,19 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
-// Want is how many replicas f should have, and lacks where it has fewer. Held
-// requests count at once, in full: the windows behind Needed are too slow for
-// somebody who waits.
+// Want is how many replicas f should have. It is asked again with every plan, so
+// waiting requests count without the delay of an averaging window.
 func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
 	}
-	want := 0
-	switch n := f.activeRequests() + f.Queued; {
-	case p.Autoscale.Patient:
-		want = f.Desired
-	case n > 0:
-		want = max(1, f.Needed)
-		if f.Queued > 0 {
-			a := p.Autoscale.withDefaults()
-			up := math.Ceil(a.MaxUp * float64(max(f.ready(), 1)))
-			want = max(want, int(min(math.Ceil(float64(n)/float64(max(f.Scale.Target, 1))), up)))
-		}
-	}
-	if f.Lease > now {
-		want = max(want, 1)
-	}
-	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
+	return p.Autoscale.Want(autoscale.Demand{
+		Active: f.activeRequests(), Queued: f.Queued, Ready: f.ready(), Needed: f.Needed, Desired: f.Desired,
+		Target: f.Scale.Target, Min: f.Scale.Min, Max: f.Scale.Max, Leased: f.Lease > now,
+	})
 }
 
 // activeRequests are the requests at engines that are to go on: those at a replica that

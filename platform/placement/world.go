@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
 // Instant is a moment as the span since the caller's loop began, on a monotonic
@@ -23,9 +24,9 @@ type Policy struct {
 	// turn. Turn 0: never.
 	TimeSlice, Patience, TimeSliceDrain time.Duration
 
-	Autoscale Autoscale // how many replicas a load asks for; zero: its defaults
-	Eviction  Eviction  // who goes first where room is short
-	KeepAlive KeepAlive // how long an idle replica stays
+	Autoscale autoscale.Settings // how many replicas a load asks for; zero: its defaults
+	Eviction  Eviction           // who goes first where room is short
+	KeepAlive KeepAlive          // how long an idle replica stays
 
 	// NoMinResidency: nobody is left alone for having been missed (Function.MinResidency), so that
 	// what an eviction policy does by itself can be measured.

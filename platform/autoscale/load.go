@@ -1,11 +1,11 @@
-package placement
+package autoscale
 
 import (
 	"math"
 	"time"
 )
 
-// Autoscale holds the settings of scaling by windows: how a function's load is
+// Settings holds the settings of scaling by windows: how a function's load is
 // averaged, and how fast its replicas follow. What differs by model is in the
 // model's file (scale: min, max, target, idle); these are the platform's. They
 // mean what Knative's autoscaler means by them, and with Patient and the same
@@ -13,7 +13,7 @@ import (
 // A zero field is the
 // default, and so is a rate or threshold of 1 or less, with which nothing could
 // move or everything would be a panic.
-type Autoscale struct {
+type Settings struct {
 	// Stable is the span over which load is averaged (60 s), Panic the short one
 	// that sees a rise before the long one does (6 s, at most Stable). Both are
 	// counted in buckets of Bucket (1 s).
@@ -47,7 +47,7 @@ type Autoscale struct {
 }
 
 // withDefaults fills in the defaults.
-func (a Autoscale) withDefaults() Autoscale {
+func (a Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
@@ -75,7 +75,7 @@ func (a Autoscale) withDefaults() Autoscale {
 // until Over. It is some 600 bytes at the default settings; every call costs
 // the same however much was observed. It belongs to one goroutine.
 type Load struct {
-	settings Autoscale
+	settings Settings
 
 	// A bucket holds the mean number of requests under way in it, in units of
 	// 1e-9: whole numbers, so that sums do not drift. The bucket of moment t is
@@ -87,10 +87,10 @@ type Load struct {
 
 	// The step function that Observe is told.
 	level int
-	since Instant // what was before is in open, or in the ring; 0: not told yet
-	open  int64   // request-time of the bucket of since, up to since
+	since time.Duration // what was before is in open, or in the ring; 0: not told yet
+	open  int64         // request-time of the bucket of since, up to since
 
-	panicked   Instant       // last time over the threshold; 0: no panic
+	panicked   time.Duration // last time over the threshold; 0: no panic
 	panicMost  int           // asked for in this panic
 	delayed    []delayedPeak // of the last Delay: largest first, each later than the one before
 	evaluation int64         // the evaluation that was made last, plus one
@@ -118,7 +118,7 @@ const (
 )
 
 // NewLoad remembers nothing yet.
-func NewLoad(a Autoscale) *Load {
+func NewLoad(a Settings) *Load {
 	a = a.withDefaults()
 	buckets := func(d time.Duration) int64 { return int64((d + a.Bucket - 1) / a.Bucket) }
 	l := &Load{settings: a, stable: loadWindow{buckets: buckets(a.Stable)}, short: loadWindow{buckets: buckets(a.Panic)}}
@@ -128,7 +128,7 @@ func NewLoad(a Autoscale) *Load {
 
 // Adopt has so many replicas found running at now, of a past that is not known:
 // they are kept until the window knows better, which is what a panic does.
-func (l *Load) Adopt(now Instant, ready int) {
+func (l *Load) Adopt(now time.Duration, ready int) {
 	if ready > 1 {
 		l.panicked, l.panicMost = now, max(l.panicMost, ready)
 		l.desired = max(l.desired, ready)
@@ -137,7 +137,7 @@ func (l *Load) Adopt(now Instant, ready int) {
 
 // Observe notes that from now on n requests are under way, held ones included.
 // Calls are in the order of time.
-func (l *Load) Observe(now Instant, n int) {
+func (l *Load) Observe(now time.Duration, n int) {
 	if l.since > 0 && now > l.since {
 		l.closeBuckets(now)
 	}
@@ -146,20 +146,20 @@ func (l *Load) Observe(now Instant, n int) {
 
 // closeBuckets writes down the buckets that are over at now. As where load is scraped,
 // what happened in one second is known, and written, in the next.
-func (l *Load) closeBuckets(now Instant) {
+func (l *Load) closeBuckets(now time.Duration) {
 	b := l.settings.Bucket
 	from, to := int64(l.since/b), int64(now/b)
 	if from == to {
 		l.open += int64(l.level) * int64(now-l.since)
 		return
 	}
-	l.write(from+1, l.mean(l.open+int64(l.level)*int64(Instant(from+1)*b-l.since)))
+	l.write(from+1, l.mean(l.open+int64(l.level)*int64(time.Duration(from+1)*b-l.since)))
 	full := int64(l.level) * bucketUnit
 	// Of a long silence only the last window matters.
 	for k := max(from+2, to-l.stable.buckets); k <= to; k++ {
 		l.write(k, full)
 	}
-	l.open = int64(l.level) * int64(now-Instant(to)*b)
+	l.open = int64(l.level) * int64(now-time.Duration(to)*b)
 }
 
 // mean over one bucket of request-time in it.
@@ -173,7 +173,7 @@ func (l *Load) mean(area int64) int64 {
 // Record adds a mean that somebody else took: x requests were under way in the
 // bucket that is over at now. Several of one bucket add up: they are parts of
 // the load. It is not for who calls Observe.
-func (l *Load) Record(now Instant, x float64) {
+func (l *Load) Record(now time.Duration, x float64) {
 	if !(x > 0) { // nothing, or no number
 		x = 0
 	}
@@ -235,7 +235,7 @@ func (s *loadWindow) mean(l *Load, k int64) float64 {
 
 // Means are the requests under way on average over the long and the short
 // window. ok is false where nothing was observed for the long one.
-func (l *Load) Means(now Instant) (stable, short float64, ok bool) {
+func (l *Load) Means(now time.Duration) (stable, short float64, ok bool) {
 	k := int64(now / l.settings.Bucket)
 	if !l.any || k-l.last > l.stable.buckets {
 		return 0, 0, false
@@ -247,7 +247,7 @@ func (l *Load) Means(now Instant) (stable, short float64, ok bool) {
 // ready of them are READY: needed are to be started where they are missing,
 // desired are not to be scaled down. Between two evaluations (Every) it says what
 // the last one said.
-func (l *Load) Scale(now Instant, ready, target int) (needed, desired int) {
+func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int) {
 	if l.since > 0 && now > l.since {
 		l.closeBuckets(now)
 		l.since = now
@@ -306,7 +306,7 @@ func (l *Load) delayedWant(want int) int {
 
 // Over reports whether there is nothing left to remember: the function can be
 // without a Load until its next request.
-func (l *Load) Over(now Instant) bool {
+func (l *Load) Over(now time.Duration) bool {
 	if l.level > 0 || l.open > 0 || l.desired > 0 || l.panicked > 0 {
 		return false
 	}

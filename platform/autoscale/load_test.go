@@ -1,4 +1,4 @@
-package placement
+package autoscale
 
 import (
 	"math"
@@ -12,12 +12,12 @@ import (
 func TestMeans(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
-		set := Autoscale{
+		set := Settings{
 			Stable: time.Duration(1+rnd.IntN(90)) * time.Second, Panic: time.Duration(1+rnd.IntN(90)) * time.Second,
 			Bucket: []time.Duration{time.Second, 250 * time.Millisecond, 2 * time.Second}[rnd.IntN(3)],
 		}.withDefaults()
 		type step struct {
-			at Instant
+			at time.Duration
 			n  int
 		}
 		var steps []step
@@ -71,21 +71,21 @@ func TestScale(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what  string
-		set   Autoscale
+		set   Settings
 		first func(*Load)
 		steps []at
 	}{
 		{what: "a steady load", steps: []at{{0, 10, 1, 0, 0}, {4 * time.Second, 10, 1, 2, 2}, {time.Minute, 10, 2, 2, 2}}},
-		{what: "utilisation", set: Autoscale{Utilisation: 0.5}, steps: []at{{0, 10, 1, 0, 0}, {4 * time.Second, 10, 1, 3, 3}}},
+		{what: "utilisation", set: Settings{Utilisation: 0.5}, steps: []at{{0, 10, 1, 0, 0}, {4 * time.Second, 10, 1, 3, 3}}},
 		{what: "between two evaluations nothing changes", steps: []at{
 			{0, 8, 1, 0, 0}, {4 * time.Second, 8, 1, 1, 1}, {time.Second, 80, 1, 1, 1}}},
 		{what: "a burst on a long calm is seen by the short window, and held", steps: []at{
 			{0, 8, 1, 0, 0}, {time.Minute, 160, 1, 1, 1}, {4 * time.Second, 8, 1, 14, 14},
 			{10 * time.Second, 8, 14, 3, 14}, {30 * time.Second, 8, 14, 3, 14}, {30 * time.Second, 8, 14, 1, 7}}},
-		{what: "up by a rate", set: Autoscale{MaxUp: 3}, steps: []at{{0, 800, 1, 0, 0}, {4 * time.Second, 800, 1, 3, 3}, {4 * time.Second, 800, 3, 9, 9}}},
-		{what: "down by a rate", set: Autoscale{MaxDown: 4}, steps: []at{
+		{what: "up by a rate", set: Settings{MaxUp: 3}, steps: []at{{0, 800, 1, 0, 0}, {4 * time.Second, 800, 1, 3, 3}, {4 * time.Second, 800, 3, 9, 9}}},
+		{what: "down by a rate", set: Settings{MaxDown: 4}, steps: []at{
 			{0, 80, 10, 0, 0}, {time.Minute, 0, 10, 10, 10}, {2 * time.Minute, 0, 10, 0, 2}, {2 * time.Second, 0, 2, 0, 0}}},
-		{what: "down after a delay", set: Autoscale{Delay: 30 * time.Second, Stable: 6 * time.Second}, steps: []at{
+		{what: "down after a delay", set: Settings{Delay: 30 * time.Second, Stable: 6 * time.Second}, steps: []at{
 			{0, 80, 10, 0, 0}, {10 * time.Second, 8, 10, 10, 10}, {10 * time.Second, 8, 10, 1, 10}, {20 * time.Second, 8, 10, 1, 5}, {40 * time.Second, 8, 5, 1, 2}}},
 		{what: "found running", first: func(l *Load) { l.Adopt(time.Second, 4) }, steps: []at{
 			{0, 1, 4, 0, 4}, {50 * time.Second, 1, 4, 1, 4}, {20 * time.Second, 1, 4, 1, 2}}},
@@ -110,7 +110,7 @@ func TestScale(t *testing.T) {
 func TestLoadIsOver(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		set := Autoscale{Delay: time.Duration(rnd.IntN(3)*30) * time.Second, MaxDown: 2 + rnd.Float64()*2}.withDefaults()
+		set := Settings{Delay: time.Duration(rnd.IntN(3)*30) * time.Second, MaxDown: 2 + rnd.Float64()*2}.withDefaults()
 		l, now := NewLoad(set), time.Second
 		for range 100 {
 			now += time.Duration(rnd.Int64N(int64(3 * time.Second)))
@@ -133,7 +133,7 @@ func TestLoadIsOver(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
-	l := NewLoad(Autoscale{Stable: 10 * time.Second, Panic: 2 * time.Second})
+	l := NewLoad(Settings{Stable: 10 * time.Second, Panic: 2 * time.Second})
 	if _, _, ok := l.Means(time.Second); ok {
 		t.Error("something is known of nothing")
 	}
@@ -158,7 +158,7 @@ func TestRecord(t *testing.T) {
 // BenchmarkLoad is what a busy function costs: one evaluation a tick, ten changes
 // in between.
 func BenchmarkLoad(b *testing.B) {
-	l, now := NewLoad(Autoscale{}), time.Second
+	l, now := NewLoad(Settings{}), time.Second
 	b.Run("observe", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
