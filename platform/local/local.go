@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/quota"
 )
 
 // Options of a Local.
@@ -122,7 +123,7 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
-	ledger, err := orchestrator.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	ledger, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
 	if err != nil {
 		o.Log.Error("what teams have used is not known", "error", err)
 	}

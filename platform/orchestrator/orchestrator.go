@@ -16,6 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/quota"
 )
 
 // Node is an agent as the loop commands it. Both methods are idempotent by the
@@ -71,8 +72,8 @@ type Options struct {
 	Token     string           // bearer for replicas behind remote agents
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
-	Foresight *Foresight // looks ahead; nil: nothing is learned of when functions are used
-	Ledger    *Ledger    // where the accounts of teams outlive this life; nil: they do not
+	Foresight *Foresight    // looks ahead; nil: nothing is learned of when functions are used
+	Ledger    *quota.Ledger // where the accounts of teams outlive this life; nil: they do not
 	Log       *slog.Logger
 
 	// Time, chance and concurrency come from outside where they are given: with
@@ -106,7 +107,6 @@ type Orchestrator struct {
 	policy     placement.Policy
 	hooks      Hooks
 	forecaster *forecaster // nil: none
-	ledger     *Ledger
 	log        *slog.Logger
 	timeNow    func() time.Time
 	newID      func(prefix string) string
@@ -204,7 +204,7 @@ type commandResult struct {
 func New(o Options) *Orchestrator {
 	s := &Orchestrator{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, forecaster: newForecaster(o.Foresight), ledger: o.Ledger, log: o.Log, timeNow: o.Now, newID: o.NewID, do: o.Do, signalFunc: o.Ring,
+		policy: o.Policy, hooks: o.Hooks, forecaster: newForecaster(o.Foresight), log: o.Log, timeNow: o.Now, newID: o.NewID, do: o.Do, signalFunc: o.Ring,
 		signalled:    make(chan struct{}, 1),
 		startIDs:     map[functions.Name]string{},
 		commandSlots: make(chan struct{}, maxCommands),
@@ -230,6 +230,7 @@ func New(o Options) *Orchestrator {
 	}
 	s.began = s.timeNow().Add(-time.Millisecond) // Instant 0 means never
 	s.world = newWorld(s.policy)
+	s.accounts = quota.NewAccounts(o.Ledger)
 	return s
 }
 

@@ -1,11 +1,7 @@
 package orchestrator
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -238,85 +234,4 @@ func TestStoreShare(t *testing.T) {
 	if pic := p.desk.lane(y).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
 		t.Fatalf("with a larger share: %+v", pic.Blocked)
 	}
-}
-
-// TestLedger: accounts outlive the server; a budget is none the larger for a
-// restart, and the day's share of it ends with the day.
-func TestLedger(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "teams.json")
-	wall := time.Date(2026, 5, 6, 10, 0, 0, 0, time.UTC)
-	life := func() *Orchestrator {
-		l, err := OpenLedger(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Options{Catalog: &shelf{models: []*functions.Model{of("red", model("x"))}}, Path: newDoor(), Ledger: l, Now: func() time.Time { return wall }})
-		s.Attach(newDoor())
-		return s
-	}
-	s := life()
-	red := s.accountOf("red")
-	red.gpusHeld, red.Suffered, red.at = 2, 3, s.advanceClock()
-	wall = wall.Add(2 * time.Second)
-	s.advanceClock()
-	s.saveLedger(true)
-	s.accountOf("idle")
-	if s = life(); math.Abs(s.TeamUse("red").Today-4) > 0.01 || s.TeamUse("red").Suffered != 3 {
-		t.Errorf("after a restart: %+v", s.TeamUse("red"))
-	}
-	// A team that is not heard of in a life is not forgotten.
-	s.ledger.entries["gone"] = ledgerEntry{Today: 5, Total: 7}
-	s.saveLedger(true)
-	if s = life(); s.ledger.entries["gone"].Total != 7 || s.ledger.entries["gone"].Today != 5 {
-		t.Errorf("gone: %+v", s.ledger.entries)
-	}
-	wall = wall.Add(24 * time.Hour)
-	if s = life(); s.TeamUse("red").Today != 0 || math.Abs(s.TeamUse("red").Total-4) > 0.01 {
-		t.Errorf("the next day: %+v", s.TeamUse("red"))
-	}
-	s.saveLedger(true)
-	if s = life(); s.ledger.entries["gone"].Today != 0 || s.ledger.entries["gone"].Total != 7 {
-		t.Errorf("gone, the next day: %+v", s.ledger.entries)
-	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-
-	// Files nobody wrote are put aside, and said.
-	for i, bad := range []string{"", "{", `[]`, `{"teams":{"red":{"used":-1}}}`, `{"teams":{"../x":{}}}`, `{"day":"x"}`} {
-		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		l, err := OpenLedger(path)
-		if err == nil || l == nil || len(l.entries) != 0 {
-			t.Errorf("%d: %v %v", i, l, err)
-		}
-		if _, err := os.Stat(path + ".damaged"); err != nil {
-			t.Errorf("%d is not kept: %v", i, err)
-		}
-		if _, err := OpenLedger(path); err != nil {
-			t.Errorf("%d: the second time: %v", i, err)
-		}
-	}
-}
-
-func FuzzLedger(f *testing.F) {
-	whole, _ := json.Marshal(ledgerFile{Day: 20000, Teams: map[string]ledgerEntry{"red": {Today: 1, Total: 2, Used: 3, Suffered: 4}}})
-	f.Add(whole)
-	f.Add([]byte(`{"day":1,"teams":{"a":{"used":1e999}}}`))
-	f.Add([]byte(`{"teams":null}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		x, err := readLedger(data)
-		if err != nil {
-			return
-		}
-		again, err := json.Marshal(x)
-		if err != nil {
-			t.Fatal(err)
-		}
-		y, err := readLedger(again)
-		if err != nil || fmt.Sprint(x) != fmt.Sprint(y) {
-			t.Fatalf("%v, %v, %v", x, y, err)
-		}
-	})
 }

@@ -257,14 +257,14 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		s.path.Remove(f.Name)
 		s.event("removed", f.Name, "", "", "", "")
 	}
-	for _, t := range s.accounts {
-		t.spec = functions.TeamSpec{}
+	for _, t := range s.accounts.All() {
+		t.Spec = functions.TeamSpec{}
 	}
 	for _, m := range models {
 		s.accountOf(m.FullName().Team)
 	}
 	for _, t := range s.catalog.Teams() {
-		s.accountOf(t.Metadata.Name).spec = t.Spec
+		s.accountOf(t.Metadata.Name).Spec = t.Spec
 	}
 	s.settleTeams(now, true)
 }

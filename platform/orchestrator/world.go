@@ -13,13 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/quota"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
 // world is the loop's: everything it knows.
 type world struct {
-	teams          map[string]*teamAccount
-	accounts       []*teamAccount // of teams, in the order in which they came
+	accounts       *quota.Accounts
 	settledAt      placement.Instant
 	storeLimited   bool // some team has a share of the stores
 	budgetsChanged bool // a team's budget is used up, or is there again
@@ -61,7 +61,7 @@ type world struct {
 
 func newWorld(p placement.Policy) world {
 	return world{
-		planner: p.Planner(), teams: map[string]*teamAccount{}, copies: map[string]int{},
+		planner: p.Planner(), copies: map[string]int{},
 		functions: map[functions.Name]*functionState{}, nodes: map[string]*nodeState{}, replicas: map[string]*replicaState{},
 		orphans: map[string]placement.Instant{}, coldStarts: coldStartLog{byID: map[string]*coldStart{}},
 	}
@@ -70,7 +70,7 @@ func newWorld(p placement.Policy) world {
 // functionState is a function in the loop.
 type functionState struct {
 	placement.Function
-	charged    teamCharge
+	charged    quota.Holdings
 	model      *functions.Model
 	recipe     uint64
 	load       *autoscale.Load // its windows; nil at rest

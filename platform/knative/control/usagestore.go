@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/quota"
 )
 
 // UsageConfigMap is the ConfigMap in which what teams have used outlives a reign: a day's
@@ -42,7 +42,7 @@ func newUsageStore(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) 
 
 // load reads what the reign before has left. The ledger is good in any case; an
 // error says what is not known.
-func (a *usageStore) load(ctx context.Context) (*orchestrator.Ledger, error) {
+func (a *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()
 	var text []byte
@@ -53,7 +53,7 @@ func (a *usageStore) load(ctx context.Context) (*orchestrator.Ledger, error) {
 	case status.IsNotFound(err):
 		err = nil
 	}
-	ledger, bad := orchestrator.NewLedger(text, a.enqueue)
+	ledger, bad := quota.NewLedger(text, a.enqueue)
 	if err == nil {
 		err = bad
 	}

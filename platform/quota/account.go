@@ -1,0 +1,193 @@
+package quota
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// daySeconds is the length of a day, UTC.
+const daySeconds = 24 * 60 * 60
+
+// RefreshEvery is the longest time between two settlements of all accounts.
+const RefreshEvery = 2 * time.Second
+
+// Account is what one team holds and has used.
+type Account struct {
+	Name   string
+	Spec   functions.TeamSpec
+	Stored functions.Bytes // of its checkpoints on all nodes, where its share of the stores is limited
+	Entry                  // the part that outlives the server
+
+	held            Holdings
+	at              placement.Instant // the counts are settled up to here
+	day             int64             // the day that Today counts, UTC, since 1970
+	overBudgetUntil placement.Instant // 0: within the budget
+}
+
+// Entry is the part of an account that is stored.
+type Entry struct {
+	Today  float64 `json:"gpu_seconds_today"`
+	Total  float64 `json:"gpu_seconds"`
+	Used   float64 `json:"used"`   // GPU-seconds in use, decayed
+	Hosted float64 `json:"hosted"` // seconds of replicas without GPUs in use, decayed
+
+	Inflicted uint64 `json:"evictions_inflicted"` // replicas of other teams evicted for this one
+	Suffered  uint64 `json:"evictions_suffered"`  // replicas of this team evicted for others
+	Thrash    uint64 `json:"thrash"`              // functions evicted and started again soon after
+}
+
+// Holdings are the resources of a function, or of all functions of a team.
+type Holdings struct {
+	GPUs     int // held
+	GPUsUsed int // held by replicas that are not idle
+	Hosts    int // replicas without GPUs that are not idle
+}
+
+// HoldingsOf returns what the replicas of f hold. Only busy replicas count as use:
+// an idle one is evicted for any other function.
+func HoldingsOf(f *placement.Function) (h Holdings) {
+	for i := range f.Replicas {
+		r := &f.Replicas[i]
+		if down := r.State == functions.Sleeping || r.State == functions.Draining && r.SleptAt > 0; down && !r.GoingToSleep && !r.WakingUp {
+			continue
+		}
+		idle := r.State == functions.Ready && r.InFlight == 0 && f.Queued == 0 && !r.Stopping && !r.GoingToSleep
+		switch {
+		case r.Reserved.GPUs > 0 && !idle:
+			h.GPUsUsed += r.Reserved.GPUs
+			fallthrough
+		case r.Reserved.GPUs > 0:
+			h.GPUs += r.Reserved.GPUs
+		case !idle:
+			h.Hosts++
+		}
+	}
+	return h
+}
+
+// Charge replaces what one function of the team held by what it holds from now on.
+func (t *Account) Charge(was, is Holdings, now placement.Instant, wall time.Time) {
+	t.Settle(now, wall)
+	t.held.GPUs += is.GPUs - was.GPUs
+	t.held.GPUsUsed += is.GPUsUsed - was.GPUsUsed
+	t.held.Hosts += is.Hosts - was.Hosts
+}
+
+// Settle counts what the team has held until now. A now in the past counts nothing.
+func (t *Account) Settle(now placement.Instant, wall time.Time) {
+	span := (now - t.at).Seconds()
+	t.at = max(t.at, now)
+	if span > 0 {
+		tau := placement.UseDecay.Seconds()
+		keep := math.Exp(-span / tau)
+		gain := tau * (1 - keep)
+		t.Used = t.Used*keep + float64(t.held.GPUsUsed)*gain
+		t.Hosted = t.Hosted*keep + float64(t.held.Hosts)*gain
+		t.Total += float64(t.held.GPUs) * span
+		t.Today += float64(t.held.GPUs) * span
+		if t.Used < 1e-3 && t.held.GPUsUsed == 0 {
+			t.Used = 0
+		}
+		if t.Hosted < 1e-3 && t.held.Hosts == 0 {
+			t.Hosted = 0
+		}
+	}
+	if day := dayOf(wall); day > t.day { // never back: a clock set back grants no second budget
+		t.day = day
+		t.Today = float64(t.held.GPUs) * min(max(span, 0), float64(wall.Unix()%daySeconds))
+	}
+}
+
+func dayOf(t time.Time) int64 { return t.Unix() / daySeconds }
+
+// CheckBudget notes whether the GPU-seconds of today are used up. It reports
+// whether that changed: by use, a new day or another limit.
+func (t *Account) CheckBudget(now placement.Instant, wall time.Time) (changed bool) {
+	limit := float64(t.Spec.Limits.GPUSecondsPerDay)
+	over := limit > 0 && t.Today >= limit
+	if over == t.OverBudget() {
+		return false
+	}
+	t.overBudgetUntil = 0
+	if over {
+		t.overBudgetUntil = now + time.Duration(daySeconds-wall.Unix()%daySeconds)*time.Second + RefreshEvery
+	}
+	return true
+}
+
+// OverBudget reports whether the GPU-seconds of today are used up, as CheckBudget
+// found it.
+func (t *Account) OverBudget() bool { return t.overBudgetUntil > 0 }
+
+// Team is the account as package placement weighs it.
+func (t *Account) Team() placement.Team {
+	x := placement.Team{TeamGPUs: t.Spec.GPUs, Used: t.Used, Hosted: t.Hosted, OverBudget: t.overBudgetUntil}
+	if t.OverBudget() {
+		x.Verdict = placement.Verdict{
+			Code: placement.CodeBudget, ETA: -1,
+			Message: fmt.Sprintf("team %s has used its %d GPU-seconds of today; more come at midnight UTC", t.Name, t.Spec.Limits.GPUSecondsPerDay),
+		}
+	}
+	return x
+}
+
+// Use is the account as the control API shows it.
+func (t *Account) Use(wall time.Time) functions.TeamUse {
+	u := functions.TeamUse{
+		GPUs: t.held.GPUs, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
+		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.OverBudget(),
+	}
+	if l := t.Spec.Limits.GPUSecondsPerDay; l > 0 {
+		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(wall)+1)*daySeconds, 0).UTC()
+		u.Left, u.Resets = &left, &resets
+	}
+	return u
+}
+
+// Accounts are those of all teams. It belongs to one goroutine.
+type Accounts struct {
+	teams  map[string]*Account
+	list   []*Account // in the order in which the teams came
+	ledger *Ledger    // nil: accounts end with the process
+}
+
+// NewAccounts continues the accounts of a ledger, which may be nil.
+func NewAccounts(l *Ledger) *Accounts { return &Accounts{teams: map[string]*Account{}, ledger: l} }
+
+// All returns the accounts in the order in which their teams came.
+func (a *Accounts) All() []*Account { return a.list }
+
+// Find returns the account of a team, nil if it has none.
+func (a *Accounts) Find(team string) *Account { return a.teams[team] }
+
+// Of returns the account of a team, which begins at now if it has none.
+func (a *Accounts) Of(team string, now placement.Instant, wall time.Time) *Account {
+	t := a.teams[team]
+	if t == nil {
+		t = &Account{Name: team, at: now, day: dayOf(wall)}
+		if a.ledger != nil {
+			if e, ok := a.ledger.entries[team]; ok {
+				t.Entry = e
+				if a.ledger.day != t.day {
+					t.Today = 0
+				}
+			}
+		}
+		a.teams[team] = t
+		a.list = append(a.list, t)
+	}
+	return t
+}
+
+// Teams are all accounts as package placement weighs them.
+func (a *Accounts) Teams() map[string]placement.Team {
+	teams := make(map[string]placement.Team, len(a.list))
+	for _, t := range a.list {
+		teams[t.Name] = t.Team()
+	}
+	return teams
+}

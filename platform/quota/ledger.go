@@ -1,0 +1,130 @@
+package quota
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+const (
+	saveEvery = 30 * time.Second // between two writes of the ledger
+	maxLedger = 16 << 20         // the largest ledger that is read
+)
+
+// Ledger stores the accounts of teams across restarts: in a file, or with the
+// function given to NewLedger. A Ledger belongs to one Accounts.
+type Ledger struct {
+	save    func(text []byte) error
+	day     int64
+	entries map[string]Entry
+	written placement.Instant
+}
+
+type ledgerFile struct {
+	Day   int64            `json:"day"` // since 1970, UTC
+	Teams map[string]Entry `json:"teams"`
+}
+
+// OpenLedger reads the ledger at path, if there is one. A file that does not parse
+// is renamed to path.damaged and reported; the Ledger is usable and empty then.
+func OpenLedger(path string) (*Ledger, error) {
+	l := &Ledger{save: func(text []byte) error { return durable.WriteFile(path, text, 0o600) }, entries: map[string]Entry{}}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	var f ledgerFile
+	if err == nil && info.Size() > maxLedger {
+		err = fmt.Errorf("%d bytes are too many", info.Size())
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err == nil {
+		f, err = parseLedger(data)
+	}
+	if err != nil {
+		aside := path + ".damaged"
+		return l, fmt.Errorf("accounts of teams: %s is put aside as %s and begun anew: %w", path, filepath.Base(aside), errors.Join(err, os.Rename(path, aside)))
+	}
+	l.day, l.entries = f.Day, f.Teams
+	return l, nil
+}
+
+// NewLedger continues the ledger in text, which save was given earlier; empty for
+// none. save is called between turns and must return at once. The Ledger is usable
+// and empty if text does not parse.
+func NewLedger(text []byte, save func(text []byte)) (*Ledger, error) {
+	l := &Ledger{save: func(text []byte) error { save(text); return nil }, entries: map[string]Entry{}}
+	if len(text) == 0 {
+		return l, nil
+	}
+	f, err := parseLedger(text)
+	if err != nil {
+		return l, err
+	}
+	l.day, l.entries = f.Day, f.Teams
+	return l, nil
+}
+
+func parseLedger(data []byte) (f ledgerFile, err error) {
+	if err := json.Unmarshal(data, &f); err != nil {
+		return ledgerFile{}, err
+	}
+	if f.Teams == nil {
+		f.Teams = map[string]Entry{}
+	}
+	for name, e := range f.Teams {
+		for _, x := range []float64{e.Today, e.Total, e.Used, e.Hosted} {
+			if x < 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+				return ledgerFile{}, fmt.Errorf("team %.80q: %v is no account", name, x)
+			}
+		}
+		if !functions.IsLabel(name) {
+			return ledgerFile{}, fmt.Errorf("%.80q is no team", name)
+		}
+	}
+	return f, nil
+}
+
+// Snapshot settles all accounts and returns a function that writes them to the
+// ledger, which may be called without the lock of a. It is nil if there is no ledger
+// or, unless force, if the last write was less than 30 s ago.
+func (a *Accounts) Snapshot(now placement.Instant, wall time.Time, force bool) (write func() error) {
+	l := a.ledger
+	if l == nil || !force && now-l.written < saveEvery {
+		return nil
+	}
+	l.written = now
+	f := ledgerFile{Day: dayOf(wall), Teams: make(map[string]Entry, len(a.list)+len(l.entries))}
+	for name, e := range l.entries { // teams that this process has not met stay
+		if l.day != f.Day {
+			e.Today = 0
+		}
+		f.Teams[name] = e
+	}
+	for _, t := range a.list {
+		t.Settle(max(now, t.at), wall)
+		f.Day = max(f.Day, t.day)
+		if t.Entry != (Entry{}) {
+			f.Teams[t.Name] = t.Entry
+		}
+	}
+	return func() error {
+		data, err := json.MarshalIndent(f, "", "  ")
+		if err != nil {
+			return err
+		}
+		return l.save(append(data, '\n'))
+	}
+}
