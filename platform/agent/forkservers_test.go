@@ -218,7 +218,8 @@ func (l *lab) parent2() (ready bool, pid int) {
 	defer l.forkServers.mu.Unlock()
 	for _, p := range l.forkServers.parents {
 		if !strings.Contains(strings.Join(p.environ, "\n"), "PYTHONPATH=") {
-			return p.ready, p.child.PID
+			_, ready := p.Facts()
+			return ready, p.child.PID
 		}
 	}
 	return false, 0

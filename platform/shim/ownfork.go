@@ -2,10 +2,8 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -37,9 +35,9 @@ type ownForkServer struct {
 	spawner replica.Spawner
 	socket  string
 	log     *slog.Logger
-	settled chan struct{} // closed when it is ready, or will not be
-	done    chan struct{} // closed by end
-	end     func()
+	settled chan struct{}   // closed when it is ready, or will not be
+	done    context.Context // ends with end
+	end     context.CancelFunc
 
 	mu    sync.Mutex
 	facts *forkserver.Facts // nil: it is not ready
@@ -59,8 +57,8 @@ func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Progra
 	if err != nil {
 		return nil, engine.Command{}, nil // the replica will say so
 	}
-	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, settled: make(chan struct{}), done: make(chan struct{})}
-	a.end = sync.OnceFunc(func() { close(a.done) })
+	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, settled: make(chan struct{})}
+	a.done, a.end = context.WithCancel(context.Background())
 	return a, cmd, func(ctx context.Context) {
 		if err := a.serve(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
 			a.log.Warn("the engine imports by itself", "why", err)
@@ -102,43 +100,28 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	if err != nil {
 		return err
 	}
-	limit := time.NewTimer(importTimeout)
-	defer limit.Stop()
-	poll := time.NewTicker(pollEvery)
-	defer poll.Stop()
-	for {
-		if _, err := os.Stat(a.socket); err == nil {
-			asked, cancel := context.WithTimeout(ctx, answerTimeout)
-			f, err := forkserver.AskFacts(asked, a.socket)
-			cancel()
-			if err == nil {
-				if why := f.Unusable(); why != "" {
-					return errors.New(why)
-				}
-				a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
-				a.mu.Lock()
-				a.facts = &f
-				a.mu.Unlock()
-				close(a.settled)
-				break
-			}
-		}
-		select {
-		case <-poll.C:
-			continue
-		case e := <-child.Exited:
-			child = nil
-			return fmt.Errorf("it ended: %s", engine.RootCause(e.Tail, e.String()))
-		case <-limit.C:
-			return fmt.Errorf("it has not imported within %s", importTimeout)
-		case <-a.done:
-			return nil
-		case <-ctx.Done():
-			return nil
-		}
+	waiting, cancel := context.WithTimeoutCause(ctx, importTimeout, fmt.Errorf("it has not imported within %s", importTimeout))
+	defer cancel()
+	defer context.AfterFunc(a.done, cancel)()
+	p := forkserver.NewParent(forkserver.ParentOptions{Env: env, Facts: forkserver.SocketFacts(a.socket)})
+	exit, err := forkserver.Await(waiting, p, child.Exited)
+	switch {
+	case exit != nil:
+		child = nil
+		return fmt.Errorf("it ended: %s", engine.RootCause(exit.Tail, exit.String()))
+	case a.done.Err() != nil:
+		return nil // the engine was started without it
+	case err != nil:
+		return err
 	}
+	f, _ := p.Facts()
+	a.mu.Lock()
+	a.facts = &f
+	a.mu.Unlock()
+	a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
+	close(a.settled)
 	select {
-	case <-a.done:
+	case <-a.done.Done():
 	case <-child.Exited:
 		child = nil
 	case <-ctx.Done():

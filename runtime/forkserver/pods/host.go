@@ -46,10 +46,7 @@ const (
 )
 
 const (
-	importTimeout   = 5 * time.Minute // for its imports
-	checkEvery      = 10 * time.Second
 	answerTimeout   = 5 * time.Second
-	maxForks        = 500 // then it is replaced: a bound on whatever wears out
 	minRestartDelay = time.Second
 	maxRestartDelay = 5 * time.Minute
 )
@@ -127,7 +124,7 @@ func (h *Host) Run(ctx context.Context) error {
 			break
 		}
 		h.log.Warn("the node's interpreter ended; another begins", "why", err, "after", time.Since(began).Round(time.Second))
-		if time.Since(began) > importTimeout {
+		if time.Since(began) > forkserver.ImportTimeout {
 			wait = minRestartDelay
 		}
 		t := time.NewTimer(wait)
@@ -147,7 +144,13 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 		return err
 	}
 	defer p.kill()
-	print := forkserver.Fingerprint(append([]string{h.o.Program}, p.facts.Files...))
+	health := forkserver.NewParent(forkserver.ParentOptions{
+		Env:   forkserver.Environment{Program: h.o.Program, Python: h.o.Argv},
+		Facts: func(context.Context) (forkserver.Facts, error) { return p.readFacts() },
+	})
+	if err := health.SetReady(p.facts); err != nil {
+		return err
+	}
 	h.mu.Lock()
 	h.parent = p
 	h.mu.Unlock()
@@ -158,7 +161,7 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 	}()
 	h.log.Info("the node's interpreter is ready", "program", h.o.Program, "version", p.facts.Version, "pid", p.pid,
 		"imports", time.Duration(p.facts.Imports*float64(time.Second)).Round(10*time.Millisecond), "bytes", p.facts.Bytes, "missing", p.facts.Missing)
-	look := time.NewTicker(checkEvery)
+	look := time.NewTicker(forkserver.CheckEvery)
 	defer look.Stop()
 	for {
 		select {
@@ -167,16 +170,8 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 		case <-p.exited:
 			return errors.New("it ended")
 		case <-look.C:
-			f, err := p.readFacts()
-			switch {
-			case err != nil:
-				return fmt.Errorf("it does not answer: %w", err)
-			case f.Unusable() != "":
-				return errors.New(f.Unusable())
-			case f.Forks >= maxForks:
-				return fmt.Errorf("%d forks are enough", f.Forks)
-			case print != forkserver.Fingerprint(append([]string{h.o.Program}, p.facts.Files...)):
-				return errors.New("its files have changed")
+			if why := health.Check(ctx); why != "" {
+				return errors.New(why)
 			}
 		}
 	}

@@ -129,12 +129,7 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	}()
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	p.facts, err = p.readMessage(importTimeout)
-	if err == nil {
-		if why := p.facts.Unusable(); why != "" {
-			err = errors.New(why)
-		}
-	}
+	p.facts, err = p.readMessage(forkserver.ImportTimeout)
 	if err == nil {
 		err = p.inspect()
 	}

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+// checkBytecode sees to the bytecode of an environment: what is missing is made beside
+// everything else, or the command that makes it is named.
+func (h *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
+	have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
+	if of == 0 || have*10 >= of*9 {
+		return
+	}
+	command := strings.Join(k.env.CompileCommand(), " ")
+	if !k.env.Writable() {
+		h.log.Warn("most of an engine's modules are not compiled: each start takes minutes; the folder is not ours to write", "program", k.env.Program,
+			"compiled", have, "of", of, "make it with", command)
+		return
+	}
+	client, err := h.o.Keeper()
+	if err != nil {
+		return
+	}
+	h.log.Warn("most of an engine's modules are not compiled; they are now, until then starts take minutes", "program", k.env.Program, "compiled", have, "of", of, "with", command)
+	h.running.Go(func() { h.compileBytecode(ctx, client, k, of) })
+}
+
+// compileBytecode makes bytecode, in a process of the keeper's like all others.
+func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Client, k *parentSpec, of int) {
+	ctx, cancel := context.WithTimeout(ctx, compileTimeout)
+	defer cancel()
+	id := parentPrefix + "bytecode-" + strings.TrimPrefix(k.id, parentPrefix)
+	began := time.Now()
+	child, err := client.Spawn(ctx, supervisor.Process{ID: id, Argv: k.env.CompileCommand(), Env: k.environ})
+	if err != nil {
+		h.log.Warn("bytecode", "error", err)
+		return
+	}
+	tell := time.NewTicker(15 * time.Second)
+	defer tell.Stop()
+	for {
+		select {
+		case e := <-child.Exited:
+			have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
+			h.log.Info("bytecode made", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
+			return
+		case <-tell.C:
+			have, _ := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
+			h.log.Info("bytecode is being made", "program", k.env.Program, "compiled", have, "of", of)
+		case <-client.Done():
+			return
+		case <-ctx.Done():
+			h.log.Warn("bytecode was not made", "program", k.env.Program, "compiled in", time.Since(began).Round(time.Second))
+			h.kill(context.WithoutCancel(ctx), id)
+			return
+		}
+	}
+}
