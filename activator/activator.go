@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -61,6 +62,8 @@ type Options struct {
 	Waker   Waker
 	Who     *auth.KeyStore
 	Engines *upstream.Client
+	// Limits of the teams; nil: none has any.
+	Limits *ratelimit.Limits
 	// Adapters loads what a request for an adapter finds not loaded; nil: engines
 	// have theirs from the start.
 	Adapters Adapters
@@ -114,6 +117,9 @@ func (o Options) withDefaults() Options {
 		if *d <= 0 {
 			*d = v
 		}
+	}
+	if o.Limits == nil {
+		o.Limits = &ratelimit.Limits{}
 	}
 	def(&o.Silent, 3*time.Second)
 	def(&o.Comment, 10*time.Second)

@@ -300,7 +300,7 @@ func TestHold(t *testing.T) {
 		},
 		"over its team's limit": func(t *testing.T, w *world) {
 			w.act.Publish(readyAt(testFunction("tiny"), 8, "e:1"))
-			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: 1}}}})
+			w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: 1}}}})
 			s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 			if e != nil {
 				t.Fatal(e)

@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -43,8 +44,9 @@ func BenchmarkDecide(b *testing.B) {
 		b.Fatal(err)
 	}
 	key, _, _ := book.Create("default", "", false)
-	book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
-	a := New(Options{Who: book})
+	limits := &ratelimit.Limits{}
+	limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
+	a := New(Options{Who: book, Limits: limits})
 	var fs []snapshot.Snapshot
 	for i := range 10000 {
 		fs = append(fs, readyAt(testFunction(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
@@ -66,7 +68,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 		name, _ := functions.ParseName(env.Model, id.Team)
 		e := a.table.Lookup(name)
-		lease, _ := book.Admit(id.Team, began)
+		lease, _ := limits.Admit(id.Team, began)
 		w := admission.Request{Team: id.Team, Bytes: int64(len(bodies[0])), Key: admission.AffinityKey(openingOf(bodies[i%len(bodies)]))}
 		if w.Enter(&e.Data.queue, began) != admission.Admitted {
 			b.Fatal("not admitted")

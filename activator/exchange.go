@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -36,7 +36,7 @@ type proxyRequest struct {
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
 	stream       bool
-	lease        auth.Lease
+	lease        ratelimit.Lease
 	fn           *entry // nil until the function is found
 	finished     bool   // finish was called
 	reason       string // code of the error it ended with, for the log
@@ -232,7 +232,7 @@ func (x *proxyRequest) enter(fresh bool) {
 // buffer counts the body of a waiting request against the team's limit and the
 // activator's.
 func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
-	if r := auth.RetryUntilAllotment(x.context, func() *auth.Refusal { return x.a.o.Who.Hold(x.team, now) }); r != nil {
+	if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
 		return x.limitError(r)
 	}
 	x.counted = true
@@ -281,9 +281,9 @@ func (x *proxyRequest) waitDeadline() time.Time {
 // wake asks the platform for a first replica, once however many wait. The
 // team whose request begins a cold start is charged for it.
 func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
-	r := auth.RetryUntilAllotment(x.context, func() (r *auth.Refusal) {
+	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
 		x.place.Wake(&x.fn.Data.queue, f, again, func() *openai.Error {
-			if r = x.a.o.Who.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
+			if r = x.a.o.Limits.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
 			return nil
@@ -299,8 +299,8 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 // admitTeam counts the request in. What of the team's limits is at another activator is
 // waited for, a moment.
 func (x *proxyRequest) admitTeam(team string) *openai.Error {
-	r := auth.RetryUntilAllotment(x.context, func() (r *auth.Refusal) {
-		x.lease, r = x.a.o.Who.Admit(team, x.began)
+	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
+		x.lease, r = x.a.o.Limits.Admit(team, x.began)
 		return r
 	})
 	if r != nil {
@@ -327,7 +327,7 @@ func (x *proxyRequest) endWait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
-		x.a.o.Who.Unhold(x.team, x.a.o.Now())
+		x.a.o.Limits.Unhold(x.team, x.a.o.Now())
 	}
 	if !x.indexed {
 		return

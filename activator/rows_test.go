@@ -408,7 +408,7 @@ func TestTeamLimits(t *testing.T) {
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), testFunction("cold"), testFunction("cold2"))
 		limits := functions.Limits{RequestsPerMinute: 3, TokensPerMinute: 12, ColdStartsPerHour: 1}
 		set := func() {
-			w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: limits}}})
+			w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: limits}}})
 		}
 		set()
 		r := w.post("/v1/chat/completions", askStream) // five tokens
@@ -460,7 +460,7 @@ func TestTeamLimits(t *testing.T) {
 			w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold", 1), "thaw-max-wait", "10")
 		})
 		time.Sleep(time.Second)
-		if u := w.book.Usage("default", time.Now()); u.Held != 1 {
+		if u := w.limits.Usage("default", time.Now()); u.Held != 1 {
 			t.Fatalf("%d are held", u.Held)
 		}
 		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
@@ -470,7 +470,7 @@ func TestTeamLimits(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		wg.Wait()
-		if u := w.book.Usage("default", time.Now()); u.Held != 0 {
+		if u := w.limits.Usage("default", time.Now()); u.Held != 0 {
 			t.Fatalf("%d are held, and nobody waits", u.Held)
 		}
 		for reason, n := range map[string]string{"tokens": "1", "requests": "1", "concurrent": "1", "cold_starts": "1", "held": "1"} {

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -182,7 +183,7 @@ func (x *proxyRequest) open() *openai.Error {
 	return x.admitTeam(id.Team)
 }
 
-func (x *proxyRequest) limitError(r *auth.Refusal) *openai.Error {
+func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
 	x.a.metrics.countLimited(x.team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
@@ -287,7 +288,7 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 
 // setRateLimitFields tells what is left of the team's limits, where it has some.
 func (x *proxyRequest) setRateLimitFields(res *httpserver.Response, now time.Time) {
-	u := x.a.o.Who.Usage(x.team, now)
+	u := x.a.o.Limits.Usage(x.team, now)
 	if n := u.Limits.RequestsPerMinute; n > 0 {
 		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))
 		res.Set("x-ratelimit-remaining-requests", strconv.Itoa(u.Requests))

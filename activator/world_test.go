@@ -21,6 +21,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -32,6 +33,7 @@ type world struct {
 	t       testing.TB
 	act     *Activator
 	book    *auth.KeyStore
+	limits  ratelimit.Limits
 	reg     *prometheus.Registry
 	logs    *bytes.Buffer
 	client  *http.Client
@@ -91,7 +93,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 	w.book = book
 	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
 	o := Options{
-		Waker: w, Who: book, Engines: w.engines, Open: true, Metrics: w.reg,
+		Waker: w, Who: book, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
 		Log:        slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
 		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firsts++; w.mu.Unlock() },
 	}

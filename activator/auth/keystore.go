@@ -56,11 +56,9 @@ type file struct {
 	Keys []stored `json:"keys"`
 }
 
-// KeyStore of keys, and the limits of the teams they belong to. Its methods may be
+// KeyStore holds the API keys and maps a secret to its identity. Its methods may be
 // called concurrently.
 type KeyStore struct {
-	Limits
-
 	replicated bool // kept elsewhere
 	path       string
 	macs       sync.Pool // of hash.Hash, keyed

@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -77,9 +78,8 @@ type Options struct {
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
-	// Usage is what a team has used of its limits, where requests are admitted
-	// elsewhere; nil: as Keys has it.
-	Usage func(team string) auth.Usage
+	// Usage is what a team has used of its limits; nil: nothing.
+	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
 	TeamUse func(team string) functions.TeamUse
 	// Heartbeat takes what an agent says of itself.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -462,17 +463,14 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	for _, k := range a.o.Keys.List("") {
 		get(k.Team)
 	}
-	now := time.Now()
 	items := []Team{}
 	for name, t := range byName {
 		if !x.sees(name) {
 			continue
 		}
-		var u auth.Usage
+		var u ratelimit.Usage
 		if a.o.Usage != nil {
 			u = a.o.Usage(name)
-		} else {
-			u = a.o.Keys.Usage(name, now)
 		}
 		if t.Limits.RequestsPerMinute > 0 {
 			t.Requests = &u.Requests

@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
@@ -197,9 +198,10 @@ func start(t *testing.T) *server {
 	for _, x := range s.cat.Teams() {
 		teams = append(teams, *x)
 	}
-	book.SetTeams(teams)
+	limits := &ratelimit.Limits{}
+	limits.SetTeams(teams)
 	a := api.New(api.Options{
-		Catalog: s.cat, Keys: book, World: s.stage, History: s.stage, Hand: s.stage, Requests: s.stage, Stores: stores{},
+		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, World: s.stage, History: s.stage, Hand: s.stage, Requests: s.stage, Stores: stores{},
 		Demand: func(n functions.Name) (int, int) {
 			if n.Name == "tiny" {
 				return 0, 3

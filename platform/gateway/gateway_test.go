@@ -23,6 +23,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -37,6 +38,7 @@ type world struct {
 	g       *Gateway
 	act     *activator.Activator
 	book    *auth.KeyStore
+	limits  ratelimit.Limits
 	reg     *prometheus.Registry
 	public  string
 	private string
@@ -94,7 +96,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		level = slog.LevelDebug
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ao := activator.Options{Waker: w, Who: book, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
+	ao := activator.Options{Waker: w, Who: book, Limits: &w.limits, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
 	o := Options{Metrics: w.reg, Log: logs}
 	if change != nil {
 		change(&o, &ao)

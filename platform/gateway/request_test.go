@@ -837,7 +837,7 @@ func TestLimits(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, sayEcho("x"))
 	w.act.Publish(newModel("red/p", "", true, addr))
-	w.book.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "red"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 2}}}})
+	w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "red"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 2}}}})
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("p", controlstream.Split{Function: functionName("red/p")})}})
 	for i, want := range []int{200, 200, 429} {
 		if res, body := w.get("p", "/"); res.StatusCode != want {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -49,7 +49,7 @@ type request struct {
 	deadline      time.Duration // of its wait; 0 it has not waited
 	since         time.Duration // it waits
 	waited        time.Duration
-	lease         auth.Lease
+	lease         ratelimit.Lease
 	leased        bool
 
 	rep         *replica

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/forecast"
@@ -37,7 +37,7 @@ type State struct {
 	models  []*functions.Model
 	sources pipe
 
-	limits  auth.Limits
+	limits  ratelimit.Limits
 	limited bool // some team has limits
 
 	*loop

@@ -20,13 +20,14 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
-	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
 // activation is the flags of an activator.
@@ -105,27 +106,27 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		return err
 	}
 	log := logs(c.err)
-	requests := thrift.NewLines(c.err)
+	requests := httpserver.NewBatchWriter(c.err)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build())
 
-	keys := &keys{book: auth.NewReplicatedKeyStore(), log: log}
+	keys := &keys{book: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the link runs
 	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
 		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
-		Keys: keys.set, RateLimits: keys.book, TLS: certificates, Reread: reread,
+		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: reread,
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Who: keys.book, Engines: engines, Hold: activator.HoldMode(o.hold),
+		Waker: platform, Who: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.hold),
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: logs(requests),
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
 	platform.Attach(gate.DataPath())
-	keys.book.ShareLimits(platform.Claim)
+	keys.limits.ShareLimits(platform.Claim)
 	registry.MustRegister(linked(platform))
 
 	public, err := listen(ctx, "--addr", o.addr)
@@ -158,7 +159,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		})
 	}
 	part(requests.Run)
-	part(thrift.NewCores().Run)
+	part(httpserver.NewProcTuner().Run)
 	part(platform.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
@@ -273,8 +274,9 @@ func linked(platform *controlstream.Activator) prometheus.Collector {
 
 // keys are those of the cluster, as the controller tells them.
 type keys struct {
-	book *auth.KeyStore
-	log  *slog.Logger
+	book   *auth.KeyStore
+	limits *ratelimit.Limits
+	log    *slog.Logger
 }
 
 func (k *keys) set(all controlstream.Keys) {
@@ -285,5 +287,5 @@ func (k *keys) set(all controlstream.Keys) {
 	if err := k.book.Set(fed); err != nil {
 		k.log.Warn("some keys do not count", "error", err)
 	}
-	k.book.SetTeams(all.Teams)
+	k.limits.SetTeams(all.Teams)
 }

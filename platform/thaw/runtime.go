@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/shim"
-	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
 // maxTermination bounds the termination message in bytes; Kubernetes keeps 4096.
@@ -69,7 +69,7 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "store", c.Store)
 	few, enough := context.WithCancel(ctx)
 	defer enough()
-	go thrift.NewCores().Run(few)
+	go httpserver.NewProcTuner().Run(few)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.LoaderWait, NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,

@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -31,7 +32,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
-	"github.com/thaw-dev/thaw/platform/thrift"
 )
 
 // serve is `thaw serve`: catalogue, backend, data path and control API behind
@@ -95,11 +95,12 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
+	limits := &ratelimit.Limits{}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	requests := thrift.NewLines(stderr) // one line a request, not one write
+	requests := httpserver.NewBatchWriter(stderr) // one line a request, not one write
 	data := activator.New(activator.Options{
-		Waker: backend, Adapters: backend, Who: keys, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Waker: backend, Adapters: backend, Who: keys, Limits: limits, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
 		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
 	})
 	backend.Attach(data)
@@ -112,6 +113,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		Explain: backend.Explain,
 		Catalog: cat, Keys: keys, World: backend, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
+		Usage:     func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) },
 		TeamUse:   backend.TeamUse,
 		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
 		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
@@ -125,7 +127,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	}
 
 	told := func(catalog.Change) {
-		keys.SetTeams(catalogTeams(cat))
+		limits.SetTeams(catalogTeams(cat))
 		backend.Changed()
 	}
 	told(catalog.Change{})
@@ -143,7 +145,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 		})
 	}
 	part(requests.Run)
-	part(thrift.NewCores().Run)
+	part(httpserver.NewProcTuner().Run)
 	part(backend.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(cat.Watch(ctx, told)) })
 	part(func(context.Context) error { return front.Serve(listener) })

@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
@@ -31,7 +31,7 @@ import (
 func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{r}, Keys: r.teams.keys, World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
-		Usage:   func(team string) auth.Usage { return r.limits.usage(team, time.Now()) },
+		Usage:   func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
 		Explain: r.explain, Demand: r.demand, TeamUse: r.steer.TeamUse,
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -90,7 +89,7 @@ func (s *sharedLimits) isDead(id string) bool {
 func (s *sharedLimits) setTeams(teams []functions.Team) {
 	limits := map[ratelimit.Key]int64{}
 	for i := range teams {
-		for k, n := range auth.Sizes(teams[i].Spec.Limits) {
+		for k, n := range ratelimit.Sizes(teams[i].Spec.Limits) {
 			if n > 0 {
 				limits[ratelimit.Key{Team: teams[i].Metadata.Name, Kind: ratelimit.Kind(k)}] = int64(n)
 			}
@@ -100,10 +99,10 @@ func (s *sharedLimits) setTeams(teams []functions.Team) {
 }
 
 // usage is what a team has used of its limits, at all activators.
-func (s *sharedLimits) usage(team string, now time.Time) auth.Usage {
+func (s *sharedLimits) usage(team string, now time.Time) ratelimit.Usage {
 	left := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Left + 1e-6) }
 	used := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Used) }
-	return auth.Usage{
+	return ratelimit.Usage{
 		Active: used(ratelimit.Concurrent), Held: used(ratelimit.Held),
 		Requests: left(ratelimit.Requests), Tokens: left(ratelimit.Tokens), ColdStarts: left(ratelimit.ColdStarts),
 	}

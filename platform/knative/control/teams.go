@@ -144,7 +144,6 @@ func (t *teamWatcher) read() {
 	if err := t.keys.Set(fed); err != nil {
 		t.reportProblems(" ", []string{err.Error()})
 	}
-	t.keys.SetTeams(keys.Teams)
 	t.catalog.setTeams(list)
 	t.setLimits(keys.Teams)
 	t.sendKeys(keys)

@@ -1,4 +1,4 @@
-package auth
+package ratelimit
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -28,7 +27,7 @@ type Refusal struct {
 
 	// What Patiently waits for: another activator may have what is missing here.
 	account    *account
-	kind       ratelimit.Kind
+	kind       Kind
 	allotments uint64
 }
 
@@ -38,8 +37,8 @@ type Refusal struct {
 type Limits struct {
 	mu          sync.Mutex // serialises changes of the set of teams, and of how purses are tied
 	accounts    atomic.Pointer[map[string]*account]
-	membership  atomic.Pointer[ratelimit.Membership] // nil: there is no bank
-	wantsReport func()                               // set by Share: a claim is to be made now
+	membership  atomic.Pointer[Membership] // nil: there is no bank
+	wantsReport func()                     // set by Share: a claim is to be made now
 }
 
 // account is what one team may use and uses.
@@ -47,7 +46,7 @@ type account struct {
 	limiter    *Limits
 	mu         sync.Mutex
 	limits     functions.Limits
-	buckets    [ratelimit.Kinds]ratelimit.Bucket
+	buckets    [Kinds]Bucket
 	allotments uint64
 	spent      int64 // tokens charged since the start
 }
@@ -55,14 +54,14 @@ type account struct {
 func (l *Limits) newAccount() *account {
 	a := &account{limiter: l}
 	for k := range a.buckets {
-		a.buckets[k] = ratelimit.NewBucket(ratelimit.Kind(k))
+		a.buckets[k] = NewBucket(Kind(k))
 	}
 	return a
 }
 
-var alone ratelimit.Membership
+var alone Membership
 
-func (l *Limits) memberOf() *ratelimit.Membership {
+func (l *Limits) memberOf() *Membership {
 	if t := l.membership.Load(); t != nil {
 		return t
 	}
@@ -70,10 +69,10 @@ func (l *Limits) memberOf() *ratelimit.Membership {
 }
 
 // Sizes are the limits by what they count.
-func Sizes(l functions.Limits) [ratelimit.Kinds]int {
-	return [ratelimit.Kinds]int{
-		ratelimit.Requests: l.RequestsPerMinute, ratelimit.Tokens: l.TokensPerMinute, ratelimit.ColdStarts: l.ColdStartsPerHour,
-		ratelimit.Concurrent: l.Concurrent, ratelimit.Held: l.HeldRequests,
+func Sizes(l functions.Limits) [Kinds]int {
+	return [Kinds]int{
+		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute, ColdStarts: l.ColdStartsPerHour,
+		Concurrent: l.Concurrent, Held: l.HeldRequests,
 	}
 }
 
@@ -145,39 +144,36 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(ratelimit.Concurrent, now) {
-		return Lease{}, a.refuse(ratelimit.Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
+	if a.lacks(Concurrent, now) {
+		return Lease{}, a.refuse(Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
 	}
-	if a.lacks(ratelimit.Tokens, now) {
-		return Lease{}, a.refuse(ratelimit.Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
+	if a.lacks(Tokens, now) {
+		return Lease{}, a.refuse(Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
 	}
-	if a.lacks(ratelimit.Requests, now) {
-		return Lease{}, a.refuse(ratelimit.Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
+	if a.lacks(Requests, now) {
+		return Lease{}, a.refuse(Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
 	}
-	a.take(ratelimit.Requests, 1, now)
-	a.take(ratelimit.Concurrent, 1, now)
+	a.take(Requests, 1, now)
+	a.take(Concurrent, 1, now)
 	return Lease{a}, nil
 }
 
-// epsilon forgives what adding up fractions of a unit loses.
-const epsilon = 1e-6
-
 // lacks reports whether there is a limit of that kind, and nothing of it here; under
 // mu. Of tokens any will do: how many a request takes is known afterwards.
-func (a *account) lacks(k ratelimit.Kind, now time.Time) bool {
+func (a *account) lacks(k Kind, now time.Time) bool {
 	p := &a.buckets[k]
 	if p.Size() == 0 {
 		return false
 	}
 	free := p.Free(a.limiter.memberOf(), now)
-	if k == ratelimit.Tokens {
+	if k == Tokens {
 		return free <= epsilon
 	}
 	return free < 1-epsilon
 }
 
 // take takes n units; under mu.
-func (a *account) take(k ratelimit.Kind, n int64, now time.Time) {
+func (a *account) take(k Kind, n int64, now time.Time) {
 	p := &a.buckets[k]
 	if p.Size() == 0 && k.Span() > 0 {
 		return
@@ -187,14 +183,14 @@ func (a *account) take(k ratelimit.Kind, n int64, now time.Time) {
 }
 
 // requestAllotment has a claim made where the purse runs short; under mu.
-func (a *account) requestAllotment(p *ratelimit.Bucket) {
+func (a *account) requestAllotment(p *Bucket) {
 	if a.limiter.wantsReport != nil && p.NeedsReport(a.limiter.memberOf()) {
 		a.limiter.wantsReport()
 	}
 }
 
 // refuse is why not; under mu.
-func (a *account) refuse(k ratelimit.Kind, now time.Time, limit, what, team string) *Refusal {
+func (a *account) refuse(k Kind, now time.Time, limit, what, team string) *Refusal {
 	p := &a.buckets[k]
 	elsewhere, after := p.Missing(a.limiter.memberOf(), now)
 	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(what, team, p.Size()) + ".", RetryAfter: after}
@@ -205,14 +201,14 @@ func (a *account) refuse(k ratelimit.Kind, now time.Time, limit, what, team stri
 }
 
 // RetryUntilAllotment tries until there is no refusal, or one that is about the whole limit and
-// not about what of it is here: that comes in a moment. It waits ratelimit.AllotmentWait at
+// not about what of it is here: that comes in a moment. It waits AllotmentWait at
 // most, and not at all where there is no bank.
 func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refusal {
 	r := try()
 	if r == nil || r.account == nil {
 		return r
 	}
-	late := time.NewTimer(ratelimit.AllotmentWait)
+	late := time.NewTimer(AllotmentWait)
 	defer late.Stop()
 	for r != nil && r.account != nil {
 		if !r.await(ctx(), late.C) {
@@ -258,9 +254,9 @@ func (l Lease) End(tokens int, now time.Time) {
 	defer l.a.mu.Unlock()
 	tokens = max(tokens, 0)
 	l.a.spent += int64(tokens)
-	l.a.take(ratelimit.Concurrent, -1, now)
-	l.a.buckets[ratelimit.Tokens].Free(l.a.limiter.memberOf(), now)
-	l.a.take(ratelimit.Tokens, int64(tokens), now)
+	l.a.take(Concurrent, -1, now)
+	l.a.buckets[Tokens].Free(l.a.limiter.memberOf(), now)
+	l.a.take(Tokens, int64(tokens), now)
 }
 
 // Hold counts a request of a team in that begins to wait, or says why not: the
@@ -270,12 +266,12 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(ratelimit.Held, now) {
-		r := a.refuse(ratelimit.Held, now, LimitHeld, "team %s may have %d requests held", team)
+	if a.lacks(Held, now) {
+		r := a.refuse(Held, now, LimitHeld, "team %s may have %d requests held", team)
 		r.RetryAfter = heldRetry
 		return r
 	}
-	a.take(ratelimit.Held, 1, now)
+	a.take(Held, 1, now)
 	return nil
 }
 
@@ -287,7 +283,7 @@ const heldRetry = 5 * time.Second
 func (l *Limits) Unhold(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
-	a.take(ratelimit.Held, -1, now)
+	a.take(Held, -1, now)
 	a.mu.Unlock()
 }
 
@@ -299,7 +295,7 @@ func (l Lease) NeedsUsage() bool {
 	}
 	l.a.mu.Lock()
 	defer l.a.mu.Unlock()
-	return l.a.buckets[ratelimit.Tokens].Size() > 0
+	return l.a.buckets[Tokens].Size() > 0
 }
 
 // AdmitColdStart counts a cold start of a team in, or says why not.
@@ -307,10 +303,10 @@ func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(ratelimit.ColdStarts, now) {
-		return a.refuse(ratelimit.ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
+	if a.lacks(ColdStarts, now) {
+		return a.refuse(ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
 	}
-	a.take(ratelimit.ColdStarts, 1, now)
+	a.take(ColdStarts, 1, now)
 	return nil
 }
 
@@ -353,14 +349,14 @@ func (a *account) usage(now time.Time) Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t := a.limiter.memberOf()
-	requests, tokens := &a.buckets[ratelimit.Requests], &a.buckets[ratelimit.Tokens]
+	requests, tokens := &a.buckets[Requests], &a.buckets[Tokens]
 	return Usage{
 		Limits:        a.limits,
-		Active:        a.buckets[ratelimit.Concurrent].Used(),
-		Held:          a.buckets[ratelimit.Held].Used(),
+		Active:        a.buckets[Concurrent].Used(),
+		Held:          a.buckets[Held].Used(),
 		Requests:      requests.Left(t, now),
 		Tokens:        tokens.Left(t, now),
-		ColdStarts:    a.buckets[ratelimit.ColdStarts].Left(t, now),
+		ColdStarts:    a.buckets[ColdStarts].Left(t, now),
 		Spent:         a.spent,
 		RequestsReset: requests.Until(float64(requests.Size()), t, now),
 		TokensReset:   tokens.Until(float64(tokens.Size()), t, now),

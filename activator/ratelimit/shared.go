@@ -1,9 +1,7 @@
-package auth
+package ratelimit
 
 import (
 	"time"
-
-	"github.com/thaw-dev/thaw/activator/ratelimit"
 )
 
 // ShareLimits says, before anything is admitted, that limits are of several activators:
@@ -13,13 +11,13 @@ func (l *Limits) ShareLimits(needs func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.wantsReport = needs
-	l.membership.Store(&ratelimit.Membership{Shared: true})
+	l.membership.Store(&Membership{Shared: true})
 }
 
 // Reports are what the bank is to be told: nil where that is nothing. First begins a
 // connection: all is said, and nothing comes by itself from then on. All gives back
 // what is not needed as well; it is to be asked for once a second.
-func (l *Limits) Reports(first, all bool, now time.Time) *ratelimit.UsageReports {
+func (l *Limits) Reports(first, all bool, now time.Time) *UsageReports {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := *l.memberOf()
@@ -27,7 +25,7 @@ func (l *Limits) Reports(first, all bool, now time.Time) *ratelimit.UsageReports
 	if first {
 		t.Connected = true
 	}
-	out := &ratelimit.UsageReports{Share: t.Share}
+	out := &UsageReports{Share: t.Share}
 	if m := l.accounts.Load(); m != nil {
 		for team, a := range *m {
 			a.reports(team, &was, &t, first, all, now, out)
@@ -42,7 +40,7 @@ func (l *Limits) Reports(first, all bool, now time.Time) *ratelimit.UsageReports
 	return out
 }
 
-func (a *account) reports(team string, was, t *ratelimit.Membership, first, all bool, now time.Time, out *ratelimit.UsageReports) {
+func (a *account) reports(team string, was, t *Membership, first, all bool, now time.Time, out *UsageReports) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.buckets {
@@ -57,7 +55,7 @@ func (a *account) reports(team string, was, t *ratelimit.Membership, first, all 
 }
 
 // Allotted takes in what the bank says.
-func (l *Limits) Allotted(g ratelimit.Allotments, now time.Time) {
+func (l *Limits) Allotted(g Allotments, now time.Time) {
 	l.mu.Lock()
 	t := *l.memberOf()
 	if t.Share != g.Share {
@@ -67,7 +65,7 @@ func (l *Limits) Allotted(g ratelimit.Allotments, now time.Time) {
 	l.mu.Unlock()
 	for i := range g.List {
 		one := &g.List[i]
-		if one.Kind >= ratelimit.Kinds {
+		if one.Kind >= Kinds {
 			continue
 		}
 		a := l.account(one.Team)

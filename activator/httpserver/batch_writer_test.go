@@ -1,4 +1,4 @@
-package thrift
+package httpserver
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Lines come out whole, in order, soon, and all of them.
-func TestLines(t *testing.T) {
+// Lines are written whole, in order, within twice batchFor, and none is lost.
+func TestBatchWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := &journal{}
-		l := NewLines(out)
+		l := NewBatchWriter(out)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(ctx) }()
@@ -23,12 +23,12 @@ func TestLines(t *testing.T) {
 		if out.String() != "" {
 			t.Errorf("written at once: %q", out.String())
 		}
-		<-time.After(2 * linesFor)
+		<-time.After(2 * batchFor)
 		synctest.Wait()
 		if out.String() != "one\ntwo\n" {
 			t.Errorf("after a moment: %q", out.String())
 		}
-		long := strings.Repeat("x", linesMost) + "\n"
+		long := strings.Repeat("x", batchBytes) + "\n"
 		l.Write([]byte(long)) // too much to keep
 		l.Write([]byte("last\n"))
 		cancel()

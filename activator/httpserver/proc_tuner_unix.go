@@ -1,6 +1,6 @@
 //go:build unix
 
-package thrift
+package httpserver
 
 import (
 	"syscall"

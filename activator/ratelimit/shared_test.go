@@ -1,4 +1,4 @@
-package auth
+package ratelimit
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -18,7 +17,7 @@ type realm struct {
 	t      testing.TB
 	now    time.Time
 	limits functions.Limits
-	bank   *ratelimit.Coordinator
+	bank   *Coordinator
 	epoch  int
 	acts   []*act
 	serial int
@@ -44,10 +43,10 @@ type act struct {
 
 type upward struct {
 	first bool
-	c     *ratelimit.UsageReports
+	c     *UsageReports
 }
 
-type downward struct{ g ratelimit.Allotments }
+type downward struct{ g Allotments }
 
 func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	r := &realm{t: t, now: t0, filledAt: t0, limits: l}
@@ -64,10 +63,10 @@ func newRealm(t testing.TB, l functions.Limits, n int) *realm {
 	return r
 }
 
-func (r *realm) reign(saved func(ratelimit.Key) (float64, time.Duration, bool)) {
+func (r *realm) reign(saved func(Key) (float64, time.Duration, bool)) {
 	r.epoch++
-	r.bank = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{
-		Send: func(id string, g ratelimit.Allotments) {
+	r.bank = NewCoordinator(CoordinatorOptions{
+		Send: func(id string, g Allotments) {
 			for _, a := range r.acts {
 				if a.id == id && a.linked {
 					a.down = append(a.down, downward{g})
@@ -79,11 +78,11 @@ func (r *realm) reign(saved func(ratelimit.Key) (float64, time.Duration, bool)) 
 	r.bank.SetLimits(r.sizes(), r.now)
 }
 
-func (r *realm) sizes() map[ratelimit.Key]int64 {
-	out := map[ratelimit.Key]int64{}
+func (r *realm) sizes() map[Key]int64 {
+	out := map[Key]int64{}
 	for k, n := range Sizes(r.limits) {
 		if n > 0 {
-			out[ratelimit.Key{Team: "red", Kind: ratelimit.Kind(k)}] = int64(n)
+			out[Key{Team: "red", Kind: Kind(k)}] = int64(n)
 		}
 	}
 	return out
@@ -341,7 +340,7 @@ func TestShareAlone(t *testing.T) {
 	for _, a := range r.acts {
 		r.unlink(a, 0)
 	}
-	r.bank = ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(string, ratelimit.Allotments) {}, Recovering: true})
+	r.bank = NewCoordinator(CoordinatorOptions{Send: func(string, Allotments) {}, Recovering: true})
 	for range 600 {
 		r.step(100 * time.Millisecond)
 		for range 3 {
@@ -448,7 +447,7 @@ func TestShareReigns(t *testing.T) {
 	}
 	r.second()
 	r.step(10 * time.Millisecond)
-	left := r.bank.Use(ratelimit.Key{Team: "red", Kind: ratelimit.ColdStarts}, r.now).Left
+	left := r.bank.Use(Key{Team: "red", Kind: ColdStarts}, r.now).Left
 	if math.Abs(left-2) > 0.01 {
 		t.Errorf("%v left of 6, 4 were spent", left)
 	}
@@ -473,11 +472,11 @@ func TestShareReigns(t *testing.T) {
 		t.Errorf("%d more under the next controller, 2 are left", n)
 	}
 	// All die. What somebody wrote down counts.
-	saved := r.bank.Levels(ratelimit.ColdStarts, r.now)
+	saved := r.bank.Levels(ColdStarts, r.now)
 	r.acts = nil
-	r.reign(func(k ratelimit.Key) (float64, time.Duration, bool) {
+	r.reign(func(k Key) (float64, time.Duration, bool) {
 		v, ok := saved[k.Team]
-		return v, time.Minute, ok && k.Kind == ratelimit.ColdStarts
+		return v, time.Minute, ok && k.Kind == ColdStarts
 	})
 	r.join()
 	r.step(10 * time.Millisecond)
