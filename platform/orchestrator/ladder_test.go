@@ -60,8 +60,8 @@ func TestDeepSleep(t *testing.T) {
 		}
 		p.desk.done("x")
 	}
-	if f.starts.wakeTime(50) <= 0 || f.starts.deepWakeTime(50) <= 0 || len(f.starts.samples) != 3 {
-		t.Errorf("of rises is known %v and %v", f.starts.wakeTime(50), f.starts.deepWakeTime(50))
+	if f.starts.WakeTime(false, 50) <= 0 || f.starts.WakeTime(true, 50) <= 0 || f.starts.Len() != 3 {
+		t.Errorf("of rises is known %v and %v", f.starts.WakeTime(false, 50), f.starts.WakeTime(true, 50))
 	}
 	if got := sleeps(); !slices.Equal(got, []string{"2", "0", "1", "0"}) {
 		t.Errorf("told to sleep at %v", got)

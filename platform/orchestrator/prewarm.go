@@ -32,7 +32,7 @@ type Foresight struct {
 	// used next after now; zero never. It is for a simulator, which knows.
 	Next func(name functions.Name, now time.Time) time.Time
 
-	starts map[functions.Name]savedStarts
+	starts map[functions.Name]forecast.SavedStarts
 
 	// Prefetch brings the bytes of a model near: to a disk, or with memory also
 	// into the host's memory. It is called in a goroutine and ends with ctx. nil:
@@ -53,13 +53,12 @@ type forecaster struct {
 	Foresight
 	idleFunctions orderedSet[*functionState] // idle with replicas: their next use is told anew now and then
 	leases        orderedSet[*prewarm]       // in the order in which they came
-	teams         map[string]*budget
-	total         budget
+	budgets       *forecast.Budgets
 	nextAsk       time.Time // when history wants to be asked; zero: when there is news
 	asked         bool      // it was asked since there was news
 	prefetches    int       // prefetches under way
 
-	restored map[functions.Name]savedStarts // starts measured in an earlier life, until their function comes
+	restored map[functions.Name]forecast.SavedStarts // starts measured in an earlier life, until their function comes
 	saved    placement.Instant
 	saving   bool
 	writing  sync.Mutex
@@ -93,27 +92,14 @@ func (p *prewarm) record() functions.Prewarm {
 	return r
 }
 
-// budget is a budget that fills up again within an hour.
-type budget struct {
-	spent time.Duration
-	at    placement.Instant
-}
-
-func (p *budget) left(now placement.Instant, size time.Duration) time.Duration {
-	if p.at > 0 && now > p.at {
-		p.spent -= time.Duration(float64(now-p.at) / float64(time.Hour) * float64(size))
-	}
-	p.spent, p.at = max(p.spent, 0), now
-	return size - p.spent
-}
-
 func newForecaster(o *Foresight) *forecaster {
 	if o == nil {
 		return nil
 	}
-	a := &forecaster{Foresight: *o, teams: map[string]*budget{}, restored: o.starts}
+	a := &forecaster{Foresight: *o, restored: o.starts}
 	a.Budget = cmp.Or(max(a.Budget, 0), time.Hour)
 	a.Teams = cmp.Or(max(a.Teams, 0), 4)
+	a.budgets = forecast.NewBudgets(a.Budget, a.Teams)
 	return a
 }
 
@@ -248,26 +234,11 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now p
 	if old != nil && h.Tier == functions.PrewarmGPU {
 		s.refundBudget(old, now) // it is renewed, not added
 	}
-	team := a.teams[f.Name.Team]
-	if team == nil {
-		team = &budget{}
-		a.teams[f.Name.Team] = team
-	}
-	for _, b := range []struct {
-		pot  *budget
-		size time.Duration
-		team string
-	}{{team, a.Budget, f.Name.Team}, {&a.total, a.Budget * time.Duration(a.Teams), ""}} {
-		if left := b.pot.left(now, b.size); asked > left {
-			e := &functions.PrewarmBudgetError{Team: b.team, Asked: asked, Left: left}
-			if asked <= b.size {
-				e.In = time.Duration(float64(asked-left) / float64(b.size) * float64(time.Hour))
-			}
-			if old != nil && h.Tier == functions.PrewarmGPU {
-				s.reserveBudget(old, old.until, now) // as it was
-			}
-			return nil, e
+	if err := a.budgets.Check(f.Name.Team, asked, now); err != nil {
+		if old != nil && h.Tier == functions.PrewarmGPU {
+			s.reserveBudget(old, old.until, now) // as it was
 		}
+		return nil, err
 	}
 	p := old
 	if p == nil || h.Tier != functions.PrewarmGPU {
@@ -291,10 +262,7 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now p
 // reserveBudget has p's share of the budgets set aside until then.
 func (s *Orchestrator) reserveBudget(p *prewarm, until, now placement.Instant) {
 	p.granted = time.Duration(p.gpus) * max(until-now, 0)
-	s.forecaster.total.spent += p.granted
-	if t := s.forecaster.teams[p.function.Name.Team]; t != nil {
-		t.spent += p.granted
-	}
+	s.forecaster.budgets.Reserve(p.function.Name.Team, p.granted)
 }
 
 // refundBudget gives back what p will not hold.
@@ -304,10 +272,7 @@ func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 		back = p.granted // it never held anything
 	}
 	p.granted -= back
-	s.forecaster.total.spent = max(s.forecaster.total.spent-back, 0)
-	if t := s.forecaster.teams[p.function.Name.Team]; t != nil {
-		t.spent = max(t.spent-back, 0)
-	}
+	s.forecaster.budgets.Refund(p.function.Name.Team, back)
 }
 
 // checkPrewarm accounts what p holds, and ends it when its time is over.
@@ -438,15 +403,6 @@ func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by st
 	return p.record(), nil
 }
 
-func (s *Orchestrator) budgetLeft(team string, now placement.Instant) time.Duration {
-	a := s.forecaster
-	left := a.Budget
-	if t := a.teams[team]; t != nil {
-		left = t.left(now, a.Budget)
-	}
-	return max(min(left, a.total.left(now, a.Budget*time.Duration(a.Teams))), 0)
-}
-
 // PrewarmLeft is how much GPU time a team may still have started ahead.
 func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	s.mu.Lock()
@@ -454,7 +410,7 @@ func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	if s.forecaster == nil {
 		return 0
 	}
-	return s.budgetLeft(team, s.now())
+	return s.forecaster.budgets.Left(team, s.now())
 }
 
 // Prewarms are those that hold, the oldest first.

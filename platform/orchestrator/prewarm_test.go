@@ -281,19 +281,3 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 		}
 	}
 }
-
-// FuzzForesee: a file is taken in whole or not at all.
-func FuzzForesee(f *testing.F) {
-	f.Add([]byte(`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"7","samples":[{"node":"n","tier":"REMOTE","total":5000000000,"phases":{"load":1}}]}}}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		o := &Foresight{History: forecast.New(forecast.Options{})}
-		if err := o.read(strings.NewReader(string(b)), time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil && (o.starts != nil || o.History.Len() > 0) {
-			t.Fatalf("%v, and yet %d functions and %d starts", err, o.History.Len(), len(o.starts))
-		}
-		for name, x := range o.starts {
-			if len(x.Samples) > keepSamples || name.Name == "" {
-				t.Fatalf("%v: %+v", name, x)
-			}
-		}
-	})
-}

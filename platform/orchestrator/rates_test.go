@@ -49,27 +49,6 @@ func TestMeasuredRates(t *testing.T) {
 	}
 }
 
-func TestExpect(t *testing.T) {
-	var h startHistory
-	if e := h.expectedTimes(); e.Tier != nil {
-		t.Errorf("of nothing: %v", e)
-	}
-	h.add(startSample{node: "a", tier: functions.TierRemote, total: 90 * time.Second, start: 60 * time.Second,
-		phases: map[functions.Phase]time.Duration{functions.PhaseStage: 40 * time.Second, functions.PhaseSpawn: 25 * time.Second, functions.PhaseLoad: 15 * time.Second}})
-	e := h.expectedTimes()
-	if e.Tier[functions.TierRemote] != time.Minute || e.Node["a"][functions.TierRemote] != time.Minute {
-		t.Errorf("counted from the decision: %v", e)
-	}
-	if e.Tier[functions.TierNVMe] != 25*time.Second {
-		t.Errorf("less its staging, but no less than its engine took: %v", e)
-	}
-	h.add(startSample{node: "b", tier: functions.TierNVMe, start: 22 * time.Second})
-	h.add(startSample{node: "b", tier: functions.TierSleeping, start: 2 * time.Second})
-	if e := h.expectedTimes(); e.Tier[functions.TierNVMe] != 22*time.Second || e.Node["b"][functions.TierSleeping] != 2*time.Second || e.Node["a"][functions.TierNVMe] != 0 {
-		t.Errorf("%v", e)
-	}
-}
-
 // TestWorldIsFilledIn: what heartbeats and cold starts tell reaches the core.
 func TestWorldIsFilledIn(t *testing.T) {
 	p := newPlay(t, 1, model("x"))

@@ -170,7 +170,7 @@ func (s *Orchestrator) summary(f *functionState) string {
 		return fmt.Sprintf("It cannot be placed: %s%s%s.", f.blocked.Message, waitingSuffix(f.Queued), eta)
 	case asleep > 0:
 		rise := ""
-		if d := f.starts.wakeTime(50); d >= 0 {
+		if d := f.starts.WakeTime(false, 50); d >= 0 {
 			rise = "; to wake takes about " + formatAge(d)
 		}
 		return fmt.Sprintf("It sleeps on %s: its weights are in host memory and its GPUs are free%s%s.", last.node, reasonSuffix("asleep", last.reason), rise)

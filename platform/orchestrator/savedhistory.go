@@ -1,49 +1,19 @@
 package orchestrator
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// savedStarts is what an earlier life has measured of a function's starts. It
-// holds for the recipe it was measured on.
-type savedStarts struct {
-	Recipe  uint64       `json:"recipe,string"`
-	Samples []savedStart `json:"samples"`
-}
-
-type savedStart struct {
-	Node   string                            `json:"node"`
-	Tier   functions.Tier                    `json:"tier"`
-	Total  time.Duration                     `json:"total"`
-	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
-}
-
-// historyFile is the file.
-type historyFile struct {
-	Version int                    `json:"version"`
-	History json.RawMessage        `json:"history"`
-	Starts  map[string]savedStarts `json:"starts"`
-}
-
-const (
-	historyVersion = 1
-	saveEvery      = 5 * time.Minute
-	longestStart   = 24 * time.Hour
-)
+// saveEvery is the time between two writes of the history.
+const saveEvery = 5 * time.Minute
 
 // OpenForesight makes a look ahead from what is kept in DIR/history.json. A file
 // that does not read is set aside as history.json.bad and said so: nothing but
@@ -56,7 +26,7 @@ func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 		return o
 	}
 	if err == nil {
-		err = o.read(f, now)
+		o.starts, err = forecast.ReadFile(f, o.History, now)
 		f.Close()
 	}
 	if err != nil {
@@ -70,55 +40,6 @@ func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 	return o
 }
 
-// read takes a file in, whole or not at all.
-func (o *Foresight) read(r io.Reader, now time.Time) error {
-	b, err := io.ReadAll(io.LimitReader(r, forecast.MaxFile+1))
-	if err != nil {
-		return err
-	}
-	if len(b) > forecast.MaxFile {
-		return fmt.Errorf("more than %d MiB", forecast.MaxFile>>20)
-	}
-	var m historyFile
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&m); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows it")
-	}
-	if m.Version != historyVersion {
-		return fmt.Errorf("version %d, want %d", m.Version, historyVersion)
-	}
-	starts := make(map[functions.Name]savedStarts, len(m.Starts))
-	for text, x := range m.Starts {
-		name, err := functions.ParseName(text, "")
-		if err != nil {
-			return err
-		}
-		if len(x.Samples) > keepSamples {
-			return fmt.Errorf("%s has %d starts, at most %d", text, len(x.Samples), keepSamples)
-		}
-		for _, s := range x.Samples {
-			if s.Total < 0 || s.Total > longestStart || len(s.Phases) > 32 {
-				return fmt.Errorf("%s has a start of %v", text, s.Total)
-			}
-			for p, d := range s.Phases {
-				if d < 0 || d > longestStart {
-					return fmt.Errorf("%s has a phase %q of %v", text, p, d)
-				}
-			}
-		}
-		starts[name] = x
-	}
-	if err := o.History.Load(bytes.NewReader(m.History), now); err != nil {
-		return err
-	}
-	o.starts = starts
-	return nil
-}
-
 // restoreStarts gives a function that has come the starts that were measured of it in
 // an earlier life.
 func (s *Orchestrator) restoreStarts(f *functionState) {
@@ -130,11 +51,8 @@ func (s *Orchestrator) restoreStarts(f *functionState) {
 		return
 	}
 	delete(s.forecaster.restored, f.Name)
-	if x.Recipe != f.recipe || len(f.starts.samples) > 0 {
-		return
-	}
-	for _, r := range x.Samples {
-		f.starts.add(startSample{node: r.Node, tier: r.Tier, total: r.Total, phases: r.Phases})
+	if x.Recipe == f.recipe && f.starts.Len() == 0 {
+		x.Restore(&f.starts)
 	}
 }
 
@@ -152,14 +70,14 @@ func (s *Orchestrator) saveHistory(last bool) {
 		return
 	}
 	a.saved, a.saving = now, true
-	m := s.historySnapshot(now)
+	m := s.historyFile(now)
 	s.mu.Unlock()
 	write := func() {
 		a.writing.Lock()
 		defer a.writing.Unlock()
 		var err error
 		if now >= a.written { // else somebody was faster, with what is newer
-			if err = m.write(a.File); err == nil {
+			if err = m.Write(a.File); err == nil {
 				a.written = now
 			}
 		}
@@ -177,36 +95,13 @@ func (s *Orchestrator) saveHistory(last bool) {
 	s.commands.Go(write)
 }
 
-// historySnapshot is a memory that is written down later.
-type historySnapshot struct {
-	Version int                    `json:"version"`
-	History forecast.Snapshot      `json:"history"`
-	Starts  map[string]savedStarts `json:"starts"`
-}
-
-func (s *Orchestrator) historySnapshot(now placement.Instant) historySnapshot {
-	w := historySnapshot{Version: historyVersion, History: s.forecaster.History.Snapshot(s.wallTime(now)), Starts: map[string]savedStarts{}}
+// historyFile copies what is to be saved.
+func (s *Orchestrator) historyFile(now placement.Instant) *forecast.File {
+	w := forecast.NewFile(s.forecaster.History, s.wallTime(now))
 	for _, f := range s.functionList {
-		if f.Gone || len(f.starts.samples) == 0 {
-			continue
+		if !f.Gone && f.starts.Len() > 0 {
+			w.Starts[f.Name.String()] = f.starts.Save(f.recipe)
 		}
-		x := savedStarts{Recipe: f.recipe}
-		for _, h := range f.starts.samples {
-			if h.fromDeepSleep {
-				continue // few, and short of a word for them in the file
-			}
-			x.Samples = append(x.Samples, savedStart{h.node, h.tier, min(max(h.total, 0), longestStart), h.phases})
-		}
-		w.Starts[f.Name.String()] = x
 	}
 	return w
-}
-
-// write replaces the file: it is the old one or the new one, whole.
-func (w historySnapshot) write(path string) error {
-	b, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, append(b, '\n'), 0o600)
 }

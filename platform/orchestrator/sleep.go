@@ -179,8 +179,8 @@ func (r *replicaState) wakeTimeout() time.Duration {
 // canSleep says what schedule must know to send replicas of f to sleep.
 func (f *functionState) canSleep(atHand bool) {
 	f.SleepMemory = f.sleepMemory()
-	f.DeepWakeTime = max(f.starts.deepWakeTime(50), 0)
-	f.WakeTime, f.ColdStart = max(f.starts.wakeTime(50), 0), max(f.starts.forecast(atHand).P50, 0)
+	f.DeepWakeTime = max(f.starts.WakeTime(true, 50), 0)
+	f.WakeTime, f.ColdStart = max(f.starts.WakeTime(false, 50), 0), max(f.starts.Forecast(atHand).P50, 0)
 }
 
 // sleepMemory is the host memory that a sleeper of f takes: its weights go there, as

@@ -101,7 +101,7 @@ func TestLadder(t *testing.T) {
 				t.Errorf("a rise has no phase %s", p.Phase)
 			}
 		}
-		if got := r.s.functions[fname("x")].starts.forecast(true).P50; got < 3*time.Second {
+		if got := r.s.functions[fname("x")].starts.Forecast(true).P50; got < 3*time.Second {
 			t.Errorf("a rise has spoilt the forecast of starts: %v", got)
 		}
 

@@ -129,7 +129,7 @@ func (s *Orchestrator) recordEviction(a *placement.Action, now placement.Instant
 func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 	back := f.ColdStart
 	if back <= 0 {
-		back = max(f.starts.forecast(s.bytesAtHand(f)).P50, 0)
+		back = max(f.starts.Forecast(s.bytesAtHand(f)).P50, 0)
 	}
 	missed, stay := s.ghosts.Loaded(f.Name, back, now)
 	if !missed {

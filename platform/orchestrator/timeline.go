@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -101,7 +102,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 		for _, p := range t.Phases {
 			phases[p.Phase] += boundedSeconds(p.Duration)
 		}
-		c.function.starts.add(startSample{node: t.Node, tier: t.Tier, total: c.end - c.began, start: c.end - c.decided, fromDeepSleep: c.fromDeepSleep, phases: phases})
+		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
 		s.recordRates(s.nodes[t.Node], t.Tier, t.Bytes, phases)
 	}
 	if s.hooks.ColdStart != nil {
@@ -188,7 +189,7 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	f := c.function
 	if c.Tier == functions.TierSleeping {
-		if usual := f.starts.wakeTimes(c.fromDeepSleep, 50); usual >= 0 {
+		if usual := f.starts.WakeTime(c.fromDeepSleep, 50); usual >= 0 {
 			return max(0, usual-(now-c.began))
 		}
 		return -1
@@ -200,7 +201,7 @@ func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	if c.replica != nil {
 		node = c.replica.node
 	}
-	need := func(p functions.Phase) time.Duration { return f.starts.phaseTime(p, node, engine) }
+	need := func(p functions.Phase) time.Duration { return f.starts.PhaseTime(p, node, engine) }
 	spawn, load, warm := need(functions.PhaseSpawn), need(functions.PhaseLoad), need(functions.PhaseWarmup)
 	if load < 0 {
 		return -1

@@ -241,7 +241,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		f.setModel(m, s.machine)
 		if was != f.recipe {
 			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = 0, 0, 0, nil, 0
-			f.starts.clear()
+			f.starts.Clear()
 			s.restoreStarts(f)
 		}
 		s.markDirty(f)
@@ -657,7 +657,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 			dead = append(dead, f)
 			continue
 		}
-		f.Size, f.Expect = s.sizes[f.Source], f.starts.expectedTimes()
+		f.Size, f.Expect = s.sizes[f.Source], f.starts.Expected()
 		s.recordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -81,7 +82,7 @@ type functionState struct {
 	failure    *snapshot.Failure // told to waiters until its back-off is over
 	blocked    *snapshot.Blocked
 	coldStart  *coldStart // the newest cold start
-	starts     startHistory
+	starts     forecast.StartTimes
 	usage      usageHistory
 	demandTurn uint64            // last turn that saw demand
 	wakeLease  placement.Instant // lease of wakes, until nobody waits
@@ -119,7 +120,7 @@ type nodeState struct {
 	implausibleSince placement.Instant // since when what it says is hard to believe; 0 it is not
 	leaseExtended    bool              // its silence was, and it was given more time
 
-	linkRate, diskRate rateGauge
+	linkRate, diskRate forecast.RateGauge
 }
 
 // replicaState is a replica in the loop, from the decision to start it.
@@ -346,9 +347,9 @@ func (s *Orchestrator) stateOf(f *functionState) functions.State {
 func (s *Orchestrator) forecastStart(f *functionState) functions.Forecast {
 	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.stopping }); i >= 0 {
 		deep := f.replicas[i].sleep.level == deepLevel
-		return functions.Forecast{P50: f.starts.wakeTimes(deep, 50), P90: f.starts.wakeTimes(deep, 90)}
+		return functions.Forecast{P50: f.starts.WakeTime(deep, 50), P90: f.starts.WakeTime(deep, 90)}
 	}
-	return f.starts.forecast(s.bytesAtHand(f))
+	return f.starts.Forecast(s.bytesAtHand(f))
 }
 
 // cachedAtHand reports whether a node has the bytes of f.

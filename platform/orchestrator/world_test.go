@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -64,49 +65,6 @@ func TestRecipe(t *testing.T) {
 		if isLocalFolder(source) != want {
 			t.Errorf("isLocal(%q) is %v", source, !want)
 		}
-	}
-}
-
-func TestForecast(t *testing.T) {
-	var h startHistory
-	if f := h.forecast(true); f.P50 != -1 || f.P90 != -1 {
-		t.Errorf("of nothing: %+v", f)
-	}
-	add := func(node string, tier functions.Tier, total time.Duration) {
-		h.add(startSample{node: node, tier: tier, total: total, phases: map[functions.Phase]time.Duration{
-			functions.PhaseLoad: total / 2, functions.PhaseStage: total / 2}})
-	}
-	add("a", functions.TierRemote, time.Minute)
-	if f := h.forecast(false); f.P50 != time.Minute || f.P90 != time.Minute {
-		t.Errorf("of one from afar: %+v", f)
-	}
-	if f := h.forecast(true); f.P50 != 30*time.Second || f.P90 != 30*time.Second {
-		t.Errorf("of one from afar, the next from disk: %+v", f)
-	}
-	for i := range 10 {
-		add("a", functions.TierNVMe, time.Duration(i+1)*time.Second)
-	}
-	if f := h.forecast(true); f.P50 != 5*time.Second || f.P90 != 9*time.Second || f.Phases[functions.PhaseLoad] != 2500*time.Millisecond {
-		t.Errorf("of ten from disk after one from afar: %+v", f)
-	}
-	add("b", functions.TierNVMe, 100*time.Second)
-	if d := h.phaseTime(functions.PhaseLoad, "b", ""); d != 50*time.Second {
-		t.Errorf("on b: %v", d)
-	}
-	if d := h.phaseTime(functions.PhaseLoad, "c", ""); d >= 50*time.Second {
-		t.Errorf("elsewhere: %v", d)
-	}
-	for range 100 {
-		add("a", functions.TierNVMe, time.Second)
-	}
-	if len(h.samples) != keepSamples {
-		t.Errorf("%d are kept", len(h.samples))
-	}
-	if d := (&startHistory{}).phaseTime(functions.PhaseLoad, "a", functions.EngineCommand); d != -1 {
-		t.Errorf("of an engine nobody knows: %v", d)
-	}
-	if d := (&startHistory{}).phaseTime(functions.PhaseSpawn, "a", functions.EngineVLLM); d <= 0 {
-		t.Errorf("of vLLM: %v", d)
 	}
 }
 
@@ -273,7 +231,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	s := New(Options{Now: func() time.Time { return at }})
 	began := s.now()
 	f := &functionState{model: &functions.Model{}}
-	f.starts.add(startSample{node: "n", tier: functions.TierNVMe, total: 3 * time.Second, start: 3 * time.Second, phases: map[functions.Phase]time.Duration{
+	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second, Phases: map[functions.Phase]time.Duration{
 		functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
 	}})
 	r := &replicaState{id: "r", node: "n", function: f}

@@ -1,0 +1,127 @@
+package forecast
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
+)
+
+const (
+	fileFormat   = 1
+	longestStart = 24 * time.Hour
+)
+
+// SavedStarts are the measured starts of one function. They hold for the recipe
+// that they were measured with.
+type SavedStarts struct {
+	Recipe  uint64       `json:"recipe,string"`
+	Samples []savedStart `json:"samples"`
+}
+
+type savedStart struct {
+	Node   string                            `json:"node"`
+	Tier   functions.Tier                    `json:"tier"`
+	Total  time.Duration                     `json:"total"`
+	Phases map[functions.Phase]time.Duration `json:"phases,omitempty"`
+}
+
+type savedFile struct {
+	Version int                    `json:"version"`
+	History json.RawMessage        `json:"history"`
+	Starts  map[string]SavedStarts `json:"starts"`
+}
+
+// Save returns the samples as a file stores them.
+func (h *StartTimes) Save(recipe uint64) SavedStarts {
+	x := SavedStarts{Recipe: recipe}
+	for _, s := range h.samples {
+		if s.FromDeepSleep {
+			continue // rare, and the file has no field for it
+		}
+		x.Samples = append(x.Samples, savedStart{s.Node, s.Tier, min(max(s.Total, 0), longestStart), s.Phases})
+	}
+	return x
+}
+
+// Restore adds saved samples to h.
+func (x SavedStarts) Restore(h *StartTimes) {
+	for _, s := range x.Samples {
+		h.Add(StartSample{Node: s.Node, Tier: s.Tier, Total: s.Total, Phases: s.Phases})
+	}
+}
+
+// ReadFile reads what File.Write has written: the history into h, the starts by
+// function. On an error h is unchanged.
+func ReadFile(r io.Reader, h *History, now time.Time) (map[functions.Name]SavedStarts, error) {
+	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > MaxFile {
+		return nil, fmt.Errorf("more than %d MiB", MaxFile>>20)
+	}
+	var m savedFile
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows it")
+	}
+	if m.Version != fileFormat {
+		return nil, fmt.Errorf("version %d, want %d", m.Version, fileFormat)
+	}
+	starts := make(map[functions.Name]SavedStarts, len(m.Starts))
+	for text, x := range m.Starts {
+		name, err := functions.ParseName(text, "")
+		if err != nil {
+			return nil, err
+		}
+		if len(x.Samples) > keepSamples {
+			return nil, fmt.Errorf("%s has %d starts, at most %d", text, len(x.Samples), keepSamples)
+		}
+		for _, s := range x.Samples {
+			if s.Total < 0 || s.Total > longestStart || len(s.Phases) > 32 {
+				return nil, fmt.Errorf("%s has a start of %v", text, s.Total)
+			}
+			for p, d := range s.Phases {
+				if d < 0 || d > longestStart {
+					return nil, fmt.Errorf("%s has a phase %q of %v", text, p, d)
+				}
+			}
+		}
+		starts[name] = x
+	}
+	if err := h.Load(bytes.NewReader(m.History), now); err != nil {
+		return nil, err
+	}
+	return starts, nil
+}
+
+// File is what is stored of the past of all functions.
+type File struct {
+	Version int                    `json:"version"`
+	History Snapshot               `json:"history"`
+	Starts  map[string]SavedStarts `json:"starts"`
+}
+
+// NewFile holds a snapshot of h, and no starts yet.
+func NewFile(h *History, now time.Time) *File {
+	return &File{Version: fileFormat, History: h.Snapshot(now), Starts: map[string]SavedStarts{}}
+}
+
+// Write replaces the file at path atomically.
+func (f *File) Write(path string) error {
+	b, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(path, append(b, '\n'), 0o600)
+}

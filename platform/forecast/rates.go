@@ -1,0 +1,38 @@
+package forecast
+
+import (
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// RateGauge estimates a rate in bytes per second. Each sample is a lower bound,
+// because transfers share a link or a disk; the largest of the last eight is taken.
+type RateGauge struct {
+	last [8]float64
+	n    int
+}
+
+// minSampleBytes is the smallest transfer that says something about a rate: below it
+// latency dominates.
+const minSampleBytes = 1 << 20
+
+// Add records a measured rate.
+func (g *RateGauge) Add(rate float64) {
+	g.last[g.n%len(g.last)] = rate
+	g.n++
+}
+
+// Rate is the estimate, 0 without samples.
+func (g *RateGauge) Rate() float64 { return slices.Max(g.last[:]) }
+
+// AddTransfer records a transfer. It returns false if it is too small to say
+// anything.
+func (g *RateGauge) AddTransfer(bytes functions.Bytes, took time.Duration) bool {
+	if bytes < minSampleBytes || took <= time.Millisecond {
+		return false
+	}
+	g.Add(float64(bytes) / took.Seconds())
+	return true
+}

@@ -1,0 +1,214 @@
+package forecast
+
+import (
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// StartTimes is what the last cold starts of a function took. It is what a
+// Forecast is made of, and with bytes under way what an ETA is made of.
+type StartTimes struct {
+	samples      []StartSample // newest last
+	cached       functions.Forecast
+	cachedValid  bool // known holds, for cachedAtHand
+	cachedAtHand bool
+
+	expect      placement.Expect
+	expectValid bool // times holds
+}
+
+// StartSample is one start that came to READY.
+type StartSample struct {
+	Node          string
+	Tier          functions.Tier
+	Total         time.Duration // from the wake
+	Start         time.Duration // from the decision where
+	FromDeepSleep bool          // it rose from a sleep without its weights
+	Phases        map[functions.Phase]time.Duration
+}
+
+const keepSamples = 16
+
+// withoutStaging is what s would have been with its bytes at hand.
+func (s StartSample) withoutStaging() StartSample {
+	phases := map[functions.Phase]time.Duration{}
+	var total time.Duration
+	for p, d := range s.Phases {
+		if p != functions.PhaseStage {
+			phases[p], total = d, total+d
+		}
+	}
+	start := s.Start - s.Phases[functions.PhaseStage]
+	for _, p := range []functions.Phase{functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup} {
+		start = max(start, phases[p]) // the engine came up meanwhile: it cannot have taken less
+	}
+	return StartSample{Node: s.Node, Tier: functions.TierNVMe, Total: min(total, s.Total), Start: min(start, s.Start), Phases: phases}
+}
+
+// Add records a start that came to READY.
+func (h *StartTimes) Add(s StartSample) {
+	if len(h.samples) == keepSamples {
+		copy(h.samples, h.samples[1:])
+		h.samples = h.samples[:keepSamples-1]
+	}
+	h.samples = append(h.samples, s)
+	h.cachedValid, h.expectValid = false, false
+}
+
+// Clear forgets all samples.
+func (h *StartTimes) Clear() { *h = StartTimes{} }
+
+// Len is the number of samples.
+func (h *StartTimes) Len() int { return len(h.samples) }
+
+// Forecast of the next cold start. Where the bytes are at hand it comes from
+// starts that found them so, or else from those that had to fetch them, less the
+// fetching; where they are not, from those that fetched.
+func (h *StartTimes) Forecast(atHand bool) functions.Forecast {
+	if h.cachedValid && h.cachedAtHand == atHand {
+		return h.cached
+	}
+	h.cachedValid, h.cachedAtHand, h.cached = true, atHand, functions.NoForecast
+	var like []StartSample
+	cold := slices.DeleteFunc(slices.Clone(h.samples), func(s StartSample) bool { return s.Tier == functions.TierSleeping })
+	if len(cold) == 0 {
+		return h.cached
+	}
+	for _, s := range cold {
+		if (s.Tier != functions.TierRemote) == atHand {
+			like = append(like, s)
+		}
+	}
+	if len(like) == 0 {
+		for _, s := range cold {
+			if atHand {
+				s = s.withoutStaging()
+			}
+			like = append(like, s)
+		}
+	}
+	var totals []time.Duration
+	byPhase := map[functions.Phase][]time.Duration{}
+	for _, s := range like {
+		totals = append(totals, s.Total)
+		for p, d := range s.Phases {
+			byPhase[p] = append(byPhase[p], d)
+		}
+	}
+	h.cached.P50, h.cached.P90 = quantile(totals, 50), quantile(totals, 90)
+	h.cached.Phases = map[functions.Phase]time.Duration{}
+	for p, ds := range byPhase {
+		h.cached.Phases[p] = quantile(ds, 50)
+	}
+	return h.cached
+}
+
+// WakeTime is how long waking a sleeping replica takes, at a percentile; deep: one
+// whose weights were dropped. -1 if none was measured.
+func (h *StartTimes) WakeTime(deep bool, percent int) time.Duration {
+	var totals []time.Duration
+	for _, s := range h.samples {
+		if s.Tier == functions.TierSleeping && s.FromDeepSleep == deep {
+			totals = append(totals, s.Total)
+		}
+	}
+	return quantile(totals, percent)
+}
+
+// PhaseTime is the median of one phase: on this node if it is known there, else on
+// any, else what the engine is known to take; -1 where nothing is known.
+func (h *StartTimes) PhaseTime(p functions.Phase, node string, e functions.Engine) time.Duration {
+	var here, any []time.Duration
+	for _, s := range h.samples {
+		if d, ok := s.Phases[p]; ok && s.Tier != functions.TierSleeping {
+			any = append(any, d)
+			if s.Node == node {
+				here = append(here, d)
+			}
+		}
+	}
+	switch {
+	case len(here) > 0:
+		return quantile(here, 50)
+	case len(any) > 0:
+		return quantile(any, 50)
+	}
+	if d, ok := typicalPhases[e][p]; ok {
+		return d
+	}
+	return -1
+}
+
+// typicalPhases is what engines take where nothing has been measured yet: small models
+// on an ordinary machine. The weights' own time comes on top, from their bytes.
+var typicalPhases = map[functions.Engine]map[functions.Phase]time.Duration{
+	functions.EngineEmber: {
+		functions.PhaseSpawn: 20 * time.Millisecond, functions.PhaseLoad: 100 * time.Millisecond, functions.PhaseWarmup: 20 * time.Millisecond,
+	},
+	functions.EngineLlamaCpp: {
+		functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: 200 * time.Millisecond,
+	},
+	// These two listen only when they are ready, so all of it is spawn.
+	functions.EngineVLLM: {
+		functions.PhaseSpawn: 29 * time.Second, functions.PhaseLoad: 0, functions.PhaseWarmup: time.Second,
+	},
+	functions.EngineSGLang: {
+		functions.PhaseSpawn: 29 * time.Second, functions.PhaseLoad: 0, functions.PhaseWarmup: time.Second,
+	},
+}
+
+func quantile(ds []time.Duration, percent int) time.Duration {
+	if len(ds) == 0 {
+		return -1
+	}
+	s := slices.Clone(ds)
+	slices.Sort(s)
+	return s[(len(s)*percent+99)/100-1]
+}
+
+// Expected is the median time from a decision to READY, by tier and by node and
+// tier. What has not been seen from disk is taken from what came from afar, less
+// its staging.
+func (h *StartTimes) Expected() placement.Expect {
+	if h.expectValid {
+		return h.expect
+	}
+	h.expectValid, h.expect = true, placement.Expect{}
+	byTier := map[functions.Tier][]time.Duration{}
+	byNode := map[string]map[functions.Tier][]time.Duration{}
+	add := func(x StartSample) {
+		byTier[x.Tier] = append(byTier[x.Tier], x.Start)
+		if byNode[x.Node] == nil {
+			byNode[x.Node] = map[functions.Tier][]time.Duration{}
+		}
+		byNode[x.Node][x.Tier] = append(byNode[x.Node][x.Tier], x.Start)
+	}
+	for _, x := range h.samples {
+		add(x)
+	}
+	if len(byTier[functions.TierNVMe]) == 0 {
+		for _, x := range h.samples {
+			if x.Tier == functions.TierRemote {
+				add(x.withoutStaging())
+			}
+		}
+	}
+	median := func(times map[functions.Tier][]time.Duration) map[functions.Tier]time.Duration {
+		out := make(map[functions.Tier]time.Duration, len(times))
+		for tier, ds := range times {
+			out[tier] = quantile(ds, 50)
+		}
+		return out
+	}
+	if len(byTier) > 0 {
+		h.expect.Tier = median(byTier)
+		h.expect.Node = make(map[string]map[functions.Tier]time.Duration, len(byNode))
+		for id, times := range byNode {
+			h.expect.Node[id] = median(times)
+		}
+	}
+	return h.expect
+}
