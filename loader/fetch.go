@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/loader/validate"
@@ -134,42 +136,42 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	plan.complete, plan.toFlush = make(chan struct{}), make(chan blockRef, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
-	err := together(ctx, func(ctx context.Context, c *crowd) {
-		c.Go(func() error { return j.dispatch(ctx, c, plan) })
-		c.Go(func() error { return j.serveUrgent(ctx, c, plan) })
-		c.Go(func() error { return j.watch(ctx, c, in, plan) })
-		c.Go(func() error { return flushBlocks(ctx, plan) })
-		for _, p := range left[len(left)-waits:] {
-			c.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return j.dispatch(ctx, group, plan) })
+	group.Go(func() error { return j.serveUrgent(ctx, group, plan) })
+	group.Go(func() error { return j.watch(ctx, group, in, plan) })
+	group.Go(func() error { return flushBlocks(ctx, plan) })
+	for _, p := range left[len(left)-waits:] {
+		group.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
+	}
+	if plan.swarm != nil {
+		for range maxPeerRequests {
+			group.Go(func() error { return j.fetchFromPeers(ctx, plan) })
 		}
-		if plan.swarm != nil {
-			for range maxPeerRequests {
-				c.Go(func() error { return j.fetchFromPeers(ctx, plan) })
+	}
+	for i := range min(2*hashers(), len(left)) {
+		group.Go(func() error {
+			if i >= hashers() {
+				// The front takes what cores there are, until it is over.
+				select {
+				case <-plan.complete:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
 			}
-		}
-		for i := range min(2*hashers(), len(left)) {
-			c.Go(func() error {
-				if i >= hashers() {
-					// The front takes what cores there are, until it is over.
-					select {
-					case <-plan.complete:
-					case <-ctx.Done():
-						return context.Cause(ctx)
-					}
+			for {
+				i := int(turn.Add(1)) - 1
+				if i >= len(left) {
+					return nil
 				}
-				for {
-					i := int(turn.Add(1)) - 1
-					if i >= len(left) {
-						return nil
-					}
-					var err error
-					if verdicts[i], err = j.verify(ctx, plan, left[i]); err != nil {
-						return err
-					}
+				var err error
+				if verdicts[i], err = j.verify(ctx, plan, left[i]); err != nil {
+					return err
 				}
-			})
-		}
-	})
+			}
+		})
+	}
+	err := group.Wait()
 	j.reportProgress(in, plan)
 	return verdicts, err
 }
@@ -214,7 +216,7 @@ func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
 // dispatch starts a range whenever there is a lane for it, until no block is
 // missing.
-func (j *stagingJob) dispatch(ctx context.Context, c *crowd, plan *stagingPlan) error {
+func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
 	q := plan.queue
 	for {
 		changed := q.changes()
@@ -227,7 +229,7 @@ func (j *stagingJob) dispatch(ctx context.Context, c *crowd, plan *stagingPlan) 
 				return err
 			}
 			if r := q.next(j.blocksPerRequest(plan)); r != nil {
-				c.Go(func() error { return j.downloadRange(ctx, plan, r) })
+				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
 				continue
 			}
 			plan.limiter.release()
@@ -256,7 +258,7 @@ func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, chang
 
 // serveUrgent starts ranges for blocks that readers wait for, beyond the limit of
 // lanes if need be.
-func (j *stagingJob) serveUrgent(ctx context.Context, c *crowd, plan *stagingPlan) error {
+func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
 	q := plan.queue
 	for {
 		changed := q.changes()
@@ -265,7 +267,7 @@ func (j *stagingJob) serveUrgent(ctx context.Context, c *crowd, plan *stagingPla
 				return err
 			}
 			if r := q.nextUrgent(); r != nil {
-				c.Go(func() error { return j.downloadRange(ctx, plan, r) })
+				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
 			} else {
 				plan.limiter.release()
 			}
@@ -301,7 +303,7 @@ const watchEvery = 50 * time.Millisecond
 
 // watch measures, tells the progress, and sends a second request after what
 // moves too slowly.
-func (j *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, plan *stagingPlan) error {
+func (j *stagingJob) watch(ctx context.Context, group *errgroup.Group, in *store.Ingest, plan *stagingPlan) error {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
 	for {
@@ -310,7 +312,7 @@ func (j *stagingJob) watch(ctx context.Context, c *crowd, in *store.Ingest, plan
 			plan.limiter.measure(now)
 			j.reportProgress(in, plan)
 			for _, req := range j.slowRequests(plan, now) {
-				c.Go(func() error { j.hedge(ctx, plan, req); return nil })
+				group.Go(func() error { j.hedge(ctx, plan, req); return nil })
 			}
 		case <-plan.complete:
 			j.progress.update(func(p *Progress) { p.State, p.Done = Verifying, plan.done.Load() })
