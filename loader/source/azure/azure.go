@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -181,12 +183,12 @@ func (s *Source) planBlob(ctx context.Context, p place, a *containerAccess) (sou
 
 // refOf is endpoint|account|container|blob; none of these holds a bar but the
 // last.
-func refOf(p place, blob string) string {
-	return strings.Join([]string{p.endpoint, p.account, p.container, blob}, "|")
+func refOf(p place, name string) string {
+	return strings.Join([]string{p.endpoint, p.account, p.container, name}, "|")
 }
 
 // locateBlob is where a file of a plan is.
-func (s *Source) locateBlob(f source.File) (p place, blob string, a *containerAccess, err error) {
+func (s *Source) locateBlob(f source.File) (p place, name string, a *containerAccess, err error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
 		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
@@ -196,67 +198,56 @@ func (s *Source) locateBlob(f source.File) (p place, blob string, a *containerAc
 	return p, part[3], a, err
 }
 
-// get is a request for a blob, not yet signed.
-func (a *containerAccess) get(ctx context.Context, blob string) *http.Request {
-	u := *a.container
-	u.Path += "/" + blob
-	u.RawPath = "" // the client's own spelling, which the signature takes too
-	return (&http.Request{Method: http.MethodGet, URL: &u, Header: http.Header{"X-Ms-Version": {version}, "User-Agent": {"thaw"}}}).WithContext(ctx)
-}
-
 // Read returns a range of a blob in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	p, blob, a, err := s.locateBlob(f)
+	body, _, err := s.download(ctx, f, offset, length, http.Header{})
+	return body, err
+}
+
+// download returns a range of a blob and the response's headers. The response is
+// checked here (httpsource), because the SDK accepts any range that comes.
+func (s *Source) download(ctx context.Context, f source.File, offset, length int64, header http.Header) (io.ReadCloser, http.Header, error) {
+	p, name, a, err := s.locateBlob(f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	body, _, err := httpsource.Range(s.http, a.get(ctx, blob), s.asked(ctx, p, a, f, offset, length))
-	return body, httpsource.GoneIsChanged(err)
+	header.Set("Accept-Encoding", "identity")
+	var r *http.Response
+	etag := azcore.ETag(f.Version)
+	_, err = a.client.NewBlobClient(name).DownloadStream(policy.WithCaptureResponse(policy.WithHTTPHeader(ctx, header), &r), &blob.DownloadStreamOptions{
+		Range:            blob.HTTPRange{Offset: offset, Count: length},
+		AccessConditions: &blob.AccessConditions{ModifiedAccessConditions: &blob.ModifiedAccessConditions{IfMatch: &etag}},
+	})
+	if err != nil {
+		return nil, nil, httpsource.GoneIsChanged(sdkError(ctx, p, a, f.Name, err))
+	}
+	body, err := httpsource.ResponseBody(r, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version})
+	return body, r.Header, err
 }
 
-// asked is a range and what its answer must be.
-func (s *Source) asked(ctx context.Context, p place, a *containerAccess, f source.File, offset, length int64) httpsource.RangeRequest {
-	return httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
-		Sign: func(req *http.Request) error {
-			if err := a.sign(req); err != nil {
-				return sdkError(ctx, p, a, f.Name, err)
-			}
-			return nil
-		},
-		ResponseError: func(r *http.Response) error {
-			return responseError(p, a, f.Name, r.StatusCode, r.Header.Get("X-Ms-Error-Code"), r.Header)
-		},
-	}
-}
-
-// maxCRCRange is the longest range that the service gives a checksum of.
+// maxCRCRange is the longest range for which the service returns a checksum.
 const maxCRCRange = 4 << 20
 
-// crc64Table is of the polynomial that Azure writes into x-ms-content-crc64.
+// crc64Table is of the polynomial of x-ms-content-crc64.
 var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
 
-// ReadInto fills b with a range of a blob. Where the service gives a checksum
-// of the range, it is held against.
+// ReadInto fills b with a range of a blob and compares it with the checksum of the
+// range, where the service returns one.
 func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []byte) error {
-	p, blob, a, err := s.locateBlob(f)
+	header := http.Header{}
+	if len(b) <= maxCRCRange {
+		header.Set("X-Ms-Range-Get-Content-Crc64", "true")
+	}
+	body, got, err := s.download(ctx, f, offset, int64(len(b)), header)
 	if err != nil {
 		return err
-	}
-	req := a.get(ctx, blob)
-	if len(b) <= maxCRCRange {
-		req.Header.Set("X-Ms-Range-Get-Content-Crc64", "true")
-	}
-	ask := s.asked(ctx, p, a, f, offset, int64(len(b)))
-	body, r, err := httpsource.Range(s.http, req, ask)
-	if err != nil {
-		return httpsource.GoneIsChanged(err)
 	}
 	defer body.Close()
-	if err := httpsource.ReadFull(ctx, body, b, ask); err != nil {
+	if err := httpsource.ReadFull(ctx, body, b, httpsource.RangeRequest{File: f, Offset: offset}); err != nil {
 		return err
 	}
-	if sum, err := base64.StdEncoding.DecodeString(r.Header.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
-		return malformed(p, f.Name, fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset))
+	if sum, err := base64.StdEncoding.DecodeString(got.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
+		return &source.Error{Kind: source.Malformed, File: f.Name, What: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package azure
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
@@ -19,11 +18,9 @@ import (
 // containerAccess is a client for one container, and in words where its rights come
 // from.
 type containerAccess struct {
-	client    *container.Client
-	container *url.URL // for ranges, which are asked for without the client
-	sign      signer
-	how       string
-	fix       string // what to do when the rights are not enough
+	client *container.Client
+	how    string
+	fix    string // what to do when the rights are not enough
 }
 
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
@@ -74,11 +71,7 @@ func (s *Source) newAccess(p place) (*containerAccess, error) {
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	at, err := url.Parse(containerURL(endpoint, p))
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
-	}
-	return &containerAccess{client: client, container: at, sign: (&bearer{cred: cred}).sign, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
+	return &containerAccess{client: client, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -109,15 +102,7 @@ func (s *Source) accessWithKey(p place, endpoint, account, key, how string, opts
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	at, err := url.Parse(containerURL(endpoint, p))
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
-	}
-	secret, err := base64.StdEncoding.DecodeString(key)
-	if err != nil {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the key in " + how + " is not base64", Fix: howTo}
-	}
-	return &containerAccess{client: client, container: at, sign: withKey(account, secret), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	return &containerAccess{client: client, how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
 func (s *Source) accessWithSAS(p place, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
@@ -129,11 +114,7 @@ func (s *Source) accessWithSAS(p place, endpoint, sas, how string, opts *contain
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
 	}
-	at, err := url.Parse(containerURL(endpoint, p))
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
-	}
-	return &containerAccess{client: client, container: at, sign: withSAS(sas), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	return &containerAccess{client: client, how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
 func containerURL(endpoint string, p place) string {

@@ -1,7 +1,6 @@
 package azure
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 )
@@ -44,21 +43,5 @@ func TestConnectionString(t *testing.T) {
 		if got := c.endpoint + "|" + c.account; err != nil || got != tc.want {
 			t.Errorf("%s: %s, %v", tc.in, got, err)
 		}
-	}
-}
-
-// The text that is signed, against one that the service's documents give.
-func TestToSign(t *testing.T) {
-	req, err := http.NewRequest(http.MethodGet, "https://myaccount.blob.core.windows.net/mycontainer/a%20b?timeout=20&comp=metadata", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-Ms-Version", "2015-02-21")
-	req.Header.Set("X-Ms-Date", "Fri, 26 Jun 2015 23:39:12 GMT")
-	req.Header.Set("Range", "bytes=0-9")
-	req.Header.Set("If-Match", `"1"`)
-	want := "GET\n\n\n\n\n\n\n\n\"1\"\n\n\nbytes=0-9\nx-ms-date:Fri, 26 Jun 2015 23:39:12 GMT\nx-ms-version:2015-02-21\n/myaccount/mycontainer/a%20b\ncomp:metadata\ntimeout:20"
-	if got := toSign("myaccount", req); got != want {
-		t.Errorf("%q\nwant\n%q", got, want)
 	}
 }
