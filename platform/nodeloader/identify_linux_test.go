@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
 func listener(t *testing.T) (*net.UnixListener, string) {
@@ -37,11 +39,11 @@ func TestWhoDials(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p, err := peerProcess(conn)
-	if err != nil || p.pid != child.Process.Pid || !p.alive() {
+	p, err := peercred.Of(conn)
+	if err != nil || p.PID != child.Process.Pid || !p.Alive() {
 		t.Errorf("%+v, %v; want %d", p, err, child.Process.Pid)
 	}
-	p.close()
+	p.Close()
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(child.Process.Pid) + "/cgroup")
 	if err != nil {
 		t.Fatal(err)
@@ -92,31 +94,5 @@ func TestWhoDialledAndIsGone(t *testing.T) {
 			t.Errorf("%s: %q, %v", how, uid, err)
 		}
 		child.Wait()
-	}
-}
-
-// TestWhoOnOlderKernels: without a pidfd a connection that was hung up is nobody's.
-func TestWhoOnOlderKernels(t *testing.T) {
-	l, path := listener(t)
-	far, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := l.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := peer{pid: os.Getpid(), fd: -1, conn: raw}
-	if !p.alive() {
-		t.Error("who is there is not seen")
-	}
-	far.Close()
-	if p.alive() {
-		t.Error("who has hung up is there")
 	}
 }

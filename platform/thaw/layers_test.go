@@ -49,6 +49,7 @@ var layers = map[string]int{
 	"runtime/gpu":               1,
 	"runtime/forkserver":        1,
 	"runtime/tail":              0,
+	"runtime/peercred":          0,
 	"runtime/replica":           2,
 	"platform/autoscale":        0,
 	"platform/placement":        1,

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
 // stepTimeout bounds each step of a child on its way into a pod.
@@ -49,24 +51,24 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(who.fd)
+	defer who.Close()
 	if err := rootGroups(); err != nil {
 		return 0, fmt.Errorf("the machine's groups: %w", err)
 	}
-	pod, err := readConfinement(who.pid)
+	pod, err := readConfinement(who.PID)
 	if err != nil {
 		return 0, fmt.Errorf("the process that asks: %w", err)
 	}
 	if err := checkConfined(pod); err != nil {
 		return 0, err
 	}
-	if pod.filters, pod.flags, err = readSeccompFilters(who.pid, pod.count); err != nil {
+	if pod.filters, pod.flags, err = readSeccompFilters(who.PID, pod.count); err != nil {
 		return 0, fmt.Errorf("its seccomp filters cannot be read: %w", err)
 	}
-	if err := p.checkSameFiles(who.pid); err != nil {
+	if err := p.checkSameFiles(who.PID); err != nil {
 		return 0, err
 	}
-	fds, err := p.openPlan(who.pid, pod)
+	fds, err := p.openPlan(who.PID, pod)
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -76,7 +78,7 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 		return 0, err
 	}
 	// Only now is it known that all of it was that process's, and no later one's.
-	if !who.alive() {
+	if !who.Alive() {
 		return 0, errGone
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -108,12 +110,12 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 }
 
 // bringThroughGate brings a child through the gate.
-func (p *parent) bringThroughGate(g gate, who process, pod confinement) (int, error) {
+func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (int, error) {
 	out, err := g.receive("out")
 	if err != nil {
 		return 0, err
 	}
-	if err := applyOuterConfinement(out, who.pid, pod); err != nil {
+	if err := applyOuterConfinement(out, who.PID, pod); err != nil {
 		return 0, err
 	}
 	if err := g.send("in"); err != nil {
@@ -146,13 +148,13 @@ func (p *parent) bringThroughGate(g gate, who process, pod confinement) (int, er
 	if err == nil {
 		err = checkDescriptors(pid)
 	}
-	if err == nil && got.parent != who.pid {
-		err = fmt.Errorf("the child is process %d's, not that of the one that asked (%d)", got.parent, who.pid)
+	if err == nil && got.parent != who.PID {
+		err = fmt.Errorf("the child is process %d's, not that of the one that asked (%d)", got.parent, who.PID)
 	}
-	if err == nil && !(process{fd: child}).alive() {
+	if err == nil && !peercred.Alive(child) {
 		err = errors.New("the child has ended")
 	}
-	if err == nil && !who.alive() {
+	if err == nil && !who.Alive() {
 		err = errGone
 	}
 	if err != nil {
@@ -371,48 +373,20 @@ func (g gate) receive(word string) (pid int, err error) {
 	return 0, errors.New("the child is none that can be seen")
 }
 
-// process is one that cannot be taken for another while its descriptor is open.
-type process struct{ pid, fd int }
-
 var errGone = errors.New("the process that asked has ended")
 
-// peer is who dialled.
-func peer(conn syscall.Conn) (p process, err error) {
-	raw, err := conn.SyscallConn()
+// peer is the process that dialled. Its id is held until it is closed.
+func peer(conn syscall.Conn) (peercred.Peer, error) {
+	p, err := peercred.Of(conn)
+	switch {
+	case err != nil:
+	case !p.Held():
+		err = errors.New("the process that asks cannot be held: that takes Linux 6.5")
+	case p.PID < 1:
+		err = errors.New("the process that asks cannot be seen from here: hostPID is what it takes")
+	}
 	if err != nil {
-		return p, err
+		p.Close()
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil {
-			failed = err
-			return
-		}
-		p.pid = int(cred.Pid)
-		p.fd, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
-	}); err != nil {
-		return p, err
-	}
-	if failed != nil {
-		return p, fmt.Errorf("who asks cannot be held (kernels since 6.5 can): %w", failed)
-	}
-	unix.CloseOnExec(p.fd)
-	if p.pid < 1 {
-		unix.Close(p.fd)
-		return p, errors.New("who asks cannot be seen from here: hostPID is what it takes")
-	}
-	return p, nil
-}
-
-// alive: its descriptor is readable once it has ended.
-func (p process) alive() bool {
-	for {
-		f := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(f, 0)
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && n == 0
-	}
+	return p, err
 }

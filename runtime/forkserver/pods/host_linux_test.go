@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
+	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
 // TestEngine: the child is what the pod's process is, in all that the kernel tells,
@@ -288,10 +289,10 @@ func TestGone(t *testing.T) {
 	}
 	defer conn.Close()
 	p, err := peer(conn)
-	if err != nil || p.pid != os.Getpid() || !p.alive() {
+	if err != nil || p.PID != os.Getpid() || !p.Alive() {
 		t.Fatalf("%+v %v", p, err)
 	}
-	unix.Close(p.fd)
+	p.Close()
 	// One that has ended, and was waited for.
 	null, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
 	if err != nil {
@@ -303,8 +304,8 @@ func TestGone(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	null.Wait()
-	if (process{pid: null.Pid, fd: fd}).alive() {
-		t.Error("who has ended is there")
+	if peercred.Alive(fd) {
+		t.Error("a process that has ended is alive")
 	}
 }
 

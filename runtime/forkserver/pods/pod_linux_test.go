@@ -395,8 +395,8 @@ func (l *lab) ready(not int) int {
 		l.host.mu.Lock()
 		p := l.host.parent
 		l.host.mu.Unlock()
-		if p != nil && p.pid != not {
-			return p.pid
+		if p != nil && p.PID != not {
+			return p.PID
 		}
 	}
 	l.t.Fatalf("no interpreter: %s", l.log)
@@ -408,14 +408,14 @@ func (l *lab) who(conn *net.UnixConn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(p.fd)
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+	defer p.Close()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID))
 	if err != nil {
 		return "", err
 	}
 	s := parseStatus(b)
 	// Its ancestor that the test has started.
-	for pid := p.pid; pid > 1; {
+	for pid := p.PID; pid > 1; {
 		if name, ok := l.known.Load(pid); ok {
 			return name.(string), nil
 		}
@@ -425,7 +425,7 @@ func (l *lab) who(conn *net.UnixConn) (string, error) {
 		}
 		pid, _ = strconv.Atoi(parseStatus(b)["PPid"])
 	}
-	return "", fmt.Errorf("process %d (%s) is in no pod", p.pid, s["Name"])
+	return "", fmt.Errorf("process %d (%s) is in no pod", p.PID, s["Name"])
 }
 
 // pod runs one to its end.
