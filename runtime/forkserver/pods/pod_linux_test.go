@@ -395,8 +395,8 @@ func (l *lab) ready(not int) int {
 		l.host.mu.Lock()
 		p := l.host.parent
 		l.host.mu.Unlock()
-		if p != nil && p.PID != not {
-			return p.PID
+		if p != nil && p.pid != not {
+			return p.pid
 		}
 	}
 	l.t.Fatalf("no interpreter: %s", l.log)
