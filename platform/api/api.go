@@ -154,7 +154,7 @@ type exchange struct {
 // Serve answers one request; it is a httpserver.Handler.
 func (a *API) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if err := a.serve(req, res); err != nil {
-		fail(res, err)
+		writeError(res, err)
 	}
 }
 
@@ -311,7 +311,7 @@ func isWord(s string) bool {
 	return s != "" && len(s) <= 128 && s != "." && s != ".."
 }
 
-func fail(res *httpserver.Response, err *openai.Error) {
+func writeError(res *httpserver.Response, err *openai.Error) {
 	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}
 	for name, value := range err.Header {
 		res.Set(name, value)

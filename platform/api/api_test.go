@@ -56,9 +56,9 @@ func codeOf(body string) string {
 	return e.Error.Code
 }
 
-// real fills a pattern with things that exist; every call of it does what it
+// canonicalHost fills a pattern with things that exist; every call of it does what it
 // says and may be repeated.
-func real(e endpoint) (path, body string) {
+func canonicalHost(e endpoint) (path, body string) {
 	path = strings.NewReplacer("{team}", "a", "{name}", "one", "{digest}", idle, "{kind}", "place").Replace(e.path)
 	switch {
 	case strings.Contains(path, "replicas/{id}"):
@@ -95,7 +95,7 @@ func TestRights(t *testing.T) {
 	public := start(t, func(o *Options) { o.Open = false })
 	const wrong = "sk-thaw-wrong"
 	for _, e := range open.api.routes {
-		path, body := real(e)
+		path, body := canonicalHost(e)
 		for _, tt := range []struct {
 			who  string
 			rig  *rig
@@ -305,7 +305,7 @@ func TestDocument(t *testing.T) {
 			}
 			ids[op.OperationID] = true
 			e := endpoint{method: strings.ToUpper(method), path: path}
-			p, b := real(e)
+			p, b := canonicalHost(e)
 			if status, _, answer := r.ask(t, e.method, p, r.admin, b); codeOf(answer) == "unknown_endpoint" || status == 405 {
 				t.Errorf("%s %s is not served: %s", method, path, answer)
 			}
@@ -349,7 +349,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(fs, err)
 	}
 	want := Function{Name: "a/one", Team: "a", Model: "one", State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2,
-		Percent: known(41), ETA: seconds(12 * time.Second), Expected: seconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
+		Percent: leftOf(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
 	if !reflect.DeepEqual(fs[0], want) {
 		t.Errorf("got %+v", fs[0])
 	}

@@ -32,8 +32,8 @@ type Kept struct {
 	Nodes  []string `json:"nodes"`
 }
 
-// ofStore is an error of a store on the wire: its own code, and what to do.
-func ofStore(err error) *openai.Error {
+// storeFailure is an error of a store on the wire: its own code, and what to do.
+func storeFailure(err error) *openai.Error {
 	e, ok := errors.AsType[*functions.StoreError](err)
 	if !ok {
 		return openai.New(openai.InternalError, "The store could not be asked: "+err.Error())
@@ -55,12 +55,12 @@ func ofStore(err error) *openai.Error {
 func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	list, silent, err := a.o.Stores.Cached(x.Context(), x.query["node"])
 	if err != nil {
-		return ofStore(err)
+		return storeFailure(err)
 	}
 	if list == nil {
 		list = []functions.CacheEntry{}
 	}
-	return say(res, 200, Cache{Items: list, Silent: silent})
+	return writeJSON(res, 200, Cache{Items: list, Silent: silent})
 }
 
 // keep is an endpoint that does one thing to a checkpoint.
@@ -72,9 +72,9 @@ func (a *API) keep(act functions.StoreAction) func(*exchange, *httpserver.Respon
 		}
 		nodes, err := a.o.Stores.Keep(x.Context(), x.query["node"], digest, act)
 		if err != nil {
-			return ofStore(err)
+			return storeFailure(err)
 		}
-		return say(res, 200, Kept{Digest: digest, Nodes: nodes})
+		return writeJSON(res, 200, Kept{Digest: digest, Nodes: nodes})
 	}
 }
 
@@ -100,14 +100,14 @@ func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
 	if bad != nil {
 		return bad
 	}
-	return lines(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
+	return streamProgress(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
 		return a.o.Stores.Reread(ctx, x.query["node"], digest, tell)
 	})
 }
 
 func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 	var ask PrefetchRequest
-	if err := take(x, &ask); err != nil {
+	if err := decodeBody(x, &ask); err != nil {
 		return err
 	}
 	if (ask.Model == "") == (ask.Source == "") {
@@ -132,19 +132,19 @@ func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 		}
 		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.Files
 	}
-	return lines(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
+	return streamProgress(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
 		return a.o.Stores.Prefetch(ctx, ask.Node, r, tell)
 	})
 }
 
-// lines answers with a stream of progress, or with the error of what never
+// streamProgress answers with a stream of progress, or with the error of what never
 // began. It ends when the client leaves: what was asked for is called off then.
-func lines(x *exchange, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
+func streamProgress(x *exchange, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
 	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, say func(any)) error {
 		return work(ctx, func(p functions.StoreProgress) { say(p) })
 	}, x.Draining)
 	if err != nil {
-		return ofStore(err)
+		return storeFailure(err)
 	}
 	res.Set("content-type", "application/x-ndjson")
 	res.Set("x-accel-buffering", "no")

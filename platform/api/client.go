@@ -154,7 +154,7 @@ func read1(res *http.Response, out any) error {
 	return nil
 }
 
-func items[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+func getItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 	var l List[T]
 	err := c.call(ctx, "GET", path, nil, &l)
 	return l.Items, err
@@ -162,22 +162,22 @@ func items[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 
 // Functions are all functions the key sees.
 func (c *Client) Functions(ctx context.Context) ([]Function, error) {
-	return items[Function](ctx, c, "/api/v1/functions")
+	return getItems[Function](ctx, c, "/api/v1/functions")
 }
 
 // Replicas are all replicas the key sees.
 func (c *Client) Replicas(ctx context.Context) ([]functions.Replica, error) {
-	return items[functions.Replica](ctx, c, "/api/v1/replicas")
+	return getItems[functions.Replica](ctx, c, "/api/v1/replicas")
 }
 
 // Nodes are all nodes.
 func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
-	return items[Node](ctx, c, "/api/v1/nodes")
+	return getItems[Node](ctx, c, "/api/v1/nodes")
 }
 
 // Teams are all teams the key sees.
 func (c *Client) Teams(ctx context.Context) ([]Team, error) {
-	return items[Team](ctx, c, "/api/v1/teams")
+	return getItems[Team](ctx, c, "/api/v1/teams")
 }
 
 // Keys are the keys of a team, or all where it is "".
@@ -186,17 +186,17 @@ func (c *Client) Keys(ctx context.Context, team string) ([]auth.Key, error) {
 	if team != "" {
 		path += "?team=" + url.QueryEscape(team)
 	}
-	return items[auth.Key](ctx, c, path)
+	return getItems[auth.Key](ctx, c, path)
 }
 
 // ColdStarts are the newest, newest first.
 func (c *Client) ColdStarts(ctx context.Context, limit int) ([]ColdStart, error) {
-	return items[ColdStart](ctx, c, "/api/v1/coldstarts?limit="+strconv.Itoa(limit))
+	return getItems[ColdStart](ctx, c, "/api/v1/coldstarts?limit="+strconv.Itoa(limit))
 }
 
 // Events are those after one's seq, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) ([]functions.Event, error) {
-	return items[functions.Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
+	return getItems[functions.Event](ctx, c, "/api/v1/events?since="+strconv.FormatUint(since, 10))
 }
 
 // EventsOf are those of one function (TEAM/NAME; "": all) and of one kind ("":
@@ -209,7 +209,7 @@ func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind stri
 	if kind != "" {
 		q.Set("kind", kind)
 	}
-	return items[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
+	return getItems[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
 }
 
 // Explain says why a function is as it is; kind is one of ExplainKinds.

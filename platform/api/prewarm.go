@@ -56,7 +56,7 @@ var tiers = []struct{ name, will string }{
 
 func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	var w PrewarmRequest
-	if err := take(x, &w); err != nil {
+	if err := decodeBody(x, &w); err != nil {
 		return err
 	}
 	team := functions.DefaultTeam
@@ -98,9 +98,9 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, by)
 	if over, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
 		if over.In > 0 {
-			return openai.New(openai.PrewarmBudgetExceeded, upper(over.Error())+".").With("until").After(over.In)
+			return openai.New(openai.PrewarmBudgetExceeded, capitalize(over.Error())+".").With("until").After(over.In)
 		}
-		return openai.New(openai.PrewarmBudgetExceeded, upper(over.Error())+"; ask for less.").With("until").Final()
+		return openai.New(openai.PrewarmBudgetExceeded, capitalize(over.Error())+"; ask for less.").With("until").Final()
 	}
 	switch {
 	case errors.Is(no, functions.ErrNotFound):
@@ -116,10 +116,10 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 	if p.State == "ready" {
 		out.Will = "it is ready, and kept until then"
 	}
-	return say(res, http.StatusAccepted, out)
+	return writeJSON(res, http.StatusAccepted, out)
 }
 
-func upper(s string) string {
+func capitalize(s string) string {
 	if s == "" {
 		return s
 	}
@@ -139,5 +139,5 @@ func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 			out.Left = &left
 		}
 	}
-	return say(res, http.StatusOK, out)
+	return writeJSON(res, http.StatusOK, out)
 }

@@ -16,8 +16,8 @@ func TestSpecHidesEnvironment(t *testing.T) {
 		who  caller
 		want string
 	}{
-		{caller{}, hidden},
-		{caller{known: true, id: auth.Identity{Team: "red"}}, hidden},
+		{caller{}, hiddenEnv},
+		{caller{known: true, id: auth.Identity{Team: "red"}}, hiddenEnv},
 		{caller{known: true, id: auth.Identity{Team: "red", Admin: true}}, "hf_secret"},
 	} {
 		if got := c.who.spec(m).Env["HF_TOKEN"]; got != c.want {

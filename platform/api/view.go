@@ -112,14 +112,14 @@ type Readiness struct {
 	Reasons []string `json:"reasons,omitempty"` // why not
 }
 
-func known(n int) *int {
+func leftOf(n int) *int {
 	if n < 0 {
 		return nil
 	}
 	return &n
 }
 
-func seconds(d time.Duration) *float64 {
+func optionalSeconds(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
 	}

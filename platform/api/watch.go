@@ -23,16 +23,16 @@ type Change[T any] struct {
 	Name  string `json:"name,omitempty"`
 }
 
-// list answers a list, or watches it. key names an item; items whose key is ""
+// listHandler answers a list, or watches it. key names an item; items whose key is ""
 // are never removed nor changed (events).
-func list[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange, *httpserver.Response) *openai.Error {
+func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) func(*exchange, *httpserver.Response) *openai.Error {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		items, err := get(x)
 		if err != nil {
 			return err
 		}
 		if !x.query.on("watch") {
-			return say(res, 200, List[T]{items})
+			return writeJSON(res, 200, List[T]{items})
 		}
 		ctx, cancel := context.WithCancel(x.Context())
 		w := &watch[T]{ctx: ctx, cancel: cancel, key: key, told: map[string]string{}}
@@ -159,8 +159,8 @@ func (f *followed) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// follow opens a stream whose context ends with the request or the server.
-func follow(x *exchange, open func(context.Context) (io.ReadCloser, error)) (io.ReadCloser, error) {
+// openFollowed opens a stream whose context ends with the request or the server.
+func openFollowed(x *exchange, open func(context.Context) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(x.Context())
 	r, err := open(ctx)
 	if err != nil {

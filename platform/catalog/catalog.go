@@ -177,7 +177,7 @@ func (c *Catalog) Watch(ctx context.Context, tell func(Change)) error {
 		c.mu.Lock()
 		p, changed, now := c.picture, c.changed, c.edition
 		c.mu.Unlock()
-		if change, any := differ(told, p); any || first {
+		if change, any := filesDiffer(told, p); any || first {
 			tell(change)
 		}
 		told, first = p, false
@@ -306,7 +306,7 @@ func list(dir string) (map[string]stamp, error) {
 // read replaces the documents of f, or says why they stay.
 func (f *file) read(path string, st stamp) {
 	f.stat, f.problems = st, nil
-	data, err := slurp(path)
+	data, err := readFile(path)
 	if err != nil {
 		f.problems = Problems{{File: path, Message: "cannot be read: " + err.Error()}}
 		return
@@ -319,7 +319,7 @@ func (f *file) read(path string, st stamp) {
 	f.docs = docs
 }
 
-func slurp(path string) ([]byte, error) {
+func readFile(path string) ([]byte, error) {
 	r, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -371,7 +371,7 @@ func (c *Catalog) assemble(problems Problems) {
 	p.problems = problems
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, any := differ(c.picture, p); any || c.picture.models == nil {
+	if _, any := filesDiffer(c.picture, p); any || c.picture.models == nil {
 		c.edition++
 		close(c.changed)
 		c.changed = make(chan struct{})
@@ -386,9 +386,9 @@ func (c *Catalog) rank(path string) int {
 	return 1
 }
 
-// differ says what must be told to somebody who knows old. Models and teams
+// filesDiffer says what must be told to somebody who knows old. Models and teams
 // are compared by pointer: a file that is not read again keeps its own.
-func differ(old, now picture) (Change, bool) {
+func filesDiffer(old, now picture) (Change, bool) {
 	var ch Change
 	for name, m := range now.models {
 		if old.models[name] != m {
@@ -437,9 +437,9 @@ func (c *Catalog) Check(name functions.Name, data []byte) (m *functions.Model, c
 	if m.FullName() != name {
 		problems = append(problems, Problem{Path: "metadata.name", Message: fmt.Sprintf("the document is about %s, the path about %s", m.FullName(), name)})
 	}
-	problems = append(problems, relative("spec.source", m.Spec.Source)...)
+	problems = append(problems, relativeSource("spec.source", m.Spec.Source)...)
 	for i, a := range m.Spec.Adapters {
-		problems = append(problems, relative(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)...)
+		problems = append(problems, relativeSource(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)...)
 	}
 	if len(problems) > 0 {
 		return nil, false, problems
@@ -453,7 +453,7 @@ func (c *Catalog) Check(name functions.Name, data []byte) (m *functions.Model, c
 	return m, !there, nil
 }
 
-func relative(path, source string) Problems {
+func relativeSource(path, source string) Problems {
 	if source == "" || strings.Contains(source, "://") || filepath.IsAbs(source) {
 		return nil
 	}

@@ -242,9 +242,9 @@ func (d *decoder) syntax(err error) {
 // document reads a model or a team, by its kind.
 func (d *decoder) document(body ast.Node) (Document, bool) {
 	d.begin()
-	m, ok := mapping(body)
+	m, ok := mappingValues(body)
 	if !ok {
-		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", what(body))
+		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
 		return Document{}, false
 	}
 	before := len(d.problems)
@@ -282,7 +282,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		if kind != "" {
 			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(kind))
 		}
-		d.add(kindAt, "kind", suggest(kind, []string{functions.KindModel, functions.KindTeam}), message)
+		d.add(kindAt, "kind", suggestName(kind, []string{functions.KindModel, functions.KindTeam}), message)
 		return doc, false
 	}
 	// A value that did not decode is not also told to be missing.
@@ -336,9 +336,9 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		return
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		raw, _, ok := scalar(n)
+		raw, _, ok := scalarText(n)
 		if !ok {
-			d.fail(n, path, "", "%s where %s is wanted", what(n), wanted(v.Type()))
+			d.fail(n, path, "", "%s where %s is wanted", describeNode(n), describeType(v.Type()))
 		} else if err := u.UnmarshalText([]byte(raw)); err != nil {
 			d.fail(n, path, "", "%v", err)
 		}
@@ -352,31 +352,31 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	case reflect.Slice:
 		d.list(n, v, path)
 	case reflect.String:
-		raw, isText, ok := scalar(n)
+		raw, isText, ok := scalarText(n)
 		switch {
 		case !ok:
-			d.fail(n, path, "", "%s where text is wanted", what(n))
+			d.fail(n, path, "", "%s where text is wanted", describeNode(n))
 		case !isText:
-			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", what(n))
+			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", describeNode(n))
 		default:
 			v.SetString(raw)
 		}
 	case reflect.Int, reflect.Int64:
-		raw, isText, ok := scalar(n)
+		raw, isText, ok := scalarText(n)
 		i, err := strconv.ParseInt(raw, 10, 64)
 		if !ok || isText || err != nil || v.OverflowInt(i) {
 			hint := ""
 			if isText && err == nil {
 				hint = "without quotes"
 			}
-			d.fail(n, path, hint, "%s where a whole number is wanted", what(n))
+			d.fail(n, path, hint, "%s where a whole number is wanted", describeNode(n))
 			return
 		}
 		v.SetInt(i)
 	case reflect.Bool:
 		b, ok := n.(*ast.BoolNode)
 		if !ok {
-			d.fail(n, path, "", "%s where true or false is wanted", what(n))
+			d.fail(n, path, "", "%s where true or false is wanted", describeNode(n))
 			return
 		}
 		v.SetBool(b.Value)
@@ -389,10 +389,10 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 
 // object decodes a mapping into a struct.
 func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
-	m, ok := mapping(n)
+	m, ok := mappingValues(n)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", what(n))
+			d.fail(n, path, "", "%s where keys and values are wanted", describeNode(n))
 		}
 		return
 	}
@@ -407,7 +407,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
 		if !ok {
-			d.fail(kv, at, suggest(key, names), "unknown key")
+			d.fail(kv, at, suggestName(key, names), "unknown key")
 			return
 		}
 		d.value(kv.Value, f, at)
@@ -416,10 +416,10 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 
 // table decodes a mapping of text to text.
 func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
-	m, ok := mapping(n)
+	m, ok := mappingValues(n)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", what(n))
+			d.fail(n, path, "", "%s where keys and values are wanted", describeNode(n))
 		}
 		return
 	}
@@ -440,7 +440,7 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 	for _, kv := range m {
 		key, ok := keyOf(kv)
 		if !ok {
-			d.fail(kv, path, "", "%s as a key; text is wanted", what(kv.Key))
+			d.fail(kv, path, "", "%s as a key; text is wanted", describeNode(kv.Key))
 			continue
 		}
 		at := key
@@ -463,7 +463,7 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where a list is wanted", what(n))
+			d.fail(n, path, "", "%s where a list is wanted", describeNode(n))
 		}
 		return
 	}
@@ -479,26 +479,26 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
-func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
+func mappingValues(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	switch x := n.(type) {
 	case *ast.MappingNode:
 		return x.Values, true
 	case *ast.MappingValueNode:
 		return []*ast.MappingValueNode{x}, true
 	case *ast.AnchorNode:
-		return mapping(x.Value)
+		return mappingValues(x.Value)
 	}
 	return nil, false
 }
 
 func keyOf(kv *ast.MappingValueNode) (string, bool) {
-	s, isText, ok := scalar(kv.Key)
+	s, isText, ok := scalarText(kv.Key)
 	return s, ok && isText
 }
 
-// scalar is the text of a scalar as it was written, and whether it is text by
+// scalarText is the text of a scalar as it was written, and whether it is text by
 // its own looks (and not a number, true or the like).
-func scalar(n ast.Node) (raw string, isText, ok bool) {
+func scalarText(n ast.Node) (raw string, isText, ok bool) {
 	switch x := n.(type) {
 	case *ast.StringNode:
 		return x.Value, true, true
@@ -510,8 +510,8 @@ func scalar(n ast.Node) (raw string, isText, ok bool) {
 	return "", false, false
 }
 
-// what names a value for people.
-func what(n ast.Node) string {
+// describeNode names a value for people.
+func describeNode(n ast.Node) string {
 	switch x := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "keys and values"
@@ -533,7 +533,7 @@ func what(n ast.Node) string {
 	return "something else"
 }
 
-func wanted(t reflect.Type) string {
+func describeType(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[functions.Bytes]():
 		return "a size such as 64Mi"
@@ -545,7 +545,7 @@ func wanted(t reflect.Type) string {
 	return "a value"
 }
 
-func suggest(word string, names []string) string {
+func suggestName(word string, names []string) string {
 	if near := functions.Nearest(word, names, 1); len(near) > 0 {
 		return "did you mean " + near[0] + "?"
 	}
@@ -558,7 +558,7 @@ func Keys(file string, data []byte) (map[string]int, error) {
 	d := &decoder{file: file}
 	keys := map[string]int{}
 	for _, body := range d.parse(data) {
-		m, _ := mapping(body)
+		m, _ := mappingValues(body)
 		for _, kv := range m {
 			if key, ok := keyOf(kv); ok {
 				keys[key] = position(kv).Line

@@ -48,7 +48,7 @@ func (w *yamlWriter) value(indent string, begun bool) error {
 	case '[':
 		end, empty = ']', "[]\n"
 	default:
-		w.out.WriteString(word(t) + "\n")
+		w.out.WriteString(yamlScalar(t) + "\n")
 		return nil
 	}
 	if w.in.PeekKind() == end {
@@ -80,7 +80,7 @@ func (w *yamlWriter) item(list bool, indent string) error {
 	if err != nil {
 		return err
 	}
-	w.out.WriteString(word(key) + ": ")
+	w.out.WriteString(yamlScalar(key) + ": ")
 	if w.in.PeekKind() != '[' { // the dashes of a list stand under the key
 		indent += "  "
 	}
@@ -103,16 +103,16 @@ var (
 	notText = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null|nan|inf)$`)
 )
 
-func word(t jsontext.Token) string {
+func yamlScalar(t jsontext.Token) string {
 	s := t.String() // of a string, what it says; of all others, their JSON
 	if t.Kind() != '"' || (plainText.MatchString(s) && !strings.HasSuffix(s, " ") || quantity.MatchString(s)) && !notText.MatchString(s) {
 		return s
 	}
-	return quoted(s)
+	return quoteText(s)
 }
 
-// quoted is a text in double quotes, with nothing in it that does not show.
-func quoted(s string) string {
+// quoteText is a text in double quotes, with nothing in it that does not show.
+func quoteText(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, r := range s {

@@ -38,7 +38,7 @@ func (p Problem) Error() string {
 	if p.Hint != "" {
 		b.WriteString(" (" + p.Hint + ")")
 	}
-	return plain(b.String())
+	return spellControls(b.String())
 }
 
 // Problems are everything wrong with what was read, in the order of the file.
@@ -52,9 +52,9 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// plain keeps a terminal or a log from obeying what a file said: control
+// spellControls keeps a terminal or a log from obeying what a file said: control
 // characters are spelled out, and a line break is one too.
-func plain(s string) string {
+func spellControls(s string) string {
 	if !strings.ContainsFunc(s, unicode.IsControl) {
 		return s
 	}

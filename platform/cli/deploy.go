@@ -203,7 +203,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 					}
 				}
 			}
-			return c.deployed(cl, done, dry)
+			return c.printDeployed(cl, done, dry)
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder; may be repeated")
@@ -230,10 +230,10 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 	if err != nil {
 		return err
 	}
-	return c.follow(ctx, cl, name, w.ColdStart)
+	return c.followColdStart(ctx, cl, name, w.ColdStart)
 }
 
-func (c *command) deployed(cl *api.Client, done []api.Deployed, dry bool) error {
+func (c *command) printDeployed(cl *api.Client, done []api.Deployed, dry bool) error {
 	switch c.Output {
 	case "json", "yaml":
 		return c.Encode(kit.NewList("DeployedList", done))

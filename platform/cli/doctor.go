@@ -95,10 +95,10 @@ answer, the nodes' GPUs, and the namespace; with -f also what those models need.
 
 // Sizes under which something is worth a word.
 const (
-	littleMemory = 1 << 30
-	littleDisk   = 10 << 30
-	fewFiles     = 4096
-	skewed       = 5 * time.Second
+	minMemory    = 1 << 30
+	minDisk      = 10 << 30
+	minOpenFiles = 4096
+	maxSkew      = 5 * time.Second
 )
 
 func (c *command) examine(ctx context.Context, folder string) []finding {
@@ -112,7 +112,7 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 	total, free := functions.Bytes(m.Total), functions.Bytes(m.Available)
 	if err != nil {
 		add("memory", statusWarn, "", "not known: %v", err)
-	} else if free > 0 && free < littleMemory {
+	} else if free > 0 && free < minMemory {
 		add("memory", statusWarn, "engines need more", "%s of %s free", free.Human(), total.Human())
 	} else if free == 0 {
 		add("memory", statusOK, "", "%s", total.Human())
@@ -122,14 +122,14 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 
 	if n, err := openFiles(); err != nil {
 		add("open files", statusWarn, "", "not known: %v", err)
-	} else if n < fewFiles {
+	} else if n < minOpenFiles {
 		add("open files", statusWarn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
 	} else {
 		add("open files", statusOK, "", "at most %d", n)
 	}
 
 	c.examineGPUs(add)
-	w := c.wants(ctx, folder, add)
+	w := c.wantedModels(ctx, folder, add)
 	c.examineEngines(ctx, w, add)
 	c.examineStart(w, add)
 	c.examineData(add)
@@ -205,7 +205,7 @@ func (c *command) examineData(add adder) {
 	}
 	if free, err := freeDisk(at); err != nil {
 		add("disk", statusWarn, "", "not known: %v", err)
-	} else if free < littleDisk {
+	} else if free < minDisk {
 		add("disk", statusWarn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
 	} else {
 		add("disk", statusOK, "", "%s free at %s", free.Human(), at)
@@ -244,7 +244,7 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 		add("server", statusWarn, "", "%s takes no requests: %s", cl.Server(), strings.Join(ready.Reasons, ", "))
 	}
 	if skew, err := cl.Skew(ctx, c.Now); err == nil {
-		if skew > skewed || skew < -skewed {
+		if skew > maxSkew || skew < -maxSkew {
 			add("clock", statusWarn, "let both machines keep time (ntp, chrony)", "the server's is %s off", skew)
 		} else {
 			add("clock", statusOK, "", "agrees with the server's")

@@ -26,9 +26,9 @@ type wanted struct {
 	dirs  map[string]string
 }
 
-// wants reads the catalogue from the folder of functions, if one is named, and
+// wantedModels reads the catalogue from the folder of functions, if one is named, and
 // from those deployed to the data folder; and what a server on this machine has.
-func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
+func (c *command) wantedModels(ctx context.Context, folder string, add adder) wanted {
 	w := wanted{map[functions.Engine][]string{}, map[string]functions.ModelSpec{}, map[string]string{}}
 	note := func(name string, e functions.Engine) {
 		if !slices.Contains(w.by[e], name) {
@@ -69,7 +69,7 @@ func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
 	if !isLocal(cl.Server()) {
 		return w // what it serves, it serves elsewhere
 	}
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if list, err := cl.Functions(ctx); err == nil {
 		for _, f := range list {
@@ -79,8 +79,8 @@ func (c *command) wants(ctx context.Context, folder string, add adder) wanted {
 	return w
 }
 
-// who says who needs an engine.
-func (w wanted) who(e functions.Engine) string {
+// neededBy says who needs an engine.
+func (w wanted) neededBy(e functions.Engine) string {
 	names := w.by[e]
 	if len(names) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
@@ -101,7 +101,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 	}}
 	for _, s := range engine.Table() {
 		check := "engine " + string(s.Engine)
-		needed := w.who(s.Engine)
+		needed := w.neededBy(s.Engine)
 		broken := statusWarn
 		if needed != "" {
 			broken = statusFail

@@ -41,9 +41,9 @@ parts add up to it.`,
 			}
 			return c.completeNames(cmd, args[1:], word)
 		},
-		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			if len(args) == 2 {
-				return c.why(ctx, cl, args[0], args[1])
+				return c.explainDecision(ctx, cl, args[0], args[1])
 			}
 			if slices.Contains(api.ExplainKinds(), args[0]) {
 				return kit.Usage("thaw explain "+args[0]+" NAME", "the name of a model is missing")
@@ -71,8 +71,8 @@ parts add up to it.`,
 	return c.asksKnative(cmd)
 }
 
-// why explains a decision about a model.
-func (c *command) why(ctx context.Context, cl *api.Client, kind, word string) error {
+// explainDecision explains a decision about a model.
+func (c *command) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
 	if kinds := api.ExplainKinds(); !slices.Contains(kinds, kind) {
 		hint := "one of " + strings.Join(kinds, ", ")
 		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
@@ -202,7 +202,7 @@ came and went, each with its reason. The last thousand are kept.`,
 					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}
-			ctx, cancel := context.WithTimeout(ctx, askFor)
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
 			items, err := cl.EventsOf(ctx, 0, of, what)
 			if err != nil {

@@ -29,7 +29,7 @@ Where it must run whatever others need, thaw wake --lease.`,
   thaw prewarm llama --tier memory    # and in the memory of the node
   thaw prewarm -o json`,
 		ValidArgsFunction: c.completeNames,
-		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			if len(args) == 0 {
 				all, err := cl.Prewarms(ctx)
 				if err != nil {

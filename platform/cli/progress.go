@@ -16,11 +16,11 @@ const (
 	progressEvery = 200 * time.Millisecond
 	plainEvery    = 5 * time.Second
 	smoothOver    = 10 * time.Second // of the rate shown
-	askAgain      = 20 * time.Second // less than the least lease of a wake
+	rewakeEvery   = 20 * time.Second // less than the least lease of a wake
 )
 
-// calledOff is what a timeline says of a start that nobody waited for any more.
-const calledOff = "called_off"
+// coldStartCanceled is what a timeline says of a start that nobody waited for any more.
+const coldStartCanceled = "called_off"
 
 // describeProgress is one cold start in one line.
 func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) string {
@@ -41,9 +41,9 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 	return strings.Join(parts, " ")
 }
 
-// follow shows a cold start until it is READY. An id of "" is a function that is
+// followColdStart shows a cold start until it is READY. An id of "" is a function that is
 // up already.
-func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
+func (c *command) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
 	if id == "" {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 	asked := c.Now()
 	for unknown := 0; ; {
 		// A start that nobody waits for is called off; this one is waited for.
-		if now := c.Now(); now.Sub(asked) > askAgain {
+		if now := c.Now(); now.Sub(asked) > rewakeEvery {
 			w, err := cl.Wake(ctx, name, 0)
 			if err != nil {
 				return err
@@ -71,7 +71,7 @@ func (c *command) follow(ctx context.Context, cl *api.Client, name functions.Nam
 			return err
 		} else {
 			switch {
-			case t.Error == calledOff:
+			case t.Error == coldStartCanceled:
 				return &kit.Error{Exit: kit.ExitUnavailable, What: "the start of " + shortName(name.String()) + " was called off"}
 			case t.Error != "" || t.State == functions.Failed:
 				return &kit.Error{Exit: kit.ExitFailed, What: shortName(name.String()) + " could not be loaded: " + t.Error, Hint: "thaw logs " + shortName(name.String()) + " shows what its engine said"}

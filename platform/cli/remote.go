@@ -25,8 +25,8 @@ import (
 // DefaultServer is where client verbs look for a server.
 const DefaultServer = "http://127.0.0.1:8080"
 
-// askFor is how long a verb that only asks may take, unless --timeout says.
-const askFor = 30 * time.Second
+// queryTimeout is how long a verb that only asks may take, unless --timeout says.
+const queryTimeout = 30 * time.Second
 
 // client is how to reach the server, and where its key came from.
 func (c *command) client() (*api.Client, error) {
@@ -47,7 +47,7 @@ func (c *command) client() (*api.Client, error) {
 	if server == "" {
 		server = DefaultServer
 	}
-	key, err := c.secret(server)
+	key, err := c.findKey(server)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +58,10 @@ func (c *command) client() (*api.Client, error) {
 	return cl, nil
 }
 
-// secret is the key to send: --key, THAW_KEY, or on this machine the admin
+// findKey is the key to send: --key, THAW_KEY, or on this machine the admin
 // token in the data folder. Of data folders the one that was named counts;
 // unnamed, ./data (where make run puts it) comes before the one at home.
-func (c *command) secret(server string) (string, error) {
+func (c *command) findKey(server string) (string, error) {
 	if c.key != "" {
 		c.keyFrom = "--key"
 		return c.key, nil

@@ -82,7 +82,7 @@ them: the greedy rule told the truth, a bound nobody can run.
 				_, err := c.Out.Write(fleet.Example)
 				return err
 			}
-			return c.simulated(cmd.Context(), &s, cmd.Flags())
+			return c.runSimulation(cmd.Context(), &s, cmd.Flags())
 		},
 	}
 	f := cmd.Flags()
@@ -113,11 +113,11 @@ type simulations struct {
 	Needs      []study.Need `json:"needs,omitempty"`
 }
 
-func (c *command) simulated(ctx context.Context, s *simulation, flags *kit.FlagSet) error {
+func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.FlagSet) error {
 	if !slices.Contains([]string{"table", "wide", "json", "yaml"}, c.Output) {
 		return kit.Usage("table, json or yaml", "-o %q is no form of output here", functions.Clip(c.Output))
 	}
-	st, tr, err := c.study(s, flags)
+	st, tr, err := c.readStudy(s, flags)
 	if err != nil {
 		return err
 	}
@@ -150,13 +150,13 @@ func (c *command) simulated(ctx context.Context, s *simulation, flags *kit.FlagS
 		return c.Encode(simulations{functions.APIVersion, "SimulationList", out.Runs, out.Needs})
 	}
 	kit.PrintTable(c.Out, simulationKind, out.Runs, c.Output == "wide", nil)
-	c.after(out, st.Sizing)
+	c.printSummary(out, st.Sizing)
 	return nil
 }
 
-// study reads everything that is needed, or says what is wrong with it. tr is the
+// readStudy reads everything that is needed, or says what is wrong with it. tr is the
 // trace in words.
-func (c *command) study(s *simulation, flags *kit.FlagSet) (st *study.Study, tr string, err error) {
+func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study, tr string, err error) {
 	st = &study.Study{Seed: s.seed, Parallel: s.parallel}
 	if s.example {
 		if st.Fleet, err = fleet.Decode("example", []byte(exampleFleet)); err != nil {
@@ -381,8 +381,8 @@ var simulationKind = kit.Kind[study.Run]{
 	},
 }
 
-// after is what is said below the table.
-func (c *command) after(out *study.Outcome, z *study.Sizing) {
+// printSummary is what is said below the table.
+func (c *command) printSummary(out *study.Outcome, z *study.Sizing) {
 	if c.Output == "wide" {
 		c.teamsTable(out)
 	}

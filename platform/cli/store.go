@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -40,8 +39,8 @@ type LocalStoreOptions struct {
 	Log       io.Writer // for remarks
 }
 
-// staysHint is what a pull that did not end leaves its reader with.
-const staysHint = "what has arrived stays; the same command goes on from there"
+// resumeHint is what a pull that did not end leaves its reader with.
+const resumeHint = "what has arrived stays; the same command goes on from there"
 
 // jsonLines: every line of progress is for a program.
 func (c *command) jsonLines() bool { return c.Output == "json" }
@@ -229,7 +228,7 @@ func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do fu
 	defer s.Close()
 	err = do(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &kit.Error{Exit: kit.ExitTimeout, What: "not done within " + c.timeout.String(), Hint: staysHint}
+		return &kit.Error{Exit: kit.ExitTimeout, What: "not done within " + c.timeout.String(), Hint: resumeHint}
 	}
 	return storeExit(err)
 }
@@ -314,7 +313,7 @@ func (c *command) showTransfer(ctx context.Context, what string, run func(tell f
 	l.Clear()
 	switch {
 	case ctx.Err() != nil:
-		c.Remark("%s", staysHint)
+		c.Remark("%s", resumeHint)
 		return ctx.Err()
 	case err != nil:
 		return err
@@ -377,283 +376,9 @@ func storeExit(err error) error {
 	case "source_denied":
 		e.Exit = kit.ExitDenied
 	case "source_unavailable", "source_unstable", functions.CodeUnreachable:
-		e.Exit, e.Hint = kit.ExitUnavailable, staysHint
+		e.Exit, e.Hint = kit.ExitUnavailable, resumeHint
 	case "insufficient_disk":
 		e.Hint = "thaw cache ls shows what is there, thaw cache rm makes room"
 	}
 	return e
-}
-
-func (c *command) cache() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "cache VERB", Short: "See and change what is in the stores of weights", GroupID: "run",
-		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
-(--node), or with --data DIR of DIR/store on this machine, for which no server
-is needed.
-
-A checkpoint is named by its digest, by the first digits of it, by its source,
-or by the last part of that.`,
-		Example: `  thaw cache ls
-  thaw cache verify --all
-  thaw cache rm 5f0c9a
-  thaw cache pin llama --node gpu-7
-  thaw cache ls --data /var/lib/thaw -o json`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return kit.UnknownVerb(cmd, args[0])
-		},
-	}
-	var node string
-	cmd.PersistentFlags().StringVar(&node, "node", "", "one node of the server")
-	cmd.AddCommand(c.cacheLs(&node), c.cacheVerify(&node),
-		c.cacheAct(&node, functions.StoreRemove, "rm", "Remove checkpoints that are not in use", "removed"),
-		c.cacheAct(&node, functions.StorePin, "pin", "Keep checkpoints from being evicted", "pinned"),
-		c.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"))
-	return cmd
-}
-
-// storeClient is a server's stores or this machine's, one like the other.
-type storeClient interface {
-	list(ctx context.Context) ([]functions.CacheEntry, error)
-	keep(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
-	reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
-}
-
-type serverStores struct {
-	c    *command
-	cl   *api.Client
-	node string
-}
-
-func (f serverStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	got, err := f.cl.Cache(ctx, f.node)
-	if len(got.Silent) > 0 {
-		f.c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
-	}
-	return got.Items, err
-}
-
-func (f serverStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	k, err := f.cl.Keep(ctx, f.node, digest, act)
-	return k.Nodes, err
-}
-
-func (f serverStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return f.cl.Reread(ctx, f.node, digest, tell)
-}
-
-type localStores struct{ s LocalStore }
-
-func (n localStores) list(ctx context.Context) ([]functions.CacheEntry, error) {
-	return n.s.Cached(ctx)
-}
-
-func (n localStores) keep(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-	return []string{""}, n.s.Keep(ctx, digest, act)
-}
-
-func (n localStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return n.s.Reread(ctx, digest, tell)
-}
-
-// withStores makes a verb of the cache.
-func (c *command) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("data") {
-			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, serverStores{c, cl, *node}, args)
-			})(cmd, args)
-		}
-		if *node != "" {
-			return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
-		}
-		if err := c.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
-		return c.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error { return do(ctx, localStores{s}, args) })
-	}
-}
-
-func shortDigest(digest string) string {
-	h := strings.TrimPrefix(digest, "sha256:")
-	return h[:min(12, len(h))]
-}
-
-func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
-	return kit.Kind[functions.CacheEntry]{Word: "CacheEntry", Columns: []kit.Column[functions.CacheEntry]{
-		kit.Col("DIGEST", func(e functions.CacheEntry) string { return shortDigest(e.Digest) }),
-		kit.Col("SIZE", func(e functions.CacheEntry) string { return e.Bytes.Human() }),
-		kit.Col("NODE", func(e functions.CacheEntry) string { return e.Node }),
-		kit.Col("USED", func(e functions.CacheEntry) string { return c.Since(e.LastUsed) + " ago" }),
-		kit.Col("STATE", func(e functions.CacheEntry) string {
-			var s []string
-			if e.InUse {
-				s = append(s, "in use")
-			}
-			if e.Pinned {
-				s = append(s, "pinned")
-			}
-			return strings.Join(s, ", ")
-		}),
-		kit.Col("SOURCE", func(e functions.CacheEntry) string { return e.Source }),
-		kit.WideCol("FILES", func(e functions.CacheEntry) string { return fmt.Sprint(e.Files) }),
-		kit.WideCol("PATH", func(e functions.CacheEntry) string { return e.Path }),
-	}, Name: func(e functions.CacheEntry) string { return e.Digest }}
-}
-
-func (c *command) cacheLs(node *string) *cobra.Command {
-	return &cobra.Command{
-		Use: "ls", Short: "List the checkpoints, last used first", Args: kit.ExactArgs(),
-		Example: `  thaw cache ls
-  thaw cache ls --node gpu-7 -o wide
-  thaw cache ls -o name`,
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, _ []string) error {
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
-			return kit.PrintList(c.Terminal, c.cacheKind(), items)
-		}),
-	}
-}
-
-// matchDigests is the digests that words name.
-func matchDigests(items []functions.CacheEntry, words []string) ([]string, error) {
-	var out []string
-	for _, w := range words {
-		var found []string
-		var names []string
-		hex := strings.TrimPrefix(w, "sha256:")
-		for _, e := range items {
-			names = append(names, path.Base(e.Source))
-			exactly := e.Source == w || path.Base(e.Source) == w
-			if (exactly || len(hex) >= 4 && strings.HasPrefix(e.Digest, "sha256:"+hex)) && !slices.Contains(found, e.Digest) {
-				found = append(found, e.Digest)
-			}
-		}
-		switch len(found) {
-		case 0:
-			hint := "thaw cache ls lists them"
-			if near := functions.Nearest(w, names, 3); len(near) > 0 {
-				hint = "did you mean " + strings.Join(near, ", ") + "?"
-			}
-			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "no checkpoint is named " + functions.Clip(w), Hint: hint}
-		case 1:
-			if !slices.Contains(out, found[0]) {
-				out = append(out, found[0])
-			}
-		default:
-			var s []string
-			for _, d := range found {
-				s = append(s, shortDigest(d))
-			}
-			return nil, kit.Usage("name one: "+strings.Join(s, ", "), "%s names more than one checkpoint", functions.Clip(w))
-		}
-	}
-	return out, nil
-}
-
-func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
-	return &cobra.Command{
-		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
-		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
-			defer cancel()
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
-			digests, err := matchDigests(items, args)
-			if err != nil {
-				return err
-			}
-			for _, d := range digests {
-				nodes, err := s.keep(ctx, d, act)
-				if err != nil {
-					return err
-				}
-				for _, n := range nodes {
-					switch {
-					case c.Output == "name":
-						fmt.Fprintln(c.Out, d)
-					case n == "":
-						fmt.Fprintln(c.Out, shortDigest(d), done)
-					default:
-						fmt.Fprintln(c.Out, shortDigest(d), done, "on", kit.Plain(n))
-					}
-				}
-			}
-			return nil
-		}),
-	}
-}
-
-func (c *command) cacheVerify(node *string) *cobra.Command {
-	var all bool
-	cmd := &cobra.Command{
-		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted", Args: cobra.ArbitraryArgs,
-		Long: `Read every byte of checkpoints again and compare it with what was verified when it
-came. What differs is taken out, with every checkpoint that holds it, and is
-fetched again when it is next needed. Exits with 1 when anything differed.`,
-		Example: `  thaw cache verify 5f0c9a
-  thaw cache verify --all -o json`,
-		RunE: c.withStores(node, func(ctx context.Context, s storeClient, args []string) error {
-			if all == (len(args) > 0) {
-				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
-			}
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
-			var digests []string
-			if all {
-				for _, e := range items {
-					if !slices.Contains(digests, e.Digest) {
-						digests = append(digests, e.Digest)
-					}
-				}
-			} else if digests, err = matchDigests(items, args); err != nil {
-				return err
-			}
-			var bad error
-			l := c.NewProgressLine()
-			defer l.Clear()
-			enc := json.NewEncoder(c.Out)
-			for _, d := range digests {
-				err := s.reread(ctx, d, func(p functions.StoreProgress) {
-					if p.Error != nil && bad == nil {
-						bad = storeExit(p.Error)
-					}
-					where := shortDigest(d)
-					if p.Node != "" {
-						where += " on " + p.Node
-					}
-					switch {
-					case c.jsonLines():
-						p.Digest = d
-						_ = enc.Encode(p)
-					case p.State == "ready":
-						l.Clear()
-						fmt.Fprintln(c.Out, kit.Plain(where), "holds", p.Total.Human()+", as they came")
-					case p.State == "failed":
-						l.Clear()
-						fmt.Fprintln(c.Out, kit.Plain(where), "FAILED")
-					default:
-						p.Node = "" // where says it
-						l.Show(d, describeStore(where, p))
-					}
-				})
-				if err != nil {
-					return err
-				}
-			}
-			return bad
-		}),
-	}
-	cmd.Flags().BoolVar(&all, "all", false, "all of them")
-	return cmd
 }

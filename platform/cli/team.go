@@ -20,7 +20,7 @@ func (c *command) describeTeam() *cobra.Command {
 		Example: `  thaw describe team ml
   thaw describe team ml --to knative     where a team is a namespace
   thaw describe team ml -o json`,
-		RunE: c.remote(askFor, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			teams, err := cl.Teams(ctx)
 			if err != nil {
 				return err
@@ -48,13 +48,13 @@ func (c *command) describeTeam() *cobra.Command {
 				fmt.Fprintln(c.Out, kit.Plain(teams[i].Name))
 				return nil
 			}
-			c.tellTeam(teams[i])
+			c.printTeam(teams[i])
 			return nil
 		}),
 	}
 }
 
-func (c *command) tellTeam(t api.Team) {
+func (c *command) printTeam(t api.Team) {
 	row := func(key, format string, args ...any) {
 		if key != "" {
 			key += ":"

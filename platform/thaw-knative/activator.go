@@ -75,11 +75,11 @@ func (o *activation) settings(f *pflag.FlagSet) {
 // most looks at the settings, and is the longest body.
 func (o *activation) most() (functions.Bytes, error) {
 	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
-		return 0, usage("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
+		return 0, usageError("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
 	}
 	most, err := functions.ParseBytes(o.maxBody)
 	if err != nil || most <= 0 {
-		return 0, usage("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
+		return 0, usageError("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
 	}
 	return most, nil
 }
@@ -108,7 +108,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	log := logs(c.err)
 	requests := httpserver.NewBatchWriter(c.err)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build())
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 
 	keys := &keys{book: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
 	engines := upstream.New(upstream.Options{})
@@ -127,7 +127,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
-	registry.MustRegister(linked(platform))
+	registry.MustRegister(connectedMetric(platform))
 
 	public, err := listen(ctx, "--addr", o.addr)
 	if err != nil {
@@ -144,7 +144,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		return err
 	}
 	state := &readiness{platform: platform}
-	side := &http.Server{Handler: beside(registry, state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	side := &http.Server{Handler: sideHandler(registry, state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 
 	// Each part lives until the parts that need it have ended: life is the link's,
 	// ctx the operator's wish.
@@ -193,14 +193,14 @@ func (o *activation) run(ctx context.Context, c *command) error {
 func (o *activation) check() (token string, err error) {
 	switch {
 	case o.controller == "":
-		return "", usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
+		return "", usageError("such as thaw-controller.thaw-system:8090", "--controller is missing")
 	case o.id == "":
-		return "", usage("the name of the pod", "--id is missing")
+		return "", usageError("the name of the pod", "--id is missing")
 	case o.linger < 0 || o.drain <= 0:
-		return "", usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
+		return "", usageError("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
 	}
 	if _, _, err := net.SplitHostPort(o.controller); err != nil {
-		return "", usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
+		return "", usageError("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
 	}
 	return readToken(o.token)
 }
@@ -213,9 +213,9 @@ func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// beside is what stands beside the requests: metrics, and whether there are any to
+// sideHandler is what stands beside the requests: metrics, and whether there are any to
 // be taken.
-func beside(registry *prometheus.Registry, missing func() []string) http.Handler {
+func sideHandler(registry *prometheus.Registry, missing func() []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
@@ -252,16 +252,16 @@ func (r *readiness) missing() []string {
 	}
 }
 
-// build is which build this is.
-func build() prometheus.Collector {
+// buildInfo is which build this is.
+func buildInfo() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_build_info", Help: "1; the labels tell the build.",
 		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
 	}, func() float64 { return 1 })
 }
 
-// linked is whether the controller is there.
-func linked(platform *controlstream.Activator) prometheus.Collector {
+// connectedMetric is whether the controller is there.
+func connectedMetric(platform *controlstream.Activator) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_controller_connected", Help: "1 while this activator is connected to a controller, else 0.",
 	}, func() float64 {

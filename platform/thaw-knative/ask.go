@@ -49,13 +49,13 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		switch {
 		case name == "--all-namespaces" || name == "-A": // as it is anyway
 		case name == "--namespace" || name == "-n":
-			return usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
+			return usageError("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
 		case into == nil:
 			rest = append(rest, arg)
 		case has:
 			*into = value
 		case len(args) == 0:
-			return usage("such as "+name+" NAME", "%s wants a value", name)
+			return usageError("such as "+name+" NAME", "%s wants a value", name)
 		default:
 			*into, args = args[0], args[1:]
 		}
@@ -75,15 +75,15 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
 	cluster, err := knative.Open(c.access)
 	if err != nil {
-		return nil, told(err)
+		return nil, withExitCode(err)
 	}
 	way, err := cluster.Controller()
 	if err != nil {
-		return nil, told(err)
+		return nil, withExitCode(err)
 	}
 	if key == "" {
 		if key, err = cluster.Admin(ctx); err != nil {
-			return nil, told(err)
+			return nil, withExitCode(err)
 		}
 	}
 	return api.NewClientOver(explained{way}, "http://thaw-controller."+knative.System, key)
@@ -94,5 +94,5 @@ type explained struct{ http.RoundTripper }
 
 func (e explained) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := e.RoundTripper.RoundTrip(r)
-	return res, told(err)
+	return res, withExitCode(err)
 }

@@ -86,16 +86,16 @@ func (o *controlling) policy() (placement.Policy, error) {
 		policy.KeepAlive = placement.Learned
 	case "fixed":
 	default:
-		return policy, usage("fixed or learned", "--keep-alive %s", kit.Plain(o.keepAlive))
+		return policy, usageError("fixed or learned", "--keep-alive %s", kit.Plain(o.keepAlive))
 	}
 	if o.prewarm != "on" && o.prewarm != "off" {
-		return policy, usage("on or off", "--prewarm %s", kit.Plain(o.prewarm))
+		return policy, usageError("on or off", "--prewarm %s", kit.Plain(o.prewarm))
 	}
 	if o.budget <= 0 {
-		return policy, usage("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
+		return policy, usageError("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
 	}
 	if !knative.IsDomain(o.cluster) {
-		return policy, usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", kit.Plain(o.cluster))
+		return policy, usageError("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", kit.Plain(o.cluster))
 	}
 	return policy, nil
 }

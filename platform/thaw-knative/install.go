@@ -28,7 +28,7 @@ func installVerb() verb {
 
 func installFlags(c *command, f *pflag.FlagSet) {
 	i := &c.installation
-	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+tag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
+	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
 	f.IntVar(&i.Controllers, "controllers", 0, "controllers, of which one leads (2 unless said)")
 	f.IntVar(&i.Activators, "activators", 0, "activators (2 unless said)")
 	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (nvidia.com/gpu.present=true unless said)")
@@ -82,19 +82,19 @@ func (p passed) Set(s string) error {
 
 func (c *command) install(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usage("", "%q is more than install takes", kit.Plain(args[0]))
+		return usageError("", "%q is more than install takes", kit.Plain(args[0]))
 	}
 	switch {
 	case c.uninstall && (c.wait || c.dry):
-		return usage("leave one out", "--uninstall goes with neither --wait nor --dry-run")
+		return usageError("leave one out", "--uninstall goes with neither --wait nor --dry-run")
 	case c.force && !c.uninstall:
-		return usage("leave it out", "--force is for --uninstall")
+		return usageError("leave it out", "--force is for --uninstall")
 	case c.wait && c.dry:
-		return usage("leave one out", "nothing runs after --dry-run, so --wait cannot end")
+		return usageError("leave one out", "nothing runs after --dry-run, so --wait cannot end")
 	case c.namespace != "" && c.namespace != install.Namespace:
-		return usage("leave it out", "thaw's own namespace is %s", install.Namespace)
+		return usageError("leave it out", "thaw's own namespace is %s", install.Namespace)
 	case c.installation.Controllers < 0 || c.installation.Activators < 0:
-		return usage("such as 2", "there cannot be less than none of them")
+		return usageError("such as 2", "there cannot be less than none of them")
 	}
 	switch label, value, ok := strings.Cut(c.loaders, "="); {
 	case c.loaders == "all":
@@ -102,7 +102,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	case ok && label != "":
 		c.installation.Loaders = map[string]string{label: value}
 	case c.loaders != "":
-		return usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
+		return usageError("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
 	}
 	if _, err := c.controlling.policy(); err != nil {
 		return err
@@ -188,7 +188,7 @@ func tokenVerb() verb {
 // linkToken is what the controller's init container runs.
 func (c *command) linkToken(ctx context.Context, args []string) error {
 	if c.file == "" || len(args) > 0 {
-		return usage("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
+		return usageError("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -208,11 +208,11 @@ func ownVerb() verb {
 // own is what the loader's init container runs, as root with CAP_CHOWN alone.
 func (c *command) own(_ context.Context, args []string) error {
 	if len(args) != 2 {
-		return usage("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
+		return usageError("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
 	}
 	id, err := strconv.Atoi(args[1])
 	if err != nil || id < 1 || id > 1<<31-2 {
-		return usage("such as 65532", "%q is no id", kit.Plain(args[1]))
+		return usageError("such as 65532", "%q is no id", kit.Plain(args[1]))
 	}
 	if err := install.ChownStore(args[0], id); err != nil {
 		exit := kit.ExitFailed

@@ -55,7 +55,7 @@ func (c *command) part(ctx context.Context, word string, p part, args []string) 
 		return err
 	}
 	if f.NArg() > 0 {
-		return usage("", "%q is more than %s takes", kit.Plain(f.Arg(0)), word)
+		return usageError("", "%q is more than %s takes", kit.Plain(f.Arg(0)), word)
 	}
 	return p.run(ctx, c)
 }
@@ -72,7 +72,7 @@ func (l *logging) flags(f *pflag.FlagSet) {
 func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, usage("debug, info, warn or error", "--log-level %s", kit.Plain(l.level))
+		return nil, usageError("debug, info, warn or error", "--log-level %s", kit.Plain(l.level))
 	}
 	o := &slog.HandlerOptions{Level: level}
 	switch l.format {
@@ -81,13 +81,13 @@ func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 	case "text":
 		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, o)) }, nil
 	}
-	return nil, usage("text or json", "--log-format %s", kit.Plain(l.format))
+	return nil, usageError("text or json", "--log-format %s", kit.Plain(l.format))
 }
 
 // readToken reads the token of the cluster's links.
 func readToken(file string) (string, error) {
 	if file == "" {
-		return "", usage("the file of the Secret thaw-control-tls", "--token-file is missing")
+		return "", usageError("the file of the Secret thaw-control-tls", "--token-file is missing")
 	}
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -32,22 +32,22 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	}
 	switch {
 	case !slices.Contains([]string{"create", "list", "ls", "rm"}, word):
-		return usage("keys create, keys list or keys rm", "%q is nothing that is done with keys", kit.Plain(word))
+		return usageError("keys create, keys list or keys rm", "%q is nothing that is done with keys", kit.Plain(word))
 	case word == "rm" && len(args) == 0:
-		return usage("thaw-knative keys rm ID", "ID is missing")
+		return usageError("thaw-knative keys rm ID", "ID is missing")
 	case word != "rm" && len(args) > 0:
-		return usage("", "%q is more than keys %s takes", kit.Plain(args[0]), word)
+		return usageError("", "%q is more than keys %s takes", kit.Plain(args[0]), word)
 	case c.keyName != "" && word != "create":
-		return usage("leave it out", "--name is for keys create")
+		return usageError("leave it out", "--name is for keys create")
 	}
 	if c.team == "" {
 		c.team = c.namespace
 	}
 	if word == "create" && c.team == "" {
-		return usage("thaw-knative keys create --team NAME", "--team is missing")
+		return usageError("thaw-knative keys create --team NAME", "--team is missing")
 	}
 	if c.team != "" && !functions.IsLabel(c.team) {
-		return usage("the name of a namespace", "%q is no team", kit.Plain(c.team))
+		return usageError("the name of a namespace", "%q is no team", kit.Plain(c.team))
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -102,12 +102,12 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tTEAM\tNAME\tCREATED")
 	for _, k := range keys {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kit.Plain(k.ID), kit.Plain(k.Team), dash(k.Name), dash(k.Created))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kit.Plain(k.ID), kit.Plain(k.Team), orDash(k.Name), orDash(k.Created))
 	}
 	return w.Flush()
 }
 
-func dash(s string) string {
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
@@ -138,10 +138,10 @@ func teamVerb() verb {
 
 func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if len(args) != 2 || args[0] != "create" {
-		return usage("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
+		return usageError("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
 	}
 	if c.namespace != "" {
-		return usage("leave it out", "the namespace is the team itself")
+		return usageError("leave it out", "the namespace is the team itself")
 	}
 	t := &functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: args[1]}}
 	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}

@@ -100,15 +100,15 @@ func doctorFlags(c *command, f *pflag.FlagSet) {
 
 // renderFlags say of models what their files do not.
 func renderFlags(c *command, f *pflag.FlagSet) {
-	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+tag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
+	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
 	f.DurationVar(&c.request, "request-timeout", knative.DefaultTimeout, "the longest a request may take")
 	f.StringVar(&c.pod, "pod", "", "file with what pods of models with GPUs say where spec.pod does not (nodeSelector, tolerations, …); else the annotation "+knative.PodAnnotation+" of the namespace, where a cluster is asked")
 }
 
-// tag makes a version the tag of an image.
-func tag(version string) string {
+// imageTag makes a version the tag of an image.
+func imageTag(version string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
 			return r
@@ -117,17 +117,17 @@ func tag(version string) string {
 	}, version)
 }
 
-func usage(hint, format string, args ...any) error {
+func usageError(hint, format string, args ...any) error {
 	return &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 func (c *command) main(ctx context.Context, args []string) int {
 	err := c.verb(ctx, args)
-	return kit.NewTerminal(nil, c.out, c.err, c.getenv).Report(ctx, told(err))
+	return kit.NewTerminal(nil, c.out, c.err, c.getenv).Report(ctx, withExitCode(err))
 }
 
-// told gives an error of the cluster the exit code that thaw's have.
-func told(err error) error {
+// withExitCode gives an error of the cluster the exit code that thaw's have.
+func withExitCode(err error) error {
 	e, ok := errors.AsType[*knative.Error](err)
 	if !ok {
 		return err
@@ -158,7 +158,7 @@ func (c *command) verb(ctx context.Context, args []string) error {
 		if near := functions.Nearest(word, append(words(), slices.Collect(maps.Keys(asking))...), 1); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
-		return usage(hint, "%q is no verb of thaw-knative", word)
+		return usageError(hint, "%q is no verb of thaw-knative", word)
 	}
 	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
@@ -173,10 +173,10 @@ func (c *command) verb(ctx context.Context, args []string) error {
 		return err
 	}
 	if !slices.Contains([]string{"table", "json", "yaml", "name"}, c.output) {
-		return usage("one of table, json, yaml, name", "%q is no form of output", c.output)
+		return usageError("one of table, json, yaml, name", "%q is no form of output", c.output)
 	}
 	if c.timeout <= 0 {
-		return usage("such as 1m", "%s is no time to wait", c.timeout)
+		return usageError("such as 1m", "%s is no time to wait", c.timeout)
 	}
 	c.access.Warn = func(text string) { fmt.Fprintln(c.err, "warning:", kit.Plain(text)) }
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -227,7 +227,7 @@ func (c *command) settings() (s knative.Settings, err error) {
 	for _, word := range c.images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
-			return s, usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
+			return s, usageError("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
@@ -288,11 +288,11 @@ func (c *command) rendered(ctx context.Context, settings knative.Settings, model
 func (c *command) deploy(ctx context.Context, args []string) error {
 	switch {
 	case len(args) > 0:
-		return usage("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
+		return usageError("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
 	case len(c.files) == 0:
-		return usage("thaw-knative deploy -f model.yaml", "-f FILE is missing")
+		return usageError("thaw-knative deploy -f model.yaml", "-f FILE is missing")
 	case c.wait && c.dry:
-		return usage("leave one out", "nothing is there to wait for after --dry-run")
+		return usageError("leave one out", "nothing is there to wait for after --dry-run")
 	}
 	settings, err := c.settings()
 	if err != nil {
@@ -379,14 +379,14 @@ func listOf(kind string, items any) list { return list{functions.APIVersion, kin
 func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, cmp.Or(c.namespace, cluster.Namespace()))
 	if err != nil || n.Adapter != "" {
-		return n, usage("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
+		return n, usageError("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
 	}
 	return n, nil
 }
 
 func (c *command) get(ctx context.Context, args []string) error {
 	if c.all && (c.namespace != "" || len(args) > 0) {
-		return usage("leave -A out", "all namespaces are asked for, and one of them")
+		return usageError("leave -A out", "all namespaces are asked for, and one of them")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -445,7 +445,7 @@ func (c *command) get(ctx context.Context, args []string) error {
 
 func (c *command) rm(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usage("thaw-knative rm NAME", "NAME is missing")
+		return usageError("thaw-knative rm NAME", "NAME is missing")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -475,7 +475,7 @@ func (c *command) rm(ctx context.Context, args []string) error {
 
 func (c *command) doctor(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usage("", "%q is more than doctor takes", args[0])
+		return usageError("", "%q is more than doctor takes", args[0])
 	}
 	settings, err := c.settings()
 	if err != nil {

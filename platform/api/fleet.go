@@ -1,0 +1,190 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+func teamOf(function string) string {
+	team, _, _ := strings.Cut(function, "/")
+	return team
+}
+
+func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
+	items := []functions.Replica{}
+	for _, r := range a.o.World.Replicas() {
+		if x.sees(teamOf(r.Function)) {
+			items = append(items, r)
+		}
+	}
+	slices.SortFunc(items, func(p, q functions.Replica) int {
+		return cmp.Or(cmp.Compare(p.Function, q.Function), p.Since.Compare(q.Since), cmp.Compare(p.ID, q.ID))
+	})
+	return items, nil
+}
+
+func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
+	items, err := a.replicas(x)
+	if err != nil {
+		return functions.Replica{}, err
+	}
+	i := slices.IndexFunc(items, func(r functions.Replica) bool { return r.ID == x.args[0] })
+	if i < 0 {
+		return functions.Replica{}, notFound("The replica " + x.args[0])
+	}
+	return items[i], nil
+}
+
+func (a *API) replica(x *exchange, res *httpserver.Response) *openai.Error {
+	r, err := a.findReplica(x)
+	if err != nil {
+		return err
+	}
+	return writeJSON(res, 200, r)
+}
+
+const (
+	defaultTail = 200
+	maxTail     = 100_000
+)
+
+func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
+	tail, ok := x.query.number("tail", defaultTail, maxTail)
+	if !ok {
+		return openai.New(openai.InvalidValue, "tail is a number of lines, at most 100000.").With("tail")
+	}
+	// A replica that has ended is no longer listed, but its log is what one
+	// wants to read then; only who sees everything may ask for it.
+	if _, err := a.findReplica(x); err != nil && x.team() != "" {
+		return err
+	}
+	on := x.query.on("follow")
+	r, err := openFollowed(x, func(ctx context.Context) (io.ReadCloser, error) { return a.o.Logs(ctx, x.args[0], tail, on) })
+	if errors.Is(err, functions.ErrNotFound) {
+		return notFound("The log of " + x.args[0])
+	}
+	if err != nil {
+		return openai.New(openai.InternalError, "The log cannot be read: "+err.Error())
+	}
+	res.Set("content-type", "text/plain; charset=utf-8")
+	res.Stream, res.Length = r, -1
+	return nil
+}
+
+// nodes are seen by all readers: a team wants to know what its models run on.
+// What others keep there is not theirs to see.
+func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
+	sources := Sources{}
+	for _, m := range a.o.Catalog.Models() {
+		if x.sees(m.Metadata.Namespace) {
+			sources.Add(m.FullName().String(), m.Spec.Source, m.Dir)
+		}
+	}
+	serving := map[string][]string{}
+	for _, r := range a.o.World.Replicas() {
+		if r.State == functions.Ready && x.sees(teamOf(r.Function)) {
+			serving[r.Node] = append(serving[r.Node], r.Function)
+		}
+	}
+	items := []Node{}
+	for _, r := range a.o.World.Nodes() {
+		n := Node{Node: r}
+		if !r.Lost {
+			n.Near = sources.Near(r.Cached, serving[r.ID])
+		}
+		if x.team() != "" {
+			n.Cached, n.Warm = nil, nil
+		}
+		if n.GPUs == nil {
+			n.GPUs = []functions.GPU{}
+		}
+		items = append(items, n)
+	}
+	slices.SortFunc(items, func(p, q Node) int { return cmp.Compare(p.ID, q.ID) })
+	return items, nil
+}
+
+func (a *API) node(x *exchange, res *httpserver.Response) *openai.Error {
+	items, err := a.nodes(x)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(items, func(n Node) bool { return n.ID == x.args[0] })
+	if i < 0 {
+		return notFound("The node " + x.args[0])
+	}
+	return writeJSON(res, 200, items[i])
+}
+
+// teams are those with a file, a function or a key.
+func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
+	byName := map[string]*Team{}
+	get := func(name string) *Team {
+		t := byName[name]
+		if t == nil {
+			t = &Team{Name: name}
+			byName[name] = t
+		}
+		return t
+	}
+	for _, t := range a.o.Catalog.Teams() {
+		v := get(t.Metadata.Name)
+		v.GPUs, v.Limits = t.Spec.GPUs, t.Spec.Limits
+	}
+	for _, m := range a.o.Catalog.Models() {
+		v := get(m.Metadata.Namespace)
+		v.Functions++
+		active, queued := a.o.Demand(m.FullName())
+		v.Active += active + queued
+	}
+	for _, k := range a.o.Keys.List("") {
+		get(k.Team)
+	}
+	items := []Team{}
+	for name, t := range byName {
+		if !x.sees(name) {
+			continue
+		}
+		var u ratelimit.Usage
+		if a.o.Usage != nil {
+			u = a.o.Usage(name)
+		}
+		if t.Limits.RequestsPerMinute > 0 {
+			t.Requests = &u.Requests
+		}
+		if t.Limits.TokensPerMinute > 0 {
+			t.Tokens = &u.Tokens
+		}
+		if t.Limits.ColdStartsPerHour > 0 {
+			t.ColdStarts = &u.ColdStarts
+		}
+		t.Held = u.Held
+		if a.o.TeamUse != nil {
+			t.TeamUse = a.o.TeamUse(name)
+		}
+		items = append(items, *t)
+	}
+	slices.SortFunc(items, func(p, q Team) int { return cmp.Compare(p.Name, q.Name) })
+	return items, nil
+}
+
+func (a *API) team(x *exchange, res *httpserver.Response) *openai.Error {
+	items, err := a.teams(x)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(items, func(t Team) bool { return t.Name == x.args[0] })
+	if i < 0 {
+		return notFound("The team " + x.args[0])
+	}
+	return writeJSON(res, 200, items[i])
+}

@@ -1,0 +1,116 @@
+package api
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+func coldStartView(t functions.Timeline) ColdStart {
+	c := ColdStart{Timeline: t}
+	if c.Phases == nil {
+		c.Phases = []functions.Span{}
+	}
+	if t.State != functions.Ready && !t.State.Over() {
+		c.ETA = optionalSeconds(t.Progress.ETA)
+	}
+	return c
+}
+
+func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
+	limit, ok := x.query.number("limit", 100, 1000)
+	if !ok {
+		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
+	}
+	items := []ColdStart{}
+	for _, t := range a.o.History.ColdStarts(1000) {
+		if x.sees(teamOf(t.Function)) && len(items) < limit {
+			items = append(items, coldStartView(t))
+		}
+	}
+	return items, nil
+}
+
+func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
+	id := x.args[0]
+	position, _, _ := a.o.Requests.Position(id)
+	if of, ok := a.o.Requests.ColdStartOf(id); ok {
+		id = of
+	}
+	t, ok := a.o.History.ColdStart(id)
+	if !ok || !x.sees(teamOf(t.Function)) {
+		return notFound("The cold start " + x.args[0])
+	}
+	c := coldStartView(t)
+	c.Position = position
+	return writeJSON(res, 200, c)
+}
+
+func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
+	since, ok := x.query.number("since", 0, int(^uint(0)>>1))
+	if !ok {
+		return nil, openai.New(openai.InvalidValue, "since is the seq of an event.").With("since")
+	}
+	items := []functions.Event{}
+	function, kind := x.query["function"], x.query["kind"]
+	for _, e := range a.o.History.Events(uint64(since)) {
+		if function != "" && e.Function != function || kind != "" && e.Kind != kind {
+			continue
+		}
+		// What names no function is about the machines, which everybody sees.
+		if e.Function == "" || x.sees(teamOf(e.Function)) {
+			if e.For != "" && !x.sees(teamOf(e.For)) {
+				e.For = "" // whom it made way for is another team's
+			}
+			items = append(items, e)
+		}
+	}
+	return items, nil
+}
+
+// explainedEvents is how many events an explanation ends with.
+const explainedEvents = 10
+
+func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
+	kind := x.args[0]
+	if !slices.Contains(explainKinds, kind) {
+		return openai.New(openai.NotFound, "What can be explained is "+strings.Join(explainKinds, ", ")+".")
+	}
+	x.args = x.args[1:]
+	m, err := a.find(x)
+	if err != nil {
+		return err
+	}
+	v := functions.Explanation{Kind: kind, Function: m.FullName().String(), State: functions.Unloaded, Now: "Nothing is known of it yet."}
+	if a.o.Explain != nil {
+		if e, ok := a.o.Explain(kind, m.FullName()); ok {
+			v = e
+		}
+	}
+	if v.Candidates == nil {
+		v.Candidates = []functions.Candidate{}
+	}
+	// What is another team's is told of as something, not by its name.
+	if v.For != "" && !x.sees(teamOf(v.For)) {
+		v.For = ""
+	}
+	for i := range v.Candidates {
+		c := &v.Candidates[i]
+		if c.Function == "" || x.sees(teamOf(c.Function)) {
+			continue
+		}
+		if c.Replica != "" && c.Replica == v.Chosen {
+			v.Chosen = ""
+		}
+		c.Function, c.Replica = "", ""
+	}
+	events, err := a.events(&exchange{Request: x.Request, caller: x.caller, query: query{"function": v.Function}})
+	if err != nil {
+		return err
+	}
+	v.Events = events[max(0, len(events)-explainedEvents):]
+	return writeJSON(res, 200, v)
+}

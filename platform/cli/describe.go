@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// description is all there is to say of one function.
+type description struct {
+	Function  api.Function        `json:"function"`
+	Replicas  []functions.Replica `json:"replicas"`
+	ColdStart *api.ColdStart      `json:"coldStart,omitempty"`
+	Events    []functions.Event   `json:"events"`
+}
+
+const describedEvents = 10
+
+func (c *command) describe() *cobra.Command {
+	v := &cobra.Command{
+		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a model"),
+		Example: `  thaw describe tiny
+  thaw describe ml/llama -o json
+  thaw describe team ml`,
+		ValidArgsFunction: c.completeNames,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			name, err := c.name(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			d := description{Replicas: []functions.Replica{}, Events: []functions.Event{}}
+			if d.Function, err = cl.Function(ctx, name); err != nil {
+				return err
+			}
+			replicas, err := cl.Replicas(ctx)
+			if err != nil {
+				return err
+			}
+			for _, r := range replicas {
+				if r.Function == d.Function.Name {
+					d.Replicas = append(d.Replicas, r)
+				}
+			}
+			if id := d.Function.ColdStart; id != "" {
+				if t, err := cl.ColdStart(ctx, id); err == nil {
+					d.ColdStart = &t
+				}
+			}
+			events, err := cl.Events(ctx, 0)
+			if err != nil {
+				return err
+			}
+			for _, e := range events {
+				if e.Function == d.Function.Name {
+					d.Events = append(d.Events, e)
+				}
+			}
+			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
+			switch c.Output {
+			case "json", "yaml":
+				m, err := kit.WithKind("Description", d)
+				if err != nil {
+					return err
+				}
+				return c.Encode(m)
+			case "name":
+				fmt.Fprintln(c.Out, kit.Plain(d.Function.Name))
+				return nil
+			}
+			c.printDescription(d)
+			return nil
+		}),
+	}
+	c.asksKnative(v)
+	v.AddCommand(c.asksKnative(c.describeTeam()))
+	return v
+}
+
+// printDescription writes a description for people.
+func (c *command) printDescription(d description) {
+	f := d.Function
+	row := func(key, format string, args ...any) {
+		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
+	}
+	row("Name", "%s", f.Name)
+	row("State", "%s", stateWithPercent(f))
+	if f.Problem != "" {
+		row("Problem", "%s", f.Problem)
+	}
+	row("Requests", "%d active, %d queued", f.Active, f.Queued)
+	row("Engine", "%s", f.Engine)
+	row("Source", "%s", f.Source)
+	row("From", "%s", f.Origin)
+	if s := f.Spec; s != nil {
+		row("Scale", "min %d, max %d, target %d, idle %s", s.Scale.Min, s.Scale.Max, s.Scale.Target, s.Scale.Idle)
+		row("Resources", "%d GPUs, %s each; %s of memory", s.Resources.GPUs, s.Resources.GPUMemory.Human(), s.Resources.Memory.Human())
+		row("Queue", "%d requests, %s, %s", s.Queue.Requests, s.Queue.Bytes.Human(), s.Queue.Wait)
+		row("Deadlines", "stage %s, start %s, first token %s, hang %s, drain %s", s.Deadlines.Stage, s.Deadlines.Start, s.Deadlines.FirstToken, s.Deadlines.Hang, s.Deadlines.Drain)
+		for _, a := range s.Adapters {
+			state, note := "not loaded", ""
+			for _, r := range d.Replicas {
+				if slices.Contains(r.Adapters, a.Name) {
+					state = "loaded"
+				}
+				if n := r.Notes[a.Name]; n != "" {
+					note = "; " + n
+				}
+			}
+			row("Adapter", "%s:%s from %s, %s%s", f.Model, a.Name, a.Source, state, note)
+		}
+	}
+	if f.Expected != nil {
+		row("Cold start", "%s expected", kit.Seconds(f.Expected))
+	}
+	if len(d.Replicas) > 0 {
+		fmt.Fprintln(c.Out, "\nReplicas")
+		kit.PrintTable(c.Out, c.replicaKind(), d.Replicas, c.Output == "wide", nil)
+	}
+	if d.ColdStart != nil {
+		fmt.Fprintln(c.Out, "\nLast cold start")
+		c.waterfall(*d.ColdStart)
+	}
+	if len(d.Events) > 0 {
+		fmt.Fprintln(c.Out, "\nEvents")
+		kit.PrintTable(c.Out, c.eventKind(), d.Events, c.Output == "wide", nil)
+	}
+}
+
+// waterfall draws the phases of a cold start beneath each other.
+func (c *command) waterfall(t api.ColdStart) {
+	const wide = 40
+	end := t.Total
+	for _, p := range t.Phases {
+		end = max(end, p.Start+p.Duration)
+	}
+	fmt.Fprintf(c.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), c.Since(t.Began)+" ago")
+	if t.Start != "" {
+		fmt.Fprintf(c.Out, "  the engine was started %s", kit.Plain(t.Start))
+		if t.StartNote != "" {
+			fmt.Fprintf(c.Out, ": %s", kit.Plain(t.StartNote))
+		}
+		fmt.Fprintln(c.Out)
+	}
+	line := func(name, mark string, start, duration float64, share string) {
+		from, to := 0, 0
+		if end > 0 {
+			from = min(max(int(start/end*wide), 0), wide-1)
+			to = min(max(int((start+duration)/end*wide+0.5), from+1), wide)
+		}
+		bar := strings.Repeat(" ", from) + strings.Repeat(mark, to-from)
+		fmt.Fprintf(c.Out, "  %-12s |%-*s| %s%s\n", kit.Plain(name), wide, bar, kit.Seconds(&duration), share)
+	}
+	for _, p := range t.Phases {
+		line(string(p.Phase), "=", p.Start, p.Duration, "")
+		for _, q := range p.Parts { // as the engine's own log tells them
+			line("  "+q.Name, "-", q.Start, q.Duration, fmt.Sprintf(", %.0f %%", 100*q.Duration/max(end, 1e-9)))
+		}
+	}
+	if t.Error != "" {
+		fmt.Fprintf(c.Out, "  failed: %s\n", kit.Plain(t.Error))
+	}
+}

@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+const manyColdStarts = 1000
+
+func (c *command) get() *cobra.Command {
+	words := []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "get KIND [NAME]", Short: "List functions, replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
+		Example: `  thaw get functions
+  thaw get nodes -o wide
+  thaw get events --watch
+  thaw get functions tiny -o yaml`,
+		ValidArgs: words,
+		Args:      kit.UpToArgs("", 2),
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			word := "functions"
+			if len(args) > 0 {
+				word = args[0]
+			}
+			if !slices.Contains(words, word) && slices.Contains(words, word+"s") {
+				word += "s"
+			}
+			if !slices.Contains(words, word) {
+				hint := "one of " + strings.Join(words, ", ")
+				if near := functions.Nearest(word, words, 1); len(near) > 0 {
+					hint = "did you mean " + near[0] + "?"
+				}
+				return kit.Usage(hint, "%q is no kind", functions.Clip(word))
+			}
+			if word == "functions" && len(args) == 2 && !follow {
+				name, err := c.name(ctx, cl, args[1])
+				if err != nil {
+					return err
+				}
+				f, err := cl.Function(ctx, name)
+				if err != nil {
+					return err
+				}
+				return kit.PrintOne(c.Terminal, c.functionKind(), f)
+			}
+			var want string
+			if len(args) == 2 {
+				want = args[1]
+			}
+			switch word {
+			case "functions":
+				return showList(ctx, c, cl, c.functionKind(), follow, want, cl.Functions)
+			case "replicas":
+				return showList(ctx, c, cl, c.replicaKind(), follow, want, cl.Replicas)
+			case "nodes":
+				return showList(ctx, c, cl, c.nodeKind(), follow, want, cl.Nodes)
+			case "teams":
+				return showList(ctx, c, cl, c.teamKind(), follow, want, cl.Teams)
+			case "coldstarts":
+				return showList(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+			case "events":
+				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
+			}
+			if follow {
+				return kit.Usage("thaw keys list", "keys cannot be watched")
+			}
+			return showList(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
+		}),
+	}
+	watchFlag(cmd, &follow)
+	// Without a kind a cluster lists its models as Kubernetes has them.
+	c.toKnative(cmd, cluster{asks: true, flags: func(f *kit.FlagSet) {
+		f.StringP("namespace", "n", "", "namespace, which is the team; of models, where no KIND is said")
+		f.BoolP("all-namespaces", "A", false, "of all namespaces; likewise")
+	}})
+	return cmd
+}
+
+func watchFlag(cmd *cobra.Command, follow *bool) {
+	cmd.Flags().BoolVarP(follow, "watch", "w", false, "go on, with a line for every change")
+}
+
+// showList lists or watches one kind; want, when given, is the name of one.
+func showList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+	is := func(v T) bool { return want == "" || k.Name(v) == want || shortName(k.Name(v)) == want }
+	if follow {
+		return watchList(ctx, c, cl, k, is)
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	items, err := get(ctx)
+	if err != nil {
+		return err
+	}
+	if want == "" {
+		return kit.PrintList(c.Terminal, k, items)
+	}
+	var names []string
+	for _, v := range items {
+		if is(v) {
+			return kit.PrintOne(c.Terminal, k, v)
+		}
+		names = append(names, k.Name(v))
+	}
+	hint := ""
+	if near := functions.Nearest(want, names, 3); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: hint}
+}
+
+func (c *command) ps() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: kit.ExactArgs(),
+		Example: `  thaw ps
+  thaw ps --watch
+  thaw ps --to knative          of a cluster, by way of its API server
+  thaw ps -o json`,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			if follow {
+				return watchList(ctx, c, cl, c.replicaKind(), nil)
+			}
+			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+			defer cancel()
+			replicas, err := cl.Replicas(ctx)
+			if err != nil {
+				return err
+			}
+			if err := kit.PrintList(c.Terminal, c.replicaKind(), replicas); err != nil || c.Output != "table" && c.Output != "wide" {
+				return err
+			}
+			all, err := cl.Functions(ctx)
+			if err != nil {
+				return err
+			}
+			for _, f := range all {
+				if f.Queued > 0 {
+					why := f.State.Word()
+					if f.Problem != "" {
+						why = f.Problem
+					}
+					c.Remark("%d wait for %s: %s", f.Queued, shortName(f.Name), why)
+				}
+			}
+			return nil
+		}),
+	}
+	watchFlag(cmd, &follow)
+	return c.asksKnative(cmd)
+}
+
+func (c *command) models() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
+		Example: `  thaw models
+  thaw models --watch
+  thaw models -o name`,
+		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+			return showList(ctx, c, cl, c.functionKind(), follow, "", cl.Functions)
+		}),
+	}
+	watchFlag(cmd, &follow)
+	return c.asksKnative(cmd)
+}

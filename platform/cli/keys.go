@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+func (c *command) keysVerb() *cobra.Command {
+	cmd := &cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
+		Example: `  thaw keys create --team ml --name laptop
+  thaw keys list
+  thaw keys rm 0f3a9c`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return kit.UnknownVerb(cmd, args[0])
+		}}
+	var k api.KeyRequest
+	create := &cobra.Command{
+		Use: "create --team T", Short: "Make a key and print it, this once", Args: kit.ExactArgs(),
+		Example: `  thaw keys create --team ml --name laptop
+  thaw keys create --team ml --to knative
+  export THAW_KEY=$(thaw keys create --team ml)`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+			if k.Team == "" {
+				return kit.Usage("thaw keys create --team NAME", "--team is missing")
+			}
+			n, err := cl.CreateKey(ctx, k)
+			if err != nil {
+				return err
+			}
+			switch c.Output {
+			case "json", "yaml":
+				m, err := kit.WithKind("Key", n)
+				if err != nil {
+					return err
+				}
+				return c.Encode(m)
+			}
+			fmt.Fprintln(c.Out, kit.Plain(n.Secret))
+			c.Remark("key %s of team %s; it is not shown again", n.ID, n.Team)
+			return nil
+		}),
+	}
+	create.Flags().StringVar(&k.Team, "team", "", "the team whose models it may use")
+	create.Flags().StringVar(&k.Name, "name", "", "a word to know it by")
+	create.Flags().BoolVar(&k.Admin, "admin", false, "it may also deploy, wake, stop and make keys")
+	var team string
+	ls := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "All keys, without their secrets", Args: kit.ExactArgs(),
+		Example: `  thaw keys list --team ml`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+			keys, err := cl.Keys(ctx, team)
+			if err != nil {
+				return err
+			}
+			return kit.PrintList(c.Terminal, c.keyKind(), keys)
+		}),
+	}
+	ls.Flags().StringVar(&team, "team", "", "only this team's")
+	rm := &cobra.Command{
+		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
+		Example: `  thaw keys rm 0f3a9c`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			for _, id := range args {
+				if err := cl.DeleteKey(ctx, id); err != nil {
+					return err
+				}
+				fmt.Fprintln(c.Out, kit.Plain(id), "ended")
+			}
+			return nil
+		}),
+	}
+	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
+	c.toKnative(create, cluster{passed: []string{"team", "name"}, never: []string{"admin"}})
+	c.toKnative(ls, cluster{passed: []string{"team"}})
+	c.toKnative(rm, cluster{flags: func(f *kit.FlagSet) {
+		f.String("team", "", "whose keys they are; all are looked at where none is said")
+	}})
+	cmd.AddCommand(create, ls, rm)
+	return cmd
+}
