@@ -213,20 +213,8 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 		return nil, "", usageInput(err)
 	}
 	st.Requests, st.Span = t.Requests, t.Span
-	if s.functions != "" {
-		cat, err := catalog.Open(catalog.Options{Folder: s.functions})
-		if err != nil {
-			return nil, "", usageInput(err)
-		}
-		if p := cat.Problems(); len(p) > 0 {
-			return nil, "", p
-		}
-		st.Models, st.Teams = cat.Models(), cat.Teams()
-		if len(st.Models) == 0 {
-			return nil, "", &kit.Error{Exit: kit.ExitUsage, What: "there is no model in " + s.functions, Hint: "without --functions, models are made up"}
-		}
-	} else {
-		st.Models, st.Sizes = study.Invent(study.Names(t, s.models), st.Fleet, s.seed)
+	if err := s.readModels(st, t); err != nil {
+		return nil, "", err
 	}
 	names := make([]functions.Name, len(st.Models))
 	for i, m := range st.Models {
@@ -242,6 +230,26 @@ func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study,
 	c.Remark("%s", tr)
 	c.Remark("%s", fleetWords(st.Fleet))
 	return st, tr, nil
+}
+
+// readModels reads the models of --functions, or invents one for each function of t.
+func (s *simulation) readModels(st *study.Study, t *trace.Trace) error {
+	if s.functions != "" {
+		cat, err := catalog.Open(catalog.Options{Folder: s.functions})
+		if err != nil {
+			return usageInput(err)
+		}
+		if p := cat.Problems(); len(p) > 0 {
+			return p
+		}
+		st.Models, st.Teams = cat.Models(), cat.Teams()
+		if len(st.Models) == 0 {
+			return &kit.Error{Exit: kit.ExitUsage, What: "there is no model in " + s.functions, Hint: "without --functions, models are made up"}
+		}
+	} else {
+		st.Models, st.Sizes = study.Invent(study.Names(t, s.models), st.Fleet, s.seed)
+	}
+	return nil
 }
 
 // usageInput gives an error about a file or a line the exit code of wrong usage.

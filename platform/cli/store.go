@@ -91,36 +91,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 					return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
 				})(cmd, args)
 			}
-			if ask.Node != "" {
-				return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
-			}
-			if o.TokenFile == "" {
-				o.TokenFile = c.getenv("THAW_TOKEN_FILE")
-			}
-			switch {
-			case len(o.Peers) == 0:
-			case o.TokenFile == "":
-				return kit.Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
-			}
-			for _, u := range o.Peers {
-				if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-					return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
-				}
-			}
-			return c.withLocalStore(cmd.Context(), o, func(ctx context.Context, s LocalStore) error {
-				r, err := c.localRequest(ctx, args[0], folder)
-				if err != nil {
-					return err
-				}
-				if len(ask.Files) > 0 && !isSource(args[0]) {
-					return kit.Usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
-				}
-				if p := functions.CheckPatterns("--files", ask.Files); len(p) > 0 {
-					return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
-				}
-				r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
-				return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
-			})
+			return c.pullHere(cmd.Context(), o, args[0], folder, ask)
 		},
 	}
 	prefetchFlags(cmd, &ask)
@@ -129,6 +100,40 @@ Interrupted or killed, the same command goes on from where it was.`,
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
+}
+
+// pullHere is pull with --data: the store is on this machine.
+func (c *command) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
+	if ask.Node != "" {
+		return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
+	}
+	if o.TokenFile == "" {
+		o.TokenFile = c.getenv("THAW_TOKEN_FILE")
+	}
+	switch {
+	case len(o.Peers) == 0:
+	case o.TokenFile == "":
+		return kit.Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
+	}
+	for _, u := range o.Peers {
+		if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
+			return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
+		}
+	}
+	return c.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
+		r, err := c.localRequest(ctx, word, folder)
+		if err != nil {
+			return err
+		}
+		if len(ask.Files) > 0 && !isSource(word) {
+			return kit.Usage("spec.files of its model file", "--files goes with a SOURCE; a model says itself which files it needs")
+		}
+		if p := functions.CheckPatterns("--files", ask.Files); len(p) > 0 {
+			return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
+		}
+		r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
+		return c.showTransfer(ctx, displayName(word), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+	})
 }
 
 func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
