@@ -46,34 +46,9 @@ func (d *decision) place(n need) bool {
 	if d.refusedByBudget(f) {
 		return false
 	}
-	quota := d.world.Teams[team]
 	if d.atMaximum(team, res.GPUs) {
-		if res.GPUs > quota.Max {
-			return d.refuse(f)
-		}
-		if !d.fitsAnyEmpty(f) {
-			return d.refuse(f)
-		}
-		if !d.fitsAfterEvictions(f) || !d.fitsMaximum(f, quota.Max) {
-			if d.dropStale(f) {
-				return true
-			}
-			return d.refuse(f) // none of its own makes way in vain
-		}
-		// Its own idle ones make way; nobody else's would help.
-		for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > quota.Max {
-			v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
-			if v == nil {
-				return d.refuse(f)
-			}
-			d.evict(v, f, reasonIdle, res)
-		}
-		// Its share is freed first; it is placed when that has happened.
-		d.claimed[team] += res.GPUs
-		d.mixPromise(team)
-		return true
+		return d.placeWithinMaximum(f)
 	}
-
 	// One that sleeps is preferred where its own GPUs are free; one that is about
 	// to is waited for.
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {
@@ -94,12 +69,7 @@ func (d *decision) place(n need) bool {
 		}
 	}
 	if fits {
-		m := &d.rooms[at]
-		gpus, _ := m.now.choose(m.node, res)
-		m.now.take(m.node, res, gpus)
-		m.soon.take(m.node, res, gpus)
-		d.held[team] += res.GPUs
-		d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: n.reason})
+		d.startOn(&d.rooms[at], f, n.reason)
 		return true
 	}
 	if !possible && z == nil {
@@ -130,6 +100,46 @@ func (d *decision) place(n need) bool {
 		return true
 	}
 	return d.refuse(f)
+}
+
+// placeWithinMaximum makes idle replicas of f's own team leave, which holds its
+// maximum. f is placed when they are gone. It reports whether they leave.
+func (d *decision) placeWithinMaximum(f *Function) bool {
+	res, team := f.Resources, f.Name.Team
+	most := d.world.Teams[team].Max
+	if res.GPUs > most {
+		return d.refuse(f)
+	}
+	if !d.fitsAnyEmpty(f) {
+		return d.refuse(f)
+	}
+	if !d.fitsAfterEvictions(f) || !d.fitsMaximum(f, most) {
+		if d.dropStale(f) {
+			return true
+		}
+		return d.refuse(f) // none of its own makes way in vain
+	}
+	// Its own idle ones make way; nobody else's would help.
+	for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > most {
+		v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
+		if v == nil {
+			return d.refuse(f)
+		}
+		d.evict(v, f, reasonIdle, res)
+	}
+	// Its share is freed first; it is placed when that has happened.
+	d.claimed[team] += res.GPUs
+	d.mixPromise(team)
+	return true
+}
+
+// startOn gives f its room on m, which must be free.
+func (d *decision) startOn(m *nodeRoom, f *Function, reason string) {
+	gpus, _ := m.now.choose(m.node, f.Resources)
+	m.now.take(m.node, f.Resources, gpus)
+	m.soon.take(m.node, f.Resources, gpus)
+	d.held[f.Name.Team] += f.Resources.GPUs
+	d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: reason})
 }
 
 // fitsAnyEmpty reports whether f fits some node that is empty.

@@ -144,77 +144,7 @@ func (c *Planner) placeAll() {
 				k = o
 			}
 		}
-		first, e := k.rank, k.items[k.cursor]
-		help, order, outer, acts := d.helpCount, c.order, d.next, len(d.actions)
-		d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
-		for _, o := range c.classList {
-			if o.team == e.f.Name.Team && c.skipped(o) {
-				c.rankOf(o) // before what e is promised changes it
-			}
-		}
-		d.check = guaranteeCheck{}
-		d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
-		c.placed = true
-		ok := false
-		switch {
-		case e.need.reason != reasonPrewarm:
-			ok = d.place(e.need)
-		case !c.demandBlocked():
-			ok = d.placeAhead(e.need)
-		}
-		d.placing = false
-		if len(d.freeingTeams) > 0 {
-			if d.freedTooMuch(e.f) {
-				d.helpCount++
-			}
-			c.retryClaimants()
-		}
-		due := d.next
-		d.next = outer
-		// What is only foreseen is looked at anew in every plan: what others are
-		// worth changes, and there is little of it.
-		k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
-		if !ok && len(d.actions) > acts {
-			c.changed = true // whoever is not told so the next time is there for others
-		}
-		if !ok {
-			if k.left == e.missing {
-				e.sums = 0
-			}
-			c.notePromise(e, e.sums)
-			k.memo = blockedMemo{set: true, at: c.now, plan: c.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !c.withinPatience(e), verdict: d.verdict}
-			if due != math.MaxInt64 {
-				k.memo.due = due
-			}
-			c.deactivate(k)
-		} else {
-			d.dueAt(due)
-			if k.left == e.missing {
-				e.sums = 0
-			}
-			e.sums = e.sums*fnvPrime + d.sum | 1
-			if k.left--; k.left == 0 {
-				c.deactivate(k)
-				if k.cursor++; k.cursor < len(k.items) {
-					k.left = k.items[k.cursor].missing
-				}
-				c.notePromise(e, e.sums)
-				c.activate(k)
-			}
-		}
-		if c.order != order {
-			c.keepMemosBefore(first)
-		}
-		for _, o := range c.classList { // what a team holds weighs in its rank
-			if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
-				o.ranked = false
-			}
-		}
-		if d.helpCount != help || c.order != order {
-			for _, k := range c.classList {
-				c.activate(k)
-			}
-		}
+		c.placeFirst(k)
 	}
 	for _, k := range c.classList {
 		c.publishVerdicts(k)
@@ -223,6 +153,89 @@ func (c *Planner) placeAll() {
 		c.changed = false
 		c.order++
 	}
+}
+
+// placeFirst tries to place the first function of a class, and notes what that
+// changes for the others.
+func (c *Planner) placeFirst(k *pendingClass) {
+	d := &c.decision
+	first, e := k.rank, k.items[k.cursor]
+	help, order, outer, acts := d.helpCount, c.order, d.next, len(d.actions)
+	d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
+	for _, o := range c.classList {
+		if o.team == e.f.Name.Team && c.skipped(o) {
+			c.rankOf(o) // before what e is promised changes it
+		}
+	}
+	ok := c.tryPlace(e)
+	due := d.next
+	d.next = outer
+	// What is only foreseen is looked at anew in every plan: what others are
+	// worth changes, and there is little of it.
+	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
+	if !ok && len(d.actions) > acts {
+		c.changed = true // whoever is not told so the next time is there for others
+	}
+	if !ok {
+		if k.left == e.missing {
+			e.sums = 0
+		}
+		c.notePromise(e, e.sums)
+		k.memo = blockedMemo{set: true, at: c.now, plan: c.plans, help: d.helpCount, since: e.need.since, born: e.born, left: k.left, turn: d.timeSlice, patient: d.timeSlice && !c.withinPatience(e), verdict: d.verdict}
+		if due != math.MaxInt64 {
+			k.memo.due = due
+		}
+		c.deactivate(k)
+	} else {
+		d.dueAt(due)
+		if k.left == e.missing {
+			e.sums = 0
+		}
+		e.sums = e.sums*fnvPrime + d.sum | 1
+		if k.left--; k.left == 0 {
+			c.deactivate(k)
+			if k.cursor++; k.cursor < len(k.items) {
+				k.left = k.items[k.cursor].missing
+			}
+			c.notePromise(e, e.sums)
+			c.activate(k)
+		}
+	}
+	if c.order != order {
+		c.keepMemosBefore(first)
+	}
+	for _, o := range c.classList { // what a team holds weighs in its rank
+		if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
+			o.ranked = false
+		}
+	}
+	if d.helpCount != help || c.order != order {
+		for _, k := range c.classList {
+			c.activate(k)
+		}
+	}
+}
+
+// tryPlace makes one attempt to give e room.
+func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
+	d := &c.decision
+	d.check = guaranteeCheck{}
+	d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
+	c.placed = true
+	switch {
+	case e.need.reason != reasonPrewarm:
+		ok = d.place(e.need)
+	case !c.demandBlocked():
+		ok = d.placeAhead(e.need)
+	}
+	d.placing = false
+	if len(d.freeingTeams) > 0 {
+		if d.freedTooMuch(e.f) {
+			d.helpCount++
+		}
+		c.retryClaimants()
+	}
+	return ok
 }
 
 // notePromise notes what e was promised. If that is not what it was the last time,

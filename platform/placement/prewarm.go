@@ -56,12 +56,7 @@ func (d *decision) placeAhead(n need) bool {
 		return false
 	}
 	if at := d.bestRoom(f, false); at >= 0 {
-		m := &d.rooms[at]
-		gpus, _ := m.now.choose(m.node, res)
-		m.now.take(m.node, res, gpus)
-		m.soon.take(m.node, res, gpus)
-		d.held[team] += res.GPUs
-		d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: n.reason})
+		d.startOn(&d.rooms[at], f, n.reason)
 		return true
 	}
 	if d.bestRoom(f, true) >= 0 {

@@ -25,8 +25,8 @@ var bugs = []struct {
 	edits []edit
 }{
 	{"drop the drain", []edit{
-		{"platform/orchestrator/turn.go", `if s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
-		{"platform/orchestrator/turn.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
+		{"platform/orchestrator/actions.go", `if s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
+		{"platform/orchestrator/actions.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"send requests to who is stopping", []edit{
 		{"platform/orchestrator/world.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
@@ -39,10 +39,10 @@ var bugs = []struct {
 		{"activator/admission/request.go", `q.waiting.count >= q.limits.requests`, `q.waiting.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a node that is lost", []edit{
-		{"platform/orchestrator/turn.go", `s.removeReplica(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/actions.go", `s.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"believe an empty catalogue at once", []edit{
-		{"platform/orchestrator/turn.go", `if now-s.catalogShrunkAt < recheckAfter {`, `if false {`},
+		{"platform/orchestrator/catalog.go", `if now-s.catalogShrunkAt < recheckAfter {`, `if false {`},
 	}},
 	{"forget what sleepers hold", []edit{
 		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},

@@ -1,0 +1,100 @@
+package orchestrator
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// readCatalog takes the catalogue over. One that has lost most of itself is
+// read a second time before it is believed.
+func (s *Orchestrator) readCatalog(now placement.Instant) {
+	models := s.catalog.Models()
+	next := make(map[functions.Name]*functions.Model, len(models))
+	for _, m := range models {
+		next[m.FullName()] = m
+	}
+	missing, known := 0, 0
+	for _, f := range s.functionList {
+		if f.Gone {
+			continue
+		}
+		known++
+		if next[f.Name] == nil {
+			missing++
+		}
+	}
+	if s.catalogRead && missing > 1 && 2*missing > known {
+		if s.catalogShrunkAt == 0 {
+			s.catalogShrunkAt = now
+			s.event("catalog_suspicious", functions.Name{}, "", "", "recheck", fmt.Sprintf("%d of %d functions are gone; looking again", missing, known))
+		}
+		if now-s.catalogShrunkAt < recheckAfter {
+			return
+		}
+	}
+	s.catalogShrunkAt, s.catalogRead = 0, true
+	for _, m := range models {
+		name := m.FullName()
+		if next[name] != m {
+			continue // of two that are called alike the later
+		}
+		f := s.functions[name]
+		if f == nil {
+			f = &functionState{}
+			s.functions[name] = f
+			s.functionList = append(s.functionList, f)
+			s.placementWorld.Functions = append(s.placementWorld.Functions, &f.Function)
+		} else if f.model == m && !f.Gone {
+			continue
+		}
+		was := f.recipe
+		f.setModel(m, s.machine)
+		if was != f.recipe {
+			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = 0, 0, 0, nil, 0
+			f.starts.Clear()
+			s.restoreStarts(f)
+		}
+		s.markDirty(f)
+	}
+	for _, f := range s.functionList {
+		if next[f.Name] != nil || f.Gone {
+			continue
+		}
+		f.Gone = true
+		f.wakeLease, f.userLease, f.untilReady = 0, 0, false
+		f.Active, f.Queued, f.Oldest = 0, 0, 0
+		s.enqueue(f)
+		s.path.Remove(f.Name)
+		s.event("removed", f.Name, "", "", "", "")
+	}
+	for _, t := range s.accounts.All() {
+		t.Spec = functions.TeamSpec{}
+	}
+	for _, m := range models {
+		s.accountOf(m.FullName().Team)
+	}
+	for _, t := range s.catalog.Teams() {
+		s.accountOf(t.Metadata.Name).Spec = t.Spec
+	}
+	s.settleTeams(now, true)
+}
+
+// deleteFunctions forgets functions that have left the catalogue and of which nothing runs.
+func (s *Orchestrator) deleteFunctions(dead []*functionState) {
+	for _, f := range dead {
+		s.finishColdStart(f.coldStart, functions.Unloaded, "removed")
+		s.busyFunctions.drop(f)
+		s.starting.drop(f)
+		s.planner.Drop(f.Name)
+		delete(s.functions, f.Name)
+		s.forgetHistory(f)
+	}
+	s.functionList = slices.DeleteFunc(s.functionList, func(f *functionState) bool { return s.functions[f.Name] != f })
+	s.placementWorld.Functions = s.placementWorld.Functions[:0]
+	for _, f := range s.functionList {
+		s.placementWorld.Functions = append(s.placementWorld.Functions, &f.Function)
+	}
+}

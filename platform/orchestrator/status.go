@@ -1,0 +1,240 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/placement"
+)
+
+// onStatus takes the status of a replica in.
+func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
+	f, before := r.function, r.status.State
+	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
+		s.markForPublish(f)
+	}
+	if plannedStatusOf(&r.status) != plannedStatusOf(&st) || r.cancelled {
+		s.enqueue(f)
+	}
+	r.status, r.seen = st, true
+	s.recordSize(f.Source, st.TotalBytes)
+	if r.acceptedAt == 0 {
+		r.acceptedAt = now
+		if r.coldStart != nil {
+			r.coldStart.placed = now
+		}
+	}
+	if r.cancelled && hasProcess(st) && !st.State.Over() {
+		r.cancelled = false // too late: it goes on
+	}
+	s.onSleepStatus(r, st, now)
+	switch st.State {
+	case functions.Ready:
+		if r.readyAt == 0 {
+			r.readyAt = now
+			if before == "" && r.coldStart == nil { // adopted: it has been ready for a while
+				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
+				s.adoptLoad(f, now)
+			}
+			f.failures, f.failure = 0, nil
+			f.wakeLease, f.untilReady = 0, false // from now on its idle time holds it
+			s.markDirty(f)
+			if r.coldStart != nil {
+				// Waiters first; the books are kept after.
+				if !f.Gone { // it left the catalogue just now
+					s.path.Publish(s.snapshotOf(f))
+				}
+				s.finishColdStart(r.coldStart, functions.Ready, "")
+			}
+			s.event("ready", f.Name, r.id, r.node, "", "")
+		}
+	case functions.Failed:
+		s.onFailure(ctx, r, st.Error, now)
+	case functions.Unloaded:
+		s.removeReplica(r, r.reason)
+		if n := s.nodes[r.node]; s.mayCommand(n) {
+			s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
+		}
+	case functions.Draining:
+	default:
+		r.readyAt = 0
+	}
+	if before != st.State {
+		s.markDirty(f)
+	} else if r.coldStart != nil && !r.coldStart.over && s.progress > 0 {
+		s.markForPublish(f)
+	}
+}
+
+// plannedStatus are what the core sees of a status.
+type plannedStatus struct {
+	spawned bool
+	level   int
+	total   functions.Bytes
+}
+
+func plannedStatusOf(st *functions.ReplicaStatus) plannedStatus {
+	return plannedStatus{hasProcess(*st), st.SleepLevel, st.TotalBytes}
+}
+
+// addReplica enters a new replica in the books.
+func (s *Orchestrator) addReplica(r *replicaState, n *nodeState) {
+	s.replicas[r.id] = r
+	r.function.replicas = append(r.function.replicas, r)
+	n.replicas = append(n.replicas, r)
+}
+
+// removeReplica forgets a replica whose room is free.
+func (s *Orchestrator) removeReplica(r *replicaState, why string) {
+	f := r.function
+	delete(s.replicas, r.id)
+	r.forgotten = true
+	s.draining.drop(r)
+	s.goingToSleep.drop(r)
+	s.unloadRetries.drop(r)
+	s.wakingUp.drop(r)
+	if n := s.nodes[r.node]; n != nil {
+		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == r })
+	}
+	f.replicas = slices.DeleteFunc(f.replicas, func(x *replicaState) bool { return x == r })
+	s.markDirty(f)
+	if why == "vanished" && r.reason != "" {
+		why = r.reason // it has gone because it was told to
+	}
+	s.event("ended", f.Name, r.id, r.node, why, "")
+	f.lastEnd.at, f.lastEnd.reason = s.lastTurn, why
+	c := r.coldStart
+	if c == nil || c.over {
+		return
+	}
+	if r.stopping || r.cancelled {
+		s.finishColdStart(c, functions.Unloaded, why)
+		return
+	}
+	// Its node is lost to it: the same cold start looks for another place.
+	c.replica, c.decided, c.placed = nil, 0, 0
+}
+
+// onFailure ends a replica that broke, tells its waiters why, and sets the pause
+// before the next start.
+func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause string, now placement.Instant) {
+	f := r.function
+	if cause == "" {
+		cause = "the engine ended"
+	}
+	if n := s.nodes[r.node]; s.mayCommand(n) {
+		s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
+	}
+	if r.stopping || r.cancelled {
+		s.removeReplica(r, "failed")
+		return
+	}
+	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
+		// No fault of the model's: whoever waits gets a cold start, at once.
+		if r.sleep.wakingUp {
+			s.counts.wakeups.WithLabelValues("failed").Inc()
+		}
+		s.event("failed", f.Name, r.id, r.node, "sleep", cause)
+		s.counts.recordFailure(true, cause)
+		s.removeReplica(r, "failed")
+		return
+	}
+	var pause time.Duration
+	if r.readyAt > 0 {
+		// It served. Once is an accident and is mended at once; soon after
+		// READY again and again is a loop.
+		if now-r.readyAt < earlyDeath {
+			f.deaths++
+		} else {
+			f.deaths = 1
+		}
+		pause = placement.Backoff(f.deaths - 1)
+	} else {
+		f.failures++
+		pause = placement.Backoff(f.failures)
+	}
+	if r.recipe == f.recipe {
+		s.backOff(f, cause, pause, now)
+	}
+	s.event("failed", f.Name, r.id, r.node, "", cause)
+	s.counts.recordFailure(r.readyAt > 0, cause)
+	s.finishColdStart(r.coldStart, functions.Failed, cause)
+	s.removeReplica(r, "failed")
+}
+
+// backOff tells waiters why, and starts f no sooner.
+func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Duration, now placement.Instant) {
+	if backOff <= 0 {
+		return
+	}
+	f.RetryAt = now + backOff
+	f.failure = &snapshot.Failure{Reason: cause, At: s.timeNow(), Until: s.timeNow().Add(backOff)}
+	f.wakeLease, f.untilReady = 0, false
+	s.markDirty(f)
+}
+
+// onLoaded is the answer to a load.
+func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult, now placement.Instant) {
+	r := s.replicas[id]
+	if r == nil || r.node != o.node {
+		return
+	}
+	n := s.nodes[r.node]
+	if o.err == nil {
+		r.function.refusals = 0
+		if r.acceptedAt == 0 {
+			r.acceptedAt = s.instant(o.at)
+			if r.coldStart != nil {
+				r.coldStart.placed = r.acceptedAt
+			}
+		}
+		return
+	}
+	if r.seen {
+		return // its heartbeat knows better than a lost answer
+	}
+	s.event("load_refused", r.function.Name, r.id, r.node, "", o.err.Error())
+	if n != nil {
+		n.AvoidUntil = now + nodePauseAfterRefusal
+		s.planner.Node(n.Node)
+		if s.noteStaleEpoch(r, o); !n.stale {
+			// The load may have arrived though its answer did not.
+			s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
+		}
+	}
+	// Once or twice it is a node's own trouble, and another is tried; again and
+	// again it is the function's, and its waiters should hear of it.
+	f := r.function
+	if f.refusals++; f.refusals >= maxRefusals {
+		f.failures++
+		s.backOff(f, "no agent takes it: "+o.err.Error(), placement.Backoff(f.failures), now)
+		s.finishColdStart(r.coldStart, functions.Failed, o.err.Error())
+	}
+	s.removeReplica(r, "load_refused")
+}
+
+// noteStaleEpoch takes in what the outcome of a command says of who commands.
+func (s *Orchestrator) noteStaleEpoch(r *replicaState, o commandResult) {
+	if n := s.nodes[r.node]; n != nil && n.id == o.node && errors.Is(o.err, functions.ErrStaleEpoch) {
+		s.noteNewerServer(n, true, o.err.Error())
+	}
+}
+
+func (s *Orchestrator) sendVerify(ctx context.Context, id string, a healthReport) {
+	r := s.replicas[id]
+	if r == nil {
+		return
+	}
+	s.event("suspected", a.name, id, r.node, a.problem, "")
+	n := s.nodes[r.node]
+	if n == nil {
+		return
+	}
+	if v, ok := n.commands.(Verifier); ok {
+		s.command(ctx, func(ctx context.Context) { v.Verify(ctx, id, a.problem) })
+	}
+}
