@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,8 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -109,114 +107,6 @@ func (s *Store) Progress(key string) (done, total int64, ok bool) {
 	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
 }
 
-// PlanKey names what a place holds in these versions. It is the same on
-// every node.
-func PlanKey(place string, files []source.File) string {
-	lines := make([]string, 0, len(files))
-	for _, f := range files {
-		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
-	}
-	return planKey(place, lines)
-}
-
-func planKey(place string, lines []string) string {
-	slices.Sort(lines)
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", place, strings.Join(lines, "")))
-	return hex.EncodeToString(sum[:16])
-}
-
-// DigestOfPlan is the digest of the published checkpoint that the plan of this key
-// became; "" when there is none.
-func (s *Store) DigestOfPlan(key string) string {
-	list, err := os.ReadDir(s.path("sources"))
-	if err != nil {
-		return ""
-	}
-	for _, e := range list {
-		raw, err := os.ReadFile(s.path("sources", e.Name()))
-		var ix planIndex
-		if err != nil || json.Unmarshal(raw, &ix) != nil {
-			continue
-		}
-		lines := make([]string, 0, len(ix.Files))
-		for _, f := range ix.Files {
-			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
-		}
-		if planKey(ix.Place, lines) == key {
-			return s.ifPublished(ix.Digest)
-		}
-	}
-	return ""
-}
-
-// planIndex is what sources/<key>.json holds: where a plan led to.
-type planIndex struct {
-	Place  string     `json:"location"` // with what is staged beside the list
-	Digest string     `json:"digest"`
-	Files  []planFile `json:"files"`
-}
-
-type planFile struct {
-	Name    string `json:"name"`
-	Size    int64  `json:"size"`
-	Version string `json:"version"`
-	SHA256  string `json:"sha256"`
-}
-
-func (s *Store) indexPath(place string) string {
-	sum := sha256.Sum256([]byte(place))
-	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
-}
-
-func (s *Store) index(place string) (planIndex, bool) {
-	raw, err := os.ReadFile(s.indexPath(place))
-	var ix planIndex
-	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Place != place {
-		return planIndex{}, false
-	}
-	return ix, true
-}
-
-// LastDigest is the digest of the checkpoint that a place led to last; "" when it
-// never did, or when that checkpoint is gone.
-func (s *Store) LastDigest(place string) string {
-	ix, ok := s.index(place)
-	if !ok {
-		return ""
-	}
-	return s.ifPublished(ix.Digest)
-}
-
-// DigestOf is the digest of the published checkpoint that these very files, in
-// these versions, became; "" when there is none.
-func (s *Store) DigestOf(place string, files []source.File) string {
-	ix, ok := s.index(place)
-	if !ok || len(ix.Files) != len(files) {
-		return ""
-	}
-	byName := make(map[string]planFile, len(ix.Files))
-	for _, f := range ix.Files {
-		byName[f.Name] = f
-	}
-	for _, f := range files {
-		if k, ok := byName[f.Name]; !ok || k.Size != f.Size || k.Version != f.Version {
-			return ""
-		}
-	}
-	return s.ifPublished(ix.Digest)
-}
-
-func (s *Store) ifPublished(digest string) string {
-	h, err := ParseDigest(digest)
-	if err != nil {
-		return ""
-	}
-	if _, err := os.Stat(s.path("checkpoints", h, "manifest.json")); err != nil {
-		return ""
-	}
-	return digest
-}
-
 // Prepare reserves the bytes of files, evicting if it must, takes over what an
 // earlier try left and still holds true, and what another checkpoint has. ctx
 // bounds the reading back. It is called once per plan; a second call, after
@@ -251,26 +141,6 @@ func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File
 		in.closeParts()
 	}
 	return diskError("", err)
-}
-
-// knownSums is, per file, the sha256 of bytes the store may have already.
-func (s *Store) knownSums(place string, files []source.File) []string {
-	out := make([]string, len(files))
-	ix, _ := s.index(place)
-	for i, f := range files {
-		if f.SHA256 != "" {
-			if isHex(f.SHA256, 64) {
-				out[i] = f.SHA256
-			}
-			continue
-		}
-		for _, k := range ix.Files {
-			if k.Name == f.Name && k.Size == f.Size && k.Version == f.Version && f.Version != "" && isHex(k.SHA256, 64) {
-				out[i] = k.SHA256
-			}
-		}
-	}
-	return out
 }
 
 // allocate runs under the store's lock.
@@ -384,7 +254,7 @@ func (in *Ingest) linkBlobs() error {
 		}
 	}
 	// The folders made above are names too.
-	return syncDir(in.s.path("blobs", "sha256"))
+	return durable.SyncDir(in.s.path("blobs", "sha256"))
 }
 
 // PollShared looks again after a part that another staging brings (Elsewhere): its
@@ -477,11 +347,11 @@ func (s *Store) publish(e Entry) error {
 		return err
 	}
 	for d := range dirs {
-		if err := syncDir(s.path(d)); err != nil {
+		if err := durable.SyncDir(s.path(d)); err != nil {
 			return err
 		}
 	}
-	if err := syncDir(s.path(tmp)); err != nil {
+	if err := durable.SyncDir(s.path(tmp)); err != nil {
 		return err
 	}
 	if err := s.step("rename checkpoint"); err != nil {
@@ -493,7 +363,7 @@ func (s *Store) publish(e Entry) error {
 	if err := s.step("fsync checkpoints"); err != nil {
 		return err
 	}
-	return syncDir(s.path("checkpoints"))
+	return durable.SyncDir(s.path("checkpoints"))
 }
 
 func writeSync(name string, body []byte, mode os.FileMode) error {
@@ -506,32 +376,6 @@ func writeSync(name string, body []byte, mode os.FileMode) error {
 		return err
 	}
 	return f.Sync()
-}
-
-func (in *Ingest) writeIndex(e Entry) error {
-	s := in.s
-	ix := planIndex{Place: in.place, Digest: e.Digest}
-	for i, p := range in.parts {
-		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
-	}
-	raw, err := json.Marshal(ix)
-	if err != nil {
-		return err
-	}
-	name := s.indexPath(in.place)
-	if err := s.step("write index"); err != nil {
-		return err
-	}
-	if err := writeSync(name+".new", raw, 0o644); err != nil {
-		return err
-	}
-	if err := s.step("rename index"); err != nil {
-		return err
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		return err
-	}
-	return syncDir(s.path("sources"))
 }
 
 func (in *Ingest) closeParts() {
@@ -579,17 +423,3 @@ func (in *Ingest) Discard() error {
 	in.closeParts()
 	return diskError("", in.remove())
 }
-
-// hashFile is the sha256 and length of a file below root.
-func hashFile(root *os.Root, name string) (string, int64, error) {
-	f, err := root.Open(filepath.FromSlash(name))
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.CopyBuffer(struct{ io.Writer }{h}, f, make([]byte, 1<<20))
-	return hex.EncodeToString(h.Sum(nil)), n, err
-}
-
-func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -1,0 +1,294 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// File is one file of a checkpoint.
+type File struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Entry is a published checkpoint.
+type Entry struct {
+	// Digest is "sha256:" and the hex digest of the list of files: equal
+	// digests are equal files under equal names.
+	Digest  string    `json:"digest"`
+	Source  string    `json:"source"`
+	Created time.Time `json:"created"`
+	Bytes   int64     `json:"bytes"`
+	Files   []File    `json:"files"`
+
+	// Path is the folder with the files under their own names.
+	Path     string    `json:"-"`
+	LastUsed time.Time `json:"-"`
+	// Leased: a process uses it. Kept: Pin was called. Pinned is either: it is
+	// not evicted.
+	Leased, PinnedByUser, Pinned bool `json:"-"`
+}
+
+// Open opens a file of the checkpoint by its own name; the caller holds a
+// lease.
+func (e Entry) Open(name string) (*os.File, error) {
+	root, err := os.OpenRoot(e.Path)
+	if err != nil {
+		return nil, diskError(name, err)
+	}
+	defer root.Close()
+	f, err := root.Open(filepath.FromSlash(name))
+	return f, diskError(name, err)
+}
+
+// Pin keeps a checkpoint from being evicted until Unpin, also over restarts.
+// Remove and Verify take it out all the same.
+func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
+
+// Unpin takes a Pin back.
+func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
+
+func (s *Store) setPin(digest string, setPin bool) error {
+	_, lease, err := s.Acquire(digest)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	mark := filepath.Join(filepath.Dir(lease.f.Name()), pinName)
+	if !setPin {
+		return diskError("", ignoreMissing(os.Remove(mark)))
+	}
+	return diskError("", durable.WriteFile(mark, nil, 0o644))
+}
+
+// pinName is the file that says that a checkpoint is pinned.
+const pinName = "pin"
+
+// Digest is the digest of a checkpoint with these files.
+func Digest(files []File) string {
+	lines := make([]string, 0, len(files))
+	for _, f := range files {
+		lines = append(lines, fmt.Sprintf("%s %d %s\n", f.SHA256, f.Size, f.Name))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// ParseDigest returns the hex part of "sha256:…", and an error for anything
+// that is not exactly that: digests become names of folders.
+func ParseDigest(d string) (string, error) {
+	h, ok := strings.CutPrefix(d, "sha256:")
+	if ok && isHex(h, 64) {
+		return h, nil
+	}
+	return "", &source.Error{Kind: source.BadSource, What: fmt.Sprintf("%.80q is not a digest", d), Fix: "sha256: and 64 lower-case hex digits"}
+}
+
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// Lease keeps a checkpoint from being evicted until it is released or the
+// process ends.
+type Lease struct {
+	f *os.File
+}
+
+// Release may be called more than once, and on nil.
+func (l *Lease) Release() {
+	if l == nil || l.f == nil {
+		return
+	}
+	// The end of a use is the last use.
+	touch(l.f.Name())
+	l.f.Close()
+	l.f = nil
+}
+
+func touch(path string) {
+	now := time.Now()
+	// Only the order of eviction hangs on it.
+	_ = os.Chtimes(path, now, now)
+}
+
+// Acquire takes a lease on a published checkpoint. An error of kind Missing
+// says that it is not here.
+func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return Entry{}, nil, err
+	}
+	dir := s.path("checkpoints", h)
+	if _, err := os.Stat(dir); err != nil {
+		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+	}
+	f, err := lockFile(filepath.Join(dir, "lease"), false, true)
+	if errors.Is(err, os.ErrNotExist) {
+		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+	}
+	if err != nil {
+		return Entry{}, nil, diskError("", err)
+	}
+	e, err := s.entry(h)
+	if err != nil {
+		f.Close()
+		return Entry{}, nil, diskError("", err)
+	}
+	touch(f.Name())
+	e.Leased, e.Pinned = true, true
+	return e, &Lease{f: f}, nil
+}
+
+// AcquirePath takes a lease on the checkpoint whose files lie at path. Where
+// path is no checkpoint's of this store both results are nil.
+func (s *Store) AcquirePath(path string) (*Lease, error) {
+	dir := filepath.Dir(path)
+	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.path("checkpoints", h) {
+		_, lease, err := s.Acquire("sha256:" + h)
+		return lease, err
+	}
+	return nil, nil
+}
+
+func (s *Store) entry(h string) (Entry, error) {
+	dir := s.path("checkpoints", h)
+	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	if err != nil {
+		return Entry{}, err
+	}
+	var e Entry
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
+	}
+	e.Path = filepath.Join(dir, "files")
+	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
+		e.LastUsed = fi.ModTime()
+	}
+	if _, err := os.Stat(filepath.Join(dir, pinName)); err == nil {
+		e.PinnedByUser, e.Pinned = true, true
+	}
+	return e, nil
+}
+
+// List returns the published checkpoints, last used first.
+func (s *Store) List() ([]Entry, error) {
+	var out []Entry
+	err := s.locked(func() (err error) {
+		out, err = s.list()
+		return err
+	})
+	return out, diskError("", err)
+}
+
+// list wants the store's lock: probing a lease takes it for a moment.
+func (s *Store) list() ([]Entry, error) {
+	dirs, err := os.ReadDir(s.path("checkpoints"))
+	if err != nil {
+		return nil, err
+	}
+	var out []Entry
+	for _, d := range dirs {
+		if !isHex(d.Name(), 64) {
+			continue
+		}
+		e, err := s.entry(d.Name())
+		if err != nil {
+			s.o.Log.Warn("checkpoint cannot be read", "digest", d.Name(), "err", err)
+			continue
+		}
+		f, err := lockFile(s.path("checkpoints", d.Name(), "lease"), true, false)
+		switch {
+		case errors.Is(err, errBusy):
+			e.Leased, e.Pinned = true, true
+		case err != nil:
+			return nil, err
+		default:
+			f.Close()
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b Entry) int { return b.LastUsed.Compare(a.LastUsed) })
+	return out, nil
+}
+
+// Verify reads a checkpoint again and compares every file with its digest. A
+// file that differs is taken out together with every checkpoint that holds it,
+// so that the next Stage fetches it anew; the error (kind Digest) names it.
+// Checkpoints in use are taken out too: who maps a bad file keeps its bytes,
+// and nobody new gets them.
+func (s *Store) Verify(digest string) error {
+	e, lease, err := s.Acquire(digest)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	root, err := os.OpenRoot(e.Path)
+	if err != nil {
+		return diskError("", err)
+	}
+	defer root.Close()
+	for _, f := range e.Files {
+		sum, n, err := hashFile(root, f.Name)
+		if err == nil && sum == f.SHA256 && n == f.Size {
+			continue
+		}
+		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, What: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
+		if err := s.locked(func() error { return s.quarantine(f.SHA256) }); err != nil {
+			return errors.Join(bad, err)
+		}
+		return bad
+	}
+	return nil
+}
+
+// quarantine takes out a blob and the checkpoints that link to it.
+func (s *Store) quarantine(sum string) error {
+	list, err := s.list()
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.SHA256 == sum }) {
+			continue
+		}
+		h, err := ParseDigest(e.Digest)
+		if err != nil {
+			return err
+		}
+		if err := s.discard(s.path("checkpoints", h)); err != nil {
+			return err
+		}
+	}
+	s.quarantined.Add(1)
+	if err := os.Remove(s.blob(sum)); err != nil {
+		return ignoreMissing(err)
+	}
+	_, err = s.dropBlobs()
+	return err
+}
+
+// hashFile is the sha256 and length of a file below root.
+func hashFile(root *os.Root, name string) (string, int64, error) {
+	f, err := root.Open(filepath.FromSlash(name))
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, f, make([]byte, 1<<20))
+	return hex.EncodeToString(h.Sum(nil)), n, err
+}

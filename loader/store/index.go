@@ -1,0 +1,158 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// PlanKey names what a place holds in these versions. It is the same on
+// every node.
+func PlanKey(place string, files []source.File) string {
+	lines := make([]string, 0, len(files))
+	for _, f := range files {
+		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
+	}
+	return planKey(place, lines)
+}
+
+func planKey(place string, lines []string) string {
+	slices.Sort(lines)
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", place, strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// DigestOfPlan is the digest of the published checkpoint that the plan of this key
+// became; "" when there is none.
+func (s *Store) DigestOfPlan(key string) string {
+	list, err := os.ReadDir(s.path("sources"))
+	if err != nil {
+		return ""
+	}
+	for _, e := range list {
+		raw, err := os.ReadFile(s.path("sources", e.Name()))
+		var ix planIndex
+		if err != nil || json.Unmarshal(raw, &ix) != nil {
+			continue
+		}
+		lines := make([]string, 0, len(ix.Files))
+		for _, f := range ix.Files {
+			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
+		}
+		if planKey(ix.Place, lines) == key {
+			return s.ifPublished(ix.Digest)
+		}
+	}
+	return ""
+}
+
+// planIndex is what sources/<key>.json holds: where a plan led to.
+type planIndex struct {
+	Place  string     `json:"location"` // with what is staged beside the list
+	Digest string     `json:"digest"`
+	Files  []planFile `json:"files"`
+}
+
+type planFile struct {
+	Name    string `json:"name"`
+	Size    int64  `json:"size"`
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"`
+}
+
+func (s *Store) indexPath(place string) string {
+	sum := sha256.Sum256([]byte(place))
+	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
+}
+
+func (s *Store) index(place string) (planIndex, bool) {
+	raw, err := os.ReadFile(s.indexPath(place))
+	var ix planIndex
+	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Place != place {
+		return planIndex{}, false
+	}
+	return ix, true
+}
+
+// LastDigest is the digest of the checkpoint that a place led to last; "" when it
+// never did, or when that checkpoint is gone.
+func (s *Store) LastDigest(place string) string {
+	ix, ok := s.index(place)
+	if !ok {
+		return ""
+	}
+	return s.ifPublished(ix.Digest)
+}
+
+// DigestOf is the digest of the published checkpoint that these very files, in
+// these versions, became; "" when there is none.
+func (s *Store) DigestOf(place string, files []source.File) string {
+	ix, ok := s.index(place)
+	if !ok || len(ix.Files) != len(files) {
+		return ""
+	}
+	byName := make(map[string]planFile, len(ix.Files))
+	for _, f := range ix.Files {
+		byName[f.Name] = f
+	}
+	for _, f := range files {
+		if k, ok := byName[f.Name]; !ok || k.Size != f.Size || k.Version != f.Version {
+			return ""
+		}
+	}
+	return s.ifPublished(ix.Digest)
+}
+
+func (s *Store) ifPublished(digest string) string {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(s.path("checkpoints", h, "manifest.json")); err != nil {
+		return ""
+	}
+	return digest
+}
+
+// knownSums is, per file, the sha256 of bytes the store may have already.
+func (s *Store) knownSums(place string, files []source.File) []string {
+	out := make([]string, len(files))
+	ix, _ := s.index(place)
+	for i, f := range files {
+		if f.SHA256 != "" {
+			if isHex(f.SHA256, 64) {
+				out[i] = f.SHA256
+			}
+			continue
+		}
+		for _, k := range ix.Files {
+			if k.Name == f.Name && k.Size == f.Size && k.Version == f.Version && f.Version != "" && isHex(k.SHA256, 64) {
+				out[i] = k.SHA256
+			}
+		}
+	}
+	return out
+}
+
+func (in *Ingest) writeIndex(e Entry) error {
+	s := in.s
+	ix := planIndex{Place: in.place, Digest: e.Digest}
+	for i, p := range in.parts {
+		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
+	}
+	raw, err := json.Marshal(ix)
+	if err != nil {
+		return err
+	}
+	if err := s.step("write index"); err != nil {
+		return err
+	}
+	return durable.WriteFile(s.indexPath(in.place), raw, 0o644)
+}

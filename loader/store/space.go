@@ -1,0 +1,305 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// Usage is the bytes the store takes, parts included, and the most it may take:
+// its budget or, where it has none, what the disk has.
+func (s *Store) Usage() (used, budget int64, err error) {
+	if used, err = s.used(); err != nil {
+		return 0, 0, diskError("", err)
+	}
+	if s.o.Budget > 0 {
+		return used, s.o.Budget, nil
+	}
+	left, err := freeBytes(s.o.Dir)
+	return used, used + max(0, left-s.o.KeepFree), diskError("", err)
+}
+
+// used counts every inode once: a part that is being published is also a blob.
+func (s *Store) used() (int64, error) {
+	var sum int64
+	seen := make(map[uint64]bool)
+	for _, dir := range []string{"blobs", "parts"} {
+		err := filepath.WalkDir(s.path(dir), func(p string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return ignoreMissing(err)
+			}
+			fi, err := d.Info()
+			if err != nil {
+				return ignoreMissing(err)
+			}
+			n, inode := linkCount(fi)
+			if n > 1 {
+				if seen[inode] {
+					return nil
+				}
+				seen[inode] = true
+			}
+			sum += fi.Size()
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return sum, nil
+}
+
+// ignoreMissing forgives files that disappear while a folder is walked.
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Remove takes a checkpoint out. One in use is not removed: errors of kind
+// Refused say so.
+func (s *Store) Remove(digest string) error {
+	h, err := ParseDigest(digest)
+	if err != nil {
+		return err
+	}
+	return diskError("", s.locked(func() error {
+		ok, err := s.evictCheckpoint(h)
+		if errors.Is(err, os.ErrNotExist) {
+			return &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+		}
+		if err == nil && !ok {
+			return &source.Error{Kind: source.Refused, What: "checkpoint " + digest + " is in use", Fix: "stop the models that use it first"}
+		}
+		if err == nil {
+			_, err = s.dropBlobs()
+		}
+		return err
+	}))
+}
+
+// evictCheckpoint takes one checkpoint out of sight and deletes its links; false means
+// that it is pinned. The caller holds the store's lock.
+func (s *Store) evictCheckpoint(h string) (bool, error) {
+	dir := s.path("checkpoints", h)
+	if _, err := os.Stat(dir); err != nil {
+		return false, err
+	}
+	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
+	if errors.Is(err, errBusy) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer lease.Close()
+	if err := s.step("evict: rename"); err != nil {
+		return false, err
+	}
+	return true, s.discard(dir)
+}
+
+// dropBlobs deletes blobs that have no name but their own, and returns the
+// bytes that came free. The caller holds the store's lock: a commit links a
+// blob and a checkpoint under one hold of it.
+func (s *Store) dropBlobs() (int64, error) {
+	var freed int64
+	err := filepath.WalkDir(s.path("blobs"), func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return ignoreMissing(err)
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		if n, _ := linkCount(fi); n > 1 {
+			return nil
+		}
+		if err := os.Remove(p); err != nil {
+			return ignoreMissing(err)
+		}
+		freed += fi.Size()
+		return nil
+	})
+	return freed, err
+}
+
+// reserve makes room for need more bytes in the budget and on the disk, by
+// evicting what was used longest ago and is not pinned, then parts that nobody
+// is staging. Nothing is evicted for what cannot fit. The caller holds the
+// store's lock.
+func (s *Store) reserve(need int64, keepPart string) error {
+	for evicted := false; ; evicted = true {
+		used, err := s.used()
+		if err != nil {
+			return err
+		}
+		avail, err := freeBytes(s.o.Dir)
+		if err != nil {
+			return err
+		}
+		avail = max(avail-s.o.KeepFree, 0)
+		whole := used + avail
+		if s.o.Budget > 0 {
+			whole = min(s.o.Budget, whole)
+		}
+		fits := used+need <= whole && need <= avail
+		mark := s.o.High
+		if evicted {
+			mark = s.o.Low
+		}
+		if need == 0 || fits && used+need <= int64(mark*float64(whole)) {
+			return nil
+		}
+		if !evicted && !fits {
+			can, err := s.evictable()
+			if err != nil {
+				return err
+			}
+			if used-can+need > whole {
+				return s.noRoom(need, avail, used)
+			}
+		}
+		ok, err := s.evictOldest(keepPart)
+		if err != nil {
+			return err
+		}
+		switch {
+		case ok:
+		case fits:
+			return nil
+		default:
+			return s.noRoom(need, avail, used)
+		}
+	}
+}
+
+// evictable is at most how many bytes would come free if everything went that
+// may.
+func (s *Store) evictable() (int64, error) {
+	used, err := s.used()
+	if err != nil {
+		return 0, err
+	}
+	list, err := s.list()
+	if err != nil {
+		return 0, err
+	}
+	kept := make(map[string]int64)
+	for _, e := range list {
+		for _, f := range e.Files {
+			if e.Pinned {
+				kept[f.SHA256] = f.Size
+			}
+		}
+	}
+	for _, n := range kept {
+		used -= n
+	}
+	return used, nil
+}
+
+func (s *Store) noRoom(need, avail, used int64) error {
+	if s.o.Budget > 0 {
+		left := max(s.o.Budget-used, 0)
+		return noSpaceError(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
+	}
+	return noSpaceError(&NoSpace{Needed: need, Free: avail})
+}
+
+func noSpaceError(e *NoSpace) error {
+	return &source.Error{Kind: source.NoSpace, What: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+}
+
+// NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than can be had, with
+// everything evicted that nobody uses.
+type NoSpace struct {
+	Needed, Free, Budget int64 // bytes; Budget 0: the disk is the bound
+}
+
+func (e *NoSpace) Error() string {
+	if e.Budget > 0 {
+		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", e.Needed, e.Free, e.Budget)
+	}
+	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", e.Needed, e.Free)
+}
+
+// evictOldest evicts one thing; false when nothing can go.
+func (s *Store) evictOldest(keepPart string) (bool, error) {
+	// First what no checkpoint and no staging holds any more: a file that was
+	// published by itself, and whose staging was given up.
+	if freed, err := s.dropBlobs(); err != nil || freed > 0 {
+		return freed > 0, err
+	}
+	list, err := s.list()
+	if err != nil {
+		return false, err
+	}
+	for _, e := range slices.Backward(list) {
+		if e.Pinned {
+			continue
+		}
+		h, err := ParseDigest(e.Digest)
+		if err != nil {
+			return false, err
+		}
+		ok, err := s.evictCheckpoint(h)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			continue
+		}
+		freed, err := s.dropBlobs()
+		if err != nil {
+			return false, err
+		}
+		s.evictions.Add(1)
+		s.evicted.Add(freed)
+		s.o.Log.Info("checkpoint evicted", "digest", e.Digest, "source", e.Source, "freed", freed)
+		return true, nil
+	}
+	return s.dropPart(keepPart)
+}
+
+// dropPart deletes the oldest staging that no process is at work on.
+func (s *Store) dropPart(keep string) (bool, error) {
+	dirs, err := os.ReadDir(s.path("parts"))
+	if err != nil {
+		return false, err
+	}
+	var name string
+	var age time.Time
+	for _, d := range dirs {
+		fi, err := d.Info()
+		if err != nil || d.Name() == keep {
+			continue
+		}
+		lock, err := lockFile(s.path("parts", d.Name(), "lock"), true, false)
+		if err != nil {
+			continue
+		}
+		lock.Close()
+		if name == "" || fi.ModTime().Before(age) {
+			name, age = d.Name(), fi.ModTime()
+		}
+	}
+	if name == "" {
+		return false, nil
+	}
+	lock, err := lockFile(s.path("parts", name, "lock"), true, false)
+	if err != nil {
+		return false, nil
+	}
+	defer lock.Close()
+	s.evictions.Add(1)
+	s.o.Log.Info("unfinished staging dropped", "part", name)
+	return true, s.discard(s.path("parts", name))
+}

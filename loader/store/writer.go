@@ -1,0 +1,264 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Writer is how block i comes in. Who fetches the same block at the same time
+// shares it.
+func (p *Part) Writer(i int) *Writer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.writers[i]
+	if w == nil {
+		off, n := p.Range(i)
+		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i]}
+		if w.at.Store(off); w.whole {
+			w.at.Store(w.end)
+			return w
+		}
+		if p.writers == nil {
+			p.writers = make(map[int]*Writer)
+		}
+		p.writers[i] = w
+	}
+	return w
+}
+
+// Writer takes the bytes of one block in order, from one caller or from
+// several who bring the same ones: each byte is written once, whoever brings it
+// first, so that a checksum speaks of what is on the disk. Its methods may be
+// called concurrently.
+type Writer struct {
+	p     *Part
+	block int
+	end   int64 // of the block, in the file
+
+	mu     sync.Mutex   // guards the fields below and the order of writes
+	at     atomic.Int64 // written under mu, read by anybody
+	sum    Sum
+	expect *uint64
+	whole  bool
+	marked int64 // bytes that the journal speaks of
+	kept   int64 // bytes that an earlier try left
+}
+
+// markEvery is how many bytes of a block the journal says that they came
+// before all have. A multiple of a leaf.
+const markEvery = 1 << 20
+
+// Position is the offset in the file of the first byte that is missing, and where the
+// block ends.
+func (w *Writer) Position() (at, end int64) { return w.at.Load(), w.end }
+
+// ErrSum says that a block is not what Expect promised.
+var ErrSum = errors.New("the block is not what its checksum says")
+
+// Expect says what the Sum of the block must be.
+func (w *Writer) Expect(sum uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.expect = &sum
+}
+
+// Reset drops what has come of an unfinished block, and what was expected. It
+// returns how many bytes that were.
+func (w *Writer) Reset() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reset()
+}
+
+func (w *Writer) reset() int64 {
+	if w.whole {
+		return 0
+	}
+	off, _ := w.p.Range(w.block)
+	n := w.at.Load() - off
+	w.at.Store(off)
+	w.sum.Reset()
+	w.expect, w.marked = nil, 0
+	w.p.dropKept(&w.kept)
+	return n
+}
+
+// Write takes the bytes of the file from off on; b does not reach beyond the
+// block and is not kept. What another brought already is passed over; used is
+// the rest. whole says that the block is complete and in the journal.
+func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.p
+	at, end := w.at.Load(), off+int64(len(b))
+	switch {
+	case w.whole:
+		return 0, true, nil
+	case off > at || end > w.end:
+		return 0, false, diskError(p.File.Name, fmt.Errorf("block %d is at %d, bytes %d to %d do not fit", w.block, at, off, end))
+	case end <= at:
+		return 0, false, nil
+	}
+	b = b[at-off:]
+	w.sum.Write(b)
+	if err := p.write(b, at); err != nil {
+		w.reset()
+		return 0, false, err
+	}
+	if w.at.Store(end); end < w.end {
+		return len(b), false, w.writeMark(end)
+	}
+	sum := w.sum.Sum64()
+	if w.expect != nil && *w.expect != sum {
+		w.reset()
+		return 0, false, ErrSum
+	}
+	if err := p.blockWritten(w, sum); err != nil {
+		w.reset()
+		return 0, false, err
+	}
+	w.whole = true
+	return len(b), true, nil
+}
+
+// writeMark tells the journal how far the block is. Not of bytes that have yet to
+// show that they are those that were promised.
+func (w *Writer) writeMark(at int64) error {
+	off, _ := w.p.Range(w.block)
+	n := (at - off) / leafSize * leafSize
+	if n < w.marked+markEvery || w.expect != nil || n != at-off {
+		return nil
+	}
+	if err := w.p.ingest.s.step("write journal"); err != nil {
+		return w.p.writeError(err)
+	}
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if _, err := w.p.journal.Write(journalRecord(w.block, blockRecord{n, w.sum.Sum64()})); err != nil {
+		return w.p.writeError(err)
+	}
+	w.marked = n
+	return nil
+}
+
+// write puts bytes at their place. A disk that turns out to be full is made
+// room on once.
+func (p *Part) write(b []byte, at int64) error {
+	for again := false; ; again = true {
+		err := p.ingest.s.step("write block")
+		if err == nil {
+			err = p.writeAt(b, at)
+		}
+		if err == nil {
+			return nil
+		}
+		if !isDiskFull(err) || again {
+			return p.writeError(err)
+		}
+		ok := false
+		if lerr := p.ingest.s.locked(func() (err error) {
+			ok, err = p.ingest.s.evictOldest(p.ingest.key)
+			return err
+		}); lerr != nil {
+			return errors.Join(p.writeError(err), lerr)
+		}
+		if !ok {
+			return p.writeError(err)
+		}
+	}
+}
+
+// directFrom is Options.DirectFrom of who says nothing.
+const directFrom = 32 << 20
+
+// pageSize is what lies at whole multiples of itself, in the file and in memory,
+// may be written past the cache.
+const pageSize = 4096
+
+// writeAt writes whole pages past the cache, and what is around them through
+// it. No page is written in both ways at once: a block has one writer, and
+// blocks end where pages do.
+func (p *Part) writeAt(b []byte, at int64) error {
+	if p.direct != nil && !p.directFailed.Load() {
+		head := int(-at & (pageSize - 1))
+		if whole := (len(b) - head) &^ (pageSize - 1); whole > 0 && pageAligned(b[head:]) {
+			if head > 0 {
+				if _, err := p.f.WriteAt(b[:head], at); err != nil {
+					return err
+				}
+			}
+			n, err := p.direct.WriteAt(b[head:head+whole], at+int64(head))
+			if err != nil && !errors.Is(err, unix.EINVAL) {
+				return err
+			}
+			if err != nil {
+				p.directFailed.Store(true)
+			}
+			if b, at = b[head+n:], at+int64(head+n); len(b) == 0 {
+				return nil
+			}
+		}
+	}
+	_, err := p.f.WriteAt(b, at)
+	return err
+}
+
+func pageAligned(b []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(pageSize-1) == 0
+}
+
+// dropKept takes bytes that an earlier try had left out of the count.
+func (p *Part) dropKept(kept *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bytes -= *kept
+	*kept = 0
+}
+
+// blockWritten says in the journal that a block is here.
+func (p *Part) blockWritten(w *Writer, sum uint64) error {
+	i := w.block
+	_, n := p.Range(i)
+	if err := p.ingest.s.step("write journal"); err != nil {
+		return p.writeError(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, err := p.journal.Write(journalRecord(i, blockRecord{n, sum})); err != nil {
+		return p.writeError(err)
+	}
+	delete(p.writers, i)
+	p.sums[i] = sum
+	if !p.have[i] {
+		p.have[i] = true
+		p.blocksHere++
+		p.bytes += n - w.kept
+	}
+	p.notify()
+	return nil
+}
+
+// Put writes the whole of block i.
+func (p *Part) Put(i int, data []byte) error {
+	off, n := p.Range(i)
+	if int64(len(data)) != n {
+		return diskError(p.File.Name, fmt.Errorf("block %d has %d bytes, not %d", i, len(data), n))
+	}
+	w := p.Writer(i)
+	w.Reset()
+	_, _, err := w.Write(off, data)
+	return err
+}
+
+func (p *Part) writeError(err error) error {
+	if !isDiskFull(err) {
+		return diskError(p.File.Name, err)
+	}
+	avail, _ := freeBytes(p.ingest.s.o.Dir)
+	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.ingest.s.o.Budget})
+}
