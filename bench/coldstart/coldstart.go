@@ -63,7 +63,7 @@ func Run(ctx context.Context, p *served.Platform, o Options) ([]Round, error) {
 	req := load.Ask{Model: o.Function.String(), Key: p.Token, Stream: true, Words: "What is thaw?"}.Bytes()
 	var rounds []Round
 	for i := range o.Rounds {
-		r, err := once(ctx, p, o, req)
+		r, err := measureOnce(ctx, p, o, req)
 		if err != nil {
 			return rounds, fmt.Errorf("round %d: %w", i+1, err)
 		}
@@ -75,7 +75,7 @@ func Run(ctx context.Context, p *served.Platform, o Options) ([]Round, error) {
 	return rounds, p.Stop(ctx, o.Function)
 }
 
-func once(ctx context.Context, p *served.Platform, o Options, req []byte) (Round, error) {
+func measureOnce(ctx context.Context, p *served.Platform, o Options, req []byte) (Round, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Each, fmt.Errorf("not over within %s", o.Each))
 	defer cancel()
 	if err := p.Stop(ctx, o.Function); err != nil {

@@ -313,7 +313,7 @@ func (g *rig) byHand(ctx context.Context) (Take, error) {
 	if err != nil {
 		return Take{}, err
 	}
-	return Take{FirstToken: first.Sub(began).Seconds(), CPU: used(p.PID)}, nil
+	return Take{FirstToken: first.Sub(began).Seconds(), CPU: processorSeconds(p.PID)}, nil
 }
 
 // forked is the engine's own time: asked of the parent, and asked directly.
@@ -334,7 +334,7 @@ func (g *rig) forked(ctx context.Context) (Take, error) {
 	if err != nil {
 		return Take{}, err
 	}
-	return Take{FirstToken: first.Sub(cmd.began).Seconds(), CPU: used(c.PID)}, nil
+	return Take{FirstToken: first.Sub(cmd.began).Seconds(), CPU: processorSeconds(c.PID)}, nil
 }
 
 // asked is a command and when it was asked for.
@@ -413,13 +413,13 @@ func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
 	if err := p.Stop(ctx, name); err != nil {
 		return Take{}, err
 	}
-	before := used(p.Process.PID)
+	before := processorSeconds(p.Process.PID)
 	began := time.Now()
 	a, err := stream(ctx, p.Addr, p.Token)
 	if err != nil {
 		return Take{}, err
 	}
-	t := Take{FirstToken: a.First.Sub(began).Seconds(), CPU: used(p.Process.PID) - before}
+	t := Take{FirstToken: a.First.Sub(began).Seconds(), CPU: processorSeconds(p.Process.PID) - before}
 	id := a.ColdStart
 	if id == "" || id == "1" {
 		id = a.RequestID
@@ -432,8 +432,8 @@ func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
 	return t, p.Stop(ctx, name)
 }
 
-// used is the processor time of a process and all that descends from it.
-func used(pid int) float64 {
+// processorSeconds is the processor time of a process and all that descends from it.
+func processorSeconds(pid int) float64 {
 	tree, err := process.Tree(pid)
 	if err != nil {
 		return 0
@@ -451,7 +451,7 @@ func used(pid int) float64 {
 func (g *rig) memory(ctx context.Context) (Shared, error) {
 	m := Shared{}
 	alive := func() error { return nil }
-	parent, err := pss(g.facts.PID)
+	parent, err := proportionalMemory(g.facts.PID)
 	if err != nil {
 		return m, err
 	}
@@ -475,7 +475,7 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 			}
 			pids = append(pids, c.PID)
 		}
-		return pss(pids...)
+		return proportionalMemory(pids...)
 	}
 	if m.Warm, err = three(g.socket); err != nil {
 		return m, err
@@ -488,8 +488,8 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 	return m, nil
 }
 
-// pss is the memory of processes and all that descend from them.
-func pss(pids ...int) (sum int64, err error) {
+// proportionalMemory is the memory of processes and all that descend from them.
+func proportionalMemory(pids ...int) (sum int64, err error) {
 	seen := map[int]bool{}
 	for _, pid := range pids {
 		tree, err := process.Tree(pid)

@@ -29,9 +29,9 @@ const (
 // Words it does not know, and values out of bounds, are ignored.
 func ParseAsk(body []byte) Ask {
 	a := Ask{
-		Stream: says(body, `"stream"`, "true"),
-		Usage:  says(body, `"include_usage"`, "true"),
-		Tools:  says(body, `"tools"`, "["),
+		Stream: hasValue(body, `"stream"`, "true"),
+		Usage:  hasValue(body, `"include_usage"`, "true"),
+		Tools:  hasValue(body, `"tools"`, "["),
 		Tokens: defaultChunk,
 	}
 	i := bytes.Index(body, []byte("@fake"))
@@ -71,8 +71,8 @@ func count(b []byte, otherwise int) int {
 	return n
 }
 
-// says reports whether the body has the key with a value that begins so.
-func says(body []byte, key, value string) bool {
+// hasValue reports whether the body has the key with a value that begins so.
+func hasValue(body []byte, key, value string) bool {
 	for rest := body; ; {
 		i := bytes.Index(rest, []byte(key))
 		if i < 0 {

@@ -46,7 +46,7 @@ func (b *bench) heldOnce(ctx context.Context, stream bool) (Held, error) {
 	}
 	defer p.End()
 	// Its code and tables are paged in by one ordinary request.
-	if _, err := ask(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
+	if _, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
 		return h, err
 	}
 	if h.Before, err = process.RSS(p.Process.PID); err != nil {
@@ -138,11 +138,11 @@ func metric(ctx context.Context, p *served.Platform, name string) (float64, erro
 	if res.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("GET /metrics: %s", res.Status)
 	}
-	return sum(io.LimitReader(res.Body, 16<<20), name)
+	return sumSeries(io.LimitReader(res.Body, 16<<20), name)
 }
 
-// sum adds up the series of a metric in Prometheus' text.
-func sum(r io.Reader, name string) (float64, error) {
+// sumSeries adds up the series of a metric in Prometheus' text.
+func sumSeries(r io.Reader, name string) (float64, error) {
 	total := 0.0
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
@@ -207,7 +207,7 @@ func (b *bench) wake(ctx context.Context, p *served.Platform, key string) (took,
 		return 0, 0, err
 	}
 	began := time.Now()
-	a, err := ask(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody())
+	a, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody())
 	if err != nil {
 		return 0, 0, err
 	}

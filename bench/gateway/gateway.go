@@ -100,8 +100,8 @@ func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, 
 	return p, key, readyFile, nil
 }
 
-// ask one request and check it.
-func ask(ctx context.Context, addr string, a load.Ask, want []byte) (load.Answer, error) {
+// askOnce one request and check it.
+func askOnce(ctx context.Context, addr string, a load.Ask, want []byte) (load.Answer, error) {
 	k, err := load.Dial(ctx, addr)
 	if err != nil {
 		return load.Answer{}, err
@@ -221,7 +221,7 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 	}
 	pid := p.Process.PID
 	peers = append(peers, &peer{name: Thaw, addr: p.Addr, key: key, end: p.End, pids: func() ([]int, error) { return []int{pid}, nil }})
-	if _, err := ask(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
+	if _, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
 		return peers, fmt.Errorf("wake: %w: %s", err, p.Process.Tail())
 	}
 	return peers, nil
@@ -288,7 +288,7 @@ func (b *bench) own(ctx context.Context, i int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		a, err := ask(ctx, addr, load.Ask{Model: warmModel}, fake.PlainBody())
+		a, err := askOnce(ctx, addr, load.Ask{Model: warmModel}, fake.PlainBody())
 		if err == nil {
 			return a.End.Sub(began).Seconds(), nil
 		}

@@ -22,14 +22,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestSum(t *testing.T) {
 	text := "# HELP x y\n# TYPE thaw_buffered_requests gauge\n" +
 		"thaw_buffered_requests{model=\"a\",team=\"b c\"} 3\nthaw_buffered_requests{model=\"}\"} 4 1700000000\nthaw_buffered_requests 1\nthaw_buffered_requests_total 100\nother 5\n"
-	got, err := sum(strings.NewReader(text), "thaw_buffered_requests")
+	got, err := sumSeries(strings.NewReader(text), "thaw_buffered_requests")
 	if err != nil || got != 8 {
 		t.Errorf("%v %v", got, err)
 	}
-	if got, err := sum(strings.NewReader(""), "x"); err != nil || got != 0 {
+	if got, err := sumSeries(strings.NewReader(""), "x"); err != nil || got != 0 {
 		t.Errorf("%v %v", got, err)
 	}
-	if _, err := sum(strings.NewReader("x{a=\"b\"} many\n"), "x"); err == nil {
+	if _, err := sumSeries(strings.NewReader("x{a=\"b\"} many\n"), "x"); err == nil {
 		t.Error("many is a number")
 	}
 }

@@ -148,7 +148,7 @@ func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
 	return wait
 }
 
-func rest(ctx context.Context, d time.Duration) error {
+func sleepFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(Stats{s.bytes.Load(), s.gets.Load(), s.heads.Load(), s.lists.Load(), s.refused.Load()})
 		return
 	}
-	if rest(r.Context(), s.shape.First) != nil {
+	if sleepFor(r.Context(), s.shape.First) != nil {
 		return
 	}
 	if s.shape.Storm > 0 && time.Since(s.began)%s.shape.Every < s.shape.Storm {
@@ -227,7 +227,7 @@ func (s *server) file(w http.ResponseWriter, r *http.Request, name string) {
 		refuse(w, http.StatusNotFound, "BlobNotFound")
 		return
 	}
-	from, to, ok := s.head(w, r, tag(filesFolder, name), fi.Size(), nil)
+	from, to, ok := s.head(w, r, blobVersion(filesFolder, name), fi.Size(), nil)
 	if !ok {
 		return
 	}
@@ -248,8 +248,8 @@ func refuse(w http.ResponseWriter, status int, code string) {
 	fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><Error><Code>%s</Code><Message>no</Message></Error>`, code)
 }
 
-// tag is the one version of a blob.
-func tag(dir, name string) string {
+// blobVersion is the one version of a blob.
+func blobVersion(dir, name string) string {
 	return fmt.Sprintf("0x8D%013X", xxh3.HashString(dir+"/"+name)&(1<<52-1))
 }
 
@@ -259,7 +259,7 @@ func (s *server) list(w http.ResponseWriter, prefix string) {
 	var b strings.Builder
 	b.WriteString(`<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>`)
 	item := func(name string, size int64, md5 []byte) {
-		fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, tag(dir, name), size)
+		fmt.Fprintf(&b, "<Blob><Name>%s/%s</Name><Properties><Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Etag>%s</Etag><Content-Length>%d</Content-Length>", dir, name, blobVersion(dir, name), size)
 		if md5 != nil {
 			fmt.Fprintf(&b, "<Content-MD5>%s</Content-MD5>", base64.StdEncoding.EncodeToString(md5))
 		}
@@ -340,7 +340,7 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 			return
 		}
 	}
-	from, to, ok := s.head(w, r, tag(dir, name), size, digest)
+	from, to, ok := s.head(w, r, blobVersion(dir, name), size, digest)
 	if !ok {
 		return
 	}
@@ -373,7 +373,7 @@ func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, s
 	return sections(most, func(p section) error {
 		if own != nil {
 			now := time.Now()
-			if err := rest(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {
+			if err := sleepFor(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {
 				return err
 			}
 		}

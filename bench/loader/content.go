@@ -95,9 +95,9 @@ func openNoise(path string) (*noise, error) {
 	return &noise{path: path, period: fi.Size(), sums: map[int64][]byte{}}, nil
 }
 
-// head is the beginning of weights of this size: a header of safetensors with
+// weightsHeader is the beginning of weights of this size: a header of safetensors with
 // one tensor that is all the rest.
-func head(size int64) []byte {
+func weightsHeader(size int64) []byte {
 	body := fmt.Sprintf(`{"noise":{"dtype":"U8","shape":[%d],"data_offsets":[0,%[1]d]}}`, size-headSize)
 	h := make([]byte, headSize)
 	binary.LittleEndian.PutUint64(h, headSize-8)
@@ -120,7 +120,7 @@ func (n *noise) sections(size, from, to, most int64, yield func(section) error) 
 	for from < to {
 		s := section{}
 		if from < headSize {
-			s.mem = head(size)[from:min(to, headSize)]
+			s.mem = weightsHeader(size)[from:min(to, headSize)]
 			s.len = int64(len(s.mem))
 		} else {
 			s.at = from % n.period

@@ -23,7 +23,7 @@ func flush(dir string) error {
 }
 
 // room is the bytes free in dir.
-func room(dir string) (int64, error) {
+func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)
 	return int64(st.Bavail) * int64(st.Bsize), err

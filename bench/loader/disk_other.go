@@ -15,4 +15,4 @@ func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 
 func flush(string) error { return errLinux }
 
-func room(string) (int64, error) { return 0, errLinux }
+func freeBytes(string) (int64, error) { return 0, errLinux }

@@ -294,7 +294,7 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 			return nil, fmt.Errorf("ceilings: %w", err)
 		}
 		cmp.Ceilings = append(cmp.Ceilings, c)
-		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, gbs(c.Link), gbs(c.Copy), gbs(c.Past), gbs(c.Direct), gbs(c.Cached)))
+		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, formatRate(c.Link), formatRate(c.Copy), formatRate(c.Past), formatRate(c.Direct), formatRate(c.Cached)))
 		for i := range who {
 			i = (i + round) % len(who)
 			t, err := b.download(ctx, who[i], server, size, md5)
@@ -304,9 +304,9 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 			cmp.Rows[i].Contender = who[i].name
 			cmp.Rows[i].Trials = append(cmp.Rows[i].Trials, t)
 			line := fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, who[i].name,
-				gbs(float64(size)/t.Seconds), gbs(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human())
+				formatRate(float64(size)/t.Seconds), formatRate(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human())
 			if t.Whole > 0 {
-				line += fmt.Sprintf("; digest of the whole and published: %s, %.2f CPU s/GiB", gbs(float64(size)/t.Whole), t.WholeCPU)
+				line += fmt.Sprintf("; digest of the whole and published: %s, %.2f CPU s/GiB", formatRate(float64(size)/t.Whole), t.WholeCPU)
 			}
 			b.Say(line)
 		}
@@ -383,7 +383,7 @@ func (b *bench) memory(ctx context.Context) error {
 	}
 	defer end()
 	for _, size := range b.Memory {
-		if left, err := room(b.Dir); err == nil && left < int64(size)+(4<<30) {
+		if left, err := freeBytes(b.Dir); err == nil && left < int64(size)+(4<<30) {
 			return fmt.Errorf("memory at %s: only %s are free in %s", size, functions.Bytes(left).Human(), b.Dir)
 		}
 		t, err := b.download(ctx, b.self(Thaw), server, int64(size), false)
@@ -391,7 +391,7 @@ func (b *bench) memory(ctx context.Context) error {
 			return err
 		}
 		b.result.Memory = append(b.result.Memory, Memory{Bytes: int64(size), RSS: t.RSS, Seconds: t.Seconds})
-		b.Say(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), gbs(float64(size)/t.Seconds)))
+		b.Say(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), formatRate(float64(size)/t.Seconds)))
 	}
 	return nil
 }
@@ -477,7 +477,7 @@ func (b *bench) resume(ctx context.Context) error {
 	return nil
 }
 
-func gbs(rate float64) string { return fmt.Sprintf("%.2f GB/s", rate/1e9) }
+func formatRate(rate float64) string { return fmt.Sprintf("%.2f GB/s", rate/1e9) }
 
 // median of what f says of each.
 func median[T any](list []T, f func(T) float64) float64 {

@@ -18,7 +18,7 @@ const tick = 10 * time.Millisecond
 func CPU(pids ...int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
-		f, err := stat(pid)
+		f, err := readStat(pid)
 		if err != nil {
 			return 0, err
 		}
@@ -33,8 +33,8 @@ func CPU(pids ...int) (time.Duration, error) {
 	return sum, nil
 }
 
-// stat is /proc/PID/stat behind the name, which may hold spaces: field 0 is the state.
-func stat(pid int) ([][]byte, error) {
+// readStat is /proc/PID/stat behind the name, which may hold spaces: field 0 is the state.
+func readStat(pid int) ([][]byte, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func Tree(pid int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		f, err := stat(child)
+		f, err := readStat(child)
 		if err != nil { // it ended meanwhile
 			continue
 		}

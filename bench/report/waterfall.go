@@ -64,7 +64,7 @@ func (f Waterfall) SVG() string {
 	for i := 0; float64(i)*step <= end*1.0001 && i < 50; i++ {
 		t := float64(i) * step
 		fmt.Fprintf(&s, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/>`, x(t), header, x(t), bottom)
-		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="11" text-anchor="middle">%s</text>`, x(t), bottom+18, axis(t, step))
+		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="11" text-anchor="middle">%s</text>`, x(t), bottom+18, formatAxis(t, step))
 	}
 	for i, b := range f.Bars {
 		y := header + row*i
@@ -92,8 +92,8 @@ func tickStep(end float64) float64 {
 	return unit * 10
 }
 
-// axis spells a mark of the time axis in the unit that suits the step.
-func axis(t, step float64) string {
+// formatAxis spells a mark of the time axis in the unit that suits the step.
+func formatAxis(t, step float64) string {
 	switch {
 	case t == 0:
 		return "0"

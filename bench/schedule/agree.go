@@ -145,7 +145,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	// The first start of each is left out: it pays for the page cache.
 	for i := range agreeModels {
 		name := functions.Name{Team: functions.DefaultTeam, Name: agreeName(i)}
-		if err := put(ctx, p, name.Name); err != nil {
+		if err := askModel(ctx, p, name.Name); err != nil {
 			return a, err
 		}
 		if err := p.Stop(ctx, name); err != nil {
@@ -160,7 +160,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	if err != nil {
 		return a, err
 	}
-	if err := play(ctx, p, script(o.Requests, o.Seed)); err != nil {
+	if err := playScript(ctx, p, script(o.Requests, o.Seed)); err != nil {
 		return a, err
 	}
 	ids, err := a.live(p.Process.Log(), len(before), o.Requests)
@@ -182,8 +182,8 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	return a, a.simulated(ctx, p.Process.Log(), len(before), took, o)
 }
 
-// play asks as the script says.
-func play(ctx context.Context, p *served.Platform, load []ask) error {
+// playScript asks as the script says.
+func playScript(ctx context.Context, p *served.Platform, load []ask) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
@@ -195,7 +195,7 @@ func play(ctx context.Context, p *served.Platform, load []ask) error {
 			t.Stop()
 		case <-t.C:
 			all.Go(func() {
-				if err := put(ctx, p, agreeName(x.model)); err != nil {
+				if err := askModel(ctx, p, agreeName(x.model)); err != nil {
 					stop(err)
 				}
 			})
@@ -207,8 +207,8 @@ func play(ctx context.Context, p *served.Platform, load []ask) error {
 	return context.Cause(ctx)
 }
 
-// put asks a model once and reads the answer.
-func put(ctx context.Context, p *served.Platform, model string) error {
+// askModel asks a model once and reads the answer.
+func askModel(ctx context.Context, p *served.Platform, model string) error {
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"messages":[{"role":"user","content":"What is thaw?"}]}`, model, agreeTokens)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {

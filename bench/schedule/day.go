@@ -25,8 +25,8 @@ type Day struct {
 	P99      float64 `json:"ttft_p99_seconds"`
 }
 
-// day runs `thaw simulate` as a user would.
-func day(ctx context.Context, o Options) (*Day, error) {
+// simulateDay runs `thaw simulate` as a user would.
+func simulateDay(ctx context.Context, o Options) (*Day, error) {
 	hosts := max(1, o.Models/80)
 	file := filepath.Join(o.Dir, "fleet.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "nodes: [{name: h100, count: %d, gpus: 8}]\n", hosts), 0o600); err != nil {

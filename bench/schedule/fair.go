@@ -34,8 +34,8 @@ const (
 	fairBoot    = 10 * time.Second
 )
 
-// fair has one team queue 10,000 requests, and another ask now and then.
-func fair(ctx context.Context) (*Fair, error) {
+// measureFairness has one team queue 10,000 requests, and another ask now and then.
+func measureFairness(ctx context.Context) (*Fair, error) {
 	out := &Fair{}
 	for _, c := range []struct {
 		name string

@@ -58,11 +58,11 @@ func openDay(o Options) (*trace.Trace, trace.Requests, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return t, upTo(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
+	return t, cutTrace(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
 }
 
-// upTo is a trace's begin; 0: all of it.
-func upTo(read trace.Requests, end time.Duration) trace.Requests {
+// cutTrace is a trace's begin; 0: all of it.
+func cutTrace(read trace.Requests, end time.Duration) trace.Requests {
 	if end <= 0 {
 		return read
 	}
@@ -113,8 +113,8 @@ func dayStudy(t *trace.Trace, read trace.Requests, f *fleet.Fleet, each function
 	return s, total
 }
 
-// cold replays the day with GPU memory for 13 % of all models.
-func cold(ctx context.Context, o Options) (*Cold, error) {
+// measureColdShare replays the day with GPU memory for 13 % of all models.
+func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 	t, read, err := openDay(o)
 	if err != nil {
 		return nil, err
@@ -175,9 +175,9 @@ type KeepRow struct {
 	Idle     float64 `json:"idle_to_fixed"`
 }
 
-// keep replays the day with room for everybody: only idle times end a replica.
+// measureKeepAlive replays the day with room for everybody: only idle times end a replica.
 // All models are alike, four to a GPU, so that GPU-hours count minutes.
-func keep(ctx context.Context, o Options) (*Keep, error) {
+func measureKeepAlive(ctx context.Context, o Options) (*Keep, error) {
 	t, read, err := openDay(o)
 	if err != nil {
 		return nil, err

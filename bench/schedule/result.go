@@ -56,17 +56,17 @@ func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 		case "decision":
 			r.Decision, err = decisions(ctx, o)
 		case "cold":
-			r.Cold, err = cold(ctx, o)
+			r.Cold, err = measureColdShare(ctx, o)
 		case "keep":
-			r.Keep, err = keep(ctx, o)
+			r.Keep, err = measureKeepAlive(ctx, o)
 		case "fair":
-			r.Fair, err = fair(ctx)
+			r.Fair, err = measureFairness(ctx)
 		case "agree":
 			var a Agreement
 			a, err = Agree(ctx, AgreeOptions{Exe: o.Exe, Dir: o.Dir, Source: o.Source, Requests: o.Asks, Seed: 2})
 			r.Agreement = &a
 		case "day":
-			r.Day, err = day(ctx, o)
+			r.Day, err = simulateDay(ctx, o)
 		}
 		if errors.Is(err, errMissing) {
 			r.Missing, err = append(r.Missing, part+": "+err.Error()), nil

@@ -77,7 +77,7 @@ func NewActivator(o ActivatorOptions) *Activator {
 		Addr: o.Addr, Token: o.Token, Hello: Hello{Kind: KindActivator, ID: o.ID, Version: o.Version}, Log: o.Log,
 		TLS: o.TLS, Reread: o.Reread, Dial: o.Dial, Lookup: o.Lookup,
 	})
-	a.client.hears, a.client.demand = a.hear, a.demand
+	a.client.hears, a.client.demand = a.onUpdate, a.demand
 	if o.RateLimits != nil {
 		a.client.ended = func() { o.RateLimits.Disconnected(time.Now()) }
 	}
@@ -101,42 +101,42 @@ func (a *Activator) Connected() bool { return a.client.Connected() }
 func (a *Activator) Leader() string { return a.client.Leader() }
 
 // Stirred says that the demand has changed (activator.Options.Stirred).
-func (a *Activator) Stirred() { knock(a.client.stir) }
+func (a *Activator) Stirred() { signalOnce(a.client.stir) }
 
 // Claim says that there is a claim to be made now (who.Limits.Share).
-func (a *Activator) Claim() { knock(a.client.ring) }
+func (a *Activator) Claim() { signalOnce(a.client.ring) }
 
 // Wake asks for a first replica. Which cold start that begins is told by the
 // pictures that follow.
 func (a *Activator) Wake(name functions.Name, team string) string {
-	a.client.Send(Up{Wakes: []Wake{{Name: name, Team: team}}})
+	a.client.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
 	return ""
 }
 
 // Nudge says that demand changed in a way worth a look.
 func (a *Activator) Nudge(name functions.Name) {
-	a.client.Send(Up{Nudges: []functions.Name{name}})
+	a.client.Send(Report{DemandHints: []functions.Name{name}})
 }
 
 // ReportFailure says that a replica broke on us.
 func (a *Activator) ReportFailure(name functions.Name, replica, problem string) {
-	a.client.Send(Up{Asks: []Ask{{Name: name, Replica: replica, Problem: problem}}})
+	a.client.Send(Report{HealthReports: []HealthReport{{Name: name, Replica: replica, Problem: problem}}})
 }
 
 // FirstToken says how long the first request of a cold start took from READY to
 // the engine's first byte (activator.Options.FirstToken).
 func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.Duration) {
-	a.client.Send(Up{Firsts: []First{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
+	a.client.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
 }
 
-// hear carries out what the controller says. One message at a time.
-func (a *Activator) hear(d Down, seq uint64) {
-	names, gone := a.before(&d)
+// onUpdate carries out what the controller says. One message at a time.
+func (a *Activator) onUpdate(d Update, seq uint64) {
+	names, gone := a.beforeUpdate(&d)
 	if d.Keys != nil && a.o.Keys != nil {
 		a.o.Keys(*d.Keys)
 	}
-	if d.Shares != nil && a.o.RateLimits != nil {
-		a.o.RateLimits.Allotted(*d.Shares, time.Now())
+	if d.RateLimits != nil && a.o.RateLimits != nil {
+		a.o.RateLimits.Allotted(*d.RateLimits, time.Now())
 	}
 	if len(names) > 0 {
 		a.feed.Remove(names...)
@@ -144,30 +144,30 @@ func (a *Activator) hear(d Down, seq uint64) {
 	if len(d.Functions) > 0 {
 		a.feed.Publish(d.Functions...)
 	}
-	a.after(&d, gone, seq)
-	for _, agent := range d.Cut { // what is cut looks for another replica in the new pictures
+	a.afterUpdate(&d, gone, seq)
+	for _, agent := range d.AbortAgent { // what is cut looks for another replica in the new pictures
 		a.feed.Cut(agent)
 	}
 	if d.Table != nil {
 		if a.o.Table != nil {
 			a.o.Table(d.Table)
 		}
-		a.client.Send(Up{Applied: d.Table.Version})
+		a.client.Send(Report{Applied: d.Table.Version})
 	}
 	if len(d.Functions)+len(gone) > 0 {
-		knock(a.client.ring) // that it was heard: a replica that has left may be ended then
+		signalOnce(a.client.ring) // that it was heard: a replica that has left may be ended then
 	}
-	if d.Whole && !a.told.Swap(true) {
+	if d.FullSync && !a.told.Swap(true) {
 		close(a.heard)
 	}
 }
 
-// before tells which functions are to be taken out, and notes which of their replicas
+// beforeUpdate tells which functions are to be taken out, and notes which of their replicas
 // may have requests until then.
-func (a *Activator) before(d *Down) (names []functions.Name, gone map[functions.Name][]string) {
+func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[functions.Name][]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if d.Whole {
+	if d.FullSync {
 		named := map[functions.Name]bool{}
 		for i := range d.Functions {
 			named[d.Functions[i].Name] = true
@@ -204,8 +204,8 @@ func (a *Activator) before(d *Down) (names []functions.Name, gone map[functions.
 	return names, gone
 }
 
-// after notes what is published now: replicas that are not get no new requests.
-func (a *Activator) after(d *Down, gone map[functions.Name][]string, seq uint64) {
+// afterUpdate notes what is published now: replicas that are not get no new requests.
+func (a *Activator) afterUpdate(d *Update, gone map[functions.Name][]string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range d.Functions {
@@ -222,7 +222,7 @@ func (a *Activator) after(d *Down, gone map[functions.Name][]string, seq uint64)
 
 // demand adds to u what is asked of the functions, of those of which that has
 // changed, or of all.
-func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
+func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64) {
 	a.mu.Lock()
 	if first {
 		a.seq = 0 // it was another hub's, maybe
@@ -230,7 +230,7 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 	heard = a.seq
 	a.mu.Unlock()
 	if a.o.RateLimits != nil {
-		u.Shares = a.o.RateLimits.Reports(first, all, time.Now())
+		u.RateLimits = a.o.RateLimits.Reports(first, all, time.Now())
 	}
 	a.feed.Demand(all, func(d activator.Demand) bool {
 		var flights map[string]int
@@ -266,7 +266,7 @@ func (a *Activator) demand(all, first bool, u *Up) (whole bool, heard uint64) {
 // remember adds what a controller that has just begun must know, or a cold one
 // would be idle since ever and a wake forgotten: when each function was used last,
 // and who waits for a first replica; under mu.
-func (a *Activator) remember(u *Up) {
+func (a *Activator) remember(u *Report) {
 	busy := make(map[functions.Name]bool, len(u.Demand))
 	for _, d := range u.Demand {
 		busy[d.Name] = true

@@ -176,8 +176,8 @@ func BenchmarkWarm(b *testing.B) {
 
 // BenchmarkWhole is the first message of a connection, with ten thousand functions.
 func BenchmarkWhole(b *testing.B) {
-	var d Down
-	d.Whole = true
+	var d Update
+	d.FullSync = true
 	for i := range 10_000 {
 		f := big(false)
 		f.Name.Name = fmt.Sprint("m", i)
@@ -187,7 +187,7 @@ func BenchmarkWhole(b *testing.B) {
 	var size int
 	for b.Loop() {
 		size = len(recorded(b, d.pack(1, models{}, moment)))
-		var f downFrame
+		var f updateFrame
 		if err := played(recorded(b, d.pack(1, models{}, moment)), maxDown).read(&f); err != nil {
 			b.Fatal(err)
 		}

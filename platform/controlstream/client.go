@@ -32,8 +32,8 @@ type ClientOptions struct {
 	Hello Hello
 	Log   *slog.Logger // nil is silence
 
-	First func() Up  // all there is to say, at the beginning of a connection; may be nil
-	Down  func(Down) // hears the controller, one message after the other; may be nil
+	First func() Report // all there is to say, at the beginning of a connection; may be nil
+	Down  func(Update)  // hears the controller, one message after the other; may be nil
 
 	// TLS is how a connection begins, asked for each; nil: plainly, which is for tests
 	// and for one machine.
@@ -52,8 +52,8 @@ type Client struct {
 
 	// Of an activator: its demand is looked at when it is written, not when it is
 	// told. Set before Run.
-	demand func(all, first bool, to *Up) (whole bool, heard uint64)
-	hears  func(d Down, seq uint64)
+	demand func(all, first bool, to *Report) (whole bool, heard uint64)
+	hears  func(d Update, seq uint64)
 	ended  func() // the link has
 
 	ring  chan struct{} // capacity 1: there is something to write, now
@@ -96,14 +96,14 @@ func (c *Client) Leader() string {
 // Send says news. It does not block: what is said of a subject before it could be
 // written is overtaken by what is said of it later, and without a link it waits
 // for the next one, unless First says it anyway.
-func (c *Client) Send(u Up) {
+func (c *Client) Send(u Report) {
 	c.mu.Lock()
 	c.out.put(u)
 	c.mu.Unlock()
-	knock(c.ring)
+	signalOnce(c.ring)
 }
 
-func knock(c chan struct{}) {
+func signalOnce(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -112,14 +112,14 @@ func knock(c chan struct{}) {
 
 // Run keeps the link until ctx ends; then it returns nil.
 func (c *Client) Run(ctx context.Context) error {
-	s := &search{c: c, answers: make(chan answer), asking: map[string]bool{}, failed: map[string]string{}}
+	s := &leaderSearch{c: c, answers: make(chan answer), asking: map[string]bool{}, failed: map[string]string{}}
 	for {
 		p, addr := s.find(ctx)
 		if p == nil {
 			return nil
 		}
 		began := time.Now()
-		err := c.keep(ctx, p, addr)
+		err := c.runConnection(ctx, p, addr)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -130,8 +130,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// search looks for the controller that leads. Its owner is Run.
-type search struct {
+// leaderSearch looks for the controller that leads. Its owner is Run.
+type leaderSearch struct {
 	c       *Client
 	wait    time.Duration // until the next round
 	answers chan answer
@@ -155,7 +155,7 @@ type answer struct {
 // send us, again and again until one leads. One that does not answer is waited for
 // and holds no other up: after a node is lost its address is silent for long, and
 // the next controller leads before that. The pipe is nil when ctx has ended.
-func (s *search) find(ctx context.Context) (*pipe, string) {
+func (s *leaderSearch) find(ctx context.Context) (*pipe, string) {
 	asks, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -185,15 +185,15 @@ func (s *search) find(ctx context.Context) (*pipe, string) {
 				return a.pipe, a.addr
 			case a.addr == "":
 				s.looking = false
-				s.told(a)
+				s.onAnswer(a)
 				for _, addr := range a.addrs {
-					s.ask(asks, addr)
+					s.dialCandidate(asks, addr)
 				}
 			default:
 				delete(s.asking, a.addr)
-				s.told(a)
+				s.onAnswer(a)
 				if r, ok := errors.AsType[*refusal](a.err); ok && r.status == http.StatusMisdirectedRequest && r.leader != "" && s.failed[r.leader] == "" {
-					s.ask(asks, r.leader)
+					s.dialCandidate(asks, r.leader)
 				}
 			}
 		}
@@ -201,7 +201,7 @@ func (s *search) find(ctx context.Context) (*pipe, string) {
 }
 
 // pause is how long until the next round: longer with each, after the first of all.
-func (s *search) pause() time.Duration {
+func (s *leaderSearch) pause() time.Duration {
 	if s.wait == 0 {
 		s.wait = redialFirst
 		return 0
@@ -212,7 +212,7 @@ func (s *search) pause() time.Duration {
 }
 
 // lookup begins a round.
-func (s *search) lookup(ctx context.Context) {
+func (s *leaderSearch) lookup(ctx context.Context) {
 	if s.looking {
 		return
 	}
@@ -227,7 +227,7 @@ func (s *search) lookup(ctx context.Context) {
 // mostAsked bounds the addresses that are asked at once.
 const mostAsked = 32
 
-func (s *search) ask(ctx context.Context, addr string) {
+func (s *leaderSearch) dialCandidate(ctx context.Context, addr string) {
 	if s.asking[addr] || len(s.asking) == mostAsked {
 		return
 	}
@@ -242,9 +242,9 @@ func (s *search) ask(ctx context.Context, addr string) {
 // sayEvery bounds the lines about a search.
 const sayEvery = 5 * time.Second
 
-// told keeps what is wrong with an address, or with the name, and says it where it
+// onAnswer keeps what is wrong with an address, or with the name, and says it where it
 // is something else than was said last.
-func (s *search) told(a answer) {
+func (s *leaderSearch) onAnswer(a answer) {
 	if a.addr == "" && a.err == nil {
 		s.failed = map[string]string{} // of a new round; the name may have other addresses now
 		return
@@ -301,7 +301,7 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.greet(ctx, conn, addr)
+	p, err := c.handshake(ctx, conn, addr)
 	if err != nil {
 		conn.Close()
 		return nil, mtls.Explain(err)
@@ -309,8 +309,8 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 	return p, nil
 }
 
-// greet says who we are, by certificate and token.
-func (c *Client) greet(ctx context.Context, conn net.Conn, addr string) (*pipe, error) {
+// handshake says who we are, by certificate and token.
+func (c *Client) handshake(ctx context.Context, conn net.Conn, addr string) (*pipe, error) {
 	token := c.o.Token
 	if c.o.Reread != nil {
 		newest, err := c.o.Reread()
@@ -330,11 +330,11 @@ func (c *Client) greet(ctx context.Context, conn net.Conn, addr string) (*pipe, 
 		}
 		conn = secure
 	}
-	return shake(ctx, conn, addr, token)
+	return dialUpgrade(ctx, conn, addr, token)
 }
 
-// keep speaks and listens until the link breaks.
-func (c *Client) keep(ctx context.Context, p *pipe, addr string) error {
+// runConnection speaks and listens until the link breaks.
+func (c *Client) runConnection(ctx context.Context, p *pipe, addr string) error {
 	c.state.Store(&connection{addr}) // before anything comes back
 	defer c.state.Store(nil)
 	if c.ended != nil {
@@ -347,23 +347,23 @@ func (c *Client) keep(ctx context.Context, p *pipe, addr string) error {
 	var writer sync.WaitGroup
 	var wrote error
 	writer.Go(func() {
-		wrote = c.writes(p, gone)
+		wrote = c.writeReports(p, gone)
 		p.conn.Close()
 	})
-	read := c.reads(p)
+	read := c.readUpdates(p)
 	close(gone)
 	p.conn.Close()
 	writer.Wait()
-	if wrote != nil && !ended(wrote) {
+	if wrote != nil && !isClosed(wrote) {
 		return wrote
 	}
 	return read
 }
 
-func (c *Client) reads(p *pipe) error {
+func (c *Client) readUpdates(p *pipe) error {
 	known := models{}
 	for {
-		var f downFrame
+		var f updateFrame
 		if err := p.read(&f); err != nil {
 			return err
 		}
@@ -380,9 +380,9 @@ func (c *Client) reads(p *pipe) error {
 // follow: every request through a warm function changes its demand.
 const demandPace = 50 * time.Millisecond
 
-// writes says all there is, and then what is new, until the link ends.
-func (c *Client) writes(p *pipe, gone <-chan struct{}) error {
-	if err := p.write(c.first()); err != nil {
+// writeReports says all there is, and then what is new, until the link ends.
+func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
+	if err := p.write(c.firstReport()); err != nil {
 		return err
 	}
 	all := time.NewTicker(pingEvery)
@@ -396,14 +396,14 @@ func (c *Client) writes(p *pipe, gone <-chan struct{}) error {
 		case <-gone:
 			return nil
 		case <-c.ring:
-			err = c.say(p, false)
+			err = c.writeNews(p, false)
 		case <-stir:
-			err = c.say(p, false)
+			err = c.writeNews(p, false)
 		case <-pace.C:
 			stir = c.stir
 			continue
 		case <-all.C:
-			err = c.say(p, true)
+			err = c.writeNews(p, true)
 		}
 		if err != nil {
 			return err
@@ -413,11 +413,11 @@ func (c *Client) writes(p *pipe, gone <-chan struct{}) error {
 	}
 }
 
-// first is the first message. What is sent while it is put together is news. What
+// firstReport is the first message. What is sent while it is put together is news. What
 // was left over is said again, but for what First says better and what was about
 // the other controller's table.
-func (c *Client) first() *upFrame {
-	var u, left Up
+func (c *Client) firstReport() *reportFrame {
+	var u, left Report
 	c.mu.Lock()
 	c.out.take(&left)
 	c.mu.Unlock()
@@ -426,8 +426,8 @@ func (c *Client) first() *upFrame {
 	}
 	hello := c.o.Hello
 	u.Hello = &hello
-	u.Wakes, u.Nudges = append(u.Wakes, left.Wakes...), append(u.Nudges, left.Nudges...)
-	u.Asks, u.Firsts = append(u.Asks, left.Asks...), append(u.Firsts, left.Firsts...)
+	u.Wakes, u.DemandHints = append(u.Wakes, left.Wakes...), append(u.DemandHints, left.DemandHints...)
+	u.HealthReports, u.FirstTokens = append(u.HealthReports, left.HealthReports...), append(u.FirstTokens, left.FirstTokens...)
 	var heard uint64
 	if c.demand != nil {
 		_, heard = c.demand(true, true, &u)
@@ -435,16 +435,16 @@ func (c *Client) first() *upFrame {
 	return u.pack(true, heard, time.Now())
 }
 
-// say writes what there is, or that we live.
-func (c *Client) say(p *pipe, all bool) error {
-	var u Up
+// writeNews writes what there is, or that we live.
+func (c *Client) writeNews(p *pipe, all bool) error {
+	var u Report
 	c.mu.Lock()
 	some := c.out.take(&u)
 	c.mu.Unlock()
 	whole, heard := false, uint64(0)
 	if c.demand != nil {
 		whole, heard = c.demand(all, false, &u)
-		some = some || whole || heard > 0 || len(u.Demand) > 0 || u.Shares != nil
+		some = some || whole || heard > 0 || len(u.Demand) > 0 || u.RateLimits != nil
 	}
 	if !some {
 		if !all {
@@ -457,27 +457,27 @@ func (c *Client) say(p *pipe, all bool) error {
 
 // outbox is news that is still to be written, one entry per subject.
 type outbox struct {
-	wakes   pile[functions.Name, Wake]
-	nudges  pile[functions.Name, functions.Name]
-	asks    pile[string, Ask]
-	firsts  pile[string, First]
-	demand  pile[functions.Name, Demand]
-	pods    pile[string, Pod]
+	wakes   coalescing[functions.Name, Wake]
+	nudges  coalescing[functions.Name, functions.Name]
+	asks    coalescing[string, HealthReport]
+	firsts  coalescing[string, FirstToken]
+	demand  coalescing[functions.Name, Demand]
+	pods    coalescing[string, Pod]
 	applied uint64
 	node    *functions.Heartbeat
 }
 
-func (o *outbox) put(u Up) {
+func (o *outbox) put(u Report) {
 	for _, w := range u.Wakes {
 		o.wakes.put(w.Name, w)
 	}
-	for _, n := range u.Nudges {
+	for _, n := range u.DemandHints {
 		o.nudges.put(n, n)
 	}
-	for _, a := range u.Asks {
+	for _, a := range u.HealthReports {
 		o.asks.put(a.Replica, a)
 	}
-	for _, f := range u.Firsts {
+	for _, f := range u.FirstTokens {
 		o.firsts.put(f.ColdStart, f)
 	}
 	for _, d := range u.Demand {
@@ -495,25 +495,25 @@ func (o *outbox) put(u Up) {
 }
 
 // take moves all of it to u, which is empty. It reports whether there was something.
-func (o *outbox) take(u *Up) bool {
-	*u = Up{
-		Wakes: o.wakes.list, Nudges: o.nudges.list, Asks: o.asks.list, Firsts: o.firsts.list,
+func (o *outbox) take(u *Report) bool {
+	*u = Report{
+		Wakes: o.wakes.list, DemandHints: o.nudges.list, HealthReports: o.asks.list, FirstTokens: o.firsts.list,
 		Demand: o.demand.list, Pods: o.pods.list, Applied: o.applied, Node: o.node,
 	}
 	*o = outbox{}
-	return len(u.Wakes)+len(u.Nudges)+len(u.Asks)+len(u.Firsts)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
+	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
 }
 
-// pile is the newest of each subject, in the order in which they were first heard
+// coalescing is the newest of each subject, in the order in which they were first heard
 // of. What has no room, because its subjects are without end, is left out.
-type pile[K comparable, V any] struct {
+type coalescing[K comparable, V any] struct {
 	at   map[K]int
 	list []V
 }
 
 const pileMost = 1 << 16
 
-func (p *pile[K, V]) put(k K, v V) {
+func (p *coalescing[K, V]) put(k K, v V) {
 	if i, ok := p.at[k]; ok {
 		p.list[i] = v
 		return

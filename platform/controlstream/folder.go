@@ -19,7 +19,7 @@ const maxFolders = 4
 
 // WriteLineWith writes v as one line, and f with it. The caller keeps f.
 func WriteLineWith(conn *net.UnixConn, v any, f *os.File) error {
-	b, err := line(v)
+	b, err := encodeLine(v)
 	if err != nil {
 		return err
 	}

@@ -56,27 +56,27 @@ type HubOptions struct {
 type Hub struct {
 	o HubOptions
 
-	banking sync.Mutex // of what is said to Bank: a former link says nothing after the next has begun
+	coordinating sync.Mutex // of what is said to Bank: a former link says nothing after the next has begun
 
-	mu       sync.Mutex // of all that follows; never held while something is called or written
-	open     bool
-	closed   bool
-	pictures map[functions.Name]*snapshot.Snapshot
-	seq      uint64 // counts changes of pictures
-	table    *Table
-	keys     *Keys
-	peers    map[Kind]map[string]*peer // connected, or an activator that is believed for a while
-	stirred  []functions.Name          // demand has changed
-	isStir   map[functions.Name]bool
-	ends     map[functions.Name]time.Time // of the last request of each function, whoever had it
-	left     map[functions.Name][]leaver  // replicas that have left the routes
-	conns    map[net.Conn]bool
-	links    sync.WaitGroup // the goroutines of conns
+	mu              sync.Mutex // of all that follows; never held while something is called or written
+	open            bool
+	closed          bool
+	snapshots       map[functions.Name]*snapshot.Snapshot
+	seq             uint64 // counts changes of pictures
+	table           *Table
+	keys            *Keys
+	peers           map[Kind]map[string]*peer // connected, or an activator that is believed for a while
+	demandChanged   []functions.Name          // demand has changed
+	isDemandChanged map[functions.Name]bool
+	ends            map[functions.Name]time.Time        // of the last request of each function, whoever had it
+	removed         map[functions.Name][]removedReplica // replicas that have left the routes
+	conns           map[net.Conn]bool
+	connections     sync.WaitGroup // the goroutines of conns
 }
 
-// leaver is a replica that is in no picture any more since seq: who has not heard
+// removedReplica is a replica that is in no picture any more since seq: who has not heard
 // of that may be giving it a request just now.
-type leaver struct {
+type removedReplica struct {
 	id  string
 	seq uint64
 	at  time.Time
@@ -84,31 +84,31 @@ type leaver struct {
 
 // peer is one link. All but its pipe is under the hub's mu.
 type peer struct {
-	kind  Kind
-	id    string
-	hub   *Hub
-	pipe  *pipe
-	ring  chan struct{} // capacity 1: there is something to write
-	gone  chan struct{} // closed by the reader when the connection has ended
-	since time.Time
+	kind   Kind
+	id     string
+	hub    *Hub
+	pipe   *pipe
+	signal chan struct{} // capacity 1: there is something to write
+	gone   chan struct{} // closed by the reader when the connection has ended
+	since  time.Time
 
-	lost    time.Time // when the connection ended; zero while there is one
-	demand  map[functions.Name]Demand
-	heard   uint64
-	applied uint64
+	lost       time.Time // when the connection ended; zero while there is one
+	demand     map[functions.Name]Demand
+	appliedSeq uint64
+	applied    uint64
 
 	// What is still to be written.
-	whole     bool
-	dirty     []functions.Name
-	isDirty   map[functions.Name]bool
-	cuts      []string
-	shares    *ratelimit.Allotments
-	table     bool
-	keys      bool
-	nodePeers *[]functions.Peer
-	owners    *Owners
-	prefetch  []functions.LoadRequest
-	stops     []Stop
+	fullSync   bool
+	dirty      []functions.Name
+	isDirty    map[functions.Name]bool
+	aborts     []string
+	rateLimits *ratelimit.Allotments
+	table      bool
+	keys       bool
+	nodePeers  *[]functions.Peer
+	owners     *Owners
+	prefetch   []functions.LoadRequest
+	stops      []Stop
 }
 
 // NewHub makes a hub; it starts nothing.
@@ -121,12 +121,12 @@ func NewHub(o HubOptions) *Hub {
 	}
 	return &Hub{
 		o: o, open: !o.Quiet,
-		pictures: map[functions.Name]*snapshot.Snapshot{},
-		peers:    map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
-		conns:    map[net.Conn]bool{},
-		isStir:   map[functions.Name]bool{},
-		ends:     map[functions.Name]time.Time{},
-		left:     map[functions.Name][]leaver{},
+		snapshots:       map[functions.Name]*snapshot.Snapshot{},
+		peers:           map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
+		conns:           map[net.Conn]bool{},
+		isDemandChanged: map[functions.Name]bool{},
+		ends:            map[functions.Name]time.Time{},
+		removed:         map[functions.Name][]removedReplica{},
 	}
 }
 
@@ -150,12 +150,12 @@ func (h *Hub) Close() {
 		conn.Close()
 	}
 	h.mu.Unlock()
-	h.links.Wait()
+	h.connections.Wait()
 }
 
 func (p *peer) wake() {
 	select {
-	case p.ring <- struct{}{}:
+	case p.signal <- struct{}{}:
 	default:
 	}
 }
@@ -176,12 +176,12 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	h.seq++
 	for i := range fs {
 		f := fs[i]
-		if h.pictures[f.Name] == nil {
-			h.stir(f.Name) // what was said of it before anybody here knew it
+		if h.snapshots[f.Name] == nil {
+			h.markDemandChanged(f.Name) // what was said of it before anybody here knew it
 		}
-		h.depart(f.Name, h.pictures[f.Name], &f)
-		h.pictures[f.Name] = &f
-		h.activators(func(p *peer) { p.soil(f.Name) })
+		h.noteRemovedReplicas(f.Name, h.snapshots[f.Name], &f)
+		h.snapshots[f.Name] = &f
+		h.activators(func(p *peer) { p.markDirty(f.Name) })
 	}
 	h.activators((*peer).wake)
 }
@@ -192,37 +192,37 @@ func (h *Hub) Remove(names ...functions.Name) {
 	defer h.mu.Unlock()
 	h.seq++
 	for _, name := range names {
-		if h.pictures[name] == nil {
+		if h.snapshots[name] == nil {
 			continue
 		}
-		h.depart(name, h.pictures[name], &snapshot.Snapshot{})
-		delete(h.pictures, name)
+		h.noteRemovedReplicas(name, h.snapshots[name], &snapshot.Snapshot{})
+		delete(h.snapshots, name)
 		delete(h.ends, name)
-		h.activators(func(p *peer) { p.soil(name) })
+		h.activators(func(p *peer) { p.markDirty(name) })
 	}
 	h.activators((*peer).wake)
 }
 
-// depart notes which replicas leave the routes between two pictures; under mu.
-func (h *Hub) depart(name functions.Name, before, f *snapshot.Snapshot) {
-	list := slices.DeleteFunc(h.left[name], func(l leaver) bool { return f.HasReplica(l.id) })
+// noteRemovedReplicas notes which replicas leave the routes between two pictures; under mu.
+func (h *Hub) noteRemovedReplicas(name functions.Name, before, f *snapshot.Snapshot) {
+	list := slices.DeleteFunc(h.removed[name], func(l removedReplica) bool { return f.HasReplica(l.id) })
 	if before != nil {
 		for i := range before.Replicas {
 			if id := before.Replicas[i].ID; !f.HasReplica(id) {
-				list = append(list, leaver{id, h.seq, h.o.Now()})
+				list = append(list, removedReplica{id, h.seq, h.o.Now()})
 			}
 		}
 	}
 	if len(list) == 0 {
-		delete(h.left, name)
+		delete(h.removed, name)
 		return
 	}
-	h.left[name] = list
+	h.removed[name] = list
 }
 
-// soil notes that the picture of a function is to be written; under mu.
-func (p *peer) soil(name functions.Name) {
-	if p.whole || p.isDirty[name] {
+// markDirty notes that the picture of a function is to be written; under mu.
+func (p *peer) markDirty(name functions.Name) {
+	if p.fullSync || p.isDirty[name] {
 		return
 	}
 	p.isDirty[name] = true
@@ -234,8 +234,8 @@ func (h *Hub) Cut(agent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.activators(func(p *peer) {
-		if !slices.Contains(p.cuts, agent) {
-			p.cuts = append(p.cuts, agent)
+		if !slices.Contains(p.aborts, agent) {
+			p.aborts = append(p.aborts, agent)
 		}
 		p.wake()
 	})
@@ -250,12 +250,12 @@ func (h *Hub) Grant(id string, g ratelimit.Allotments) {
 	if p == nil || !p.lost.IsZero() {
 		return
 	}
-	if p.shares == nil {
-		p.shares = &ratelimit.Allotments{}
+	if p.rateLimits == nil {
+		p.rateLimits = &ratelimit.Allotments{}
 	}
-	p.shares.Share = g.Share
+	p.rateLimits.Share = g.Share
 	for _, one := range g.List {
-		p.shares.List = replace(p.shares.List, one, func(x ratelimit.Allotment) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
+		p.rateLimits.List = replaceByKey(p.rateLimits.List, one, func(x ratelimit.Allotment) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
 	}
 	p.wake()
 }
@@ -311,7 +311,7 @@ func (h *Hub) Activators() []string {
 
 // Tell tells a node's loader; it reports whether that is connected. What is told
 // and not written yet is overtaken by what is told later of the same.
-func (h *Hub) Tell(node string, d Down) bool {
+func (h *Hub) Tell(node string, d Update) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[KindNode][node]
@@ -325,17 +325,17 @@ func (h *Hub) Tell(node string, d Down) bool {
 		p.owners = d.Owners
 	}
 	for _, l := range d.Prefetch {
-		p.prefetch = replace(p.prefetch, l, func(x functions.LoadRequest) string { return x.ID })
+		p.prefetch = replaceByKey(p.prefetch, l, func(x functions.LoadRequest) string { return x.ID })
 	}
 	for _, s := range d.Stop {
-		p.stops = replace(p.stops, s, func(x Stop) string { return x.UID })
+		p.stops = replaceByKey(p.stops, s, func(x Stop) string { return x.UID })
 	}
 	p.wake()
 	return true
 }
 
-// replace puts v in the place of the one with its key, or at the end.
-func replace[T any, K comparable](list []T, v T, key func(T) K) []T {
+// replaceByKey puts v in the place of the one with its key, or at the end.
+func replaceByKey[T any, K comparable](list []T, v T, key func(T) K) []T {
 	k := key(v)
 	if i := slices.IndexFunc(list, func(x T) bool { return key(x) == k }); i >= 0 {
 		list[i] = v

@@ -3,8 +3,8 @@ package controlstream
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	linksDesc = prometheus.NewDesc("thaw_links", "Links there are, by the kind of peer.", []string{"kind"}, nil)
-	awayDesc  = prometheus.NewDesc("thaw_links_believed", "Activators whose link has ended and whose requests still count.", nil, nil)
+	linksDesc = prometheus.NewDesc("thaw_control_streams", "Links there are, by the kind of peer.", []string{"kind"}, nil)
+	awayDesc  = prometheus.NewDesc("thaw_activators_in_grace", "Activators whose link has ended and whose requests still count.", nil, nil)
 )
 
 // Describe is that of a prometheus.Collector.

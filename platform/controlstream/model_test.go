@@ -102,7 +102,7 @@ func TestHubIsNaive(t *testing.T) {
 		}
 		say := func(id string, whole bool) {
 			p, l := n.peers[id], links[id]
-			var u Up
+			var u Report
 			if whole {
 				p.demand = map[functions.Name]Demand{}
 			}
@@ -121,7 +121,7 @@ func TestHubIsNaive(t *testing.T) {
 				heard = n.seq
 			}
 			p.heard = heard
-			if err := h.hear(l, u.pack(whole, heard, n.now)); err != nil {
+			if err := h.onReport(l, u.pack(whole, heard, n.now)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,17 +152,17 @@ func TestHubIsNaive(t *testing.T) {
 				l, far := net.Pipe()
 				defer far.Close()
 				p := &peer{
-					kind: KindActivator, id: id, hub: h, pipe: &pipe{conn: l}, ring: make(chan struct{}, 1), gone: make(chan struct{}),
-					demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
+					kind: KindActivator, id: id, hub: h, pipe: &pipe{conn: l}, signal: make(chan struct{}, 1), gone: make(chan struct{}),
+					demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, fullSync: true,
 				}
 				former := links[id]
 				n.peers[id] = &said{demand: map[functions.Name]Demand{}}
 				links[id] = p
-				if err := h.join(p); err != nil {
+				if err := h.addPeer(p); err != nil {
 					t.Fatal(err)
 				}
 				if former != nil {
-					h.leave(former) // its reader ends later, and must not take the new one along
+					h.removePeer(former) // its reader ends later, and must not take the new one along
 				}
 				say(id, true)
 			case op < 6:
@@ -172,7 +172,7 @@ func TestHubIsNaive(t *testing.T) {
 			case op == 6:
 				if p := n.peers[id]; p != nil && p.lost.IsZero() {
 					p.lost = n.now
-					h.leave(links[id])
+					h.removePeer(links[id])
 					delete(links, id)
 				}
 			case op == 7: // replicas come and go

@@ -129,15 +129,15 @@ func (s *Stage) Check() error {
 	switch {
 	case s.ID < 1 || s.ID > 1<<30:
 		return errors.New("id is a number from 1 up")
-	case s.Source == "" || len(s.Source) > MaxSource || !text(s.Source):
+	case s.Source == "" || len(s.Source) > MaxSource || !isPlainText(s.Source):
 		return fmt.Errorf("source is missing, longer than %d bytes, or no text", MaxSource)
 	case len(s.Files) > MaxFiles:
 		return fmt.Errorf("files are %d patterns at most", MaxFiles)
-	case len(s.Digest) > 128 || !text(s.Digest):
+	case len(s.Digest) > 128 || !isPlainText(s.Digest):
 		return errors.New("digest is no digest")
 	}
 	for _, f := range s.Files {
-		if f == "" || len(f) > MaxPattern || !text(f) {
+		if f == "" || len(f) > MaxPattern || !isPlainText(f) {
 			return fmt.Errorf("files: a pattern is missing, longer than %d bytes, or no text", MaxPattern)
 		}
 		if _, err := path.Match(f, ""); err != nil {
@@ -147,21 +147,21 @@ func (s *Stage) Check() error {
 	return nil
 }
 
-// text without what moves a terminal's cursor.
-func text(s string) bool {
+// isPlainText without what moves a terminal's cursor.
+func isPlainText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // WriteLine writes v as one line, in one Write.
 func WriteLine(w io.Writer, v any) error {
-	b, err := line(v)
+	b, err := encodeLine(v)
 	if err == nil {
 		_, err = w.Write(b)
 	}
 	return err
 }
 
-func line(v any) ([]byte, error) {
+func encodeLine(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("link: %w", err)

@@ -14,8 +14,8 @@ func TestOwnersOverTheWire(t *testing.T) {
 		nil, {Said: true}, {Said: true, Allow: map[string][]string{"a": {"az://x/y", "hf://z"}}, Pods: map[string]string{"u": "a"}},
 	} {
 		var b bytes.Buffer
-		var f downFrame
-		if err := gob.NewEncoder(&b).Encode((Down{Owners: want}).pack(1, models{}, time.Now())); err != nil {
+		var f updateFrame
+		if err := gob.NewEncoder(&b).Encode((Update{Owners: want}).pack(1, models{}, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 		if err := gob.NewDecoder(&b).Decode(&f); err != nil {

@@ -24,7 +24,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.o.Tokens != nil {
 		tokens = h.o.Tokens()
 	}
-	if !admit(w, r, tokens) {
+	if !acceptUpgrade(w, r, tokens) {
 		return
 	}
 	if h.o.Leads != nil {
@@ -39,27 +39,27 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	closed := h.closed
 	if !closed {
-		h.links.Add(1)
+		h.connections.Add(1)
 	}
 	h.mu.Unlock()
 	if closed {
 		http.Error(w, "this controller does not lead any more", http.StatusServiceUnavailable)
 		return
 	}
-	defer h.links.Done()
-	p := welcome(w)
+	defer h.connections.Done()
+	p := hijack(w)
 	if p == nil {
 		return
 	}
 	defer p.conn.Close()
-	if h.keep(p.conn) {
-		defer h.lose(p.conn)
+	if h.track(p.conn) {
+		defer h.untrack(p.conn)
 		h.serve(p, p.conn.RemoteAddr(), r.TLS)
 	}
 }
 
-// keep notes a connection, for Close; false: that has come first.
-func (h *Hub) keep(conn net.Conn) bool {
+// track notes a connection, for Close; false: that has come first.
+func (h *Hub) track(conn net.Conn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
@@ -68,7 +68,7 @@ func (h *Hub) keep(conn net.Conn) bool {
 	return !h.closed
 }
 
-func (h *Hub) lose(conn net.Conn) {
+func (h *Hub) untrack(conn net.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.conns, conn)
@@ -78,12 +78,12 @@ var errNoHello = errors.New("its first message does not say who it is")
 
 // serve is one link, from its first message to its end.
 func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
-	var first upFrame
+	var first reportFrame
 	if err := c.read(&first); err != nil {
 		h.o.Log.Warn("a link ended before its peer said who it is", "from", from, "error", err)
 		return
 	}
-	hello := first.News.Hello
+	hello := first.Report.Hello
 	if hello == nil || hello.ID == "" || len(hello.ID) > 253 || hello.Kind != KindActivator && hello.Kind != KindNode {
 		h.o.Log.Warn("a link is refused", "from", from, "error", errNoHello)
 		return
@@ -94,17 +94,17 @@ func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 	}
 	p := &peer{
 		kind: hello.Kind, id: hello.ID, hub: h, pipe: c,
-		ring: make(chan struct{}, 1), gone: make(chan struct{}), since: h.o.Now(),
-		demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, whole: true,
+		signal: make(chan struct{}, 1), gone: make(chan struct{}), since: h.o.Now(),
+		demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, fullSync: true,
 	}
-	first.Whole = true
+	first.FullSync = true
 	u, err := first.unpack(h.o.Now())
 	if err == nil {
-		err = h.join(p)
+		err = h.addPeer(p)
 	}
 	if err == nil {
 		if err = h.absorb(p, &first, u); err != nil {
-			h.leave(p)
+			h.removePeer(p)
 		}
 	}
 	if err != nil {
@@ -115,31 +115,31 @@ func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 	log.Info("linked", "from", from, "version", hello.Version)
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		if err := p.writes(); err != nil && !ended(err) {
+		if err := p.writeUpdates(); err != nil && !isClosed(err) {
 			log.Warn("a link does not take what it is told", "error", err)
 		}
 		c.conn.Close()
 	})
-	err = p.reads()
+	err = p.readReports()
 	close(p.gone)
 	c.conn.Close()
 	writer.Wait()
-	h.leave(p)
-	if ended(err) {
+	h.removePeer(p)
+	if isClosed(err) {
 		log.Info("a link has ended")
 		return
 	}
 	log.Warn("a link has ended", "error", err)
 }
 
-// ended reports whether an error is only the end of a connection.
-func ended(err error) bool {
+// isClosed reports whether an error is only the end of a connection.
+func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
 }
 
-// join makes p the link of its peer. A former one is its former self: it ends, and
+// addPeer makes p the link of its peer. A former one is its former self: it ends, and
 // what it asked for is what p asks for now.
-func (h *Hub) join(p *peer) error {
+func (h *Hub) addPeer(p *peer) error {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -149,7 +149,7 @@ func (h *Hub) join(p *peer) error {
 	h.peers[p.kind][p.id] = p
 	if before != nil {
 		for name := range before.demand {
-			h.stir(name)
+			h.markDemandChanged(name)
 		}
 		if before.lost.IsZero() {
 			before.pipe.conn.Close()
@@ -164,7 +164,7 @@ func (h *Hub) join(p *peer) error {
 	return nil
 }
 
-func (h *Hub) leave(p *peer) {
+func (h *Hub) removePeer(p *peer) {
 	h.mu.Lock()
 	mine := h.peers[p.kind][p.id] == p
 	if mine {
@@ -175,31 +175,31 @@ func (h *Hub) leave(p *peer) {
 	}
 	h.mu.Unlock()
 	if p.kind == KindActivator && h.o.Coordinator != nil {
-		h.banking.Lock()
-		if h.is(p) { // else it is its next self that is known there
+		h.coordinating.Lock()
+		if h.isCurrent(p) { // else it is its next self that is known there
 			h.o.Coordinator.Disconnected(p.id, h.o.Now())
 		}
-		h.banking.Unlock()
+		h.coordinating.Unlock()
 	}
 	if mine && h.o.Left != nil {
 		h.o.Left(p.kind, p.id)
 	}
 }
 
-func (p *peer) reads() error {
+func (p *peer) readReports() error {
 	for {
-		var f upFrame
+		var f reportFrame
 		if err := p.pipe.read(&f); err != nil {
 			return err
 		}
-		if err := p.hub.hear(p, &f); err != nil {
+		if err := p.hub.onReport(p, &f); err != nil {
 			return err
 		}
 	}
 }
 
-// hear takes in what a peer says.
-func (h *Hub) hear(p *peer, f *upFrame) error {
+// onReport takes in what a peer says.
+func (h *Hub) onReport(p *peer, f *reportFrame) error {
 	u, err := f.unpack(h.o.Now())
 	if err != nil {
 		return err
@@ -207,20 +207,20 @@ func (h *Hub) hear(p *peer, f *upFrame) error {
 	return h.absorb(p, f, u)
 }
 
-func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
+func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	if p.kind == KindNode {
 		if u.Node != nil && h.o.Node != nil {
 			h.o.Node(p.id, *u.Node)
 		}
-		if (f.Whole || len(u.Pods) > 0) && h.o.Pods != nil {
-			h.o.Pods(p.id, f.Whole, u.Pods)
+		if (f.FullSync || len(u.Pods) > 0) && h.o.Pods != nil {
+			h.o.Pods(p.id, f.FullSync, u.Pods)
 		}
 		return nil
 	}
 	h.mu.Lock()
 	applied := p.applied
 	if h.peers[p.kind][p.id] == p {
-		h.take(p, f, u)
+		h.applyReport(p, f, u)
 	}
 	changed := p.applied != applied
 	h.mu.Unlock()
@@ -231,43 +231,43 @@ func (h *Hub) absorb(p *peer, f *upFrame, u Up) error {
 		for _, x := range u.Wakes {
 			w.Wake(x.Name, x.Team)
 		}
-		for _, name := range u.Nudges {
+		for _, name := range u.DemandHints {
 			w.Nudge(name)
 		}
-		for _, a := range u.Asks {
+		for _, a := range u.HealthReports {
 			w.ReportFailure(a.Name, a.Replica, a.Problem)
 		}
 	}
 	if h.o.FirstToken != nil {
-		for _, x := range u.Firsts {
+		for _, x := range u.FirstTokens {
 			h.o.FirstToken(x.Name, x.ColdStart, time.Duration(x.Seconds*float64(time.Second)))
 		}
 	}
-	if h.o.Coordinator == nil || u.Shares == nil && u.Hello == nil {
+	if h.o.Coordinator == nil || u.RateLimits == nil && u.Hello == nil {
 		return nil
 	}
-	h.banking.Lock()
-	defer h.banking.Unlock()
-	if !h.is(p) {
+	h.coordinating.Lock()
+	defer h.coordinating.Unlock()
+	if !h.isCurrent(p) {
 		return nil
 	}
-	return h.o.Coordinator.Report(p.id, u.Hello != nil, u.Shares, h.o.Now())
+	return h.o.Coordinator.Report(p.id, u.Hello != nil, u.RateLimits, h.o.Now())
 }
 
-// is reports whether p is the link of its peer, and not a former one.
-func (h *Hub) is(p *peer) bool {
+// isCurrent reports whether p is the link of its peer, and not a former one.
+func (h *Hub) isCurrent(p *peer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.peers[p.kind][p.id] == p
 }
 
-// writes tells the peer what there is to tell, as it comes, until its link ends.
-func (p *peer) writes() error {
+// writeUpdates tells the peer what there is to tell, as it comes, until its link ends.
+func (p *peer) writeUpdates() error {
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	known := models{}
 	for {
-		d, seq, any := p.next()
+		d, seq, any := p.nextUpdate()
 		if any {
 			if err := p.pipe.write(d.pack(seq, known, p.hub.o.Now())); err != nil {
 				return err
@@ -276,7 +276,7 @@ func (p *peer) writes() error {
 		select {
 		case <-p.gone:
 			return nil
-		case <-p.ring:
+		case <-p.signal:
 		case <-ping.C:
 			if err := p.pipe.write(nil); err != nil {
 				return err
@@ -285,16 +285,16 @@ func (p *peer) writes() error {
 	}
 }
 
-// next is what is to be written now.
-func (p *peer) next() (d Down, seq uint64, any bool) {
+// nextUpdate is what is to be written now.
+func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 	h := p.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p.kind == KindActivator && !h.open {
 		return d, 0, false
 	}
-	d = Down{Whole: p.whole, Cut: p.cuts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops, Owners: p.owners}
-	any = p.whole || len(p.dirty)+len(p.cuts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil || p.owners != nil
+	d = Update{FullSync: p.fullSync, AbortAgent: p.aborts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops, Owners: p.owners}
+	any = p.fullSync || len(p.dirty)+len(p.aborts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil || p.owners != nil
 	if p.kind == KindActivator {
 		if p.table && h.table != nil {
 			d.Table, any = h.table, true
@@ -302,25 +302,25 @@ func (p *peer) next() (d Down, seq uint64, any bool) {
 		if p.keys && h.keys != nil {
 			d.Keys, any = h.keys, true
 		}
-		if p.shares != nil {
-			d.Shares, any = p.shares, true
+		if p.rateLimits != nil {
+			d.RateLimits, any = p.rateLimits, true
 		}
-		if p.whole {
-			d.Functions = make([]snapshot.Snapshot, 0, len(h.pictures))
-			for _, f := range h.pictures {
+		if p.fullSync {
+			d.Functions = make([]snapshot.Snapshot, 0, len(h.snapshots))
+			for _, f := range h.snapshots {
 				d.Functions = append(d.Functions, *f)
 			}
 		}
 		for _, name := range p.dirty {
-			if f := h.pictures[name]; f != nil {
+			if f := h.snapshots[name]; f != nil {
 				d.Functions = append(d.Functions, *f)
 			} else {
 				d.Removed = append(d.Removed, name)
 			}
 		}
 	}
-	p.whole, p.table, p.keys, p.shares = false, false, false, nil
-	p.dirty, p.cuts, p.nodePeers, p.prefetch, p.stops, p.owners = nil, nil, nil, nil, nil, nil
+	p.fullSync, p.table, p.keys, p.rateLimits = false, false, false, nil
+	p.dirty, p.aborts, p.nodePeers, p.prefetch, p.stops, p.owners = nil, nil, nil, nil, nil, nil
 	clear(p.isDirty)
 	return d, h.seq, any
 }

@@ -59,7 +59,7 @@ func meet(t testing.TB, server, client *tls.Config) (who string, atServer, atCli
 		}
 		s := tls.Server(conn, server)
 		if err = s.Handshake(); err != nil {
-			part(conn)
+			closeReadable(conn)
 			done <- err
 			return
 		}

@@ -92,7 +92,7 @@ func (s *Split) greet(ctx context.Context, conn net.Conn) {
 		secure := tls.Server(c, s.config)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			stop()
-			part(conn)
+			closeReadable(conn)
 			s.refused(conn.RemoteAddr(), err)
 			return
 		}
@@ -105,9 +105,9 @@ func (s *Split) greet(ctx context.Context, conn net.Conn) {
 	to.give(ctx, c)
 }
 
-// part closes a connection so that the other end reads why: what it has sent meanwhile
+// closeReadable closes a connection so that the other end reads why: what it has sent meanwhile
 // is read first, or the answer would be lost with it.
-func part(conn net.Conn) {
+func closeReadable(conn net.Conn) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return

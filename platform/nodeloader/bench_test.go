@@ -21,7 +21,7 @@ func BenchmarkReady(b *testing.B) {
 	}
 	defer sh.Close()
 	heard := make(chan struct{}, 1)
-	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil }, Send: func(u controlstream.Up) {
+	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil }, Send: func(u controlstream.Report) {
 		if len(u.Pods) > 0 && !u.Pods[0].Gone {
 			heard <- struct{}{}
 		}

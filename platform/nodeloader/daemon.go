@@ -36,7 +36,7 @@ type Options struct {
 	IdentifyPod func(*net.UnixConn) (uid string, err error)
 	// Send says news to the controller and does not block; nil: there is none.
 	// Linked reports whether it is heard; nil: it is not.
-	Send      func(controlstream.Up)
+	Send      func(controlstream.Report)
 	Connected func() bool
 
 	// Private says that the shelf is: a pod gets the folders of its checkpoints open,
@@ -115,7 +115,7 @@ func New(o Options) *Daemon {
 		o.IdentifyPod = IdentifyPod
 	}
 	if o.Send == nil {
-		o.Send = func(controlstream.Up) {}
+		o.Send = func(controlstream.Report) {}
 	}
 	if o.Connected == nil {
 		o.Connected = func() bool { return false }
@@ -323,7 +323,7 @@ func (d *Daemon) complain(what string, args ...any) {
 }
 
 // OnUpdate takes what the controller says.
-func (d *Daemon) OnUpdate(m controlstream.Down) {
+func (d *Daemon) OnUpdate(m controlstream.Update) {
 	if m.Peers != nil {
 		// A controller that has just begun says nothing of them, and they are there
 		// all the same.

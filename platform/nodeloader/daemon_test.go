@@ -48,7 +48,7 @@ func TestPodIsServed(t *testing.T) {
 		t.Error("it is not held")
 	}
 	// The node says what it has.
-	l.until("the checkpoint", func(u controlstream.Up) bool {
+	l.until("the checkpoint", func(u controlstream.Report) bool {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
 	})
 	// Once more, as after a fault: it is there.
@@ -57,14 +57,14 @@ func TestPodIsServed(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	p.say(controlstream.FromPod{Status: new(isReady())})
-	l.until("READY", func(u controlstream.Up) bool {
+	l.until("READY", func(u controlstream.Report) bool {
 		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
 	})
 	if first := l.FullReport(); len(first.Pods) != 1 || first.Pods[0].UID != "u1" || first.Pods[0].Status.Endpoint != "http://10.0.0.7:8080" || first.Node == nil {
 		t.Errorf("to a new controller: %+v", first)
 	}
 	p.Close()
-	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Gone })
 	if first := l.FullReport(); len(first.Pods) != 0 {
 		t.Errorf("after its end: %+v", first.Pods)
 	}
@@ -79,7 +79,7 @@ func TestWordOfAPod(t *testing.T) {
 	st.ID, st.Team, st.Model, st.Key, st.GPUs, st.Spec = "other", "victim", "llama", "secret", []int{1}, &functions.ModelSpec{Source: "az://x/y"}
 	st.InFlight, st.Since = 3, 100
 	p.say(controlstream.FromPod{Status: &st})
-	u := l.until("a status", func(u controlstream.Up) bool { return len(u.Pods) > 0 })
+	u := l.until("a status", func(u controlstream.Report) bool { return len(u.Pods) > 0 })
 	got := u.Pods[0].Status
 	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
 		t.Errorf("%+v", u.Pods[0])
@@ -87,7 +87,7 @@ func TestWordOfAPod(t *testing.T) {
 	// Said again, it is passed on: the controller may not have known the pod.
 	st.Since = 5000
 	p.say(controlstream.FromPod{Status: &st})
-	l.until("the same again", func(u controlstream.Up) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
+	l.until("the same again", func(u controlstream.Report) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
 }
 
 // TestBoundsOfAWord: a status of any size is a small one.
@@ -267,7 +267,7 @@ func TestFirstLine(t *testing.T) {
 	p := l.pod("u2")
 	io.WriteString(p, "{]\n")
 	p.over()
-	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
 	if h := l.Health(); h.Pods != 0 || !h.Ready {
 		t.Errorf("%+v", h)
 	}
@@ -284,7 +284,9 @@ func TestSecondConnection(t *testing.T) {
 	p.want(1, place)
 	p.staged(1)
 	p.say(controlstream.FromPod{Status: new(isReady())})
-	l.until("READY", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready })
+	l.until("READY", func(u controlstream.Report) bool {
+		return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready
+	})
 	if !l.inUse(digest) {
 		t.Error("it is not held")
 	}
@@ -340,7 +342,7 @@ func TestTooMany(t *testing.T) {
 func TestStop(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
-	l.OnUpdate(controlstream.Down{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
+	l.OnUpdate(controlstream.Update{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
 	if m := p.hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
 		t.Errorf("%+v", m)
 	}
@@ -349,7 +351,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	for i := range maxStops + 10 {
-		l.OnUpdate(controlstream.Down{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
+		l.OnUpdate(controlstream.Update{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
 	}
 	l.Daemon.mu.Lock()
 	defer l.Daemon.mu.Unlock()
@@ -358,8 +360,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-func toFetch(source string) controlstream.Down {
-	return controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
+func toFetch(source string) controlstream.Update {
+	return controlstream.Update{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
 }
 
 // TestAheadOfThePod: what the controller names is being staged when the pod comes,
@@ -448,7 +450,7 @@ func TestRoom(t *testing.T) {
 	l.eventually("it is let go", func() bool { return !l.inUse(digest) })
 	other.want(2, "mem://models/other")
 	other.staged(2)
-	l.until("what is there now", func(u controlstream.Up) bool {
+	l.until("what is there now", func(u controlstream.Report) bool {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Bytes > 200_000
 	})
 }
@@ -679,7 +681,7 @@ func TestPodThatReadsNothing(t *testing.T) {
 			}
 		}
 	}()
-	l.until("that it is gone", func(u controlstream.Up) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
+	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
 }
 
 // TestPeers: a second node brings from the first.
@@ -705,8 +707,8 @@ func TestPeers(t *testing.T) {
 	p := a.pod("u1")
 	p.want(1, place)
 	digest := p.staged(1).Digest
-	hb := a.until("where it lends", func(u controlstream.Up) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
-	b.OnUpdate(controlstream.Down{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
+	hb := a.until("where it lends", func(u controlstream.Report) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
+	b.OnUpdate(controlstream.Update{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
 	p = b.pod("u2")
 	p.want(1, place)
 	if got := p.staged(1); got.Digest != digest {
@@ -733,7 +735,7 @@ func TestHeartbeat(t *testing.T) {
 	p := l.pod("u1")
 	p.want(1, place)
 	p.staged(1)
-	l.until("a change", func(u controlstream.Up) bool {
+	l.until("a change", func(u controlstream.Report) bool {
 		return u.Node != nil && u.Node.Change > a.Change && len(u.Node.Cached) == 1
 	})
 }

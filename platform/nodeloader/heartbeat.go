@@ -46,7 +46,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 			}
 		}
 		hb := d.heartbeat()
-		d.o.Send(controlstream.Up{Node: &hb})
+		d.o.Send(controlstream.Report{Node: &hb})
 		select {
 		case <-ctx.Done():
 			return
@@ -88,9 +88,9 @@ func (d *Daemon) heartbeat() functions.Heartbeat {
 }
 
 // FullReport is all there is to say to a controller that has not heard anything.
-func (d *Daemon) FullReport() controlstream.Up {
+func (d *Daemon) FullReport() controlstream.Report {
 	hb := d.heartbeat()
-	up := controlstream.Up{Node: &hb}
+	up := controlstream.Report{Node: &hb}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for uid, s := range d.shims {

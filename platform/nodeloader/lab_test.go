@@ -121,7 +121,7 @@ type lab struct {
 	stop  func() error // once
 
 	mu   sync.Mutex
-	said []controlstream.Up
+	said []controlstream.Report
 	news chan struct{} // closed and replaced with each
 }
 
@@ -209,7 +209,7 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 	return l
 }
 
-func (l *lab) hear(u controlstream.Up) {
+func (l *lab) hear(u controlstream.Report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.said = append(l.said, u)
@@ -218,7 +218,7 @@ func (l *lab) hear(u controlstream.Up) {
 }
 
 // until waits for something that the controller hears.
-func (l *lab) until(what string, is func(controlstream.Up) bool) controlstream.Up {
+func (l *lab) until(what string, is func(controlstream.Report) bool) controlstream.Report {
 	l.t.Helper()
 	deadline := time.After(soon)
 	for {

@@ -18,12 +18,12 @@ const (
 	podC = "cccccccc-1111-1111-1111-111111111111"
 )
 
-func ofTeams(pods ...string) controlstream.Down {
+func ofTeams(pods ...string) controlstream.Update {
 	o := &controlstream.Owners{Said: true, Allow: map[string][]string{"b": {"mem://models/qwen/", "mem://else"}, "none": {}}, Pods: map[string]string{}}
 	for i := 0; i < len(pods); i += 2 {
 		o.Pods[pods[i]] = pods[i+1]
 	}
-	return controlstream.Down{Owners: o}
+	return controlstream.Update{Owners: o}
 }
 
 func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
@@ -66,7 +66,7 @@ func TestTeamsLists(t *testing.T) {
 
 	// Nothing comes ahead that its pod could not have.
 	for want, team := range []string{"b", "a"} { // what a has had staged is there for the next to count
-		l.OnUpdate(controlstream.Down{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
+		l.OnUpdate(controlstream.Update{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
 		l.mu.Lock()
 		n := 0
 		l.Daemon.mu.Lock()
@@ -101,7 +101,7 @@ func TestTeamsLists(t *testing.T) {
 	// The next loader goes by it.
 	l = restart(t, dir, twoModels)
 	refused(l, podB, place)
-	l.OnUpdate(controlstream.Down{Owners: &controlstream.Owners{Said: true}})
+	l.OnUpdate(controlstream.Update{Owners: &controlstream.Owners{Said: true}})
 	given(l, podB, place)
 	if err := l.stop(); err != nil {
 		t.Fatal(err)

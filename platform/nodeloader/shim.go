@@ -131,7 +131,7 @@ func (d *Daemon) unregister(s *shim, ending bool) {
 	}
 	delete(d.shims, s.uid)
 	if !ending {
-		d.o.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Gone: true}}})
+		d.o.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: s.uid, Gone: true}}})
 	}
 }
 
@@ -165,7 +165,7 @@ func (s *shim) onStatus(said functions.ReplicaStatus) {
 	s.status = &st
 	if s.d.shims[s.uid] == s {
 		// Under the lock: what an older connection says does not come after this.
-		s.d.o.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
+		s.d.o.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
 	}
 }
 

@@ -95,13 +95,13 @@ func (st *State) reflow(pipes []*pipe) {
 			f.rate = rate
 			f.gen++
 			if rate > 0 {
-				st.clock.set(st.clock.now+span(f.left/rate), f, 0, f.gen)
+				st.clock.set(st.clock.now+durationOf(f.left/rate), f, 0, f.gen)
 			}
 		}
 	}
 }
 
-// span of seconds, no longer than the clock can tell.
-func span(seconds float64) time.Duration {
+// durationOf of seconds, no longer than the clock can tell.
+func durationOf(seconds float64) time.Duration {
 	return time.Duration(min(math.Ceil(seconds*1e9), math.MaxInt64/4))
 }

@@ -648,8 +648,8 @@ func (r *replica) work(q *request) {
 	now := r.st.clock.now
 	prefill := float64(q.input) / float64(e.Prefill)
 	token := 1 / float64(e.Decode)
-	q.first = now + span(prefill+token)
-	q.last = max(now+span(prefill+token*float64(max(q.output, 1))), q.first)
+	q.first = now + durationOf(prefill+token)
+	q.last = max(now+durationOf(prefill+token*float64(max(q.output, 1))), q.first)
 	r.st.clock.set(q.last, q, reqEnd, q.gen)
 }
 

@@ -72,7 +72,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
 			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
-			First: func() controlstream.Up { return d.FullReport() }, Down: func(m controlstream.Down) { d.OnUpdate(m) },
+			First: func() controlstream.Report { return d.FullReport() }, Down: func(m controlstream.Update) { d.OnUpdate(m) },
 		})
 		o.Send, o.Connected = client.Send, client.Connected
 	}

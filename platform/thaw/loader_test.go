@@ -239,7 +239,7 @@ func TestLoaderOfANode(t *testing.T) {
 	}
 	// The controller's word reaches the pod it names.
 	uid := "local-" + strconv.Itoa(pods[0].proc.Process.Pid)
-	if !hub.Tell("n1", controlstream.Down{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
+	if !hub.Tell("n1", controlstream.Update{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
 		t.Error("no loader to tell")
 	}
 	pods[0].eventually(60*time.Second, "it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })

@@ -231,7 +231,7 @@ func TestLoadersLend(t *testing.T) {
 					peers = append(peers, functions.Peer{ID: id, URL: url})
 				}
 			}
-			hub.Tell(to, controlstream.Down{Peers: &peers})
+			hub.Tell(to, controlstream.Update{Peers: &peers})
 		}
 	}
 	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {}})

@@ -52,7 +52,7 @@ type clusterStateOptions struct {
 	epoch         int64
 	life          string // of this controller, unlike any other's
 	sendHeartbeat func(functions.Heartbeat, orchestrator.Node)
-	send          func(node string, d controlstream.Down) bool
+	send          func(node string, d controlstream.Update) bool
 	writer        clusterWriter
 	log           *slog.Logger
 	now           func() time.Time

@@ -38,7 +38,7 @@ type stage struct {
 	scales []string
 	least  []string
 	hurry  []string
-	tells  []controlstream.Down
+	tells  []controlstream.Update
 	probes []probe
 	beats  map[string]functions.Heartbeat
 	refuse error
@@ -82,7 +82,7 @@ func newStage(t *testing.T, shim bool) *stage {
 	s.clusterState = newClusterState(clusterStateOptions{
 		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), writer: s,
 		sendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
-		send:          func(_ string, d controlstream.Down) bool { s.tells = append(s.tells, d); return true },
+		send:          func(_ string, d controlstream.Update) bool { s.tells = append(s.tells, d); return true },
 		probe:         func(p probe) { s.probes = append(s.probes, p) },
 		now:           func() time.Time { return s.clock },
 		forceDelete:   func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },

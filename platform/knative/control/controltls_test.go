@@ -115,7 +115,7 @@ func TestSecurePort(t *testing.T) {
 	client := controlstream.NewClient(controlstream.ClientOptions{
 		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: "n1"},
 		TLS:  func() (*tls.Config, error) { return mtls.Client(id, controlstream.NameController), nil },
-		Down: func(controlstream.Down) { once() }, // of each link that there is
+		Down: func(controlstream.Update) { once() }, // of each link that there is
 	})
 	running, stop := context.WithCancel(ctx)
 	ran := make(chan error, 1)

@@ -153,7 +153,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	f.mu.Unlock()
 	// The bytes can come while the pod is still looking for its node.
 	if req.Spec.Source != "" {
-		f.o.send(n.name, controlstream.Down{Prefetch: []functions.LoadRequest{req}})
+		f.o.send(n.name, controlstream.Update{Prefetch: []functions.LoadRequest{req}})
 	}
 	if err := f.writeScaleAsLeader(ctx, r); err != nil {
 		f.mu.Lock()
@@ -201,7 +201,7 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	f.mu.Unlock()
 	if p != nil && first {
 		if r.shim {
-			f.o.send(at, controlstream.Down{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
+			f.o.send(at, controlstream.Update{Stop: []controlstream.Stop{{UID: string(p.uid), Seconds: req.DrainSeconds, Reason: req.Reason}}})
 		}
 		if others > 0 {
 			if err := f.o.writer.DeleteFirst(ctx, namespace, pod); err != nil {

@@ -17,11 +17,11 @@ const announceDelay = 200 * time.Millisecond
 // peerAnnouncer tells the loaders of who else lends blocks.
 type peerAnnouncer struct {
 	servers func() (to []string, peers []functions.Peer) // whose loaders are there, and who lends, by ID
-	send    func(node string, d controlstream.Down) bool
+	send    func(node string, d controlstream.Update) bool
 	wakeup  chan struct{} // capacity 1
 }
 
-func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string, controlstream.Down) bool) *peerAnnouncer {
+func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string, controlstream.Update) bool) *peerAnnouncer {
 	return &peerAnnouncer{servers: lend, send: tell, wakeup: make(chan struct{}, 1)}
 }
 
@@ -56,7 +56,7 @@ func (p *peerAnnouncer) Run(ctx context.Context) error {
 			if i := slices.IndexFunc(peers, func(x functions.Peer) bool { return x.ID == node }); i >= 0 {
 				others = slices.Concat(peers[:i], peers[i+1:])
 			}
-			p.send(node, controlstream.Down{Peers: &others})
+			p.send(node, controlstream.Update{Peers: &others})
 		}
 	}
 }

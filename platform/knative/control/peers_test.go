@@ -24,7 +24,7 @@ func TestPeering(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return to, lenders
-		}, func(node string, d controlstream.Down) bool {
+		}, func(node string, d controlstream.Update) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++

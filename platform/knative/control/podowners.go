@@ -32,7 +32,7 @@ type podOwners struct {
 	namespaces corelisters.NamespaceLister
 	pods       corelisters.PodLister
 	informers  []cache.SharedIndexInformer // of the two
-	send       func(node string, d controlstream.Down) bool
+	send       func(node string, d controlstream.Update) bool
 	log        *slog.Logger
 	wakeup     chan struct{}  // capacity 1
 	conns      chan connEvent // loaders that come and go
@@ -46,7 +46,7 @@ type connEvent struct {
 	connected bool
 }
 
-func newPodOwners(c *control, tell func(string, controlstream.Down) bool, log *slog.Logger) *podOwners {
+func newPodOwners(c *control, tell func(string, controlstream.Update) bool, log *slog.Logger) *podOwners {
 	core := c.core.Core().V1()
 	return &podOwners{
 		namespaces: core.Namespaces().Lister(), pods: core.Pods().Lister(),
@@ -131,7 +131,7 @@ func (o *podOwners) sendChanged() {
 	}
 	for node, was := range o.sent {
 		x := &controlstream.Owners{Said: true, Allow: allow, Pods: by[node]}
-		if !reflect.DeepEqual(was, x) && o.send(node, controlstream.Down{Owners: x}) {
+		if !reflect.DeepEqual(was, x) && o.send(node, controlstream.Update{Owners: x}) {
 			o.sent[node] = x
 		}
 	}

@@ -55,7 +55,7 @@ func TestOwners(t *testing.T) {
 	o := &podOwners{
 		namespaces: corelisters.NewNamespaceLister(spaces), pods: corelisters.NewPodLister(pods), log: slog.New(slog.DiscardHandler),
 		sent: map[string]*controlstream.Owners{"n1": nil, "n2": nil},
-		send: func(node string, d controlstream.Down) bool {
+		send: func(node string, d controlstream.Update) bool {
 			if node == away {
 				return false
 			}

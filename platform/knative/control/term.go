@@ -108,7 +108,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 // makeState makes the nodes, pods, revisions and teams of the cluster.
 func (r *leaderTerm) makeState() {
 	c := r.c
-	send := func(node string, d controlstream.Down) bool { return r.hub.Tell(node, d) }
+	send := func(node string, d controlstream.Update) bool { return r.hub.Tell(node, d) }
 	r.probes = newProber(r.onProbeSuccess, func(uid types.UID) bool { return r.cluster.NeedsProbe(uid) })
 	r.cluster = newClusterState(clusterStateOptions{
 		epoch: r.epoch, life: fmt.Sprintf("%s-%d", c.election.identity, r.epoch), log: r.log, now: time.Now,

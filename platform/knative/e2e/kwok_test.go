@@ -279,7 +279,7 @@ func (f *far) loader(name string) {
 				return
 			case <-tick.C:
 				hb := l.heartbeat()
-				l.client.Send(controlstream.Up{Node: &hb})
+				l.client.Send(controlstream.Report{Node: &hb})
 			}
 		}
 	})
@@ -298,9 +298,9 @@ func (l *farLoader) heartbeat() functions.Heartbeat {
 	}
 }
 
-func (l *farLoader) first() controlstream.Up {
+func (l *farLoader) first() controlstream.Report {
 	hb := l.heartbeat()
-	up := controlstream.Up{Node: &hb}
+	up := controlstream.Report{Node: &hb}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for uid, st := range l.said {
@@ -314,11 +314,11 @@ func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
 	l.mu.Lock()
 	l.said[string(p)] = st
 	l.mu.Unlock()
-	l.client.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: string(p), Status: st}}})
+	l.client.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: string(p), Status: st}}})
 }
 
 // hear is what the controller says: bytes come at once, and engines end at once.
-func (l *farLoader) hear(m controlstream.Down) {
+func (l *farLoader) hear(m controlstream.Update) {
 	if m.Peers != nil {
 		l.mu.Lock()
 		l.peers = len(*m.Peers)
@@ -333,7 +333,7 @@ func (l *farLoader) hear(m controlstream.Down) {
 		l.mu.Unlock()
 		if !has {
 			hb := l.heartbeat()
-			l.client.Send(controlstream.Up{Node: &hb})
+			l.client.Send(controlstream.Report{Node: &hb})
 		}
 	}
 	for _, stop := range m.Stop {
@@ -463,7 +463,7 @@ func (f *far) left(k *corev1.Pod) {
 		l.mu.Lock()
 		delete(l.said, string(p.uid))
 		l.mu.Unlock()
-		l.client.Send(controlstream.Up{Pods: []controlstream.Pod{{UID: string(p.uid), Gone: true}}})
+		l.client.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: string(p.uid), Gone: true}}})
 	}
 }
 

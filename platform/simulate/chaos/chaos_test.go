@@ -141,17 +141,17 @@ func TestSame(t *testing.T) {
 // TestShrink: what does not matter goes.
 func TestShrink(t *testing.T) {
 	s := Make(7)
-	want := s.Deeds[len(s.Deeds)/2]
+	want := s.Faults[len(s.Faults)/2]
 	got := Shrink(s, 1000, func(s Scene) bool {
-		for _, d := range s.Deeds {
+		for _, d := range s.Faults {
 			if d.At == want.At && d.Do == want.Do {
 				return true
 			}
 		}
 		return false
 	})
-	if len(got.Deeds) != 1 || len(got.Models) != 1 || len(got.Hosts) != 1 || len(got.Teams) != 0 {
-		t.Errorf("%d deeds, %d models, %d hosts, %d teams are left", len(got.Deeds), len(got.Models), len(got.Hosts), len(got.Teams))
+	if len(got.Faults) != 1 || len(got.Models) != 1 || len(got.Hosts) != 1 || len(got.Teams) != 0 {
+		t.Errorf("%d faults, %d models, %d hosts, %d teams are left", len(got.Faults), len(got.Models), len(got.Hosts), len(got.Teams))
 	}
 }
 

@@ -4,7 +4,7 @@
 //
 // # A scene
 //
-// A Scene is plain data: hosts, models, teams, and a list of deeds with their
+// A Scene is plain data: hosts, models, teams, and a list of faults with their
 // times. A deed is a request, or something that goes wrong: a node that dies or
 // is cut off, a slow disk, starts that fail, engines that crash, hang or run out
 // of memory, GPUs that fall ill, messages that are late, doubled or lost, clocks

@@ -37,7 +37,7 @@ type play struct {
 // Play runs a scene to its end, or to the first promise that is broken.
 func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, nil) }
 
-// Tell is Play that says what happens: deeds, what the loop tells of itself, and
+// Tell is Play that says what happens: faults, what the loop tells of itself, and
 // the ends of requests.
 func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
 	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
@@ -58,7 +58,7 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	for i, h := range s.Hosts {
 		var n fleet.Node
 		n.Default()
-		n.Name, n.GPUs = kind(i), h.GPUs
+		n.Name, n.GPUs = hostKind(i), h.GPUs
 		n.Memory, n.Store = functions.Bytes(h.Memory)<<30, functions.Bytes(h.Store)<<30
 		f.Nodes = append(f.Nodes, n)
 	}
@@ -89,8 +89,8 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	}
 	p.st = st
 	for i := range s.Hosts {
-		if _, ok := st.Node(host(i)); !ok {
-			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", host(i))
+		if _, ok := st.Node(hostName(i)); !ok {
+			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", hostName(i))
 		}
 	}
 	st.Fated = func(f simulate.Fate) {
@@ -116,8 +116,8 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 		return []time.Duration{0}
 	}
 	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
-	for i := range s.Deeds {
-		d := s.Deeds[i]
+	for i := range s.Faults {
+		d := s.Faults[i]
 		st.At(d.At.Std(), func() {
 			if tell != nil {
 				tell(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
@@ -148,10 +148,10 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 }
 
 // Each host is the only one of its kind.
-func kind(i int) string { return fmt.Sprint("n", i) }
-func host(i int) string { return kind(i) + "-1" }
+func hostKind(i int) string { return fmt.Sprint("n", i) }
+func hostName(i int) string { return hostKind(i) + "-1" }
 
-func (p *play) host(i int) string { return host(i % len(p.scene.Hosts)) }
+func (p *play) host(i int) string { return hostName(i % len(p.scene.Hosts)) }
 
 func (p *play) ask(model, n int) {
 	for range n {
@@ -190,11 +190,11 @@ func (p *play) running() (out []simulate.ReplicaView) {
 }
 
 // do a deed. What it breaks for a while is mended when that is over.
-func (p *play) do(d *Deed) {
+func (p *play) do(d *Fault) {
 	st, w := p.st, p.watch
 	node, model := p.host(d.Node), d.Model%len(p.scene.Models)
 	end := st.Now() + d.For.Std()
-	w.deeds++
+	w.faults++
 	switch d.Do {
 	case ask:
 		p.ask(model, max(d.N, 1))
@@ -276,11 +276,11 @@ func (p *play) do(d *Deed) {
 // mend ends whatever is broken still.
 func (p *play) mend() {
 	for i := range p.scene.Hosts {
-		p.watch.nodeBroken(host(i))
-		p.st.Return(host(i))
-		p.st.Slow(host(i), 1)
+		p.watch.nodeBroken(hostName(i))
+		p.st.Return(hostName(i))
+		p.st.Slow(hostName(i), 1)
 		for g := range p.scene.Hosts[i].GPUs {
-			p.st.Sicken(host(i), g, false)
+			p.st.Sicken(hostName(i), g, false)
 		}
 	}
 	for i := range p.scene.Models {

@@ -19,7 +19,7 @@ type Scene struct {
 	Hosts  []Host             `json:"hosts"`
 	Models []Model            `json:"models"`
 	Teams  []Team             `json:"teams,omitempty"`
-	Deeds  []Deed             `json:"deeds"`
+	Faults []Fault            `json:"faults"`
 	Calm   functions.Duration `json:"calm"` // from then on nothing breaks
 	Note   string             `json:"note,omitempty"`
 }
@@ -52,10 +52,10 @@ type Team struct {
 	Max        int    `json:"max,omitempty"`
 }
 
-// Deed is something that happens. Node and Model are numbers of hosts and
+// Fault is something that happens. Node and Model are numbers of hosts and
 // models, taken modulo how many there are; N is a count or a factor, For how long
 // it lasts.
-type Deed struct {
+type Fault struct {
 	At    functions.Duration `json:"at"`
 	Do    string             `json:"do"`
 	Node  int                `json:"node,omitempty"`
@@ -155,7 +155,7 @@ func Make(seed uint64) Scene {
 		if rng.IntN(4) == 0 {
 			n += rng.IntN(12)
 		}
-		s.Deeds = append(s.Deeds, Deed{At: after(stormy), Do: ask, Model: rng.IntN(len(s.Models)), N: n})
+		s.Faults = append(s.Faults, Fault{At: after(stormy), Do: ask, Model: rng.IntN(len(s.Models)), N: n})
 	}
 	sum := 0
 	for _, w := range weights {
@@ -169,7 +169,7 @@ func Make(seed uint64) Scene {
 				break
 			}
 		}
-		d := Deed{At: after(stormy), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
+		d := Fault{At: after(stormy), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
 			// Back by a minute at most: real clocks are monotonic, and what a
@@ -184,12 +184,12 @@ func Make(seed uint64) Scene {
 		case stall:
 			d.For = min(d.For, functions.Duration(20*time.Second))
 		}
-		s.Deeds = append(s.Deeds, d)
+		s.Faults = append(s.Faults, d)
 	}
 	if s.Learn = rng.IntN(3) == 0; s.Learn {
 		s.Ahead = rng.IntN(2) == 0
 	}
-	slices.SortStableFunc(s.Deeds, func(a, b Deed) int { return int(a.At - b.At) })
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 	return s
 }
 

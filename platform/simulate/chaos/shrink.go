@@ -2,7 +2,7 @@ package chaos
 
 import "slices"
 
-// Shrink makes a scene smaller as long as it still fails: it leaves out deeds in
+// Shrink makes a scene smaller as long as it still fails: it leaves out faults in
 // ever smaller pieces (Zeller's ddmin), then models, teams and hosts, and what
 // is left of each deed is made less. fails is asked at most tries times.
 func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
@@ -19,10 +19,10 @@ func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
 	}
 	for more := true; more && tries > 0; {
 		more = false
-		for size := (len(s.Deeds) + 1) / 2; size > 0; size /= 2 {
-			for at := 0; at < len(s.Deeds); {
+		for size := (len(s.Faults) + 1) / 2; size > 0; size /= 2 {
+			for at := 0; at < len(s.Faults); {
 				next := s
-				next.Deeds = slices.Delete(slices.Clone(s.Deeds), at, min(at+size, len(s.Deeds)))
+				next.Faults = slices.Delete(slices.Clone(s.Faults), at, min(at+size, len(s.Faults)))
 				if try(next) {
 					more = true
 				} else {
@@ -48,13 +48,13 @@ func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
 			next.Teams = slices.Delete(slices.Clone(s.Teams), i, i+1)
 			more = try(next) || more
 		}
-		for i := range s.Deeds {
-			if s.Deeds[i].N <= 1 || s.Deeds[i].Do != ask {
+		for i := range s.Faults {
+			if s.Faults[i].N <= 1 || s.Faults[i].Do != ask {
 				continue
 			}
 			next := s
-			next.Deeds = slices.Clone(s.Deeds)
-			next.Deeds[i].N = 1
+			next.Faults = slices.Clone(s.Faults)
+			next.Faults[i].N = 1
 			more = try(next) || more
 		}
 	}

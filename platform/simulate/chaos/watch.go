@@ -15,7 +15,7 @@ type watch struct {
 	p      *play
 	broken error
 	steps  int
-	deeds  int
+	faults int
 	looked time.Duration
 	states map[uint64]struct{}
 
@@ -406,11 +406,11 @@ func (w *watch) look() {
 	put := func(n int) { h.WriteByte(byte(min(n, 255))) }
 	for _, id := range st.Nodes() {
 		n, _ := st.Node(id)
-		put(btoi(n.Dead)*2 + btoi(n.Mute))
+		put(boolToInt(n.Dead)*2 + boolToInt(n.Mute))
 		for _, r := range n.Replicas {
 			h.WriteString(string(r.State))
 			put(w.index(r.Function))
-			put(btoi(r.Hung))
+			put(boolToInt(r.Hung))
 			put(bucket(r.InFlight))
 		}
 	}
@@ -505,7 +505,7 @@ func (w *watch) end() error {
 
 var hashSeed = maphash.MakeSeed()
 
-func btoi(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}

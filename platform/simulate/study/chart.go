@@ -157,8 +157,8 @@ type bar struct {
 	parts       []part
 }
 
-// bars draws rows whose parts stand one behind the other.
-func bars(label string, rows []bar, word func(float64) string) string {
+// drawBars draws rows whose parts stand one behind the other.
+func drawBars(label string, rows []bar, word func(float64) string) string {
 	const row, high = 30, 18
 	most, widest := 0.0, 4
 	for _, r := range rows {
@@ -203,17 +203,17 @@ func legend(pairs ...string) string {
 	return b.String()
 }
 
-// mark spells a number at an axis: whole where it is.
-func mark(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
+// formatNumber spells a number at an axis: whole where it is.
+func formatNumber(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
 
-func percent(v float64) string { return mark(v*100) + " %" }
+func percent(v float64) string { return formatNumber(v*100) + " %" }
 
-// tick spells a power of ten or three of seconds.
-func tick(v float64) string {
+// formatSeconds spells a power of ten or three of seconds.
+func formatSeconds(v float64) string {
 	if v < 0.9995 {
-		return mark(v*1e3) + " ms"
+		return formatNumber(v*1e3) + " ms"
 	}
-	return mark(v) + " s"
+	return formatNumber(v) + " s"
 }
 
 func share(v float64) string { return strconv.FormatFloat(v*100, 'f', precision(v*100), 64) + " %" }

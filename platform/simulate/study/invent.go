@@ -29,7 +29,7 @@ func Invent(names []functions.Name, on *fleet.Fleet, seed uint64) (models []*fun
 		m.Metadata.Name, m.Metadata.Namespace = n.Name, n.Team
 		m.Spec.Engine = functions.EngineVLLM
 		m.Spec.Source = "https://example.invalid/" + n.Team + "/" + n.Name
-		size := draw(n, seed)
+		size := drawSize(n, seed)
 		gpus := 1
 		for size > largest*functions.Bytes(gpus) && gpus < 64 {
 			gpus *= 2
@@ -41,7 +41,7 @@ func Invent(names []functions.Name, on *fleet.Fleet, seed uint64) (models []*fun
 	return models, sizes
 }
 
-func draw(n functions.Name, seed uint64) functions.Bytes {
+func drawSize(n functions.Name, seed uint64) functions.Bytes {
 	h := fnv.New64a()
 	h.Write([]byte(n.String() + " " + strconv.FormatUint(seed, 10)))
 	x := h.Sum64() // its low bits are poor in FNV: fold them

@@ -139,7 +139,7 @@ func (p *page) head() {
 <p>%s</p>
 <p><code>%s</code></p>
 <p>%s, seed %d%s</p>
-`, pageStyle, colourRules(), esc(p.a.Trace), esc(p.a.Fleet), esc(p.a.Command), esc(p.a.Made.UTC().Format("2006-01-02 15:04 UTC")), p.a.Seed, esc(prefixed(", thaw ", p.a.Version)))
+`, pageStyle, colourRules(), escapeHTML(p.a.Trace), escapeHTML(p.a.Fleet), escapeHTML(p.a.Command), escapeHTML(p.a.Made.UTC().Format("2006-01-02 15:04 UTC")), p.a.Seed, escapeHTML(prefixed(", thaw ", p.a.Version)))
 }
 
 func prefixed(before, s string) string {
@@ -149,12 +149,12 @@ func prefixed(before, s string) string {
 	return before + s
 }
 
-func esc(s string) string { return html.EscapeString(s) }
+func escapeHTML(s string) string { return html.EscapeString(s) }
 
 func (p *page) open(title, text string) {
-	p.f("<section><h2>%s</h2>\n", esc(title))
+	p.f("<section><h2>%s</h2>\n", escapeHTML(title))
 	if text != "" {
-		p.f("<p>%s</p>\n", esc(text))
+		p.f("<p>%s</p>\n", escapeHTML(text))
 	}
 }
 
@@ -166,7 +166,7 @@ func (p *page) answers() {
 	}
 	p.open("How many GPUs", "")
 	for _, n := range p.o.Needs {
-		p.f("<p class=\"answer\">%s</p>\n", esc(n.Sentence(p.o.Goal, p.a.Sizing)))
+		p.f("<p class=\"answer\">%s</p>\n", escapeHTML(n.Sentence(p.o.Goal, p.a.Sizing)))
 	}
 	p.close()
 }
@@ -227,7 +227,7 @@ func (p *page) table() {
 		}
 		p.f("<tr%s>", class)
 		for _, c := range columns {
-			p.f("<td>%s</td>", esc(c.cell(r)))
+			p.f("<td>%s</td>", escapeHTML(c.cell(r)))
 		}
 		p.WriteString("</tr>\n")
 	}
@@ -274,14 +274,14 @@ func (p *page) curve() {
 	}
 	x := axis{low: float64(p.a.Sizing.Low), high: float64(p.a.Sizing.High)}
 	whole := func(v float64) string { return strconv.Itoa(int(math.Round(v))) }
-	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs", "p99 of the time to first token", whole, tick)
+	c := newChart("p99 of the time to first token by GPUs", x, axis{low: low / 1.3, high: high * 1.3, log: true}, "GPUs", "p99 of the time to first token", whole, formatSeconds)
 	if p.o.Goal > 0 {
 		c.level(p.o.Goal.Seconds(), "goal "+Seconds(p.o.Goal.Seconds()))
 	}
 	var names []string
 	for i, w := range words {
 		names = append(names, fmt.Sprintf("c%d", i%colours), w)
-		c.line(i, w, pick(runs[w], func(r *Run) float64 { return max(r.TTFT.P99, 0.01) }), func(q point) string {
+		c.line(i, w, pointsOf(runs[w], func(r *Run) float64 { return max(r.TTFT.P99, 0.01) }), func(q point) string {
 			return fmt.Sprintf("%s, %s GPUs: p99 %s", w, whole(q.x), Seconds(q.y))
 		})
 	}
@@ -290,15 +290,15 @@ func (p *page) curve() {
 	for _, r := range p.o.Runs {
 		hours = max(hours, total(r.GPUHours))
 	}
-	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours held by models, and all there are (dotted)", whole, mark)
+	c = newChart("GPU-hours by GPUs", x, axis{high: hours * 1.05}, "GPUs", "GPU-hours held by models, and all there are (dotted)", whole, formatNumber)
 	for i, w := range words {
-		c.line(i, w, pick(runs[w], func(r *Run) float64 { return total(r.GPUHours) - r.GPUHours.Free }), func(q point) string {
+		c.line(i, w, pointsOf(runs[w], func(r *Run) float64 { return total(r.GPUHours) - r.GPUHours.Free }), func(q point) string {
 			return fmt.Sprintf("%s, %s GPUs: %s GPU-hours held by models", w, whole(q.x), Hours(q.y))
 		})
 	}
 	if len(words) > 0 {
 		c.b.WriteString(`<g class="paid">`)
-		c.line(7, "all GPU-hours", pick(runs[words[0]], func(r *Run) float64 { return total(r.GPUHours) }), nil)
+		c.line(7, "all GPU-hours", pointsOf(runs[words[0]], func(r *Run) float64 { return total(r.GPUHours) }), nil)
 		c.b.WriteString(`</g>`)
 	}
 	p.WriteString(c.String())
@@ -313,7 +313,7 @@ func total(h simulate.GPUHours) (sum float64) {
 	return sum
 }
 
-func pick(runs []Run, of func(*Run) float64) (out []point) {
+func pointsOf(runs []Run, of func(*Run) float64) (out []point) {
 	for i := range runs {
 		out = append(out, point{float64(runs[i].GPUs), of(&runs[i])})
 	}
@@ -326,7 +326,7 @@ func (p *page) firstTokens(runs []Run) {
 		high = max(high, r.TTFT.Max)
 	}
 	p.open("Time to first token", "How many of a hundred requests had their first token within a time; to the right of the knee are the cold ones.")
-	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1}, "time to first token", "share of requests", tick, percent)
+	c := newChart("Distribution of the time to first token", axis{low: low, high: high * 1.05, log: true}, axis{high: 1}, "time to first token", "share of requests", formatSeconds, percent)
 	var names []string
 	for i, r := range runs {
 		var ps []point
@@ -349,7 +349,7 @@ func (p *page) cold(runs []Run) {
 	for i, r := range runs {
 		rows = append(rows, bar{r.Policy.Word, share(r.ColdShare) + ", p99 " + Seconds(r.TTFTCold.P99), []part{{fmt.Sprintf("f c%d", i%colours), "cold share", r.ColdShare}}})
 	}
-	p.WriteString(bars("Cold share", rows, share))
+	p.WriteString(drawBars("Cold share", rows, share))
 	p.close()
 }
 
@@ -367,7 +367,7 @@ func (p *page) hours(runs []Run) {
 		}
 		rows = append(rows, b)
 	}
-	p.WriteString(bars("GPU-hours by policy", rows, func(v float64) string { return Hours(v) + " GPU-hours" }))
+	p.WriteString(drawBars("GPU-hours by policy", rows, func(v float64) string { return Hours(v) + " GPU-hours" }))
 	p.WriteString(legend(names...))
 	p.close()
 }
@@ -386,9 +386,9 @@ func (p *page) overTime(runs []Run) {
 		if end < 2*3600 {
 			unit, word = 60, "minutes"
 		}
-		p.f("<p>%s</p>\n", esc(r.Policy.Word))
+		p.f("<p>%s</p>\n", escapeHTML(r.Policy.Word))
 		c := newChart("GPUs over time under "+r.Policy.Word, axis{high: end / unit}, axis{high: float64(max(r.GPUs, 1))}, word, "GPUs",
-			mark, mark)
+			formatNumber, formatNumber)
 		low := make([]point, len(r.Over))
 		for i, s := range r.Over {
 			low[i].x = s.At / unit
@@ -423,9 +423,9 @@ func (p *page) teams(runs []Run) {
 		teams := slices.SortedFunc(slices.Values(r.Teams), func(a, b simulate.Team) int {
 			return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
 		})
-		p.f(`<p>%s</p><div class="scroll"><table><thead><tr><th>team</th><th>requests</th><th>cold</th><th>wait p50</th><th>p99</th><th>max</th><th>GPU-hours</th><th>refused</th><th>evicted others</th><th>was evicted</th></tr></thead><tbody>`+"\n", esc(r.Policy.Word))
+		p.f(`<p>%s</p><div class="scroll"><table><thead><tr><th>team</th><th>requests</th><th>cold</th><th>wait p50</th><th>p99</th><th>max</th><th>GPU-hours</th><th>refused</th><th>evicted others</th><th>was evicted</th></tr></thead><tbody>`+"\n", escapeHTML(r.Policy.Word))
 		for _, t := range teams[:min(len(teams), mostTeams)] {
-			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", esc(t.Name), Count(t.Requests), Count(t.Cold),
+			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", escapeHTML(t.Name), Count(t.Requests), Count(t.Cold),
 				Seconds(t.WaitP50), Seconds(t.WaitP99), Seconds(t.WaitMax), Hours(t.GPUHours), Count(t.Refused), Count(t.Inflicted), Count(t.Suffered))
 		}
 		p.WriteString("</tbody></table></div>\n")
@@ -450,7 +450,7 @@ func (p *page) impossible() {
 	}
 	p.open("Models that no node can hold", "Requests for them were left out.")
 	for _, l := range lines[:min(len(lines), 50)] {
-		p.f("<p>%s</p>\n", esc(l))
+		p.f("<p>%s</p>\n", escapeHTML(l))
 	}
 	p.close()
 }

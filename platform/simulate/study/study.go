@@ -335,7 +335,7 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	if n.GPUs == 0 {
 		return fmt.Sprintf("%s: not even %d GPUs give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, s.High, g, Seconds(n.P99))
 	}
-	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpus(n.GPUs), g, Seconds(n.P99))
+	text := fmt.Sprintf("%s: %s for 99 of 100 requests to have their first token within %s (p99 %s", n.Policy, gpusNeeded(n.GPUs), g, Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {
@@ -344,7 +344,7 @@ func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	return text + ")."
 }
 
-func gpus(n int) string {
+func gpusNeeded(n int) string {
 	if n == 1 {
 		return "1 GPU is needed"
 	}

@@ -132,7 +132,7 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 	if at, err = time.Parse(time.RFC3339Nano, a.Time); err != nil || at.Year() < 1970 || at.Year() > 2200 {
 		return at, r, false, fmt.Errorf("time: %q is no time", functions.Clip(a.Time))
 	}
-	took, err := span(a.Took)
+	took, err := parseDuration(a.Took)
 	if err != nil {
 		return at, r, false, fmt.Errorf("took: %w", err)
 	}
@@ -155,8 +155,8 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 	return at, r, true, nil
 }
 
-// span is a duration as slog writes it: nanoseconds in JSON, 1.5s in text.
-func span(raw []byte) (time.Duration, error) {
+// parseDuration is a duration as slog writes it: nanoseconds in JSON, 1.5s in text.
+func parseDuration(raw []byte) (time.Duration, error) {
 	text := strings.Trim(string(raw), `"`)
 	d, err := time.ParseDuration(text)
 	if n, e := strconv.ParseInt(text, 10, 64); e == nil {

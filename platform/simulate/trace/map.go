@@ -89,7 +89,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		}
 		if m.Names > 0 && (how == MapName || len(to) == 0) {
 			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves them out, %s and %s deal them among the models",
-				m.Names, len(t.Uses), strings.Join(unknown, ", "), more(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
+				m.Names, len(t.Uses), strings.Join(unknown, ", "), ellipsis(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
 		}
 	}
 	uses := map[functions.Name]int64{}
@@ -119,7 +119,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 	return m, nil
 }
 
-func more(all, shown int) string {
+func ellipsis(all, shown int) string {
 	if all > shown {
 		return ", …"
 	}

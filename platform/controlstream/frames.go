@@ -29,7 +29,7 @@ import (
 // was when the frame was made, and becomes one of the receiver's clock there.
 
 const (
-	protocol = "thaw-link/1" // of the Upgrade field; another one is refused
+	protocol = "thaw-control/2" // of the Upgrade field; another one is refused
 
 	pingEvery = time.Second     // somebody who lives says something at least so often
 	deadAfter = 5 * time.Second // who says nothing, or takes nothing, for so long is gone
@@ -38,12 +38,12 @@ const (
 	maxDown = 64 << 20 // and of one of the controller
 )
 
-// upFrame is an Up as it travels.
-type upFrame struct {
-	News   Up // without its demand, which is
-	Demand []demandFrame
-	Whole  bool   // what Demand does not name has no requests
-	Heard  uint64 // Seq of the last downFrame that was carried out before Demand was looked at
+// reportFrame is an Up as it travels.
+type reportFrame struct {
+	Report     Report // without its demand, which is
+	Demand     []demandFrame
+	FullSync   bool   // what Demand does not name has no requests
+	AppliedSeq uint64 // Seq of the last updateFrame that was carried out before Demand was looked at
 }
 
 type demandFrame struct {
@@ -54,19 +54,19 @@ type demandFrame struct {
 	InFlight        map[string]int
 }
 
-// downFrame is a Down as it travels.
-type downFrame struct {
-	News      Down // without Functions and Peers, which are
+// updateFrame is a Down as it travels.
+type updateFrame struct {
+	Update    Update // without Functions and Peers, which are
 	Functions []functionFrame
 	Peers     []functions.Peer
-	Lent      bool   // Peers is told
+	HasPeers  bool   // Peers is told
 	Seq       uint64 // of the newest change of a picture that is in this or an earlier frame
 }
 
 // functionFrame is a picture. One whose model has not changed on this connection
 // goes without it.
 type functionFrame struct {
-	Picture   snapshot.Snapshot
+	Snapshot  snapshot.Snapshot
 	SameModel bool
 	// How long until these moments.
 	Until, Failed, Blocked, Began time.Duration
@@ -169,14 +169,14 @@ func (p *pipe) decode(n int, frame any) error {
 // never is how a moment that has not been travels.
 const never = time.Duration(-1)
 
-func ago(t, now time.Time) time.Duration {
+func elapsedSince(t, now time.Time) time.Duration {
 	if t.IsZero() {
 		return never
 	}
 	return max(0, now.Sub(t))
 }
 
-func since(d time.Duration, now time.Time) time.Time {
+func momentBefore(d time.Duration, now time.Time) time.Time {
 	if d < 0 {
 		return time.Time{}
 	}
@@ -184,12 +184,12 @@ func since(d time.Duration, now time.Time) time.Time {
 }
 
 // pack makes the frame of an Up.
-func (u Up) pack(whole bool, heard uint64, now time.Time) *upFrame {
-	f := &upFrame{News: u, Whole: whole, Heard: heard}
-	f.News.Demand = nil
+func (u Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
+	f := &reportFrame{Report: u, FullSync: whole, AppliedSeq: heard}
+	f.Report.Demand = nil
 	for _, d := range u.Demand {
 		f.Demand = append(f.Demand, demandFrame{
-			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: ago(d.Oldest, now), LastEnd: ago(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
+			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
 		})
 	}
 	return f
@@ -198,25 +198,25 @@ func (u Up) pack(whole bool, heard uint64, now time.Time) *upFrame {
 var errDemand = errors.New("a demand is less than nothing")
 
 // unpack is the Up of a frame.
-func (f *upFrame) unpack(now time.Time) (Up, error) {
-	u := f.News
+func (f *reportFrame) unpack(now time.Time) (Report, error) {
+	u := f.Report
 	u.Demand = nil
 	for _, d := range f.Demand {
 		if d.Active < 0 || d.Queued < 0 {
-			return Up{}, errDemand
+			return Report{}, errDemand
 		}
 		for _, n := range d.Teams {
 			if n < 0 {
-				return Up{}, errDemand
+				return Report{}, errDemand
 			}
 		}
 		for _, n := range d.InFlight {
 			if n < 0 {
-				return Up{}, errDemand
+				return Report{}, errDemand
 			}
 		}
 		u.Demand = append(u.Demand, Demand{
-			Demand:   activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: since(d.Oldest, now), LastEnd: since(d.LastEnd, now), Teams: d.Teams},
+			Demand:   activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams},
 			InFlight: d.InFlight,
 		})
 	}
@@ -228,22 +228,22 @@ func (f *upFrame) unpack(now time.Time) (Up, error) {
 type models map[functions.Name]*functions.Model
 
 // pack makes the frame of a Down.
-func (d Down) pack(seq uint64, known models, now time.Time) *downFrame {
-	f := &downFrame{News: d, Seq: seq}
-	f.News.Functions, f.News.Peers = nil, nil
+func (d Update) pack(seq uint64, known models, now time.Time) *updateFrame {
+	f := &updateFrame{Update: d, Seq: seq}
+	f.Update.Functions, f.Update.Peers = nil, nil
 	if d.Peers != nil {
-		f.Lent, f.Peers = true, *d.Peers
+		f.HasPeers, f.Peers = true, *d.Peers
 	}
-	if d.Whole {
+	if d.FullSync {
 		clear(known)
 	}
 	for _, name := range d.Removed {
 		delete(known, name)
 	}
 	for _, p := range d.Functions {
-		w := functionFrame{Picture: p}
+		w := functionFrame{Snapshot: p}
 		if m, ok := known[p.Name]; ok && m == p.Model {
-			w.SameModel, w.Picture.Model = true, nil
+			w.SameModel, w.Snapshot.Model = true, nil
 		} else {
 			known[p.Name] = p.Model
 		}
@@ -262,14 +262,14 @@ func (d Down) pack(seq uint64, known models, now time.Time) *downFrame {
 }
 
 // unpack is the Down of a frame.
-func (f *downFrame) unpack(known models, now time.Time) Down {
-	d := f.News
+func (f *updateFrame) unpack(known models, now time.Time) Update {
+	d := f.Update
 	d.Functions, d.Peers = nil, nil
-	if f.Lent {
+	if f.HasPeers {
 		peers := append([]functions.Peer{}, f.Peers...)
 		d.Peers = &peers
 	}
-	if d.Whole {
+	if d.FullSync {
 		clear(known)
 	}
 	for _, name := range d.Removed {
@@ -282,7 +282,7 @@ func (f *downFrame) unpack(known models, now time.Time) Down {
 	}
 	for i := range f.Functions {
 		w := &f.Functions[i]
-		p := w.Picture
+		p := w.Snapshot
 		if w.SameModel {
 			p.Model = known[p.Name]
 		} else {

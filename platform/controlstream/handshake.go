@@ -21,18 +21,18 @@ const leaderField = "Thaw-Leader"
 // shakeFor bounds a dial, and the exchange of heads after it.
 const shakeFor = 3 * time.Second
 
-// sameSecret compares in a time that tells nothing of where they differ.
-func sameSecret(a, b string) bool {
+// equalSecrets compares in a time that tells nothing of where they differ.
+func equalSecrets(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// admit reports whether a request asks for a link and may; else it answers why not.
-func admit(w http.ResponseWriter, r *http.Request, tokens []string) bool {
+// acceptUpgrade reports whether a request asks for a link and may; else it answers why not.
+func acceptUpgrade(w http.ResponseWriter, r *http.Request, tokens []string) bool {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	known := false
 	for _, token := range tokens {
-		if token != "" && sameSecret(secret, token) {
+		if token != "" && equalSecrets(secret, token) {
 			known = true
 		}
 	}
@@ -48,9 +48,9 @@ func admit(w http.ResponseWriter, r *http.Request, tokens []string) bool {
 	return true
 }
 
-// welcome takes the connection of a peer over; nil, and an answer, where that
+// hijack takes the connection of a peer over; nil, and an answer, where that
 // cannot be.
-func welcome(w http.ResponseWriter) *pipe {
+func hijack(w http.ResponseWriter) *pipe {
 	h, ok := w.(http.Hijacker)
 	if !ok {
 		http.Error(w, "this connection cannot be upgraded", http.StatusHTTPVersionNotSupported)
@@ -89,8 +89,8 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("the controller answers %d", e.status)
 }
 
-// shake asks the controller at the other end of conn for a link.
-func shake(ctx context.Context, conn net.Conn, host, token string) (*pipe, error) {
+// dialUpgrade asks the controller at the other end of conn for a link.
+func dialUpgrade(ctx context.Context, conn net.Conn, host, token string) (*pipe, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := conn.SetDeadline(time.Now().Add(shakeFor)); err != nil {

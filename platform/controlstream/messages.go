@@ -38,19 +38,19 @@ type Hello struct {
 	Version string // of the program
 }
 
-// Up is news of a peer. Each part may be absent.
-type Up struct {
+// Report is news of a peer. Each part may be absent.
+type Report struct {
 	Hello *Hello // in the first message of a connection, and in no other
 
 	// Of an activator. In the first message after Hello Demand holds all functions
 	// with requests; later those whose demand has changed, also to nothing.
-	Demand  []Demand
-	Wakes   []Wake
-	Nudges  []functions.Name
-	Asks    []Ask
-	Firsts  []First
-	Applied uint64                  // version of the newest Table it routes by
-	Shares  *ratelimit.UsageReports // of the limits of teams
+	Demand        []Demand
+	Wakes         []Wake
+	DemandHints   []functions.Name
+	HealthReports []HealthReport
+	FirstTokens   []FirstToken
+	Applied       uint64                  // version of the newest Table it routes by
+	RateLimits    *ratelimit.UsageReports // of the limits of teams
 
 	// Of a node's loader. In the first message Pods holds all pods of the node
 	// that speak to it; later those that have changed.
@@ -70,15 +70,15 @@ type Wake struct {
 	Team string // that asks
 }
 
-// Ask says that a replica broke on the data path.
-type Ask struct {
+// HealthReport says that a replica broke on the data path.
+type HealthReport struct {
 	Name             functions.Name
 	Replica, Problem string
 }
 
-// First is how long the first request of a cold start took from READY to the
+// FirstToken is how long the first request of a cold start took from READY to the
 // engine's first byte.
-type First struct {
+type FirstToken struct {
 	Name      functions.Name
 	ColdStart string
 	Seconds   float64
@@ -92,19 +92,19 @@ type Pod struct {
 	Status functions.ReplicaStatus // ID is empty: the controller knows which replica the pod is; Endpoint is http://POD_IP:PORT
 }
 
-// Down is what the controller tells a peer. Each part may be absent.
-type Down struct {
-	// Whole: what this message does not name is no more. So is the first of each
+// Update is what the controller tells a peer. Each part may be absent.
+type Update struct {
+	// FullSync: what this message does not name is no more. So is the first of each
 	// connection.
-	Whole bool
+	FullSync bool
 
 	// Of activators.
-	Functions []snapshot.Snapshot
-	Removed   []functions.Name
-	Table     *Table
-	Keys      *Keys
-	Cut       []string              // see activator.Activator.Cut
-	Shares    *ratelimit.Allotments // of the limits of teams
+	Functions  []snapshot.Snapshot
+	Removed    []functions.Name
+	Table      *Table
+	Keys       *Keys
+	AbortAgent []string              // see activator.Activator.Cut
+	RateLimits *ratelimit.Allotments // of the limits of teams
 
 	// Of nodes' loaders.
 	Peers    *[]functions.Peer // the other nodes that lend

@@ -543,7 +543,7 @@ func TestNodeReplaced(t *testing.T) {
 		}})
 		s := w.serve(at(1)+":8090", h)
 		node := func(pods ...Pod) (*Client, func()) {
-			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"}, First: func() Up { return Up{Pods: pods} }, Dial: w.dial, Lookup: w.lookup})
+			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"}, First: func() Report { return Report{Pods: pods} }, Dial: w.dial, Lookup: w.lookup})
 			return c, w.run(c.Run)
 		}
 		_, stop := node(Pod{UID: "1"}, Pod{UID: "2"})
@@ -553,7 +553,7 @@ func TestNodeReplaced(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		time.Sleep(2 * deadAfter)
-		if !h.Tell("n", Down{Stop: []Stop{{UID: "1"}}}) {
+		if !h.Tell("n", Update{Stop: []Stop{{UID: "1"}}}) {
 			t.Error("the node is there")
 		}
 		mu.Lock()
@@ -568,7 +568,7 @@ func TestNodeReplaced(t *testing.T) {
 			t.Errorf("%v", log)
 		}
 		mu.Unlock()
-		if h.Tell("n", Down{}) {
+		if h.Tell("n", Update{}) {
 			t.Error("it is told though it is gone")
 		}
 		s.end()
@@ -697,22 +697,22 @@ func TestBadPeer(t *testing.T) {
 		<-a.Heard()
 		for what, say := range map[string]func(*pipe) error{
 			"nothing":  func(*pipe) error { return nil },
-			"no hello": func(p *pipe) error { return p.write((Up{}).pack(true, 0, time.Now())) },
-			"no name":  func(p *pipe) error { return p.write((Up{Hello: &Hello{Kind: KindNode}}).pack(true, 0, time.Now())) },
+			"no hello": func(p *pipe) error { return p.write((Report{}).pack(true, 0, time.Now())) },
+			"no name":  func(p *pipe) error { return p.write((Report{Hello: &Hello{Kind: KindNode}}).pack(true, 0, time.Now())) },
 			"another kind": func(p *pipe) error {
-				return p.write((Up{Hello: &Hello{Kind: "spy", ID: "x"}}).pack(true, 0, time.Now()))
+				return p.write((Report{Hello: &Hello{Kind: "spy", ID: "x"}}).pack(true, 0, time.Now()))
 			},
 			"garbage":  func(p *pipe) error { _, err := p.conn.Write([]byte{0, 0, 0, 4, 1, 2, 3, 4}); return err },
 			"a length": func(p *pipe) error { _, err := p.conn.Write([]byte{255, 255, 255, 255}); return err },
 			"less than nothing": func(p *pipe) error {
-				return p.write((Up{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: -4}}}}).pack(true, 0, time.Now()))
+				return p.write((Report{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: -4}}}}).pack(true, 0, time.Now()))
 			},
 		} {
 			conn, err := w.dial(t.Context(), at(1)+":8090")
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := shake(t.Context(), conn, "control", secret)
+			p, err := dialUpgrade(t.Context(), conn, "control", secret)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -720,7 +720,7 @@ func TestBadPeer(t *testing.T) {
 				t.Fatalf("%s: %v", what, err)
 			}
 			began := time.Now()
-			var f downFrame
+			var f updateFrame
 			for {
 				if err = p.read(&f); err != nil {
 					break

@@ -97,19 +97,19 @@ func fill(v reflect.Value, r *rand.Rand) {
 // TestNothingIsLost: whatever field a message has, now or later, arrives.
 func TestNothingIsLost(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	var up, up2 Up
-	var down, down2 Down
+	var up, up2 Report
+	var down, down2 Update
 	for _, x := range []any{&up, &up2, &down, &down2} {
 		fill(reflect.ValueOf(x).Elem(), r)
 	}
 	p := played(recorded(t, up.pack(true, 7, moment), nil, up2.pack(false, 8, moment)), maxUp)
-	for i, want := range []Up{up, up2} {
-		var f upFrame
+	for i, want := range []Report{up, up2} {
+		var f reportFrame
 		if err := p.read(&f); err != nil {
 			t.Fatal(err)
 		}
 		got, err := f.unpack(moment)
-		if err != nil || f.Whole != (i == 0) || f.Heard != uint64(7+i) {
+		if err != nil || f.FullSync != (i == 0) || f.AppliedSeq != uint64(7+i) {
 			t.Fatal(f, err)
 		}
 		if d := cmp.Diff(want, got); d != "" {
@@ -118,8 +118,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 	sent, got := models{}, models{}
 	p = played(recorded(t, down.pack(1, sent, moment), down2.pack(2, sent, moment)), maxDown)
-	for i, want := range []Down{down, down2} {
-		var f downFrame
+	for i, want := range []Update{down, down2} {
+		var f updateFrame
 		if err := p.read(&f); err != nil {
 			t.Fatal(err)
 		}
@@ -131,8 +131,8 @@ func TestNothingIsLost(t *testing.T) {
 
 // TestAbsentIsAbsent: nothing, and no more of it, are not the same.
 func TestAbsentIsAbsent(t *testing.T) {
-	for _, want := range []Down{{}, {Peers: &[]functions.Peer{}}, {Keys: &Keys{}}, {Table: &Table{}}, {Whole: true}} {
-		var f downFrame
+	for _, want := range []Update{{}, {Peers: &[]functions.Peer{}}, {Keys: &Keys{}}, {Table: &Table{}}, {FullSync: true}} {
+		var f updateFrame
 		if err := played(recorded(t, want.pack(0, models{}, moment)), maxDown).read(&f); err != nil {
 			t.Fatal(err)
 		}
@@ -145,12 +145,12 @@ func TestAbsentIsAbsent(t *testing.T) {
 // TestClocksOfTwo: moments arrive by the receiver's clock, whatever that says.
 func TestClocksOfTwo(t *testing.T) {
 	there := moment.Add(-240 * time.Hour)
-	u := Up{Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}}
+	u := Report{Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}}
 	got, err := u.pack(true, 0, moment).unpack(there)
 	if err != nil || !got.Demand[0].Oldest.Equal(there.Add(-time.Second)) || !got.Demand[0].LastEnd.IsZero() {
 		t.Errorf("%+v, %v", got, err)
 	}
-	d := Down{Functions: []snapshot.Snapshot{{
+	d := Update{Functions: []snapshot.Snapshot{{
 		Name:      name("m"),
 		Failure:   &snapshot.Failure{Reason: "no", Until: moment.Add(time.Minute)},
 		Blocked:   &snapshot.Blocked{At: moment.Add(-time.Second)},
@@ -172,14 +172,14 @@ func TestModelsGoOnce(t *testing.T) {
 	var sizes []int
 	p := played(nil, maxDown)
 	tape := p.conn.(*tape)
-	var last Down
-	for i, d := range []Down{
-		{Whole: true, Functions: []snapshot.Snapshot{f}},
+	var last Update
+	for i, d := range []Update{
+		{FullSync: true, Functions: []snapshot.Snapshot{f}},
 		{Functions: []snapshot.Snapshot{f}},
 		{Functions: []snapshot.Snapshot{f}},
 		{Removed: []functions.Name{f.Name}},
 		{Functions: []snapshot.Snapshot{f}}, // it was forgotten
-		{Whole: true, Functions: []snapshot.Snapshot{f}},
+		{FullSync: true, Functions: []snapshot.Snapshot{f}},
 	} {
 		tape.wrote.Reset()
 		if err := p.write(d.pack(uint64(i), sent, moment)); err != nil {
@@ -188,7 +188,7 @@ func TestModelsGoOnce(t *testing.T) {
 		sizes = append(sizes, tape.wrote.Len())
 		tape.Reader = bytes.NewReader(slices.Clone(tape.wrote.Bytes()))
 		p.in.Reset(tape)
-		var w downFrame
+		var w updateFrame
 		if err := p.read(&w); err != nil {
 			t.Fatal(err)
 		}
@@ -209,36 +209,36 @@ func TestOlderAndNewer(t *testing.T) {
 		Later map[string]int // a field of a version to come
 	}
 	type news struct {
-		Hello  *Hello
-		Nudges []functions.Name
-		Later  *struct{ X []string }
+		Hello       *Hello
+		DemandHints []functions.Name
+		Later       *struct{ X []string }
 	}
 	type other struct {
-		News   news
-		Demand []demand
-		Heard  uint64
-		Later  string
+		Report     news
+		Demand     []demand
+		AppliedSeq uint64
+		Later      string
 	}
 	x := other{
-		News:   news{Hello: &Hello{ID: "x"}, Nudges: []functions.Name{name("m")}, Later: &struct{ X []string }{[]string{"y"}}},
-		Demand: []demand{{name("n"), map[string]int{"z": 1}}}, Heard: 5, Later: "l",
+		Report: news{Hello: &Hello{ID: "x"}, DemandHints: []functions.Name{name("m")}, Later: &struct{ X []string }{[]string{"y"}}},
+		Demand: []demand{{name("n"), map[string]int{"z": 1}}}, AppliedSeq: 5, Later: "l",
 	}
-	var f upFrame
+	var f reportFrame
 	p := played(recorded(t, &x, &x), maxUp)
 	for range 2 {
 		if err := p.read(&f); err != nil {
 			t.Fatal(err)
 		}
-		if f.Heard != 5 || f.News.Hello.ID != "x" || f.News.Nudges[0] != name("m") || f.Demand[0].Name != name("n") {
+		if f.AppliedSeq != 5 || f.Report.Hello.ID != "x" || f.Report.DemandHints[0] != name("m") || f.Demand[0].Name != name("n") {
 			t.Errorf("%+v", f)
 		}
-		f = upFrame{}
+		f = reportFrame{}
 	}
 }
 
 // What is wrong ends the connection, and takes no more memory than there are bytes.
 func TestBadFrames(t *testing.T) {
-	good := recorded(t, (Up{Hello: &Hello{Kind: KindActivator, ID: "x"}}).pack(true, 0, moment))
+	good := recorded(t, (Report{Hello: &Hello{Kind: KindActivator, ID: "x"}}).pack(true, 0, moment))
 	long := binary.BigEndian.AppendUint32(nil, maxUp+1)
 	trailing := slices.Clone(good)
 	trailing = append(trailing, trailing[len(trailing)-3:]...)
@@ -258,7 +258,7 @@ func TestBadFrames(t *testing.T) {
 		"pings and then the end":   {make([]byte, 400), io.EOF},
 		"a message of another one": {recorded(t, &struct{ News int }{4}), nil},
 	} {
-		var f upFrame
+		var f reportFrame
 		err := played(c.bytes, maxUp).read(&f)
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
@@ -270,7 +270,7 @@ func TestBadFrames(t *testing.T) {
 		"teams":   {Demand: activator.Demand{Teams: map[string]int{"a": -1}}},
 		"flights": {InFlight: map[string]int{"a": -1}},
 	} {
-		if _, err := (Up{Demand: []Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {
+		if _, err := (Report{Demand: []Demand{d}}).pack(true, 0, moment).unpack(moment); !errors.Is(err, errDemand) {
 			t.Errorf("%s below nothing: %v", what, err)
 		}
 	}
@@ -281,7 +281,7 @@ func FuzzUp(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := played(b, 1<<16)
 		for {
-			var u upFrame
+			var u reportFrame
 			if p.read(&u) != nil {
 				return
 			}
@@ -296,7 +296,7 @@ func FuzzDown(f *testing.F) {
 		p := played(b, 1<<16)
 		known := models{}
 		for {
-			var d downFrame
+			var d updateFrame
 			if p.read(&d) != nil {
 				return
 			}
@@ -307,12 +307,12 @@ func FuzzDown(f *testing.F) {
 
 func seed(f *testing.F) {
 	r := rand.New(rand.NewPCG(3, 4))
-	var up Up
-	var down Down
+	var up Report
+	var down Update
 	fill(reflect.ValueOf(&up).Elem(), r)
 	fill(reflect.ValueOf(&down).Elem(), r)
-	f.Add(recorded(f, up.pack(true, 1, moment), (Up{}).pack(false, 1, moment), nil))
-	f.Add(recorded(f, down.pack(1, models{}, moment), nil, (Down{}).pack(2, models{}, moment)))
+	f.Add(recorded(f, up.pack(true, 1, moment), (Report{}).pack(false, 1, moment), nil))
+	f.Add(recorded(f, down.pack(1, models{}, moment), nil, (Update{}).pack(2, models{}, moment)))
 	f.Add([]byte{})
 	f.Add([]byte{0, 0, 0, 1, 0})
 	f.Add([]byte{0, 0, 0, 3, 2, 255, 130})

@@ -9,11 +9,11 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// stir notes that the demand for a function has changed; under mu.
-func (h *Hub) stir(name functions.Name) {
-	if !h.isStir[name] {
-		h.isStir[name] = true
-		h.stirred = append(h.stirred, name)
+// markDemandChanged notes that the demand for a function has changed; under mu.
+func (h *Hub) markDemandChanged(name functions.Name) {
+	if !h.isDemandChanged[name] {
+		h.isDemandChanged[name] = true
+		h.demandChanged = append(h.demandChanged, name)
 	}
 }
 
@@ -27,14 +27,14 @@ func (h *Hub) expire(now time.Time) {
 		delete(h.peers[KindActivator], id)
 		for name, d := range p.demand {
 			if d.Active > 0 {
-				h.ended(name, p.lost)
+				h.noteRequestEnd(name, p.lost)
 			}
-			h.stir(name)
+			h.markDemandChanged(name)
 		}
 	}
 }
 
-func (h *Hub) ended(name functions.Name, at time.Time) {
+func (h *Hub) noteRequestEnd(name functions.Name, at time.Time) {
 	if at.After(h.ends[name]) {
 		h.ends[name] = at
 	}
@@ -76,20 +76,20 @@ func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	h.mu.Lock()
 	h.expire(h.o.Now())
-	names := h.stirred
-	h.stirred = nil
+	names := h.demandChanged
+	h.demandChanged = nil
 	if all {
 		for _, p := range h.peers[KindActivator] {
 			for name, d := range p.demand {
-				if d.Active+d.Queued > 0 && !h.isStir[name] {
-					h.isStir[name] = true // once, however many have some
+				if d.Active+d.Queued > 0 && !h.isDemandChanged[name] {
+					h.isDemandChanged[name] = true // once, however many have some
 					names = append(names, name)
 				}
 			}
 		}
 		h.prune()
 	}
-	clear(h.isStir)
+	clear(h.isDemandChanged)
 	out := make([]activator.Demand, len(names))
 	for i, name := range names {
 		out[i] = h.sum(name)
@@ -99,7 +99,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 		if !yield(out[i]) { // the others are for the next call
 			h.mu.Lock()
 			for _, name := range names[i+1:] {
-				h.stir(name)
+				h.markDemandChanged(name)
 			}
 			h.mu.Unlock()
 			return
@@ -115,15 +115,15 @@ const forgetAfter = time.Hour
 // prune forgets that; under mu.
 func (h *Hub) prune() {
 	now := h.o.Now()
-	for name, list := range h.left {
-		if list = slices.DeleteFunc(list, func(l leaver) bool { return now.Sub(l.at) > forgetAfter }); len(list) == 0 {
-			delete(h.left, name)
+	for name, list := range h.removed {
+		if list = slices.DeleteFunc(list, func(l removedReplica) bool { return now.Sub(l.at) > forgetAfter }); len(list) == 0 {
+			delete(h.removed, name)
 		} else {
-			h.left[name] = list
+			h.removed[name] = list
 		}
 	}
 	for name, at := range h.ends {
-		if h.pictures[name] == nil && now.Sub(at) > forgetAfter {
+		if h.snapshots[name] == nil && now.Sub(at) > forgetAfter {
 			delete(h.ends, name)
 		}
 	}
@@ -138,10 +138,10 @@ func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 	for _, p := range h.peers[KindActivator] {
 		n += p.demand[name].InFlight[replica]
 	}
-	for _, l := range h.left[name] {
+	for _, l := range h.removed[name] {
 		if l.id == replica {
 			h.activators(func(p *peer) {
-				if p.heard < l.seq {
+				if p.appliedSeq < l.seq {
 					n++
 				}
 			})
@@ -150,9 +150,9 @@ func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 	return n
 }
 
-// take notes the demand of an activator; under mu.
-func (h *Hub) take(p *peer, f *upFrame, u Up) {
-	if f.Whole {
+// applyReport notes the demand of an activator; under mu.
+func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
+	if f.FullSync {
 		named := make(map[functions.Name]bool, len(u.Demand))
 		for _, d := range u.Demand {
 			named[d.Name] = true
@@ -160,24 +160,24 @@ func (h *Hub) take(p *peer, f *upFrame, u Up) {
 		for name := range p.demand {
 			if !named[name] {
 				delete(p.demand, name)
-				h.stir(name)
+				h.markDemandChanged(name)
 			}
 		}
 	}
 	for _, d := range u.Demand {
 		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
-		if before, ok := p.demand[d.Name]; ok && f.Whole && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
+		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
 			continue // that all is as it was is no news
 		}
-		h.ended(d.Name, d.LastEnd)
-		h.stir(d.Name)
+		h.noteRequestEnd(d.Name, d.LastEnd)
+		h.markDemandChanged(d.Name)
 		if d.Active+d.Queued+len(d.InFlight) == 0 {
 			delete(p.demand, d.Name)
 		} else {
 			p.demand[d.Name] = d
 		}
 	}
-	p.heard = max(p.heard, min(f.Heard, h.seq))
+	p.appliedSeq = max(p.appliedSeq, min(f.AppliedSeq, h.seq))
 	if u.Applied > 0 {
 		p.applied = u.Applied
 	}

@@ -84,7 +84,7 @@ func (f *feed) Publish(fs ...snapshot.Snapshot) {
 		f.pictures[x.Name] = x
 	}
 	f.mu.Unlock()
-	knock(f.news)
+	signalOnce(f.news)
 }
 
 func (f *feed) Remove(names ...functions.Name) {
@@ -93,14 +93,14 @@ func (f *feed) Remove(names ...functions.Name) {
 		delete(f.pictures, n)
 	}
 	f.mu.Unlock()
-	knock(f.news)
+	signalOnce(f.news)
 }
 
 func (f *feed) Cut(agent string) {
 	f.mu.Lock()
 	f.cuts = append(f.cuts, agent)
 	f.mu.Unlock()
-	knock(f.news)
+	signalOnce(f.news)
 }
 
 func (f *feed) Demand(all bool, yield func(activator.Demand) bool) {
@@ -269,22 +269,22 @@ func TestNodes(t *testing.T) {
 		Pods: func(_ string, _ bool, ps []Pod) { mu.Lock(); defer mu.Unlock(); pods = append(pods, ps...) },
 	})
 	addr := listen(t, h)
-	if h.Tell("node", Down{}) {
+	if h.Tell("node", Update{}) {
 		t.Fatal("a node that is not there was told something")
 	}
-	told := make(chan Down, 16)
+	told := make(chan Update, 16)
 	c := NewClient(ClientOptions{
 		Addr: addr, Token: secret, Hello: Hello{Kind: KindNode, ID: "node"},
-		First: func() Up { return Up{Node: &functions.Heartbeat{Version: "v1"}, Pods: []Pod{{UID: "p"}}} },
-		Down:  func(d Down) { told <- d },
+		First: func() Report { return Report{Node: &functions.Heartbeat{Version: "v1"}, Pods: []Pod{{UID: "p"}}} },
+		Down:  func(d Update) { told <- d },
 	})
 	start(t, c.Run)
-	if d := <-told; !d.Whole {
+	if d := <-told; !d.FullSync {
 		t.Fatalf("the first message is %+v", d)
 	}
-	c.Send(Up{Pods: []Pod{{UID: "q", Status: functions.ReplicaStatus{State: functions.Ready}}}})
+	c.Send(Report{Pods: []Pod{{UID: "q", Status: functions.ReplicaStatus{State: functions.Ready}}}})
 	eventually(t, "both pods", func() bool { mu.Lock(); defer mu.Unlock(); return len(pods) == 2 && len(beats) == 1 })
-	if !h.Tell("node", Down{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
+	if !h.Tell("node", Update{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
 		t.Fatal("the node is there")
 	}
 	if d := <-told; d.Peers == nil || len(*d.Peers) != 0 || len(d.Stop) != 1 || d.Stop[0].Seconds != 3 {
@@ -317,12 +317,14 @@ func TestMetrics(t *testing.T) {
 		}
 		return -1
 	}
-	if n, m := value("thaw_links", "activator"), value("thaw_links", "node"); n != 1 || m != 0 {
+	if n, m := value("thaw_control_streams", "activator"), value("thaw_control_streams", "node"); n != 1 || m != 0 {
 		t.Errorf("%v activators, %v nodes", n, m)
 	}
 	if got := h.Peers(); len(got) != 1 || got[0].ID != "one" || got[0].Kind != KindActivator {
 		t.Errorf("%+v", got)
 	}
 	stop()
-	eventually(t, "it is gone, and believed", func() bool { return value("thaw_links", "activator") == 0 && value("thaw_links_believed", "") == 1 })
+	eventually(t, "it is gone, and believed", func() bool {
+		return value("thaw_control_streams", "activator") == 0 && value("thaw_activators_in_grace", "") == 1
+	})
 }
