@@ -1,0 +1,331 @@
+package activator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// reply is what the engine said first.
+type reply struct {
+	res   *upstream.Response
+	begin []byte // first bytes of body; the whole body where end is set
+	end   bool
+	err   error
+}
+
+// errRequestOver cancels what is asked of an engine once nobody wants it any more.
+var errRequestOver = errors.New("the exchange is over")
+
+// Bounds of what is read of an answer before anything goes out.
+const (
+	firstReadSize  = 8 << 10
+	maxWholeAnswer = 1 << 20
+	maxErrorBody   = 64 << 10
+)
+
+// buildRequest is the request as it goes to a replica.
+func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
+	addr, prefix := splitEndpoint(r.Endpoint)
+	accept, kind := "application/json", "application/json"
+	if x.stream {
+		accept = "text/event-stream"
+	} else if x.endpoint.path == "/v1/audio/speech" {
+		accept = "*/*"
+	}
+	if x.endpoint.form {
+		kind = x.header("Content-Type")
+	}
+	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.endpoint.path}
+	out.Fields = make([]upstream.Field, 0, 6)
+	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
+		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
+	if t := x.header("traceparent"); validTrace(t) {
+		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
+	}
+	if r.Token != "" {
+		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Token})
+	} else if r.Key != "" {
+		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
+	}
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.stripsUsage())
+
+	out.Bound = x.a.o.PlainAnswer
+	if x.stream {
+		out.Bound = 2 * time.Minute
+		if f.Model != nil && f.Model.Spec.Deadlines.FirstToken > 0 {
+			out.Bound = f.Model.Spec.Deadlines.FirstToken.Std()
+		}
+	}
+	return out
+}
+
+// sendToEngine sends the request to a replica.
+func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
+	out := x.buildRequest(f, r)
+	x.asked = x.a.o.Now()
+	ctx := x.context()
+	fetch := x.adapterLoad(r)
+	if !async {
+		x.onReply(askEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
+		return
+	}
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	answers := make(chan reply, 1)
+	x.answers = answers
+	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
+	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the exchange: stop cancels and waits
+}
+
+// stripsUsage reports whether the engine is asked for a usage chunk that the
+// client did not ask for.
+func (x *proxyRequest) stripsUsage() bool {
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
+}
+
+// splitEndpoint takes an endpoint apart into host:port and the prefix of its paths.
+func splitEndpoint(endpoint string) (addr, prefix string) {
+	addr = strings.TrimPrefix(endpoint, "http://")
+	if i := strings.IndexByte(addr, '/'); i >= 0 {
+		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
+	}
+	return addr, prefix
+}
+
+// askEngine asks and reads up to the engine's first byte of body; of a plain
+// answer all of it, if it is not large. fetch, if not nil, comes before.
+func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+	if fetch != nil {
+		if err := fetch(ctx); err != nil {
+			return reply{err: &adapterLoadError{err}}
+		}
+	}
+	res, err := engines.Do(ctx, out)
+	if err != nil {
+		return reply{err: err}
+	}
+	if stream && res.Status == 200 && isEvents(res) {
+		buf := bufs.get()
+		n, err := res.Read(buf)
+		for err == nil && n < len(buf) && !hasData(buf[:n]) { // comments alone
+			var m int
+			m, err = res.Read(buf[n:])
+			n += m
+		}
+		if n == 0 && err != nil {
+			bufs.put(buf)
+			res.Close()
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return reply{err: err}
+		}
+		return reply{res: res, begin: buf[:n], end: err == io.EOF}
+	}
+	size := 4 << 10
+	if res.Length > 0 && res.Length < maxWholeAnswer {
+		size = int(res.Length) + 1
+	}
+	buf := make([]byte, 0, size)
+	for {
+		if len(buf) == cap(buf) {
+			if len(buf) >= maxWholeAnswer {
+				return reply{res: res, begin: buf}
+			}
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := res.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case err == io.EOF:
+			return reply{res: res, begin: buf, end: true}
+		case err != nil:
+			res.Close()
+			return reply{err: err, begin: buf}
+		case res.Length < 0 && !isJSON(res): // audio: it should begin to sound
+			return reply{res: res, begin: buf}
+		}
+	}
+}
+
+// hasData reports whether a stream has said something: a whole line of data.
+func hasData(p []byte) bool {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return false
+		}
+		if bytes.HasPrefix(p, []byte("data:")) {
+			return true
+		}
+		p = p[i+1:]
+	}
+	return false
+}
+
+// buffers are those of streams, used again.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) get() []byte {
+	if p, ok := b.pool.Get().(*[firstReadSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, firstReadSize)
+}
+
+func (b *buffers) put(p []byte) {
+	if cap(p) == firstReadSize { // not one that has grown
+		b.pool.Put((*[firstReadSize]byte)(p[:firstReadSize]))
+	}
+}
+
+func isEvents(r *upstream.Response) bool {
+	return strings.HasPrefix(r.Header("content-type"), "text/event-stream")
+}
+
+func isJSON(r *upstream.Response) bool {
+	return strings.HasPrefix(r.Header("content-type"), "application/json")
+}
+
+// nodeError is what an agent or the shim in a pod, not the engine behind it,
+// answers where it has no such replica (any more), or its engine did not answer.
+// Engines have no such codes.
+func nodeError(status int, body []byte) error {
+	switch {
+	case status == 503 && (bytes.Contains(body, []byte(`"code":"shutting_down"`)) || bytes.Contains(body, []byte(`"code":"model_loading"`)) || bytes.Contains(body, []byte(`"code":"model_load_failed"`))):
+		return upstream.ErrDial
+	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
+		return upstream.ErrDial
+	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
+		return upstream.ErrNoAnswer
+	}
+	return nil
+}
+
+// onReply takes the engine's first word, or that it has none.
+func (x *proxyRequest) onReply(r reply, async bool) {
+	now := x.a.o.Now()
+	if x.sentEarly {
+		x.sentEarly = false
+		f := x.fn.Snapshot()
+		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
+			// No engine has seen it, and by now there is one.
+			if r.res != nil {
+				r.res.Close()
+			}
+			x.stopEngine()
+			x.sendToEngine(f, &f.Replicas[i], async)
+			return
+		}
+	}
+	if r.err == nil && r.res.Status >= 400 && r.end {
+		if err := nodeError(r.res.Status, r.begin); err != nil {
+			r.res.Close()
+			r = reply{err: err}
+		}
+	}
+	if r.err == nil && x.place.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
+		// It was dropped for another meanwhile. Once more, through the platform.
+		f := x.fn.Snapshot()
+		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 {
+			x.stopEngine()
+			r.res.Close()
+			x.adapterRetried = true
+			x.sendToEngine(f, &f.Replicas[i], async)
+			return
+		}
+	}
+	if r.err == nil {
+		refusal, failure := engineFailure(&r, x.stream)
+		switch {
+		case failure != nil:
+			r.res.Close()
+			r = reply{err: failure}
+		case refusal != nil:
+			r.res.Close()
+			x.stopEngine()
+			x.leave()
+			x.refuse(refusal)
+			return
+		}
+	}
+	if r.err == nil {
+		x.reply = r
+		x.phase = answered
+		x.first = max(1, now.Sub(x.asked))
+		x.recordFirstByte(now)
+		if !r.end {
+			r.res.Bound(x.a.o.StreamIdle)
+		}
+		return
+	}
+	var unfetched *adapterLoadError
+	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.context()) != nil {
+		x.contextEnded()
+		return
+	}
+	x.stopEngine()
+	var e *openai.Error
+	if unfetched != nil {
+		e = x.adapterFailure(unfetched.err)
+		x.place.MarkFailed(false, now)
+		x.leave()
+		if e != nil {
+			x.refuse(e)
+			return
+		}
+		e = openai.New(openai.AdapterUnavailable, "")
+	} else {
+		e = x.reportFailure(r.err, now)
+	}
+	x.retry(e, len(r.begin) > 0, now, async)
+}
+
+// recordFirstByte accounts for the engine's first byte.
+func (x *proxyRequest) recordFirstByte(now time.Time) {
+	s := x.a.metrics.of(x.fn)
+	i, _ := coldLabel(x.place.Cold)
+	s.ttft[i].Observe(now.Sub(x.began).Seconds())
+	if !x.place.Cold || x.place.ColdStart == "" {
+		return
+	}
+	if !x.a.requests.rememberFirstToken(x.place.ColdStart, x.first) {
+		return
+	}
+	x.a.metrics.observeFirstToken(x.fn, x.first)
+	if x.a.o.FirstToken != nil {
+		x.a.o.FirstToken(x.fn.Name, x.place.ColdStart, x.first)
+	}
+}
+
+// stopEngine ends what is under way at the engine: its request is cancelled, which
+// is how it learns that nobody listens, and the goroutine that asks is waited
+// for.
+func (x *proxyRequest) stopEngine() {
+	if x.answers != nil {
+		x.cancel(errRequestOver)
+		if r := <-x.answers; r.res != nil {
+			r.res.Close()
+		}
+		x.answers = nil
+	}
+	if x.reply.res != nil {
+		x.reply.res.Close() // closes the connection unless it was read to its end
+		x.reply.res = nil
+	}
+	if x.cancel != nil {
+		x.cancel(errRequestOver)
+		x.cancel = nil
+	}
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+}

@@ -1,0 +1,116 @@
+package activator
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// adapterLoadError: the request did not get as far as the engine.
+type adapterLoadError struct{ err error }
+
+func (e *adapterLoadError) Error() string { return e.err.Error() }
+
+func (e *adapterLoadError) Unwrap() error { return e.err }
+
+// endWithEngineError is an answer that is the engine's own failure, of which the client
+// has seen nothing yet.
+type engineError struct {
+	message string
+	dead    bool // it is about to end
+}
+
+func (e *engineError) Error() string { return e.message }
+
+// engineFailure looks for the failure of an engine in what it said first: a stream that
+// begins with an error frame, or an answer after the death of what computes. An
+// error that is the caller's comes as the refusal it would have been without a
+// stream.
+func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error) {
+	switch {
+	case stream && r.res.Status == 200 && isEvents(r.res):
+		status, message, ok := openai.Failure(r.begin)
+		if !ok {
+			return nil, nil
+		}
+		if status < 500 {
+			e := openai.New(openai.InvalidRequest, message)
+			e.Status = status
+			return e, nil
+		}
+		return nil, &engineError{message, engineCoreDied([]byte(message))}
+	case r.res.Status >= 500 && r.end && engineCoreDied(r.begin):
+		return nil, &engineError{"", true}
+	}
+	return nil, nil
+}
+
+// engineCoreDied is what vLLM's front says while it ends after the death of its core.
+func engineCoreDied(b []byte) bool {
+	return bytes.Contains(b, []byte("EngineCore")) || bytes.Contains(b, []byte("EngineDeadError"))
+}
+
+// reportFailure leaves a replica that failed the request before its first byte, and has
+// others leave it alone for a while. The error is for the client, where no other
+// replica can help.
+func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
+	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
+	x.a.metrics.of(x.fn).countFailure(kind)
+	var frame *engineError
+	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
+	x.place.MarkFailed(broken, now)
+	x.leave()
+	if broken {
+		x.a.readmitAfterCoolDown(x.fn)
+	}
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.FailedReplica, problem)
+	return e
+}
+
+// retry takes a request to another replica, once; otherwise e is its answer.
+// begun: the engine had begun one, though not the body.
+func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
+	switch x.place.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
+	case admission.AlreadyRetried:
+		x.refuse(e.Final())
+	case admission.AnswerBegan: // only the client may try again, once
+		if n := x.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
+			e = e.Final()
+		}
+		x.refuse(e)
+	case admission.TooLate:
+		x.refuse(e)
+	case admission.TryAgain:
+		x.a.metrics.of(x.fn).retried.Inc()
+		x.enter(false)
+		if x.phase == sent {
+			x.launch(async)
+		}
+	}
+}
+
+// describeFailure says a failure for the platform, for the metrics, and for the
+// client whose second try fails too.
+func describeFailure(err error, hung bool) (problem, kind string, e *openai.Error) {
+	var frame *engineError
+	switch {
+	case hung:
+		return "it said nothing within the deadline for its first token", "hung", openai.New(openai.EngineHung, "")
+	case errors.As(err, &frame):
+		e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
+		if frame.message != "" && !frame.dead {
+			e.Message = "The engine failed: " + functions.Clip(frame.message)
+		}
+		return "it answered with an error of its own before any token", "error_frame", e
+	case errors.Is(err, upstream.ErrDial):
+		return "it refuses connections", "refused", openai.New(openai.EngineCrashed, "The engine could not be reached.")
+	case errors.Is(err, upstream.ErrProtocol):
+		return "its answer is not HTTP", "protocol", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
+	}
+	return "it died before the first byte of an answer", "died", openai.New(openai.EngineCrashed, "")
+}

@@ -1,0 +1,268 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// proxyRequest is one request from its arrival to its one end. One goroutine at
+// a time has it: the handler's, and once a stream is committed the reader's. The
+// goroutine that asks the engine uses only its arguments.
+type proxyRequest struct {
+	a           *Activator
+	req         *httpserver.Request // nil where reservation is set
+	reservation *Reservation        // nil where req is set
+	began       time.Time
+
+	id, clientID string
+	endpoint     *endpoint
+	route        string // label where there is no endpoint
+	team         string
+	env          openai.Envelope
+	forced       *functions.Name // the function, where the body does not name it; else nil
+	engineName   string          // what the engine calls the model
+	stream       bool
+	lease        ratelimit.Lease
+	fn           *entry // nil until the function is found
+	finished     bool   // finish was called
+	reason       string // code of the error it ended with, for the log
+
+	// Waiting.
+
+	phase       phase
+	place       admission.Request
+	timeouts    admission.ClientTimeouts
+	counted     bool // its body counts as buffered
+	indexed     bool // it is in Activator.requests
+	waitFrom    time.Time
+	waited      time.Duration
+	deadline    time.Time // of the wait; zero: it did not wait
+	changed     <-chan struct{}
+	timer       *time.Timer
+	contextDone <-chan struct{}
+
+	// Before the replica is READY.
+
+	early        *earlyCopy // sent to the shim of a starting replica; nil: none
+	refusedEarly string     // the replica that refused an early copy
+	seen         bool       // an engine may have seen an early copy
+	sentEarly    bool       // the request at the replica is an early copy
+
+	// At the engine.
+
+	asked          time.Time
+	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
+	adapterRetried bool          // the engine did not have the adapter although it was listed
+	first          time.Duration // from asking to the engine's first byte of body
+	cancel         context.CancelCauseFunc
+	answers        chan reply // of the goroutine that asks; nil where none runs
+	reply          reply
+	fail           *openai.Error // the answer in phase refused
+	usage          openai.Usage
+}
+
+type phase uint8
+
+const (
+	waiting  phase = iota // in the queue
+	sent                  // at the engine, which has not answered
+	answered              // the engine's head and first bytes are in reply
+	reserved              // a reservation has its replica
+	refused               // fail is the answer
+	clientLeft
+)
+
+// run takes an opened exchange to its answer, or to a committed stream.
+func (x *proxyRequest) run(res *httpserver.Response) {
+	a := x.a
+	x.enter(true)
+	async := x.stream || a.o.Hold == HoldPad && !x.endpoint.form
+	if x.phase == sent { // through at once
+		x.launch(async)
+	}
+	if x.phase == waiting || async && x.phase == sent {
+		var limit time.Time
+		switch {
+		case x.stream:
+			if x.phase == sent { // not read yet: it did not have to wait
+				x.timeouts = parseTimeouts(x.header, true)
+			}
+			limit = x.began.Add(x.headDelay())
+		case async:
+			limit = x.began.Add(a.o.PadAfter)
+		}
+		for x.advance(limit, async) != stepDone {
+			if !limit.IsZero() && !a.o.Now().Before(limit) {
+				x.commit(res)
+				return
+			}
+		}
+	}
+	switch x.phase {
+	case refused:
+		x.reason = string(x.fail.Code)
+		x.refuseNow(res, x.fail)
+	case clientLeft:
+		x.reason = "client_left"
+		res.Status = 499 // nobody reads it
+		res.Close = true
+		x.finish(499)
+	case answered:
+		x.respond(res)
+	}
+}
+
+// headDelay is how long a stream may say nothing before its head goes out.
+func (x *proxyRequest) headDelay() time.Duration {
+	d := x.a.o.Silent
+	if g := x.timeouts.Gap; g > 0 {
+		d = min(d, max(g/3, 10*time.Millisecond))
+	}
+	return d
+}
+
+// header is a field of the request's head.
+func (x *proxyRequest) header(name string) string {
+	if x.reservation != nil {
+		return x.reservation.header(name)
+	}
+	return x.req.Header(name)
+}
+
+// context is the request's.
+func (x *proxyRequest) context() context.Context {
+	if x.reservation != nil {
+		return x.reservation.ctx
+	}
+	return x.req.Context()
+}
+
+// size is how much of the request's body is in memory while it waits.
+func (x *proxyRequest) size() int64 {
+	if x.reservation != nil {
+		return x.reservation.bytes
+	}
+	return int64(len(x.req.Body))
+}
+
+// leaving reports whether the server that has the request shuts down.
+func (x *proxyRequest) leaving() bool { return x.reservation == nil && x.req.Draining() }
+
+// What advance returned for, while the exchange is still under way.
+type step uint8
+
+const (
+	stepLimit step = iota // the limit was reached
+	stepNews              // something about the function changed
+	stepDone              // the phase is answered, refused or left
+)
+
+// advance waits until the exchange is answered, refused or left, until limit
+// (zero is none), or until there is news.
+func (x *proxyRequest) advance(limit time.Time, async bool) step {
+	if x.contextDone == nil {
+		x.contextDone = x.context().Done()
+	}
+	for {
+		switch x.phase {
+		case waiting:
+			until := x.deadline
+			if !limit.IsZero() && limit.Before(until) {
+				until = limit
+			}
+			x.setTimer(until)
+			select {
+			case <-x.place.Done():
+				x.endWait()
+				if e := x.place.Rejection(); e != nil {
+					x.cancelEarly()
+					x.refuse(e)
+					continue
+				}
+				x.phase = sent
+				x.launch(async)
+			case <-x.contextDone:
+				x.contextEnded()
+			case <-x.changed:
+				x.changed = x.fn.Data.queue.Changed()
+				x.sendEarly()
+				return stepNews
+			case r := <-x.early.pending():
+				x.onEarlyReply(r, async)
+			case <-x.timer.C:
+				if now := x.a.o.Now(); !now.Before(x.deadline) {
+					x.expire(now)
+					continue
+				}
+				return stepLimit
+			}
+		case sent:
+			var alarm <-chan time.Time
+			if !limit.IsZero() {
+				x.setTimer(limit)
+				alarm = x.timer.C
+			}
+			select {
+			case r := <-x.answers:
+				x.answers = nil
+				x.onReply(r, async)
+			case <-x.contextDone:
+				x.contextEnded()
+			case <-alarm:
+				return stepLimit
+			}
+		default:
+			return stepDone
+		}
+	}
+}
+
+func (x *proxyRequest) setTimer(until time.Time) {
+	d := max(0, until.Sub(x.a.o.Now()))
+	if x.timer == nil {
+		x.timer = time.NewTimer(d)
+	} else {
+		x.timer.Reset(d)
+	}
+}
+
+// contextEnded ends an exchange whose context has ended: the client left, or the
+// server's drain is over.
+func (x *proxyRequest) contextEnded() {
+	if errors.Is(context.Cause(x.context()), httpserver.ErrDraining) {
+		x.stopEngine()
+		x.leave()
+		x.refuse(openai.New(openai.ShuttingDown, ""))
+		return
+	}
+	x.stopEngine()
+	x.leave()
+	x.phase = clientLeft
+}
+
+// expire ends a wait whose time is over.
+func (x *proxyRequest) expire(now time.Time) {
+	e := x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.waitFrom, now)
+	x.leave()
+	x.refuse(e)
+}
+
+// launch sends an admitted request to its replica. With async a goroutine asks
+// the engine, so that comments can go out meanwhile.
+func (x *proxyRequest) launch(async bool) {
+	r := x.place.Grant.Replica
+	switch {
+	case x.reservation != nil:
+		x.reservation.assign(r)
+	case !x.useEarly(x.a.o.Now(), async):
+		x.sendToEngine(x.fn.Snapshot(), r, async)
+	}
+}

@@ -1,0 +1,191 @@
+package activator
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// enter queues the request and decides. Afterwards the phase is waiting, sent
+// (admitted: launch is next) or refused. fresh is false for a second try.
+func (x *proxyRequest) enter(fresh bool) {
+	a, q := x.a, &x.fn.Data.queue
+	now := a.o.Now()
+	size := x.size()
+	x.place.Team, x.place.Bytes = x.team, size
+	if fresh {
+		x.place.Key = x.affinityKey()
+	}
+	switch x.place.Enter(q, now) {
+	case admission.Admitted:
+		x.phase = sent
+		return
+	case admission.Full:
+		if x.fn.Removed() {
+			x.refuse(openai.New(openai.ModelNotFound, ""))
+		} else {
+			x.refuse(admission.FullError(x.fn.Snapshot(), now))
+		}
+		return
+	}
+	a.metrics.of(x.fn) // the gauges show a function's first request while it waits
+	x.phase = waiting
+	x.waitFrom = now
+	if e := x.buffer(size, now); e != nil {
+		x.leave()
+		x.refuse(e)
+		return
+	}
+	if fresh || x.deadline.IsZero() {
+		x.timeouts = parseTimeouts(x.header, x.stream)
+		x.timeouts.Instant = !x.stream && a.o.Hold == Hold503
+		x.deadline = x.waitDeadline()
+	}
+	// The snapshot is read after Enter: a failure that is published later rejects
+	// the request.
+	f := x.fn.Snapshot()
+	if x.fn.Removed() {
+		x.leave()
+		x.refuse(openai.New(openai.ModelNotFound, ""))
+		return
+	}
+	switch d, alone := x.place.Decide(f, x.timeouts, now); {
+	case d.Verdict == admission.Refuse:
+		x.leave()
+		if d.WakeForRetry {
+			if e := x.wake(f, true); e != nil {
+				x.refuse(e)
+				return
+			}
+		}
+		x.refuse(d.Error)
+		return
+	case len(f.Replicas) > 0:
+		a.o.Waker.Nudge(x.fn.Name)
+	default:
+		if e := x.wake(f, alone); e != nil {
+			x.leave()
+			x.refuse(e)
+			return
+		}
+	}
+	a.requests.add(x)
+	x.indexed = true
+	if a.draining.Load() || x.leaving() {
+		x.leave()
+		x.refuse(openai.New(openai.ShuttingDown, ""))
+		return
+	}
+	if x.reservation == nil {
+		x.changed = q.Changed()
+		x.sendEarly()
+	}
+}
+
+// buffer counts the body of a waiting request against the team's limit and the
+// activator's.
+func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
+	if r := ratelimit.RetryUntilAllotment(x.context, func() *ratelimit.Refusal { return x.a.o.Limits.Hold(x.team, now) }); r != nil {
+		return x.limitError(r)
+	}
+	x.counted = true
+	if x.a.buffered.Add(size) > x.a.o.BufferBytes {
+		return admission.QueueFullError()
+	}
+	return nil
+}
+
+// waitDeadline is the time at which the wait is over.
+func (x *proxyRequest) waitDeadline() time.Time {
+	wait := admission.MaxWait(x.fn.Snapshot().Model, x.timeouts)
+	if !x.stream && x.reservation == nil {
+		wait = min(wait, x.a.o.PlainWait)
+	}
+	return x.began.Add(wait)
+}
+
+// wake asks the platform for a first replica, once however many wait. The
+// team whose request begins a cold start is charged for it.
+func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
+	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
+		x.place.Wake(&x.fn.Data.queue, f, again, func() *openai.Error {
+			if r = x.a.o.Limits.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
+				return openai.New(openai.RateLimitExceeded, r.Message)
+			}
+			return nil
+		}, func() string { return x.a.o.Waker.Wake(x.fn.Name, x.team) })
+		return r
+	})
+	if r != nil {
+		return x.limitError(r)
+	}
+	return nil
+}
+
+// admitTeam counts the request in. What of the team's limits is at another activator is
+// waited for, a moment.
+func (x *proxyRequest) admitTeam(team string) *openai.Error {
+	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
+		x.lease, r = x.a.o.Limits.Admit(team, x.began)
+		return r
+	})
+	if r != nil {
+		return x.limitError(r)
+	}
+	return nil
+}
+
+func (x *proxyRequest) refuse(e *openai.Error) {
+	x.phase, x.fail = refused, e
+}
+
+// leave gives back the place in the queue, or the slot at the replica.
+func (x *proxyRequest) leave() {
+	x.cancelEarly()
+	x.endWait()
+	if x.place.Leave(x.a.o.Now()) {
+		x.a.o.Waker.Nudge(x.fn.Name)
+	}
+}
+
+// endWait accounts for the end of the wait.
+func (x *proxyRequest) endWait() {
+	if x.counted {
+		x.counted = false
+		x.a.buffered.Add(-x.size())
+		x.a.o.Limits.Unhold(x.team, x.a.o.Now())
+	}
+	if !x.indexed {
+		return
+	}
+	x.indexed = false
+	x.a.requests.remove(x)
+	d := x.a.o.Now().Sub(x.waitFrom)
+	x.waited += d
+	x.a.metrics.of(x.fn).queueWait.Observe(d.Seconds())
+	if x.place.Cold {
+		x.resolveColdStart()
+		x.a.requests.rememberColdStart(x.id, x.place.ColdStart)
+		x.a.requests.rememberColdStart(x.clientID, x.place.ColdStart)
+	}
+}
+
+// resolveColdStart fills in the cold start's id where it was not known yet when we came.
+func (x *proxyRequest) resolveColdStart() {
+	if x.place.ColdStart != "" {
+		return
+	}
+	x.place.ColdStart = x.fn.Data.queue.ColdStart()
+	if x.place.ColdStart != "" {
+		return
+	}
+	// A platform that is not in this process tells it by its pictures only. One that
+	// was over when we came is an earlier one.
+	t := x.fn.Snapshot().ColdStart
+	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
+		x.place.ColdStart = t.ID
+	}
+}
