@@ -21,28 +21,29 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Waker is what the activator asks of the platform. None of it blocks, all of
-// it may be called concurrently and more often than needed, and none of it may
-// call back into the activator before it returns.
+// Waker is what the activator asks of the platform. Its methods do not block, may be
+// called concurrently and more often than needed, and must not call back into the
+// activator before they return.
 type Waker interface {
-	// Wake asks for a first replica because a request waits, or was refused
-	// because it would not wait long enough and will come again. It returns
-	// the id of the cold start under way or begun, "" where there is none.
+	// Wake asks for a first replica because a request waits, or was refused and will
+	// be retried. It returns the id of the cold start under way or begun, "" where
+	// there is none.
 	Wake(name functions.Name, team string) (coldStartID string)
-	// Nudge says that demand changed in a way worth a look: the queue grew
-	// past what the replicas take, or nobody waits any more.
+	// Nudge reports a change of demand that may need a decision: the queue grew past
+	// the slots of the replicas, or the last waiting request left.
 	Nudge(name functions.Name)
-	// ReportFailure says that a replica broke on us, so that the platform verifies it.
+	// ReportFailure reports a replica that failed a request, so that the platform
+	// verifies it.
 	ReportFailure(name functions.Name, replicaID, problem string)
 }
 
-// Adapters has the platform load a model's adapter into one of its replicas.
+// Adapters loads adapters into replicas, through the platform.
 type Adapters interface {
-	// LoadAdapter returns when the replica has it, however many ask at once, or
-	// with ctx. A *functions.AdapterError says that it cannot be had.
+	// LoadAdapter returns when the replica has the adapter, however many requests ask
+	// at once, or when ctx ends. A *functions.AdapterError: it cannot be loaded.
 	LoadAdapter(ctx context.Context, name functions.Name, replicaID string) error
-	// UseAdapter says that a loaded one is in use, so that another makes way
-	// where room is needed. It does not block.
+	// UseAdapter reports the use of a loaded adapter, so that another is evicted where
+	// room is needed. It does not block.
 	UseAdapter(name functions.Name, replicaID string)
 }
 
@@ -56,16 +57,15 @@ const (
 	Hold503    HoldMode = "503"  // model_loading at once, and the model is woken
 )
 
-// Options of an activator. Waker, Who and Engines must be set; the zero value
-// of everything else is the default named.
+// Options of an activator. Waker, Who and Engines must be set; each other field has
+// the default named.
 type Options struct {
 	Waker   Waker
 	Who     *auth.KeyStore
 	Engines *upstream.Client
-	// Limits of the teams; nil: none has any.
+	// Limits of the teams; nil: there are none.
 	Limits *ratelimit.Limits
-	// Adapters loads what a request for an adapter finds not loaded; nil: engines
-	// have theirs from the start.
+	// Adapters loads adapters on demand; nil: engines have theirs from the start.
 	Adapters Adapters
 	// Open lets /v1 be used without a key until the first key exists. For
 	// loopback only.
@@ -90,7 +90,7 @@ type Options struct {
 	StreamIdle time.Duration
 	// PlainAnswer bounds the generation of a plain answer; 1 h.
 	PlainAnswer time.Duration
-	// BufferBytes bounds the bodies held by all gates together; 1 GiB.
+	// BufferBytes bounds the bodies held by all queues together; 1 GiB.
 	BufferBytes int64
 	// Metrics is where the metrics are registered; nil is nowhere.
 	Metrics prometheus.Registerer
@@ -98,15 +98,15 @@ type Options struct {
 	Log *slog.Logger
 	// LogLevel is the level of that line; slog.LevelInfo.
 	LogLevel slog.Level
-	// FirstToken, which may be nil, is told once per cold start how long its
-	// first request took from a READY replica to the engine's first byte.
+	// FirstToken, which may be nil, is called once per cold start with the time of its
+	// first request from a READY replica to the engine's first byte.
 	FirstToken func(name functions.Name, coldStartID string, took time.Duration)
-	// DemandChanged, which may be nil, is told that Demand has something to yield: once,
-	// and again only after Demand was called. It may be told with locks held; it
-	// notes it and returns.
+	// DemandChanged, which may be nil, is called when Demand has something to yield:
+	// once, and again only after Demand was called. It may be called with locks held;
+	// it notes the change and returns.
 	DemandChanged func()
-	// Random is a number from 0 to below n, by which a request for an alias goes to
-	// one of its functions; that of math/rand/v2.
+	// Random returns a number from 0 to below n, which chooses a function of an alias;
+	// that of math/rand/v2.
 	Random func(n int) int
 	// Now is the clock; time.Now.
 	Now func() time.Time
@@ -158,13 +158,13 @@ type Activator struct {
 	buffers  buffers
 	removed  removedFunctions
 	draining atomic.Bool
-	buffered atomic.Int64 // bytes of bodies in all gates
+	buffered atomic.Int64 // bytes of bodies in all queues
 }
 
-// entry is a function and what the data path keeps of it.
+// entry is a function in the table, with the data path's own state of it.
 type entry = snapshot.Entry[function]
 
-// function is what the data path keeps per function. Idle, it is a few hundred
+// function is the state of the data path per function. Idle, it is a few hundred
 // bytes: there may be ten thousand.
 type function struct {
 	queue   admission.Queue
@@ -186,9 +186,9 @@ func New(o Options) *Activator {
 	return a
 }
 
-// Publish adds or replaces pictures of functions. Waiters that a new READY
-// replica has slots for are let through, and waiters of a failed start told,
-// before it returns.
+// Publish adds or replaces snapshots of functions. Waiting requests that a new READY
+// replica has slots for are admitted, and those of a failed start rejected, before it
+// returns.
 func (a *Activator) Publish(fs ...snapshot.Snapshot) {
 	a.table.Put(a.onPublish, fs...)
 }
@@ -231,19 +231,18 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 	return Demand{Name: e.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd}, true
 }
 
-// Cut ends what is in flight through the agent at this URL, which the platform
-// has given up: it may be frozen, or cut off without a word, and a plain answer
-// is waited for up to an hour. Requests fail as if their engine had died, so
-// those without a byte go to another replica. Engines on this machine, which
-// are reached without their agent, go on.
+// Cut ends the requests in flight through the agent at this URL, which the platform
+// has given up: it may be frozen, and a plain answer may take an hour. They fail as if
+// their engine had died, so those without a byte go to another replica. Engines on
+// this machine, which are reached without their agent, are not affected.
 func (a *Activator) Cut(agent string) {
 	if addr, _ := splitEndpoint(agent); addr != "" {
 		a.o.Engines.Cut(addr)
 	}
 }
 
-// InFlightOf is how many requests a replica of a function has from us now, also
-// one that is in its snapshot no more, and one of a function that was removed.
+// InFlightOf is how many requests a replica of a function has from this activator,
+// also one that is in its snapshot no more, and one of a function that was removed.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	if e := a.table.Lookup(name); e != nil {
 		return e.Data.queue.InFlight(replicaID)
@@ -251,9 +250,9 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 	return a.removed.inFlight(name, replicaID)
 }
 
-// EachInFlight yields each replica of a function that has requests from us, and
-// how many: also those that are in its snapshot no more, or not yet. Nothing is
-// yielded for a function that was removed; see InFlightOf.
+// EachInFlight yields each replica of a function that has requests from this
+// activator, and how many: also those that are in its snapshot no more, or not yet.
+// Nothing is yielded for a function that was removed; see InFlightOf.
 func (a *Activator) EachInFlight(name functions.Name, yield func(replicaID string, n int)) {
 	if e := a.table.Lookup(name); e != nil {
 		e.Data.queue.EachInFlight(yield)
@@ -267,7 +266,7 @@ type removedFunctions struct {
 	byName map[functions.Name]*entry
 }
 
-// add keeps e while it has requests in flight, and drops what has none any more.
+// add keeps e while it has requests in flight, and drops entries without any.
 func (r *removedFunctions) add(e *entry, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,8 +299,8 @@ func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
 	return a.requests.coldStart(id)
 }
 
-// Complete adds the phase that only the data path sees, the time from READY to
-// the engine's first byte, to a timeline of the platform's.
+// Complete adds the phase that only the data path measures, from READY to the engine's
+// first byte, to a timeline of the platform's.
 func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
 	took, ok := a.requests.firstToken(t.ID)
 	if !ok || t.State != functions.Ready {
@@ -316,8 +315,8 @@ func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
 	return t
 }
 
-// Position of a request that waits: one for the next to be let through; false
-// where no such request waits. id is as in ColdStartOf.
+// Position of a waiting request: 1 is the next; false where no such request waits. id
+// is as in ColdStartOf.
 func (a *Activator) Position(id string) (position int, name functions.Name, ok bool) {
 	x := a.requests.waiter(id)
 	if x == nil {
@@ -327,9 +326,9 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 	return p, x.fn.Name, p > 0
 }
 
-// Drain answers the requests that wait, and those that would have to from now
-// on, with 503 shutting_down, and returns when all have been told or ctx ends.
-// Requests that an engine has are left alone.
+// Drain answers waiting requests, and later ones that would have to wait, with 503
+// shutting_down, and returns when all have been answered or ctx ends. Requests at an
+// engine go on.
 func (a *Activator) Drain(ctx context.Context) {
 	a.draining.Store(true)
 	for _, e := range a.table.All() {

@@ -12,9 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// adapterUses is when each adapter of a function was last said to be in use, per
-// replica. Engines drop the one used longest ago when they need room; they need
-// not hear of every request.
+// adapterUses is when the use of each adapter was last reported, per replica. Engines
+// evict the adapter used longest ago; they need not hear of every request.
 type adapterUses struct {
 	mu sync.Mutex
 	at map[adapterUse]time.Time
@@ -24,10 +23,10 @@ type adapterUse struct{ replica, adapter string }
 
 const (
 	adapterUseInterval = 10 * time.Second
-	maxAdapterUses     = 1024 // beyond it all are forgotten, and said again
+	maxAdapterUses     = 1024 // beyond it all are dropped, and reported again
 )
 
-// due reports whether the use is to be told again, and notes that it is.
+// due reports whether the use must be reported again, and notes that it is.
 func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -41,15 +40,15 @@ func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 	return true
 }
 
-// adapterName is the function of the exchange with the adapter it asks for.
+// adapterName is the function's name with the adapter of the request.
 func (x *proxyRequest) adapterName() functions.Name {
 	n := x.fn.Name
 	n.Adapter = x.place.Adapter
 	return n
 }
 
-// adapterLoad is what must happen before the request can go to r: its adapter is
-// loaded there. nil where nothing must.
+// adapterLoad returns what loads the adapter at r before the request is sent; nil
+// where nothing must be loaded.
 func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
 	adapters := x.a.o.Adapters
 	if x.place.Adapter == "" || adapters == nil {
@@ -62,7 +61,7 @@ func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 		}
 		return nil
 	}
-	// Longer than anybody would have waited at the gate nobody waits here.
+	// Loading an adapter is bounded by the same deadline as waiting in the queue.
 	until := x.deadline
 	if until.IsZero() {
 		x.timeouts = parseTimeouts(x.header, x.stream)
@@ -83,8 +82,8 @@ func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 
 var errAdapterLate = errors.New("the adapter was not loaded within the request's time")
 
-// adapterFailure is the answer to a request whose adapter cannot be had; nil where
-// another replica may have it.
+// adapterFailure is the answer to a request whose adapter cannot be loaded; nil where
+// another replica may load it.
 func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
 		return openai.New(openai.ModelLoading, "The adapter `"+x.place.Adapter+"` is not loaded yet.")

@@ -10,21 +10,21 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Alias is a name that stands for functions: that of a service for its revisions.
-// Where a function has the same name, the alias is meant.
+// Alias is a name that stands for functions: that of a service for its revisions. It
+// goes before a function of the same name.
 type Alias struct {
 	Name   functions.Name
 	Shares []Share
 }
 
-// Share is the part of an alias's requests that one function gets.
+// Share is the part of an alias's requests that goes to one function.
 type Share struct {
 	Function functions.Name
 	Percent  int // weight among the shares; of a single share it does not matter
 }
 
-// SetAliases replaces all aliases. A request under way keeps the function it was
-// given; each later one is drawn anew, by weight.
+// SetAliases replaces all aliases. A request under way keeps its function; each later
+// one chooses anew, by weight.
 func (a *Activator) SetAliases(all []Alias) {
 	if len(all) == 0 {
 		a.aliases.Store(nil)
@@ -55,7 +55,7 @@ func (a *Activator) SetAliases(all []Alias) {
 	a.aliases.Store(t)
 }
 
-// aliases are all of them, compiled. A nil one is empty.
+// aliases is the compiled set of aliases. A nil one is empty.
 type aliases struct {
 	byName map[functions.Name]*alias
 	byTeam map[string][]string // sorted
@@ -64,7 +64,7 @@ type aliases struct {
 
 type alias struct {
 	name   functions.Name
-	shares []Share // the largest first, each more than nothing
+	shares []Share // the largest first, each above 0
 	sum    int
 }
 
@@ -83,8 +83,8 @@ func (t *aliases) teamNames(team string) []string {
 	return t.byTeam[team]
 }
 
-// lookup is the function that a name without an adapter stands for this time;
-// nil with alias set is an alias none of whose functions is published.
+// lookup chooses the function that a name without an adapter stands for; nil with
+// alias set is an alias none of whose functions is published.
 func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
 	l := a.aliases.Load().find(name)
 	if l == nil {
@@ -104,7 +104,8 @@ func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
 	return a.largest(l), true
 }
 
-// mainFunction is the function that a name is shown by: of an alias that which gets most.
+// mainFunction is the function that a name is shown by: of an alias the one with the
+// largest share.
 func (a *Activator) mainFunction(name functions.Name) (e *entry, alias bool) {
 	if l := a.aliases.Load().find(name); l != nil {
 		return a.largest(l), true
@@ -121,7 +122,7 @@ func (a *Activator) largest(l *alias) *entry {
 	return nil
 }
 
-// publicName is the name that people call a function by.
+// publicName is the name of a function in requests and answers.
 func (a *Activator) publicName(name functions.Name) functions.Name {
 	if e := a.table.Lookup(name); e != nil {
 		return e.Snapshot().PublicName()
@@ -129,8 +130,8 @@ func (a *Activator) publicName(name functions.Name) functions.Name {
 	return name
 }
 
-// listed yields what the caller may name, by team and name: the functions that
-// are not hidden, and the aliases, each with the function it is shown by or nil.
+// listed yields the names that the caller may use, by team and name: the functions
+// that are not hidden, and the aliases, each with its main function or nil.
 func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 	entries := a.table.Team(id.Team)
 	if id.Admin {
@@ -173,7 +174,8 @@ func (a *Activator) listed(id auth.Identity) iter.Seq2[functions.Name, *entry] {
 	}
 }
 
-// unpublishedError is the answer where an alias stands and its functions do not yet.
+// unpublishedError answers a request for an alias whose functions are not published
+// yet.
 func unpublishedError(name functions.Name) *openai.Error {
 	return openai.New(openai.ModelLoading, "The model `"+name.Short()+"` is being set up: none of its revisions is known yet.")
 }

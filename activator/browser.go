@@ -10,11 +10,10 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// GuardBrowser guards a handler against the web pages of whoever runs a browser on
-// this machine. On loopback, Host must be a loopback name or address, or one
-// of hosts, or DNS rebinding makes a page of ours out of theirs (421). On any
-// listener, an Origin that is not the Host itself is refused (403): nothing
-// here is meant to be called from another site.
+// GuardBrowser guards a handler against web pages in a browser on this machine. On
+// loopback, Host must be a loopback name or address, or one of hosts, against DNS
+// rebinding (421). On any listener, an Origin other than the Host itself is refused
+// (403).
 func GuardBrowser(loopback bool, hosts []string, next httpserver.Handler) httpserver.Handler {
 	allowed := map[string]bool{"localhost": true}
 	for _, h := range hosts {

@@ -7,19 +7,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Demand is the interest in one function now.
+// Demand is the demand for one function now.
 type Demand struct {
 	Name    functions.Name
 	Active  int
 	Queued  int
-	Oldest  time.Time      // arrival of who waits longest; zero if nobody does
+	Oldest  time.Time      // arrival of the longest waiting request; zero if none waits
 	LastEnd time.Time      // of the last request; zero if there was none
-	Teams   map[string]int // who waits, per team; nil if nobody does
+	Teams   map[string]int // waiting requests per team; nil if none waits
 }
 
-// changedFunctions is the list of the functions whose demand has changed since somebody
-// looked. A function is on it once however often it changes, so a request costs
-// a look at a flag.
+// changedFunctions lists the functions whose demand has changed since the last call of
+// Demand. A function is on it once however often it changes.
 type changedFunctions struct {
 	notify func() // Options.DemandChanged
 	mu     sync.Mutex
@@ -44,9 +43,9 @@ func (f *function) demand(now time.Time) Demand {
 	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
 }
 
-// Demand yields the functions whose demand, or the requests in flight at one of
-// their replicas, may have changed since the last call, also to nothing; with all
-// also every other one that has requests. One at a time calls it.
+// Demand yields the functions whose demand, or the requests in flight at one of their
+// replicas, may have changed since the last call, also to nothing; with all also every
+// other function that has requests. It must not be called concurrently.
 func (a *Activator) Demand(all bool, yield func(Demand) bool) {
 	s := &a.changed
 	s.mu.Lock()

@@ -11,24 +11,23 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
 
-// maxEarlyPerReplica is how many requests are at the door of one replica before it is READY,
-// of each activator: the first of the line. The shim keeps them in memory beside its
-// engine, and whoever stands behind them waits for those anyway.
+// maxEarlyPerReplica bounds the early copies at one starting replica, per activator.
+// The shim keeps them in memory beside its engine.
 const maxEarlyPerReplica = 8
 
-// maxEarlyBody is how large the body of a request may be that is sent ahead: those at a
-// door take memory of the pod, of which the engine may need all but a little.
+// maxEarlyBody bounds the body of an early copy: those at a shim take memory of the
+// pod, of which the engine may need all but a little.
 const maxEarlyBody = 256 << 10
 
-// earlyCopy is a request that was sent to the door of a replica that is not READY. It is
-// a copy: the request stands in line all the same, with its turn, its deadline and
-// its team's limits. Where the gate lets it through to that very replica, the copy is
-// what was asked of it; where it is given another, nobody has seen an answer, and the
-// copy is called back. An answer that comes first takes the request out of the line:
-// its engine is READY, whoever has not heard of it yet.
+// earlyCopy is a copy of a request, sent to the shim of a replica that is not READY.
+// The request keeps its place in the queue, its deadline and its team's limits. If it
+// is admitted to that replica, the copy becomes the request; if it is admitted to
+// another, the copy is cancelled before an answer was used. A copy that is answered
+// first takes its request out of the queue: the replica is READY, although the
+// activator has not been told.
 //
-// So the word READY goes from the engine to the shim that holds the copy, and not
-// through four processes and back, of which each has to be given a processor.
+// So readiness needs one step, from the engine to the shim that holds the copy, and
+// not a chain of four processes that each must be scheduled.
 type earlyCopy struct {
 	replica *snapshot.Replica
 	sent    time.Time
@@ -37,7 +36,8 @@ type earlyCopy struct {
 	reply   reply
 }
 
-// pending is where its answer comes; nil, which blocks for ever, where none will.
+// pending is the channel of the answer; nil, which blocks for ever, where none is
+// expected.
 func (h *earlyCopy) pending() <-chan reply {
 	if h == nil {
 		return nil
@@ -45,10 +45,10 @@ func (h *earlyCopy) pending() <-chan reply {
 	return h.answers
 }
 
-// sendEarly sends the request to the door of a replica that is about to be READY,
-// where it is among the first of its line. One for an adapter, a large one, or one that
-// a replica has failed, goes the usual way, and so does one that an engine may have seen:
-// what kills engines must not be the first that each new one gets.
+// sendEarly sends a copy to the shim of a replica that is about to be READY, if the
+// request is among the first of the queue. Requests for an adapter, large ones,
+// retries and requests that an engine may have seen are not copied: a request that
+// kills engines must not be the first of each new one.
 func (x *proxyRequest) sendEarly() {
 	if x.early != nil || x.reservation != nil || x.place.Adapter != "" || x.place.FailedReplica != "" || x.seen || x.size() > maxEarlyBody {
 		return
@@ -59,7 +59,7 @@ func (x *proxyRequest) sendEarly() {
 	}
 	n := x.fn.Data.queue.Position(&x.place) - 1
 	if n < 0 {
-		return // it does not wait any more
+		return // the wait has ended
 	}
 	r := &f.NotReadyEndpoints[n%len(f.NotReadyEndpoints)]
 	if n/len(f.NotReadyEndpoints) >= min(f.SlotsOf(r)-x.fn.Data.queue.InFlight(r.ID), maxEarlyPerReplica) || r.ID == x.refusedEarly {
@@ -72,12 +72,11 @@ func (x *proxyRequest) sendEarly() {
 	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
 	x.early = h
 	engines, stream, bufs, answers := x.a.o.Engines, x.stream, &x.a.buffers, h.answers
-	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the exchange: cancelEarly cancels and waits
+	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
 }
 
-// onEarlyReply takes the answer of a replica of which the gate has not heard yet. That
-// it takes nothing ahead, is gone or has failed is none: the request stands where it
-// stood.
+// onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
+// not an answer; the request keeps its place in the queue.
 func (x *proxyRequest) onEarlyReply(r reply, async bool) {
 	h := x.early
 	h.answers, h.reply = nil, r
@@ -95,7 +94,8 @@ func (x *proxyRequest) onEarlyReply(r reply, async bool) {
 	}
 }
 
-// refusedByNode reports whether a request came no further than the replica's door.
+// refusedByNode reports whether the agent or shim refused a request without giving it
+// to the engine.
 func refusedByNode(r *reply) bool {
 	if r.err != nil {
 		return errors.Is(r.err, upstream.ErrDial)
@@ -103,8 +103,7 @@ func refusedByNode(r *reply) bool {
 	return r.res.Status >= 400 && r.end && errors.Is(nodeError(r.res.Status, r.begin), upstream.ErrDial)
 }
 
-// cancelEarly ends a request that was sent ahead and is not wanted there, and waits for
-// the goroutine that has it.
+// cancelEarly ends an early copy that is not needed, and waits for its goroutine.
 func (x *proxyRequest) cancelEarly() {
 	h := x.early
 	if h == nil {
@@ -120,8 +119,8 @@ func (x *proxyRequest) cancelEarly() {
 	}
 }
 
-// releasedAt is when the request that has its answer was let through: the door says how long
-// it kept it.
+// releasedAt is when the shim gave the answered copy to its engine, by the time that
+// it reports to have held it.
 func (h *earlyCopy) releasedAt(now time.Time) time.Time {
 	us, err := strconv.ParseInt(h.reply.res.Header(snapshot.HeldHeader), 10, 64)
 	if err != nil || us < 0 || us > now.Sub(h.sent).Microseconds() {
@@ -130,8 +129,8 @@ func (h *earlyCopy) releasedAt(now time.Time) time.Time {
 	return h.sent.Add(time.Duration(us) * time.Microsecond)
 }
 
-// useEarly takes what was sent ahead to the replica that the request has been given
-// for what is asked of it; false: it is still to be asked.
+// useEarly adopts the copy already sent to this replica. It returns false if the
+// request must still be sent.
 func (x *proxyRequest) useEarly(now time.Time, async bool) bool {
 	h := x.early
 	if h == nil || h.replica.ID != x.place.ReplicaID() {

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// reply is what the engine said first.
+// reply is the first part of an engine's answer.
 type reply struct {
 	res   *upstream.Response
 	begin []byte // first bytes of body; the whole body where end is set
@@ -22,10 +22,10 @@ type reply struct {
 	err   error
 }
 
-// errRequestOver cancels what is asked of an engine once nobody wants it any more.
-var errRequestOver = errors.New("the exchange is over")
+// errRequestOver cancels a request at an engine whose answer is not needed any more.
+var errRequestOver = errors.New("the request is over")
 
-// Bounds of what is read of an answer before anything goes out.
+// Bounds of what is read of an answer before its head goes out.
 const (
 	firstReadSize  = 8 << 10
 	maxWholeAnswer = 1 << 20
@@ -82,16 +82,16 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 	answers := make(chan reply, 1)
 	x.answers = answers
 	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
-	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the exchange: stop cancels and waits
+	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
-// stripsUsage reports whether the engine is asked for a usage chunk that the
-// client did not ask for.
+// stripsUsage reports whether the engine is asked for a usage chunk that the client
+// did not ask for.
 func (x *proxyRequest) stripsUsage() bool {
 	return x.stream && x.endpoint.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
 }
 
-// splitEndpoint takes an endpoint apart into host:port and the prefix of its paths.
+// splitEndpoint splits a URL into host:port and the prefix of its paths.
 func splitEndpoint(endpoint string) (addr, prefix string) {
 	addr = strings.TrimPrefix(endpoint, "http://")
 	if i := strings.IndexByte(addr, '/'); i >= 0 {
@@ -100,8 +100,8 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 	return addr, prefix
 }
 
-// askEngine asks and reads up to the engine's first byte of body; of a plain
-// answer all of it, if it is not large. fetch, if not nil, comes before.
+// askEngine sends the request and reads up to the engine's first byte of body, or all
+// of a plain answer that is not large. fetch, if not nil, comes before.
 func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
@@ -115,7 +115,7 @@ func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Requ
 	if stream && res.Status == 200 && isEvents(res) {
 		buf := bufs.get()
 		n, err := res.Read(buf)
-		for err == nil && n < len(buf) && !hasData(buf[:n]) { // comments alone
+		for err == nil && n < len(buf) && !hasData(buf[:n]) { // only comments so far
 			var m int
 			m, err = res.Read(buf[n:])
 			n += m
@@ -150,13 +150,13 @@ func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Requ
 		case err != nil:
 			res.Close()
 			return reply{err: err, begin: buf}
-		case res.Length < 0 && !isJSON(res): // audio: it should begin to sound
+		case res.Length < 0 && !isJSON(res): // audio goes out as it comes
 			return reply{res: res, begin: buf}
 		}
 	}
 }
 
-// hasData reports whether a stream has said something: a whole line of data.
+// hasData reports whether a stream has a whole line of data.
 func hasData(p []byte) bool {
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
@@ -171,7 +171,7 @@ func hasData(p []byte) bool {
 	return false
 }
 
-// buffers are those of streams, used again.
+// buffers is the pool of read buffers of streams.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() []byte {
@@ -182,7 +182,7 @@ func (b *buffers) get() []byte {
 }
 
 func (b *buffers) put(p []byte) {
-	if cap(p) == firstReadSize { // not one that has grown
+	if cap(p) == firstReadSize { // a buffer that has grown is not reused
 		b.pool.Put((*[firstReadSize]byte)(p[:firstReadSize]))
 	}
 }
@@ -195,8 +195,8 @@ func isJSON(r *upstream.Response) bool {
 	return strings.HasPrefix(r.Header("content-type"), "application/json")
 }
 
-// nodeError is what an agent or the shim in a pod, not the engine behind it,
-// answers where it has no such replica (any more), or its engine did not answer.
+// nodeError is the error of an answer that an agent or a shim, not the engine behind
+// it, gives where it has no such replica (any more), or its engine did not answer.
 // Engines have no such codes.
 func nodeError(status int, body []byte) error {
 	switch {
@@ -210,14 +210,14 @@ func nodeError(status int, body []byte) error {
 	return nil
 }
 
-// onReply takes the engine's first word, or that it has none.
+// onReply handles the engine's first bytes, or their absence.
 func (x *proxyRequest) onReply(r reply, async bool) {
 	now := x.a.o.Now()
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
 		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
-			// No engine has seen it, and by now there is one.
+			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.res != nil {
 				r.res.Close()
 			}
@@ -233,7 +233,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		}
 	}
 	if r.err == nil && x.place.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
-		// It was dropped for another meanwhile. Once more, through the platform.
+		// The engine has evicted the adapter: the platform loads it again, once.
 		f := x.fn.Snapshot()
 		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 {
 			x.stopEngine()
@@ -306,9 +306,8 @@ func (x *proxyRequest) recordFirstByte(now time.Time) {
 	}
 }
 
-// stopEngine ends what is under way at the engine: its request is cancelled, which
-// is how it learns that nobody listens, and the goroutine that asks is waited
-// for.
+// stopEngine ends the request at the engine: cancelling closes its connection, which
+// ends the generation, and the goroutine that asks is waited for.
 func (x *proxyRequest) stopEngine() {
 	if x.answers != nil {
 		x.cancel(errRequestOver)

@@ -11,26 +11,26 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// adapterLoadError: the request did not get as far as the engine.
+// adapterLoadError is the failure to load an adapter: the request did not reach the
+// engine.
 type adapterLoadError struct{ err error }
 
 func (e *adapterLoadError) Error() string { return e.err.Error() }
 
 func (e *adapterLoadError) Unwrap() error { return e.err }
 
-// endWithEngineError is an answer that is the engine's own failure, of which the client
-// has seen nothing yet.
+// engineError is a failure that the engine itself reported before a byte went to the
+// client.
 type engineError struct {
 	message string
-	dead    bool // it is about to end
+	dead    bool // the engine is about to exit
 }
 
 func (e *engineError) Error() string { return e.message }
 
-// engineFailure looks for the failure of an engine in what it said first: a stream that
-// begins with an error frame, or an answer after the death of what computes. An
-// error that is the caller's comes as the refusal it would have been without a
-// stream.
+// engineFailure looks for an engine's failure in its first bytes: a stream that begins
+// with an error frame, or an answer after the death of its core process. An error of
+// the caller's is returned as the refusal it would have been without a stream.
 func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error) {
 	switch {
 	case stream && r.res.Status == 200 && isEvents(r.res):
@@ -50,14 +50,15 @@ func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error)
 	return nil, nil
 }
 
-// engineCoreDied is what vLLM's front says while it ends after the death of its core.
+// engineCoreDied reports whether b is what vLLM's front end sends while it ends after
+// the death of its core process.
 func engineCoreDied(b []byte) bool {
 	return bytes.Contains(b, []byte("EngineCore")) || bytes.Contains(b, []byte("EngineDeadError"))
 }
 
-// reportFailure leaves a replica that failed the request before its first byte, and has
-// others leave it alone for a while. The error is for the client, where no other
-// replica can help.
+// reportFailure leaves a replica that failed the request before its first byte, starts
+// its cool-down and reports it to the platform. The error is for the client, where no
+// other replica can help.
 func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
 	x.a.metrics.of(x.fn).countFailure(kind)
@@ -72,8 +73,8 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	return e
 }
 
-// retry takes a request to another replica, once; otherwise e is its answer.
-// begun: the engine had begun one, though not the body.
+// retry tries another replica, once; otherwise e is the answer. With began the engine
+// had begun an answer, though not the body.
 func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
 	switch x.place.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
 	case admission.AlreadyRetried:
@@ -94,7 +95,7 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	}
 }
 
-// describeFailure says a failure for the platform, for the metrics, and for the
+// describeFailure describes a failure for the platform, for the metrics, and for the
 // client whose second try fails too.
 func describeFailure(err error, hung bool) (problem, kind string, e *openai.Error) {
 	var frame *engineError

@@ -13,13 +13,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// otherLabel labels what belongs to no known function or team: labels come from the
+// otherLabel labels requests of no known function or team: labels come from the
 // configuration, never from a request.
 const otherLabel = "other"
 
-// metrics are the metrics of the data path. The series of a function are
-// resolved at its first request and kept beside it, so that the hot path looks
-// up no label.
+// metrics are the metrics of the data path. A function's series are resolved at its
+// first request and kept beside it, so that the hot path looks up no label.
 type metrics struct {
 	a         *Activator
 	requests  *prometheus.CounterVec
@@ -53,15 +52,15 @@ func newMetrics(a *Activator) *metrics {
 		requests:    counter("thaw_requests_total", "Requests by how they ended; code 499 is a client that left, a stream that broke counts with the code of its error.", "model", "team", "route", "code", "cold"),
 		duration:    histogram("thaw_request_seconds", "Time from the whole request to the end of its answer.", short, "model", "team", "cold"),
 		ttft:        histogram("thaw_time_to_first_token_seconds", "Time from the whole request to the engine's first byte of body.", short, "model", "team", "cold"),
-		queueWait:   histogram("thaw_queue_wait_seconds", "Time a request waited at its gate, of those that waited.", short, "model", "team"),
+		queueWait:   histogram("thaw_queue_wait_seconds", "Time a request waited in its queue, of those that waited.", short, "model", "team"),
 		phase:       histogram("thaw_cold_start_phase_seconds", "Phases of cold starts; source is the tier the bytes came from.", long, "model", "team", "phase", "source", "result"),
 		coldStart:   histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", long, "model", "team", "result"),
 		quota:       counter("thaw_quota_rejections_total", "Requests refused by a limit of their team.", "team", "reason"),
-		tokens:      counter("thaw_tokens_total", "Tokens that engines said they used.", "model", "team", "kind"),
+		tokens:      counter("thaw_tokens_total", "Tokens that engines reported as used.", "model", "team", "kind"),
 		failures:    counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut or protocol.", "model", "team", "kind"),
 		retries:     counter("thaw_retries_total", "Requests tried on another replica because the first one failed before its first byte.", "model", "team"),
-		buffered:    gauge("thaw_buffered_requests", "Requests that wait at the gate."),
-		bufferBytes: gauge("thaw_buffer_bytes", "Bytes of the bodies that wait at the gate."),
+		buffered:    gauge("thaw_buffered_requests", "Requests that wait in the queue."),
+		bufferBytes: gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue."),
 		active:      gauge("thaw_active_requests", "Requests in flight at replicas."),
 	}
 	if r := a.o.Metrics; r != nil {
@@ -70,15 +69,15 @@ func newMetrics(a *Activator) *metrics {
 	return m
 }
 
-// Describe and Collect make meters the collector of the gauges: they are read
-// from the gates when somebody looks, so keeping them costs nothing.
+// Describe and Collect make metrics the collector of the gauges, which are read from
+// the queues at each scrape.
 func (m *metrics) Describe(c chan<- *prometheus.Desc) {
 	c <- m.buffered
 	c <- m.bufferBytes
 	c <- m.active
 }
 
-// Collect yields gauges of functions that have been asked for at least once.
+// Collect yields the gauges of functions that have had a request.
 func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	now := m.a.o.Now()
 	loads := map[functions.Name]admission.Load{} // several functions may go by one name
@@ -103,11 +102,11 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// functionMetrics are the metrics of one function, under the name that it goes by.
+// functionMetrics are the metrics of one function, under its public name.
 type functionMetrics struct {
 	m          *metrics
 	name       functions.Name
-	full       string                 // the name as logs have it
+	full       string                 // the name in logs
 	duration   [2]prometheus.Observer // warm, cold
 	ttft       [2]prometheus.Observer
 	queueWait  prometheus.Observer
@@ -118,7 +117,7 @@ type functionMetrics struct {
 	ends       atomic.Pointer[[]outcome]
 }
 
-// outcome is one way in which requests ended.
+// outcome counts requests that ended in one way.
 type outcome struct {
 	route string
 	code  int
@@ -175,7 +174,8 @@ func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.
 	s.ends.Store(&ends)
 }
 
-// countFailure counts an answer that an engine broke. It is rare: the label is looked up.
+// countFailure counts an answer that an engine broke. It is rare, so the label is
+// looked up.
 func (s *functionMetrics) countFailure(kind string) {
 	s.m.failures.WithLabelValues(s.name.Name, s.name.Team, kind).Inc()
 }
@@ -220,8 +220,8 @@ func (m *metrics) observeFirstToken(e *entry, took time.Duration) {
 	m.phase.WithLabelValues(name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
 }
 
-// forget forgets a function's series, or they would stay for ever. They stay
-// while another function goes by the same name.
+// forget removes a function's series, unless another function has the same public
+// name.
 func (m *metrics) forget(e *entry) {
 	name := e.Snapshot().PublicName()
 	if name != e.Name {

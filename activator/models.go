@@ -33,12 +33,12 @@ type modelStatus struct {
 	Reason  string `json:"reason,omitzero"`
 }
 
-// createdEpoch is the "created" of every model: nothing here knows when its weights
-// were made, and clients want a number.
+// createdEpoch is the "created" of every model: the date of its weights is unknown,
+// and clients want a number.
 const createdEpoch = 1767225600
 
-// listModels lists what the caller may name, or one of it. It reads pictures and
-// wakes nothing: consoles poll it.
+// listModels lists the models that the caller may name, or one of them. It reads
+// snapshots and wakes nothing: consoles poll it.
 func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Response) *openai.Error {
 	now := a.o.Now()
 	var out any
@@ -83,7 +83,7 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	return nil
 }
 
-// nameFor is a name as the caller would write it.
+// nameFor is a name as the caller writes it.
 func nameFor(n functions.Name, id auth.Identity) string {
 	if n.Team == id.Team {
 		return n.Short()
@@ -91,8 +91,8 @@ func nameFor(n functions.Name, id auth.Identity) string {
 	return n.String()
 }
 
-// describeModel is the item of e; nil: of an alias whose functions are not
-// published yet.
+// describeModel is the item of e; nil is an alias whose functions are not published
+// yet.
 func describeModel(e *entry, name functions.Name, id string, now time.Time) modelItem {
 	it := modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: name.Team, Status: modelStatus{Value: "unloaded", State: functions.Unloaded.Word()}}
 	if e == nil {
@@ -119,8 +119,8 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) mode
 	return it
 }
 
-// adapterItem is the item of an adapter of it: loaded where a replica has it,
-// otherwise to be loaded when it is asked for.
+// adapterItem is the item of an adapter of the model it: loaded where a replica has
+// it.
 func (a *Activator) adapterItem(it modelItem, f *snapshot.Snapshot, id, parent, adapter string) modelItem {
 	it.ID, it.Parent = id, parent
 	if a.o.Adapters != nil && it.Status.Value == "loaded" && len(f.Replicas) > 0 && !f.AdapterLoaded(adapter) {
@@ -129,11 +129,11 @@ func (a *Activator) adapterItem(it modelItem, f *snapshot.Snapshot, id, parent, 
 	return it
 }
 
-// canSee reports whether the caller may know of a team's functions.
+// canSee reports whether the caller may see a team's functions.
 func canSee(id auth.Identity, team string) bool { return id.Team == team || id.Admin }
 
-// unknownModel is the answer to a name that is none, or none of the caller's: the
-// two cannot be told apart.
+// unknownModel answers a name that does not exist, or that the caller may not see: the
+// two must look alike.
 func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Identity) *openai.Error {
 	if len(asked) > 80 {
 		asked = asked[:80] + "…"

@@ -80,19 +80,19 @@ const (
 	clientLeft
 )
 
-// run takes an opened exchange to its answer, or to a committed stream.
+// run takes an opened request to its answer, or to a committed stream.
 func (x *proxyRequest) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
 	async := x.stream || a.o.Hold == HoldPad && !x.endpoint.form
-	if x.phase == sent { // through at once
+	if x.phase == sent { // admitted at once
 		x.launch(async)
 	}
 	if x.phase == waiting || async && x.phase == sent {
 		var limit time.Time
 		switch {
 		case x.stream:
-			if x.phase == sent { // not read yet: it did not have to wait
+			if x.phase == sent { // the timeouts are read only by requests that wait
 				x.timeouts = parseTimeouts(x.header, true)
 			}
 			limit = x.began.Add(x.headDelay())
@@ -112,7 +112,7 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 		x.refuseNow(res, x.fail)
 	case clientLeft:
 		x.reason = "client_left"
-		res.Status = 499 // nobody reads it
+		res.Status = 499 // for the log; the client left
 		res.Close = true
 		x.finish(499)
 	case answered:
@@ -120,7 +120,7 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 	}
 }
 
-// headDelay is how long a stream may say nothing before its head goes out.
+// headDelay is how long a stream stays silent before its head goes out.
 func (x *proxyRequest) headDelay() time.Duration {
 	d := x.a.o.Silent
 	if g := x.timeouts.Gap; g > 0 {
@@ -156,7 +156,7 @@ func (x *proxyRequest) size() int64 {
 // leaving reports whether the server that has the request shuts down.
 func (x *proxyRequest) leaving() bool { return x.reservation == nil && x.req.Draining() }
 
-// What advance returned for, while the exchange is still under way.
+// step is what advance returned for, while the request is not finished.
 type step uint8
 
 const (
@@ -165,8 +165,8 @@ const (
 	stepDone              // the phase is answered, refused or left
 )
 
-// advance waits until the exchange is answered, refused or left, until limit
-// (zero is none), or until there is news.
+// advance waits until the request is answered, refused or left, until limit (zero is
+// none), or until something about the function changed.
 func (x *proxyRequest) advance(limit time.Time, async bool) step {
 	if x.contextDone == nil {
 		x.contextDone = x.context().Done()
@@ -234,7 +234,7 @@ func (x *proxyRequest) setTimer(until time.Time) {
 	}
 }
 
-// contextEnded ends an exchange whose context has ended: the client left, or the
+// contextEnded ends a request whose context has ended: the client left, or the
 // server's drain is over.
 func (x *proxyRequest) contextEnded() {
 	if errors.Is(context.Cause(x.context()), httpserver.ErrDraining) {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// How many requests' cold starts, and cold starts' first tokens, are remembered.
+// Bounds of what requestIndex remembers.
 const (
 	rememberRequests   = 8192
 	rememberColdStarts = 1024
 )
 
-// recent remembers the newest of what it is told.
+// recent is a map of the newest entries.
 type recent[V any] struct {
 	of    map[string]V
 	order []string // a ring
@@ -34,13 +34,13 @@ func (r *recent[V]) put(id string, v V, most int) {
 	r.of[id] = v
 }
 
-// requestIndex knows by id who waits now, and which cold start recent requests took
-// part in. Only requests that had to wait are in it, so a warm one pays nothing.
+// requestIndex finds waiting requests by id, and the cold starts of recent ones. Only
+// requests that waited are in it, so a warm request pays nothing.
 type requestIndex struct {
 	mu      sync.Mutex
 	waiting map[string]*proxyRequest // by request id and by the client's own id
-	count   int                      // of exchanges in waiting
-	empty   chan struct{}            // made by a drain; closed when nobody waits
+	count   int                      // of requests in waiting
+	empty   chan struct{}            // made by a drain; closed when no request waits
 	started recent[string]           // cold start ids, by request id and client's own
 	firsts  recent[time.Duration]    // times to the first token, by cold start id
 }
@@ -54,7 +54,7 @@ func (l *requestIndex) add(x *proxyRequest) {
 	defer l.mu.Unlock()
 	l.waiting[x.id] = x
 	if x.clientID != "" {
-		l.waiting[x.clientID] = x // of two that call themselves alike the newer
+		l.waiting[x.clientID] = x // of two requests with one id the newer
 	}
 	l.count++
 }
@@ -78,7 +78,7 @@ func (l *requestIndex) waiter(id string) *proxyRequest {
 	return l.waiting[id]
 }
 
-// drained is closed when nobody waits.
+// drained returns a channel that is closed when no request waits.
 func (l *requestIndex) drained() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,8 @@ func (l *requestIndex) coldStart(id string) (string, bool) {
 	return c, ok
 }
 
-// rememberFirstToken remembers a cold start's first token; false if there was one before.
+// rememberFirstToken stores a cold start's time to the first token; false if it has
+// one.
 func (l *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

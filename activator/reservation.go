@@ -12,28 +12,28 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// ReservationRequest is a request that somebody else carries, and that is to have a place at a
-// replica: any method, any path, a body of any kind.
+// ReservationRequest asks for a replica slot for a request that the caller will proxy
+// itself: any method, any path, a body of any kind.
 type ReservationRequest struct {
-	Name functions.Name // of the function; an alias is drawn for
-	Team string         // whose request it is: for its limits, and its turn among those who wait
+	Name functions.Name // of the function, or of an alias
+	Team string         // that the request counts against
 	// Bytes of the body that are kept in memory while it waits.
 	Bytes int64
-	// Header gives a field of the request's head, "" where there is none; nil is a
-	// head without fields. It is used until the stay is over.
+	// Header returns a field of the request's head, "" where there is none; nil is a
+	// head without fields. It is used until Finish.
 	Header func(name string) string
 	// OnWait, if not nil, is called each time the request is about to wait.
 	OnWait func()
 }
 
-// Reservation is the place of a request at a replica. One goroutine at a time has it.
-// Between Hold and Done the request counts as demand, as every other does.
+// Reservation is a slot of a replica, held for the caller's request. One goroutine at
+// a time uses it. Between Reserve and Finish the request counts as demand.
 type Reservation struct {
 	ID       string // of the request: for its log line, and X-Request-Id
 	Endpoint string // URL of the replica, without a slash at its end
 	Token    string // bearer token of an agent before it, "" none
-	Key      string // what the engine itself wants, "" nothing
-	External bool   // the replica runs no engine of ours
+	Key      string // API key of the engine itself, "" none
+	External bool   // the replica runs a program that is not one of our engines
 
 	x      proxyRequest
 	ctx    context.Context
@@ -42,15 +42,14 @@ type Reservation struct {
 	header func(string) string
 }
 
-// otherEndpoint is the endpoint of what the allow-list does not have.
+// otherEndpoint labels paths outside the OpenAI allow-list.
 var otherEndpoint = endpoint{path: otherLabel}
 
-// Reserve finds a request a place at a replica of the function: at once where one has
-// a free slot, otherwise it stands in line with all others, the function is woken,
-// and it waits as long as the function lets requests wait, or the client said it
-// would (see Patience), or until ctx ends. A replica whose request is not to begin
-// is left with Failed, and the stay ends with Done. The error, of which nothing
-// must be given back, is the answer.
+// Reserve finds a slot at a replica of the function: at once where one is free,
+// otherwise the request is queued, the function is woken, and the request waits as
+// long as the function or the client allows (see admission.ClientTimeouts), or until
+// ctx ends. Failed reports a replica that failed; Finish ends the reservation. The
+// error is the answer, and then there is nothing to finish.
 func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reservation, *openai.Error) {
 	s := &Reservation{ID: openai.NewID(), ctx: ctx, want: w, bytes: w.Bytes, header: w.Header}
 	if s.header == nil {
@@ -89,7 +88,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	return s, nil
 }
 
-// assign is where the request goes.
+// assign notes the replica that the reservation has been given.
 func (s *Reservation) assign(r *snapshot.Replica) {
 	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
 	s.External = s.x.fn.Snapshot().External
@@ -97,7 +96,7 @@ func (s *Reservation) assign(r *snapshot.Replica) {
 	s.x.phase = reserved
 }
 
-// await waits until the stay has a place, or until there is an answer without.
+// await waits until the reservation has a replica, or an answer without one.
 func (s *Reservation) await() *openai.Error {
 	x := &s.x
 	if x.phase == sent {
@@ -129,8 +128,8 @@ func (x *proxyRequest) failureStatus() int {
 	return x.fail.Status
 }
 
-// External reports whether a function's replicas run a program that is no engine of
-// ours; ok is false where there is no such function.
+// External reports whether a function's replicas run a program that is not one of our
+// engines; ok is false where there is no such function.
 func (a *Activator) External(name functions.Name) (plain, ok bool) {
 	e := a.table.Lookup(name)
 	if e == nil {
@@ -139,8 +138,8 @@ func (a *Activator) External(name functions.Name) (plain, ok bool) {
 	return e.Snapshot().External, true
 }
 
-// ColdStart is the id of the cold start that the request took part in; "" where
-// it found a replica READY, or nothing is known.
+// ColdStart is the id of the cold start that the request took part in; "" where it
+// found a READY replica, or the id is unknown.
 func (s *Reservation) ColdStart() string {
 	if s.x.place.Cold {
 		s.x.resolveColdStart()
@@ -148,11 +147,10 @@ func (s *Reservation) ColdStart() string {
 	return s.x.place.ColdStart
 }
 
-// Failed says that the replica broke on the request before a byte of its answer
-// came. It is left alone for a moment and the platform told. The first time the
-// stay moves to another replica, waiting for one where it must; else the error is
-// the answer, and only Done is left to call. why is the cause of the failure; that
-// the client left is none.
+// Failed reports that the replica failed the request before a byte of its answer came.
+// The replica cools down and the platform is told. The first time the reservation
+// moves to another replica, waiting for one if it must; else the error is the answer,
+// and only Finish is left to call. why is the cause; a client that left is no failure.
 func (s *Reservation) Failed(why error) *openai.Error {
 	x := &s.x
 	if context.Cause(s.ctx) != nil {
@@ -168,14 +166,14 @@ func (s *Reservation) Failed(why error) *openai.Error {
 	return s.await()
 }
 
-// FailedForGood says the same where the request cannot be sent a second time. The error
-// is the answer, and only Done is left to call.
+// FailedForGood is Failed for a request that cannot be sent a second time. The error
+// is the answer, and only Finish is left to call.
 func (s *Reservation) FailedForGood(why error) *openai.Error {
 	s.x.place.Retried = true
 	return s.Failed(why)
 }
 
-// FirstByte says that the first byte of the answer has come.
+// FirstByte reports that the first byte of the answer has come.
 func (s *Reservation) FirstByte() {
 	x := &s.x
 	now := x.a.o.Now()
@@ -183,8 +181,8 @@ func (s *Reservation) FirstByte() {
 	x.recordFirstByte(now)
 }
 
-// BrokeMidAnswer says that the replica broke in the middle of its answer, of which it has
-// sent a part: nobody can try again but the client.
+// BrokeMidAnswer reports that the replica failed in the middle of its answer: only the
+// client can try again.
 func (s *Reservation) BrokeMidAnswer() {
 	x := &s.x
 	if context.Cause(s.ctx) != nil || x.place.ReplicaID() == "" {
@@ -195,8 +193,8 @@ func (s *Reservation) BrokeMidAnswer() {
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
 }
 
-// Finish ends the stay. code is the status that the client was answered with, 499
-// where it left. Done again does nothing.
+// Finish ends the reservation. code is the status that the client was answered with,
+// 499 where it left. A second call does nothing.
 func (s *Reservation) Finish(code int) {
 	if code == 499 && s.x.reason == "" {
 		s.x.reason = "client_left"

@@ -23,11 +23,11 @@ type endpoint struct {
 	form    bool // multipart/form-data
 	usage   bool // knows stream_options.include_usage
 	noop    func(b []byte, id, model string, created time.Time) []byte
-	idKind  string // what vLLM writes before our request id
+	idKind  string // prefix of the request id in vLLM's answers
 }
 
-// findEndpoint is the allow-list. Everything else is refused: engines have many more
-// paths, and some of them end the engine.
+// findEndpoint looks a path up in the allow-list. All others are refused: engines have
+// many more paths, and some of them end the engine.
 func findEndpoint(path string) *endpoint {
 	switch path {
 	case "/v1/chat/completions":
@@ -66,8 +66,8 @@ var (
 
 const modelsPath = "/v1/models"
 
-// ServesPath reports whether a path is the activator's, so that the wiring can
-// give it the rest: all of /v1, and what else the allow-list names.
+// ServesPath reports whether a path is the activator's: all of /v1, and the other
+// paths of the allow-list.
 func ServesPath(path string) bool {
 	return strings.HasPrefix(path, "/v1/") || path == "/v1" || findEndpoint(path) != nil
 }
@@ -77,10 +77,9 @@ func (a *Activator) Serve(req *httpserver.Request, res *httpserver.Response) {
 	a.serve(req, res, nil)
 }
 
-// ServeAs answers a request of which it is known by other means, such as the host
-// it was sent to, which function it is for: what its body calls the model is
-// nothing to anybody, but for an adapter. The caller must be one who may name the
-// function, as with Serve. Only the paths of the allow-list are for it.
+// ServeAs answers a request for a function that is known by other means, such as the
+// host. The model in the body is ignored, but for an adapter. The caller has checked
+// that the client may use the function. Only the paths of the allow-list are served.
 func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *httpserver.Response) {
 	a.serve(req, res, &name)
 }
@@ -98,7 +97,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		x.clientID = id
 	}
 	defer func() {
-		if v := recover(); v != nil { // the door answers it; what is held must be given back
+		if v := recover(); v != nil { // the server answers it; what is held must be given back
 			x.reason = string(openai.InternalError)
 			x.finish(500)
 			panic(v)
@@ -111,7 +110,8 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	x.run(res)
 }
 
-// open does all that needs no engine: who, what, may they.
+// open does all that needs no engine: it checks the endpoint, the key, the body and
+// the team's limits, and finds the function.
 func (x *proxyRequest) open() *openai.Error {
 	a, req := x.a, x.req
 	if x.endpoint == nil {
@@ -168,7 +168,7 @@ func (x *proxyRequest) open() *openai.Error {
 	}
 	f := en.Snapshot()
 	if forced && !f.DeclaresAdapter(name.Adapter) {
-		name.Adapter = "" // a colon in whatever it is that the body names
+		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
 	if x.engineName = f.ServedModelName; x.engineName == "" {
 		x.engineName = name.Name
@@ -188,14 +188,14 @@ func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
-// identify is who asks. A key that is sent must be right, but for the dummy keys
-// that clients insist on sending to a server that has none yet.
+// identify returns the identity of the caller. A key that is sent must be right,
+// except before the first key exists: clients insist on sending a dummy.
 func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
 	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
 }
 
-// Caller is who sends these two fields of a head; the second is where Anthropic's
-// clients put the key. The error is the answer to one who may nothing.
+// Caller is the identity of a client that sent these two header fields; the second is
+// that of Anthropic's clients. The error is the answer to an unknown one.
 func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai.Error) {
 	secret := auth.Bearer(authorization)
 	if secret == "" {
@@ -207,7 +207,7 @@ func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai
 		}
 	}
 	if a.o.Open && !a.o.Who.Any() {
-		// One person's own machine: all of it is theirs.
+		// A machine of one user, who may do everything.
 		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}
 	if secret == "" {
@@ -244,12 +244,12 @@ func (a *Activator) serveModels(req *httpserver.Request, res *httpserver.Respons
 }
 
 // unescapeModelName undoes the escapes that clients put into a model's name: the slash
-// and the colon. Anything else is no name anyway.
+// and the colon. A name with others does not exist.
 func unescapeModelName(s string) string {
 	return strings.NewReplacer("%2F", "/", "%2f", "/", "%3A", ":", "%3a", ":").Replace(s)
 }
 
-// refuseNow answers a request that holds nothing yet, or ends one that does.
+// refuseNow answers with an error and ends the request.
 func (x *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	x.setCommonFields(res)
@@ -286,7 +286,8 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	}
 }
 
-// setRateLimitFields tells what is left of the team's limits, where it has some.
+// setRateLimitFields sets the fields with the rest of the team's limits, where it has
+// some.
 func (x *proxyRequest) setRateLimitFields(res *httpserver.Response, now time.Time) {
 	u := x.a.o.Limits.Usage(x.team, now)
 	if n := u.Limits.RequestsPerMinute; n > 0 {
@@ -301,7 +302,7 @@ func (x *proxyRequest) setRateLimitFields(res *httpserver.Response, now time.Tim
 	}
 }
 
-// serverTiming is the Server-Timing of what is known by now.
+// serverTiming is the Server-Timing of the phases known so far.
 func (x *proxyRequest) serverTiming(now time.Time) string {
 	b := make([]byte, 0, 96)
 	add := func(name string, d time.Duration) {
@@ -319,7 +320,7 @@ func (x *proxyRequest) serverTiming(now time.Time) string {
 	return string(b)
 }
 
-// phases appends those of the request's cold start that are known, or its own wait.
+// phases appends the known phases of the request's cold start, or its own wait.
 func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	if x.waited > 0 || !x.place.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
@@ -339,9 +340,9 @@ func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	return spans
 }
 
-// finish gives back what the exchange holds and accounts for it. It is the one
-// end of every request; a second call does nothing. code is the status, or
-// that of the error a stream broke with, or 499 for a client that left.
+// finish gives back what the request holds and accounts for it. It is the one end of
+// every request; a second call does nothing. code is the status, or that of the error
+// a stream broke with, or 499 for a client that left.
 func (x *proxyRequest) finish(code int) {
 	if x.finished {
 		return
@@ -372,7 +373,7 @@ func (x *proxyRequest) finish(code int) {
 			s.completion.Add(float64(x.usage.Completion))
 		}
 	}
-	ctx := context.Background() // the line is written whatever became of the request
+	ctx := context.Background() // the line is written even if the request was cancelled
 	if !a.o.Log.Enabled(ctx, a.o.LogLevel) {
 		return
 	}
@@ -402,13 +403,13 @@ func (x *proxyRequest) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
-	line := slog.NewRecord(now, a.o.LogLevel, "request", 0) // its place in the source would be this one, always
+	line := slog.NewRecord(now, a.o.LogLevel, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
 }
 
-// affinityKey is what the request's replica is chosen by: its session where the
-// client names one, else how its prompt begins.
+// affinityKey hashes what the choice of replica goes by: the session where the client
+// names one, else the beginning of the prompt.
 func (x *proxyRequest) affinityKey() uint64 {
 	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
 		return admission.AffinityKey([]byte(s))
@@ -419,12 +420,12 @@ func (x *proxyRequest) affinityKey() uint64 {
 	if x.env.User != "" {
 		return admission.AffinityKey([]byte(x.env.User))
 	}
-	// Adapters need not be told apart here: they choose among fewer replicas.
+	// The adapter needs no part in the key: it limits the choice already.
 	return admission.AffinityKey(openingOf(x.req.Body))
 }
 
-// openingOf is the first piece of the prompt, bounded: requests that share it
-// share an engine's prefix cache.
+// openingOf is the first part of the prompt, bounded: requests that share it share an
+// engine's prefix cache.
 func openingOf(body []byte) []byte {
 	const bound, near = 1024, 4096 // a prompt may be megabytes and hold the word too
 	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
@@ -435,7 +436,7 @@ func openingOf(body []byte) []byte {
 	return nil
 }
 
-// validID is the form in which a client's own request id is taken over.
+// validID reports whether a client's own request id is taken over.
 func validID(s string) bool {
 	if len(s) == 0 || len(s) > 128 {
 		return false
@@ -450,7 +451,7 @@ func validID(s string) bool {
 	return true
 }
 
-// validTrace is a W3C traceparent of version 00.
+// validTrace reports whether s is a W3C traceparent of version 00.
 func validTrace(s string) bool {
 	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
 		return false

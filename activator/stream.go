@@ -16,11 +16,11 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// errAbort makes the door cut the connection: the client must not take the
-// part it has for the whole.
+// errAbort makes the server cut the connection: the client must not take a part for
+// the whole answer.
 var errAbort = errors.New("the answer broke")
 
-// respond answers with what the engine said, nothing having gone out yet.
+// respond answers with the engine's answer, nothing having gone out yet.
 func (x *proxyRequest) respond(res *httpserver.Response) {
 	up := x.reply.res
 	if up.Status >= 400 {
@@ -35,7 +35,7 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 	if kind := up.Header("content-type"); kind != "" {
 		res.Set("content-type", kind)
 	}
-	if up.Status == 429 || up.Status == 503 { // engines do not say when
+	if up.Status == 429 || up.Status == 503 { // engines send no Retry-After
 		res.Set("retry-after", "1")
 		res.Set("x-should-retry", "true")
 	}
@@ -63,8 +63,8 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 	res.Stream = &bodyStream{x: x, status: up.Status}
 }
 
-// engineErrorAnswer makes an error of the catalogue out of an engine's refusal that is
-// not in OpenAI's shape; nil where it is.
+// engineErrorAnswer translates an engine's refusal into an error of the catalogue; nil
+// where it has OpenAI's shape already.
 func (x *proxyRequest) engineErrorAnswer() *openai.Error {
 	up, body := x.reply.res, bytes.TrimSpace(x.reply.begin)
 	if x.reply.end && isJSON(up) && jsontext.Value(body).IsValid() && bytes.Contains(body, []byte(`"error"`)) {
@@ -102,13 +102,12 @@ func (x *proxyRequest) commit(res *httpserver.Response) {
 }
 
 // eventStream is the body of an event stream: comments and no-op chunks while it is
-// held, then the engine's events, then exactly one end. It is the whole life of
-// the stream, because the door reads it.
+// held, then the engine's events, then exactly one end. The server's reads drive the
+// request from here on.
 //
-// The engine's bytes go on as they came, but event by event: an event that has
-// begun is kept until it is whole, so that an error frame never lands inside
-// one, and the end mark is kept until the engine's body has ended, so that
-// both go out in one write.
+// The engine's bytes are forwarded unchanged, but in whole events, so that an error
+// frame never lands inside one. The end mark is kept until the engine's body has
+// ended, so that both go out in one write.
 type eventStream struct {
 	x    *proxyRequest
 	seen openai.Stream
@@ -117,11 +116,11 @@ type eventStream struct {
 	comment, noop time.Time // when the next is due
 
 	out    []byte // goes out next
-	buf    []byte // what the engine said last; out may lie in it until the next read
-	lo, hi int    // buf[lo:hi] is the begin of an event
+	buf    []byte // last read from the engine; out may lie in it until the next read
+	lo, hi int    // buf[lo:hi] is the beginning of an event
 	torn   bool   // part of an event that was too long to keep has gone out
 	mark   []byte // the end mark, kept back
-	end    error  // io.EOF or errAbort once all is said; nothing but out is left
+	end    error  // io.EOF or errAbort once nothing but out is left
 }
 
 // maxEvent is how much of one event is kept until it is whole.
@@ -154,9 +153,9 @@ func (v *eventStream) Read(p []byte) (int, error) {
 	}
 }
 
-// Close is called by the door once, whatever happened. A stream that was not
-// read to its end was left by its client, unless all that counts had been said:
-// old clients close right at the end mark.
+// Close is called by the server once, in all cases. The client left a stream that was
+// not read to its end, unless the end mark has gone out: old clients close right at
+// it.
 func (v *eventStream) Close() error {
 	code := 499
 	if v.seen.Done && !v.seen.Failed {
@@ -166,12 +165,12 @@ func (v *eventStream) Close() error {
 	}
 	v.x.usage = v.seen.Usage
 	v.x.finish(code)
-	v.x.a.buffers.put(v.buf) // nobody reads any more
+	v.x.a.buffers.put(v.buf) // no read can follow
 	v.buf, v.out = nil, nil
 	return nil
 }
 
-// awaitFirstByte waits for the engine's first byte and says meanwhile how things stand.
+// awaitFirstByte waits for the engine's first byte and writes comments meanwhile.
 func (v *eventStream) awaitFirstByte() {
 	x := v.x
 	now := x.a.o.Now()
@@ -193,8 +192,8 @@ func (v *eventStream) awaitFirstByte() {
 	}
 }
 
-// writeComment writes a comment and sets when the next is due; each client's own time,
-// or ten thousand would be written at once.
+// writeComment writes a comment and sets when the next is due, with a jitter, so that
+// ten thousand streams do not write at once.
 func (v *eventStream) writeComment(now time.Time) {
 	x := v.x
 	if x.loadingAdapter.Load() {
@@ -209,7 +208,7 @@ func (v *eventStream) writeComment(now time.Time) {
 	v.comment = now.Add(time.Duration(float64(period) * (0.8 + 0.2*rand.Float64())))
 }
 
-// forward takes what the engine says next.
+// forward reads the next part of the engine's stream.
 func (v *eventStream) forward() {
 	x := v.x
 	r := &x.reply
@@ -243,7 +242,7 @@ func (v *eventStream) forward() {
 	v.forwardWhole()
 	switch {
 	case err == io.EOF && len(v.out) > 0 && v.lo < v.hi:
-		r.end = true // what is whole goes out first
+		r.end = true // whole events go out first
 		return
 	case err != nil:
 		v.engineEnded(err)
@@ -252,7 +251,7 @@ func (v *eventStream) forward() {
 	r.res.Bound(x.a.o.StreamIdle)
 }
 
-// forwardWhole looks at what came and lets the events that are whole go on.
+// forwardWhole passes on the events that are whole.
 func (v *eventStream) forwardWhole() {
 	p := v.buf[:v.hi]
 	n := wholeEvents(p)
@@ -289,8 +288,8 @@ func wholeEvents(p []byte) int {
 	return a + 2
 }
 
-// readPastMark waits, not for long, for the end of a body whose end mark has come, so
-// that the connection can be used again and mark and end go out in one write.
+// readPastMark waits, up to a second, for the end of a body whose end mark has come,
+// so that the connection can be used again and mark and end go out in one write.
 func (v *eventStream) readPastMark() {
 	x := v.x
 	if !x.reply.end {
@@ -298,7 +297,7 @@ func (v *eventStream) readPastMark() {
 		x.reply.res.Bound(time.Second)
 		for {
 			if _, err := x.reply.res.Read(v.buf); err != nil {
-				break // nothing counts behind the end mark
+				break // bytes after the end mark are ignored
 			}
 		}
 	}
@@ -309,7 +308,7 @@ func (v *eventStream) readPastMark() {
 func (v *eventStream) engineEnded(err error) {
 	x := v.x
 	if err == io.EOF && v.lo < v.hi && v.mark == nil && len(v.out) == 0 {
-		// Some engines save the blank line behind their end mark.
+		// Some engines leave out the blank line after their end mark.
 		last := append(bytes.TrimRight(bytes.Clone(v.buf[v.lo:v.hi]), "\r\n"), "\n\n"...)
 		seen := v.seen
 		if seen.TakeUsage = false; len(seen.Pass(last)) > 0 && seen.Done {
@@ -325,7 +324,7 @@ func (v *eventStream) engineEnded(err error) {
 			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
 		case len(v.out) == 0:
 			v.out = v.mark
-		default: // they came in one piece, and the mark lies right behind
+		default: // both came in one read, and the mark lies right behind out
 			v.out = v.out[:len(v.out)+len(v.mark)]
 		}
 		v.end = io.EOF
@@ -341,7 +340,7 @@ func (v *eventStream) engineEnded(err error) {
 		x.finish(499)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
 		v.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
-	case v.seen.Failed && err == io.EOF: // the engine has told it already
+	case v.seen.Failed && err == io.EOF: // the engine has sent the error already
 		v.end = io.EOF
 		v.countEngineError()
 		x.finish(502)
@@ -358,8 +357,8 @@ func (v *eventStream) engineEnded(err error) {
 	}
 }
 
-// countEngineError notes that the engine has sent an error in the middle of an answer: no
-// success, though [DONE] may follow and the connection end cleanly.
+// countEngineError notes an error that the engine sent in the middle of an answer: it
+// is no success, though [DONE] may follow and the connection end cleanly.
 func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
@@ -372,7 +371,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	x := v.x
 	x.reason = string(e.Code)
 	out := append([]byte(nil), v.out...)
-	if v.torn { // end the event that has begun, or the frame would be part of it
+	if v.torn { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
 	v.out = append(out, e.Frame()...)
@@ -380,7 +379,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	x.finish(e.Status)
 }
 
-// endWithEngineError turns an engine's refusal into a frame: its head can go out no more.
+// endWithEngineError turns an engine's refusal into a frame: the head has gone out.
 func (v *eventStream) endWithEngineError() {
 	x := v.x
 	x.reason = "engine_answered"
@@ -399,7 +398,7 @@ func (v *eventStream) endWithEngineError() {
 	v.endWithError(e)
 }
 
-// bodyStream is the body of an answer that is too large or too slow to be kept.
+// bodyStream is the body of an answer that is too large or too slow to be buffered.
 type bodyStream struct {
 	x      *proxyRequest
 	tail   openai.Tail
@@ -439,9 +438,9 @@ func (r *bodyStream) Close() error {
 	return nil
 }
 
-// paddedBody is the body of a plain answer whose 200 is out already: newlines, then
-// the engine's JSON; a failure cuts the connection, because a 200 with an error
-// in it raises nothing in most clients.
+// paddedBody is the body of a plain answer whose 200 has gone out: newlines, then the
+// engine's JSON. A failure cuts the connection, because most clients raise nothing for
+// a 200 with an error in it.
 type paddedBody struct {
 	x    *proxyRequest
 	next time.Time
@@ -482,7 +481,7 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 				x.finish(502)
 				continue
 			}
-			if !x.reply.end { // too large to be kept: the rest of it is as any other
+			if !x.reply.end { // too large to be buffered
 				if d.rest == nil {
 					d.rest = &bodyStream{x: x, status: 200}
 				}

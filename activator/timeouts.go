@@ -11,9 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// parseTimeouts reads how long the client waits. stream tells how the fields of the
-// official clients count: for a stream their timeout bounds the gap between
-// bytes, not the wait.
+// parseTimeouts reads how long the client waits. For a stream, the timeouts of the
+// official clients bound the gap between bytes, not the wait.
 func parseTimeouts(header func(string) string, stream bool) admission.ClientTimeouts {
 	var p admission.ClientTimeouts
 	shorter := func(d time.Duration, ok bool) {
@@ -37,8 +36,8 @@ func parseTimeouts(header func(string) string, stream bool) admission.ClientTime
 	return p
 }
 
-// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s).
-// What is neither, or not positive, says nothing.
+// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s);
+// false for anything else.
 func parseSpan(s string) (time.Duration, bool) {
 	if s == "" || len(s) > 24 {
 		return 0, false
@@ -55,7 +54,7 @@ func parseSpan(s string) (time.Duration, bool) {
 	return 0, false
 }
 
-// heldComment is the comment of a waiter.
+// heldComment appends the comment of a held stream.
 func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
 	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
 	switch {

@@ -107,7 +107,7 @@ func (x *proxyRequest) waitDeadline() time.Time {
 	return x.began.Add(wait)
 }
 
-// wake asks the platform for a first replica, once however many wait. The
+// wake asks the platform for a first replica, once however many requests wait. The
 // team whose request begins a cold start is charged for it.
 func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
@@ -125,8 +125,8 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	return nil
 }
 
-// admitTeam counts the request in. What of the team's limits is at another activator is
-// waited for, a moment.
+// admitTeam counts the request against the team's limits. It waits a moment for units
+// that another activator holds.
 func (x *proxyRequest) admitTeam(team string) *openai.Error {
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
 		x.lease, r = x.a.o.Limits.Admit(team, x.began)
@@ -173,7 +173,7 @@ func (x *proxyRequest) endWait() {
 	}
 }
 
-// resolveColdStart fills in the cold start's id where it was not known yet when we came.
+// resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (x *proxyRequest) resolveColdStart() {
 	if x.place.ColdStart != "" {
 		return
@@ -182,8 +182,8 @@ func (x *proxyRequest) resolveColdStart() {
 	if x.place.ColdStart != "" {
 		return
 	}
-	// A platform that is not in this process tells it by its pictures only. One that
-	// was over when we came is an earlier one.
+	// A platform in another process reports the id in its snapshots only. A cold start
+	// that was over on arrival is an earlier one.
 	t := x.fn.Snapshot().ColdStart
 	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
 		x.place.ColdStart = t.ID

@@ -18,27 +18,26 @@ const (
 	Serve  Verdict = iota // a READY replica has a slot for it
 	Wait                  // it waits, and a replica is READY or on its way
 	Wake                  // it waits, and the function must be woken
-	Refuse                // it is answered at once with Decision.Error
+	Refuse                // answered at once with Decision.Error
 )
 
-// Decision is a verdict, and what goes with it.
+// Decision is a verdict and its arguments.
 type Decision struct {
 	Verdict      Verdict
 	Error        *openai.Error // of Refuse
 	WakeForRetry bool          // of Refuse: wake the function for the retry all the same
 }
 
-// ClientTimeouts is how long a client said, or is known, to wait.
+// ClientTimeouts is how long a client waits, as far as it is known.
 type ClientTimeouts struct {
-	Wait    time.Duration // until an answer must begin; 0 nothing is known
-	Gap     time.Duration // between two bytes of a stream; 0 nothing is known
-	NoWarm  bool          // do not wake for a retry: it will not come
+	Wait    time.Duration // until an answer must begin; 0 unknown
+	Gap     time.Duration // between two bytes of a stream; 0 unknown
+	NoWarm  bool          // the client will not retry, so do not wake for it
 	Instant bool          // the operator wants no plain request to wait (Hold503)
 }
 
-// Decide says what becomes of a request for a function of which the platform
-// published f and whose gate holds l. It is pure, but for the jitter of
-// Retry-After.
+// Decide returns what becomes of a request for the function of snapshot f, whose queue
+// has load l. It is pure, but for the jitter of Retry-After.
 func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decision {
 	if len(f.Replicas) > 0 {
 		if l.Free() {
@@ -50,7 +49,8 @@ func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decis
 		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
 	if e := quotaError(f, now); e != nil {
-		// The platform looks again when it is asked again; a budget lasts.
+		// The platform decides again when it is asked again; a spent budget stays
+		// spent.
 		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWarm && e.Code != openai.InsufficientQuota}
 	}
 	if p.Instant || p.Wait > 0 && pessimisticETA(f, now) > p.Wait {
@@ -87,7 +87,7 @@ func LikelyETA(f *snapshot.Snapshot, now time.Time) time.Duration {
 	case f.Starting() && f.Progress.ETA >= 0:
 		return f.Progress.ETA
 	case f.Blocked != nil:
-		return f.Blocked.Remaining(now) // a start alone would take less, and cannot begin
+		return f.Blocked.Remaining(now) // the start cannot begin before
 	case f.Starting() && f.Forecast.P50 >= 0 && f.ColdStart != nil:
 		return max(f.Forecast.P50-now.Sub(f.ColdStart.Began), 0)
 	}
@@ -98,8 +98,8 @@ func loadFailedError(f *snapshot.Snapshot) *openai.Error {
 	return openai.New(openai.ModelLoadFailed, "The model `"+f.PublicName().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 
-// quotaError is the error of a function whose team holds or has used all that it
-// may; nil for others.
+// quotaError is the error of a function whose team has reached its quota or spent its
+// budget; nil for others.
 func quotaError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	switch {
 	case f.Blocked != nil && f.Blocked.Code == snapshot.BudgetSpent:
@@ -114,7 +114,8 @@ func quotaError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	return e
 }
 
-// loadingError is the 503 of a model that is not ready, with an honest Retry-After.
+// loadingError is the 503 of a model that is not ready, with its expected time as
+// Retry-After.
 func loadingError(f *snapshot.Snapshot, now time.Time) *openai.Error {
 	state := f.State
 	left := LikelyETA(f, now)
@@ -145,7 +146,7 @@ func jitter(d time.Duration) time.Duration {
 
 func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// QueueFullError answers a request for which there is no room.
+// QueueFullError answers a request that there is no room for.
 func QueueFullError() *openai.Error {
 	return openai.New(openai.QueueFull, "").After(time.Second + time.Duration(rand.Int64N(int64(9*time.Second))))
 }

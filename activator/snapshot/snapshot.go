@@ -7,14 +7,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Snapshot is one immutable picture of a function. Whoever publishes it must
-// not change it, nor anything it points at, afterwards.
+// Snapshot is the state of a function as the platform published it. Neither it nor
+// anything it points at may be changed after Publish.
 type Snapshot struct {
 	Name              functions.Name
 	Model             *functions.Model
 	State             functions.State     // of its best replica; Unloaded (or "") when at rest
 	Replicas          []Replica           // READY ones only; draining ones are absent
-	NotReadyEndpoints []Replica           // not READY, but the shim at their door takes requests ahead (see Ahead)
+	NotReadyEndpoints []Replica           // not READY, but their shim takes requests already (see EarlyHeader)
 	Progress          functions.Progress  // of the cold start under way
 	ColdStart         *functions.Timeline // the newest cold start, under way or last; nil if there was none
 	Forecast          functions.Forecast
@@ -22,20 +22,19 @@ type Snapshot struct {
 	Blocked           *Blocked // cannot be placed now
 	Sleeping          bool
 
-	// ServedModelName is what its engines call the model where that is not the function's own
-	// name: a revision of a service goes by the service's, to its engine as to those
-	// who ask. "" is the name.
+	// ServedModelName is what the engines call the model where that is not the
+	// function's own name: a revision has its service's name. "" is the function's.
 	ServedModelName string
-	// Hidden keeps it out of lists and suggestions: it is asked for by an alias. Its
-	// own name works all the same.
+	// Hidden keeps the function out of lists and suggestions: it is requested by an
+	// alias. Its own name works all the same.
 	Hidden bool
-	// External says that its replicas run a program that is no engine of ours. A request
-	// that came by host goes to it as it is, whatever its path, and with whom it is
-	// from is the program's affair.
+	// External is set where the replicas run a program that is not one of our engines.
+	// A request that came by host is proxied unchanged, whatever its path, and
+	// authentication is the program's.
 	External bool
 }
 
-// PublicName is the name that people ask for it by, and that they are to read.
+// PublicName is the name that clients use and read.
 func (f *Snapshot) PublicName() functions.Name {
 	if f.ServedModelName == "" {
 		return f.Name
@@ -43,25 +42,26 @@ func (f *Snapshot) PublicName() functions.Name {
 	return functions.Name{Team: f.Name.Team, Name: f.ServedModelName}
 }
 
-// EarlyHeader is the field of a request for a replica that may not be READY: the shim at
-// its door keeps the request until it is, or answers that it does not.
+// EarlyHeader marks a request for a replica that may not be READY: its shim keeps the
+// request until it is, or answers that it does not.
 const EarlyHeader = "thaw-early"
 
-// HeldHeader is the field of its answer: for how many microseconds it was kept.
+// HeldHeader is in the answer to such a request: how many microseconds the shim kept
+// it.
 const HeldHeader = "thaw-held-us"
 
-// Replica is one place where a READY engine answers.
+// Replica is one endpoint of a function.
 type Replica struct {
 	ID       string
 	Node     string
 	Endpoint string   // http://127.0.0.1:PORT, or http://host:port/replicas/ID
 	Token    string   // bearer token of a remote agent, "" on this machine
-	Key      string   // what the engine itself wants, where it is reached without its agent
+	Key      string   // API key of an engine that is reached without its agent
 	Adapters []string // loaded now
-	Slots    int      // how many requests it is meant to serve at once; 0 unknown
+	Slots    int      // how many requests it serves at once; 0 unknown
 }
 
-// Failure is an open breaker: the last start failed.
+// Failure is an open circuit breaker: the last start failed.
 type Failure struct {
 	Reason string    // first root cause, one line
 	Until  time.Time // no new start before
@@ -70,13 +70,13 @@ type Failure struct {
 
 // Reasons why a function cannot be placed.
 const (
-	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs it may
-	BudgetSpent   = "insufficient_quota" // its team has used up what it may use
+	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs that it may
+	BudgetSpent   = "insufficient_quota" // its team has used up its budget
 	NoCapacity    = "no_capacity"        // nothing can be evicted for it now
 )
 
-// Blocked says why a function cannot be placed now. ETA is until it may be READY
-// all the same, as it was at the moment At; negative where nothing is known.
+// Blocked is why a function cannot be placed now. ETA is the expected time to READY as
+// of At; negative if unknown.
 type Blocked struct {
 	Code    string
 	Message string
@@ -84,8 +84,8 @@ type Blocked struct {
 	At      time.Time
 }
 
-// Remaining is what is left of ETA: never nothing, because the function is still
-// blocked; negative where nothing is known. A nil Blocked knows nothing.
+// Remaining is what is left of ETA: never 0, because the function is still blocked;
+// negative if unknown. b may be nil.
 func (b *Blocked) Remaining(now time.Time) time.Duration {
 	switch {
 	case b == nil || b.ETA <= 0:
@@ -93,17 +93,18 @@ func (b *Blocked) Remaining(now time.Time) time.Duration {
 	case b.At.IsZero():
 		return b.ETA
 	}
-	// What is overdue is not about to happen: the later it is, the later it may be.
+	// An overdue start is not about to happen: the later it is, the more time is
+	// expected.
 	late := now.Sub(b.At)
 	return max(b.ETA-late, late/10, time.Second)
 }
 
-// Unknown slots are taken as twice the model's target: target is where the
-// platform scales out, and a burst in between is better batched by an engine
-// than held by a gate.
+// unknownSlots times the model's target are the slots of a replica whose slots are
+// unknown: target is where the platform scales out, and an engine batches a burst
+// better than a queue holds it.
 const unknownSlots = 2
 
-// SlotsOf is how many requests the replica may be given at once, at least one.
+// SlotsOf is how many requests the replica may have at once, at least one.
 func (f *Snapshot) SlotsOf(r *Replica) int {
 	if r.Slots > 0 {
 		return r.Slots
@@ -114,7 +115,7 @@ func (f *Snapshot) SlotsOf(r *Replica) int {
 	return unknownSlots * 8
 }
 
-// Capacity is how many requests the READY replicas may be given at once.
+// Capacity is how many requests the READY replicas may have at once.
 func (f *Snapshot) Capacity() int {
 	n := 0
 	for i := range f.Replicas {
@@ -123,15 +124,15 @@ func (f *Snapshot) Capacity() int {
 	return n
 }
 
-// HasReplica reports whether the replica takes traffic.
+// HasReplica reports whether the replica takes requests.
 func (f *Snapshot) HasReplica(replica string) bool { return f.ReplicaIndex(replica) >= 0 }
 
-// TakesEarly reports whether the replica takes requests ahead.
+// TakesEarly reports whether the replica takes requests before it is READY.
 func (f *Snapshot) TakesEarly(replica string) bool {
 	return slices.ContainsFunc(f.NotReadyEndpoints, func(r Replica) bool { return r.ID == replica })
 }
 
-// ReplicaIndex of a replica that takes traffic, -1 for any other.
+// ReplicaIndex of a replica that takes requests, -1 for any other.
 func (f *Snapshot) ReplicaIndex(replica string) int {
 	for i := range f.Replicas {
 		if f.Replicas[i].ID == replica {
@@ -146,7 +147,7 @@ func (f *Snapshot) Starting() bool {
 	return len(f.Replicas) == 0 && (f.State == functions.Downloading || f.State == functions.Loading)
 }
 
-// AdapterLoaded reports whether a replica that takes traffic has it loaded.
+// AdapterLoaded reports whether a replica that takes requests has the adapter loaded.
 func (f *Snapshot) AdapterLoaded(name string) bool {
 	for i := range f.Replicas {
 		if slices.Contains(f.Replicas[i].Adapters, name) {

@@ -10,24 +10,24 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Entry is one function's place in the table, stable while the function
-// exists. Own belongs to the caller of NewTable.
+// Entry is one function's place in the table, stable while the function exists. Data
+// belongs to the caller of NewTable.
 type Entry[S any] struct {
 	Name functions.Name
 	Data S
 
 	snapshot atomic.Pointer[Snapshot]
 	removed  atomic.Bool
-	letters  uint64 // which letters the name has, for Nearest
+	letters  uint64 // set of the letters of the name, for Nearest
 }
 
-// Snapshot is the newest picture. It is never nil.
+// Snapshot is the newest snapshot. It is never nil.
 func (e *Entry[S]) Snapshot() *Snapshot { return e.snapshot.Load() }
 
-// Removed reports whether the function has been dropped.
+// Removed reports whether the function has been removed.
 func (e *Entry[S]) Removed() bool { return e.removed.Load() }
 
-// Table of all functions. Readers take no lock.
+// Table holds all functions. Readers take no lock.
 type Table[S any] struct {
 	mu    sync.Mutex // serialises writers
 	fresh func(*Entry[S])
@@ -40,17 +40,17 @@ type index[S any] struct {
 	all    []*Entry[S]            // sorted by team and name
 }
 
-// NewTable returns an empty table. fresh, which may be nil, is called once on
-// every new entry, after its first picture is set and before anyone can see it.
+// NewTable returns an empty table. fresh, which may be nil, is called once on every
+// new entry, after its first snapshot is set and before a reader can find it.
 func NewTable[S any](fresh func(*Entry[S])) *Table[S] {
 	t := &Table[S]{fresh: fresh}
 	t.index.Store(&index[S]{})
 	return t
 }
 
-// Put stores pictures and calls each (which may be nil) on every entry with
-// the picture it had before, nil for a new one. Calls of Put and Drop follow
-// each other, so each sees changes of one function in order.
+// Put stores snapshots and calls each (which may be nil) on every entry with its
+// previous snapshot, nil for a new one. Calls of Put and Remove are serialised, so
+// each sees the changes of one function in order.
 func (t *Table[S]) Put(each func(e *Entry[S], before *Snapshot), fs ...Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *Table[S]) Put(each func(e *Entry[S], before *Snapshot), fs ...Snapshot)
 	}
 }
 
-// Remove removes functions and calls each on those that were there.
+// Remove removes functions and calls each on those that existed.
 func (t *Table[S]) Remove(each func(e *Entry[S]), names ...functions.Name) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,9 +152,9 @@ func (t *Table[S]) All() []*Entry[S] { return t.index.Load().all }
 // Team is a team's functions by name. The slice must not be changed.
 func (t *Table[S]) Team(team string) []*Entry[S] { return t.index.Load().byTeam[team] }
 
-// Nearest are at most n names of the team that look like name, nearest first:
-// those of functions that are not hidden, and of also. It looks at letters before it compares, so ten thousand names cost
-// microseconds: anyone can ask for an unknown model.
+// Nearest returns at most n names of the team that look like name, nearest first:
+// those of functions that are not hidden, and of also. It compares sets of letters
+// first, so ten thousand names cost microseconds: unknown names come from outside.
 func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 	const far = 3
 	if len(name) > 63 {
@@ -168,7 +168,7 @@ func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
 	want := letterSet(name)
 	look := func(this string, letter uint64) {
 		begins := strings.HasPrefix(this, name)
-		d := len(this) - len(name) // of one that begins alike
+		d := len(this) - len(name) // if this begins with name
 		if d > far && !begins || d < -far {
 			return
 		}
@@ -211,9 +211,8 @@ func letterSet(s string) (m uint64) {
 	return m
 }
 
-// editDistance is the edit distance of two short names, or more than limit where it
-// is more. Only the band of cells that can still be within the limit is looked
-// at.
+// editDistance is the edit distance of two short names, or more than limit where it is
+// more. Only the band of cells within the limit is computed.
 func editDistance(a, b string, limit int) int {
 	if len(a) > 63 || len(b) > 63 || len(a)-len(b) > limit || len(b)-len(a) > limit {
 		return limit + 1

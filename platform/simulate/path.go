@@ -275,7 +275,7 @@ func (st *State) served(q *request, r *replica) {
 	q.gen++
 	switch {
 	case r == nil || !r.n.dead && !r.n.mute && r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping:
-		// Nobody listens there.
+		// The replica is gone or not READY.
 		st.clock.set(st.clock.now+time.Millisecond, q, reqFails, q.gen)
 		return
 	case r.n.dead || r.n.mute:
