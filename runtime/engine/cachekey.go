@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -52,11 +53,7 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 	if row.cache == nil {
 		return ""
 	}
-	environ := os.Environ
-	if p.Environ != nil {
-		environ = p.Environ
-	}
-	program, err := p.program(spec.Engine, row, environ())
+	program, err := p.program(spec.Engine, row, p.environ())
 	if err != nil {
 		return ""
 	}
@@ -71,7 +68,7 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 	for _, a := range spec.Args {
 		fmt.Fprintf(h, "%q\n", a)
 	}
-	for _, k := range slices.Sorted(keys(spec.Env)) {
+	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
 		for _, prefix := range [...]string{"VLLM_", "SGL", "TORCH", "TRITON_", "CUDA_", "NVIDIA_", "OMP_"} {
 			if strings.HasPrefix(k, prefix) && !isSecret(k, spec.Env[k]) {
 				fmt.Fprintf(h, "%q=%q\n", k, spec.Env[k])

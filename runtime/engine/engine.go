@@ -2,11 +2,9 @@ package engine
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"net"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -76,208 +74,127 @@ type Command struct {
 	Scratch string
 }
 
-// row is what is particular about one engine.
-type row struct {
-	program  string   // looked for on PATH
-	override string   // variable that names the program instead
-	health   string   // path that answers 200 once it serves
-	notify   bool     // speaks sd_notify
-	env      []string // it wants
-	reserved []string // flags that are thaw's
-	key      string   // variable that makes it want a key; "" where only its command line could
-	args     func(Request) ([]string, error)
-	metrics  metricNames
-	adapters bool                      // speaks vLLM's /v1/load_lora_adapter
-	sleep    bool                      // speaks vLLM's /sleep and /wake_up
-	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
-	cache    func(dir string) []string // environment that puts its compile caches there
-	marks    []logMark                 // of its start, in its log
-	help     []string                  // arguments that list its flags, as argparse does; nil: they are not checked
-	python   bool                      // leaves files in TMPDIR, sockets among them
-	// defaults are given where the model file leaves them open
-	defaults func(Request, Host) (args, env []string)
-}
-
-var vllmNames = metricNames{
-	running:  []string{"vllm:num_requests_running"},
-	waiting:  []string{"vllm:num_requests_waiting"},
-	tokens:   []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
-	kv:       []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
-	hits:     []string{"vllm:prefix_cache_hits_total"},
-	queries:  []string{"vllm:prefix_cache_queries_total"},
-	firsts:   []string{"vllm:time_to_first_token_seconds_count"},
-	finished: []string{"vllm:request_success_total"},
-}
-
-var sglangNames = metricNames{
-	running: []string{"sglang:num_running_reqs"},
-	waiting: []string{"sglang:num_queue_reqs"},
-	// The first two count whole requests, the third counts as tokens come.
-	tokens: []string{"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total"},
-	kv:     []string{"sglang:token_usage"},
-	rate:   []string{"sglang:cache_hit_rate"},
-}
-
-var llamaNames = metricNames{
-	running: []string{"llamacpp:requests_processing"},
-	waiting: []string{"llamacpp:requests_deferred"},
-	// Tokens are counted when a request is over; calls of decode as they happen.
-	tokens: []string{"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"},
-	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
-}
-
-func engineRow(e functions.Engine) (row, bool) {
-	switch e {
-	case functions.EngineEmber:
-		return row{
-			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
-			streams:  []string{"--copy"},
-			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
-			args: func(r Request) ([]string, error) {
-				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
-					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
-				if r.Weights != "" {
-					a = append(a, "--weights-from", r.Weights)
-				}
-				return a, nil
-			},
-		}, true
-	case functions.EngineVLLM:
-		return row{
-			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
-			adapters: true, sleep: true, streams: []string{},
-			cache:    func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
-			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
-			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
-			key:      "VLLM_API_KEY",
-			args:     vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
-			help: []string{"serve", "--help=all"},
-		}, true
-	case functions.EngineSGLang:
-		return row{
-			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
-			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
-			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"}, python: true,
-			args: func(r Request) ([]string, error) {
-				a := []string{"serve", "--model-path", r.Path, "--served-model-name", r.Name,
-					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--enable-metrics"}
-				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tp-size", "--tp", "--tensor-parallel-size") {
-					a = append(a, "--tp-size", strconv.Itoa(n))
-				}
-				if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
-					a = append(a, "--mem-fraction-static", s)
-				}
-				return a, nil
-			},
-		}, true
-	case functions.EngineLlamaCpp:
-		return row{
-			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
-			streams:  []string{"--no-mmap"},
-			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
-			key:      "LLAMA_API_KEY",
-			args: func(r Request) ([]string, error) {
-				file, err := findGGUF(r.Path)
-				if err != nil {
-					return nil, err
-				}
-				return []string{"--model", file, "--alias", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--metrics"}, nil
-			},
-		}, true
-	case functions.EngineCommand:
-		return row{health: "/health", metrics: vllmNames.or(sglangNames).or(llamaNames)}, true
-	}
-	return row{}, false
-}
-
-// Prepare turns a model into a command line. The error is one line for the
-// person who wrote the model file.
+// Prepare returns the command of a model's engine. The error is one line for the
+// author of the model file.
 func (p Programs) Prepare(r Request) (Command, error) {
 	row, ok := engineRow(r.Spec.Engine)
 	if !ok {
 		return Command{}, fmt.Errorf("unknown engine %q", r.Spec.Engine)
 	}
-	environ := os.Environ
-	if p.Environ != nil {
-		environ = p.Environ
-	}
-	have := environ()
+	inherited := p.environ()
 	c := Command{
 		Engine: r.Spec.Engine, Name: r.Name, Port: r.Port, Health: row.health, Notify: row.notify,
 		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
 	}
 	fill := func(s string) string { return s }
-	var wants []string // variables of its defaults
+	var vars []string // of the engine's defaults
+	var err error
 	if r.Spec.Engine == functions.EngineCommand {
-		if err := checkCommand(r); err != nil {
-			return Command{}, err
-		}
-		f := strings.NewReplacer("{port}", strconv.Itoa(r.Port), "{model}", r.Path, "{name}", r.Name)
-		fill = f.Replace
-		for _, a := range r.Spec.Args {
-			c.Argv = append(c.Argv, fill(a))
-		}
-		program := c.Argv[0]
-		if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && r.Dir != "" {
-			program = filepath.Join(r.Dir, program)
-		}
-		path, err := p.look(program)
-		if err != nil {
-			return Command{}, fmt.Errorf("engine command: program %q not found: %s", r.Spec.Args[0], lookPathError(err))
-		}
-		c.Argv[0] = path
-		if r.Spec.Health != "" {
-			c.Health = r.Spec.Health
-		}
-		c.Dir = r.Dir
+		fill = strings.NewReplacer("{port}", strconv.Itoa(r.Port), "{model}", r.Path, "{name}", r.Name).Replace
+		err = p.userCommand(&c, r, fill)
 	} else {
-		if r.Path == "" {
-			return Command{}, fmt.Errorf("engine %s: the model has no source", r.Spec.Engine)
-		}
-		if f := firstFlag(r.Spec.Args, row.reserved); f != "" {
-			return Command{}, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
-		}
-		program, err := p.program(r.Spec.Engine, row, have)
-		if err != nil {
-			return Command{}, err
-		}
-		if alt, ok := moduleRow(r.Spec.Engine, program); ok {
-			row, c.Health = alt, alt.health
-		}
-		if err := checkInterpreter(r.Spec.Engine, program); err != nil {
-			return Command{}, err
-		}
-		if p.Manual != nil {
-			if err := p.Manual.Check(r.Spec.Engine, program, r.Spec.Args); err != nil {
-				return Command{}, err
-			}
-		}
-		r.lacks = func(flag string) bool { return p.Manual.lacks(r.Spec.Engine, program, flag) }
-		args, err := row.args(r)
-		if err != nil {
-			return Command{}, err
-		}
-		if row.defaults != nil {
-			host := ThisHost
-			if p.Host != nil {
-				host = p.Host
-			}
-			more, vars := row.defaults(r, host())
-			args, wants = append(args, more...), append(wants, vars...)
-		}
-		if r.Streamed {
-			if row.streams == nil {
-				return Command{}, fmt.Errorf("engine %s: it cannot be started on a checkpoint that is still arriving", r.Spec.Engine)
-			}
-			args = append(args, row.streams...)
-		}
-		c.Argv = append(append([]string{program}, args...), r.Spec.Args...)
+		row, vars, err = p.engineCommand(&c, r, row, inherited)
 	}
-	env := Environ(have)
-	env = append(env, row.env...)
-	env = append(env, wants...)
+	if err != nil {
+		return Command{}, err
+	}
+	env := slices.Concat(Environ(inherited), row.env, vars, c.featureEnv(r, row, inherited))
+	for _, k := range slices.Sorted(maps.Keys(r.Spec.Env)) {
+		env = append(env, k+"="+fill(r.Spec.Env[k]))
+	}
+	if row.key != "" && r.Key != "" {
+		env, c.Key = append(env, row.key+"="+r.Key), r.Key // after the model's own: clients send this one
+	}
+	c.Env = lastWins(env)
+	return c, nil
+}
+
+func (p Programs) environ() []string {
+	if p.Environ != nil {
+		return p.Environ()
+	}
+	return os.Environ()
+}
+
+// userCommand fills in the program, arguments and health path of a model with the
+// engine "command".
+func (p Programs) userCommand(c *Command, r Request, fill func(string) string) error {
+	if err := checkCommand(r); err != nil {
+		return err
+	}
+	for _, a := range r.Spec.Args {
+		c.Argv = append(c.Argv, fill(a))
+	}
+	program := c.Argv[0]
+	if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && r.Dir != "" {
+		program = filepath.Join(r.Dir, program)
+	}
+	path, err := p.look(program)
+	if err != nil {
+		return fmt.Errorf("engine command: program %q not found: %s", r.Spec.Args[0], lookPathError(err))
+	}
+	c.Argv[0] = path
+	if r.Spec.Health != "" {
+		c.Health = r.Spec.Health
+	}
+	c.Dir = r.Dir
+	return nil
+}
+
+// engineCommand fills in the program and arguments of a known engine. It returns
+// the row of the program that was found, and variables of the engine's defaults.
+func (p Programs) engineCommand(c *Command, r Request, row row, inherited []string) (_ row, vars []string, err error) {
+	e := r.Spec.Engine
+	if r.Path == "" {
+		return row, nil, fmt.Errorf("engine %s: the model has no source", e)
+	}
+	if f := firstFlag(r.Spec.Args, row.reserved); f != "" {
+		return row, nil, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
+	}
+	program, err := p.program(e, row, inherited)
+	if err != nil {
+		return row, nil, err
+	}
+	if alt, ok := moduleRow(e, program); ok {
+		row, c.Health = alt, alt.health
+	}
+	if err := checkInterpreter(e, program); err != nil {
+		return row, nil, err
+	}
+	if p.Manual != nil {
+		if err := p.Manual.Check(e, program, r.Spec.Args); err != nil {
+			return row, nil, err
+		}
+	}
+	r.lacks = func(flag string) bool { return p.Manual.lacks(e, program, flag) }
+	args, err := row.args(r)
+	if err != nil {
+		return row, nil, err
+	}
+	if row.defaults != nil {
+		host := ThisHost
+		if p.Host != nil {
+			host = p.Host
+		}
+		var more []string
+		more, vars = row.defaults(r, host())
+		args = append(args, more...)
+	}
+	if r.Streamed {
+		if row.streams == nil {
+			return row, nil, fmt.Errorf("engine %s: it cannot be started on a checkpoint that is still arriving", e)
+		}
+		args = append(args, row.streams...)
+	}
+	c.Argv = slices.Concat([]string{program}, args, r.Spec.Args)
+	return row, vars, nil
+}
+
+// featureEnv returns the variables of what the request uses: scratch folder, cache,
+// GPUs, sleep, adapters, notify socket.
+func (c *Command) featureEnv(r Request, row row, inherited []string) (env []string) {
 	if r.Scratch != "" && row.python {
-		env, c.Scratch = append(env, scratchEnv(have, r.Scratch)...), r.Scratch
+		env, c.Scratch = append(env, scratchEnv(inherited, r.Scratch)...), r.Scratch
 	}
 	if r.Cache != "" && row.cache != nil {
 		env = append(env, row.cache(r.Cache)...)
@@ -292,14 +209,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	if row.notify && r.Notify != "" {
 		env = append(env, "NOTIFY_SOCKET="+r.Notify)
 	}
-	for _, k := range slices.Sorted(keys(r.Spec.Env)) {
-		env = append(env, k+"="+fill(r.Spec.Env[k]))
-	}
-	if row.key != "" && r.Key != "" {
-		env, c.Key = append(env, row.key+"="+r.Key), r.Key // after the model's own: who asks must know it
-	}
-	c.Env = lastWins(env)
-	return c, nil
+	return env
 }
 
 // NewKey is a key nobody can guess. Each replica has one of its own: engines
@@ -345,173 +255,3 @@ func Adopted(spec functions.ModelSpec, name string, port int) Command {
 
 // Notifies reports whether an engine speaks sd_notify.
 func Notifies(e functions.Engine) bool { r, _ := engineRow(e); return r.notify }
-
-func checkCommand(r Request) error {
-	if len(r.Spec.Args) == 0 {
-		return errors.New("engine command: args is empty; it is the whole argv, with {port}, {model} and {name} filled in")
-	}
-	port, model := false, false
-	look := func(s string) {
-		port = port || strings.Contains(s, "{port}")
-		model = model || strings.Contains(s, "{model}")
-	}
-	for _, a := range r.Spec.Args {
-		look(a)
-	}
-	for _, v := range r.Spec.Env {
-		look(v)
-	}
-	switch {
-	case !port:
-		return errors.New("engine command: neither args nor env say {port}, so it would not listen where it is asked")
-	case model && r.Path == "":
-		return errors.New("engine command: {model} is used, but the model has no source")
-	}
-	return nil
-}
-
-func (p Programs) program(e functions.Engine, row row, environ []string) (string, error) {
-	if v := lookupEnv(environ, row.override); v != "" {
-		path, err := p.look(v)
-		if err != nil {
-			return "", fmt.Errorf("engine %s: %s=%s: %s", e, row.override, v, lookPathError(err))
-		}
-		return path, nil
-	}
-	if e == functions.EngineEmber {
-		if p.Thaw == "" {
-			return "", errors.New("engine ember: the path of the thaw program is not known; set THAW_ENGINE_EMBER")
-		}
-		return p.Thaw, nil
-	}
-	path, err := p.look(row.program)
-	if err != nil {
-		return "", fmt.Errorf("engine %s: program %q not found on PATH; install it or set %s to its path", e, row.program, row.override)
-	}
-	return path, nil
-}
-
-// checkInterpreter is an error for a script whose interpreter is gone: the kernel
-// would say that the script itself is not there. So it is with a virtual
-// environment that was moved.
-func checkInterpreter(e functions.Engine, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil // starting it will tell
-	}
-	defer f.Close()
-	head := make([]byte, 256)
-	n, _ := f.Read(head)
-	line, _, _ := strings.Cut(string(head[:n]), "\n")
-	line, script := strings.CutPrefix(line, "#!")
-	words := strings.Fields(line)
-	if !script || len(words) == 0 || !filepath.IsAbs(words[0]) {
-		return nil
-	}
-	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("engine %s: %s wants the interpreter %s, which is not there; was its environment moved?", e, path, words[0])
-	}
-	return nil
-}
-
-func (p Programs) look(name string) (string, error) {
-	if p.Look != nil {
-		return p.Look(name)
-	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Abs(path)
-}
-
-// FreePort is a loopback port nobody listens on now. Somebody else may take it
-// before the engine does: then it exits with PortTaken, and one tries again.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("no free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// findGGUF is the file llama.cpp is given: the file itself, or the first (shard)
-// of a folder.
-func findGGUF(path string) (string, error) {
-	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
-		return path, nil
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return "", fmt.Errorf("engine llamacpp: %w", err)
-	}
-	for _, e := range entries { // sorted by name
-		n := strings.ToLower(e.Name())
-		if strings.HasSuffix(n, ".gguf") && !strings.HasPrefix(n, "mmproj") {
-			return filepath.Join(path, e.Name()), nil
-		}
-	}
-	return "", fmt.Errorf("engine llamacpp: no .gguf file in %s", path)
-}
-
-// gpuEnv shows an engine the GPUs the scheduler chose and no others.
-func gpuEnv(r Request) []string {
-	list := make([]string, len(r.GPUs))
-	for i, g := range r.GPUs {
-		list[i] = strconv.Itoa(g)
-	}
-	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
-}
-
-// gpuMemoryShare of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
-func gpuMemoryShare(r Request) string {
-	want := r.Spec.Resources.GPUMemory
-	if len(r.GPUs) == 0 || want <= 0 || r.GPUMemory <= 0 {
-		return ""
-	}
-	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
-}
-
-// hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
-func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
-
-// flagValue is the value of the last of such a flag among args, "" for none.
-func flagValue(args []string, flag string) (v string) {
-	for i, a := range args {
-		name, value, joined := strings.Cut(a, "=")
-		if strings.HasPrefix(name, "--") {
-			name = strings.ReplaceAll(name, "_", "-")
-		}
-		switch {
-		case name != flag:
-		case joined:
-			v = value
-		case i+1 < len(args):
-			v = args[i+1]
-		}
-	}
-	return v
-}
-
-func firstFlag(args, flags []string) string {
-	for _, a := range args {
-		name, _, _ := strings.Cut(a, "=")
-		// argparse takes --served_model_name for --served-model-name
-		if strings.HasPrefix(name, "--") {
-			name = strings.ReplaceAll(name, "_", "-")
-		}
-		if slices.Contains(flags, name) {
-			return name
-		}
-	}
-	return ""
-}
-
-func lookPathError(err error) string {
-	var ee *exec.Error
-	if errors.As(err, &ee) {
-		err = ee.Err
-	}
-	return err.Error()
-}

@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"iter"
-	"strings"
-)
+import "strings"
 
 // Environ is the environment that engines inherit: environ less what is, or
 // may be, a secret of the agent. Left out is
@@ -79,14 +76,4 @@ func lastWins(env []string) []string {
 		}
 	}
 	return out
-}
-
-func keys(m map[string]string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }

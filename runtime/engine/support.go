@@ -91,11 +91,7 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 	if !ok || e == functions.EngineCommand {
 		return Installed{}, ErrNotInstalled
 	}
-	environ := os.Environ
-	if p.Environ != nil {
-		environ = p.Environ
-	}
-	have := environ()
+	have := p.environ()
 	program, err := p.program(e, row, have)
 	if err != nil {
 		if lookupEnv(have, row.override) == "" {

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// gpuEnv shows an engine the GPUs the scheduler chose and no others.
+func gpuEnv(r Request) []string {
+	list := make([]string, len(r.GPUs))
+	for i, g := range r.GPUs {
+		list[i] = strconv.Itoa(g)
+	}
+	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
+}
+
+// gpuMemoryShare of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
+func gpuMemoryShare(r Request) string {
+	want := r.Spec.Resources.GPUMemory
+	if len(r.GPUs) == 0 || want <= 0 || r.GPUMemory <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(min(float64(want)/float64(r.GPUMemory), 0.98), 'f', 3, 64)
+}
+
+// hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
+func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
+
+// flagValue is the value of the last of such a flag among args, "" for none.
+func flagValue(args []string, flag string) (v string) {
+	for i, a := range args {
+		name, value, joined := strings.Cut(a, "=")
+		if strings.HasPrefix(name, "--") {
+			name = strings.ReplaceAll(name, "_", "-")
+		}
+		switch {
+		case name != flag:
+		case joined:
+			v = value
+		case i+1 < len(args):
+			v = args[i+1]
+		}
+	}
+	return v
+}
+
+func firstFlag(args, flags []string) string {
+	for _, a := range args {
+		name, _, _ := strings.Cut(a, "=")
+		// argparse takes --served_model_name for --served-model-name
+		if strings.HasPrefix(name, "--") {
+			name = strings.ReplaceAll(name, "_", "-")
+		}
+		if slices.Contains(flags, name) {
+			return name
+		}
+	}
+	return ""
+}

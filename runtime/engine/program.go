@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func checkCommand(r Request) error {
+	if len(r.Spec.Args) == 0 {
+		return errors.New("engine command: args is empty; it is the whole argv, with {port}, {model} and {name} filled in")
+	}
+	port, model := false, false
+	look := func(s string) {
+		port = port || strings.Contains(s, "{port}")
+		model = model || strings.Contains(s, "{model}")
+	}
+	for _, a := range r.Spec.Args {
+		look(a)
+	}
+	for _, v := range r.Spec.Env {
+		look(v)
+	}
+	switch {
+	case !port:
+		return errors.New("engine command: neither args nor env say {port}, so it would not listen where it is asked")
+	case model && r.Path == "":
+		return errors.New("engine command: {model} is used, but the model has no source")
+	}
+	return nil
+}
+
+func (p Programs) program(e functions.Engine, row row, environ []string) (string, error) {
+	if v := lookupEnv(environ, row.override); v != "" {
+		path, err := p.look(v)
+		if err != nil {
+			return "", fmt.Errorf("engine %s: %s=%s: %s", e, row.override, v, lookPathError(err))
+		}
+		return path, nil
+	}
+	if e == functions.EngineEmber {
+		if p.Thaw == "" {
+			return "", errors.New("engine ember: the path of the thaw program is not known; set THAW_ENGINE_EMBER")
+		}
+		return p.Thaw, nil
+	}
+	path, err := p.look(row.program)
+	if err != nil {
+		return "", fmt.Errorf("engine %s: program %q not found on PATH; install it or set %s to its path", e, row.program, row.override)
+	}
+	return path, nil
+}
+
+// checkInterpreter is an error for a script whose interpreter is gone: the kernel
+// would say that the script itself is not there. So it is with a virtual
+// environment that was moved.
+func checkInterpreter(e functions.Engine, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil // starting it will tell
+	}
+	defer f.Close()
+	head := make([]byte, 256)
+	n, _ := f.Read(head)
+	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	line, script := strings.CutPrefix(line, "#!")
+	words := strings.Fields(line)
+	if !script || len(words) == 0 || !filepath.IsAbs(words[0]) {
+		return nil
+	}
+	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("engine %s: %s wants the interpreter %s, which is not there; was its environment moved?", e, path, words[0])
+	}
+	return nil
+}
+
+func (p Programs) look(name string) (string, error) {
+	if p.Look != nil {
+		return p.Look(name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// FreePort is a loopback port nobody listens on now. Somebody else may take it
+// before the engine does: then it exits with PortTaken, and one tries again.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("no free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// findGGUF is the file llama.cpp is given: the file itself, or the first (shard)
+// of a folder.
+func findGGUF(path string) (string, error) {
+	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
+		return path, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", fmt.Errorf("engine llamacpp: %w", err)
+	}
+	for _, e := range entries { // sorted by name
+		n := strings.ToLower(e.Name())
+		if strings.HasSuffix(n, ".gguf") && !strings.HasPrefix(n, "mmproj") {
+			return filepath.Join(path, e.Name()), nil
+		}
+	}
+	return "", fmt.Errorf("engine llamacpp: no .gguf file in %s", path)
+}
+
+func lookPathError(err error) string {
+	var ee *exec.Error
+	if errors.As(err, &ee) {
+		err = ee.Err
+	}
+	return err.Error()
+}

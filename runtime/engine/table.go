@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"strconv"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// row is what is particular about one engine.
+type row struct {
+	program  string   // looked for on PATH
+	override string   // variable that names the program instead
+	health   string   // path that answers 200 once it serves
+	notify   bool     // speaks sd_notify
+	env      []string // it wants
+	reserved []string // flags that are thaw's
+	key      string   // variable that makes it want a key; "" where only its command line could
+	args     func(Request) ([]string, error)
+	metrics  metricNames
+	adapters bool                      // speaks vLLM's /v1/load_lora_adapter
+	sleep    bool                      // speaks vLLM's /sleep and /wake_up
+	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
+	cache    func(dir string) []string // environment that puts its compile caches there
+	marks    []logMark                 // of its start, in its log
+	help     []string                  // arguments that list its flags, as argparse does; nil: they are not checked
+	python   bool                      // leaves files in TMPDIR, sockets among them
+	// defaults are given where the model file leaves them open
+	defaults func(Request, Host) (args, env []string)
+}
+
+var vllmNames = metricNames{
+	running:  []string{"vllm:num_requests_running"},
+	waiting:  []string{"vllm:num_requests_waiting"},
+	tokens:   []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
+	kv:       []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+	hits:     []string{"vllm:prefix_cache_hits_total"},
+	queries:  []string{"vllm:prefix_cache_queries_total"},
+	firsts:   []string{"vllm:time_to_first_token_seconds_count"},
+	finished: []string{"vllm:request_success_total"},
+}
+
+var sglangNames = metricNames{
+	running: []string{"sglang:num_running_reqs"},
+	waiting: []string{"sglang:num_queue_reqs"},
+	// The first two count whole requests, the third counts as tokens come.
+	tokens: []string{"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total"},
+	kv:     []string{"sglang:token_usage"},
+	rate:   []string{"sglang:cache_hit_rate"},
+}
+
+var llamaNames = metricNames{
+	running: []string{"llamacpp:requests_processing"},
+	waiting: []string{"llamacpp:requests_deferred"},
+	// Tokens are counted when a request is over; calls of decode as they happen.
+	tokens: []string{"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"},
+	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
+}
+
+func engineRow(e functions.Engine) (row, bool) {
+	switch e {
+	case functions.EngineEmber:
+		return row{
+			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
+			streams:  []string{"--copy"},
+			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
+			args: func(r Request) ([]string, error) {
+				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
+					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
+				if r.Weights != "" {
+					a = append(a, "--weights-from", r.Weights)
+				}
+				return a, nil
+			},
+		}, true
+	case functions.EngineVLLM:
+		return row{
+			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
+			adapters: true, sleep: true, streams: []string{},
+			cache:    func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
+			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
+			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},
+			key:      "VLLM_API_KEY",
+			args:     vllmArgs, defaults: vllmOnCPU, marks: vllmMarks, python: true,
+			help: []string{"serve", "--help=all"},
+		}, true
+	case functions.EngineSGLang:
+		return row{
+			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
+			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
+			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"}, python: true,
+			args: func(r Request) ([]string, error) {
+				a := []string{"serve", "--model-path", r.Path, "--served-model-name", r.Name,
+					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--enable-metrics"}
+				if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, "--tp-size", "--tp", "--tensor-parallel-size") {
+					a = append(a, "--tp-size", strconv.Itoa(n))
+				}
+				if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--mem-fraction-static") {
+					a = append(a, "--mem-fraction-static", s)
+				}
+				return a, nil
+			},
+		}, true
+	case functions.EngineLlamaCpp:
+		return row{
+			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
+			streams:  []string{"--no-mmap"},
+			reserved: []string{"--model", "-m", "--alias", "-a", "--host", "--port", "--hf-repo", "-hf", "-hfr", "--model-url", "-mu", "--api-key", "--api-key-file"},
+			key:      "LLAMA_API_KEY",
+			args: func(r Request) ([]string, error) {
+				file, err := findGGUF(r.Path)
+				if err != nil {
+					return nil, err
+				}
+				return []string{"--model", file, "--alias", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--metrics"}, nil
+			},
+		}, true
+	case functions.EngineCommand:
+		return row{health: "/health", metrics: vllmNames.or(sglangNames).or(llamaNames)}, true
+	}
+	return row{}, false
+}
