@@ -15,12 +15,12 @@ import (
 
 // Codes of an AdapterError.
 const (
-	AdapterNotFound    = "adapter_not_found"   // the model has none of this name, or its source has none: 404
-	AdapterInvalid     = "adapter_invalid"     // what is there is no adapter of this model: 400
-	AdapterUnavailable = "adapter_unavailable" // not now: no engine to load it into, or it failed: 503
+	AdapterNotFound    = "adapter_not_found"   // the model or its source has no such adapter: 404
+	AdapterInvalid     = "adapter_invalid"     // the files are not an adapter of this model: 400
+	AdapterUnavailable = "adapter_unavailable" // the replica is not ready, or loading failed: 503
 )
 
-// AdapterError is why an adapter was not loaded, for people.
+// AdapterError is why an adapter was not loaded.
 type AdapterError struct {
 	Code    string
 	Message string
@@ -36,16 +36,16 @@ type adapterEngine interface {
 	UnloadAdapter(ctx context.Context, name string) error
 }
 
-// adapterSet is what is known of the adapters of one replica. It has an owner of its
-// own, for adapters are loaded by whoever asks, beside the replica's life.
+// adapterSet is the state of one replica's adapters. It has a mutex of its own, since
+// adapters are loaded from the callers' goroutines.
 type adapterSet struct {
 	mu         sync.Mutex
 	replicaCtx context.Context // of the replica; nil outside of Run
 	eng        adapterEngine   // while READY
-	loaded     []string        // least recently asked for first
+	loaded     []string        // least recently used first
 	leases     map[string]func()
-	busy       map[string]chan struct{} // closed when that load is over
-	notes      map[string]string        // what is to be known of those looked at
+	busy       map[string]chan struct{} // closed when that load has ended
+	notes      map[string]string        // warnings about adapters, by name
 	loads      sync.WaitGroup
 }
 
@@ -56,14 +56,15 @@ func (s *adapterSet) start(life context.Context) {
 	s.leases, s.busy, s.notes = map[string]func(){}, map[string]chan struct{}{}, map[string]string{}
 }
 
-// setEngine gives the engine that adapters go to, nil for none now.
+// setEngine sets the engine to load adapters into; nil for none.
 func (s *adapterSet) setEngine(e adapterEngine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.eng = e
 }
 
-// releaseAll waits for loads under way, whose context has ended, and drops all.
+// releaseAll waits for the loads in progress, whose context has ended, and releases
+// every adapter.
 func (s *adapterSet) releaseAll() {
 	s.mu.Lock()
 	s.replicaCtx, s.eng = nil, nil
@@ -85,7 +86,7 @@ func (s *adapterSet) names() []string {
 	return out
 }
 
-// noteMap is what is to be known of adapters, by name; nil for nothing.
+// noteMap returns the warnings about adapters by name, nil for none.
 func (s *adapterSet) noteMap() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +96,7 @@ func (s *adapterSet) noteMap() map[string]string {
 	return maps.Clone(s.notes)
 }
 
-// unloadedAll: the engine has forgotten its adapters.
+// unloadedAll records that the engine has dropped its adapters.
 func (s *adapterSet) unloadedAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,10 +107,9 @@ func (s *adapterSet) unloadedAll() {
 	s.loaded = nil
 }
 
-// LoadAdapter has one of the model's adapters in the engine: staged, checked,
-// loaded. Again is cheap, and says that it is in use: where all slots are taken
-// the one asked for longest ago goes. Only a READY replica loads. Errors are
-// *AdapterError, or ctx's cause.
+// LoadAdapter stages, validates and loads one of the model's adapters. For a loaded
+// one it only records the use: the least recently used adapter is unloaded when all
+// slots are taken. The replica must be READY. Errors are *AdapterError or ctx's cause.
 func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 	i := slices.IndexFunc(r.o.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name })
 	if i < 0 {
@@ -148,14 +148,14 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 		}
 		s.mu.Unlock()
 		select {
-		case <-other: // look again: it may have failed for reasons of its own
+		case <-other: // check again: that load may have failed with its caller
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// loadAdapter brings one adapter into the engine.
+// loadAdapter stages, validates and loads one adapter.
 func (r *Replica) loadAdapter(ctx, life context.Context, eng adapterEngine, a functions.Adapter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -206,7 +206,7 @@ func (r *Replica) loadAdapter(ctx, life context.Context, eng adapterEngine, a fu
 	return nil
 }
 
-// adapterErrorCode an engine's refusal.
+// adapterErrorCode is the code for an engine's refusal.
 func adapterErrorCode(err error) string {
 	var se *engine.StatusError
 	if errors.As(err, &se) {
@@ -214,14 +214,14 @@ func adapterErrorCode(err error) string {
 		case http.StatusNotFound:
 			return AdapterNotFound
 		case http.StatusBadRequest, http.StatusInternalServerError, http.StatusUnprocessableEntity:
-			// vLLM says 500 where a rank is too large or modules do not fit.
+			// vLLM answers 500 if a rank is too large or modules do not fit.
 			return AdapterInvalid
 		}
 	}
 	return AdapterUnavailable
 }
 
-// freeAdapterSlot unloads what was asked for longest ago until a slot is free.
+// freeAdapterSlot unloads the least recently used adapters until a slot is free.
 func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error {
 	s := &r.adapters
 	for {
@@ -239,7 +239,7 @@ func (r *Replica) freeAdapterSlot(ctx context.Context, eng adapterEngine) error 
 		release()
 		var se *engine.StatusError
 		if err != nil && (!errors.As(err, &se) || se.Status != http.StatusNotFound) {
-			return fmt.Errorf("no slot: %s is not unloaded: %w", old, err)
+			return fmt.Errorf("no free slot: unload %s: %w", old, err)
 		}
 	}
 }

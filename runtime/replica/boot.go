@@ -266,9 +266,9 @@ func (b *boot) onDeadline(ctx context.Context) *bootEnd {
 		engine.RootCause(r.logTail(x), "no answer")))}
 }
 
-// awaitToken waits until the engine serves and has given one token.
+// awaitToken waits until the engine serves and has generated one token.
 func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events chan<- bootEvent) {
-	// The engine's own word ends the probing.
+	// READY=1 on the notify socket ends the probing.
 	actx, stop := context.WithCancel(ctx)
 	defer stop()
 	said := make(chan struct{})
@@ -318,14 +318,14 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 	events <- bootEvent{done: true, err: err, at: time.Now()}
 }
 
-// engineExited turns an unasked-for exit into FAILED, or into another try.
-func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, again bool) {
+// engineExited makes FAILED of an unexpected exit, or another try if its port was
+// taken.
+func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while string, mayRetry bool) (next state, retry bool) {
 	r.child = nil
 	r.forgetProcess(ctx)
 	how := x.String()
 	cause := how
-	// Killed from outside, an engine has not said why; what it last wrote is
-	// about something else.
+	// The log of an engine that was killed from outside has no cause.
 	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {
 		text := x.Tail
 		if while == "loading" {

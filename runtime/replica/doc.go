@@ -1,62 +1,60 @@
-// Package replica is the life of one replica: from the wish for one to the end
-// of its process.
+// Package replica is the state machine of one replica, from its request to the end
+// of its engine process.
 //
 //	DOWNLOADING -> LOADING_TO_GPU -> READY <-> SLEEPING
 //	      \            |      ^         |         |   |
-//	       \           |      '---------+-- Rise -'   |
+//	       \           |      '---------+- WakeUp '   |
 //	        \          |                v             |
 //	         \         |             DRAINING <-------'
 //	          v        v                v
 //	               FAILED           UNLOADED
 //
-// One goroutine (Run) owns the state; there is one function per state, and
-// each returns the next. The outside speaks to it by wishes that never block
-// (Unload, CancelStart, Suspect, Sleep, Rise) and hears of changes by OnChange, in their order.
-// Everything that waits (staging, the engine's start, probes) runs beside and
-// reports on a channel, so a wish or a death is always heard at once.
+// One goroutine (Run) owns the state. Each state is a function that returns the next
+// one. Commands (Unload, CancelStart, Suspect, Sleep, WakeUp) never block; changes are
+// reported to OnChange in order. Staging, the engine's start and probes run in
+// goroutines of their own and report on channels, so a command or an exit is handled
+// at once.
 //
-// READY means that this engine has generated a token since it was started or
-// adopted. It stops being so when
+// READY means that the engine has generated a token since it was started or adopted.
+// It ends when
 //
-//   - the supervisor tells of its end (milliseconds),
-//   - tokens flowed and none came for the model's hang deadline (firstToken
-//     where a request still waits for its first), or /metrics went silent for
-//     as long, and then a request for one token is not answered within 5 s,
-//   - the owner suspects it (Suspect) and that same request fails.
+//   - the supervisor reports the engine's exit (milliseconds),
+//   - no token came for the model's hang deadline (firstToken while a request waits
+//     for its first), or /metrics did not answer for as long, and then a request for
+//     one token is not answered within 5 s,
+//   - the owner suspects the engine (Suspect) and that request fails.
 //
 // # Starts
 //
-// Where the stager is Early and the engine reads its files once, the engine is
-// started while the checkpoint arrives; READY comes only when every byte is
-// verified. The process is forked from a warm interpreter where Options.ForkParent
-// names one, executed otherwise; the status says which, and why. An engine whose
-// log is known (vLLM) tells its phases there, with parts; a start of which it
-// says that it failed is not waited for. On GPUs the memory the model wants is
-// seen free first, for a bounded time.
+// If the stager is an EarlyStager and the engine reads its files once, the engine is
+// started while the checkpoint arrives; READY still needs every byte verified. The
+// process is forked from the warm interpreter that Options.ForkParent names, else
+// executed; the status has which, and why. The log of a known engine (vLLM) supplies
+// phases and their parts; a start that the log reports as failed is ended. On GPUs
+// the start waits, for a bounded time, until the model's memory is free.
 //
 // # Sleep
 //
-// SLEEPING begins when no request is to come any more. Those in flight finish,
-// for as long as a drain may take, then the engine gives its memory back, and
-// only then SleepLevel says so. Whoever comes through all the same wakes it.
-// Rise is a start of its own: LOADING_TO_GPU, phases that count from there.
+// SLEEPING begins when no new requests are sent. Requests in flight finish, for at
+// most the drain deadline, then the engine frees its memory and SleepLevel is set. A
+// request that reaches a sleeping engine wakes it. WakeUp is a start of its own:
+// LOADING_TO_GPU, with phases that count from there.
 //
 // # Adapters
 //
-// LoadAdapter is for any goroutine: one load per adapter however many ask, the
-// adapter looked at before the engine sees it, slots given by the last use.
+// LoadAdapter may be called from any goroutine: concurrent calls share one load, the
+// adapter is validated before the engine reads it, the least recently used is
+// unloaded for it.
 //
 // # Ends
 //
-// A drain waits for what is in flight, then ends it from our side (Options.AbortRequests),
-// then SIGTERM, then SIGKILL to the group. What an engine leaves in its scratch
-// folder and in shared memory goes with its process (the supervisor's business).
+// A drain waits for requests in flight, aborts the rest (Options.AbortRequests), then
+// sends SIGTERM, then SIGKILL to the group. The supervisor removes what the engine
+// leaves in its scratch folder and in shared memory. No process is left 2 s after the
+// drain deadline.
 //
-// FAILED carries the first root cause, one line for people. Trying again, and
-// how soon, is the platform's business.
+// FAILED has the root cause, one line for people. Retries are the platform's.
 //
-// Run ending because its ctx ended leaves the process to the supervisor: the next
-// agent adopts it (Adopt), or the supervisor ends it. To end the process, Unload.
-// Whatever the engine does, no process of it is left 2 s after the deadline of
-// the drain.
+// When Run ends because its ctx ended, the process stays with the supervisor: the next
+// agent adopts it (Adopt), or the supervisor ends it. Unload ends the process.
 package replica

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// draining is DRAINING: no new requests come, those in flight may finish.
+// draining is DRAINING: no new requests are sent, those in flight may finish.
 func (r *Replica) draining(w commands) state {
 	return func(ctx context.Context) state {
 		r.enter(functions.Draining)
@@ -66,13 +66,13 @@ func (r *Replica) draining(w commands) state {
 	}
 }
 
-// abortRequests ends what is in flight from our side, and lets the engine notice: a vLLM
-// that is told to end with a stream open hangs until the stream is closed.
+// abortRequests fails the requests in flight and waits until the engine has dropped
+// them: a vLLM with an open stream does not react to SIGTERM.
 func (r *Replica) abortRequests(ctx context.Context, reason string) {
 	if r.now.InFlight == 0 && (r.o.InFlight == nil || r.o.InFlight() == 0) {
 		return
 	}
-	r.log.Warn("drain deadline over with requests in flight", "requests", r.now.InFlight)
+	r.log.Warn("drain deadline reached with requests in flight", "requests", r.now.InFlight)
 	if r.o.AbortRequests == nil {
 		return
 	}
@@ -84,7 +84,8 @@ func (r *Replica) abortRequests(ctx context.Context, reason string) {
 	}
 }
 
-// idle: all that know of requests say there are none, and somebody knows.
+// idle reports whether the owner and the engine count no requests; at least one of
+// the counts must be known.
 func (r *Replica) idle(m reading) bool {
 	known := false
 	if r.o.InFlight != nil {
@@ -102,7 +103,7 @@ func (r *Replica) idle(m reading) bool {
 	return known
 }
 
-// terminate asks the group to end, and kills it when it does not.
+// terminate sends SIGTERM to the group, and SIGKILL after termGrace.
 func (r *Replica) terminate(ctx context.Context) {
 	if r.child == nil {
 		return
@@ -116,7 +117,7 @@ func (r *Replica) terminate(ctx context.Context) {
 	r.forgetProcess(ctx)
 }
 
-// kill ends the group at once. Its exit, if it was heard of in time.
+// kill sends SIGKILL to the group and returns its exit, if it is reported in time.
 func (r *Replica) kill(ctx context.Context) supervisor.Exit {
 	if r.child == nil {
 		return supervisor.Exit{}
@@ -124,7 +125,7 @@ func (r *Replica) kill(ctx context.Context) supervisor.Exit {
 	r.signal(ctx, syscall.SIGKILL)
 	x, ok := r.waitExit(killWait)
 	if !ok {
-		r.log.Error("a killed engine does not go", "pid", r.child.PID)
+		r.log.Error("a killed engine does not exit", "pid", r.child.PID)
 	}
 	r.child = nil
 	r.forgetProcess(ctx)
@@ -142,8 +143,7 @@ func (r *Replica) waitExit(within time.Duration) (supervisor.Exit, bool) {
 	}
 }
 
-// signal reaches the process even where ctx has just ended: a decision to end
-// an engine is carried out.
+// signal sends a signal even if ctx has ended.
 func (r *Replica) signal(ctx context.Context, sig syscall.Signal) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// earlyStaging is a checkpoint that was still arriving when its engine was started.
-// Run owns it.
+// earlyStaging is a staging that continues after its engine was started. It is owned
+// by Run's goroutine.
 type earlyStaging struct {
 	PartialCheckpoint
 	ctx      context.Context // the staging's, for the cause of its end
 	began    time.Time
 	rest     chan stagingResult
 	stop     func()
-	finished bool // rest was taken
+	finished bool // rest was received
 }
 
-// startEarlyStaging has the rest of a checkpoint come. stop ends that, and is called in
-// any case.
+// startEarlyStaging stages the rest of a checkpoint. stop ends that; it is always
+// called.
 func startEarlyStaging(ctx context.Context, a PartialCheckpoint, began time.Time, stop func()) *earlyStaging {
 	c := &earlyStaging{PartialCheckpoint: a, ctx: ctx, began: began, rest: make(chan stagingResult, 1), stop: stop}
 	go func() {
@@ -27,8 +27,8 @@ func startEarlyStaging(ctx context.Context, a PartialCheckpoint, began time.Time
 	return c
 }
 
-// finishStaging is called when the engine has all it wants: paths may be switched,
-// caches kept.
+// finishStaging is called when the engine has read its files: it ends an early staging
+// and stores the engine's caches.
 func (r *Replica) finishStaging(ctx context.Context) {
 	filled := r.ckpt.Filled
 	if c := r.early; c != nil {
@@ -45,12 +45,12 @@ func (r *Replica) finishStaging(ctx context.Context) {
 	r.background.Go(func() {
 		defer cancel()
 		if err := filled(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("the engine's caches are not kept", "error", err)
+			r.log.Warn("the engine's caches were not stored", "error", err)
 		}
 	})
 }
 
-// endEarlyStaging ends an arrival, whole or not.
+// endEarlyStaging ends an early staging, complete or not.
 func (r *Replica) endEarlyStaging() {
 	c := r.early
 	if c == nil {
@@ -68,11 +68,11 @@ func (r *Replica) endEarlyStaging() {
 	}
 }
 
-// stagingErrorWait is how long the end of a staging may come after that of its engine.
+// stagingErrorWait is how much later than its engine's exit a staging may fail.
 const stagingErrorWait = 300 * time.Millisecond
 
-// stagingError is why a checkpoint does not come, nil if it does: an engine that was
-// reading it then says only that a read failed, and may say so first.
+// stagingError returns why the rest of a checkpoint could not be staged, nil if it
+// was. An engine that reads the files reports only a failed read, possibly earlier.
 func (r *Replica) stagingError(rest <-chan stagingResult) error {
 	if rest == nil {
 		return nil

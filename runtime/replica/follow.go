@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// followEvery is how often the log of a starting engine is looked at.
+	// followEvery is how often the log of a starting engine is read.
 	followEvery = 20 * time.Millisecond
-	// followLine bounds one line of it; what is longer is cut.
+	// followLine is the length at which a line is cut.
 	followLine = 16 << 10
-	// tailBytes of a start's log are looked through for its root cause.
+	// tailBytes of a start's log are searched for the root cause.
 	tailBytes = 128 << 10
-	// failedStartWait is for an engine that said it fails to end by itself.
+	// failedStartWait is the time an engine with a failed start has to exit.
 	failedStartWait = 500 * time.Millisecond
 )
 
@@ -51,8 +51,8 @@ func followLog(ctx context.Context, path string, offset int64, out chan<- line) 
 	})
 }
 
-// setLogPhases makes phases of the steps of a start, finished ones of them: what the
-// log tells is finer and truer than when a port is opened.
+// setLogPhases replaces the start's phases by the finished steps of the log, which are
+// more precise than the times of endpoints.
 func (r *Replica) setLogPhases(done []engine.Done, present functions.Phase) {
 	if r.adopt != nil {
 		return
@@ -81,8 +81,8 @@ func (r *Replica) setLogPhases(done []engine.Done, present functions.Phase) {
 	r.phases = sortPhases(append(kept, spans...))
 }
 
-// logTail is the end of what this start wrote: more than came with the exit, for
-// a traceback of several processes is long.
+// logTail is the end of this start's log: longer than the part in the exit, since the
+// tracebacks of several processes are long.
 func (r *Replica) logTail(x supervisor.Exit) string {
 	path := r.LogPath()
 	if path == "" {

@@ -8,29 +8,29 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// hangDetector decides from an engine's metrics whether to suspect that it hangs.
-// It is pure: readings and times in, verdict out.
+// hangDetector decides from an engine's metrics whether it may hang. It is pure:
+// times are arguments.
 type hangDetector struct {
-	hang  time.Duration // no token for so long once tokens flowed
-	first time.Duration // no token for so long before a request's first
+	hang  time.Duration // longest time without a token once tokens came
+	first time.Duration // longest time before a request's first token
 
-	moved   time.Time // when a token last came, or a request into an idle engine
-	heard   time.Time // when /metrics last answered
+	moved   time.Time // when the last token came, or a request to an idle engine
+	heard   time.Time // the last answer of /metrics
 	tokens  float64
 	flowed  bool // tokens came since the engine became busy
 	busy    bool
-	seen    bool      // there was a reading
-	calm    bool      // there was one of an idle engine, so settled holds
+	seen    bool      // a reading was made
+	calm    bool      // a reading of an idle engine was made, so settled is valid
 	settled int       // first tokens less finished requests, when it was idle
-	due     time.Time // when a suspicion would be due, as things are; zero for none
+	due     time.Time // when the engine becomes suspected without further tokens; zero for never
 }
 
 func newHangDetector(hang, first time.Duration, now time.Time) *hangDetector {
 	return &hangDetector{hang: hang, first: first, moved: now, heard: now}
 }
 
-// observe takes one reading, asked for at one time and had at another: what it
-// shows of tokens it shows of the first; what it returns, if not "", is the suspicion.
+// observe processes one reading, requested at asked and received at now; its counts
+// are those at asked. It returns why the engine may hang, or "".
 func (w *hangDetector) observe(asked, now time.Time, m engine.Metrics, err error) string {
 	w.due = time.Time{}
 	switch {
@@ -55,11 +55,11 @@ func (w *hangDetector) observe(asked, now time.Time, m engine.Metrics, err error
 	}
 	w.due = asked.Add(w.hang)
 	if !w.busy {
-		// Tokens may have come, and stopped, since the last look.
+		// Tokens may have come, and stopped, since the last reading.
 		w.busy, w.flowed, w.moved, w.tokens = true, !first && m.Tokens != w.tokens, asked, m.Tokens
 		return ""
 	}
-	if m.Tokens != w.tokens { // less: it was restarted behind our back
+	if m.Tokens != w.tokens { // less: the engine was restarted
 		w.flowed, w.moved, w.tokens = true, asked, m.Tokens
 		return ""
 	}
@@ -67,8 +67,8 @@ func (w *hangDetector) observe(asked, now time.Time, m engine.Metrics, err error
 		w.due = time.Time{}
 		return ""
 	}
-	// Requests that run and have had no token yet may be long prompts; where
-	// the engine counts first tokens we know whether there are such.
+	// Running requests without a token may have long prompts. The counter of first
+	// tokens, if the engine has one, shows whether there are any.
 	fresh := !w.flowed
 	if m.Counted && w.calm {
 		fresh = m.Running == 0 || m.Running > open-w.settled
@@ -84,7 +84,7 @@ func (w *hangDetector) observe(asked, now time.Time, m engine.Metrics, err error
 	return ""
 }
 
-// next is how long the next look may wait.
+// next is the time until the next reading.
 func (w *hangDetector) next(now time.Time) time.Duration {
 	if !w.busy && w.due.IsZero() {
 		return pollEvery
@@ -96,6 +96,6 @@ func (w *hangDetector) next(now time.Time) time.Duration {
 	return max(d, 20*time.Millisecond)
 }
 
-// cleared: the suspicion was wrong; the next comes no sooner than a whole
-// deadline from now.
+// cleared records that a probe was answered; the next suspicion is a whole deadline
+// away.
 func (w *hangDetector) cleared(now time.Time) { w.moved, w.heard = now, now }

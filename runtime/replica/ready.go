@@ -164,19 +164,19 @@ func (m *monitor) onCommand(ctx context.Context) state {
 		if engine.Sleeps(r.o.Spec) {
 			return r.sleeping(*c.sleep)
 		}
-		r.log.Warn("told to sleep, which this engine cannot", "why", c.sleep.why)
+		r.log.Warn("this engine cannot sleep", "why", c.sleep.why)
 	}
 	return nil
 }
 
-// errNoAnswer is the verdict on an engine that hangs.
+// errNoAnswer is the outcome of a probe of an engine that hangs.
 var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probeWait)
 
 type reading struct {
 	engine.Metrics
-	at  time.Time // when it was asked for
+	at  time.Time // when the request was sent
 	err error
-	ill string // what /health says, if it is bad
+	ill string // the answer of /health if it is an error
 }
 
 func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading {
@@ -187,9 +187,9 @@ func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading
 	return reading{Metrics: m, at: at, err: err}
 }
 
-// checkEngine is a reading with what /health says, which is no verdict (it is 200 of
-// an engine whose core stands still), but bad news is news: vLLM answers 503
-// seconds before it has ended after the death of its core.
+// checkEngine reads metrics and /health. A good /health proves nothing (an engine with
+// a hanging core answers 200), but vLLM answers 503 seconds before it exits after the
+// death of its core.
 func (r *Replica) checkEngine(ctx context.Context) reading {
 	hctx, cancel := context.WithTimeout(ctx, quickReadWait)
 	defer cancel()
@@ -197,7 +197,7 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 	go func() {
 		var se *engine.StatusError
 		if err := r.eng.Health(hctx); errors.As(err, &se) {
-			ill <- "/health says " + err.Error()
+			ill <- "/health: " + err.Error()
 			return
 		}
 		ill <- ""
@@ -207,14 +207,14 @@ func (r *Replica) checkEngine(ctx context.Context) reading {
 	defer t.Stop()
 	select {
 	case m.ill = <-ill:
-	case <-t.C: // silence is no news, and must not keep that of the tokens
+	case <-t.C: // do not delay the metrics
 		cancel()
 		<-ill
 	}
 	return m
 }
 
-// publishMetrics publishes what the engine says; that is no change to tell.
+// publishMetrics publishes the engine's counts, without a report to OnChange.
 func (r *Replica) publishMetrics(m engine.Metrics) {
 	if r.now.InFlight == m.Running && r.now.QueueLength == m.Waiting && r.now.KVCacheHitRate == m.HitRate {
 		return
@@ -223,8 +223,8 @@ func (r *Replica) publishMetrics(m engine.Metrics) {
 	r.publish()
 }
 
-// probe asks a suspected engine for one token. nil: it lives. A StatusError:
-// it answers, but with errors. Anything else: it hangs, or is gone.
+// probe asks a suspected engine for one token. It returns nil if the engine works, a
+// StatusError if it answers with an error, another error if it hangs or is gone.
 func (r *Replica) probe(ctx context.Context, why string) error {
 	before := r.readMetrics(ctx, quickReadWait)
 	pctx, cancel := context.WithTimeout(ctx, probeWait)
@@ -247,7 +247,7 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 	case engine.ConnectionRefused(err):
 		return fmt.Errorf("%s; it refuses connections", why)
 	}
-	// Others may have been served meanwhile, and we stood behind them.
+	// It may have been generating for requests before this one.
 	if after := r.readMetrics(ctx, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
 		return nil
 	}

@@ -17,18 +17,17 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// ErrStartCancelled is the cause with which the context of a staging ends when
-// nobody waits for the model any more: the staging itself is to go on, at low
-// priority and without us.
-var ErrStartCancelled = errors.New("called off: nobody waits for it any more")
+// ErrStartCancelled is the cause of the end of a staging's context when the start was
+// cancelled: the stager may continue the staging at low priority.
+var ErrStartCancelled = errors.New("start cancelled: no request needs it any more")
 
-// StageRequest is what a replica wants staged.
+// StageRequest is what a replica asks its stager for.
 type StageRequest struct {
 	Team   string
-	Source string // as the model file says it
+	Source string // as in the model file
 	Dir    string // folder of the model file, for relative sources
 	Digest string // expected, or ""
-	// Files are patterns of files that are staged beside those that always are.
+	// Files are patterns of files to stage in addition to the usual ones.
 	Files []string
 	// Cache is the key of the engine's compile caches, opaque; "" for none.
 	Cache  string
@@ -44,51 +43,50 @@ type Checkpoint struct {
 	Release func()
 	// Cache is a folder the engine may use as its cache; "" for none.
 	Cache string
-	// Filled, if not nil, is called once after READY, beside everything else:
-	// what the engine wrote into Cache may be kept. ctx ends with the replica.
+	// Filled, if not nil, is called once after READY, in a goroutine of its own:
+	// the engine has written its Cache. ctx ends with the replica.
 	Filled func(ctx context.Context) error
 }
 
-// Stager brings sources to this machine. Stage is called from a goroutine of
-// the replica, once per start, and blocks until every byte is here and
-// verified, or ctx has ended. It may call progress from any goroutine until it
-// returns; whole is 0 while unknown.
+// Stager stages sources on this machine. Stage is called once per start, from a
+// goroutine of the replica, and blocks until every byte is local and verified, or
+// ctx has ended. It may call progress from any goroutine until it returns; whole is
+// 0 while unknown.
 type Stager interface {
 	Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error)
 }
 
-// EarlyStager is a Stager that can give a checkpoint while it is still arriving. It
-// is asked instead of Stage where the engine reads its files once, in order.
+// EarlyStager is a Stager that can provide a checkpoint while it is still arriving.
+// StageEarly replaces Stage for engines that read their files once, in order.
 type EarlyStager interface {
-	// StageEarly returns as soon as files can be opened under the path (reads
-	// wait for their bytes). It is called from a goroutine of the replica, once
-	// per start; ctx is that of the whole staging, Rest included.
+	// StageEarly returns when files can be opened under the path (reads wait for
+	// their bytes). It is called once per start, from a goroutine of the replica;
+	// ctx is that of the whole staging, Rest included.
 	StageEarly(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (PartialCheckpoint, error)
 }
 
-// PartialCheckpoint is a checkpoint whose files can be opened and not all read yet.
+// PartialCheckpoint is a checkpoint whose files can be opened while they arrive.
 type PartialCheckpoint struct {
 	Path string
-	// Weights, where not "", is where the engine is to ask for the files of
-	// weights, which the folder lacks; see engine.Request. Only for an engine
-	// that can (Want.Engine).
+	// Weights, if not "", is the server of the weight files, which the folder
+	// lacks; see engine.Request. Only for engines that support it.
 	Weights string
-	// Cache and Filled are as those of a Checkpoint.
+	// Cache and Filled are those of a Checkpoint.
 	Cache  string
 	Filled func(ctx context.Context) error
-	// Complete: every byte is, so Rest returns at once and nothing is in a hurry.
+	// Complete reports that every byte is local: Rest returns at once.
 	Complete bool
-	// Rest is called once and blocks until every byte is here and verified, or
-	// ctx has ended. Its Checkpoint has the path of the files themselves. No
-	// token is served before. After an error there is nothing to release.
+	// Rest is called once and blocks until every byte is local and verified, or
+	// ctx has ended. Its Checkpoint has the path of the final files. No token is
+	// served before. After an error there is nothing to release.
 	Rest func(ctx context.Context) (Checkpoint, error)
-	// EngineReady, if not nil, is called once when the engine is READY: it reads
-	// nothing under Path any more. It is called in any case before Release.
+	// EngineReady, if not nil, is called once: when the engine is READY and reads
+	// nothing under Path any more, or else before Release.
 	EngineReady func()
 }
 
-// Spawner runs processes; the supervisor's client is one. Signal goes to the whole
-// group of a process, and is no error if it has ended.
+// Spawner starts processes; supervisor.Client is one. Signal signals the whole group
+// of a process and is no error if it has ended.
 type Spawner interface {
 	Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error)
 	Signal(ctx context.Context, id string, sig syscall.Signal) error
@@ -118,41 +116,42 @@ type Options struct {
 	Spawner  Spawner
 	Programs engine.Programs
 
-	// Began is when it was asked for: phases count from here. Zero is New.
+	// Began is when the replica was requested: phases count from here. Zero is the
+	// time of New.
 	Began time.Time
-	// OnChange hears of every change of state and, at most five times a
-	// second, of progress. It is called from Run's goroutine and must not
-	// block nor call back.
+	// OnChange is called for every change of state and, at most five times a
+	// second, for progress. It is called from Run's goroutine and must not block
+	// or call the replica.
 	OnChange func(functions.ReplicaStatus)
-	// InFlight, where the owner knows: requests of ours on this replica. A
-	// drain waits for both this and the engine's own count.
+	// InFlight, if not nil, is the number of requests that the owner has sent to
+	// this replica. A drain waits for it and for the engine's own count.
 	InFlight func() int
 	Log      *slog.Logger
 
-	// ForkParent, where there are warm interpreters, names the socket of a parent
-	// that can fork this command, or "" and why there is none now ("" also for
-	// an engine that none is meant for). It must not wait.
+	// ForkParent, if not nil, returns the socket of a warm interpreter that can
+	// fork this command, or "" and the reason ("" too for engines without fork
+	// server). It must not block.
 	ForkParent func(cmd engine.Command) (via, note string)
-	// ParentReady is closed when a parent for this command that is on its way is
-	// ready, or will not be; nil where there is nothing to wait for.
+	// ParentReady returns a channel that is closed when a starting parent for this
+	// command is ready or has failed; nil if there is none to wait for.
 	ParentReady func(cmd engine.Command) <-chan struct{}
-	// Cache is the key of the engine's compile caches, for the Stager; "" none.
+	// Cache is the key of the engine's compile caches, for the Stager; "" for none.
 	Cache string
-	// Scratch is a folder under which engines that leave files behind get one of
-	// their own, see supervisor.ScratchRoot; "" for none.
+	// Scratch is the parent of the engines' scratch folders, see
+	// supervisor.ScratchRoot; "" for none.
 	Scratch string
-	// AbortRequests, where the owner can, ends our requests on this replica: those that
-	// outlast a drain get an error from us, not silence from the engine.
+	// AbortRequests, if not nil, fails the requests on this replica that outlast a
+	// drain.
 	AbortRequests func(reason string)
-	// FreeGPU, where it is known, is the free memory of a GPU. A start waits,
-	// for a bounded time, until what an earlier engine held is seen free.
+	// FreeGPU, if not nil, returns the free memory of a GPU. A start waits, for a
+	// bounded time, until the memory of an earlier engine is free.
 	FreeGPU func(index int) (free functions.Bytes, ok bool)
 
 	// Dial makes the client of an engine; nil is engine.New.
 	Dial func(engine.Command) Engine
 }
 
-// Meta are the notes kept with the process, from which Adopt makes a replica.
+// Meta is stored with the process by the supervisor; Adopt makes a replica of it.
 type Meta struct {
 	ID      string              `json:"id"`
 	Team    string              `json:"team"`
@@ -169,18 +168,18 @@ type Meta struct {
 	Phases  []functions.Span    `json:"phases"`
 	Start   string              `json:"start,omitempty"` // functions.StartWarm or StartPlain
 	Note    string              `json:"start_note,omitempty"`
-	Key     string              `json:"key,omitempty"` // what the engine wants from whoever asks it
+	Key     string              `json:"key,omitempty"` // the API key that the engine requires
 	Health  string              `json:"health,omitempty"`
 }
 
-// ParseMeta reads the notes of a process of the supervisor.
+// ParseMeta reads the Meta of a process of the supervisor.
 func ParseMeta(r supervisor.Running) (Meta, error) {
 	var m Meta
 	if err := json.Unmarshal(r.Meta, &m); err != nil {
 		return m, fmt.Errorf("process %s: notes: %w", r.ID, err)
 	}
 	if m.ID != r.ID || m.Port <= 0 || m.Port > 65535 {
-		return m, fmt.Errorf("process %s: its notes are not a replica's", r.ID)
+		return m, fmt.Errorf("process %s: its notes are not those of a replica", r.ID)
 	}
 	return m, nil
 }
@@ -198,24 +197,24 @@ type Replica struct {
 
 	mu           sync.Mutex
 	pending      commands
-	commandReady chan struct{} // a wish was made
+	commandReady chan struct{} // holds a token while pending has commands
 
 	have, whole atomic.Int64 // staging's progress
 
-	adapters adapterSet // of adapters
+	adapters adapterSet
 
-	// Below is Run's own.
-	now         functions.ReplicaStatus // what status publishes
+	// The fields below are owned by Run's goroutine.
+	now         functions.ReplicaStatus // the next value of status
 	phases      []functions.Span
 	ckpt        Checkpoint
-	early       *earlyStaging // a checkpoint that was still arriving when the engine was started
+	early       *earlyStaging // staging that continues after the engine's start; nil otherwise
 	filled      bool          // Checkpoint.Filled was called
 	background  sync.WaitGroup
 	child       *supervisor.Child
 	eng         Engine
 	port        int
-	notifyAfter time.Time // progress is told no sooner
-	// logFrom is where the present start's part of the log begins.
+	notifyAfter time.Time // progress is not reported before
+	// logFrom is the offset of this start in the log.
 	logFrom int64
 }
 
@@ -224,7 +223,7 @@ type adoption struct {
 	child *supervisor.Child
 }
 
-// commands of the outside, merged until the owner takes them.
+// commands are those of the owner, merged until Run takes them.
 type commands struct {
 	unload      bool
 	drain       time.Duration
@@ -232,10 +231,10 @@ type commands struct {
 	cancelStart bool
 	suspect     string
 	sleep       *sleepRequest
-	changed     bool // the shelf of adapters
+	changed     bool // an adapter was loaded or failed
 }
 
-// New makes a replica; nothing happens before Run.
+// New makes a replica; Run starts it.
 func New(o Options) *Replica {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -247,7 +246,7 @@ func New(o Options) *Replica {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
 	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1), ended: make(chan struct{})}
-	// A deadline that is not said is the default, never none.
+	// A deadline that is not set is the default, never unlimited.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{
 		{&d.Stage, &def.Stage}, {&d.Start, &def.Start}, {&d.FirstToken, &def.FirstToken}, {&d.Hang, &def.Hang},
@@ -266,9 +265,9 @@ func New(o Options) *Replica {
 	return r
 }
 
-// Adopt makes a replica of a process that a supervisor runs already, started by an
-// earlier agent. What Options says about the model is taken from the process's
-// notes. Run asks the engine for a token and makes it READY, or ends it.
+// Adopt makes a replica of a running process that an earlier agent started. The
+// model's part of Options is taken from the process's Meta. Run asks the engine for a
+// token and makes it READY, or ends it.
 func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, error) {
 	m, err := ParseMeta(p)
 	if err != nil {
@@ -283,7 +282,7 @@ func Adopt(o Options, p supervisor.Running, child *supervisor.Child) (*Replica, 
 	return r, nil
 }
 
-// Status is a snapshot.
+// Status returns a snapshot.
 func (r *Replica) Status() functions.ReplicaStatus {
 	s := *r.status.Load()
 	s.Since = time.Since(time.Unix(0, r.since.Load())).Milliseconds()
@@ -294,7 +293,7 @@ func (r *Replica) Status() functions.ReplicaStatus {
 // Ended is closed when the replica is UNLOADED or FAILED.
 func (r *Replica) Ended() <-chan struct{} { return r.ended }
 
-// LogPath is where the engine's output is kept; "" before there is any.
+// LogPath is the file of the engine's output; "" before its start.
 func (r *Replica) LogPath() string {
 	if p := r.logAt.Load(); p != nil {
 		return *p
@@ -302,8 +301,8 @@ func (r *Replica) LogPath() string {
 	return ""
 }
 
-// Unload ends the replica: requests in flight may finish within drain, then
-// the process is ended. Again: the shorter drain holds.
+// Unload ends the replica: requests in flight may finish within drain, then the
+// process is ended. Of several calls the shortest drain counts.
 func (r *Replica) Unload(drain time.Duration, reason string) {
 	r.command(func(w *commands) {
 		if !w.unload || drain < w.drain {
@@ -313,10 +312,10 @@ func (r *Replica) Unload(drain time.Duration, reason string) {
 	})
 }
 
-// CancelStart ends the replica if its process has not been spawned yet.
+// CancelStart ends the replica if its process was not spawned yet.
 func (r *Replica) CancelStart() { r.command(func(w *commands) { w.cancelStart = true }) }
 
-// Suspect has a READY replica probed now; problem says why, for the log.
+// Suspect probes a READY replica now; problem is the reason, for the log.
 func (r *Replica) Suspect(problem string) { r.command(func(w *commands) { w.suspect = problem }) }
 
 func (r *Replica) command(f func(*commands)) {
@@ -337,27 +336,26 @@ func (r *Replica) takeCommands() commands {
 	return w
 }
 
-// state is one state's function; it returns the next, nil at the end.
+// state is the function of one state; it returns the next, nil at the end.
 type state func(context.Context) state
 
-// Sleep sends a READY replica to sleep: no new requests, those in flight may
-// finish for as long as a drain may take, then its engine gives its GPU memory
-// back. Level 1 keeps the weights in host memory, 2 drops them. From then on it
-// is SLEEPING; SleepLevel says the level once the memory is free. An engine that
-// cannot sleep stays READY.
+// Sleep puts a READY replica to sleep. It is SLEEPING from then on: no new requests,
+// those in flight finish within the drain deadline, then the engine frees its GPU
+// memory and SleepLevel is set. Level 1 keeps the weights in host memory, 2 drops
+// them. An engine that cannot sleep stays READY.
 func (r *Replica) Sleep(level int, why string) {
 	r.command(func(w *commands) { w.sleep = &sleepRequest{level: max(level, 1), why: why} })
 }
 
-// WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or
-// FAILED if it hangs. For others it takes back a Sleep not yet begun.
+// WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or FAILED
+// if it hangs. In other states it cancels a Sleep that has not begun.
 func (r *Replica) WakeUp(why string) {
 	r.command(func(w *commands) { w.sleep = &sleepRequest{why: why} })
 }
 
-// Run is the replica's life; it returns nil when it has ended (UNLOADED or
-// FAILED, see Status) and ctx's cause when it was left alive to the supervisor.
-// It is called once.
+// Run runs the replica. It returns nil when the replica is UNLOADED or FAILED (see
+// Status), and ctx's cause when the process was left to the supervisor. It is called
+// once.
 func (r *Replica) Run(ctx context.Context) error {
 	life, stop := context.WithCancel(ctx)
 	r.adapters.start(life)
@@ -387,7 +385,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// enter is the one place where the state changes.
+// enter changes the state; nothing else does.
 func (r *Replica) enter(s functions.State) {
 	if r.now.State == s {
 		return
@@ -411,7 +409,7 @@ func (r *Replica) enter(s functions.State) {
 		defer close(r.ended)
 	}
 	r.since.Store(time.Now().UnixNano())
-	r.notify() // before it is logged: somebody waits for READY
+	r.notify() // before it is logged: requests wait for READY
 	r.log.Info("replica", "state", s, "was", was, "error", r.now.Error)
 }
 
@@ -430,7 +428,7 @@ func (r *Replica) publish() {
 	r.status.Store(&s)
 }
 
-// progress tells of a percentage, not too often.
+// progress publishes a percentage and reports it at most five times a second.
 func (r *Replica) progress(percent int) {
 	if percent == r.now.Percent {
 		return
@@ -443,8 +441,7 @@ func (r *Replica) progress(percent int) {
 	r.notify()
 }
 
-// addPhase notes a phase that went from..to. Those of an adopted engine were of
-// another agent's time.
+// addPhase records a phase. An adopted engine keeps the phases of its earlier agent.
 func (r *Replica) addPhase(p functions.Phase, from, to time.Time) {
 	if r.adopt != nil {
 		return
@@ -453,7 +450,7 @@ func (r *Replica) addPhase(p functions.Phase, from, to time.Time) {
 	r.phases = sortPhases(r.phases)
 }
 
-// sortPhases is the order of phases, whichever ended first.
+// sortPhases sorts spans by the order of their phases.
 func sortPhases(s []functions.Span) []functions.Span {
 	slices.SortStableFunc(s, func(a, b functions.Span) int {
 		return slices.Index(functions.Phases, a.Phase) - slices.Index(functions.Phases, b.Phase)
@@ -461,13 +458,14 @@ func sortPhases(s []functions.Span) []functions.Span {
 	return s
 }
 
-// unloaded and failed are the ends.
+// unloaded enters UNLOADED.
 func (r *Replica) unloaded(reason string) state {
 	r.log.Info("replica ended", "why", reason)
 	r.enter(functions.Unloaded)
 	return nil
 }
 
+// failed enters FAILED.
 func (r *Replica) failed(cause string) state {
 	r.now.Error = cause
 	r.enter(functions.Failed)

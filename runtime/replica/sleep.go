@@ -15,7 +15,7 @@ const (
 	sleepWait = 30 * time.Second
 	// wakeWait bounds /wake_up, tokenWait the token after it.
 	wakeWait, tokenWait = 30 * time.Second, 15 * time.Second
-	// asleepPollEvery is how often a sleeping engine is looked at.
+	// asleepPollEvery is how often the metrics of a sleeping engine are read.
 	asleepPollEvery = 2 * time.Second
 )
 
@@ -23,24 +23,24 @@ const (
 type sleeper interface {
 	Sleep(ctx context.Context, level int, mode engine.SleepMode) error
 	Wake(ctx context.Context, level int) error
-	// SleepLevel is the level at which it sleeps, 0 for awake.
+	// SleepLevel is the level of its sleep, 0 for awake.
 	SleepLevel(ctx context.Context) (level int, err error)
 }
 
-// sleepRequest is a wish to sleep, or with level 0 to wake.
+// sleepRequest is a command to sleep, or with level 0 to wake.
 type sleepRequest struct {
 	level  int
 	why    string
-	asleep bool // it sleeps already
+	asleep bool // the engine sleeps already
 }
 
-// SLEEPING: first the engine finishes what is in flight and falls asleep, then
-// it sleeps (SleepLevel says so) until it is woken or ended.
+// sleeping is SLEEPING: the engine finishes requests in flight and falls asleep
+// (SleepLevel is set then), until it is woken or ended.
 func (r *Replica) sleeping(n sleepRequest) state {
 	return func(ctx context.Context) state {
 		s, ok := r.eng.(sleeper)
 		if !ok {
-			r.log.Warn("told to sleep, which this engine cannot", "why", n.why)
+			r.log.Warn("this engine cannot sleep", "why", n.why)
 			return r.ready
 		}
 		r.enter(functions.Sleeping)
@@ -99,10 +99,10 @@ func (r *Replica) sleeping(n sleepRequest) state {
 				}
 			case m := <-readings:
 				reading = false
-				// Whoever was on the way when it fell asleep stands there until
-				// it wakes.
+				// A request that was sent before the engine slept hangs until it
+				// wakes.
 				if m.err == nil && m.Running+m.Waiting > 0 {
-					return r.waking(s, n.level, "a request stands before it")
+					return r.waking(s, n.level, "a request waits in the engine")
 				}
 			case <-r.commandReady:
 				w := r.takeCommands()
@@ -127,14 +127,14 @@ func (r *Replica) sleeping(n sleepRequest) state {
 	}
 }
 
-// fallAsleep has the engine finish what it has, for as long as a drain may take, and
-// then sleep; what is not finished then is aborted.
+// fallAsleep waits for requests in flight, for at most the drain deadline, aborts the
+// rest and sends the engine to sleep.
 func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 	drain := r.o.Spec.Deadlines.Drain.Std()
 	dctx, cancel := context.WithTimeout(ctx, drain+sleepWait)
 	defer cancel()
 	end := time.Now().Add(drain)
-	for { // ours first: those on the way to the engine are not in its count
+	for { // the engine does not count requests that are on the way to it
 		m := r.readMetrics(dctx, pollWait)
 		if r.idle(m) || !time.Now().Before(end) {
 			break
@@ -154,7 +154,7 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 	return err
 }
 
-// sleepContext waits for d.
+// sleepContext waits for d or the end of ctx.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -166,14 +166,14 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errWakeTimeout: an engine that does not wake in time.
+// errWakeTimeout reports an engine that did not wake in time.
 var errWakeTimeout = errors.New("wake hung")
 
 // waking is LOADING_TO_GPU of an engine that slept.
 func (r *Replica) waking(s sleeper, level int, why string) state {
 	return func(ctx context.Context) state {
 		began := time.Now()
-		// A start of its own: its phases count from here.
+		// A start of its own: phases count from here.
 		r.o.Began, r.phases, r.adopt = began, nil, nil
 		r.now.SleepLevel = 0
 		r.enter(functions.Loading)
@@ -225,7 +225,7 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 	}
 }
 
-// wakeEngine wakes the engine and asks it for a token.
+// wakeEngine wakes the engine and requests a token.
 func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
 	limit := wakeWait
 	if r.o.FreeGPU != nil {
@@ -236,13 +236,13 @@ func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake ch
 	}
 	wctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for end := time.Now().Add(freeWait); ; { // somebody else may just be giving it back
+	for end := time.Now().Add(freeWait); ; { // another engine may be freeing it
 		short := r.missingGPUMemory()
 		if short == "" {
 			break
 		}
 		if !time.Now().Before(end) {
-			r.log.Warn("waking all the same", "why", short)
+			r.log.Warn("waking without the free GPU memory", "why", short)
 			break
 		}
 		if err := sleepContext(wctx, freeEvery); err != nil {
@@ -256,7 +256,7 @@ func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake ch
 		return fmt.Errorf("wake failed: %w", err)
 	}
 	if a, ok := r.eng.(adapterEngine); ok && level > 1 {
-		// Dropped with the weights: they are loaded again when asked for.
+		// They were dropped with the weights and are loaded again on demand.
 		for _, name := range r.adapters.names() {
 			if err := a.UnloadAdapter(wctx, name); err != nil {
 				r.log.Warn("adapter not unloaded after a deep sleep", "adapter", name, "error", err)

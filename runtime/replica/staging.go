@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// DOWNLOADING: the checkpoint comes.
+// staging is DOWNLOADING: the checkpoint is staged.
 func (r *Replica) staging(ctx context.Context) state {
 	began := time.Now()
 	if r.o.Spec.Source == "" {
@@ -19,7 +19,7 @@ func (r *Replica) staging(ctx context.Context) state {
 	limit := r.o.Spec.Deadlines.Stage.Std()
 	sctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
-	on := false // the staging goes on beside the start
+	on := false // the staging continues after the engine's start
 	defer func() {
 		if !on {
 			timer.Stop()
@@ -74,7 +74,7 @@ func (r *Replica) staging(ctx context.Context) state {
 	}
 }
 
-// cancelCause is the cause of the context where that is what an error is about.
+// cancelCause returns the context's cause if err is its cancellation, else err.
 func cancelCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
@@ -106,7 +106,7 @@ func (r *Replica) setStaged(have, whole functions.Bytes) {
 	r.whole.Store(int64(whole))
 }
 
-// stageFiles stages, early where both sides can.
+// stageFiles stages the checkpoint, early if stager and engine support it.
 func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 	early, ok := r.o.Stager.(EarlyStager)
 	if !ok || !engine.Streams(r.o.Spec.Engine) {
@@ -126,7 +126,7 @@ func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 	return stagingResult{ckpt: c, err: err}
 }
 
-// reportStaging tells how far staging is.
+// reportStaging reports the progress of staging.
 func (r *Replica) reportStaging() {
 	have, whole := r.have.Load(), r.whole.Load()
 	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(whole) == r.now.TotalBytes {

@@ -13,27 +13,27 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// LOADING_TO_GPU: the engine is started and asked for its first token.
+// starting is LOADING_TO_GPU: the engine is started and asked for its first token.
 func (r *Replica) starting(ctx context.Context) state {
 	r.enter(functions.Loading)
 	deadline := time.Now().Add(r.o.Spec.Deadlines.Start.Std())
 	for try := 1; ; try++ {
-		switch w := r.takeCommands(); { // the last moment to call it off
+		switch w := r.takeCommands(); { // after this the start cannot be cancelled
 		case w.unload:
 			return r.unloaded(w.reason)
 		case w.cancelStart:
 			return r.unloaded(ErrStartCancelled.Error())
 		}
-		next, again := r.start(ctx, deadline, try < portTries)
-		if !again {
+		next, retry := r.start(ctx, deadline, try < portTries)
+		if !retry {
 			return next
 		}
 		r.log.Warn("the engine's port was taken, trying another", "port", r.port)
 	}
 }
 
-// start is one try; again says that the port was taken.
-func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) (next state, again bool) {
+// start is one try; retry reports that the port was taken.
+func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) (next state, retry bool) {
 	began := time.Now()
 	port, err := engine.FreePort()
 	if err != nil {
@@ -52,7 +52,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	if engine.Notifies(r.o.Spec.Engine) {
 		n, err := engine.ListenNotify()
 		if err != nil {
-			r.log.Warn("no notify socket, probing alone", "error", err)
+			r.log.Warn("no notify socket, readiness is probed only", "error", err)
 		} else {
 			defer n.Close()
 			req.Notify, notices = n.Addr(), n.C()
@@ -78,7 +78,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return next, false
 	}
 	r.logFrom = 0
-	if st, err := os.Stat(r.LogPath()); err == nil { // of the try before
+	if st, err := os.Stat(r.LogPath()); err == nil { // of an earlier try
 		r.logFrom = st.Size()
 	}
 	child, err := r.spawn(ctx, cmd, meta)
@@ -95,8 +95,8 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	return r.booting(ctx, began, deadline, notices, mayRetry)
 }
 
-// missingGPUMemory is what is missing on the GPUs for the model to be on them; "" for
-// nothing that is known.
+// missingGPUMemory describes a GPU with less free memory than the model needs; "" if
+// there is none or it is not known.
 func (r *Replica) missingGPUMemory() string {
 	want := r.o.Spec.Resources.GPUMemory
 	if r.o.FreeGPU == nil || want <= 0 {
@@ -104,14 +104,14 @@ func (r *Replica) missingGPUMemory() string {
 	}
 	for _, g := range r.o.GPUs {
 		if free, ok := r.o.FreeGPU(g); ok && free < want {
-			return fmt.Sprintf("GPU %d has %s free, the model wants %s", g, free, want)
+			return fmt.Sprintf("GPU %d has %s free, the model needs %s", g, free, want)
 		}
 	}
 	return ""
 }
 
-// waitForGPUMemory waits until the GPUs have what the model says it takes; ended says
-// that nothing is to be started any more, and what comes instead.
+// waitForGPUMemory waits, for a bounded time, until the GPUs have the model's memory
+// free. ended reports that the start was cancelled; next follows it.
 func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool) {
 	if r.missingGPUMemory() == "" {
 		return nil, false
@@ -127,8 +127,8 @@ func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool)
 				return nil, false
 			}
 		case <-limit.C:
-			// The figure of the model file may be too high; the engine knows.
-			r.log.Warn("starting all the same", "why", r.missingGPUMemory())
+			// The model file may ask for too much; the engine decides.
+			r.log.Warn("starting without the free GPU memory", "why", r.missingGPUMemory())
 			return nil, false
 		case <-r.commandReady:
 			switch w := r.takeCommands(); {
@@ -143,8 +143,8 @@ func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool)
 	}
 }
 
-// waitForParent waits for a warm interpreter that is on its way: what it imports a
-// plain start imports twice. The wait is bounded by what two imports may take.
+// waitForParent waits, for a bounded time, for a starting warm interpreter: a plain
+// start beside it would import the same modules again.
 func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next state, ended bool) {
 	if r.o.ParentReady == nil {
 		return nil, false
@@ -174,8 +174,7 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 	}
 }
 
-// spawn starts the process: forked from a warm interpreter where there is one
-// for it, executed where there is none.
+// spawn starts the process, forked from a warm interpreter if there is one.
 func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
 	via, note := "", ""
 	if r.o.ForkParent != nil {
@@ -204,7 +203,7 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*su
 	}
 }
 
-// LOADING_TO_GPU of a process that an earlier agent left.
+// adopting is LOADING_TO_GPU of a process that an earlier agent started.
 func (r *Replica) adopting(ctx context.Context) state {
 	m := r.adopt.meta
 	r.child, r.port, r.phases = r.adopt.child, m.Port, m.Phases
@@ -213,7 +212,7 @@ func (r *Replica) adopting(ctx context.Context) state {
 	r.now.Start, r.now.StartNote = m.Start, m.Note
 	r.ckpt.Path = m.Path
 	if m.Spec.Source != "" {
-		// For the lease. The engine has its files open: without one it lives on.
+		// For the lease only: the engine has its files open.
 		sctx, cancel := context.WithTimeout(ctx, leaseWait)
 		s := r.stage(sctx)
 		cancel()

@@ -577,7 +577,7 @@ func TestHang(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.sick.Store(true)
 			began := time.Now()
-			l.ended(t, functions.Failed, "vllm is broken: /health says HTTP 503; then the probe: HTTP 500: EngineCore died, /health: HTTP 503")
+			l.ended(t, functions.Failed, "vllm is broken: /health: HTTP 503; then the probe: HTTP 500: EngineCore died, /health: HTTP 503")
 			if d := time.Since(began); d > 2*time.Second {
 				t.Errorf("after %v", d)
 			}
