@@ -103,7 +103,7 @@ func (s Start) log() string { return filepath.Join(s.Dir, "supervisor.log") }
 func (s Start) command() (*exec.Cmd, error) {
 	args, env := s.Args, s.Env
 	if args == nil {
-		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan", s.Orphan.String()}
+		args = []string{"keep", "--socket", s.Socket, "--dir", s.Dir, "--orphan-timeout", s.Orphan.String()}
 	}
 	if env == nil {
 		for _, k := range []string{"PATH", "HOME", "TMPDIR"} {
