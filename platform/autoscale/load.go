@@ -20,11 +20,11 @@ type Settings struct {
 	Stable, Panic, Bucket time.Duration
 
 	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are
-	// per evaluation. Nobody who is held waits for one.
+	// per evaluation. Waiting requests do not wait for one.
 	Every time.Duration
 
 	// Utilisation is the share of scale.target that a replica is meant to be at
-	// (1: a GPU is dear, and who finds no place is held and counted at once).
+	// (1: GPUs are expensive, and requests beyond it wait and count at once).
 	Utilisation float64
 
 	// Threshold begins a panic: the short window asks for so many times the
@@ -170,9 +170,9 @@ func (l *Load) mean(area int64) int64 {
 	return int64(math.Round(float64(area) / float64(l.settings.Bucket) * bucketUnit))
 }
 
-// Record adds a mean that somebody else took: x requests were under way in the
-// bucket that is over at now. Several of one bucket add up: they are parts of
-// the load. It is not for who calls Observe.
+// Record adds a mean measured elsewhere: x requests were under way in the bucket that
+// ended at now. Several means of one bucket add up, as parts of the load. Callers of
+// Observe do not use it.
 func (l *Load) Record(now time.Duration, x float64) {
 	if !(x > 0) { // nothing, or no number
 		x = 0

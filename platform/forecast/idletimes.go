@@ -15,7 +15,7 @@ const (
 )
 
 // binSpans are the middles of the bins: 2^(i/32) - 1 seconds. Below a second they
-// are finer than anybody needs and cost nothing: only bins in use are kept.
+// are finer than needed, at no cost: only bins in use are kept.
 var binSpans = func() (t [topBin + 1]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration((math.Exp2(float64(i)/perOctave) - 1) * float64(time.Second))
@@ -67,7 +67,7 @@ func (t *idleTimes) add(d time.Duration) {
 	}
 }
 
-// merge makes one bin of the two whose becoming one moves the least.
+// merge joins the two neighbouring bins whose union moves the least.
 func (t *idleTimes) merge() {
 	best, least := 0, math.MaxInt
 	for i := 0; i+1 < len(t.bins); i++ {

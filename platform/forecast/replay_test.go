@@ -236,7 +236,7 @@ func clairvoyant(tr [][]int, share float64, seed uint64) [2]outcome {
 }
 
 // nextUse is the same rule with what was learned instead of what will be. A use
-// lasts its minute, so whoever was used in this one is at least a minute away.
+// lasts its minute, so a function used in this one is at least a minute away.
 func nextUse(tr [][]int, share float64, seed uint64) [2]outcome {
 	h := New(Options{})
 	names, used, wait, asked := make([]functions.Name, len(tr)), make([]int, len(tr)), make([]float64, len(tr)), make([]int, len(tr))

@@ -45,8 +45,7 @@ type followerRecord struct {
 	Lag  time.Duration `json:"lag"` // in nanoseconds
 }
 
-// Snapshot is a history as it was at a moment, to be written down as JSON by
-// whoever has the time.
+// Snapshot is a history as it was at a moment, to be written as JSON later.
 type Snapshot struct{ file historyFile }
 
 // MarshalJSON writes what Load reads.

@@ -19,7 +19,8 @@ type Worth struct {
 // WorthOf is the usual worth of holding a function whose standard keep-alive is
 // idle: one cold start is worth three of it. A fixed keep-alive says
 // that holding for longer than idle is not worth a cold start, not knowing when
-// the next use comes; who knows more can pay more for each and hold less in all.
+// the next use comes; with a forecast each cold start may cost more, for less
+// holding in all.
 func WorthOf(idle, start time.Duration, ahead bool) Worth {
 	return Worth{Cold: 3 * idle, Start: start, Ahead: ahead}
 }

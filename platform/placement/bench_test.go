@@ -131,8 +131,8 @@ func (w *fleet) wake(c *Planner, f *Function, took []time.Duration) []time.Durat
 
 var sizes = []struct{ models, nodes int }{{1000, 13}, {10000, 125}}
 
-// BenchmarkWake: every GPU is held, somebody asks for a function that has no
-// replica: one plan finds who makes way, the next starts it. Each plan counts
+// BenchmarkWake: every GPU is held, and a request comes for a function without
+// replicas: one plan picks the victim, the next starts it. Each plan counts
 // for itself in p50 and p99.
 //
 //	go test -run - -bench 'Wake$' -benchtime 20000x ./platform/placement
@@ -201,7 +201,7 @@ func BenchmarkBlocked(b *testing.B) {
 		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
 			w := newFleet(s.models, s.nodes)
 			waiting := 0
-			for name, t := range w.Teams { // nobody has had more than others
+			for name, t := range w.Teams { // all teams have used the same
 				t.Used = 0
 				t.Guaranteed = s.nodes * 8
 				w.Teams[name] = t

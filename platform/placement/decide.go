@@ -28,7 +28,7 @@ func (p Policy) Decide(w World, now Instant) Plan {
 // Decide with the default policy.
 func Decide(w World, now Instant) Plan { return DefaultPolicy.Decide(w, now) }
 
-// resting functions are most of them: they must cost next to nothing.
+// resting reports whether f needs no look. Most functions rest, so this must be cheap.
 func (f *Function) resting(now Instant) bool {
 	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 && f.Prewarm <= now
 }
@@ -41,14 +41,14 @@ type decision struct {
 	now       Instant
 	next      Instant
 	living    []*functionEntry // with replicas or wanted, in the order in which they came
-	helpCount uint64           // moves with everything that may let in who was blocked
+	helpCount uint64           // moves with every change that may unblock a function
 
 	rooms   []nodeRoom
 	index   map[string]int       // node id to room; lost nodes are absent
 	count   map[string]teamCount // of each team, as the world has it
 	held    map[string]int       // GPUs a team holds now, stopping ones included
 	leaving map[string]int       // of those, on their way out
-	pledged map[string]int       // of those, room that must still be freed: nobody holds it yet
+	pledged map[string]int       // of those, promised but not yet free
 	claimed map[string]int       // shares of a team's maximum that wait for one of its own to leave
 	needy   []need
 	actions []Action
@@ -57,19 +57,19 @@ type decision struct {
 	slept   map[functions.Name]struct{} // functions of which it has sent one to sleep
 
 	plan        uint64 // the number of this one
-	actedBefore bool   // replicas were told something before anybody was placed
+	actedBefore bool   // there were actions before the first need was placed
 	check       guaranteeCheck
 	waits       map[waitKey]roomEstimate
 	trial       freeRoom
 
 	// Of the need that is placed now.
 	placing      bool                // one is
-	freed        functions.Resources // what those give up who leave for it; GPUMemory is that of all
+	freed        functions.Resources // by the replicas that leave for it; GPUMemory is the sum over GPUs
 	freeingTeams []string            // their teams
 	reserved     bool                // what it needs of that is kept for it
 	verdict      Verdict
 	sum          uint64 // of what it was promised
-	timeSlice    bool   // those who had their turn were or will be asked
+	timeSlice    bool   // replicas past their time slice were or will be evicted for it
 }
 
 // teamCount is how many GPUs a team holds and how many of them are on their way out.
@@ -81,8 +81,8 @@ type need struct {
 	since  Instant // of its oldest waiter; later is less urgent
 }
 
-// guaranteeCheck remembers whether a function's team asks for no more than it is owed,
-// while one need is placed and nobody has been told to leave.
+// guaranteeCheck caches whether a function's team asks for no more than its guarantee.
+// It holds until the plan has another action.
 type guaranteeCheck struct {
 	f    *Function
 	acts int
@@ -98,12 +98,12 @@ type victim struct {
 	residing      bool    // it has not stayed its residency: it may not go, but soon
 	born          uint64
 
-	key       float64         // who has less goes first
-	bytes     functions.Bytes // that its leaving frees; 0: nobody asked the policy
-	sliceOver bool            // of those not offered to everyone: it has had its turn
+	key       float64         // the lowest is evicted first
+	bytes     functions.Bytes // that evicting it frees; 0: the policy was not asked
+	sliceOver bool            // a busy one whose time slice is over
 }
 
-// aliveFunctions functions have replicas, or somebody wants some.
+// aliveFunctions yields the functions that have replicas or are wanted.
 func (d *decision) aliveFunctions() iter.Seq[*Function] {
 	return func(yield func(*Function) bool) {
 		for _, e := range d.living {
@@ -145,7 +145,7 @@ func (d *decision) addAction(a Action) {
 	}
 }
 
-// reserves is what r holds of its node now.
+// reserves returns what r holds of its node now, and on which GPUs.
 func (r *Replica) reserves() (functions.Resources, []int) {
 	res, gpus := r.Reserved, r.GPUs
 	if r.GoingToSleep || r.WakingUp || r.State == functions.Sleeping || r.asleep() {
@@ -157,15 +157,14 @@ func (r *Replica) reserves() (functions.Resources, []int) {
 	return res, gpus
 }
 
-// hasAction reports whether this plan has already said what becomes of r.
+// hasAction reports whether this plan has an action for r already.
 func (d *decision) hasAction(r *Replica) bool {
 	_, ok := d.acted[r.ID]
 	return ok
 }
 
-// isLeaving reports whether this plan has already said what becomes of v. Of those in
-// the rooms' lists only sleepers and stale ones are told something without being
-// evicted, once placing has begun.
+// isLeaving reports whether this plan has an action for v already. Once placing has
+// begun, only sleepers and stale replicas get actions other than by eviction.
 func (d *decision) isLeaving(v *victim) bool {
 	return v.evictedInPlan == d.plan || (d.actedBefore || v.r.Stale || v.r.asleep()) && d.hasAction(v.r)
 }
@@ -188,7 +187,7 @@ func (d *decision) stopReplica(f *Function, r *Replica, reason string) {
 	d.noteLeaving(f, r)
 }
 
-// addFreed notes what f's replica gives up for the need that is placed now.
+// addFreed notes what f's replica frees for the need that is placed now.
 func (d *decision) addFreed(f *Function, res functions.Resources) {
 	d.freed.GPUs += res.GPUs
 	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
@@ -198,7 +197,7 @@ func (d *decision) addFreed(f *Function, res functions.Resources) {
 	d.freeingTeams = append(d.freeingTeams, f.Name.Team)
 }
 
-// freedTooMuch reports whether those who left for f gave up more than it takes.
+// freedTooMuch reports whether the replicas that leave for f free more than f takes.
 func (d *decision) freedTooMuch(f *Function) bool {
 	res, g := f.Resources, d.freed
 	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))
@@ -206,7 +205,7 @@ func (d *decision) freedTooMuch(f *Function) bool {
 	return !d.reserved || more || g.GPUs > 0 && shared
 }
 
-// noteLeaving notes that r's room will be free, but is not yet.
+// noteLeaving books that r's room will be free, and is not yet.
 func (d *decision) noteLeaving(f *Function, r *Replica) {
 	if r.Cancelled {
 		return // that has been counted

@@ -9,11 +9,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// offer says what of f may make way: what is idle or asleep, and apart from that
-// what is in use or on its way, which leaves only for who has waited for long or
-// whose team is below its share. It is asked when f is new or changed, and when
-// a moment it named with d.at has come; so it looks at f, its nodes and the time,
-// and at nothing that the plan has promised or told so far (that is for may).
+// offer lists f's evictable replicas: idle and sleeping ones, and separately busy and
+// starting ones, which are evicted only for long waiters or for teams below their
+// share.
+// It is called when f has changed and at the times it passes to dueAt, so it reads f,
+// its nodes and the time, and nothing that this plan has promised; mayEvict checks
+// that.
 func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
 	if len(f.Replicas) == 0 || f.Gone {
 		return idle, busy
@@ -38,7 +39,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.onlyForeseen(d.now) { // nobody has asked for it yet
+			if f.onlyForeseen(d.now) { // no request wants it yet
 				d.dueAt(f.Prewarm)
 				d.weighVictim(&v)
 				idle = append(idle, v)
@@ -64,7 +65,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			d.dueAt(r.ReadyAt + d.policy.Residency)
 			v.residing = true
 			busy = append(busy, v)
-		case f.MinResidency > d.now && !f.neverUsed(r): // one ahead of requests makes way for whoever asks
+		case f.MinResidency > d.now && !f.neverUsed(r):
 			d.dueAt(f.MinResidency)
 			v.key, v.sliceOver = v.lastUse.Seconds(), true
 			busy = append(busy, v)
@@ -78,7 +79,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 	return idle, busy
 }
 
-// weighVictim gives v its place among those that may go.
+// weighVictim sets v's place in the eviction order.
 func (d *decision) weighVictim(v *victim) {
 	k := v.f.keepValue(v.r)
 	v.bytes = k.Bytes
@@ -87,7 +88,7 @@ func (d *decision) weighVictim(v *victim) {
 	v.key = score
 }
 
-// keepValue is what an eviction policy is told of r.
+// keepValue is what the eviction policy knows of r.
 func (f *Function) keepValue(r *Replica) Kept {
 	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {
@@ -110,13 +111,13 @@ func (f *Function) wakeTime(r *Replica) time.Duration {
 }
 
 // sleepsDeep reports whether a replica of f is worth keeping without its weights:
-// its process alone, which reads them again. Where that is not known it is.
+// waking it is faster than a cold start, or not measured.
 func (f *Function) sleepsDeep() bool {
 	return f.DeepWakeTime <= 0 || f.ColdStart <= 0 || f.DeepWakeTime < f.ColdStart*9/10
 }
 
-// sleepMemoryFits reports whether those asleep on m may hold so many bytes more: the
-// budget of that rung, where the node has one.
+// sleepMemoryFits reports whether sleepers on m may hold so many bytes more, within
+// the node's budget for sleep.
 func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 	if m.node.Sleep <= 0 {
 		return true
@@ -151,7 +152,8 @@ func (d *decision) functionOf(name functions.Name) *Function {
 // wholeGPU is what a GPU that is given whole counts for.
 const wholeGPU functions.Bytes = 80 << 30
 
-// freedBytes is the room that res is: of GPUs where it has any, else of the host.
+// freedBytes is the memory that evicting res frees: GPU memory if it uses GPUs, else
+// host memory.
 func freedBytes(res functions.Resources) functions.Bytes {
 	if res.GPUs == 0 {
 		return max(res.Memory, 1<<20)
@@ -162,8 +164,7 @@ func freedBytes(res functions.Resources) functions.Bytes {
 	return res.GPUMemory * functions.Bytes(res.GPUs)
 }
 
-// coldStartTime is the way back from nothing but bytes in a store: as measured, else from
-// the size, as engines start on the disks of today.
+// coldStartTime is the time from a store to READY: measured, else derived from the size.
 func (f *Function) coldStartTime() time.Duration {
 	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
 		return t
@@ -183,15 +184,14 @@ func (f *Function) coldStartTime() time.Duration {
 	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
 }
 
-// compareVictims orders victims: who goes first. Those that are alike stay in the order
-// of their functions.
+// compareVictims orders victims by which is evicted first. Equal ones stay in the
+// order of their functions.
 func compareVictims(a, b victim) int {
 	return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.lastUse, b.lastUse))
 }
 
-// evictionCost is what it costs that v leaves, in a measure that can be added up. The
-// least recently used have none of their own: there it is the room given up,
-// over how long nobody wanted it.
+// evictionCost is the cost of evicting v, additive over victims. For LRU, which has no
+// cost of its own, it is the freed room over the idle time.
 func (d *decision) evictionCost(v *victim) float64 {
 	if v.bytes == 0 || d.policy.Eviction == LRU {
 		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
@@ -199,15 +199,15 @@ func (d *decision) evictionCost(v *victim) float64 {
 	return toGiB(v.bytes) * v.key
 }
 
-// Why a replica leaves for another function.
+// Reasons for an eviction.
 const (
-	reasonIdle      = "evicted"    // it was idle
-	reasonTimeSlice = "time_slice" // it has had its turn, and somebody has waited for Patience
-	reasonTeamShare = "share"      // its team has had more than its share, and who waits less
+	reasonIdle      = "evicted"    // the replica was idle
+	reasonTimeSlice = "time_slice" // its time slice is over, and a request has waited for Patience
+	reasonTeamShare = "share"      // its team used more than its share, and the waiting team less
 )
 
-// mayEvict reports whether v may make way for f for this reason, when taken GPUs of
-// its team have been chosen already.
+// mayEvict reports whether v may be evicted for f for this reason, after replicas with
+// taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
 	if v.f == f || v.residing || d.isLeaving(v) {
 		return false
@@ -257,8 +257,8 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 	return first
 }
 
-// evict has v leave for f: to sleep where only its GPUs are wanted and f, which
-// has not been given its room yet, still finds the host memory it needs.
+// evict makes v leave for f. It sleeps if only its GPUs are wanted and the host memory
+// that f needs stays free; else it stops.
 func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
 	v.evictedInPlan = d.plan
 	drain := v.f.Drain
@@ -284,8 +284,8 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	d.noteLeaving(v.f, v.r)
 }
 
-// makeRoom takes from one node what f needs, of the idle or of the busy there:
-// from the node where that costs least.
+// makeRoom evicts for f on one node, among the idle or the busy replicas there: on the
+// node where that costs least.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
@@ -333,7 +333,8 @@ func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) c
 	}
 }
 
-// victimSearch looks for those on one node who leave for f at the least loss.
+// victimSearch finds the set of victims on one node whose eviction makes room for f at
+// the least cost.
 type victimSearch struct {
 	d        *decision
 	m        *nodeRoom
@@ -349,7 +350,7 @@ type victimSearch struct {
 	marks    []bool
 }
 
-// gpuVictims is who must leave for one GPU to be free.
+// gpuVictims is the set of victims that must leave to free one GPU.
 type gpuVictims struct {
 	set  []int
 	loss float64
@@ -386,7 +387,7 @@ func (x *victimSearch) reset() {
 	x.set = x.set[:0]
 }
 
-// add has victim i leave, on trial, unless it may not.
+// add puts victim i into the set, if it may be evicted.
 func (x *victimSearch) add(i int) bool {
 	v := &x.list[i]
 	res, gpus := v.r.reserves()
@@ -406,11 +407,10 @@ func (x *victimSearch) add(i int) bool {
 
 func (x *victimSearch) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
 
-// best is the set of victims that costs least, nil if none costs less than
-// bound. It looks at three kinds of sets: those that go first one after the
-// other until there is room, less those that turn out not to be in the way; one
-// alone; and all that sit on the cheapest GPUs, which is what one large function
-// in the place of several small ones comes to.
+// best returns the cheapest set of victims, nil if none costs less than bound. It
+// tries three kinds of sets: victims in eviction order until there is room, without
+// those not in the way; each victim alone; and all victims on the cheapest GPUs, which
+// is how one large function replaces several small ones.
 func (x *victimSearch) best(bound float64) ([]int, float64) {
 	least := bound
 	keep := func() {
@@ -431,8 +431,8 @@ func (x *victimSearch) best(bound float64) ([]int, float64) {
 			break
 		}
 	}
-	// Not even all of them together make room; unless one may not go because
-	// another of its team was to, who is not in the way.
+	// All victims together do not make room. One may be missing from the set because
+	// another of its team, which is not in the way, used up the team's allowance.
 	if !x.fits() && (!stays || len(x.set) == 0) {
 		return nil, 0
 	}
@@ -466,7 +466,7 @@ func (x *victimSearch) total() (loss float64) {
 	return loss
 }
 
-// prune keeps those who turn out not to be in the way, the dearest first.
+// prune drops victims that are not in the way, the most expensive first.
 func (x *victimSearch) prune() {
 	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
 	kept := x.set[:0]
@@ -482,8 +482,7 @@ func (x *victimSearch) prune() {
 	slices.Sort(x.set)
 }
 
-// byGPU has those leave who sit on the GPUs that are cheapest to free, as many
-// as are wanted.
+// byGPU selects the victims on the GPUs that are cheapest to free.
 func (x *victimSearch) byGPU() {
 	x.per = x.per[:0]
 	one := x.f.Resources

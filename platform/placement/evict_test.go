@@ -58,7 +58,7 @@ func TestWhoLeaves(t *testing.T) {
 		{what: "of two replicas one, if one has the request", e: LRU, gpus: 2, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", 1, 0, 0), ready("n", 1, 0, 1), last(time.Hour), with(func(f *Function) { f.Active, f.Scale.Max, f.Desired = 1, 2, 2 })),
 			model("z", 1, waiting(1, now-1))}, want: "stop default/x-1 (evicted)"},
-		{what: "nobody, where each has one", e: LRU, gpus: 1, fs: []*Function{
+		{what: "none, where each has one", e: LRU, gpus: 1, fs: []*Function{
 			model("x", 1, known(1, time.Minute), scale, ready("n", now-time.Second, 0, 0), last(time.Hour), with(func(f *Function) { f.Active = 1 })),
 			model("z", 1, waiting(1, now-1))}, want: ""},
 		{what: "several small ones for a large one, where they cost less", e: GDSF, gpus: 2, fs: []*Function{
@@ -77,7 +77,7 @@ func TestWhoLeaves(t *testing.T) {
 			model("c", 1, bytes(30), known(1, time.Second), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("d", 1, bytes(40), known(50, time.Minute), scale, ready("n", 1, 0, 1), last(time.Minute)),
 			model("z", 1, bytes(70), waiting(1, now-1))}, want: "stop default/b-0 (evicted); stop default/a-0 (evicted)"},
-		{what: "nobody who is not in the way", e: LRU, gpus: 2, fs: []*Function{
+		{what: "none that is not in the way", e: LRU, gpus: 2, fs: []*Function{
 			model("a", 1, bytes(10), scale, ready("n", 1, 0, 0), last(3*time.Hour)),
 			model("b", 1, bytes(70), scale, ready("n", 1, 1, 0)),
 			model("c", 1, bytes(60), scale, ready("n", 1, 0, 1), last(time.Minute)),
@@ -108,7 +108,7 @@ func TestWhoLeaves(t *testing.T) {
 			model("h/x", 1, ready("n", now-time.Hour, 3, 0), waiting(1000, now-time.Second)),
 			model("l/y", 1, ready("n", now-time.Hour, 3, 1)),
 			model("l/z", 1, waiting(1, now-1))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: ""},
-		{what: "nor one of a team that had less, however long somebody waits", e: LRU, gpus: 1, fs: []*Function{
+		{what: "nor one of a team that had less, however long a request waits", e: LRU, gpus: 1, fs: []*Function{
 			model("l/z", 1, ready("n", now-time.Hour, 1, 0)),
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": team(0, 500), "l": team(0, 20)}, want: ""},
 		{what: "what is guaranteed is taken back from a borrower at once", e: LRU, gpus: 1, fs: []*Function{
@@ -143,7 +143,7 @@ func TestWhoLeaves(t *testing.T) {
 }
 
 // TestServedBeforeSwitching: of one team, a model serves what is held for it
-// before another takes its GPU, and not for longer than its turn once somebody
+// before another takes its GPU, and not for longer than its time slice once a request
 // has waited.
 func TestServedBeforeSwitching(t *testing.T) {
 	const load, unload = 20 * time.Second, 2 * time.Second

@@ -97,8 +97,8 @@ func (n *Node) tier(f *Function) functions.Tier {
 	return functions.TierRemote
 }
 
-// canRead reports whether a source that lies on a machine can be had here: in
-// place, or from who lends it.
+// canRead reports whether n can read a source that lies on a machine: in place, or by
+// staging it from there.
 func (n *Node) canRead(f *Function) bool {
 	return f.Machine == "" || f.Machine == n.Machine || n.Borrows
 }
@@ -120,7 +120,7 @@ func (n *Node) storeFits(f *Function) bool {
 }
 
 // Placing costs, in seconds: what a choice costs others is weighed against the
-// time to READY of who is placed. They are small beside a cold start from far
+// time to READY of the function that is placed. They are small beside a cold start from far
 // away and large beside the noise between two nodes that are alike.
 const (
 	costWhole  = 4    // an untouched node is broken into for less than all of it
@@ -139,7 +139,7 @@ type score struct {
 
 func (s score) total() float64 { return s.ready + s.packing + s.topology + s.store }
 
-// score f on m, whose room s has place for it.
+// score rates placing f on m, into the free room s.
 func (d *decision) score(m *nodeRoom, s *freeRoom, f *Function) score {
 	t, tier := f.expectedStart(m.node)
 	x := score{ready: t.Seconds(), tier: tier}

@@ -11,7 +11,7 @@ import (
 // What an Explanation is about.
 const (
 	KindPlace = "place" // where it was placed, or why nowhere
-	KindEvict = "evict" // who made way for it
+	KindEvict = "evict" // which replicas were evicted for it
 	KindCold  = "cold"  // why it lost a replica, and has to start again
 	KindScale = "scale" // why it wants more replicas than it has
 )
@@ -63,9 +63,8 @@ func (c *Planner) Explain(name functions.Name, kinds ...string) (x functions.Exp
 // keepDecisions is how many decisions are remembered: 2,000 pages of about 1.3 KiB.
 const keepDecisions = 2000
 
-// decisionLog keeps the last decisions as they were made: pages are written again and
-// again, strings are those of the world, and nothing is put into words before
-// somebody asks. A nil book keeps nothing.
+// decisionLog keeps the last decisions. Records are reused and hold the world's own
+// strings; text is made when Explain asks. A nil log keeps nothing.
 type decisionLog struct {
 	pages   map[decisionKey]*decisionRecord
 	order   []*decisionRecord // by when they were begun first, as a ring

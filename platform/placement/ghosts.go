@@ -6,9 +6,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Ghosts are who was evicted lately. They notice who comes back soon after, the
-// mark of thrash, and say for how long such a one is to be left alone. The zero
-// value remembers nobody. It is for one goroutine, and bounded.
+// Ghosts remember recently evicted functions. They detect thrash, a function that is
+// needed again soon after its eviction, and say how long it then keeps its replicas.
+// The zero value is empty. Ghosts are bounded, and for one goroutine.
 type Ghosts struct {
 	seen map[functions.Name]*evictedFunction
 }
@@ -20,13 +20,13 @@ type evictedFunction struct {
 }
 
 const (
-	missedWithin      = 2 * time.Minute  // who is back within, or within four times the way back, was missed
-	maxStay           = 5 * time.Minute  // nobody is left alone for longer
+	missedWithin      = 2 * time.Minute  // a function started again within this, or within four cold starts, was evicted too early
+	maxStay           = 5 * time.Minute  // bound of a residency
 	forgetBounceAfter = 10 * time.Minute // after which a bounce is forgotten
 	maxGhosts         = 4096
 )
 
-// Evicted notes that name made way while idle.
+// Evicted notes that name was evicted while idle.
 func (g *Ghosts) Evicted(name functions.Name, now Instant) {
 	if g.seen == nil {
 		g.seen = map[functions.Name]*evictedFunction{}
@@ -42,10 +42,9 @@ func (g *Ghosts) Evicted(name functions.Name, now Instant) {
 	x.at = now
 }
 
-// Loaded notes that name is started or woken, which takes back. Missed is that
-// it was evicted so short ago that it should not have been; stay is for how long
-// it is then to be left alone, from now: the way back and as long again, doubled
-// with each time in a row, and five minutes at most.
+// Loaded notes that name is started or woken, which takes back. missed: it was evicted
+// so recently that it should have stayed. stay is how long it is kept then: the start
+// and as long again, doubled with each time in a row, at most five minutes more.
 func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (missed bool, stay time.Duration) {
 	x := g.seen[name]
 	if x == nil || x.at == 0 {
@@ -67,8 +66,7 @@ func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (m
 	return true, back + min(max(back, 10*time.Second)<<min(x.times-1, 10), maxStay)
 }
 
-// dropOldest forgets those that nothing depends on any more, and if those are too few
-// whoever was evicted first.
+// dropOldest drops entries that no longer matter, and if there are none the oldest.
 func (g *Ghosts) dropOldest(now Instant) {
 	var first functions.Name
 	var since Instant = -1

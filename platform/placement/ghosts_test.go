@@ -14,7 +14,7 @@ func TestGhosts(t *testing.T) {
 	var g Ghosts
 	now := Instant(time.Hour)
 	if missed, _ := g.Loaded(name, back, now); missed {
-		t.Error("nobody misses who was never evicted")
+		t.Error("a function that was never evicted was missed")
 	}
 	// Again and again: it is left alone for longer each time, and not for ever.
 	var last time.Duration

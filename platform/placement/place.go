@@ -7,12 +7,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// rank of a need: who is less is placed first. What is asked for comes before
-// leases, and those before minimums. Between teams it is first who asks for what
-// it is guaranteed, then who has had less lately and holds less now, so that a
-// long queue of one does not put off another; and then who waits longer. It is
-// the order in which over takes room away: what is freed for one is not given
-// back to whom it was taken from.
+// rank orders pending starts; lower ranks are placed first. Demand comes before
+// leases, leases before minimums, prewarms last. Between teams, claims within a
+// guarantee come first, then the team that used less lately and holds less now, so
+// that one long queue does not delay other teams; then the longer wait. overShare
+// takes room away in the same order, so freed room is not given back to its previous
+// holder.
 type rank struct {
 	urgency int
 	borrows bool
@@ -49,8 +49,8 @@ func (d *decision) place(n need) bool {
 	if d.atMaximum(team, res.GPUs) {
 		return d.placeWithinMaximum(f)
 	}
-	// One that sleeps is preferred where its own GPUs are free; one that is about
-	// to is waited for.
+	// Waking a sleeper is preferred if its own GPUs are free; a replica that is
+	// falling asleep is waited for.
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {
 		return true
 	}
@@ -65,7 +65,7 @@ func (d *decision) place(n need) bool {
 	fits := at >= 0
 	if z != nil && (!fits || f.ColdStart <= 0 || f.wakeTime(z)+wakeWait < f.ColdStart) {
 		if d.freeFor(f, z, false, reasonIdle) {
-			return true // room is made; it rises when that has happened
+			return true // it wakes up when its GPUs are free
 		}
 	}
 	if fits {
@@ -75,7 +75,7 @@ func (d *decision) place(n need) bool {
 	if !possible && z == nil {
 		return d.refuse(f)
 	}
-	// Room that is on its way is waited for; nobody else is evicted for it.
+	// Wait for room that is about to be free rather than evict more.
 	if at, _ := d.choose(f, true, page); at >= 0 {
 		m := &d.rooms[at]
 		gpus, _ := m.soon.choose(m.node, res)
@@ -91,7 +91,7 @@ func (d *decision) place(n need) bool {
 	if d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 {
 		d.timeSlice = true
 		if f.Oldest+d.policy.Patience > d.now {
-			// Who is next among its kin is tried again then.
+			// The class is tried again then.
 		} else if z != nil && d.freeFor(f, z, true, reasonTimeSlice) || d.makeRoom(f, true, reasonTimeSlice) {
 			return true
 		}
@@ -117,9 +117,9 @@ func (d *decision) placeWithinMaximum(f *Function) bool {
 		if d.dropStale(f) {
 			return true
 		}
-		return d.refuse(f) // none of its own makes way in vain
+		return d.refuse(f) // do not evict the own team in vain
 	}
-	// Its own idle ones make way; nobody else's would help.
+	// Evicting another team's replicas would not help.
 	for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > most {
 		v := d.oldestVictim(f, func(v *victim) bool { return v.f.Name.Team == team && v.r.Reserved.GPUs > 0 && !v.r.asleep() })
 		if v == nil {
@@ -127,7 +127,7 @@ func (d *decision) placeWithinMaximum(f *Function) bool {
 		}
 		d.evict(v, f, reasonIdle, res)
 	}
-	// Its share is freed first; it is placed when that has happened.
+	// The team's GPUs are freed first; f is placed when that has happened.
 	d.claimed[team] += res.GPUs
 	d.mixPromise(team)
 	return true
@@ -202,9 +202,9 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 	return false
 }
 
-// choose finds the node for f at the least cost, of those that have room now, or
-// with soon of those that will once who is leaving is gone; -1 for none. possible
-// is whether f fits some node that is empty.
+// choose returns the cheapest room for f among those with room now, or with soon among
+// those that will have room once leaving replicas are gone; -1 for none. possible: f
+// fits some empty node.
 func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int, possible bool) {
 	at = -1
 	least := 0.0
@@ -286,8 +286,8 @@ func (d *decision) holdSleeper(f *Function, r *Replica) {
 	d.held[f.Name.Team] += res.GPUs
 }
 
-// freeFor has victims leave that are on the GPUs of a sleeper. It reports
-// whether these GPUs will be free.
+// freeFor evicts replicas from the GPUs of a sleeper. It reports whether these GPUs
+// will be free.
 func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bool {
 	m := &d.rooms[d.index[r.Node]]
 	if m.waiting && m.soon.fitsOn(m.node, r.Reserved, r.GPUs) {
@@ -323,7 +323,7 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 	return true
 }
 
-// dropStale lets the old recipe of f go where the new one finds no room beside it.
+// dropStale stops replicas of f's old recipe if the new one finds no room beside them.
 func (d *decision) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {

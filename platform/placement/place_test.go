@@ -99,7 +99,7 @@ func TestPlacement(t *testing.T) {
 		{"a node with them in one group before one without",
 			[]*Node{on(node("a", 4), groups(0, 0, 1, 1)), on(node("b", 4), groups(0, 0, 1, 1))},
 			[]*Function{model("x", 2, waiting(1, now)), using("u", "a", now, 0), using("v", "a", now, 3)}, "start default/x on b[0 1]"},
-		{"a shared GPU before one that nobody uses", []*Node{on(node("a", 4), groups(0, 0, 1, 1))},
+		{"a shared GPU before an unused one", []*Node{on(node("a", 4), groups(0, 0, 1, 1))},
 			[]*Function{
 				model("x", 1, waiting(1, now), func(f *Function) { f.Resources.GPUMemory = 20 * gib }),
 				model("u", 1, func(f *Function) { f.Resources.GPUMemory = 30 * gib }, ready("a", now-time.Minute, 1, 2)),
@@ -239,7 +239,7 @@ func TestETAIsToldAnew(t *testing.T) {
 	x.Queued, x.Oldest = 0, 0
 	c.Touch(x)
 	if p := c.Plan(now + 13*time.Second); len(p.Changed) != 1 || len(p.Blocked) != 0 {
-		t.Errorf("nobody waits any more: %v %v", p.Changed, p.Blocked)
+		t.Errorf("no waiters any more: %v %v", p.Changed, p.Blocked)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestExplain(t *testing.T) {
 	if e, _, ok := c.Explain(y.Name); ok {
 		t.Errorf("nothing was decided about y: %+v", e)
 	}
-	// Nobody makes way: the nodes say why.
+	// No replica can be evicted: the nodes say why.
 	x.Active, x.Replicas[0].InFlight = 1, 1
 	c.Touch(x)
 	c.Plan(now)

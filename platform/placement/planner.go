@@ -10,16 +10,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Planner is Policy.Decide for who calls it often: it keeps what was worked out
-// of functions and nodes that have not changed, and a plan costs what changed.
-// It is told of changes, and a plan after them is the one that Decide makes of
-// the same world.
+// Planner is an incremental Policy.Decide: it keeps what it derived from functions and
+// nodes that have not changed, so a plan costs what changed. A plan equals the one
+// that Decide makes of the same world.
 //
-// It is data: no clock, no goroutine, no lock; one caller at a time. It keeps
-// the pointers it is given and reads them whenever it plans. The owner may
-// change what is behind them at any time between plans and says so with Node or
-// Touch before the next one; only Node.Seen may move forward unsaid. Slices of
-// GPU numbers are replaced, not written into.
+// It is data: no clock, no goroutine, no lock, one caller at a time. It keeps the
+// pointers it is given and reads them when it plans. Their owner may change them
+// between plans and reports that with Node or Touch before the next one; only
+// Node.Seen may move forward unreported. Slices of GPU numbers are replaced, never
+// written into.
 type Planner struct {
 	decision
 	functions       map[functions.Name]*functionEntry
@@ -28,10 +27,10 @@ type Planner struct {
 	slab            []functionEntry // entries to hand out
 	touched         []*functionEntry
 	looking         []*functionEntry // what this plan looks at
-	reopened        []*functionEntry // whose last look asked for actions: looked at until it does not
+	reopened        []*functionEntry // whose last look made actions: looked at until it makes none
 	timers          timerHeap
 	stale           bool // the set of rooms is not that of the nodes
-	scanned         bool // first is who will be lost first
+	scanned         bool // first is the node that will be lost first
 	first           *Node
 	firstDue        Instant
 	lost            []*Node
@@ -42,10 +41,10 @@ type Planner struct {
 	slots           []gpuSlot  // behind the rooms' GPUs
 	worldSlots      []gpuSlot  // the same as the world has it, behind holds
 	changedVerdicts []functions.Name
-	placed          bool // somebody was given something in this plan
+	placed          bool // this plan promised something
 
 	plans   uint64
-	order   uint64 // moves when somebody is promised something else than the last time
+	order   uint64 // moves when a function is promised something else than in the last plan
 	changed bool   // it is to move at the end of this plan
 
 	// Memory that is used again.
@@ -116,7 +115,7 @@ func (p Policy) Planner() *Planner {
 	return c
 }
 
-// Node says that n is new or has changed.
+// Node reports that n is new or has changed.
 func (c *Planner) Node(n *Node) {
 	old := c.nodes[n.ID]
 	c.nodes[n.ID] = n
@@ -148,7 +147,7 @@ func (c *Planner) DropNode(id string) {
 	}
 }
 
-// Teams says what each team is owed and may take.
+// Teams replaces the guarantees, bounds and use of all teams.
 func (c *Planner) Teams(teams map[string]Team) {
 	if maps.Equal(c.world.Teams, teams) {
 		return
@@ -165,7 +164,7 @@ func (c *Planner) Teams(teams map[string]Team) {
 	if !barred {
 		living = nil
 	}
-	for _, e := range living { // who is barred, or is no longer, scales otherwise
+	for _, e := range living { // teams over their budget, or no longer, scale differently
 		if t := e.f.Name.Team; c.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
 			e.dirty = true
 			c.touched = append(c.touched, e)
@@ -174,7 +173,7 @@ func (c *Planner) Teams(teams map[string]Team) {
 	c.world.Teams = maps.Clone(teams)
 }
 
-// Touch says that f or its replicas are new or have changed.
+// Touch reports that f or its replicas are new or have changed.
 func (c *Planner) Touch(f *Function) {
 	e := c.functions[f.Name]
 	if e == nil {
@@ -205,13 +204,13 @@ func (c *Planner) Drop(name functions.Name) {
 	c.clearPending(e)
 	c.setAlive(e, false)
 	c.timers.set(e, math.MaxInt64)
-	e.f, e.dirty, e.open = nil, false, false // whoever still lists it passes over it
+	e.f, e.dirty, e.open = nil, false, false // lists that still hold it skip it
 }
 
-// Plan says what to do at now. It looks at what was touched, what is due, what
-// its last plan wanted done, and who could not be placed if something has
-// changed that may help them. What it returns belongs to the caller, except for
-// Blocked and Turned, which are the planner's own and good until the next call.
+// Plan decides what to do at now. It looks at functions that were touched or are due,
+// at those that the last plan acted on, and at blocked ones if something has changed
+// that may help. The result belongs to the caller, except for Blocked and Changed,
+// which are valid until the next call.
 func (c *Planner) Plan(now Instant) Plan {
 	d := &c.decision
 	d.now, d.next, d.actions = now, math.MaxInt64, nil
@@ -249,7 +248,8 @@ func (c *Planner) Plan(now Instant) Plan {
 	return plan
 }
 
-// collectLooks lists what this plan looks at, in the order in which functions came.
+// collectLooks lists the functions that this plan looks at, in the order in which they
+// came.
 func (c *Planner) collectLooks() {
 	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
@@ -285,7 +285,7 @@ func (c *Planner) reopen(e *functionEntry) {
 	}
 }
 
-// updateOffers takes over what e's function offers now to those who need room.
+// updateOffers replaces what e's function offers for eviction.
 func (c *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		m := &c.rooms[o.room]
@@ -333,7 +333,7 @@ func (c *Planner) offering(busy bool) []victim {
 	return c.idle
 }
 
-// withdrawOffers takes what e offers out of the rooms.
+// withdrawOffers removes what e offers from the rooms.
 func (c *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		if c.stale {
@@ -346,8 +346,8 @@ func (c *Planner) withdrawOffers(e *functionEntry) {
 	e.offers = e.offers[:0]
 }
 
-// setAlive keeps the list of functions that have replicas or are wanted, in the
-// order in which they came.
+// setAlive keeps the list of functions that have replicas or are wanted, in the order
+// in which they came.
 func (c *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return
@@ -361,8 +361,8 @@ func (c *Planner) setAlive(e *functionEntry, alive bool) {
 	}
 }
 
-// scaleEntry looks at one function: what it has too many of is stopped, what it lacks
-// is noted for placeAll.
+// scaleEntry scales one function: surplus replicas stop, missing ones are noted for
+// placeAll.
 func (c *Planner) scaleEntry(e *functionEntry) {
 	acts, outer := len(c.actions), c.next
 	c.needy, c.next = c.needy[:0], math.MaxInt64

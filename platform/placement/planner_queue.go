@@ -9,42 +9,41 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// memoTTL bounds how long it is believed that who was blocked still is. What
-// helps is noticed when it happens; this is for what nobody has thought of.
+// memoTTL bounds how long a blocked function is taken to be still blocked. Changes
+// that help are noticed when they happen; this covers missed ones.
 const memoTTL = 5 * time.Second
 
-// equivalenceClass is all that the answer to "is there room for it" depends on, of the
-// function that asks. Functions of one kind are tried in the order of their
-// need, and when one is blocked, so are those behind it, untried, until
-// something changes that may help. A rule of placing or evicting that looks at
-// more of the asking function must enter it here.
+// equivalenceClass is everything about a function that decides whether there is room
+// for it. Functions of one class are tried in order of need; when one is blocked, so
+// are those behind it, untried, until something changes that may help. A placing or
+// evicting rule that reads more of the function must add it here.
 type equivalenceClass struct {
 	team, machine, requires, reason string
 	resources                       functions.Resources
-	waits                           bool           // somebody is held for it
-	own                             *functionEntry // who has replicas of its own, or may be too large for some store, is like nobody else
+	waits                           bool           // requests wait for it
+	own                             *functionEntry // set for a function with replicas, or one that may be too large for some store: it has a class of its own
 }
 
-// pendingClass are the functions of one kind that lack replicas.
+// pendingClass holds the functions of one class that lack replicas.
 type pendingClass struct {
 	equivalenceClass
 	items  []*functionEntry // by need
-	cursor int              // in a plan: who is next
+	cursor int              // in a plan: the next to place
 	left   int              // replicas that it still lacks
 	active bool
 	acted  bool // blocked, it told others to leave all the same
 	memo   blockedMemo
-	rank   rank             // of who is next
+	rank   rank             // of the next to place
 	ranked bool             // that is known
 	fresh  []*functionEntry // came since the last plan
 
-	// What was said last: everyone from this one on has this verdict.
+	// The last verdict; functions from this one on have it.
 	from   *functionEntry
 	said   Verdict
 	saidAt Instant
 }
 
-// blockedMemo says who was blocked, and for how long that is known to hold.
+// blockedMemo records which function was blocked, and how long that is known to hold.
 type blockedMemo struct {
 	set     bool
 	help    uint64  // holds while this has not moved
@@ -65,7 +64,7 @@ func (e *functionEntry) before(since Instant, born uint64) int {
 	return cmp.Or(cmp.Compare(e.need.since, since), cmp.Compare(e.born, born))
 }
 
-// setPending takes over what function has found e to lack.
+// setPending records the starts that scaleFunction found missing for e.
 func (c *Planner) setPending(e *functionEntry) {
 	if len(c.needy) == 0 {
 		c.clearPending(e)
@@ -87,7 +86,7 @@ func (c *Planner) setPending(e *functionEntry) {
 		} else {
 			k = &pendingClass{}
 		}
-		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]} // nothing of who was there before
+		*k = pendingClass{equivalenceClass: key, items: k.items[:0], fresh: k.fresh[:0]}
 		c.classes[key] = k
 		c.classList = append(c.classList, k)
 	}
@@ -100,7 +99,7 @@ func (c *Planner) setPending(e *functionEntry) {
 	}
 }
 
-// clearPending takes e from those that lack something.
+// clearPending removes e from the functions that lack replicas.
 func (c *Planner) clearPending(e *functionEntry) {
 	k := e.class
 	if k == nil {
@@ -127,8 +126,8 @@ func (c *Planner) clearPending(e *functionEntry) {
 	}
 }
 
-// placeAll gives room to those who come first; what one of them has been
-// promised, even if it must still be freed, nobody behind it can take.
+// placeAll places pending functions by rank. What one is promised, even if it must
+// still be freed, is not available to those behind it.
 func (c *Planner) placeAll() {
 	d := &c.decision
 	c.active = c.active[:0]
@@ -170,11 +169,11 @@ func (c *Planner) placeFirst(k *pendingClass) {
 	ok := c.tryPlace(e)
 	due := d.next
 	d.next = outer
-	// What is only foreseen is looked at anew in every plan: what others are
-	// worth changes, and there is little of it.
+	// Prewarms are tried again in every plan: the value of other replicas changes,
+	// and prewarms are few.
 	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
 	if !ok && len(d.actions) > acts {
-		c.changed = true // whoever is not told so the next time is there for others
+		c.changed = true // replicas that get no such action in the next plan are available to others
 	}
 	if !ok {
 		if k.left == e.missing {
@@ -238,8 +237,8 @@ func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 	return ok
 }
 
-// notePromise notes what e was promised. If that is not what it was the last time,
-// what was known of others then may not hold any more.
+// notePromise records what e was promised. If that differs from the last plan, what is
+// known of others may no longer hold.
 func (c *Planner) notePromise(e *functionEntry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
@@ -247,8 +246,8 @@ func (c *Planner) notePromise(e *functionEntry, sum uint64) {
 	}
 }
 
-// retryClaimants has those tried again whose team has just lost a replica: they may
-// claim now what it is owed.
+// retryClaimants retries classes whose team has just lost a replica: they may now
+// claim their guarantee.
 func (c *Planner) retryClaimants() {
 	for _, k := range c.classList {
 		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeingTeams, k.team) {
@@ -258,8 +257,8 @@ func (c *Planner) retryClaimants() {
 	}
 }
 
-// keepMemosBefore: e, whose rank was first, got what it did not get the last time. That
-// changes who is next; those known to be blocked who ranked before e are so still.
+// keepMemosBefore keeps the memos of classes that rank before first. A function of
+// rank first was promised something new, which affects only those behind it.
 func (c *Planner) keepMemosBefore(first rank) {
 	for _, k := range c.classList {
 		if c.skipped(k) && c.rankOf(k).before(first) {
@@ -273,8 +272,8 @@ func (c *Planner) skipped(k *pendingClass) bool {
 	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != c.plans
 }
 
-// rankOf is the rank of who is next in k, as it was when that was last asked and
-// nothing of its team had changed.
+// rankOf is the rank of the next function in k, cached until something of its team
+// changes.
 func (c *Planner) rankOf(k *pendingClass) rank {
 	if !k.ranked {
 		k.ranked, k.rank = true, c.rank(k.items[k.cursor])
@@ -282,8 +281,8 @@ func (c *Planner) rankOf(k *pendingClass) rank {
 	return k.rank
 }
 
-// withinPatience reports whether e's oldest waiter has not waited long enough for
-// those who had their turn to make way.
+// withinPatience reports whether e's oldest waiter has not waited long enough to end
+// time slices.
 func (c *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+c.policy.Patience > c.now }
 
 // activate has k tried in this plan, unless it is known to be blocked.
@@ -295,7 +294,7 @@ func (c *Planner) activate(k *pendingClass) {
 	c.active = append(c.active, k)
 }
 
-// deactivate takes k from those that are tried.
+// deactivate removes k from the classes to try.
 func (c *Planner) deactivate(k *pendingClass) {
 	if k.active {
 		k.active = false
@@ -304,7 +303,7 @@ func (c *Planner) deactivate(k *pendingClass) {
 	}
 }
 
-// knownBlocked reports whether who is next in k is known to be blocked.
+// knownBlocked reports whether the next function in k is known to be blocked.
 func (c *Planner) knownBlocked(k *pendingClass) bool {
 	m, e := &k.memo, k.items[k.cursor]
 	if !m.set || c.now-m.at >= c.memoTTL && m.plan != c.plans || m.plan != c.plans && m.order != c.order || m.help != c.helpCount || m.due != 0 && m.due <= c.now {
@@ -316,7 +315,7 @@ func (c *Planner) knownBlocked(k *pendingClass) bool {
 	return !m.turn || m.patient || c.withinPatience(e)
 }
 
-// publishVerdicts says of each function in k what became of it.
+// publishVerdicts sets the verdict of each function in k.
 func (c *Planner) publishVerdicts(k *pendingClass) {
 	var from *functionEntry
 	var v Verdict
@@ -357,11 +356,11 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 	k.fresh, k.from, k.said = k.fresh[:0], from, v
 }
 
-// repeatVerdictAfter is after how long the ETA of a verdict is told anew: it is a span, and
-// time has passed.
+// repeatVerdictAfter is the time after which the ETA of a verdict is published again:
+// it is a span, and time has passed.
 const repeatVerdictAfter = 10 * time.Second
 
-// setVerdict gives e a verdict, or none. With again it is the old one with another ETA.
+// setVerdict gives e a verdict, or none. again: only the ETA is new.
 func (c *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
@@ -392,7 +391,7 @@ func (c *Planner) noteVerdictChange(e *functionEntry) {
 // fnvPrime of FNV-1a.
 const fnvPrime = 1099511628211
 
-// mixPromise adds s to the sum of what the function that is placed is promised.
+// mixPromise adds s to the fingerprint of what the current function is promised.
 func (d *decision) mixPromise(s string) {
 	for i := range len(s) {
 		d.sum = (d.sum ^ uint64(s[i])) * fnvPrime
@@ -400,10 +399,10 @@ func (d *decision) mixPromise(s string) {
 	d.sum++
 }
 
-// timerHeap is a heap of functions by when they are to be looked at.
+// timerHeap is a heap of functions by the time of their next look.
 type timerHeap []*functionEntry
 
-// set gives e a time; math.MaxInt64 takes it out.
+// set moves e to a time; math.MaxInt64 removes it.
 func (h *timerHeap) set(e *functionEntry, due Instant) {
 	s := *h
 	switch {

@@ -8,9 +8,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// updateNodes finds the nodes that are silent for too long, and makes the rooms anew
-// where nodes came, went or changed their GPUs. Of the nodes that can be lost it
-// watches the one whose time ends first: the others' can only have moved on.
+// updateNodes finds nodes whose lease has ended, and rebuilds the rooms if nodes came,
+// went or changed their GPUs. It watches only the node whose lease ends first: the
+// other leases can only have moved on.
 func (c *Planner) updateNodes() {
 	lease := c.policy.Lease
 	if !c.scanned || len(c.lost) > 0 || c.first != nil && (c.first.Seen+lease != c.firstDue || c.firstDue <= c.now) {
@@ -36,9 +36,9 @@ func (c *Planner) updateNodes() {
 	}
 }
 
-// updateSmallestStore finds the smallest store of a node. Whoever's checkpoint is larger is
-// like nobody else: which nodes are no place for it depends on its size, and on
-// who holds it.
+// updateSmallestStore finds the smallest store of a node. A larger checkpoint gives
+// its function a class of its own: which nodes suit it depends on its size and on
+// which nodes hold it.
 func (c *Planner) updateSmallestStore() {
 	if c.stored {
 		return
@@ -62,8 +62,8 @@ func (c *Planner) updateSmallestStore() {
 	}
 }
 
-// rebuild makes the rooms from the nodes, and takes everything that holds room
-// for changed.
+// rebuild makes the rooms from the nodes, and marks every function that holds room as
+// changed.
 func (c *Planner) rebuild() {
 	c.stale = false
 	c.helpCount++
@@ -115,7 +115,7 @@ func (c *Planner) rebuild() {
 	}
 }
 
-// compareNodes: the agent in this process first, then by name.
+// compareNodes orders nodes: the agent in this process first, then by name.
 func compareNodes(a, b *Node) int {
 	if a.Here != b.Here {
 		if a.Here {
@@ -126,7 +126,7 @@ func compareNodes(a, b *Node) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// updateReservations takes the room of everything that runs or is on its way.
+// updateReservations books the room of everything of e that runs or starts.
 func (c *Planner) updateReservations(e *functionEntry) {
 	was := e.reservations
 	now := c.spareReservations[:0]
@@ -167,7 +167,7 @@ func (h reservation) equal(o reservation) bool {
 		slices.Equal(h.nowGPUs, o.nowGPUs) && slices.Equal(h.soonGPUs, o.soonGPUs)
 }
 
-// releaseReservations gives back what e was taken to hold.
+// releaseReservations removes e's bookings.
 func (c *Planner) releaseReservations(e *functionEntry) {
 	for i := range e.reservations {
 		c.applyReservation(&e.reservations[i], -1)
@@ -175,7 +175,7 @@ func (c *Planner) releaseReservations(e *functionEntry) {
 	e.reservations = e.reservations[:0]
 }
 
-// applyReservation books h, or with a sign of -1 takes it out again.
+// applyReservation books h, or with sign -1 removes it.
 func (c *Planner) applyReservation(h *reservation, sign int) {
 	c.helpCount++ // some room or some share has become free, or may have
 	p := c.count[h.team]
@@ -196,8 +196,8 @@ func (c *Planner) applyReservation(h *reservation, sign int) {
 	m.waiting = m.leaving > 0
 }
 
-// relieveHostMemory ends sleepers of nodes that have promised more of the host than there
-// is: a budget has shrunk, others have come, or sleep takes more than was thought.
+// relieveHostMemory stops sleepers on nodes that have promised more of the host than
+// there is: a budget shrank, other replicas came, or sleep takes more than expected.
 func (c *Planner) relieveHostMemory() {
 	for i := range c.rooms {
 		m := &c.rooms[i]
@@ -226,8 +226,8 @@ func (c *Planner) relieveHostMemory() {
 	}
 }
 
-// undoPromises takes back what the plan has promised: rooms and shares are what the
-// world says again.
+// undoPromises takes back what the plan promised: rooms and shares are those of the
+// world again.
 func (c *Planner) undoPromises() {
 	if len(c.actions) == 0 && !c.placed {
 		return

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// A start ahead (Function.Prewarm) is for a request that nobody has made yet, so
-// it comes after everybody who has: it is placed last, only where nobody waits
-// in vain, into room that is free or whose holder the eviction policy values
-// less. Until it is READY, and after, it makes way like one that is idle. A
-// replica that was never asked for ends with the prewarm.
+// reasonPrewarm marks a start ahead of demand (Function.Prewarm). It is placed last,
+// only if no demand is blocked, into free room or the room of a replica that the
+// eviction policy values less. Like an idle replica it is evicted for any demand, and
+// it ends with the prewarm if it was never used.
 const reasonPrewarm = "prewarm"
 
 // sincePrewarm is the rank of its need.
@@ -27,17 +26,17 @@ func (p Policy) idle(f *Function) time.Duration {
 	return idle
 }
 
-// onlyForeseen reports whether f is wanted only because somebody foresees a request.
+// onlyForeseen reports whether a prewarm is the only reason to start f.
 func (f *Function) onlyForeseen(now Instant) bool {
 	return f.Prewarm > now && !f.Gone && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0
 }
 
-// neverUsed reports whether r was started ahead and nobody has used it so far.
+// neverUsed reports whether r was started ahead of demand and has served no request.
 func (f *Function) neverUsed(r *Replica) bool {
 	return f.Prewarm > 0 && r.ReadyAt > f.LastEnd && f.Active+f.Queued == 0 && r.InFlight == 0
 }
 
-// placeAhead gives n room ahead of any request, if there is some to give.
+// placeAhead gives n room ahead of demand, if there is some to spare.
 func (d *decision) placeAhead(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
 	if d.atMaximum(team, res.GPUs) || res.GPUs > 0 && d.world.Teams[team].OverBudget > d.now {
@@ -65,14 +64,14 @@ func (d *decision) placeAhead(n need) bool {
 	return d.makeRoom(f, false, reasonPrewarm)
 }
 
-// bestRoom is the best room for f, now or with soon once who leaves is gone; -1
+// bestRoom is the best room for f, now or with soon once leaving replicas are gone; -1
 // for none.
 func (d *decision) bestRoom(f *Function, soon bool) int {
 	at, _ := d.choose(f, soon, d.log.begin(d.now, f.Name, KindPlace, reasonPrewarm))
 	return at
 }
 
-// worthLess reports whether the eviction policy values v less than f would be.
+// worthLess reports whether the eviction policy values v less than f.
 func (d *decision) worthLess(v *victim, f *Function) bool {
 	if v.busy() {
 		return false
@@ -82,7 +81,7 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 	return v.key < score
 }
 
-// demandBlocked reports whether somebody who waits has found no room in this plan.
+// demandBlocked reports whether this plan found no room for some waiting request.
 func (c *Planner) demandBlocked() bool {
 	for _, k := range c.classList {
 		if (k.waits || k.reason == "demand") && k.cursor < len(k.items) {

@@ -8,7 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestStartAhead: what is only foreseen gets room that nobody needs more.
+// TestStartAhead: a prewarm gets only room that no demand needs.
 func TestStartAhead(t *testing.T) {
 	const now = time.Hour
 	soon := func(f *Function) { f.Prewarm, f.NextUse = now+10*time.Minute, now+2*time.Minute }
@@ -32,7 +32,7 @@ func TestStartAhead(t *testing.T) {
 		{"free room", p, 1, []*Function{model("x", 1, soon)}, "start default/x on n[0]", ""},
 		{"its time is over", p, 1, []*Function{model("x", 1, func(f *Function) { f.Prewarm = now })}, "", "start"},
 		{"room for who waits only", p, 1, []*Function{model("x", 1, soon), model("y", 1, waiting(1, now-time.Second))}, "start default/y on n[0]", "default/x"},
-		{"somebody waits in vain", p, 2, []*Function{model("x", 1, soon), model("b", 1, ready("n", now-time.Minute, 1, 0)), model("y", 2, waiting(1, now-time.Second))}, "", "default/x"},
+		{"blocked demand", p, 2, []*Function{model("x", 1, soon), model("b", 1, ready("n", now-time.Minute, 1, 0)), model("y", 2, waiting(1, now-time.Second))}, "", "default/x"},
 		{"over one that is needed later", p, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+5*time.Hour))}, "stop default/y-0", "start"},
 		{"not over one that is needed sooner", p, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+30*time.Second))}, "", "default/"},
 		{"by lru not over one that was used", lru, 1, []*Function{model("x", 1, soon), model("y", 1, ready("n", now-time.Minute, 0, 0), next(now+5*time.Hour))}, "", "default/"},
@@ -52,7 +52,7 @@ func TestStartAhead(t *testing.T) {
 		if len(plan.Blocked) > 0 {
 			for name := range plan.Blocked {
 				if name.Name == "x" {
-					t.Errorf("%s: nobody waits for x, and it has a verdict", c.what)
+					t.Errorf("%s: x has no waiters, and it has a verdict", c.what)
 				}
 			}
 		}

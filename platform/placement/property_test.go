@@ -257,7 +257,7 @@ func (y *toy) act(p Plan) {
 		case CancelStart:
 			f, r := y.replica(a.Replica)
 			if r.Spawned || f.Queued > 0 && len(f.Replicas) == 1 {
-				y.fail("%s called off too late or while somebody waits", a.Replica)
+				y.fail("%s called off too late or while requests wait", a.Replica)
 			}
 			held[f.Name.Team] -= r.Reserved.GPUs
 			r.Cancelled = true
@@ -270,7 +270,7 @@ func (y *toy) act(p Plan) {
 	}
 }
 
-// evicted checks that nobody's guarantee is broken for one who borrows.
+// evicted checks that no guarantee is broken for a borrower.
 func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 	if !r.GoingToSleep {
 		held[f.Name.Team] -= r.Reserved.GPUs

@@ -20,7 +20,7 @@ type nodeRoom struct {
 	held    *freeRoom // what is free of it in the world, whatever this plan has promised
 	waiting bool      // something is stopping here
 
-	idle, busy []victim // what may make way, who goes first first; sleepers are among the idle
+	idle, busy []victim // evictable replicas in eviction order; sleepers are among the idle
 }
 
 func (m *nodeRoom) offers(busy bool) []victim {
@@ -43,7 +43,7 @@ type hostRoom struct {
 	pods   int
 }
 
-// host of n; what nobody counts is there without end.
+// host is the host room of n; resources that n does not report are unlimited.
 func (n *Node) host() hostRoom {
 	h := hostRoom{n.Memory, n.CPU, n.Pods}
 	if h.cpu == 0 {
@@ -62,8 +62,8 @@ func (h *hostRoom) move(res functions.Resources, sign int) {
 	h.pods -= sign * res.Pods
 }
 
-// covers reports whether res finds what it needs of h. Who needs none of something
-// finds it, also where more has been promised than there is.
+// covers reports whether h has what res needs. A need of 0 is covered even if h is
+// overcommitted.
 func (h *hostRoom) covers(res functions.Resources) bool {
 	return (res.Memory <= 0 || h.memory >= res.Memory) && (res.CPU <= 0 || h.cpu >= res.CPU) && (res.Pods <= 0 || h.pods >= res.Pods)
 }
@@ -113,10 +113,10 @@ type gpuChoice struct {
 	gpus       [maxGPUs]uint8 // positions
 	n          int
 	groups     int  // how many groups they are of
-	unused     int  // healthy GPUs that nobody uses, when they are taken
+	unused     int  // healthy GPUs left without a user
 	healthy    int  // GPUs of the node
-	whole      bool // nobody used any GPU of the node
-	wholeGroup bool // they break into a group that nobody used
+	whole      bool // no GPU of the node was in use
+	wholeGroup bool // they open a group that was not in use
 }
 
 // gpuFits reports whether GPU i has room for res.
@@ -175,7 +175,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 					}
 				}
 			}
-			open, better := max(0, min(left, have)-shared), false // of GPUs that nobody uses
+			open, better := max(0, min(left, have)-shared), false // unused GPUs taken
 			switch {
 			case have == 0:
 			case gives == 0:

@@ -20,8 +20,8 @@ func (p Policy) Want(f *Function, now Instant) int {
 	})
 }
 
-// activeRequests are the requests at engines that are to go on: those at a replica that
-// somebody stopped end with it, and would otherwise bring up the next one.
+// activeRequests excludes requests on replicas that a user stopped; they must not
+// trigger a new start.
 func (f *Function) activeRequests() int {
 	n := f.Active
 	for i := range f.Replicas {
@@ -32,9 +32,9 @@ func (f *Function) activeRequests() int {
 	return max(n, 0)
 }
 
-// unattributed are the requests at engines of which nobody has said at which replica:
-// they came past the activators, or their replica is not known there yet. Each is
-// taken to be at one that has no other.
+// unattributed counts active requests whose replica is not known: they bypassed the
+// activators, or their replica is new. Each is assumed to be on a replica without
+// others.
 func (f *Function) unattributed() int {
 	n := f.Active
 	for i := range f.Replicas {
@@ -53,8 +53,8 @@ func (f *Function) ready() (n int) {
 	return n
 }
 
-// scaleFunction scales one function: what it has too many of is stopped here, what
-// it lacks is noted for placeAll.
+// scaleFunction scales one function: surplus replicas stop here, missing ones are
+// noted for placeAll.
 func (d *decision) scaleFunction(f *Function) {
 	want := d.policy.Want(f, d.now)
 	d.dueAt(f.Lease)
@@ -89,7 +89,7 @@ func (d *decision) scaleFunction(f *Function) {
 		return
 	}
 	if stale > 0 {
-		// The old recipe serves until the new one can, unless nobody asks.
+		// The old recipe serves until the new one can, unless there is no demand.
 		for i := range f.Replicas {
 			r := &f.Replicas[i]
 			if _, ok := d.index[r.Node]; ok && r.Stale && !r.Stopping && (freshReady > 0 || want == 0 && r.InFlight == 0 || r.State != functions.Ready) {
@@ -118,8 +118,8 @@ func (d *decision) scaleFunction(f *Function) {
 	reason, since := "min", Instant(math.MaxInt64)
 	switch {
 	case f.Queued > 0 && f.Oldest > 0:
-		// Who was just served waits from then on: a queue without end would take
-		// back what it made way with.
+		// The wait counts from the last service: otherwise an endless queue would take
+		// back the room that it was evicted from.
 		reason, since = "demand", max(f.Oldest, f.LastEnd)
 	case f.Queued > 0 || f.Active > 0:
 		reason, since = "demand", math.MaxInt64-2
@@ -133,8 +133,8 @@ func (d *decision) scaleFunction(f *Function) {
 	}
 }
 
-// unloadSleepers ends those that have slept for longer than the function's idle
-// time, and all but one where nobody wants any: one is enough to rise.
+// unloadSleepers stops replicas that have slept for the idle time, and all but one if
+// there is no demand: one is enough to wake.
 func (d *decision) unloadSleepers(f *Function, want int) {
 	idle, kept := f.Scale.Idle.Std(), 0
 	for i := range f.Replicas {
@@ -155,9 +155,9 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	}
 }
 
-// sleepReplica sends r to sleep if its engine can: with its weights in host memory
-// where there is room for them, else without, if that is still a shorter way back
-// than a cold start. It returns false where it cannot.
+// sleepReplica sends r to sleep if its engine can: with its weights in host memory if
+// there is room, else without them if waking is still faster than a cold start. It
+// returns false if r cannot sleep.
 func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
 	at, ok := d.index[r.Node]
 	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
@@ -187,8 +187,7 @@ func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, re
 	return true
 }
 
-// scaleDown stops what is idle or too many, and calls off starts that nobody
-// waits for.
+// scaleDown stops idle and surplus replicas, and cancels starts without demand.
 func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 	for i := len(f.Replicas) - 1; i >= 0 && ready+starting > want && starting > 0; i-- {
 		r := &f.Replicas[i]

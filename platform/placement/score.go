@@ -10,13 +10,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Future is the bound of a simulation, and no policy to run: the greedy rule that
-// knows the future. NextUse is true, one of 0 never comes, and what is kept is
-// worth the way back over bytes and the time until then.
+// Future is a bound of simulations, not a policy to run: the greedy rule with
+// knowledge of the future. NextUse is exact, 0 means never, and a replica is worth its
+// way back over its bytes and the time until then.
 const Future Eviction = 255
 
-// Furthest is told the future too, and looks at nothing else: whoever is used
-// last goes first, whatever it weighs and costs. Also a bound and no policy.
+// Furthest knows the future too and looks at nothing else: the replica needed last is
+// evicted first, whatever its size and cost. A bound, not a policy to run.
 const Furthest Eviction = 254
 
 // evictions are the policies by their names.
@@ -51,8 +51,8 @@ func ParseEviction(s string) (Eviction, error) {
 }
 
 // UsesDecay is the time constant with which activations of long ago count less
-// in Function.Uses. Three hours tell apart who is used all day and who was used
-// this morning; on a day of a public trace of functions anything between one
+// in Function.Uses. Three hours tell apart functions used all day from those used
+// this morning only; on a day of a public trace of functions anything between one
 // and four does as well.
 const UsesDecay = 3 * time.Hour
 
@@ -80,13 +80,13 @@ type Kept struct {
 //     a storm of one-time functions flush the popular ones with it. Replayed on
 //     a day of 990 functions at 13 % of their bytes, L makes 0.39 cold and the
 //     decay 0.23, with the same costs.
-//   - NextUse: the chance a second to be used next, times the seconds of the way
+//   - NextUse: the chance per second to be used next, times the seconds of the way
 //     back, over bytes. What a second of stay earns is the seconds of waiting it
 //     saves if the use falls into it; a byte kept for a gap g and one use saves
-//     back/(bytes·g), the rule that the greedy one who knows the future follows.
+//     back/(bytes·g), the greedy rule with knowledge of the future.
 //     The chance is 1/(2 min + gap), with the gap that history names: not the
 //     likeliest one, a median, which makes 0.5 cold on that day, but the price of
-//     a use, which counts as well (package predict): that makes 0.19, where the
+//     a use, which counts as well (package forecast): that makes 0.19, where the
 //     future, known, makes 0.18. Counted once more beside it, the rate makes 0.22.
 //     Where history names none, the rate is all there is.
 func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
@@ -155,8 +155,8 @@ var gapSteps = func() (edges [64]time.Duration) {
 	return edges
 }()
 
-// gapBetween is how far from now next is, in steps, and when that changes. One who is
-// overdue is expected later and later: by as much as it is late.
+// gapBetween is the gap from now to next, in steps, and when it changes. An overdue
+// use is expected later and later, by as much as it is late.
 func gapBetween(next, now Instant) (gap time.Duration, change Instant) {
 	late := now > next
 	g := next - now

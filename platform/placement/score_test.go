@@ -46,7 +46,7 @@ func TestScore(t *testing.T) {
 		{"larger, and as much longer back", with(func(k *Kept) { k.Bytes *= 2; k.WayBack *= 2 }), "", ""},
 		{"needed later", with(func(k *Kept) { k.Next += 5 * time.Hour }), "next-use", ""},
 		{"overdue for long", with(func(k *Kept) { k.Next = now - 20*time.Hour }), "next-use", ""},
-		{"nobody knows when it is needed, and it was used once", with(func(k *Kept) { k.Next, k.Uses = 0, 1 }), "lfu gdsf next-use", ""},
+		{"unknown next use, used once", with(func(k *Kept) { k.Next, k.Uses = 0, 1 }), "lfu gdsf next-use", ""},
 		{"older but twice as popular", with(func(k *Kept) { k.Used -= time.Hour; k.Uses *= 2 }), "lru", "lfu gdsf"},
 		{"less popular but twelve times as long back", with(func(k *Kept) { k.Uses /= 3; k.WayBack *= 12 }), "lfu", "gdsf next-use"},
 	} {

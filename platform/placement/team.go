@@ -11,8 +11,8 @@ import (
 type Team struct {
 	functions.TeamGPUs
 
-	// What its replicas held lately and did not stand idle with, decayed: whose use
-	// is lower is placed first.
+	// What its busy replicas held lately, decayed. Teams with lower use are placed
+	// first.
 	Used   float64 // GPU-seconds
 	Hosted float64 // seconds of replicas without GPUs
 
@@ -43,8 +43,8 @@ func (d *decision) belowShare(a, b string, gpus bool) bool {
 	return d.world.Teams[a].recentUse(gpus) < d.world.Teams[b].recentUse(gpus)
 }
 
-// atMaximum reports whether a team may not be given so many GPUs more: it would hold
-// more than its maximum, or take what one of its own waits for.
+// atMaximum reports whether so many more GPUs exceed the team's maximum, or take what
+// another of its functions waits for.
 func (d *decision) atMaximum(team string, gpus int) bool {
 	most := d.world.Teams[team].Max
 	if most <= 0 || gpus == 0 {
@@ -67,15 +67,14 @@ func (d *decision) computeClaim(f *Function) bool {
 	return d.held[team]-d.leaving[team]+d.claimed[team]+f.Resources.GPUs <= d.world.Teams[team].Guaranteed
 }
 
-// overShare reports whether v, though in use, is to leave at once for f: its team has
-// had more than its share and f's less, or f's team claims from a borrower what
-// it is guaranteed. So a team with a long queue raises the wait of another by the
-// requests in flight and one switch, and by no more.
+// overShare reports whether v, though in use, must leave for f at once: its team used
+// more than its share and f's team less, or f's team claims its guarantee from a
+// borrower. So a team with a long queue delays another by the requests in flight and
+// one switch, and by no more.
 //
-// Nor do two teams that both ask all the time take turns faster than a switch is
-// worth. Who was moved is moved back at once only when the other has had twice
-// as much; who has had merely less waits until a replica of the other has had
-// its Turn.
+// Two teams with constant demand do not switch faster than a switch is worth: a
+// replica is moved back at once only if the other team used twice as much; otherwise
+// the time slice of the holder must end first.
 func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	if owner == asker || f.Queued == 0 {
@@ -103,8 +102,8 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	return mine < theirs/2 || v.sliceOver && mine < theirs
 }
 
-// hasRivals reports whether some other team may have had more than its share, or
-// borrow what f's is guaranteed.
+// hasRivals reports whether another team may have used more than its share, or may
+// borrow what f's team is guaranteed.
 func (d *decision) hasRivals(f *Function) bool {
 	if f.Queued == 0 || f.Oldest == 0 {
 		return false
@@ -125,7 +124,7 @@ func (d *decision) hasRivals(f *Function) bool {
 // CodeBudget is the code of a team that has used up what it may use.
 const CodeBudget = "insufficient_quota"
 
-// refusedByBudget reports whether f may not be given GPUs now, and says why.
+// refusedByBudget reports whether f's team is over its budget, and sets the verdict.
 func (d *decision) refusedByBudget(f *Function) bool {
 	t := d.world.Teams[f.Name.Team]
 	if t.OverBudget <= d.now || f.Resources.GPUs == 0 {
@@ -136,8 +135,7 @@ func (d *decision) refusedByBudget(f *Function) bool {
 	return true
 }
 
-// drainOverBudget drains what a barred team holds: a budget that is used up is not used
-// any further than the requests in flight take.
+// drainOverBudget stops what a team over its budget holds; requests in flight finish.
 func (d *decision) drainOverBudget(f *Function) {
 	t := d.world.Teams[f.Name.Team]
 	if t.OverBudget <= d.now {
@@ -153,8 +151,7 @@ func (d *decision) drainOverBudget(f *Function) {
 	}
 }
 
-// urgencyOf of a need: demand first, then leases, then minimums, and last what is
-// only foreseen.
+// urgencyOf is the class of a need: demand, leases, minimums, prewarms.
 func urgencyOf(since Instant) int {
 	switch since {
 	case math.MaxInt64:
@@ -167,9 +164,9 @@ func urgencyOf(since Instant) int {
 	return 0
 }
 
-// shareOf is what the next GPU of a team is weighed by against those of others:
-// the average it used lately and what it holds now, over its weight. Who starves
-// sinks by the decay, so everyone's turn comes. gives is what it would hold less.
+// shareOf weighs the next GPU of a team against other teams: its recent use and what
+// it holds now, over its weight. Use decays, so each team gets its turn. gives is what
+// it would hold less.
 func (d *decision) shareOf(team string, gives int) float64 {
 	t := d.world.Teams[team]
 	return (t.recentUse(true)+t.recentUse(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()

@@ -10,13 +10,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// refuse says why f cannot be placed, and when it may be READY. It returns false,
-// for place to return.
+// refuse sets the verdict: why f cannot be placed, and when it may be READY. It
+// returns false, for place to return.
 //
-// Why is judged by what is held, not by what this plan has promised so far: what
-// is said of a function then does not depend on whose turn came before. Nothing
-// is said where it is about to change by itself: a node is left alone for a
-// moment, or one that could make way has not stayed its residency.
+// The reason comes from what is held, not from what this plan has promised, so it does
+// not depend on the order of placing. There is no verdict if the situation is about to
+// change by itself: a node pauses for a moment, or a replica is within its residency.
 func (d *decision) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
 	quota := d.world.Teams[team]
@@ -55,8 +54,8 @@ func (d *decision) refuse(f *Function) bool {
 	return false
 }
 
-// missingText is what is missing for f where the fewest things are, of a node that it
-// would fit if the node were empty, and who might have it.
+// missingText names what f lacks on the node that it would fit if empty and that lacks
+// the fewest things.
 func (d *decision) missingText(f *Function) (what string) {
 	res, fewest := f.Resources, math.MaxInt
 	for i := range d.rooms {
@@ -102,7 +101,7 @@ func memoryMissingText(res functions.Resources) string {
 	return res.Memory.Human() + " of host memory, and nothing that holds it"
 }
 
-// tooSmallText says what no node has enough of for f.
+// tooSmallText names what no node has enough of for f.
 func (d *decision) tooSmallText(f *Function) string {
 	if len(d.rooms) == 0 {
 		return "no agent is connected"
@@ -190,10 +189,10 @@ func gpusEachText(res functions.Resources) string {
 	return fmt.Sprintf("%d GPUs with %s each", res.GPUs, res.GPUMemory.Human())
 }
 
-// estimateTTL is how long a reckoned wait is told again before it is reckoned anew.
+// estimateTTL is how long an estimated wait is reused.
 const estimateTTL = time.Second
 
-// waitKey are functions that wait for the same room.
+// waitKey identifies functions that wait for the same room.
 type waitKey struct {
 	machine   string
 	requires  string
@@ -202,14 +201,14 @@ type waitKey struct {
 	claims    bool
 }
 
-// roomEstimate is when there may be room, as it was worked out at some time.
+// roomEstimate is when there may be room, and when that was estimated.
 type roomEstimate struct {
 	at, when Instant // 0 is unknown
 }
 
-// estimateWait is how long until there may be room for f, -1 where that is unknown: when
-// one that makes way for it may, on the node where enough of them do soonest.
-// Who must make way before is not weighed against who else waits.
+// estimateWait is the time until there may be room for f, -1 if unknown: on the node
+// where enough busy replicas may leave soonest. Competing functions are not
+// considered.
 func (d *decision) estimateWait(f *Function, over bool) time.Duration {
 	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claimsGuarantee(f)}
 	if over {
@@ -283,9 +282,9 @@ func (d *decision) mayGive(v *victim, f *Function) bool {
 	return d.held[owner]-d.leaving[owner]-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
-// departureOf is when v may be gone for f: when its residency or its stay ends, or when
-// it has had its turn, f has waited for Patience, and what is in flight has had
-// its drain. 0 is unknown.
+// departureOf is when v may be gone for f: at the end of its residency, or when its
+// time slice is over, f has waited for Patience, and the requests in flight have
+// drained. 0 is unknown.
 func (d *decision) departureOf(v *victim, f *Function) Instant {
 	switch {
 	case v.residing:

@@ -18,31 +18,30 @@ type Policy struct {
 	Residency time.Duration // a replica READY for less is not evicted
 	Surplus   time.Duration // a replica READY for less is not scaled down
 
-	// A function that is never idle would keep its GPUs for ever. Once somebody
-	// has waited for Patience, one that has had its Turn leaves the routes: what
-	// it has in flight may end within TimeSliceDrain, what comes waits for its next
-	// turn. Turn 0: never.
+	// A function that is never idle would keep its GPUs for ever. Once a request of
+	// another one has waited for Patience, a replica that has been READY for TimeSlice
+	// leaves the routes; its requests in flight may finish within TimeSliceDrain.
+	// TimeSlice 0: never.
 	TimeSlice, Patience, TimeSliceDrain time.Duration
 
 	Autoscale autoscale.Settings // how many replicas a load asks for; zero: its defaults
-	Eviction  Eviction           // who goes first where room is short
+	Eviction  Eviction           // the order of eviction
 	KeepAlive KeepAlive          // how long an idle replica stays
 
-	// NoMinResidency: nobody is left alone for having been missed (Function.MinResidency), so that
-	// what an eviction policy does by itself can be measured.
+	// NoMinResidency ignores Function.MinResidency, so that an eviction policy can be
+	// measured by itself.
 	NoMinResidency bool
 }
 
-// AppliesMinResidency reports whether one that was evicted and missed soon after is left alone
-// for a while. Recency and frequency alone go round in circles without it. A
-// policy that weighs how soon it is used with what the way back costs does not,
-// and is kept from its choice: on the first hours of a public day of 990
-// functions that made 0.42 cold where next-use alone made 0.28.
+// AppliesMinResidency reports whether functions that thrash keep their replicas for a
+// while. Recency and frequency alone go round in circles without that. Policies that
+// weigh the next use against the way back do not, and lose by it: on the first hours
+// of a public day of 990 functions next-use made 0.42 cold with it and 0.28 without.
 func (p *Policy) AppliesMinResidency() bool {
 	return !p.NoMinResidency && (p.Eviction == LRU || p.Eviction == LFU)
 }
 
-// Eviction orders idle replicas by who goes first.
+// Eviction orders idle replicas for eviction.
 type Eviction uint8
 
 // The eviction policies.
@@ -86,10 +85,10 @@ type Node struct {
 	AvoidUntil Instant         // nothing is placed here before
 	GPUs       []GPU           // by index in the node's own numbering
 	Memory     functions.Bytes // host memory that replicas may reserve
-	CPU        functions.CPU   // processors that replicas may reserve; 0: nobody counts
-	Pods       int             // replicas that it may hold; 0: nobody counts
+	CPU        functions.CPU   // processors that replicas may reserve; 0: unlimited
+	Pods       int             // replicas that it may hold; 0: unlimited
 	Cached     map[string]bool // sources whose bytes are here
-	Rejects    map[string]bool // who requires this of a node (Function.Requires) may not come here
+	Rejects    map[string]bool // Function.Requires values that this node does not meet
 
 	Tiers map[string]functions.Tier // of those, the nearest tier that holds all their bytes
 	Link  float64                   // bytes a second from sources, measured; 0 unknown
@@ -122,7 +121,7 @@ type Function struct {
 	Desired int     // replicas that are not to be scaled down (Load.Scale)
 	Oldest  Instant // since when the oldest held request waits; 0 none
 	LastEnd Instant // end of the last request; 0 never
-	Lease   Instant // wanted until then though nobody waits; 0 none
+	Lease   Instant // wanted until then without demand; 0 none
 	RetryAt Instant // no start before: the back-off of a failure
 	Gone    bool    // no longer in the catalogue
 
@@ -139,10 +138,10 @@ type Function struct {
 	UsesAt          Instant         // when Uses was counted: it decays from then on (UsesDecay)
 	NextUse         Instant         // when it is likely to be asked for next; 0 unknown
 	KeepFor         time.Duration   // how long its replica should stay idle, from history; 0 unknown
-	Prewarm         Instant         // somebody foresees a request until then: wanted READY where nobody who waits needs the room; 0 none
+	Prewarm         Instant         // a request is expected until then: wanted READY if no demand needs the room; 0 none
 
-	// MinResidency: it was evicted and missed soon after, so its replicas are left alone
-	// until then, unless somebody has waited for Patience; 0: they are not.
+	// MinResidency: it was evicted and needed again soon after, so its replicas are not
+	// evicted before this moment, except for requests that waited for Patience.
 	MinResidency Instant
 
 	Replicas []Replica
@@ -167,7 +166,7 @@ type Replica struct {
 	InFlight      int
 	Spawned       bool // an engine process exists: too late to call it off
 	Stopping      bool // told to stop; its room is still taken
-	StoppedByUser bool // somebody told it to: what it still answers asks for no other in its place
+	StoppedByUser bool // by a user: requests still on it do not start another replica
 	Cancelled     bool // told to call off; the node has not answered yet
 	Stale         bool // made from an older recipe of the function
 
@@ -249,7 +248,7 @@ type Verdict struct {
 type Plan struct {
 	Actions []Action
 	Blocked map[functions.Name]Verdict
-	Changed []functions.Name // whose verdict came, changed or went since the planner's last plan
+	Changed []functions.Name // whose verdict changed since the planner's last plan
 	Next    Instant
 }
 

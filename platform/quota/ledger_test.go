@@ -60,7 +60,7 @@ func TestLedger(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 
-	// Files nobody wrote are put aside, and said.
+	// Files that do not parse are put aside and reported.
 	for i, bad := range []string{"", "{", `[]`, `{"teams":{"red":{"used":-1}}}`, `{"teams":{"../x":{}}}`, `{"day":"x"}`} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
