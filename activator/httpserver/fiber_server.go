@@ -69,7 +69,7 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	w.reason = append(w.reason, f.date.now(time.Now())...)
 	h.SetStatusMessage(w.reason)
 	for _, x := range res.Fields {
-		if !isFramingField(x.Name) {
+		if !isOwnField(x.Name) {
 			h.Add(x.Name, cleanValue(x.Value))
 		}
 	}
@@ -104,7 +104,7 @@ func (w *conn) plainStream(res *Response, s *responseStream) {
 	b = append(append(b, http.StatusText(res.Status)...), "\r\nDate: "...)
 	b = append(append(b, w.s.date.now(time.Now())...), "\r\nConnection: close\r\n"...)
 	for _, x := range res.Fields {
-		if !isFramingField(x.Name) {
+		if !isOwnField(x.Name) {
 			b = append(append(append(append(b, x.Name...), ": "...), cleanValue(x.Value)...), '\r', '\n')
 		}
 	}

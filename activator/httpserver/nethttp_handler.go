@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,7 +183,7 @@ func (g *NetHTTPHandler) closeStream(s io.Closer) {
 	s.Close()
 }
 
-// read reads the body. An error means that there is nobody to answer.
+// read reads the body. An error means that the client is gone.
 func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, charged *int64) (body []byte, refusal *openai.Error, err error) {
 	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
@@ -195,7 +194,25 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	if r.ContentLength > g.o.MaxBody {
 		return nil, tooLarge(g.o.MaxBody), nil
 	}
-	length := int(r.ContentLength) // -1: not said
+	body, err = g.readAll(v, rw, r, charged)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, tooLarge(large.Limit), nil
+	case err == nil, errors.Is(err, errTooLarge), errors.Is(err, errFull), errors.Is(err, os.ErrDeadlineExceeded):
+	case context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
+	}
+	if refusal, err = bodyRefusal(err, g.o.MaxBody); refusal != nil || err != nil {
+		body = nil
+	}
+	return body, refusal, err
+}
+
+// readAll reads the body at the pace of the Options into a buffer that grows with what
+// has come; charged is what the handler counts for it.
+func (g *NetHTTPHandler) readAll(v *request, rw http.ResponseWriter, r *http.Request, charged *int64) ([]byte, error) {
+	length := int(r.ContentLength) // -1: unknown
 	b := v.body[:0]
 	grow := func(to int) bool {
 		if to <= cap(b) {
@@ -218,14 +235,13 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	if length >= 0 {
 		first = min(length, firstBody)
 	}
-	// One more than was said, so that the last read finds the end as well: only
-	// then does the server look out for a client that leaves.
+	// One byte more than declared, so that the last read finds the end as well: net/http
+	// watches for a client that leaves only then.
 	control := http.NewResponseController(rw)
 	from := time.Now()
 	var until time.Time
-	full := openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second)
 	if !grow(first + 1) {
-		return nil, full, nil
+		return nil, errFull
 	}
 	for {
 		if len(b) == cap(b) {
@@ -234,37 +250,27 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 				to = min(to, length+1)
 			}
 			if !grow(to) {
-				return nil, full, nil
+				return nil, errFull
 			}
 		}
-		by := from.Add(g.o.BodyGrace + time.Duration(int64(len(b))*int64(time.Second)/g.o.BodyRate))
-		if by.Sub(until) > time.Second {
+		if by := g.o.bodyDeadline(from, int64(len(b))); by.Sub(until) > time.Second {
 			until = by
 			control.SetReadDeadline(by)
 		}
 		n, err := r.Body.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
 		if int64(len(b)) > g.o.MaxBody {
-			return nil, tooLarge(g.o.MaxBody), nil
+			return nil, errTooLarge
 		}
-		switch {
-		case err == io.EOF:
+		if err == io.EOF {
 			control.SetReadDeadline(time.Time{})
 			if v.body = b; len(b) == 0 {
 				b = nil
 			}
-			return b, nil, nil
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, openai.New(openai.RequestTimeout, ""), nil
-		case err != nil:
-			var large *http.MaxBytesError
-			if errors.As(err, &large) {
-				return nil, tooLarge(large.Limit), nil
-			}
-			if context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-				return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
-			}
-			return nil, nil, err
+			return b, nil
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 }
@@ -275,78 +281,38 @@ func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 	if res.Status == 0 {
 		res.Status = http.StatusOK
 	}
-	h := rw.Header()
-	h["Content-Type"] = nil // what the handler does not say is not guessed
-	for _, x := range res.Fields {
-		if !isFramingField(x.Name) {
-			h.Add(x.Name, cleanValue(x.Value))
-		}
-	}
-	if res.Close || g.draining.Load() {
-		h.Set("Connection", "close")
-	}
+	res.Close = res.Close || g.draining.Load()
+	setHeader(rw.Header(), v.r.Method, res)
 	if res.Stream == nil {
-		if v.r.Method != http.MethodHead || len(res.Body) > 0 {
-			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
-		}
 		v.finish()
 		rw.WriteHeader(res.Status)
 		rw.Write(res.Body)
 		return
 	}
-	defer v.finish() // after the stream: the other way round the end would look like a cancel
+	defer v.finish() // after the stream: the other way round its end would look like a cancel
 	defer g.closeStream(res.Stream)
-	if res.Length > 0 {
-		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
-	}
-	if v.r.Method == http.MethodHead {
-		rw.WriteHeader(res.Status)
-		return
-	}
-	control := http.NewResponseController(rw)
 	buf, ok := g.buffers.Get().(*[firstBuffer]byte)
 	if !ok {
 		buf = new([firstBuffer]byte)
 	}
 	defer g.buffers.Put(buf)
-	for wrote := false; ; {
-		n, err := g.next(res.Stream, buf[:])
-		last := errors.Is(err, ErrLast)
-		if last {
+	writeStream(rw, v.r.Method, res.Status, func(p []byte) (int, error) {
+		n, err := g.next(res.Stream, p)
+		if errors.Is(err, ErrLast) {
 			err = io.EOF
 			if c, ok := rw.(interface{ Last() }); ok {
 				c.Last()
 			}
 		}
-		if !wrote && (n > 0 || err == io.EOF) {
-			wrote = true
-			rw.WriteHeader(res.Status)
-		}
-		if n > 0 {
-			if _, werr := rw.Write(buf[:n]); werr != nil {
-				panic(http.ErrAbortHandler)
-			}
-			if err == nil { // else the end goes out with it
-				control.Flush()
-			}
-		}
-		if err == io.EOF {
-			return
-		}
-		if err != nil {
-			if n > 0 {
-				control.Flush()
-			}
-			panic(http.ErrAbortHandler)
-		}
-	}
+		return n, err
+	}, buf[:])
 }
 
 func (g *NetHTTPHandler) next(s io.Reader, p []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			g.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
-			n, err = 0, errors.New("httpserver: the stream panicked")
+			n, err = 0, errStreamPanic
 		}
 	}()
 	return s.Read(p)

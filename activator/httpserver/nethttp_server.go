@@ -63,47 +63,60 @@ func (l *netHTTPListener) Accept() (net.Conn, error) {
 func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := r.Context().Value(connKey{}).(*conn)
 	res := w.call()
-	h := rw.Header()
-	h["Date"] = []string{t.date.now(time.Now())}
-	h["Content-Type"] = nil // what the handler does not say is not guessed
-	for _, x := range res.Fields {
-		if !isFramingField(x.Name) {
-			h.Add(x.Name, cleanValue(x.Value))
-		}
-	}
-	if res.Close {
-		h.Set("Connection", "close")
-	}
+	rw.Header()["Date"] = []string{t.date.now(time.Now())}
+	setHeader(rw.Header(), r.Method, res)
 	if res.Stream == nil {
-		if r.Method != http.MethodHead || len(res.Body) > 0 {
-			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
-		}
 		rw.WriteHeader(res.Status)
 		rw.Write(res.Body)
 		return
 	}
 	s := &responseStream{w: w, in: res.Stream}
 	defer s.Close()
-	if res.Length > 0 {
+	writeStream(rw, r.Method, res.Status, s.next, make([]byte, firstBuffer))
+}
+
+// setHeader sets an answer's fields and its framing for net/http.
+func setHeader(h http.Header, method string, res *Response) {
+	h["Content-Type"] = nil // net/http does not guess one
+	for _, x := range res.Fields {
+		if !isOwnField(x.Name) {
+			h.Add(x.Name, cleanValue(x.Value))
+		}
+	}
+	if res.Close {
+		h.Set("Connection", "close")
+	}
+	switch {
+	case res.Stream == nil:
+		if method != http.MethodHead || len(res.Body) > 0 {
+			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
+		}
+	case res.Length > 0:
 		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
 	}
-	if r.Method == http.MethodHead {
-		rw.WriteHeader(res.Status)
+}
+
+// writeStream writes the head with the stream's first bytes and flushes each piece. It
+// ends with the clean end of the stream, and panics with http.ErrAbortHandler where the
+// stream or the client breaks.
+func writeStream(rw http.ResponseWriter, method string, status int, next func([]byte) (int, error), buf []byte) {
+	if method == http.MethodHead {
+		rw.WriteHeader(status)
 		return
 	}
-	buf := make([]byte, 4<<10)
+	control := http.NewResponseController(rw)
 	for wrote := false; ; {
-		n, err := s.Read(buf)
+		n, err := next(buf)
 		if !wrote && (n > 0 || err == io.EOF) {
 			wrote = true
-			rw.WriteHeader(res.Status)
+			rw.WriteHeader(status)
 		}
 		if n > 0 {
 			if _, werr := rw.Write(buf[:n]); werr != nil {
 				panic(http.ErrAbortHandler)
 			}
-			if s.err != io.EOF { // else the end goes out with it
-				http.NewResponseController(rw).Flush()
+			if err != io.EOF { // else the end goes out with the last bytes
+				control.Flush()
 			}
 		}
 		if err == io.EOF {

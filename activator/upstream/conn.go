@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/http1"
 )
 
 // oneWrite is up to where head and body are copied together and sent in one
@@ -200,7 +202,7 @@ func (k *conn) send(r *Request) error {
 	}
 	b = append(b, '\r', '\n')
 	for _, f := range r.Fields {
-		if isFramingField(f.Name) {
+		if isOwnField(f.Name) {
 			continue
 		}
 		b = append(append(b, f.Name...), ": "...)
@@ -229,45 +231,15 @@ func (k *conn) send(r *Request) error {
 	return err
 }
 
-// isFramingField names the fields that say how a message lies on its connection: each
-// hop has its own.
-func isFramingField(name string) bool {
+// isOwnField reports whether a request's field is written by send itself.
+func isOwnField(name string) bool {
 	switch len(name) {
-	case 2:
-		return equalFold(name, "te")
 	case 4:
-		return equalFold(name, "host")
+		return http1.EqualFold(name, "host")
 	case 6:
-		return equalFold(name, "expect")
-	case 7:
-		return equalFold(name, "upgrade") || equalFold(name, "trailer")
-	case 10:
-		return equalFold(name, "connection") || equalFold(name, "keep-alive")
-	case 14:
-		return equalFold(name, "content-length")
-	case 16:
-		return equalFold(name, "proxy-connection")
-	case 17:
-		return equalFold(name, "transfer-encoding")
+		return http1.EqualFold(name, "expect")
 	}
-	return false
-}
-
-// equalFold compares s with lower, which is in lower case, in ASCII.
-func equalFold[T string | []byte](s T, lower string) bool {
-	if len(s) != len(lower) {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c >= 'A' && c <= 'Z' {
-			c |= 0x20
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
+	return http1.IsFramingField(name)
 }
 
 func protocolError(format string, args ...any) error {
@@ -372,33 +344,26 @@ func (k *conn) readOneHead(res *Response) error {
 				l[i] = c | 0x20
 			}
 		}
-		for _, c := range l[colon+1:] {
-			if c < ' ' && c != '\t' || c == 0x7f {
-				return protocolError("a field's value has control characters")
-			}
+		if http1.HasControl(l[colon+1:]) {
+			return protocolError("a field's value has control characters")
 		}
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
-			if k.remain >= 0 || len(value) == 0 || len(value) > 15 {
+			n, ok := http1.ParseLength(value, 15)
+			if k.remain >= 0 || !ok {
 				return protocolError("its content-length is %.60q", value)
 			}
-			k.remain = 0
-			for _, d := range value {
-				if d < '0' || d > '9' {
-					return protocolError("its content-length is %.60q", value)
-				}
-				k.remain = k.remain*10 + int64(d-'0')
-			}
+			k.remain = n
 			continue
 		case "transfer-encoding":
-			if k.chunked || !equalFold(value, "chunked") {
+			if k.chunked || !http1.EqualFold(value, "chunked") {
 				return protocolError("its transfer-encoding is %.60q", value)
 			}
 			k.chunked = true
 			continue
 		case "connection":
-			if equalFold(value, "close") {
+			if http1.EqualFold(value, "close") {
 				k.close = true
 			}
 			continue
@@ -440,22 +405,9 @@ func (k *conn) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	if i := bytes.IndexByte(l, ';'); i >= 0 {
-		l = bytes.TrimRight(l[:i], " \t")
-	}
-	if len(l) == 0 || len(l) > 8 {
+	n, _, ok := http1.ParseChunkSize(l)
+	if !ok {
 		return protocolError("a chunk's size is %.20q", l)
-	}
-	var n int64
-	for _, d := range l {
-		switch {
-		case d >= '0' && d <= '9':
-			n = n<<4 | int64(d-'0')
-		case d|0x20 >= 'a' && d|0x20 <= 'f':
-			n = n<<4 | int64(d|0x20-'a'+10)
-		default:
-			return protocolError("a chunk's size is %.20q", l)
-		}
 	}
 	if k.remain = n; n > 0 {
 		return nil

@@ -152,27 +152,9 @@ func (p *peeker) member(i int) (int, error) {
 	if escaped {
 		key = unquote(b[i:end])
 	}
-	for k := range p.n {
-		var seen []byte
-		if k < len(p.keys) {
-			seen = p.keys[k]
-		} else {
-			seen = p.over[k-len(p.keys)]
-		}
-		if bytes.Equal(seen, key) {
-			return 0, New(InvalidJSON, "The body is ambiguous: a key appears twice.").With(pointer(key))
-		}
+	if err := p.addKey(key); err != nil {
+		return 0, err
 	}
-	if p.n == MaxKeys {
-		return 0, invalidJSON("", "it has more than %d keys.", MaxKeys)
-	}
-	if p.n < len(p.keys) {
-		p.keys[p.n] = key
-	} else {
-		p.over = append(p.over, key)
-	}
-	p.n++
-
 	i = skipSpace(b, end)
 	if i == len(b) || b[i] != ':' {
 		return 0, invalidJSON("", "a colon is expected at byte %d.", i)
@@ -185,21 +167,52 @@ func (p *peeker) member(i int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	v := b[at:end]
+	return end, p.note(key, span{at, end}, count)
+}
+
+// addKey adds a top-level key; a second one of the same spelling is an error.
+func (p *peeker) addKey(key []byte) error {
+	for k := range p.n {
+		var seen []byte
+		if k < len(p.keys) {
+			seen = p.keys[k]
+		} else {
+			seen = p.over[k-len(p.keys)]
+		}
+		if bytes.Equal(seen, key) {
+			return New(InvalidJSON, "The body is ambiguous: a key appears twice.").With(pointer(key))
+		}
+	}
+	if p.n == MaxKeys {
+		return invalidJSON("", "it has more than %d keys.", MaxKeys)
+	}
+	if p.n < len(p.keys) {
+		p.keys[p.n] = key
+	} else {
+		p.over = append(p.over, key)
+	}
+	p.n++
+	return nil
+}
+
+// note checks one top-level member and takes from it what the Envelope has. An array's
+// count is how many elements it has.
+func (p *peeker) note(key []byte, at span, count int) error {
+	v := p.b[at.at:at.end]
 	switch string(key) {
 	case "model":
 		switch {
 		case len(v) > MaxName:
-			return 0, invalidJSON("/model", "model is longer than any name.")
+			return invalidJSON("/model", "model is longer than any name.")
 		case v[0] == '"':
 			p.env.Model = unquoteText(v)
-			p.env.model = span{at, end}
+			p.env.model = at
 		case string(v) == "null":
 			if p.unnamed {
-				p.env.model = span{at, end}
+				p.env.model = at
 			}
 		default:
-			return 0, invalidJSON("/model", "model must be a string.")
+			return invalidJSON("/model", "model must be a string.")
 		}
 	case "stream":
 		switch string(v) {
@@ -207,24 +220,24 @@ func (p *peeker) member(i int) (int, error) {
 			p.env.Stream = true
 		case "false", "null":
 		default:
-			return 0, invalidJSON("/stream", "stream must be a boolean.")
+			return invalidJSON("/stream", "stream must be a boolean.")
 		}
 	case "stream_options":
 		if string(v) != "null" {
-			return 0, invalidJSON("/stream_options", "stream_options must be an object.")
+			return invalidJSON("/stream_options", "stream_options must be an object.")
 		}
-		p.env.options = span{at, end}
+		p.env.options = at
 	case "max_completion_tokens":
-		return end, p.maxTokens(v, "/max_completion_tokens", 3)
+		return p.maxTokens(v, "/max_completion_tokens", 3)
 	case "max_output_tokens":
-		return end, p.maxTokens(v, "/max_output_tokens", 2)
+		return p.maxTokens(v, "/max_output_tokens", 2)
 	case "max_tokens":
-		return end, p.maxTokens(v, "/max_tokens", 1)
+		return p.maxTokens(v, "/max_tokens", 1)
 	case "n":
 		if string(v) != "null" {
 			n, ok := parseInteger(v)
 			if !ok || n < 1 || n > MaxN {
-				return 0, outside(key, "must be an integer from 1 to %d", MaxN)
+				return outside(key, "must be an integer from 1 to %d", MaxN)
 			}
 			p.env.N = int(n)
 		}
@@ -240,14 +253,14 @@ func (p *peeker) member(i int) (int, error) {
 			p.env.Messages += count
 			p.env.PromptBytes += len(v)
 		}
-		return end, prompt(key, v, count)
+		return prompt(key, v, count)
 	default:
 		if len(key) == 5 && strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
-		return end, checkMember(key, v, count)
+		return checkMember(key, v, count)
 	}
-	return end, nil
+	return nil
 }
 
 // streamOptions reads the object at i; only include_usage means anything to us.

@@ -24,6 +24,7 @@ var layers = map[string]int{
 	"functions/safetensors":     0,
 	"functions/compose":         1,
 	"activator":                 2,
+	"activator/http1":           0,
 	"activator/httpserver":      1,
 	"activator/upstream":        1,
 	"activator/auth":            1,

@@ -1,0 +1,154 @@
+package httpserver
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/http1"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// refuse answers a request that no handler sees, and waits a moment for the
+// client to take the answer: closing over unread bytes would reset the
+// connection and the answer be lost with it.
+func (w *conn) refuse(e *openai.Error) {
+	body := e.Body()
+	b := make([]byte, 0, 512+len(body))
+	b = append(strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(e.Status), 10), ' ')
+	b = append(append(b, http.StatusText(e.Status)...), "\r\ndate: "...)
+	b = append(append(b, w.s.date.now(time.Now())...), "\r\nconnection: close\r\ncontent-length: "...)
+	b = append(strconv.AppendInt(b, int64(len(body)), 10), "\r\nx-request-id: "...)
+	b = append(append(b, openai.NewID()...), '\r', '\n')
+	for name, value := range e.Header {
+		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
+	}
+	b = append(append(b, '\r', '\n'), body...)
+	if _, err := w.write(b); err != nil {
+		return
+	}
+	half, ok := w.Conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	w.readBy(time.Now().Add(lingerFor))
+	for got := 0; got < lingerBytes; {
+		n, err := w.Conn.Read(w.buf)
+		if err != nil {
+			return
+		}
+		got += n
+	}
+}
+
+// call runs the handler. Afterwards the exchange's watch is off unless there is
+// a stream, whose Close turns it off.
+func (w *conn) call() (res *Response) {
+	res = &w.res
+	*res = Response{Fields: res.Fields[:0]}
+	defer func() {
+		if v := recover(); v != nil {
+			w.s.o.Logger.Error("handler panicked", "panic", v, "path", w.req.Path, "stack", string(debug.Stack()))
+			if res.Stream != nil {
+				closeStream(w, res.Stream)
+			}
+			e := openai.New(openai.InternalError, "")
+			*res = Response{Status: e.Status, Body: e.Body(), Close: true}
+			res.Set("x-request-id", openai.NewID())
+			for name, value := range e.Header {
+				res.Set(name, value)
+			}
+			w.disarm(errAnswered)
+		}
+	}()
+	w.s.o.Handler(&w.req, res)
+	if res.Status == 0 {
+		res.Status = 200
+	}
+	if res.Stream == nil {
+		w.disarm(errAnswered)
+	}
+	if w.s.draining.Load() {
+		res.Close = true
+	}
+	return res
+}
+
+func closeStream(w *conn, s io.Closer) {
+	defer func() {
+		if v := recover(); v != nil {
+			w.s.o.Logger.Error("stream panicked in Close", "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	s.Close()
+}
+
+// isOwnField reports whether an answer's field is written by the server itself.
+func isOwnField(name string) bool {
+	return http1.IsFramingField(name) || http1.EqualFold(name, "date")
+}
+
+var errStreamPanic = errors.New("httpserver: the stream panicked")
+
+// ErrLast is what a Stream's Read returns in place of io.EOF where the body is
+// whole but the connection should end with it: a stream that broke and said so.
+var ErrLast = errors.New("httpserver: the last answer of this connection")
+
+// responseStream is a Response's Stream as the server behind reads it.
+type responseStream struct {
+	w      *conn
+	in     io.ReadCloser
+	err    error // what the last Read ended with
+	closed bool
+	chunks bool // its end may be held back to go out with its last bytes
+}
+
+// next reads the handler's stream once; bytes and error may come together. A panic of
+// the stream is an error.
+func (s *responseStream) next(p []byte) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.w.s.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
+			n, err = 0, errStreamPanic
+		}
+	}()
+	n, err = s.in.Read(p)
+	if errors.Is(err, ErrLast) {
+		s.w.last, err = true, io.EOF
+	}
+	if err != nil && err != io.EOF && s.w.head.http10 {
+		s.w.reset()
+	}
+	return n, err
+}
+
+// Read is next for fasthttp, which gets the error with the Read after the last bytes.
+func (s *responseStream) Read(p []byte) (n int, err error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err = s.next(p)
+	s.err = err
+	if err == io.EOF && s.chunks {
+		s.w.holdEnd = true
+	}
+	if n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// Close closes the stream first and ends the request's context after it: the
+// other way round the end would look like a cancel to whoever feeds it.
+func (s *responseStream) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	closeStream(s.w, s.in)
+	s.w.disarm(errAnswered)
+	return nil
+}

@@ -1,0 +1,234 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// body is that of a request that goes on. What is read of it first is kept, up to
+// keepBody, so that it can be sent again.
+type body struct {
+	in       io.ReadCloser
+	control  *http.ResponseController
+	sized    bool        // its length was said: it is to come at some pace
+	once     bool        // nothing is kept
+	timedOut atomic.Bool // it did not come in time
+
+	reads   chan struct{} // holds a token while somebody reads: the lock of what follows
+	until   time.Time     // the deadline for reads
+	kept    []byte
+	dropped bool  // more was read than is kept
+	end     error // of in, once it has been met
+	current *bodySending
+
+	// Reading ahead, while the request waits.
+	waiting atomic.Bool
+	reader  chan struct{} // closed when it has ended; nil: there was none
+	charged int64         // what the gateway counts for it; the reader's, then stop's
+}
+
+// readsOn is how long an earlier sending may take to end its reading of what has
+// come already.
+const readsOn = 100 * time.Millisecond
+
+// bodySending is the body as it is sent once.
+type bodySending struct {
+	b      *body
+	at     int         // how much of what is kept has been sent
+	closed atomic.Bool // by whoever sends it; the server closes in
+}
+
+// bodyIdle is how long a body whose length was said may not come on.
+const bodyIdle = 60 * time.Second
+
+// bodyOf is the body of a request; nil where it has none.
+func bodyOf(w *writer, r *http.Request) *body {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return nil
+	}
+	return &body{reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
+}
+
+// readWhole reads a small body whole.
+func (b *body) readWhole(length int64) error {
+	if length < 0 || length > keepBody {
+		return nil
+	}
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	b.kept = make([]byte, 0, length+1) // one more, to find its end
+	for b.end == nil && len(b.kept) < cap(b.kept) {
+		n, err := b.readClient(b.kept[len(b.kept):cap(b.kept)])
+		b.kept, b.end = b.kept[:len(b.kept)+n], err
+	}
+	if b.end != io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+// readAhead reads while the request waits, in the background: also to see whether its
+// client leaves, which is told once.
+func (b *body) readAhead(g *Gateway, leave func()) {
+	b.waiting.Store(true)
+	if b.reader != nil {
+		return // it waits again: what is read by now is enough
+	}
+	b.reader = make(chan struct{})
+	go func() { // ends with the waiting, at the latest by stop
+		defer close(b.reader)
+		buf := g.Get()
+		defer g.Put(buf)
+		for b.waiting.Load() && b.readPiece(g, buf) {
+		}
+		b.reads <- struct{}{}
+		gone := b.end != nil && b.end != io.EOF
+		<-b.reads
+		if gone {
+			leave()
+		}
+	}()
+}
+
+// readPiece reads a piece ahead; false where there is none, or no room.
+func (b *body) readPiece(g *Gateway, buf []byte) bool {
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	if b.end != nil || b.dropped || int64(len(b.kept)) >= g.o.MaxBody {
+		return false
+	}
+	if b.charged += int64(len(buf)); g.bodies.Add(int64(len(buf))) > g.o.MaxBodies {
+		return false
+	}
+	n, err := b.readClient(buf)
+	b.kept = append(b.kept, buf[:n]...)
+	unused := int64(len(buf) - n)
+	b.charged -= unused
+	g.bodies.Add(-unused)
+	b.end = err
+	return err == nil
+}
+
+// stopReadAhead ends the reading ahead.
+func (b *body) stopReadAhead(g *Gateway) {
+	if b.reader == nil {
+		return
+	}
+	b.waiting.Store(false)
+	select {
+	case <-b.reader:
+	default: // the client says nothing, and nobody wants to know any more
+		b.control.SetReadDeadline(time.Unix(1, 0))
+		<-b.reader
+		b.control.SetReadDeadline(time.Time{})
+	}
+	g.bodies.Add(-b.charged)
+}
+
+// complete reports whether all of it is in memory.
+func (b *body) complete() bool {
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	return b.end == io.EOF && !b.dropped
+}
+
+// unread reports whether nothing was read of it, and nobody reads.
+func (b *body) unread() bool {
+	select {
+	case b.reads <- struct{}{}:
+	default:
+		return false
+	}
+	defer func() { <-b.reads }()
+	return !b.dropped && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
+}
+
+// readClient reads from the client, for who holds the lock.
+func (b *body) readClient(p []byte) (int, error) {
+	if b.sized {
+		if now := time.Now(); b.until.Sub(now) < bodyIdle {
+			b.until = now.Add(bodyIdle + bodyIdle/8)
+			b.control.SetReadDeadline(b.until)
+		}
+	}
+	n, err := b.in.Read(p)
+	switch {
+	case err == nil:
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.timedOut.Store(true)
+	case b.sized:
+		b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// send begins to send it, from its first byte; false where that is gone, or
+// somebody still reads on behalf of an earlier sending.
+func (b *body) send() (io.ReadCloser, bool) {
+	if b.current != nil {
+		b.current.closed.Store(true)
+	}
+	select {
+	case b.reads <- struct{}{}:
+	case <-time.After(readsOn):
+		return nil, false
+	}
+	defer func() { <-b.reads }()
+	switch {
+	case b.dropped:
+		return nil, false
+	case b.end == io.EOF: // all of it; of this type the transport writes head and body at once
+		return io.NopCloser(bytes.NewReader(b.kept)), true
+	}
+	b.current = &bodySending{b: b}
+	return b.current, true
+}
+
+// getBody is send in the transport's words.
+func (b *body) getBody() (io.ReadCloser, error) {
+	if r, ok := b.send(); ok {
+		return r, nil
+	}
+	return nil, errors.New("gateway: the body is gone")
+}
+
+func (s *bodySending) Read(p []byte) (int, error) {
+	b := s.b
+	b.reads <- struct{}{}
+	defer func() { <-b.reads }()
+	if s.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if s.at < len(b.kept) {
+		n := copy(p, b.kept[s.at:])
+		if s.at += n; s.at == len(b.kept) {
+			return n, b.end
+		}
+		return n, nil
+	}
+	if b.end != nil {
+		return 0, b.end
+	}
+	n, err := b.readClient(p)
+	b.end = err
+	switch {
+	case b.dropped || n == 0:
+	case b.once || len(b.kept)+n > keepBody:
+		b.kept, b.dropped, s.at = nil, true, 0
+	default:
+		b.kept = append(b.kept, p[:n]...)
+		s.at = len(b.kept)
+	}
+	return n, err
+}
+
+// Close ends this sending.
+func (s *bodySending) Close() error {
+	s.closed.Store(true)
+	return nil
+}
