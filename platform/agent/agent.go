@@ -9,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -187,27 +185,6 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	dir := filepath.Join(a.o.Dir, "supervisor")
-	return supervisor.Ensure(ctx, supervisor.Start{
-		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
-	})
-}
-
-// Socket of the agent's keeper.
-func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "supervisor", "supervisor.sock") }
-
-func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
-	a.mu.Lock()
-	a.supervisor, a.degradedReason = k, broken
-	close(a.supervisorChanged)
-	a.supervisorChanged = make(chan struct{})
-	a.mu.Unlock()
-	a.pushHeartbeat()
-}
-
 // adopt makes replicas of what an earlier agent left running.
 func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 	look, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -335,69 +312,6 @@ func (a *Agent) runReplica(ctx context.Context, h *managedReplica, release func(
 	if err == nil {
 		a.pushHeartbeat()
 	}
-}
-
-// spawner gives replicas whatever keeper there is.
-type spawner Agent
-
-func (s *spawner) client() (*supervisor.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.supervisor == nil {
-		return nil, supervisor.ErrLost
-	}
-	return s.supervisor, nil
-}
-
-// Spawn starts a process with the keeper there is. What was not started because
-// the keeper is gone is started with the next, if that comes within supervisorWait:
-// had the old one begun it, it would have died with it.
-func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
-	child, err := s.spawn(ctx, p, nil)
-	if errors.Is(err, supervisor.ErrNoParent) {
-		s.forkServers.Suspect(p.Via)
-	}
-	return child, err
-}
-
-func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan time.Time) (*supervisor.Child, error) {
-	s.mu.Lock()
-	k, turn := s.supervisor, s.supervisorChanged
-	s.mu.Unlock()
-	err := error(supervisor.ErrLost)
-	if k != nil {
-		var child *supervisor.Child
-		if child, err = k.Spawn(ctx, p); !errors.Is(err, supervisor.ErrLost) {
-			return child, err
-		}
-	}
-	if late == nil {
-		late = time.After(supervisorWait)
-	}
-	select {
-	case <-turn:
-		return s.spawn(ctx, p, late)
-	case <-late:
-		return nil, err
-	case <-ctx.Done():
-		return nil, err
-	}
-}
-
-func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {
-	k, err := s.client()
-	if err != nil {
-		return nil // its processes went with it
-	}
-	return k.Signal(ctx, id, sig)
-}
-
-func (s *spawner) Forget(ctx context.Context, id string) error {
-	k, err := s.client()
-	if err != nil {
-		return nil
-	}
-	return k.Forget(ctx, id)
 }
 
 // checkEpochLocked checks an epoch; the lock is held.
@@ -581,52 +495,6 @@ func (a *Agent) SetURL(url string, shares bool) {
 	a.pushHeartbeat()
 }
 
-func (a *Agent) heartbeatLocked() functions.Heartbeat {
-	a.heartbeats++
-	hb := functions.Heartbeat{
-		Life: a.life, Seq: a.heartbeats,
-		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
-		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
-	}
-	for _, h := range a.replicas {
-		st := h.Status()
-		if st.Endpoint != "" && !a.loopback {
-			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
-			st.Key = "" // who goes through us needs none
-		}
-		if !st.State.Over() {
-			hb.Memory.Used += h.reserved
-		}
-		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
-			hb.Memory.Used += st.Bytes // its weights are in host memory
-		}
-		switch {
-		case st.State == functions.Downloading || st.State == functions.Loading:
-			hb.State = functions.NodeLoading
-		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, h.id) > 0:
-			hb.State = functions.NodeInferring
-		}
-		hb.Models = append(hb.Models, st)
-	}
-	slices.SortFunc(hb.Models, func(x, y functions.ReplicaStatus) int {
-		if x.ID < y.ID {
-			return -1
-		}
-		return 1
-	})
-	parents, bytes := a.forkServers.Parents()
-	hb.Warm = parents
-	hb.Memory.Used += bytes
-	if a.o.Inventory != nil {
-		hb.GPUs = append(hb.GPUs, a.o.Inventory.GPUs()...)
-		hb.Store, hb.Cached = a.o.Inventory.Store()
-	}
-	if a.degradedReason != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
-		hb.State = functions.NodeDegraded
-	}
-	return hb
-}
-
 // Idle reports that no replica is on its way and none has anything to do.
 func (a *Agent) Idle() bool {
 	a.mu.Lock()
@@ -657,26 +525,4 @@ func (a *Agent) replicaByID(id string) *managedReplica {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.replicas[id]
-}
-
-// inFlightCounts is requests in flight per replica, of those this agent proxies.
-type inFlightCounts struct {
-	mu sync.Mutex
-	n  map[string]int
-}
-
-func newInFlightCounts() *inFlightCounts { return &inFlightCounts{n: map[string]int{}} }
-
-func (c *inFlightCounts) of(_ functions.Name, id string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n[id]
-}
-
-func (c *inFlightCounts) add(id string, d int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n[id] += d; c.n[id] <= 0 {
-		delete(c.n, id)
-	}
 }

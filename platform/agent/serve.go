@@ -5,8 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -34,47 +35,27 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	defer engines.Close()
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewHandler(n.Agent, f.Token, engines).WithStore(n.store), Logger: n.log})
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	run := func(f func() error) {
-		all.Go(func() {
-			if err := f(); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	run(func() error { return srv.Serve(f.Listener) })
-	run(func() error {
-		<-ctx.Done()
-		// What is on its way through may end first; then the engines do.
-		grace, stop := context.WithTimeout(context.WithoutCancel(ctx), f.Drain)
+	// The node ends its engines after the server has been shut down.
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return srv.Serve(f.Listener) })
+	parts.Go(func() error {
 		defer stop()
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Drain)
+		defer cancel()
 		if err := srv.Shutdown(grace); err != nil {
-			n.log.Warn("requests were cut", "error", err)
+			n.log.Warn("requests were cut at the drain deadline", "error", err)
 		}
 		return nil
 	})
-	run(func() error { return f.Join.Run(ctx) })
-	// The agent ends its engines after the door is shut.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	agent := make(chan error, 1)
-	go func() { agent <- n.Run(life) }()
-	var err error
-	select {
-	case err = <-agent:
-		cancel(err)
-		all.Wait()
-	case <-ctx.Done():
-		all.Wait()
-		end()
-		err = <-agent
+	parts.Go(func() error { return f.Join.Run(ctx) })
+	parts.Go(func() error { return n.Run(life) })
+	if err := parts.Wait(); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
-		err = cause
-	}
-	return err
+	return nil
 }
 
 // sameMachine reports whether a server is reached over loopback: then its

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
@@ -168,29 +169,19 @@ func (l *Local) Ready() <-chan struct{} { return l.ready }
 // called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	run := func(f func(context.Context) error) {
-		all.Go(func() {
-			if err := f(ctx); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	run(l.Orchestrator.Run)
-	run(l.node.Run)
-	<-ctx.Done()
-	all.Wait()
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error { return l.Orchestrator.Run(ctx) })
+	parts.Go(func() error { return l.node.Run(ctx) })
+	err := parts.Wait()
 	l.mu.Lock()
 	for _, c := range l.remote {
 		c.Close()
 	}
 	l.mu.Unlock()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // OnHeartbeat takes the heartbeat of an agent that joined. The caller has seen its

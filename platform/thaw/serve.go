@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -34,125 +35,36 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// serve is `thaw serve`: catalogue, backend, data path and control API behind
-// one door. It ends in the order of the data: no new requests, the held ones
-// told, the streams out, and only then the engines.
+// serve is `thaw serve`: catalog, backend, data path and control API behind one
+// address. It shuts down in the order of the data: new requests are refused, queued
+// ones get an error, running streams finish, then the engines end.
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
-	log := logger(stderr, c.LogFormat, c.Level())
-	loopback, err := onLoopback(c.Addr)
+	s, err := openServer(&c, stderr)
 	if err != nil {
 		return err
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	// Engines get paths below it, and theirs is not our working directory.
-	if c.Data, err = filepath.Abs(c.Data); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(c.Data, 0o700); err != nil {
-		return fmt.Errorf("the data folder: %w", err)
-	}
-
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions")})
-	if err != nil {
-		return fmt.Errorf("the functions: %w", err)
-	}
-	for _, p := range cat.Problems() {
-		log.Error("a model file does not read", "problem", p.Error())
-	}
-	keys, admin, joins, err := credentials(c.Data)
-	if err != nil {
-		return err
-	}
-	keys.Trust(admin)
-
-	where := c.PeerAddr
-	if where == "auto" && loopback {
-		where = "off" // one open port is enough for one machine
-	}
-	lending, err := peering(where, c.Addr, "", joins, c.Peer)
-	if err != nil {
-		return err
-	}
-	policy := placement.DefaultPolicy
-	if policy.Eviction, err = placement.ParseEviction(c.Eviction); err != nil {
-		return &kit.Error{Exit: kit.ExitUsage, What: "--eviction", Err: err}
-	}
-	if c.KeepAlive == "learned" {
-		policy.KeepAlive = placement.Learned
-	}
-	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
-	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	backend, err := local.New(local.Options{
-		Data: c.Data, Catalog: cat, JoinToken: joins, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: lending, Policy: policy, Foresee: foresee, Log: log,
-	})
-	if err != nil {
-		return err
-	}
-	limits := &ratelimit.Limits{}
-	engines := upstream.New(upstream.Options{})
-	defer engines.Close()
-	requests := httpserver.NewBatchWriter(stderr) // one line a request, not one write
-	data := activator.New(activator.Options{
-		Waker: backend, Adapters: backend, Who: keys, Limits: limits, Engines: engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
-		Metrics: registry, Log: logger(requests, c.LogFormat, c.Level()),
-	})
-	backend.Attach(data)
-
-	registry.MustRegister(backend.Orchestrator, buildInfo())
-
-	var state readiness
-	state.superseded = backend.Superseded
-	control := api.New(api.Options{
-		Explain: backend.Explain,
-		Catalog: cat, Keys: keys, World: backend, History: history{backend, data}, Hand: backend, Requests: data, Stores: backend, Ahead: backend,
-		Demand:    func(n functions.Name) (active, queued int) { d, _ := data.DemandOf(n); return d.Active, d.Queued },
-		Usage:     func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) },
-		TeamUse:   backend.TeamUse,
-		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: state.missing,
-		JoinToken: joins, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
-	})
-	front := httpserver.NewFiberServer(httpserver.Options{
-		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
-	})
+	defer s.engines.Close()
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
 	}
+	s.onCatalogChange(catalog.Change{})
 
-	told := func(catalog.Change) {
-		limits.SetTeams(catalogTeams(cat))
-		backend.Changed()
-	}
-	told(catalog.Change{})
-
-	// Each part lives until the parts that need it have ended: life is the
-	// backend's, ctx the operator's wish.
-	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
-	var parts sync.WaitGroup
-	part := func(f func(context.Context) error) {
-		parts.Go(func() {
-			if err := f(life); err != nil {
-				end(err)
-			}
-		})
-	}
-	part(requests.Run)
+	// The parts run until the last request has been answered: ctx ending begins
+	// the drain, stop ends the parts.
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	parts, life := errgroup.WithContext(life)
+	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
+	part(s.requestLog.Run)
 	part(httpserver.NewProcTuner().Run)
-	part(backend.Run)
-	part(func(ctx context.Context) error { return ignoreCancel(cat.Watch(ctx, told)) })
-	part(func(context.Context) error { return front.Serve(listener) })
+	part(s.backend.Run)
+	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
+	part(func(context.Context) error { return s.front.Serve(listener) })
 	select {
-	case <-backend.Ready():
-		state.serving.Store(true)
-		log.Info("serving", "addr", listener.Addr().String(), "functions", len(cat.Models()), "data", c.Data)
+	case <-s.backend.Ready():
+		s.state.serving.Store(true)
+		s.log.Info("serving", "addr", listener.Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
 		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listener.Addr())
 	case <-life.Done():
 	case <-ctx.Done():
@@ -160,23 +72,124 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 
 	select {
 	case <-ctx.Done():
-		log.Info("draining", "for", c.Drain.String())
+		s.log.Info("draining", "for", c.Drain.String())
 	case <-life.Done():
 	}
-	state.draining.Store(true)
+	s.state.draining.Store(true)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Drain.Std())
 	defer cancel()
-	data.Drain(drain)
-	if err := front.Shutdown(drain); err != nil {
-		log.Warn("requests were cut at the drain deadline", "error", err)
+	s.data.Drain(drain)
+	if err := s.front.Shutdown(drain); err != nil {
+		s.log.Warn("requests were cut at the drain deadline", "error", err)
 	}
-	cause := context.Cause(life)
-	end(nil)
-	parts.Wait()
-	if cause != nil && !errors.Is(cause, context.Canceled) {
-		return cause
+	stop()
+	return ignoreCancel(parts.Wait())
+}
+
+// server is what `thaw serve` consists of. openServer starts none of it.
+type server struct {
+	log        *slog.Logger
+	catalog    *catalog.Catalog
+	limits     *ratelimit.Limits
+	backend    *local.Local
+	engines    *upstream.Client
+	requestLog *httpserver.BatchWriter
+	data       *activator.Activator
+	front      httpserver.Server
+	state      readiness
+}
+
+// onCatalogChange applies changed teams and functions.
+func (s *server) onCatalogChange(catalog.Change) {
+	s.limits.SetTeams(catalogTeams(s.catalog))
+	s.backend.Changed()
+}
+
+// openServer opens the data folder and makes all parts. It makes c.Data absolute:
+// engines get paths below it and have another working directory.
+func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
+	log := logger(stderr, c.LogFormat, c.Level())
+	loopback, err := onLoopback(c.Addr)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if c.Data, err = filepath.Abs(c.Data); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.Data, 0o700); err != nil {
+		return nil, fmt.Errorf("the data folder: %w", err)
+	}
+	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions")})
+	if err != nil {
+		return nil, fmt.Errorf("the functions: %w", err)
+	}
+	for _, p := range cat.Problems() {
+		log.Error("invalid model file", "problem", p.Error())
+	}
+	keys, admin, joinToken, err := credentials(c.Data)
+	if err != nil {
+		return nil, err
+	}
+	keys.Trust(admin)
+	backend, err := openBackend(c, cat, joinToken, loopback, log)
+	if err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), backend.Orchestrator, buildInfo())
+	s := &server{
+		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{}),
+		requestLog: httpserver.NewBatchWriter(stderr), // one line per request, many lines per write
+	}
+	s.data = activator.New(activator.Options{
+		Waker: backend, Adapters: backend, Who: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Metrics: registry, Log: logger(s.requestLog, c.LogFormat, c.Level()),
+	})
+	backend.Attach(s.data)
+	s.state.superseded = backend.Superseded
+	control := api.New(api.Options{
+		Explain: backend.Explain,
+		Catalog: cat, Keys: keys, World: backend, History: history{backend, s.data}, Hand: backend, Requests: s.data, Stores: backend, Ahead: backend,
+		Demand:    func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
+		Usage:     func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
+		TeamUse:   backend.TeamUse,
+		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
+	})
+	s.front = httpserver.NewFiberServer(httpserver.Options{
+		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
+	})
+	return s, nil
+}
+
+// openBackend makes the backend of this machine as the configuration has it.
+func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loopback bool, log *slog.Logger) (*local.Local, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	peerAddr := c.PeerAddr
+	if peerAddr == "auto" && loopback {
+		peerAddr = "off" // one open port is enough for one machine
+	}
+	peers, err := peering(peerAddr, c.Addr, "", joinToken, c.Peer)
+	if err != nil {
+		return nil, err
+	}
+	policy := placement.DefaultPolicy
+	if policy.Eviction, err = placement.ParseEviction(c.Eviction); err != nil {
+		return nil, &kit.Error{Exit: kit.ExitUsage, What: "--eviction", Err: err}
+	}
+	if c.KeepAlive == "learned" {
+		policy.KeepAlive = placement.Learned
+	}
+	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
+	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
+	return local.New(local.Options{
+		Data: c.Data, Catalog: cat, JoinToken: joinToken, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
+		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
+		Environ: os.Environ, Peering: peers, Policy: policy, Foresee: foresee, Log: log,
+	})
 }
 
 // credentials opens the keys and the two tokens of a data folder, made at the

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+func (a *Agent) heartbeatLocked() functions.Heartbeat {
+	a.heartbeats++
+	hb := functions.Heartbeat{
+		Life: a.life, Seq: a.heartbeats,
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
+		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
+	}
+	for _, h := range a.replicas {
+		st := h.Status()
+		if st.Endpoint != "" && !a.loopback {
+			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
+			st.Key = "" // who goes through us needs none
+		}
+		if !st.State.Over() {
+			hb.Memory.Used += h.reserved
+		}
+		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
+			hb.Memory.Used += st.Bytes // its weights are in host memory
+		}
+		switch {
+		case st.State == functions.Downloading || st.State == functions.Loading:
+			hb.State = functions.NodeLoading
+		case st.State == functions.Ready && hb.State == functions.NodeIdle && a.o.InFlight(functions.Name{Team: st.Team, Name: st.Model}, h.id) > 0:
+			hb.State = functions.NodeInferring
+		}
+		hb.Models = append(hb.Models, st)
+	}
+	slices.SortFunc(hb.Models, func(x, y functions.ReplicaStatus) int {
+		if x.ID < y.ID {
+			return -1
+		}
+		return 1
+	})
+	parents, bytes := a.forkServers.Parents()
+	hb.Warm = parents
+	hb.Memory.Used += bytes
+	if a.o.Inventory != nil {
+		hb.GPUs = append(hb.GPUs, a.o.Inventory.GPUs()...)
+		hb.Store, hb.Cached = a.o.Inventory.Store()
+	}
+	if a.degradedReason != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
+		hb.State = functions.NodeDegraded
+	}
+	return hb
+}
+
+// inFlightCounts is requests in flight per replica, of those this agent proxies.
+type inFlightCounts struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func newInFlightCounts() *inFlightCounts { return &inFlightCounts{n: map[string]int{}} }
+
+func (c *inFlightCounts) of(_ functions.Name, id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[id]
+}
+
+func (c *inFlightCounts) add(id string, d int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n[id] += d; c.n[id] <= 0 {
+		delete(c.n, id)
+	}
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/runtime/supervisor"
+)
+
+func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	dir := filepath.Join(a.o.Dir, "supervisor")
+	return supervisor.Ensure(ctx, supervisor.Start{
+		Exe: a.o.Exe, Args: a.o.KeeperArgs, Socket: a.Socket(), Dir: dir, Orphan: a.o.Orphan,
+	})
+}
+
+// Socket of the agent's keeper.
+func (a *Agent) Socket() string { return filepath.Join(a.o.Dir, "supervisor", "supervisor.sock") }
+
+func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
+	a.mu.Lock()
+	a.supervisor, a.degradedReason = k, broken
+	close(a.supervisorChanged)
+	a.supervisorChanged = make(chan struct{})
+	a.mu.Unlock()
+	a.pushHeartbeat()
+}
+
+// spawner gives replicas whatever keeper there is.
+type spawner Agent
+
+func (s *spawner) client() (*supervisor.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.supervisor == nil {
+		return nil, supervisor.ErrLost
+	}
+	return s.supervisor, nil
+}
+
+// Spawn starts a process with the keeper there is. What was not started because
+// the keeper is gone is started with the next, if that comes within supervisorWait:
+// had the old one begun it, it would have died with it.
+func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
+	child, err := s.spawn(ctx, p, nil)
+	if errors.Is(err, supervisor.ErrNoParent) {
+		s.forkServers.Suspect(p.Via)
+	}
+	return child, err
+}
+
+func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan time.Time) (*supervisor.Child, error) {
+	s.mu.Lock()
+	k, turn := s.supervisor, s.supervisorChanged
+	s.mu.Unlock()
+	err := error(supervisor.ErrLost)
+	if k != nil {
+		var child *supervisor.Child
+		if child, err = k.Spawn(ctx, p); !errors.Is(err, supervisor.ErrLost) {
+			return child, err
+		}
+	}
+	if late == nil {
+		late = time.After(supervisorWait)
+	}
+	select {
+	case <-turn:
+		return s.spawn(ctx, p, late)
+	case <-late:
+		return nil, err
+	case <-ctx.Done():
+		return nil, err
+	}
+}
+
+func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {
+	k, err := s.client()
+	if err != nil {
+		return nil // its processes went with it
+	}
+	return k.Signal(ctx, id, sig)
+}
+
+func (s *spawner) Forget(ctx context.Context, id string) error {
+	k, err := s.client()
+	if err != nil {
+		return nil
+	}
+	return k.Forget(ctx, id)
+}
