@@ -220,7 +220,7 @@ func start(t *testing.T) *server {
 			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
 			if kind == "place" {
 				few, many := 12.5, 31.0
-				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "somebody waits for it", 3
+				e.Decided, e.Chosen, e.Reason, e.Others = began, "here", "requests wait for it", 3
 				e.Candidates = []functions.Candidate{
 					{Node: "here", Score: &few, Parts: []functions.ScorePart{{Name: "ready", Value: 12}, {Name: "packing", Value: 0.5}}},
 					{Node: "there", Score: &many, Parts: []functions.ScorePart{{Name: "ready", Value: 31}, {Name: "packing"}}},

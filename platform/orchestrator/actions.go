@@ -11,9 +11,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// reasonUser is why replicas stop that somebody has stopped.
+// reasonUser marks replicas stopped by `thaw stop`.
 const reasonUser = "asked"
 
+// stopFunction stops all replicas of a function for a user.
 func (s *Orchestrator) stopFunction(name functions.Name, now placement.Instant) {
 	f := s.functions[name]
 	if f == nil {
@@ -28,6 +29,7 @@ func (s *Orchestrator) stopFunction(name functions.Name, now placement.Instant) 
 	}
 }
 
+// stopReplica takes r out of the routes; it is unloaded when drained.
 func (s *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason, whom string, now placement.Instant) {
 	r.stopping, r.reason = true, reason
 	r.drainEnd = now + drain
@@ -37,6 +39,7 @@ func (s *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason,
 	s.counts.evictions.WithLabelValues(reason).Inc()
 }
 
+// perform carries out one action of a plan.
 func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now placement.Instant) {
 	switch a.Kind {
 	case placement.Start:
@@ -91,6 +94,7 @@ func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 	}
 }
 
+// startReplica enters a new replica and sends its load.
 func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, now placement.Instant) {
 	f, n := s.functions[a.Function], s.nodes[a.Node]
 	if f == nil || n == nil {
@@ -102,7 +106,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	if c == nil || c.over {
 		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.readyAt > 0 && !r.stopping }); zero {
 			c = s.beginColdStart(f, "", s.timeNow())
-		} else { // one more beside those that serve: a cold start nobody asked by name
+		} else { // a further replica: its cold start is not the one that Wake returns
 			c = s.beginExtraStart(f)
 		}
 	} else if c.replica != nil {
@@ -130,8 +134,8 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	})
 }
 
-// unloadDrained unloads what has left the routes and has nothing in flight, or whose
-// time is over. It reports whether it must look again soon.
+// unloadDrained unloads stopping replicas that have nothing in flight or whose drain
+// time is over. It reports whether it must run again soon.
 func (s *Orchestrator) unloadDrained(ctx context.Context, now placement.Instant) (again bool) {
 	for _, r := range s.draining.list {
 		if r.unloading {

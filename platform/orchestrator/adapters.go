@@ -9,25 +9,25 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// AdapterLoader is a Node whose replicas load adapters. LoadAdapter returns when
-// the replica has it or ctx has ended; a *functions.AdapterError says that it
-// cannot be had. Again is cheap, and says that the adapter is in use.
+// AdapterLoader is a Node whose replicas load adapters. LoadAdapter returns when the
+// replica has the adapter or ctx has ended; a *functions.AdapterError means that it
+// cannot be loaded. A repeated call is cheap and marks the adapter as used.
 type AdapterLoader interface {
 	LoadAdapter(ctx context.Context, req functions.AdapterRequest) error
 }
 
-// adapterKey is an adapter on its way into a replica. Whoever is first asks the
-// node; who comes meanwhile waits for the same answer.
+// adapterKey identifies an adapter of a replica. Concurrent loads of one key share a
+// request.
 type adapterKey struct{ replica, adapter string }
 
 type adapterLoad struct {
 	done chan struct{}
 	err  error // set before done is closed
-	left bool  // the one who asked left before there was an answer
+	left bool  // the context of the request ended first: a waiter tries again
 }
 
-// LoadAdapter has a replica load an adapter of its function (the adapter is the
-// name's). It returns when the replica has it, or with ctx.
+// LoadAdapter makes a replica load an adapter of its function, which name includes. It
+// returns when the replica has it, or with ctx.
 func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	key := adapterKey{replica, name.Adapter}
 	for {
@@ -84,8 +84,8 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 	return err
 }
 
-// UseAdapter says that requests use an adapter of a replica, so that another
-// makes way where there is no room for all.
+// UseAdapter reports that requests use an adapter of a replica, so that another one is
+// evicted if there is no room for all.
 func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.inboxMu.Lock()
 	s.inbox.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{})
@@ -93,8 +93,8 @@ func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.signal()
 }
 
-// loadWantedAdapters loads the adapters that somebody wants before a request does, into every
-// replica that is READY; where none is, later.
+// loadWantedAdapters loads adapters that WakeFor named into every READY replica, once
+// there is one.
 func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
 	s.wantedAdapters.each(func(name functions.Name) {
 		f := s.functions[name.WithoutAdapter()]

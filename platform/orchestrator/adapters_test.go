@@ -65,7 +65,7 @@ func TestAdapters(t *testing.T) {
 		id := r.s.Replicas()[0].ID
 		pirate := functions.Name{Team: "default", Name: "x", Adapter: "pirate"}
 
-		// However many ask, the node is asked once; who leaves takes nobody along.
+		// Concurrent loads share one request to the node, and a cancelled caller cancels no other.
 		var wg sync.WaitGroup
 		hurried, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()

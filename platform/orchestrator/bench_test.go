@@ -34,7 +34,7 @@ func (m *mark) Cut(string)                            {}
 
 // BenchmarkReady is from the agent's heartbeat that says READY to the picture
 // published to the data path, with as many functions in the catalogue. Each
-// round a replica that nobody here started is told as READY (adoption is the
+// round a replica that this server did not start is reported READY (adoption is the
 // same path).
 func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {

@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// readCatalog takes the catalogue over. One that has lost most of itself is
-// read a second time before it is believed.
+// readCatalog applies the catalogue. One that lost most of its functions is read a
+// second time before it is believed.
 func (s *Orchestrator) readCatalog(now placement.Instant) {
 	models := s.catalog.Models()
 	next := make(map[functions.Name]*functions.Model, len(models))
@@ -82,7 +82,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 	s.settleTeams(now, true)
 }
 
-// deleteFunctions forgets functions that have left the catalogue and of which nothing runs.
+// deleteFunctions drops functions that left the catalogue and have no replicas.
 func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 	for _, f := range dead {
 		s.finishColdStart(f.coldStart, functions.Unloaded, "removed")

@@ -12,7 +12,7 @@ const (
 	follower   = 256 // events a slow follower may be behind before it misses some
 )
 
-// events is a ring and those who follow it.
+// events is a ring of the last events, and its followers.
 type events struct {
 	mu   sync.Mutex
 	seq  uint64
@@ -37,7 +37,7 @@ func (e *events) add(v functions.Event) {
 	}
 }
 
-// Events are those after seq, oldest first; at most the last 1,000 are kept.
+// Events returns those after seq, oldest first; at most the last 1,000 are kept.
 func (s *Orchestrator) Events(after uint64) []functions.Event {
 	e := &s.events
 	e.mu.Lock()
@@ -49,8 +49,8 @@ func (s *Orchestrator) Events(after uint64) []functions.Event {
 	return append([]functions.Event(nil), e.ring[from:]...)
 }
 
-// Follow gives events as they happen until ctx ends, then closes the channel.
-// A follower more than 256 events behind misses some; Seq shows the gap.
+// Follow sends events as they happen until ctx ends, then closes the channel. A
+// follower more than 256 events behind misses some; Seq shows the gap.
 func (s *Orchestrator) Follow(ctx context.Context) <-chan functions.Event {
 	e := &s.events
 	ch := make(chan functions.Event, follower)
@@ -73,7 +73,8 @@ func (s *Orchestrator) event(kind string, name functions.Name, replica, node, re
 	s.publishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
 }
 
-// replicaEvent is an event of a replica, done for the sake of whom ("": nobody).
+// replicaEvent publishes an event of a replica; whom is the function that gets its
+// room, "" for none.
 func (s *Orchestrator) replicaEvent(kind string, r *replicaState, reason, whom string) {
 	s.publishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// FuzzHeartbeat: whatever an agent says, the loop neither falls nor publishes a
-// replica that is not READY, and its books stay within reason. Two documents
-// follow each other, with somebody waiting.
+// FuzzHeartbeat: no heartbeat makes the loop panic, publish a replica that is not
+// READY, or grow without bound. Two documents follow each other while a request waits.
 func FuzzHeartbeat(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"agent_id":"a"}`,
 		`{"agent_id":"a","epoch":9,"models":[{"id":"r","team":"default","model":"x","state":"READY","inference_endpoint_url":"http://h:1","since":-9223372036854775808}]}`,
 		`{"agent_id":"a","gpus":[{"index":0,"memory_total":"80Gi","health":"ok"},{"index":0,"memory_total":"1"}],"memory":{"total":"1Gi","used":"0"},"models":[{"id":"r","team":"default","model":"x","state":"DOWNLOADING","bytes":"2","total_bytes":"1","percent":1000,"phases":[{"phase":"stage","start":-1e300,"duration":1e300}],"gpus":[0,0,7,-1]}]}`,
-		`{"agent_id":"a","models":[{"id":"r","team":"default","model":"x","state":"FAILED","error":"x\ny"},{"id":"r","team":"default","model":"x","state":"READY"},{"id":"","state":""},{"id":"q","team":"default","model":"nobody","state":"READY"}]}`,
+		`{"agent_id":"a","models":[{"id":"r","team":"default","model":"x","state":"FAILED","error":"x\ny"},{"id":"r","team":"default","model":"x","state":"READY"},{"id":"","state":""},{"id":"q","team":"default","model":"unlisted","state":"READY"}]}`,
 		`{"agent_id":"a","models":[{"id":"r","team":"default","model":"x","state":"UNLOADED","spec":{"source":"../..","resources":{"gpus":-5,"memory":"9223372036854775807"}}}]}`,
 	} {
 		f.Add([]byte(s), []byte(`{"agent_id":"a"}`))

@@ -11,12 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// keepPastLives is how many earlier lives of an agent are remembered, so that nothing
-// they said late is believed.
+// keepPastLives is how many earlier lives of an agent are remembered, so that their
+// late heartbeats are dropped.
 const keepPastLives = 8
 
-// accept reports whether a heartbeat is newer than what n has said so far, and
-// notes that it was heard. A new life is newer than the one before it.
+// accept reports whether a heartbeat is newer than the last one, and records it. A new
+// life is newer than the one before it.
 func (n *nodeState) accept(hb *functions.Heartbeat) bool {
 	if hb.Life != n.life {
 		n.change = 0 // a new life counts anew
@@ -39,7 +39,7 @@ func (n *nodeState) accept(hb *functions.Heartbeat) bool {
 	return true
 }
 
-// onHeartbeat takes a heartbeat in. One that says nothing new costs next to nothing.
+// onHeartbeat applies a heartbeat. An unchanged one costs next to nothing.
 func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
 	hb := &b.message
 	n := s.nodes[hb.AgentID]
@@ -117,9 +117,9 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-// matchReplicas finds the replicas that a heartbeat names, nil for one that is not known
-// to be on that node. They are good until the next heartbeat. Most are those that
-// the last one named, in the same order: agents sort them.
+// matchReplicas finds the replicas that a heartbeat names, nil for one not known on
+// that node. The result is valid until the next heartbeat. Agents sort their replicas,
+// so most are found in the order of the last heartbeat.
 func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
 	last, ours := n.matched, n.spareMatched[:0]
 	for i := range hb.Models {
@@ -142,8 +142,8 @@ func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*r
 	return ours
 }
 
-// unchanged reports whether a status says of a READY replica what the last one said:
-// most do.
+// unchanged reports whether a status of a READY replica equals the last one in
+// everything that matters to the loop.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 	was := &r.status
 	return r.seen && r.readyAt > 0 && !r.cancelled && (r.coldStart == nil || r.coldStart.over) &&
@@ -151,7 +151,7 @@ func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 		st.Endpoint == was.Endpoint && st.Key == was.Key && st.TotalBytes == was.TotalBytes && slices.Equal(st.Adapters, was.Adapters)
 }
 
-// refresh takes in what a steady status may say anew.
+// refresh copies the fields that an unchanged status may still update.
 func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was := &r.status
 	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight, st.QueueLength, st.KVCacheHitRate
@@ -159,7 +159,7 @@ func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
 }
 
-// addNode enters a new node in the books.
+// addNode registers a new node.
 func (s *Orchestrator) addNode(n *nodeState, now placement.Instant) {
 	n.Seen, n.settledCount = now, -1
 	s.nodes[n.id] = n
@@ -184,14 +184,14 @@ func (s *Orchestrator) addNode(n *nodeState, now placement.Instant) {
 }
 
 const (
-	// nodeRecheckAfter is for how long an agent is not believed that most of what it had
-	// has gone at once: until its next heartbeat, that is.
+	// nodeRecheckAfter is how long an implausible heartbeat is not believed: until the
+	// next one.
 	nodeRecheckAfter = 1500 * time.Millisecond
 )
 
-// implausible says what is hard to believe of a heartbeat, whose replicas have
-// been looked up: that most replicas of a node, all its GPUs, or the health of
-// several have gone at once. It is a reason to look again, not to refuse.
+// implausible says what is hard to believe of a heartbeat whose replicas were matched:
+// that most replicas of a node, all its GPUs, or the health of several GPUs are gone
+// at once. It causes a recheck, not a refusal.
 func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	known, missing := 0, 0
 	for _, r := range n.replicas {
@@ -229,15 +229,14 @@ func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
 
 func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }
 
-// onEpoch takes in which epoch an agent obeys. One above ours: it has heard a newer
-// server. Where most agents have, we are superseded as a whole.
+// onEpoch notes which epoch an agent obeys. A higher one than ours means a newer server.
 func (s *Orchestrator) onEpoch(n *nodeState, epoch int64) {
 	if stale := epoch > s.epoch; stale != n.stale {
 		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.epoch))
 	}
 }
 
-// noteNewerServer notes that an agent obeys a newer server, or no longer does.
+// noteNewerServer notes whether an agent obeys a newer server.
 func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 	if n.stale == stale {
 		return
@@ -251,8 +250,8 @@ func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 	s.updateSuperseded()
 }
 
-// updateSuperseded finds out whether this server is still the one that is obeyed. Superseded,
-// it says so, commands nobody, and tells whoever asks for what does not run.
+// updateSuperseded decides whether most agents obey a newer server. A superseded
+// server reports it, sends no commands and refuses starts.
 func (s *Orchestrator) updateSuperseded() {
 	stale := 0
 	for _, x := range s.placementWorld.Nodes {
@@ -266,7 +265,7 @@ func (s *Orchestrator) updateSuperseded() {
 	}
 	s.superseded = over
 	if over {
-		for _, f := range s.functionList { // who waits shall not wait in vain
+		for _, f := range s.functionList { // their waiters would wait in vain
 			if f.Queued > 0 {
 				s.refuseStart(f, s.lastTurn)
 			}
@@ -277,8 +276,8 @@ func (s *Orchestrator) updateSuperseded() {
 	}
 }
 
-// refuseStart tells who waits for a function that does not run that this server starts
-// nothing any more.
+// refuseStart fails the waiters of f, unless it is READY: this server was superseded
+// and starts nothing.
 func (s *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
 	if !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) {
 		s.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
@@ -296,9 +295,8 @@ func (s *Orchestrator) Superseded() bool {
 	return s.superseded
 }
 
-// extendSilentNodes looks for nodes that are about to be lost. Where most have fallen
-// silent together it is more likely that nobody is heard: they are given one more
-// lease, once.
+// extendSilentNodes grants one more lease, once, to nodes that are about to be lost if
+// most nodes are silent together: then this server more likely receives nothing.
 func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 	if now < s.nextSilenceCheck {
 		return
@@ -339,7 +337,8 @@ func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 	}
 }
 
-// onUnknownReplica is a replica that we have not started in this life.
+// onUnknownReplica adopts a replica that this life has not started, or ends it if its
+// model is unknown.
 func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
 	name := functions.Name{Team: st.Team, Name: st.Model}
 	f := s.functions[name]
@@ -372,7 +371,7 @@ func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 	r.listed = n.heartbeats
 	s.addReplica(r, n)
 	s.event("adopted", name, r.id, n.id, string(st.State), "")
-	// Whoever waits for it may be at an activator that has not been heard yet.
+	// Its waiters may be at an activator that has not reported yet.
 	if st.State == functions.Downloading || st.State == functions.Loading {
 		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))
 		s.enqueue(f)

@@ -105,8 +105,8 @@ func TestAgentBackWithOthers(t *testing.T) {
 	kept, lost := h.loads[0], h.loads[1]
 	lostID := h.reps[1].ID
 	h.restart(func(r *functions.ReplicaStatus) bool { return r.Model == kept })
-	// It runs one that nobody started in this life, and one of no model there is.
-	for _, m := range []string{"m3", "nobody"} {
+	// It runs a replica that this life did not start, and one of an unknown model.
+	for _, m := range []string{"m3", "unlisted"} {
 		h.run(&functions.ReplicaStatus{ID: m + "-old", Team: "default", Model: m}, functions.Ready)
 	}
 	p.pass(100 * time.Millisecond)
@@ -115,13 +115,13 @@ func TestAgentBackWithOthers(t *testing.T) {
 		t.Errorf("not adopted: %s", p.states("m3"))
 	}
 	for _, r := range p.s.Replicas() {
-		if r.ID == lostID || strings.HasPrefix(r.ID, "nobody") {
+		if r.ID == lostID || strings.HasPrefix(r.ID, "unlisted") {
 			t.Errorf("%s is listed", r.ID)
 		}
 	}
 	p.desk.ask(lost, 1)
 	p.pass(20 * time.Second)
-	if !slices.Contains(h.ends, "nobody unknown") {
+	if !slices.Contains(h.ends, "unlisted unknown") {
 		t.Errorf("the replica of no model runs on: %v", h.ends)
 	}
 	if n := strings.Count(p.states(lost), "READY"); n != 1 {
@@ -193,7 +193,7 @@ func TestGPUsSuddenlyGone(t *testing.T) {
 }
 
 // TestAllSilent: where most agents fall silent at once it is more likely that
-// this server hears nobody.
+// this server receives nothing.
 func TestAllSilent(t *testing.T) {
 	p := several(t, 4)
 	for _, h := range p.sites {
@@ -220,7 +220,7 @@ func TestAllSilent(t *testing.T) {
 }
 
 // TestTwoServers: once the agents obey a newer server, the older one gives no
-// command, says so, and tells who waits.
+// command, reports it, and fails waiters.
 func TestTwoServers(t *testing.T) {
 	p := several(t, 3)
 	old := p.s

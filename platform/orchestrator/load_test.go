@@ -55,10 +55,8 @@ func TestHeldRequestsScaleAtOnce(t *testing.T) {
 	})
 }
 
-// TestAdoptedAreKept: a new server that sees one request does not take away at
-// once what the one before it had running.
-// TestAdoptedStartGoesOn: who has just begun hears of a start before the activators
-// have said who waits for it; it is not called off meanwhile.
+// TestAdoptedStartGoesOn: a new server sees a start before the activators have
+// reported its waiters; it does not call the start off meanwhile.
 func TestAdoptedStartGoesOn(t *testing.T) {
 	for asked, after := range []string{"[]", "[READY@here]"} {
 		bubble(t, func(t *testing.T) {
@@ -83,7 +81,7 @@ func TestAdoptedStartGoesOn(t *testing.T) {
 				t.Errorf("%d starts", len(loads))
 			}
 			if asked > 0 {
-				r.want("somebody waited", r.states("x"), after)
+				r.want("requests waited", r.states("x"), after)
 			}
 		})
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// counts are what happened, for Prometheus. Labels come from words of ours and
-// from the catalogue, never from requests.
+// counts are the counters for Prometheus. Labels come from this package and from the
+// catalogue, never from requests.
 type counts struct {
 	evictions *prometheus.CounterVec // replicas stopped, by reason
 	restarts  *prometheus.CounterVec // engines that broke, by cause
@@ -36,7 +36,7 @@ func newCounts() counts {
 		thrash:    prometheus.NewCounter(prometheus.CounterOpts{Name: "thaw_thrash_total", Help: "Functions that were evicted and missed soon after."}),
 		staged:    counter("thaw_stage_bytes_total", "Bytes of checkpoints brought from their sources.", "source", "result"),
 		prewarms:  counter("thaw_prewarms_total", "Starts ahead; result is hit (READY when it was asked for), late (on its way), unused, evicted, no_room, over_budget, called_off, fetched or fetch_failed.", "result"),
-		wasted:    counter("thaw_prewarm_wasted_gpu_seconds_total", "GPU time held ahead of requests that did not come; by is history, or whose hint it was.", "team", "by"),
+		wasted:    counter("thaw_prewarm_wasted_gpu_seconds_total", "GPU time held ahead of requests that did not come; by is history, or the key that sent the hint.", "team", "by"),
 	}
 }
 
@@ -48,7 +48,7 @@ var (
 	storeDesc = prometheus.NewDesc("thaw_store_bytes", "Store of checkpoints; kind is total or used.", []string{"node", "kind"}, nil)
 )
 
-// Describe is of a [prometheus.Collector], which a Steer is.
+// Describe is that of a [prometheus.Collector].
 func (s *Orchestrator) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.evictions.Describe(ch)
 	s.counts.restarts.Describe(ch)
@@ -67,7 +67,7 @@ func (s *Orchestrator) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect is what is, at this moment, and what has been counted.
+// Collect reports the current state and the counters.
 func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 	s.counts.evictions.Collect(ch)
 	s.counts.restarts.Collect(ch)
@@ -82,7 +82,7 @@ func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
-	// Collected under the lock, sent outside it: who reads the channel may be slow.
+	// Collected under the lock, sent outside it: the reader of the channel may be slow.
 	type state struct {
 		name functions.Name
 		word string
@@ -118,7 +118,7 @@ func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// recordFailure counts an engine that broke: while it started, or after it was READY.
+// recordFailure counts an engine that failed, before or after READY.
 func (c *counts) recordFailure(served bool, cause string) {
 	switch {
 	case !served:
@@ -130,7 +130,7 @@ func (c *counts) recordFailure(served bool, cause string) {
 	}
 }
 
-// recordStaged counts what a cold start staged.
+// recordStaged counts the bytes that a cold start staged.
 func (c *counts) recordStaged(source string, t functions.Timeline) {
 	if t.Tier != functions.TierRemote || t.Bytes == 0 {
 		return

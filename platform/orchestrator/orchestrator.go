@@ -20,19 +20,19 @@ import (
 )
 
 // Node is an agent as the loop commands it. Both methods are idempotent by the
-// replica's id, return functions.ErrStaleEpoch for a superseded epoch, and are
-// called from any goroutine with a context that ends.
+// replica's id, return functions.ErrStaleEpoch for a superseded epoch, and are called
+// from any goroutine with a context that ends.
 type Node interface {
 	Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error)
 	Unload(ctx context.Context, req functions.UnloadRequest) error
 }
 
-// Verifier is a Node that can look at a replica that broke on the data path.
+// Verifier is a Node that can check a replica that failed on the data path.
 type Verifier interface {
 	Verify(ctx context.Context, id, problem string) error
 }
 
-// Demand is what is asked of one function.
+// Demand is the demand for one function.
 type Demand = activator.Demand
 
 // DataPath is the activator as the loop needs it. Publish releases waiters in
@@ -42,15 +42,15 @@ type DataPath interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
 	// Demand yields the functions whose demand, or the requests in flight at one
-	// of their replicas, may have changed since the last call, also to nothing;
-	// with all also every other one that has requests.
+	// of their replicas, may have changed since the last call, also to
+	// none; with all also every other function that has requests.
 	Demand(all bool, yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
 	// Cut ends what is in flight through the agent at this URL, which is lost.
 	Cut(agent string)
 }
 
-// Catalog says which functions exist. Changed tells the loop to look again.
+// Catalog lists the functions that exist. The loop reads it again after Changed.
 type Catalog interface {
 	Models() []*functions.Model
 	Teams() []*functions.Team
@@ -67,7 +67,7 @@ type Options struct {
 	Epoch     int64    // of this life, see NextEpoch
 	Path      DataPath // the activator; nil if it is told by Attach
 	Catalog   Catalog
-	Machine   string           // identity of this host: whose folders the catalogue's local sources are
+	Machine   string           // identity of this host: local sources of the catalogue are its folders
 	Here      string           // id of the agent in this process, if there is one
 	Token     string           // bearer for replicas behind remote agents
 	Policy    placement.Policy // zero: placement.DefaultPolicy
@@ -91,8 +91,8 @@ type Options struct {
 	// 64 at a time.
 	Do func(limit time.Duration, f func(context.Context))
 
-	// Ring says that there is news; whoever gives it calls Turn for it, though not
-	// from within Ring. nil: Run is woken.
+	// Ring reports news. Its owner then calls Turn, though not from within Ring.
+	// nil: Run is woken.
 	Ring func()
 }
 
@@ -146,7 +146,7 @@ const (
 	drainPoll      = 20 * time.Millisecond
 )
 
-// inbox is news since the last turn, one entry per subject.
+// inbox holds the news since the last turn, one entry per subject.
 type inbox struct {
 	wakes          coalesce.Map[functions.Name, wakeRequest]
 	nudges         coalesce.Map[functions.Name, struct{}]
@@ -178,7 +178,7 @@ func (in *inbox) clear() {
 type wakeRequest struct {
 	id    string
 	at    time.Time
-	retry time.Duration // lasts until nobody waits
+	retry time.Duration // lasts while requests wait
 	held  time.Duration // lasts
 	once  bool          // lasts until READY or failed
 }
@@ -234,9 +234,9 @@ func New(o Options) *Orchestrator {
 	return s
 }
 
-// Attach tells the loop its data path, which needs the loop to be made, and the
-// data path which functions there are, so that nobody who asks before the first
-// turn hears that there is no such model. It is called once, before Run.
+// Attach sets the data path, which needs the loop to be made, and publishes the
+// functions of the catalogue, so that no early request is answered with an unknown
+// model. It is called once, before Run.
 func (s *Orchestrator) Attach(path DataPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +245,8 @@ func (s *Orchestrator) Attach(path DataPath) {
 	s.publishDirty()
 }
 
-// Run is the loop. It returns nil when ctx ends, after the commands under way
-// have returned or been cancelled. It does not stop replicas.
+// Run is the loop. It returns nil when ctx ends, after the commands under way have
+// returned or been cancelled. Replicas go on running.
 func (s *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
 	defer s.commands.Wait()
@@ -276,7 +276,7 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 
 func (s *Orchestrator) now() placement.Instant { return s.timeNow().Sub(s.began) }
 
-// instant of a moment another room noted. Both carry monotonic readings.
+// instant converts a time that another package noted. Both carry monotonic readings.
 func (s *Orchestrator) instant(t time.Time) placement.Instant {
 	if t.IsZero() {
 		return 0
@@ -300,16 +300,15 @@ func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 	(*m)[k] = v
 }
 
-// Wake asks for a replica of a function and returns the id of the cold start
-// that is under way for it, one however many ask. It never blocks.
+// Wake asks for a replica of a function and returns the id of its cold start, one for
+// all callers. It never blocks.
 func (s *Orchestrator) Wake(name functions.Name, team string) string {
 	return s.requestWake(name, wakeLease, 0)
 }
 
-// WakeFor is a wake that holds for a lease though nobody waits; 0: until the
-// replica is READY, from when its idle time counts. Where one is READY already,
-// the cold start is the last one ("" if it was adopted). A name with an adapter
-// also has that loaded, ahead of any request for it.
+// WakeFor is a wake with a lease that does not depend on waiters; 0: until the replica
+// is READY, from when its idle time counts. If one is READY already, the cold start is
+// the last one ("" if it was adopted). An adapter in name is loaded too.
 func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
 	f := s.functions[name.WithoutAdapter()]
@@ -351,8 +350,8 @@ func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duratio
 	return id
 }
 
-// Nudge says that demand changed in a way worth a look: a queue outgrew its
-// replicas, or nobody waits any more.
+// Nudge reports a change of demand that is worth a turn: a queue outgrew its replicas,
+// or the last waiter left.
 func (s *Orchestrator) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
 	s.inbox.nudges.Put(name.WithoutAdapter(), struct{}{})
@@ -360,7 +359,8 @@ func (s *Orchestrator) Nudge(name functions.Name) {
 	s.signal()
 }
 
-// ReportFailure says that a replica broke on the data path: its agent is told to look.
+// ReportFailure reports that a replica failed on the data path: its agent is asked to
+// verify it.
 func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
 	s.inbox.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem})
@@ -368,7 +368,7 @@ func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem strin
 	s.signal()
 }
 
-// Heartbeat is what an agent says of itself, and how to command it.
+// Heartbeat passes on the heartbeat of an agent, and how to command it.
 func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.inboxMu.Lock()
 	s.inbox.heartbeats.Put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
@@ -376,7 +376,7 @@ func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.signal()
 }
 
-// Changed says that the catalogue has changed.
+// Changed reports that the catalogue has changed.
 func (s *Orchestrator) Changed() {
 	s.inboxMu.Lock()
 	s.inbox.changed = true
@@ -384,8 +384,7 @@ func (s *Orchestrator) Changed() {
 	s.signal()
 }
 
-// Stop drains the replicas of a function. It comes back with demand, or at
-// once where its minimum says so.
+// Stop drains the replicas of a function. Demand or its minimum starts it again.
 func (s *Orchestrator) Stop(name functions.Name) {
 	s.inboxMu.Lock()
 	s.inbox.stops.Put(name.WithoutAdapter(), struct{}{})
@@ -403,7 +402,7 @@ func randomID(prefix string) string {
 	return prefix + "-" + hex.EncodeToString(b[:])
 }
 
-// command runs an order in a goroutine of its own, bounded in number and time.
+// command runs f in a goroutine of its own, bounded in number and time.
 func (s *Orchestrator) command(ctx context.Context, f func(ctx context.Context)) {
 	s.commandWithin(ctx, commandTimeout, f)
 }

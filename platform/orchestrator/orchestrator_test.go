@@ -491,8 +491,8 @@ func TestCallOffBeforeSpawn(t *testing.T) {
 	})
 }
 
-// TestStoppedWhileBusy: what a replica still answers that somebody has stopped brings
-// up no other one, and whoever asks meanwhile does.
+// TestStoppedWhileBusy: requests still on a stopped replica start no other one; new
+// requests do.
 func TestStoppedWhileBusy(t *testing.T) {
 	for again, loads := range []int{1, 2} {
 		bubble(t, func(t *testing.T) {
@@ -533,10 +533,10 @@ func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
 		if got := r.d.failed[fname("x")]; got != "weights are truncated" {
 			t.Fatalf("waiters were told %q", got)
 		}
-		// Nobody asks: no restart. Asked again and again: no faster than its back-off.
+		// No demand: no restart. Asked again and again: no faster than its back-off.
 		r.pass(time.Minute)
 		if loads, _ := h.did(); len(loads) != 1 {
-			t.Fatalf("restarted %d times though nobody asked", len(loads)-1)
+			t.Fatalf("restarted %d times without demand", len(loads)-1)
 		}
 		for range 600 {
 			r.d.ask(r.s, fname("x"), 1)
@@ -617,8 +617,8 @@ func TestRefusedByAll(t *testing.T) {
 	})
 }
 
-// TestWakeByHand: nobody waits, and it is started all the same; then its idle
-// time counts, or the lease somebody took.
+// TestWakeByHand: it starts without waiters; then its idle
+// time counts, or the lease.
 func TestWakeByHand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
@@ -626,14 +626,14 @@ func TestWakeByHand(t *testing.T) {
 		r.host(newHost("here", 1))
 		id := r.s.WakeFor(fname("x"), 0)
 		r.pass(time.Second)
-		r.s.Nudge(fname("x")) // somebody else left
+		r.s.Nudge(fname("x")) // a waiter left
 		r.pass(5 * time.Second)
 		r.want("woken by hand", r.states("x"), "[READY@here]")
 		if l, ok := r.s.ColdStart(id); !ok || l.State != functions.Ready {
 			t.Errorf("%+v", l)
 		}
 		if again := r.s.WakeFor(fname("x"), 0); again != id {
-			t.Errorf("READY, and a cold start %s nobody knows", again)
+			t.Errorf("READY, and an unknown cold start %s", again)
 		}
 		r.pass(5 * time.Minute)
 		r.want("its idle time is over", r.states("x"), "[]")

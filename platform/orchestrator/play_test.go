@@ -111,8 +111,8 @@ func (p *play) turn() {
 	}
 }
 
-// consistent checks that the core was told of everything: of whom no news are
-// left to tell, it knows what there is to know.
+// consistent checks that the planner knows the current state of every function that
+// has no news pending.
 func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {

@@ -45,10 +45,10 @@ const (
 	maxHints        = 1000
 	prefetchTimeout = 2 * time.Hour // a prefetch ahead is called off after
 	maxPrefetches   = 4
-	reforecastEvery = 15 * time.Second // who is idle is looked at again, and later the longer it is
+	reforecastEvery = 15 * time.Second // an idle function gets a new forecast, less often the longer it is idle
 )
 
-// forecaster is the loop's look ahead.
+// forecaster is the state of prewarming.
 type forecaster struct {
 	Foresight
 	idleFunctions orderedSet[*functionState] // idle with replicas: their next use is told anew now and then
@@ -65,7 +65,7 @@ type forecaster struct {
 	written  placement.Instant // of what is in the file; under writing
 }
 
-// usageHistory is what is kept of one function for the look ahead.
+// usageHistory is what forecasts need of one function.
 type usageHistory struct {
 	inUse        bool
 	lastUse      placement.Instant // of the last use that history knows
@@ -73,7 +73,7 @@ type usageHistory struct {
 	prewarm      *prewarm          // of tier gpu
 }
 
-// prewarm is a lease on the future.
+// prewarm is a lease on a start ahead of demand.
 type prewarm struct {
 	functions.Prewarm
 	function *functionState
@@ -103,8 +103,8 @@ func newForecaster(o *Foresight) *forecaster {
 	return a
 }
 
-// recordUse takes what is asked of f now into its history: begins and ends of
-// uses. It is called for every function with news, before the core is told.
+// recordUse enters begins and ends of uses of f into the history. It is called for
+// every function with news, before planning.
 func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
 	p := &f.usage
 	in := f.Active+f.Queued > 0
@@ -141,7 +141,7 @@ func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
 	}
 }
 
-// decayedUses uses of f, as the core counts them.
+// decayedUses are the uses of f as package placement counts them.
 func decayedUses(f *functionState, now placement.Instant) float64 {
 	if f.Uses == 0 || now <= f.UsesAt {
 		return f.Uses
@@ -149,7 +149,7 @@ func decayedUses(f *functionState, now placement.Instant) float64 {
 	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
 }
 
-// updateForecast notes for the core what history says of f, which is idle.
+// updateForecast sets what the history says of f, which is idle.
 func (s *Orchestrator) updateForecast(f *functionState, now placement.Instant) {
 	h := s.forecaster.History
 	f.NextUse = 0
@@ -171,7 +171,8 @@ func (s *Orchestrator) updateForecast(f *functionState, now placement.Instant) {
 	f.usage.nextForecast = now + max(reforecastEvery, (now-f.usage.lastUse)/8)
 }
 
-// worthHolding of holding f idle; false where it is never held or never leaves.
+// worthHolding is the worth of keeping f idle; false if it is never kept or never
+// leaves.
 func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
 	idle := f.Scale.Idle.Std()
 	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
@@ -184,8 +185,8 @@ func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
 	return forecast.WorthOf(idle, start, true), true
 }
 
-// runForecasts is done once a tick: who is idle is looked at again, what history wants
-// started is asked for, and what holds is accounted.
+// runForecasts runs once a tick: it renews forecasts of idle functions, starts what
+// the history asks for, and checks the leases.
 func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) {
 	a := s.forecaster
 	if a == nil {
@@ -221,7 +222,7 @@ func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) 
 	a.leases.each(func(p *prewarm) { s.checkPrewarm(ctx, p, now) })
 }
 
-// grantPrewarm takes a hint on, within the budget.
+// grantPrewarm makes or renews a lease, within the budget.
 func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now placement.Instant) (*prewarm, error) {
 	a := s.forecaster
 	until := s.instant(h.Until)
@@ -259,13 +260,13 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now p
 	return p, nil
 }
 
-// reserveBudget has p's share of the budgets set aside until then.
+// reserveBudget reserves GPU time for p until then.
 func (s *Orchestrator) reserveBudget(p *prewarm, until, now placement.Instant) {
 	p.granted = time.Duration(p.gpus) * max(until-now, 0)
 	s.forecaster.budgets.Reserve(p.function.Name.Team, p.granted)
 }
 
-// refundBudget gives back what p will not hold.
+// refundBudget gives back the GPU time that p will not use.
 func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 	back := min(time.Duration(p.gpus)*max(p.until-now, 0), p.granted)
 	if !p.started {
@@ -275,7 +276,7 @@ func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 	s.forecaster.budgets.Refund(p.function.Name.Team, back)
 }
 
-// checkPrewarm accounts what p holds, and ends it when its time is over.
+// checkPrewarm counts what p holds, and ends it when its time is over.
 func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placement.Instant) {
 	f := p.function
 	if p.Tier != functions.PrewarmGPU {
@@ -314,7 +315,7 @@ func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placeme
 	}
 }
 
-// onForeseenUse: f is asked for, so whoever said so was right.
+// onForeseenUse ends f's prewarm: the demand it was for is there.
 func (s *Orchestrator) onForeseenUse(f *functionState, now placement.Instant) {
 	p := f.usage.prewarm
 	if p == nil {
@@ -331,7 +332,7 @@ func (s *Orchestrator) onForeseenUse(f *functionState, now placement.Instant) {
 	}
 }
 
-// endPrewarm ends p with its result.
+// endPrewarm ends p and counts its result.
 func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Instant) {
 	a, f := s.forecaster, p.function
 	s.refundBudget(p, now)
@@ -346,7 +347,7 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	}
 	if f.usage.prewarm == p {
 		f.usage.prewarm = nil
-		// One that nobody used ends with the lease; a use makes it like any other.
+		// An unused replica ends with the lease; a used one is like any other.
 		f.Prewarm = 0
 		if result == "unused" {
 			f.Prewarm = now
@@ -356,7 +357,7 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	s.event("prewarm_over", f.Name, "", "", result, p.By)
 }
 
-// startPrefetch has the bytes of p's model brought near, once.
+// startPrefetch has the bytes of p's model staged, once.
 func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placement.Instant) {
 	a := s.forecaster
 	if p.started || a.prefetches >= maxPrefetches || now >= p.until || p.function.model == nil {
@@ -380,7 +381,7 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 }
 
 // Prewarm starts a function ahead of demand, or brings its bytes to a tier, and
-// holds that until a time. by says who asked; it is a label of metrics.
+// holds that until a time. by names the caller; it is a label of metrics.
 func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -403,7 +404,7 @@ func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by st
 	return p.record(), nil
 }
 
-// PrewarmLeft is how much GPU time a team may still have started ahead.
+// PrewarmLeft is the GPU time that a team may still have started ahead.
 func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -413,7 +414,7 @@ func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	return s.forecaster.budgets.Left(team, s.now())
 }
 
-// Prewarms are those that hold, the oldest first.
+// Prewarms lists the leases, the first to end first.
 func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -430,7 +431,7 @@ func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	return out
 }
 
-// forgetHistory forgets a function that has left for good.
+// forgetHistory drops a function that has left for good.
 func (s *Orchestrator) forgetHistory(f *functionState) {
 	if s.forecaster != nil {
 		s.forecaster.History.Forget(f.Name)

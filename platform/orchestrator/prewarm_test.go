@@ -69,7 +69,7 @@ func TestARhythmIsMetAhead(t *testing.T) {
 		if n := prewarms(r.s, "hit"); n < 2 {
 			t.Errorf("%v hits, want 2 at least", n)
 		}
-		r.pass(3 * time.Hour) // nobody comes any more
+		r.pass(3 * time.Hour) // no more requests
 		r.want("long after", r.states("x"), "[]")
 		if n := prewarms(r.s, "unused"); n < 1 {
 			t.Errorf("%v unused, want 1 at least", n)
@@ -100,9 +100,9 @@ func TestAHintIsALease(t *testing.T) {
 		}
 		r.pass(9 * time.Minute)
 		r.want("within the lease, longer than its idle time", r.states("x"), "[READY@here]")
-		// Another function with somebody who waits takes its place at once.
+		// Demand for another function takes its place at once.
 		r.use("y")
-		r.want("x for who waits", r.states("x"), "[]")
+		r.want("x, evicted for demand", r.states("x"), "[]")
 		if n := prewarms(r.s, "evicted"); n != 1 {
 			t.Errorf("%v evicted, want 1", n)
 		}
@@ -135,7 +135,7 @@ func TestAHintIsALease(t *testing.T) {
 			t.Errorf("of no function: %v", err)
 		}
 		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Minute), functions.PrewarmDisk, ""); !errors.Is(err, functions.ErrPrewarmTier) {
-			t.Errorf("of a tier nobody brings: %v", err)
+			t.Errorf("of an unavailable tier: %v", err)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.pass(30 * time.Second)
-		// By lru who was never used is worth no more than who was used just now.
+		// By lru a function never used is worth less than one used just now.
 		r.want("y, used last", r.states("y")+r.states("x"), "[READY@here][]")
 		r.pass(2 * time.Minute)
 		r.want("once y has ended by itself", r.states("y")+r.states("x"), "[][READY@here]")

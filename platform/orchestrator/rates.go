@@ -6,19 +6,16 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What the core knows of rates, sizes and times comes from what was measured:
-// here it is taken from cold starts and heartbeats.
-
-// setRateIfChanged writes a rate down if it differs by more than a tenth: less is noise, and
-// the core thinks anew about whoever waits for room.
+// setRateIfChanged sets a rate that differs by more than a tenth. Smaller changes are
+// noise, and each change makes the planner look at waiting functions again.
 func setRateIfChanged(changed *bool, to *float64, rate float64) {
 	if rate > 1.1**to || rate < 0.9**to {
 		*to, *changed = rate, true
 	}
 }
 
-// recordRates learns from a cold start that came to READY what its node's link and
-// disk do.
+// recordRates learns the rates of a node's link and disk from a start that came to
+// READY.
 func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes functions.Bytes, phases map[functions.Phase]time.Duration) {
 	if n == nil {
 		return
@@ -39,8 +36,8 @@ func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes func
 	}
 }
 
-// setStore takes in what a heartbeat says of a node's store. It reports whether that
-// matters to the core: a store that fills is news every 64th of it.
+// setStore takes the use of a node's store from a heartbeat. It reports whether that
+// matters to the planner: each 64th of the store does.
 func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	if l := u.Loader; l != nil && l.Stagings > 0 && l.Rate > n.Link {
 		n.linkRate.Add(l.Rate)
@@ -52,7 +49,7 @@ func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	return changed
 }
 
-// recordSize notes how large the checkpoint of a source is.
+// recordSize notes the size of a source's checkpoint.
 func (s *Orchestrator) recordSize(source string, bytes functions.Bytes) {
 	if source == "" || bytes <= 0 || s.sizes[source] == bytes {
 		return

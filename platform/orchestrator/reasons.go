@@ -10,21 +10,21 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// reasons say for people what the words of events and decisions mean. A word that
-// is not here is told as it is.
+// reasons are the sentences for the words of events and decisions. A word without a
+// sentence is shown as it is.
 var reasons = map[string]string{
-	"start demand":      "somebody waits for it",
-	"start min":         "its model file keeps some running",
-	"start lease":       "somebody asked to have it ready",
-	"start prewarm":     "it is likely to be asked for soon",
-	"rise demand":       "somebody waits for it",
-	"rise min":          "its model file keeps some running",
-	"rise lease":        "somebody asked to have it ready",
-	"rise prewarm":      "it is likely to be asked for soon",
-	"idle":              "nobody has asked for it for its idle time",
+	"start demand":      "requests wait for it",
+	"start min":         "its model file sets a minimum",
+	"start lease":       "a lease keeps it ready",
+	"start prewarm":     "requests are expected soon",
+	"rise demand":       "requests wait for it",
+	"rise min":          "its model file sets a minimum",
+	"rise lease":        "a lease keeps it ready",
+	"rise prewarm":      "requests are expected soon",
+	"idle":              "it had no requests for its idle time",
 	"surplus":           "fewer replicas are enough",
 	"evicted":           "it was idle, and another function needs the room",
-	"time_slice":        "it has had its turn, and another function has waited for long",
+	"time_slice":        "its time slice is over, and another function has waited for long",
 	"share":             "its team has had more than its share, and another team waits",
 	"unused":            "it was started ahead of requests that did not come",
 	"pressure":          "its node is short of host memory",
@@ -32,27 +32,27 @@ var reasons = map[string]string{
 	"changed":           "its model file has changed",
 	"removed":           "its model file is gone",
 	"gpu_unhealthy":     "a GPU under it is unhealthy",
-	"asked":             "somebody stopped it",
+	"asked":             "a user stopped it",
 	"sleepless":         "it did not fall asleep, or did not wake",
-	"called_off":        "nobody waits for it any more",
+	"called_off":        "no requests wait for it any more",
 	"vanished":          "its node no longer has it",
 	"node_lost":         "its node was lost",
 	"load_refused":      "its node did not take it",
 	"failed":            "it broke",
-	"silent":            "it has said nothing for too long",
+	"silent":            "its heartbeats are missing",
 	"adopted READY":     "it ran already when this server came to know of it",
 	"asleep evicted":    "its GPUs were given to another function",
 	"asleep time_slice": "its GPUs were given to another function",
-	"asleep idle":       "nobody has asked for it for its idle time",
+	"asleep idle":       "it had no requests for its idle time",
 	"ready":             "it has answered a request",
-	"node_joined":       "the node has said that it is there",
+	"node_joined":       "its first heartbeat arrived",
 	"adopted":           "it was there already when this server came to know of it",
 	"scale demand":      "it has more requests than its replicas are meant to serve at once",
-	"recheck":           "it is hard to believe and is looked at again",
+	"recheck":           "it is implausible and is checked again",
 	"stale_epoch":       "a newer server commands",
 }
 
-// reasonSentence is what a word means where it is said of something that happened.
+// reasonSentence is the sentence for a reason of an event of this kind.
 func reasonSentence(kind, reason string) string {
 	for _, k := range [...]string{kind + " " + reason, reason, kind} {
 		if s := reasons[k]; s != "" && k != "" {
@@ -62,7 +62,7 @@ func reasonSentence(kind, reason string) string {
 	return ""
 }
 
-// reasonSuffix is the end of a sentence.
+// reasonSuffix appends a reason to a sentence.
 func reasonSuffix(kind, reason string) string {
 	if s := reasonSentence(kind, reason); s != "" && reason != "" {
 		return ": " + s
@@ -70,7 +70,7 @@ func reasonSuffix(kind, reason string) string {
 	return ""
 }
 
-// formatAge is how long something has been so.
+// formatAge writes a span for people.
 func formatAge(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -90,9 +90,8 @@ func formatAge(d time.Duration) string {
 // Kinds of what can be explained.
 var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCold, placement.KindScale}
 
-// Explain says why a function is as it is, and how the last decision of a kind
-// (place, evict, cold, scale) about it came to be. It is false where there is no
-// such function or kind.
+// Explain says why a function is as it is, and how the last decision of a kind (place,
+// evict, cold, scale) about it was made. It is false for an unknown function or kind.
 func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +118,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	return x, true
 }
 
-// summary is what f does now and why, in a sentence.
+// summary says in a sentence what f does now and why.
 func (s *Orchestrator) summary(f *functionState) string {
 	now := s.now()
 	var ready, asleep, leaving, flight int
@@ -179,7 +178,7 @@ func (s *Orchestrator) summary(f *functionState) string {
 	case f.Active+f.Queued > 0 || f.Lease > now:
 		return fmt.Sprintf("It is wanted%s, and no place has been looked for yet.", waitingSuffix(f.Queued))
 	}
-	why := "nobody has asked for it since this server began"
+	why := "it had no requests since this server started"
 	if f.lastEnd.at > 0 {
 		why = fmt.Sprintf("its last replica ended %s ago", formatAge(now-f.lastEnd.at)) + reasonSuffix("stop", f.lastEnd.reason)
 	}
@@ -200,13 +199,13 @@ func waitingSuffix(n int) string {
 	return fmt.Sprintf(", %d requests wait", n)
 }
 
-// idleSummary is until when an idle function stays ready.
+// idleSummary says until when an idle function stays ready.
 func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) string {
 	switch {
 	case f.Lease >= forever:
 		return ""
 	case f.Lease > now:
-		return fmt.Sprintf(" Somebody asked to have it ready for %s more.", formatAge(f.Lease-now))
+		return fmt.Sprintf(" A lease keeps it ready for %s more.", formatAge(f.Lease-now))
 	case f.Scale.Min > 0:
 		return fmt.Sprintf(" Its model file keeps %d running.", f.Scale.Min)
 	case f.LastEnd > 0:
@@ -215,7 +214,7 @@ func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) stri
 	return fmt.Sprintf(" Its idle time is %s.", formatAge(f.Scale.Idle.Std()))
 }
 
-// startSummary is how far a start of f is.
+// startSummary says how far a start of f is.
 func (s *Orchestrator) startSummary(f *functionState, r *replicaState, now placement.Instant) string {
 	state := r.status.State
 	if r.sleep.wakingUp {

@@ -37,16 +37,16 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	p.pass(8 * time.Second)
-	tells("x", "It is cold", "nobody has asked for it since this server began")
+	tells("x", "It is cold", "it had no requests since this server started")
 	if x, _ := p.s.Explain("place", fname("x")); !x.Decided.IsZero() || x.State != functions.Unloaded {
 		t.Errorf("of what was never decided: %+v", x)
 	}
 
 	p.desk.ask("x", 3)
 	p.pass(time.Second)
-	tells("x", "It is being started on n (staging)", "somebody waits for it", "3 requests wait")
+	tells("x", "It is being started on n (staging)", "requests wait for it", "3 requests wait")
 	x, _ := p.s.Explain("place", fname("x"))
-	if x.Chosen != "n" || x.Reason != "somebody waits for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond || p.at.Sub(x.Decided) < 900*time.Millisecond {
+	if x.Chosen != "n" || x.Reason != "requests wait for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond || p.at.Sub(x.Decided) < 900*time.Millisecond {
 		t.Errorf("%+v", x)
 	}
 	p.pass(9 * time.Second)
@@ -60,7 +60,7 @@ func TestExplain(t *testing.T) {
 	p.pass(time.Second)
 	x, _ = p.s.Explain("evict", fname("y"))
 	if len(x.Candidates) == 0 || x.Candidates[0].Function != "default/x" || x.Chosen == "" {
-		t.Errorf("who made way for y: %+v", x)
+		t.Errorf("evicted for y: %+v", x)
 	}
 	tells("x", "another function needs the room")
 	found := false
@@ -73,7 +73,7 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Error("nobody says that x made way")
+		t.Error("no event says that x was evicted for y")
 	}
 	p.pass(10 * time.Second)
 	p.desk.done("y")
@@ -81,17 +81,17 @@ func TestExplain(t *testing.T) {
 	tells("y", "It is ready and idle, with 1 replica", "its idle time is 5m")
 	p.s.WakeFor(fname("y"), time.Hour)
 	p.pass(time.Second)
-	tells("y", "Somebody asked to have it ready for 1h more")
+	tells("y", "A lease keeps it ready for 1h more")
 	p.s.Stop(fname("y"))
 	p.pass(3 * time.Second)
-	tells("y", "It is cold", "somebody stopped it", "to start takes about")
+	tells("y", "It is cold", "a user stopped it", "to start takes about")
 
 	// Asleep, and failed.
 	p.desk.ask("z", 1)
 	p.pass(10 * time.Second)
 	p.desk.done("z")
 	p.pass(70 * time.Second)
-	tells("z", "It sleeps on n", "its GPUs are free", "nobody has asked for it for its idle time")
+	tells("z", "It sleeps on n", "its GPUs are free", "it had no requests for its idle time")
 	h.breaks = func(string) string { return "the weights are truncated" }
 	p.desk.ask("x", 1)
 	p.pass(6 * time.Second)
@@ -100,7 +100,7 @@ func TestExplain(t *testing.T) {
 	if _, ok := p.s.Explain("weather", fname("x")); ok {
 		t.Error("the weather is explained")
 	}
-	if _, ok := p.s.Explain("place", fname("nobody")); ok {
+	if _, ok := p.s.Explain("place", fname("unlisted")); ok {
 		t.Error("what does not exist is explained")
 	}
 }
@@ -125,7 +125,7 @@ func TestReasonsAreSentences(t *testing.T) {
 	}
 }
 
-// TestETAReachesTheDataPath: what the core foresees for who is blocked is
+// TestETAReachesTheDataPath: the ETA of a blocked function is
 // published, counted from when it was said, and again only when it changes.
 func TestETAReachesTheDataPath(t *testing.T) {
 	p := newPlay(t, 1, model("x"), model("y"))

@@ -15,9 +15,8 @@ import (
 // saveEvery is the time between two writes of the history.
 const saveEvery = 5 * time.Minute
 
-// OpenForesight makes a look ahead from what is kept in DIR/history.json. A file
-// that does not read is set aside as history.json.bad and said so: nothing but
-// forecasts is lost with it.
+// OpenForesight reads the history in DIR/history.json. A file that does not parse is
+// renamed to history.json.bad and logged; only forecasts are lost.
 func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 	path := filepath.Join(dir, "history.json")
 	o := &Foresight{History: forecast.New(forecast.Options{}), File: path}
@@ -40,8 +39,7 @@ func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 	return o
 }
 
-// restoreStarts gives a function that has come the starts that were measured of it in
-// an earlier life.
+// restoreStarts gives a new function the starts that an earlier life measured.
 func (s *Orchestrator) restoreStarts(f *functionState) {
 	if s.forecaster == nil {
 		return
@@ -56,8 +54,8 @@ func (s *Orchestrator) restoreStarts(f *functionState) {
 	}
 }
 
-// saveHistory writes down what was learned, every now and then; with last at once,
-// before it returns.
+// saveHistory writes the history: every now and then in the background, with last at
+// once.
 func (s *Orchestrator) saveHistory(last bool) {
 	a := s.forecaster
 	if a == nil || a.File == "" {
@@ -76,7 +74,7 @@ func (s *Orchestrator) saveHistory(last bool) {
 		a.writing.Lock()
 		defer a.writing.Unlock()
 		var err error
-		if now >= a.written { // else somebody was faster, with what is newer
+		if now >= a.written { // else a newer snapshot was written first
 			if err = m.Write(a.File); err == nil {
 				a.written = now
 			}

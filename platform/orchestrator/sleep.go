@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with
-// level 0 wakes it; it does not wait, heartbeats tell what became of it.
+// Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with level
+// 0 wakes it. It does not wait; heartbeats report the result.
 type Sleeper interface {
 	Sleep(ctx context.Context, req functions.SleepRequest) error
 }
@@ -23,7 +23,7 @@ const (
 	wakeGrace  = 2 * time.Minute  // until one told to rise is given up; one that reads its weights again may take as long as a start
 )
 
-// sleepState is where a replica stands on the ladder between READY and its end.
+// sleepState is where a replica stands between READY, asleep and its end.
 type sleepState struct {
 	goingToSleep bool              // out of the routes, to be sent to sleep once nothing is in flight
 	sent         bool              // it was told
@@ -35,7 +35,7 @@ type sleepState struct {
 	hostMemory   functions.Bytes   // host memory that its sleep takes
 }
 
-// beginSleep takes a replica out of the routes, to be sent to sleep.
+// beginSleep takes a replica out of the routes; it is told to sleep when drained.
 func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
 	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
 	if r.sleep.level == deepLevel {
@@ -48,8 +48,8 @@ func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
 }
 
-// sleepWhenIdle sends those to sleep that have nothing in flight. It reports whether it
-// must look again soon.
+// sleepWhenIdle sends replicas to sleep that have nothing in flight, and stops those
+// that do not fall asleep or wake in time. It reports whether it must run again soon.
 func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
 	s.goingToSleep.each(func(r *replicaState) {
 		switch n := s.nodes[r.node]; {
@@ -78,8 +78,8 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 	return again
 }
 
-// sleepFailed ends a replica that does not do what its ladder says; what waits for
-// it gets a cold start.
+// sleepFailed stops a replica that did not fall asleep or wake; its waiters get a cold
+// start.
 func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
 	s.goingToSleep.drop(r)
 	if r.sleep.wakingUp {
@@ -92,7 +92,7 @@ func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.In
 	s.stopReplica(r, 0, "sleepless", "", now)
 }
 
-// wakeUp wakes a replica that sleeps: a cold start of the short kind.
+// wakeUp wakes a sleeping replica: a short cold start.
 func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
 	r, n := s.replicas[a.Replica], s.nodes[a.Node]
 	if r == nil || n == nil || r.stopping {
@@ -118,7 +118,7 @@ func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	s.sendSleep(ctx, r, n, 0, a.Reason)
 }
 
-// sendSleep commands a sleep or a rise; a refusal comes back as news.
+// sendSleep commands a sleep or a wake-up; a refusal comes back as news.
 func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeState, level int, reason string) {
 	to, node, id := n.commands, n.id, r.id
 	s.command(ctx, func(ctx context.Context) {
@@ -136,7 +136,7 @@ func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeSt
 	})
 }
 
-// onSleepStatus takes in what a status says of a replica's sleep.
+// onSleepStatus applies what a status says of a replica's sleep.
 func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
@@ -163,12 +163,12 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 	}
 }
 
-// asleep reports whether a replica is on its way down, or down.
+// asleep reports whether a replica sleeps or is about to.
 func (r *replicaState) asleep() bool {
 	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.sleep.wakingUp
 }
 
-// wakeTimeout is how long a rise may take.
+// wakeTimeout bounds a wake-up.
 func (r *replicaState) wakeTimeout() time.Duration {
 	if r.sleep.level == deepLevel && r.function.model != nil {
 		return max(wakeGrace, r.function.model.Spec.Deadlines.Start.Std())
@@ -176,15 +176,15 @@ func (r *replicaState) wakeTimeout() time.Duration {
 	return wakeGrace
 }
 
-// canSleep says what schedule must know to send replicas of f to sleep.
+// canSleep sets what the planner needs to send replicas of f to sleep.
 func (f *functionState) canSleep(atHand bool) {
 	f.SleepMemory = f.sleepMemory()
 	f.DeepWakeTime = max(f.starts.WakeTime(true, 50), 0)
 	f.WakeTime, f.ColdStart = max(f.starts.WakeTime(false, 50), 0), max(f.starts.Forecast(atHand).P50, 0)
 }
 
-// sleepMemory is the host memory that a sleeper of f takes: its weights go there, as
-// large as the checkpoint and never larger than the GPUs' share.
+// sleepMemory is the host memory that a sleeping replica of f takes: its weights, as
+// large as the checkpoint and at most the GPUs' share.
 func (f *functionState) sleepMemory() functions.Bytes {
 	n := f.Resources.GPUs
 	if n == 0 {

@@ -140,8 +140,8 @@ func TestEvictedToSleep(t *testing.T) {
 	})
 }
 
-// TestWakeHung: a replica that does not wake is no reason to tell anybody of a
-// failure: a cold start takes its place.
+// TestWakeHung: a replica that does not wake is not published as a failure: a
+// cold start takes its place.
 func TestWakeHung(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))

@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// onStatus takes the status of a replica in.
+// onStatus applies the status of a replica.
 func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	f, before := r.function, r.status.State
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
@@ -44,7 +44,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time holds it
 			s.markDirty(f)
 			if r.coldStart != nil {
-				// Waiters first; the books are kept after.
+				// Waiters are released first.
 				if !f.Gone { // it left the catalogue just now
 					s.path.Publish(s.snapshotOf(f))
 				}
@@ -70,7 +70,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 	}
 }
 
-// plannedStatus are what the core sees of a status.
+// plannedStatus is the part of a status that the planner reads.
 type plannedStatus struct {
 	spawned bool
 	level   int
@@ -81,14 +81,14 @@ func plannedStatusOf(st *functions.ReplicaStatus) plannedStatus {
 	return plannedStatus{hasProcess(*st), st.SleepLevel, st.TotalBytes}
 }
 
-// addReplica enters a new replica in the books.
+// addReplica registers a new replica.
 func (s *Orchestrator) addReplica(r *replicaState, n *nodeState) {
 	s.replicas[r.id] = r
 	r.function.replicas = append(r.function.replicas, r)
 	n.replicas = append(n.replicas, r)
 }
 
-// removeReplica forgets a replica whose room is free.
+// removeReplica drops a replica whose room is free.
 func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 	f := r.function
 	delete(s.replicas, r.id)
@@ -119,8 +119,8 @@ func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 	c.replica, c.decided, c.placed = nil, 0, 0
 }
 
-// onFailure ends a replica that broke, tells its waiters why, and sets the pause
-// before the next start.
+// onFailure ends a replica that failed, tells its waiters why, and sets the back-off
+// of the next start.
 func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause string, now placement.Instant) {
 	f := r.function
 	if cause == "" {
@@ -134,7 +134,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		return
 	}
 	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
-		// No fault of the model's: whoever waits gets a cold start, at once.
+		// The model is not at fault: waiters get a cold start at once.
 		if r.sleep.wakingUp {
 			s.counts.wakeups.WithLabelValues("failed").Inc()
 		}
@@ -166,7 +166,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	s.removeReplica(r, "failed")
 }
 
-// backOff tells waiters why, and starts f no sooner.
+// backOff tells waiters why f failed, and delays its next start.
 func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Duration, now placement.Instant) {
 	if backOff <= 0 {
 		return
@@ -177,7 +177,7 @@ func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Dura
 	s.markDirty(f)
 }
 
-// onLoaded is the answer to a load.
+// onLoaded applies the answer to a load.
 func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult, now placement.Instant) {
 	r := s.replicas[id]
 	if r == nil || r.node != o.node {
@@ -217,7 +217,7 @@ func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult,
 	s.removeReplica(r, "load_refused")
 }
 
-// noteStaleEpoch takes in what the outcome of a command says of who commands.
+// noteStaleEpoch notes a refusal that means a newer server.
 func (s *Orchestrator) noteStaleEpoch(r *replicaState, o commandResult) {
 	if n := s.nodes[r.node]; n != nil && n.id == o.node && errors.Is(o.err, functions.ErrStaleEpoch) {
 		s.noteNewerServer(n, true, o.err.Error())

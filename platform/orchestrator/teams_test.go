@@ -68,7 +68,7 @@ func TestTeamAccounts(t *testing.T) {
 		t.Errorf("red %+v\nblue %+v", red, blue)
 	}
 	if p.events("missed") != 0 {
-		t.Error("thrash before anybody came back")
+		t.Error("thrash before any function came back")
 	}
 	// And is back at once: that is thrash, and it stays for a while then.
 	p.desk.ends("blue", "y")

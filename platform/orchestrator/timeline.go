@@ -11,7 +11,7 @@ import (
 
 const keepColdStarts = 1000
 
-// coldStart is one cold start: from the wake until READY, failed or called off.
+// coldStart is one cold start, from the wake until READY, failed or called off.
 type coldStart struct {
 	functions.Timeline
 	began         placement.Instant
@@ -19,7 +19,7 @@ type coldStart struct {
 	placed        placement.Instant // the agent took the load
 	end           placement.Instant
 	over          bool
-	fromDeepSleep bool // a rise whose weights had been dropped
+	fromDeepSleep bool // a wake-up from a sleep without weights
 	replica       *replicaState
 	function      *functionState
 	percent       int // never falls
@@ -42,7 +42,7 @@ func (c *coldStartLog) add(x *coldStart) {
 	c.byID[x.ID] = x
 }
 
-// beginColdStart a cold start of f. id is what Wake has already answered with, or "".
+// beginColdStart begins a cold start of f. id is what Wake has returned, or "".
 func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
 		id = s.coldStartID(f.Name)
@@ -56,8 +56,8 @@ func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time)
 	return c
 }
 
-// coldStartID is the id of the cold start that Wake tells for name, made now if
-// nobody has asked yet.
+// coldStartID is the id that Wake returns for the current cold start of name, made now
+// if there was no wake yet.
 func (s *Orchestrator) coldStartID(name functions.Name) string {
 	s.inboxMu.Lock()
 	defer s.inboxMu.Unlock()
@@ -69,7 +69,7 @@ func (s *Orchestrator) coldStartID(name functions.Name) string {
 	return id
 }
 
-// finishColdStart a cold start. The next wake begins another.
+// finishColdStart ends a cold start. The next wake begins another.
 func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause string) {
 	if c == nil || c.over {
 		return
@@ -110,7 +110,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	}
 }
 
-// boundedSeconds of a span, as an agent says them: bounded, so that arithmetic on them is.
+// boundedSeconds converts seconds that an agent reported, bounded against overflow.
 func boundedSeconds(f float64) time.Duration {
 	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
 }
@@ -183,9 +183,9 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 	return t
 }
 
-// eta of a cold start under way: what is left of staging by bytes over measured
-// rate (by history while none is measured), and after it what load and warm-up
-// usually take; the engine boots while bytes arrive. -1 where nothing is known.
+// eta of a cold start under way: the rest of staging by bytes over the measured rate
+// (by history before one is measured), and after it the usual load and warm-up; the
+// engine boots while bytes arrive. -1 if unknown.
 func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	f := c.function
 	if c.Tier == functions.TierSleeping {
@@ -236,7 +236,7 @@ func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 			known := need(functions.PhaseStage)
 			if known < 0 {
 				if f.Source != "" && f.Machine == "" {
-					return -1 // it must come from afar, and nobody knows how long that takes
+					return -1 // it must be staged, and no staging was measured
 				}
 				known = 0
 			}
@@ -247,8 +247,8 @@ func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
 }
 
-// beginExtraStart is a cold start of a further replica: it is in the books, but Wake and
-// the function's picture do not tell of it.
+// beginExtraStart begins a cold start of a further replica: it is recorded, but not
+// returned by Wake and not in the function's snapshot.
 func (s *Orchestrator) beginExtraStart(f *functionState) *coldStart {
 	at := s.timeNow()
 	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	clockJumpAfter        = 3 * time.Second // a turn this late means that we stood still, not they
-	recheckAfter          = 2 * time.Second // before a catalogue that lost half of itself is believed
+	clockJumpAfter        = 3 * time.Second // a turn this late means that this process stood still, not the agents
+	recheckAfter          = 2 * time.Second // until a catalogue that lost half of its functions is believed
 	orphanGrace           = 5 * time.Second // before a replica of an unknown model is ended
-	adoptedStartLease     = 5 * time.Second // before a start that was found under way is one that nobody waits for
+	adoptedStartLease     = 5 * time.Second // protects an adopted start until the activators have reported its waiters
 	nodePauseAfterRefusal = 2 * time.Second // no new load on a node that just failed one
 	progressEvery         = 500 * time.Millisecond
 	maxRefusals           = 3 // loads refused in a row before it is called a failure
@@ -26,11 +26,10 @@ const (
 	unloadRetryAfter      = 10 * time.Second // an unload that had no effect is sent again
 )
 
-// Turn takes the news, publishes what changed, decides and acts, in the caller's
-// goroutine. It returns when it wants to be called again at the latest; 0: at the
-// next tick, of which there is one a second. Run calls it; only who has given
-// Options.Ring calls it himself, and then not Run. ctx is that of the commands it
-// gives, where Options.Do does not carry them out.
+// Turn applies the news, publishes what changed, decides and acts, in the caller's
+// goroutine. It returns the time until it must be called again at the latest; 0: at
+// the next tick, of which there is one a second. Run calls it, or instead the owner of
+// Options.Ring. Commands run with ctx unless Options.Do carries them out.
 func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,16 +129,15 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.In
 	}
 }
 
-// advanceClock reads the clock. Time in which we stood still (a suspended laptop, a
-// process that was stopped, a clock that was put forward) has not passed: nobody
-// was silent or idle in it, no lease ran out. On a clock that is put back time
-// goes on from where it was.
+// advanceClock reads the clock. Time in which the process did not run (a suspended
+// laptop, SIGSTOP, a clock set forward) does not pass: no silence, idle time or lease
+// counts it. After a clock was set back, time goes on from where it was.
 func (s *Orchestrator) advanceClock() placement.Instant {
 	if s.lastTurn > 0 {
 		switch gap := s.now() - s.lastTurn; {
 		case gap > clockJumpAfter:
 			s.began = s.began.Add(gap - tick)
-			s.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; nobody's silence is counted for that time", gap.Round(time.Second)))
+			s.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", gap.Round(time.Second)))
 		case gap < 0:
 			s.began = s.began.Add(gap)
 		}
@@ -148,7 +146,7 @@ func (s *Orchestrator) advanceClock() placement.Instant {
 	return s.lastTurn
 }
 
-// enqueue notes that there is news of f for the core.
+// enqueue notes that f has news for the planner.
 func (s *Orchestrator) enqueue(f *functionState) {
 	if !f.enqueued {
 		f.enqueued = true
@@ -156,14 +154,14 @@ func (s *Orchestrator) enqueue(f *functionState) {
 	}
 }
 
-// markDirty notes that f has changed: for the core and for the data path.
+// markDirty notes that f has changed, for the planner and the data path.
 func (s *Orchestrator) markDirty(f *functionState) {
 	s.enqueue(f)
 	s.markForPublish(f)
 }
 
-// markForPublish notes that the picture of f has changed, and nothing of it that matters
-// to the core.
+// markForPublish notes that f's snapshot has changed in a way that the planner does
+// not read.
 func (s *Orchestrator) markForPublish(f *functionState) {
 	if !f.toPublish {
 		f.toPublish = true
@@ -242,8 +240,8 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	s.markDirty(f)
 }
 
-// readDemand reads what is asked of the functions of which that has changed; with all
-// it makes sure of the others, and lets the windows of those that are busy move on.
+// readDemand reads the demand of functions where it changed; with all it verifies the
+// others and moves the load windows of busy ones on.
 func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	s.path.Demand(all, func(d Demand) bool {
 		f := s.functions[d.Name.WithoutAdapter()]
@@ -262,7 +260,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 		} else {
 			s.busyFunctions.drop(f)
 		}
-		// As many as before, and none has ended: they are where they were.
+		// The same counts, and no request has ended: nothing moved.
 		if was != [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)} || !all {
 			s.enqueue(f)
 		}
@@ -292,11 +290,10 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	})
 }
 
-// forever is longer than anything lasts, and can be added to.
+// forever is longer than any lease, and can be added to.
 const forever = placement.Instant(math.MaxInt64 / 4)
 
-// decide tells the core the news, asks it, and does what it says. What it costs
-// is what has changed, not what there is.
+// decide gives the news to the planner and performs its plan. It costs what has changed.
 func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
 	if s.superseded {
 		return 0
@@ -363,8 +360,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	return max(plan.Next-now, time.Millisecond)
 }
 
-// onVerdict takes in that f cannot be placed, or that nothing stands in its way any
-// more.
+// onVerdict notes that f cannot be placed, or can be again.
 func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
@@ -388,7 +384,7 @@ func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 	}
 }
 
-// endUnwantedStart ends a cold start that nobody wants any more and that has come to nothing.
+// endUnwantedStart ends a cold start of f that has no replica and no demand any more.
 func (s *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
 	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {

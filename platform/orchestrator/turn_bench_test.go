@@ -14,7 +14,7 @@ import (
 
 // BenchmarkTurnWake is the whole turn of a wake, from the request that waits to
 // the command to a node, with 10,000 functions and 1,000 GPUs. free: a tenth of
-// the GPUs has nobody; full: somebody idle must go first, and what is timed is
+// the GPUs is free; full: an idle replica must leave first, and what is timed is
 // the turn to the unload and the turn from there to the load. among: as many
 // others wait meanwhile for room there is none of.
 func BenchmarkTurnWake(b *testing.B) {
@@ -176,8 +176,7 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
 	return w
 }
 
-// rest lets a second pass in which everybody is heard, and whatever is commanded
-// is done.
+// rest lets a second pass in which all agents report, and commands take effect.
 func (w *bench) rest() {
 	for more := true; more; {
 		w.obey()

@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// world is the loop's: everything it knows.
+// world is the state of the loop.
 type world struct {
 	accounts       *quota.Accounts
 	settledAt      placement.Instant
@@ -49,7 +49,7 @@ type world struct {
 	coldStarts   coldStartLog
 
 	lastTurn         placement.Instant // of the last turn
-	lastTick         placement.Instant // of the last turn that looked at everybody who is busy
+	lastTick         placement.Instant // of the last turn that looked at all busy functions
 	turns            uint64
 	progressAt       placement.Instant // progress was published
 	nextSilenceCheck placement.Instant // when a node may be lost, at the earliest
@@ -85,9 +85,9 @@ type functionState struct {
 	starts     forecast.StartTimes
 	usage      usageHistory
 	demandTurn uint64            // last turn that saw demand
-	wakeLease  placement.Instant // lease of wakes, until nobody waits
-	userLease  placement.Instant // lease somebody took
-	untilReady bool              // somebody wants it READY once, waiting or not
+	wakeLease  placement.Instant // lease of wakes, while requests wait
+	userLease  placement.Instant // lease of WakeFor
+	untilReady bool              // to be READY once, with or without waiters
 	toPublish  bool              // its picture is to be published
 	enqueued   bool              // the core is to be told of it
 
@@ -159,8 +159,8 @@ func (r *replicaState) serves() bool {
 
 const earlyDeath = time.Minute // a replica that dies sooner after READY counts as a failing one
 
-// recipeHash is what a replica is made from. Scale, queue and deadlines are not in
-// it: changing them restarts nothing.
+// recipeHash identifies what a replica is made from. Scale, queue and deadlines are
+// not part of it: changing them restarts nothing.
 func recipeHash(spec functions.ModelSpec, dir string) uint64 {
 	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
 	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // how it is placed makes no other replica
@@ -204,7 +204,7 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.Gone = false
 }
 
-// copyReplicas writes the replicas down as schedule sees them.
+// copyReplicas writes the replicas as the planner reads them.
 func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.replicas {
@@ -236,7 +236,7 @@ func hasProcess(st functions.ReplicaStatus) bool {
 	return false
 }
 
-// setFrom takes a heartbeat in. It reports whether anything of it matters to the core.
+// setFrom applies a heartbeat. It reports whether the planner must know.
 func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	hb := &b.message
 	n.commands, n.heardAt, n.Seen = b.node, b.at, now
@@ -288,7 +288,7 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 	}
 }
 
-// snapshotOf is what the data path is told of a function.
+// snapshotOf is f as the data path sees it.
 func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	p := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
@@ -317,7 +317,7 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	return p
 }
 
-// stateOf is that of f's best replica; without one, whether it is being placed,
+// stateOf is the state of f's best replica; without one, whether it is being placed,
 // has failed, or rests.
 func (s *Orchestrator) stateOf(f *functionState) functions.State {
 	best, rank := functions.Unloaded, 0
@@ -343,7 +343,7 @@ func (s *Orchestrator) stateOf(f *functionState) functions.State {
 	return best
 }
 
-// forecastStart of the next start of f: a rise, where one of it sleeps.
+// forecastStart is the forecast of f's next start: a wake-up if a replica sleeps.
 func (s *Orchestrator) forecastStart(f *functionState) functions.Forecast {
 	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.stopping }); i >= 0 {
 		deep := f.replicas[i].sleep.level == deepLevel
@@ -374,7 +374,8 @@ func stateRank(st functions.State) int {
 	return 0
 }
 
-// tokenFor of a replica: only one behind its agent's own door wants it.
+// tokenFor is the bearer token of a replica: only one behind its agent's server needs
+// it.
 func (s *Orchestrator) tokenFor(r *replicaState) string {
 	if n := s.nodes[r.node]; n != nil && n.last.URL != "" && strings.HasPrefix(r.status.Endpoint, strings.TrimRight(n.last.URL, "/")+"/") {
 		return s.token

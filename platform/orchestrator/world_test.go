@@ -125,8 +125,8 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestStoodStill: a server that was suspended counts nobody's silence for that
-// time; whoever stays silent afterwards is lost.
+// TestStoodStill: a server that was suspended does not count silence in that
+// time; nodes that stay silent afterwards are lost.
 func TestStoodStill(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d, c := newDoor(), &shelf{models: []*functions.Model{model("x")}}
@@ -135,7 +135,7 @@ func TestStoodStill(t *testing.T) {
 		s.Changed()
 		s.Heartbeat(functions.Heartbeat{AgentID: "a", URL: "http://a:1"}, h)
 		s.Turn(context.Background())
-		time.Sleep(time.Hour) // nobody calls turn
+		time.Sleep(time.Hour) // no turns
 		s.Turn(context.Background())
 		if len(s.Nodes()) != 1 || len(d.cut) != 0 {
 			t.Fatal("its agents were lost by its own sleep")
@@ -173,7 +173,7 @@ func TestBearer(t *testing.T) {
 }
 
 // TestRings: books and events are bounded, and a follower that does not read
-// blocks nobody.
+// blocks nothing.
 func TestRings(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := New(Options{})

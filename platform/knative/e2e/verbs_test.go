@@ -82,7 +82,7 @@ func verbs(s *space) {
 	s.must("the request of one that is stopped", <-long)
 	s.says(0, "", "stop", me, "--wait", "--timeout", "90s")
 	s.atZero(revision)
-	s.says(0, "somebody stopped it", "events", me)
+	s.says(0, "a user stopped it", "events", me)
 	s.must("a call of one that was stopped", s.byHost("a", 8, false))
 
 	s.says(0, me+" removed", "rm", "a", "-n", s.ns)

@@ -105,7 +105,7 @@ func (t *teller) ready(model string) (node, other string) {
 
 func (t *teller) served(model string) {
 	t.Helper()
-	t.until(t.o.Boot, "nobody waits for "+model, func() bool { return t.Waiting(model) == 0 })
+	t.until(t.o.Boot, "no waiters for "+model, func() bool { return t.Waiting(model) == 0 })
 }
 
 func (t *teller) equal(what string, got, want any) {
@@ -188,7 +188,7 @@ var stories = []struct {
 		t.served("z")
 		t.equal("x made way", t.Replicas("x"), "[]")
 	}},
-	{"who is never idle takes turns", true, func(t *teller) {
+	{"busy functions take turns", true, func(t *teller) {
 		t.Deploy(t.Model("w", func(s *functions.ModelSpec) { s.Scale.Min = 1 }), t.Model("x", nil), t.Model("y", nil))
 		t.ready("w") // one node is taken; the other is fought for
 		t.Ask("x", 1)
@@ -213,7 +213,7 @@ var stories = []struct {
 		t.Ask("x", 3)
 		t.until(t.o.Boot, "waiters are told", func() bool { return t.Waiting("x") == 0 && t.Told("x") != "" })
 		t.Pass(3 * time.Second)
-		t.equal("no start that nobody asked for", t.Starts("x"), 1)
+		t.equal("no start without demand", t.Starts("x"), 1)
 		t.Break("x", "")
 		t.Ask("x", 1)
 		t.served("x")
@@ -230,7 +230,7 @@ var stories = []struct {
 			t.Fatalf("%d starts in a minute", n)
 		}
 	}},
-	{"nobody waits: called off before its process", true, func(t *teller) {
+	{"no waiters: called off before its process", true, func(t *teller) {
 		t.Deploy(t.Model("x", func(s *functions.ModelSpec) { s.Source = "az://account/container/x" }))
 		t.Ask("x", 3)
 		t.Pass(time.Millisecond)
