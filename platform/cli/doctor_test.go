@@ -61,7 +61,7 @@ func TestDoctorOfEngines(t *testing.T) {
 		{name: "untold", env: map[string]string{"THAW_ENGINE_VLLM": python(t, true)}, has: []string{"of unknown version; tested was 0.32.0"}, hasNot: []string{"hole"}},
 		{name: "no bytecode", env: map[string]string{"THAW_ENGINE_VLLM": python(t, false, "vllm-0.32.0")},
 			has: []string{"1 have no bytecode"}, inErrors: []string{"-m compileall"}},
-		{name: "sglang", env: map[string]string{"THAW_ENGINE_SGLANG": python(t, true, "sglang-0.5.0")}, has: []string{"untested: it cannot be had without CUDA", "CVE-2026-3059"}},
+		{name: "sglang", env: map[string]string{"THAW_ENGINE_SGLANG": python(t, true, "sglang-0.5.0")}, has: []string{"untested: it needs CUDA", "CVE-2026-3059"}},
 		{name: "a command", models: "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: c}\nspec: {engine: command, args: [./no-such, \"{port}\"]}\n", exit: kit.ExitFailed,
 			has: []string{"no-such, of default/c"}},
 		{name: "a file that does not read", models: "apiVersion: thaw.dev/v2\n", exit: kit.ExitFailed, has: []string{"functions"}, inErrors: []string{"thaw check"}},

@@ -209,7 +209,7 @@ func submitSequence(l *loop, q *sequence) *failure {
 	return nil
 }
 
-// nextPiece returns the next piece, or one with the context's error when the client left.
+// nextPiece waits for the next piece; it has the context's error if the client has gone.
 func nextPiece(ctx context.Context, q *sequence) piece {
 	select {
 	case <-q.ready:
@@ -223,7 +223,7 @@ func nextPiece(ctx context.Context, q *sequence) piece {
 	}
 }
 
-// writeWhole answers in one body.
+// writeWhole writes one body.
 func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequence) piece {
 	var text strings.Builder
 	var scores []scored
@@ -252,11 +252,10 @@ func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequ
 	}
 }
 
-// writeBound is how long a client may take to read one chunk before it counts as gone.
+// writeBound bounds the write of one chunk to a client.
 const writeBound = 30 * time.Second
 
-// writeStream answers in chunks. What was made while the last one was being written goes
-// out together.
+// writeStream writes chunks; each has all that was generated during the last write.
 func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *sequence, withUsage bool) piece {
 	rc := http.NewResponseController(w)
 	send := func(v any) error {

@@ -19,12 +19,12 @@ type failure struct {
 
 func (f *failure) Error() string { return f.message }
 
-// invalidRequest is a request that cannot be served as it stands.
+// invalidRequest is the answer to a request that can never be served.
 func invalidRequest(param, code, format string, a ...any) *failure {
 	return &failure{http.StatusBadRequest, fmt.Sprintf(format, a...), "invalid_request_error", param, code}
 }
 
-// unavailable is a moment that will pass.
+// unavailable is the answer to a request that may be repeated.
 func unavailable(code, message string) *failure {
 	return &failure{http.StatusServiceUnavailable, message, "server_error", "", code}
 }
@@ -56,15 +56,15 @@ func (f *failure) write(w http.ResponseWriter) { writeJSON(w, f.status, f.body()
 // writeJSON writes a whole JSON body.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v, json.FormatNilSliceAsNull(true))
-	if err != nil { // only text that is no UTF-8 could do this, and all of it is cleaned
+	if err != nil { // impossible: all text is valid UTF-8
 		http.Error(w, "encoding failed", http.StatusInternalServerError)
 		return
 	}
-	// A client that does not read must not hold a handler for ever.
+	// Bounds the handler of a client that does not read.
 	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeBound))
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	w.Write(b) // a client that has gone is noticed by its context
+	w.Write(b) // the context reports a client that has gone
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// modelName is what a model is called that nobody named.
+// modelName is the default name of a model: that of its folder.
 func modelName(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -35,25 +35,25 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /tokenize", s.whenLoaded(s.tokenize))
 	mux.HandleFunc("POST /detokenize", s.whenLoaded(s.detokenize))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// What the last answer on this connection was given does not bind this one.
+		// Clear the write deadline of the last answer on this connection.
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		if s.o.Key != "" && !s.authorized(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			(&failure{http.StatusUnauthorized, "Unauthorized: this engine wants its key", "invalid_request_error", "", "invalid_api_key"}).write(w)
+			(&failure{http.StatusUnauthorized, "Unauthorized: this engine requires its key", "invalid_request_error", "", "invalid_api_key"}).write(w)
 			return
 		}
 		h, pattern := mux.Handler(r)
 		if pattern != "" {
-			mux.ServeHTTP(w, r) // again, for the path's values
+			mux.ServeHTTP(w, r) // sets the path's values
 			return
 		}
 		h.ServeHTTP(&errorShapingWriter{ResponseWriter: w, path: r.URL.Path}, r)
 	})
 }
 
-// authorized reports whether the caller sent the key, or asks what needs none.
+// authorized reports whether the request has the key or its path needs none.
 func (s *server) authorized(r *http.Request) bool {
-	switch r.URL.Path { // as of vLLM, they stay open: they tell of no request
+	switch r.URL.Path { // open in vLLM too
 	case "/health", "/ping", "/version", "/metrics":
 		return true
 	}
@@ -61,7 +61,7 @@ func (s *server) authorized(r *http.Request) bool {
 	return subtle.ConstantTimeCompare([]byte(sent), []byte(s.o.Key)) == 1 && ok
 }
 
-// errorShapingWriter turns the mux's own 404 and 405 into the shape of all other errors.
+// errorShapingWriter gives the mux's 404 and 405 OpenAI's error shape.
 type errorShapingWriter struct {
 	http.ResponseWriter
 	path string
@@ -88,7 +88,7 @@ func (s *errorShapingWriter) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// whenLoaded lets a request through once the model is there.
+// whenLoaded refuses requests until the model is loaded.
 func (s *server) whenLoaded(f func(*engine, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
@@ -102,7 +102,7 @@ func (s *server) whenLoaded(f func(*engine, http.ResponseWriter, *http.Request))
 	}
 }
 
-// waitForHandlers waits until the handlers have written what their sequences ended with.
+// waitForHandlers waits until the handlers have written their last pieces.
 func (s *server) waitForHandlers() {
 	ctx, cancel := context.WithTimeout(context.Background(), handlerGrace)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// loadedModel is everything that is loaded from the model's folder.
+// loadedModel is what is loaded from the model's folder.
 type loadedModel struct {
 	model    *llama.Model
 	tok      *bpe.Tokenizer
@@ -25,7 +25,7 @@ type loadedModel struct {
 }
 
 // loadModel reads the folder. The tokenizer (mostly parsing) and the weights (mostly
-// waiting for pages) are read side by side; percent hears how far the weights are.
+// waiting for pages) are read side by side; percent is called with the progress of the weights.
 func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel, error) {
 	if st, err := os.Stat(o.Model); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel
 		err error
 	}
 	tokenizer := make(chan parsed, 1)
-	go func() { // ends by itself: parsing is bounded by the file's size
+	go func() { // bounded by the size of the file
 		t, err := bpe.Load(filepath.Join(o.Model, "tokenizer.json"))
 		tokenizer <- parsed{t, err}
 	}()

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// loop owns the model and the running sequences. Other goroutines submit, withdraw
-// and read the gauges.
+// loop owns the model and the running sequences. Other goroutines submit and withdraw
+// sequences and read the gauges.
 type loop struct {
 	c          *loadedModel
 	maxSeqs    int
@@ -24,7 +24,7 @@ type loop struct {
 
 	mu       sync.Mutex
 	waiting  []*sequence // FIFO, guarded by mu
-	draining bool        // guarded by mu: nothing new is taken
+	draining bool        // guarded by mu: new sequences are refused
 	wake     chan struct{}
 
 	running    []*sequence    // the loop's own, in order of admission
@@ -36,7 +36,7 @@ type loop struct {
 	nCached    atomic.Int64 // positions held by running sequences
 }
 
-// maxSpare is how much memory of ended sequences is kept for the next ones.
+// maxSpare bounds the memory of unused caches.
 const maxSpare = 64 << 20
 
 var (
@@ -44,7 +44,7 @@ var (
 	errDraining = errors.New("the engine is shutting down")
 )
 
-// submit puts a sequence into the queue. errFull and errDraining say why not.
+// submit puts a sequence into the queue. It returns errFull or errDraining.
 func (l *loop) submit(q *sequence) error {
 	q.ready = make(chan struct{}, 1)
 	q.arrived = time.Now()
@@ -53,7 +53,7 @@ func (l *loop) submit(q *sequence) error {
 	if l.draining {
 		return errDraining
 	}
-	// Free places that the loop has not filled yet are no reason to refuse.
+	// Free slots that the loop has not filled yet extend the queue.
 	if free := l.maxSeqs - int(l.nRunning.Load()); len(l.waiting) >= l.maxQueued+max(free, 0) {
 		return errFull
 	}
@@ -62,7 +62,7 @@ func (l *loop) submit(q *sequence) error {
 	return nil
 }
 
-// withdraw says that nobody wants the sequence any more.
+// withdraw removes a sequence whose client has gone.
 func (l *loop) withdraw(q *sequence) {
 	q.abandoned.Store(true)
 	l.mu.Lock()
@@ -80,7 +80,7 @@ func (l *loop) wakeUp() {
 	}
 }
 
-// drain refuses new sequences and lets the loop end once it has nothing left.
+// drain refuses new sequences; the loop ends after the last one.
 func (l *loop) drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +94,8 @@ func (l *loop) queued() int {
 	return len(l.waiting)
 }
 
-// run works until ctx ends, or until it was drained and has nothing left. Sequences
-// that it leaves unfinished end with errStopped.
+// run runs batches until ctx ends or, after drain, no sequence is left. Unfinished
+// sequences end with errStopped.
 func (l *loop) run(ctx context.Context) {
 	defer l.failAll()
 	for {
@@ -129,8 +129,8 @@ func (l *loop) delayToken(ctx context.Context) {
 	}
 }
 
-// admit moves sequences from the queue to the running ones while there is place, and
-// says whether nothing waits and nothing more can come.
+// admit moves sequences from the queue to free slots. drained reports that the queue is
+// empty and closed.
 func (l *loop) admit() (drained bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +157,7 @@ func (l *loop) begin(q *sequence) {
 	}
 }
 
-// dropAbandoned frees sequences whose client has gone.
+// dropAbandoned releases sequences whose client has gone.
 func (l *loop) dropAbandoned() {
 	for _, q := range slices.Clone(l.running) {
 		if q.abandoned.Load() {
@@ -167,7 +167,7 @@ func (l *loop) dropAbandoned() {
 	}
 }
 
-// release gives a sequence's place and cache back.
+// release frees the slot and cache of a sequence.
 func (l *loop) release(q *sequence) {
 	if i := slices.Index(l.running, q); i >= 0 {
 		l.running = slices.Delete(l.running, i, i+1)
@@ -181,7 +181,7 @@ func (l *loop) release(q *sequence) {
 	l.nRunning.Store(int64(len(l.running)))
 }
 
-// failAll ends what is left.
+// failAll ends every sequence with errStopped.
 func (l *loop) failAll() {
 	l.mu.Lock()
 	l.draining = true
@@ -194,8 +194,8 @@ func (l *loop) failAll() {
 	}
 }
 
-// runBatch runs one batch: a token of everyone who is generating, and pieces of prompts,
-// the oldest first. It says whether a token was made.
+// runBatch runs one batch: a token of each generating sequence, and pieces of prompts,
+// oldest first. It reports whether a token was generated.
 func (l *loop) runBatch() bool {
 	l.inputs, l.owners = l.inputs[:0], l.owners[:0]
 	room := l.maxBatch
@@ -249,14 +249,15 @@ func (l *loop) finishEmbedding(q *sequence, now time.Time) {
 	q.publish(func(p *piece) { p.finish, p.hidden = "stop", q.hidden })
 }
 
-// sampleToken samples the next token of a sequence and decides whether it goes on.
+// sampleToken samples the next token of a sequence and ends the sequence if it was the
+// last.
 func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 	m := l.metrics
 	if !q.started {
 		q.started = true
 		m.prompt.Add(int64(len(q.prompt)))
 		m.first.observe(now.Sub(q.arrived).Seconds())
-		q.publish(func(*piece) {}) // a stream's head may go out
+		q.publish(func(*piece) {}) // the head of a stream may be sent
 	}
 	norm, top := 0.0, []choice(nil)
 	if q.logprobs >= 0 {

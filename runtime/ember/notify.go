@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// notifier pushes datagrams to whoever started the engine. A missing or full socket
+// notifier sends sd_notify datagrams to the parent. A missing or full socket
 // is not the engine's trouble: the listener can still be asked.
 type notifier struct{ conn *net.UnixConn }
 

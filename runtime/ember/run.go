@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// server is the HTTP face. engine is nil while loading.
+// server is the HTTP server. engine is nil while loading.
 type server struct {
 	o       *Options
 	metrics *metrics
 	created int64
 	engine  atomic.Pointer[engine]
-	active  atomic.Int64 // handlers at work
+	active  atomic.Int64 // running handlers
 }
 
-// engine is what exists once the model is loaded.
+// engine is the loaded model with its loop.
 type engine struct {
 	*loadedModel
 	loop *loop
 }
 
-// Run loads the model and serves it until ctx ends, then lets running sequences go
-// on for ShutdownTimeout, cuts off the rest with an error, and returns nil. It
-// returns an error when the model cannot be loaded or the address not be had.
+// Run loads the model and serves it until ctx ends; running sequences may continue for
+// ShutdownTimeout, the rest fails, and Run returns nil. It returns an error if the
+// model cannot be loaded or the address is in use.
 func Run(ctx context.Context, o Options) error {
 	if err := o.defaults(); err != nil {
 		return err
@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// sleepContext waits for d; false when ctx has ended.
+// sleepContext waits for d; false if ctx has ended.
 func sleepContext(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -79,7 +79,7 @@ func sleepContext(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serveModel loads and runs the loop; it returns when ctx has ended and all is drained.
+// serveModel loads the model and runs the loop until ctx has ended and it is drained.
 func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, served chan error) error {
 	n.loading(0)
 	if !sleepContext(ctx, s.o.BootDelay) {
@@ -88,7 +88,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 	c, err := loadModel(ctx, s.o, n.loading)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // called off
+			return nil // stopped while loading
 		}
 		return err
 	}
@@ -98,7 +98,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 	}
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
 		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: make(chan struct{}, 1)}
-	// The loop outlives ctx by the time that running sequences are given.
+	// The loop outlives ctx by at most ShutdownTimeout.
 	working, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	looped := make(chan struct{})
@@ -134,5 +134,5 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 	return err
 }
 
-// handlerGrace is how long handlers get to write out what their sequences ended with.
+// handlerGrace bounds the wait for handlers that write their last pieces.
 const handlerGrace = 2 * time.Second

@@ -9,10 +9,9 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
-// sequence is one prompt on its way through the loop.
-//
-// Made by a handler and not changed by it after submit; the fields of the second
-// group belong to the loop, those of the third to both, under mu.
+// sequence is one prompt and its generated tokens. The fields of the first group are not
+// changed after submit, those of the second are owned by the loop, those of the third
+// are guarded by mu.
 type sequence struct {
 	prompt    []int
 	sampling  sampling
@@ -21,43 +20,43 @@ type sequence struct {
 	minTokens int
 	ignoreEOS bool
 	stopIDs   []int
-	logprobs  int // how many rivals to report; -1: no logprobs at all
+	logprobs  int // how many alternatives to report; -1: no logprobs
 	embed     bool
 	arrived   time.Time
 
 	cache   *llama.Cache
-	fed     int // tokens of prompt that went through the model
-	next    int // the token that goes in next, once the prompt is through
+	fed     int // tokens of the prompt that the model has processed
+	next    int // input of the next pass, after the prompt
 	made    int // tokens generated
 	sampler *sampler
 	text    stopFilter
-	scores  []scored  // of tokens whose text is held back
+	scores  []scored  // of tokens whose text is not published yet
 	hidden  []float32 // embed: the sum so far
-	started bool      // the first token came
+	started bool      // the first token was generated
 
 	abandoned atomic.Bool // its client has gone
 	mu        sync.Mutex
 	out       piece
-	ready     chan struct{} // holds one; filled when out grew
+	ready     chan struct{} // holds a token when out has news
 }
 
-// piece is what a sequence made since its handler last looked.
+// piece is what a sequence generated since the last takePiece.
 type piece struct {
 	text   string
 	scores []scored
-	made   int    // tokens generated so far, all told
-	finish string // "stop", "length", or "" while it goes on
+	made   int    // tokens generated so far
+	finish string // "stop", "length", or "" before the end
 	stop   any    // the stop string or token id that ended it, nil if none
-	err    error  // it ended without an answer
+	err    error  // it failed
 	hidden []float32
 }
 
 func (p *piece) over() bool { return p.finish != "" || p.err != nil }
 
-// errStopped ends sequences that are cut off by the engine's end.
+// errStopped ends sequences when the engine shuts down.
 var errStopped = errors.New("the engine is shutting down")
 
-// publish leaves something for the handler; add is called with the lock held.
+// publish changes the piece for the handler; add is called with the lock held.
 func (q *sequence) publish(add func(p *piece)) {
 	q.mu.Lock()
 	add(&q.out)
@@ -68,7 +67,7 @@ func (q *sequence) publish(add func(p *piece)) {
 	}
 }
 
-// takePiece returns what was left since the last call.
+// takePiece returns what was generated since the last call.
 func (q *sequence) takePiece() piece {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// stopFilter turns a sequence's bytes into what may be sent: whole characters only, and
-// nothing that could still turn out to be the beginning of a stop string.
+// stopFilter turns a sequence's bytes into text that may be sent: whole characters, and
+// nothing that may be the beginning of a stop string.
 type stopFilter struct {
 	stops    []string
 	include  bool   // the stop string itself is part of the answer
@@ -15,8 +15,8 @@ type stopFilter struct {
 	hit      string // the stop string that was found
 }
 
-// push adds bytes and returns what may go out. After a stop string was found (hit
-// is set) there is nothing more to push.
+// push adds bytes and returns the text that may be sent. It is not called after a stop
+// string was found (hit is set).
 func (t *stopFilter) push(b []byte, search bool) string {
 	t.bytes = append(t.bytes, b...)
 	cut := completeLength(t.bytes)
@@ -54,8 +54,7 @@ func (t *stopFilter) push(b []byte, search bool) string {
 	return out
 }
 
-// end returns what was held back. Half a character becomes U+FFFD, as it does when
-// the whole answer is decoded at once.
+// end returns the text held back. An incomplete character becomes U+FFFD.
 func (t *stopFilter) end() string {
 	out := t.heldBack + strings.ToValidUTF8(string(t.bytes), "\uFFFD")
 	t.heldBack, t.bytes = "", nil

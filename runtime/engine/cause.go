@@ -8,8 +8,7 @@ import (
 // maxCause bounds a root cause in bytes.
 const maxCause = 300
 
-// known failures, first match over the whole tail wins: what is higher up is
-// nearer to the root than what followed from it. %1 is the first group.
+// known are failures with a clear cause, in order of precedence. %1 is the first group.
 var known = []struct {
 	pattern *regexp.Regexp
 	say     string
@@ -25,7 +24,7 @@ var known = []struct {
 	{regexp.MustCompile(`(?i)(no space left on device)`), "%1"},
 	{regexp.MustCompile(`(?i)(CUDA driver version is insufficient[^\n]*)`), "%1"},
 	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
-	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // pydantic's, below its headline
+	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // of pydantic, below its headline
 	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args: %1"},
 	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args: %1"},
 }
@@ -33,18 +32,18 @@ var known = []struct {
 var (
 	// TypeError: …, torch.OutOfMemoryError: …, pydantic_core._pydantic_core.ValidationError: …
 	exception = regexp.MustCompile(`^(?:[A-Za-z_][\w]*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died))(?::\s*(.*))?$`)
-	// what loggers put before a line: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[2026-02-22 17:24:34] "
+	// the prefix of a logger: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[2026-02-22 17:24:34] "
 	prefix    = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?(?:\[[\d\- :.,]+[^\]]*\]\s*)?`)
 	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|fatal|panic)(?::|=)\s*(.+)$`)
 	slogE     = regexp.MustCompile(`level=(?:ERROR|FATAL) .*?(?:err|error)="?([^"\n]+)"?`)
-	// vLLM's front, of the process that computes; it then exits with code 0
+	// the API server of a vLLM whose core died; it exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
 	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group)`)
 )
 
-// RootCause is one clear line on why an engine ended, out of the last lines it
-// wrote; how says how it ended, for where the lines say nothing.
+// RootCause returns one line on why an engine ended, from the end of its log; how, the
+// kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
 	for _, k := range known {
 		m := k.pattern.FindStringSubmatch("\n" + tail)
@@ -55,7 +54,7 @@ func RootCause(tail, how string) string {
 		if len(m) > 1 {
 			say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
 		}
-		if cause := clipLine(say); cause != "" { // a headline with nothing behind it is no cause
+		if cause := clipLine(say); cause != "" { // a headline alone is not a cause
 			return cause
 		}
 	}
@@ -67,8 +66,8 @@ func RootCause(tail, how string) string {
 			continue
 		}
 		if m := exception.FindStringSubmatch(line); m != nil {
-			// The first exception that is no consequence is the root: what
-			// comes "during handling of the above" only repeats it.
+			// The first exception that is not a consequence is the root;
+			// those "during handling of the above" repeat it.
 			text := m[1]
 			if m[2] != "" {
 				text += ": " + m[2]
@@ -99,9 +98,9 @@ func RootCause(tail, how string) string {
 	return clipLine(how + "; it wrote nothing")
 }
 
-// CoreDied reports whether the last lines are of a vLLM whose EngineCore died;
-// its front ends by itself some seconds later, with exit code 0.
+// CoreDied reports whether the log is of a vLLM whose EngineCore died; its API server
+// exits some seconds later with code 0.
 func CoreDied(tail string) bool { return coreDied.MatchString(tail) }
 
-// PortTaken reports whether a root cause is that somebody took the port.
+// PortTaken reports whether a root cause is a port in use.
 func PortTaken(cause string) bool { return strings.HasPrefix(cause, "port taken") }

@@ -18,18 +18,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Errors of asking an engine.
+// Errors of calls to an engine.
 var (
-	// ErrNoMetrics: it has none; judge it by the probe.
+	// ErrNoMetrics reports an engine without metrics.
 	ErrNoMetrics = errors.New("the engine has no metrics")
-	// ErrUnsupported: this engine has no such call.
+	// ErrUnsupported reports an engine without such a call.
 	ErrUnsupported = errors.New("the engine has no such call")
 )
 
-// StatusError is an answer that is none of success.
+// StatusError is an answer with a status other than 200.
 type StatusError struct {
 	Status int
-	Body   string // first line of it, shortened
+	Body   string // its first line, shortened
 }
 
 func (e *StatusError) Error() string {
@@ -39,22 +39,21 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("HTTP %d: %s", e.Status, e.Body)
 }
 
-// Busy: the engine lives but takes nothing now.
+// Busy reports that the engine works but refuses requests now.
 func (e *StatusError) Busy() bool {
 	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
 }
 
-// Client is one that was started, as a client sees it. Its methods may be
-// called from any goroutine.
+// Client calls one started engine. Its methods may be called from any goroutine.
 type Client struct {
 	url, health, name string
 	key               string
 	row               row
 	http              *http.Client
-	probe             atomic.Pointer[tokenProbe] // the one that was answered
+	probe             atomic.Pointer[tokenProbe] // the request that this engine answers
 }
 
-// New makes the client of a command that was started.
+// New makes the client of a started command.
 func New(c Command) *Client {
 	row, _ := engineRow(c.Engine)
 	t := &http.Transport{
@@ -69,7 +68,7 @@ func New(c Command) *Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (e *Client) Close() { e.http.CloseIdleConnections() }
 
 // Health is nil when the health path answers 200.
@@ -78,8 +77,8 @@ func (e *Client) Health(ctx context.Context) error {
 	return err
 }
 
-// Await returns when the health path answers 200, or with the last error when
-// ctx ends. It calls listening once, when a connection is first accepted.
+// Await returns nil when the health path answers 200, or the last error when ctx
+// ends. It calls listening once, when a connection is first accepted.
 func (e *Client) Await(ctx context.Context, listening func()) error {
 	began, heard := time.Now(), false
 	for {
@@ -110,10 +109,10 @@ func ProbeInterval(elapsed time.Duration) time.Duration {
 	return min(max(elapsed/100, time.Millisecond), 50*time.Millisecond)
 }
 
-// ConnectionRefused reports whether nobody listens.
+// ConnectionRefused reports whether err is a refused connection.
 func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// tokenProbe is one way to ask for a token.
+// tokenProbe is one request for a token.
 type tokenProbe struct {
 	path  string
 	body  func(name string) any
@@ -132,9 +131,9 @@ var tokenProbes = []tokenProbe{
 	}, hasEmbedding},
 }
 
-// Token asks for one token and is nil when one was generated (or, from a model
-// that only embeds, an embedding). The first time it finds out what the engine
-// serves: completions, chat, embeddings. ctx bounds it.
+// Token requests one token (an embedding from a model that only embeds) and returns
+// nil when it was generated. The first call finds out what the engine serves:
+// completions, chat or embeddings. ctx bounds it.
 func (e *Client) Token(ctx context.Context) error {
 	if q := e.probe.Load(); q != nil {
 		return e.requestToken(ctx, *q)
@@ -178,8 +177,8 @@ func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	return nil
 }
 
-// hasToken looks for a generated token: text, or a count of them (the first
-// token may be one without text).
+// hasToken reports whether the answer has text or a count of generated tokens (the
+// first token may have no text).
 func hasToken(b []byte) bool {
 	var a struct {
 		Choices []struct {
@@ -210,7 +209,7 @@ func hasEmbedding(b []byte) bool {
 	return json.Unmarshal(b, &a) == nil && len(a.Data) > 0 && len(a.Data[0].Embedding) > 2
 }
 
-// Metrics reads the engine's own. ErrNoMetrics if it answers but has none.
+// Metrics reads the engine's metrics; ErrNoMetrics if it answers without any.
 func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
 	b, err := e.do(ctx, http.MethodGet, "/metrics", nil, 8<<20)
 	var se *StatusError
@@ -232,7 +231,7 @@ func (e *Client) LoadAdapter(ctx context.Context, name, path string) error {
 	return e.adapterCall(ctx, "/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": path})
 }
 
-// UnloadAdapter takes an adapter away.
+// UnloadAdapter unloads an adapter.
 func (e *Client) UnloadAdapter(ctx context.Context, name string) error {
 	return e.adapterCall(ctx, "/v1/unload_lora_adapter", map[string]string{"lora_name": name})
 }
@@ -252,7 +251,7 @@ func (e *Client) adapterCall(ctx context.Context, path string, v any) error {
 	return err
 }
 
-// SleepMode is what becomes of requests in flight when an engine falls asleep.
+// SleepMode is how requests in flight end when an engine falls asleep.
 type SleepMode string
 
 // Modes of Sleep.
@@ -261,15 +260,15 @@ const (
 	SleepAbort SleepMode = "abort" // they end with finish_reason abort
 )
 
-// Sleep frees the GPU memory of a vLLM (level 1 keeps the weights in host
-// memory, 2 drops them); Wake undoes it. Asleep, /health is 200 and requests
-// hang, so nobody may be sent there. It returns when it sleeps.
+// Sleep frees the GPU memory of a vLLM (level 1 keeps the weights in host memory, 2
+// drops them) and returns when it sleeps; Wake undoes it. A sleeping vLLM answers
+// 200 on /health and hangs on requests.
 func (e *Client) Sleep(ctx context.Context, level int, mode SleepMode) error {
 	return e.sleepCall(ctx, http.MethodPost, fmt.Sprintf("/sleep?level=%d&mode=%s", level, mode), nil)
 }
 
-// Wake ends a sleep of that level. What level 2 dropped is read again, between
-// the room for weights and that for the KV cache.
+// Wake ends a sleep of that level. After level 2 the weights are loaded again, between
+// the allocation of the weights' memory and that of the KV cache.
 func (e *Client) Wake(ctx context.Context, level int) error {
 	if level < 2 {
 		return e.sleepCall(ctx, http.MethodPost, "/wake_up", nil)
@@ -283,7 +282,7 @@ func (e *Client) Wake(ctx context.Context, level int) error {
 	return e.sleepCall(ctx, http.MethodPost, "/wake_up?tags=kv_cache", nil)
 }
 
-// Sleeping asks whether it sleeps.
+// Sleeping reports whether the engine sleeps.
 func (e *Client) Sleeping(ctx context.Context) (bool, error) {
 	var a struct {
 		Sleeping bool `json:"is_sleeping"`
@@ -292,8 +291,7 @@ func (e *Client) Sleeping(ctx context.Context) (bool, error) {
 	return a.Sleeping, err
 }
 
-// SleepLevel is the level at which it sleeps, 0 for awake; for an engine that an
-// earlier agent sent to sleep.
+// SleepLevel is the level of the engine's sleep, 0 if it is awake; for an adopted engine.
 func (e *Client) SleepLevel(ctx context.Context) (level int, err error) {
 	asleep, err := e.Sleeping(ctx)
 	if err != nil || !asleep {
@@ -325,14 +323,14 @@ func (e *Client) sleepCall(ctx context.Context, method, path string, into any) e
 	return json.Unmarshal(b, into)
 }
 
-// Supports says which of the optional calls an engine has.
+// Supports reports which of the optional calls an engine has.
 func Supports(e functions.Engine) (adapters, sleep bool) {
 	r, _ := engineRow(e)
 	return r.adapters, r.sleep
 }
 
-// do makes one request and reads its answer whole, at most limit bytes. An
-// answer other than 200 is a StatusError.
+// do sends one request and reads at most limit bytes of its answer. A status other
+// than 200 is a StatusError.
 func (e *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
 	var in io.Reader
 	if body != nil {
@@ -352,7 +350,7 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
-			err = ue.Err // without the address, which is ours to know
+			err = ue.Err // without the internal address
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -367,7 +365,7 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 	return b, nil
 }
 
-// errorMessage is what an error body says, on one line.
+// errorMessage is the message of an error body, on one line.
 func errorMessage(b []byte) string {
 	var a struct {
 		Error   json.RawMessage `json:"error"`

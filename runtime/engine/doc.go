@@ -1,7 +1,6 @@
-// Package engine is a table of engines: how each is started, asked, watched
-// and understood when it dies. Starting a process is the supervisor's business and
-// deciding when is the replica's; this room turns a model into a command line
-// and speaks HTTP to what came of it.
+// Package engine is a table of engines: how each is started, called, watched, and how
+// its failures are read. It makes a command line of a model and is the HTTP client of
+// the started engine; the supervisor starts processes, the replica decides when.
 //
 // | engine | program | command line |
 // | --- | --- | --- |
@@ -12,44 +11,39 @@
 // | llamacpp | a Python named by THAW_ENGINE_LLAMACPP | -m llama_cpp.server --model FILE.gguf --model_alias NAME --host 127.0.0.1 --port N |
 // | command | args[0] | args with {port}, {model} and {name} filled in |
 //
-// A program is found on PATH, or where THAW_ENGINE_EMBER, THAW_ENGINE_VLLM,
-// THAW_ENGINE_SGLANG or THAW_ENGINE_LLAMACPP say.
+// A program is searched on PATH, unless THAW_ENGINE_EMBER, THAW_ENGINE_VLLM,
+// THAW_ENGINE_SGLANG or THAW_ENGINE_LLAMACPP has its path.
 //
 // # Environment
 //
-// An engine inherits the agent's environment less its secrets (Environ has the
-// rule), then gets what its row wants (vLLM: HF_HUB_OFFLINE=1, nothing is
-// fetched behind the loader's back), the GPUs the scheduler chose
-// (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env of the
-// model file, which wins.
+// An engine inherits the agent's environment without secrets (see Environ). Added are
+// the variables of its row (vLLM: HF_HUB_OFFLINE=1, since only the loader downloads),
+// the chosen GPUs (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env
+// of the model file, which has precedence.
 //
 // # Arguments
 //
-// Flags of the model file are checked before anything starts against what the
-// installed engine takes (Manual, from its own --help): one it does not know is
-// an error that names the nearest it does. A vLLM without a GPU gets what suits
-// a CPU where the model file leaves it open: float32 where the CPU has no
-// bfloat16, eager, a KV cache of resources.memory less weights and 1 GiB (else as
-// large as the weights, 256 MiB to 4 GiB), and no worker process of its own on a
-// machine with one NUMA node. On GPUs resources.gpuMemory becomes
-// --gpu-memory-utilization. What the model file says wins.
+// Flags of the model file are validated against those of the installed engine (Manual,
+// from its --help); the error for an unknown one names the nearest. A vLLM without a
+// GPU has these defaults: float32 if the CPU has no bfloat16, eager, a KV cache of
+// resources.memory without weights and 1 GiB (else as large as the weights, 256 MiB to
+// 4 GiB), and no worker process on a machine with one NUMA node. On GPUs
+// resources.gpuMemory becomes --gpu-memory-utilization. The model file has precedence.
 //
 // # Starts
 //
-// Steps reads a vLLM's log for where its start is (imports, engine, weights,
-// compile, warm-up, app); lines it does not know change nothing.
+// Steps derives the steps of a start from a vLLM's log (imports, engine, weights,
+// compile, warm-up, app) and ignores unknown lines.
 //
 // # Ready
 //
-// An engine is ready when it has generated a token. Where it knows sd_notify
-// (ember) it says so itself on NOTIFY_SOCKET; all are also probed: a refused
-// connection is retried after 1 ms or 1 % of the time elapsed, at most 50 ms,
-// so readiness is noticed within a percent of the start at little CPU. Then
-// Token asks for one token and reads the answer.
+// An engine is ready when it has generated a token. An engine with sd_notify (ember)
+// reports on NOTIFY_SOCKET that it serves; all are also probed: a refused connection is
+// retried after 1 % of the elapsed time, between 1 and 50 ms, which finds readiness
+// within a percent of the start. Then Token requests one token.
 //
-// An engine that is started on files still arriving (Request.Streamed) keeps none
-// of them mapped: ember gets --copy, llama.cpp --no-mmap.
+// An engine on files that are still arriving (Request.Streamed) maps none of them: ember
+// gets --copy, llama.cpp --no-mmap.
 //
-// Engines bind loopback only: host and port are thaw's, and a model file whose
-// args set them is refused.
+// Engines listen on loopback only; a model file whose args set host or port is refused.
 package engine

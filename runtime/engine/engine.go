@@ -15,16 +15,16 @@ import (
 
 // Programs finds the programs of engines.
 type Programs struct {
-	// Thaw is the path of the thaw binary, which is ember.
+	// Thaw is the path of the thaw binary, which includes ember.
 	Thaw string
-	// Look finds a program by name or checks a path; nil is exec.LookPath.
+	// Look finds a program by name or validates a path; nil is exec.LookPath.
 	Look func(string) (string, error)
-	// Environ is what engines inherit from, and where THAW_ENGINE_… are read;
-	// nil is os.Environ.
+	// Environ is the environment that engines inherit, with the THAW_ENGINE_…
+	// variables; nil is os.Environ.
 	Environ func() []string
-	// Host tells of the machine; nil is ThisHost.
+	// Host describes the machine; nil is ThisHost.
 	Host func() Host
-	// Manual, if not nil, checks args against what the installed engine takes.
+	// Manual, if not nil, validates args against the flags of the installed engine.
 	Manual *Manual
 }
 
@@ -36,29 +36,29 @@ type Request struct {
 	Dir  string // folder of the model file, for relative programs of command
 	Port int    // see FreePort
 	GPUs []int  // indices the scheduler chose
-	// GPUMemory is the size of each such GPU, where known; with it the model's
-	// gpuMemory becomes the share an engine is told to take.
+	// GPUMemory is the size of each such GPU, 0 if unknown; the share of it that an
+	// engine may use is computed from the model's gpuMemory.
 	GPUMemory functions.Bytes
-	// Streamed: the files at Path are still arriving and reads wait for their
-	// bytes. The engine must have read all it wants when it is READY.
+	// Streamed reports that the files at Path are still arriving, and reads wait for
+	// their bytes. The engine must have read them when it is READY.
 	Streamed bool
-	// Weights is a server of the files of weights, which the folder lacks: unix:
-	// and the path of a socket. Ember alone can ask; "" for none.
+	// Weights is the server of the weight files, which the folder lacks, as unix:PATH.
+	// Only ember supports it; "" for none.
 	Weights string
-	// Cache is a folder for the engine's compile caches; "" is its own choice.
+	// Cache is a folder for the engine's compile caches; "" is the engine's default.
 	Cache string
-	// Scratch is a folder of this one process, for what it leaves behind.
+	// Scratch is the folder for this process's temporary files.
 	Scratch string
 	// Notify is the address of the NOTIFY_SOCKET; empty for none.
 	Notify string
-	// Key is what the engine is to want from whoever asks it, see NewKey; ""
-	// for none. It goes into the environment, never onto the command line.
+	// Key is the API key that the engine requires, see NewKey; "" for none. It is
+	// passed in the environment, never on the command line.
 	Key string
 
-	lacks func(flag string) bool // the installed engine is known not to take it
+	lacks func(flag string) bool // reports that the installed engine has no such flag
 }
 
-// Command is an engine ready to be started and asked.
+// Command is how to start an engine and where to reach it.
 type Command struct {
 	Engine functions.Engine
 	Name   string
@@ -68,9 +68,9 @@ type Command struct {
 	Port   int
 	URL    string // http://127.0.0.1:PORT
 	Health string // path
-	Notify bool   // it speaks sd_notify
-	Key    string // it wants, "" where it can want none
-	// Scratch is the folder it expects to have, "" for none.
+	Notify bool   // it sends sd_notify messages
+	Key    string // that it requires; "" for none
+	// Scratch is the folder it needs, "" for none.
 	Scratch string
 }
 
@@ -212,28 +212,27 @@ func (c *Command) featureEnv(r Request, row row, inherited []string) (env []stri
 	return env
 }
 
-// NewKey is a key nobody can guess. Each replica has one of its own: engines
-// listen on loopback, where everybody on the machine may knock.
+// NewKey returns a random API key. Each replica has its own: every local user can
+// connect to an engine, which listens on loopback.
 func NewKey() string { return "sk-" + rand.Text() }
 
-// devMode opens vLLM's control endpoints, /sleep and /wake_up among them. They
-// are loopback's, and outside of the activator's allow-list.
+// devMode enables vLLM's control endpoints, such as /sleep and /wake_up. They are
+// reachable on loopback only; the activator's allow-list lacks them.
 const devMode = "VLLM_SERVER_DEV_MODE=1"
 
-// Sleeps reports whether a model's engine can be sent to sleep: a vLLM with
-// --enable-sleep-mode, or in its developers' mode (where a CPU speaks the
-// protocol without moving any weights).
+// Sleeps reports whether a model's engine can sleep: a vLLM with --enable-sleep-mode,
+// or in development mode (which on a CPU has the calls without moving weights).
 func Sleeps(spec functions.ModelSpec) bool {
 	row, _ := engineRow(spec.Engine)
 	return row.sleep && (hasFlag(spec.Args, "--enable-sleep-mode") || spec.Env["VLLM_SERVER_DEV_MODE"] == "1")
 }
 
-// Streams reports whether an engine can be started on a checkpoint that is
-// still arriving: it reads its files once and depends on none when it serves.
+// Streams reports whether an engine can be started on a checkpoint that is still
+// arriving: it reads its files once and needs none when it serves.
 func Streams(e functions.Engine) bool { r, _ := engineRow(e); return r.streams != nil }
 
-// scratchEnv has a Python engine leave sockets and files in a folder of its own.
-// What torch compiles stays where it is for all.
+// scratchEnv puts the sockets and temporary files of a Python engine into dir. The
+// cache of torch stays shared.
 func scratchEnv(have []string, dir string) []string {
 	env := []string{"TMPDIR=" + dir, "VLLM_RPC_BASE_PATH=" + dir}
 	if lookupEnv(have, "TORCHINDUCTOR_CACHE_DIR") == "" {
@@ -242,8 +241,7 @@ func scratchEnv(have []string, dir string) []string {
 	return env
 }
 
-// Adopted is the command of an engine that runs already, for asking it; its key
-// is the caller's to fill in.
+// Adopted is the Command of a running engine, for New; the caller sets its key.
 func Adopted(spec functions.ModelSpec, name string, port int) Command {
 	row, _ := engineRow(spec.Engine)
 	c := Command{Engine: spec.Engine, Name: name, Port: port, Health: row.health, URL: "http://127.0.0.1:" + strconv.Itoa(port)}
@@ -253,5 +251,5 @@ func Adopted(spec functions.ModelSpec, name string, port int) Command {
 	return c
 }
 
-// Notifies reports whether an engine speaks sd_notify.
+// Notifies reports whether an engine sends sd_notify messages.
 func Notifies(e functions.Engine) bool { r, _ := engineRow(e); return r.notify }

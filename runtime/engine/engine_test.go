@@ -118,7 +118,7 @@ func TestPrepareRefuses(t *testing.T) {
 		{"command missing", programs(), Request{Spec: spec(functions.EngineCommand, "missing", "{port}")}, `engine command: program "missing" not found: file does not exist`},
 		{"other host", programs(), Request{Spec: spec(functions.EngineVLLM, "--host=0.0.0.0"), Path: "/m"}, `args: --host is set by thaw and cannot be given`},
 		{"other spelling", programs(), Request{Spec: spec(functions.EngineVLLM, "--served_model_name", "x"), Path: "/m"}, `args: --served-model-name is set by thaw and cannot be given`},
-		{"no port", programs(), Request{Spec: spec(functions.EngineCommand, "x")}, `engine command: neither args nor env say {port}, so it would not listen where it is asked`},
+		{"no port", programs(), Request{Spec: spec(functions.EngineCommand, "x")}, `engine command: {port} is in neither args nor env, so it would listen on another port`},
 		{"no args", programs(), Request{Spec: spec(functions.EngineCommand)}, `engine command: args is empty; it is the whole argv, with {port}, {model} and {name} filled in`},
 		{"no source", programs(), Request{Spec: spec(functions.EngineEmber)}, `engine ember: the model has no source`},
 		{"model without source", programs(), Request{Spec: spec(functions.EngineCommand, "x", "{port}", "{model}")}, `engine command: {model} is used, but the model has no source`},
@@ -317,8 +317,8 @@ func TestMetricsAndCalls(t *testing.T) {
 	}
 }
 
-// reserved is an address that refuses connections, and is given to nobody else,
-// until somebody listens on the socket.
+// reserved is an address that refuses connections and is given to no other process,
+// until the socket listens.
 func reserved(t *testing.T) (fd int, addr string) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -404,7 +404,7 @@ func TestNotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for i := range 200 { // more than anybody reads
+	for i := range 200 { // more than are read
 		fmt.Fprintf(c, "STATUS=loading percent=%d\n", i/2)
 	}
 	io.WriteString(c, "READY=1\nSTATUS=ready\n")

@@ -2,20 +2,20 @@ package engine
 
 import "strings"
 
-// Environ is the environment that engines inherit: environ less what is, or
-// may be, a secret of the agent. Left out is
+// Environ is the environment that engines inherit: environ without possible secrets
+// of the agent. It omits
 //
-//   - every THAW_… variable, and what belongs to the agent as a unit of
-//     systemd (NOTIFY_SOCKET, LISTEN_…, SSH_AUTH_SOCK);
+//   - every THAW_… variable, and variables of the agent's systemd
+//     unit (NOTIFY_SOCKET, LISTEN_…, SSH_AUTH_SOCK);
 //   - every variable of a cloud's tools: AZURE_…, AWS_…, ARM_…, GOOGLE_…, GCP_…;
 //   - every name one of whose parts between underscores is KEY, KEYS, APIKEY,
 //     SECRET, SECRETS, TOKEN, PASSWORD, PASSWD, PASS, PAT, CREDENTIAL,
-//     CREDENTIALS, COOKIE or SAS, or that says CONNECTION_STRING;
+//     CREDENTIALS, COOKIE or SAS, or that contains CONNECTION_STRING;
 //   - every value that is a URL with a password in it, or holds an account key
 //     or a signature.
 //
-// TOKENIZERS_PARALLELISM stays. A model whose engine needs such a variable says
-// so in its env.
+// TOKENIZERS_PARALLELISM stays. A model whose engine needs such a variable sets it in
+// its env.
 func Environ(environ []string) []string {
 	out := make([]string, 0, len(environ))
 	for _, kv := range environ {

@@ -9,11 +9,11 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// Host is what an engine without a GPU wants to know of its machine.
+// Host describes the machine of an engine without a GPU.
 type Host struct {
-	Available functions.Bytes // memory that could be had now; 0 unknown
+	Available functions.Bytes // free memory; 0 unknown
 	Nodes     int             // NUMA nodes; 0 unknown
-	BF16      bool            // the CPU computes in bfloat16
+	BF16      bool            // the CPU has bfloat16 instructions
 }
 
 // ThisHost reads it from /proc and /sys; where there is none, nothing is known.
@@ -30,7 +30,7 @@ func ThisHost() (h Host) {
 				for f := range strings.FieldsSeq(v) {
 					h.BF16 = h.BF16 || f == "avx512_bf16" || f == "amx_bf16" || f == "bf16"
 				}
-				break // all cores alike
+				break // all cores are alike
 			}
 		}
 	}

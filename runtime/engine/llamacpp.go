@@ -9,8 +9,8 @@ import (
 )
 
 // moduleRow is the row of an engine whose program is a Python interpreter:
-// THAW_ENGINE_LLAMACPP may name one that has llama-cpp-python and its server.
-// It has no metrics and no /health, and wants its key for all of it.
+// THAW_ENGINE_LLAMACPP may name one with llama-cpp-python and its server. That has no
+// metrics and no /health, and requires its key for every path.
 func moduleRow(e functions.Engine, program string) (row, bool) {
 	if e != functions.EngineLlamaCpp || !strings.HasPrefix(filepath.Base(program), "python") {
 		return row{}, false

@@ -22,31 +22,30 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// Manual knows which flags the installed engines take, from their own --help.
-// Asking for it costs a Python engine seconds of imports, so it is asked once
-// per environment, in the background at the lowest priority, and what it said
-// is kept on disk. Nobody waits for it: a start whose environment was not read
-// yet is made unchecked, and the engine itself says what it does not like.
+// Manual has the flags of the installed engines, from their --help. Reading it costs a
+// Python engine seconds of imports, so it is read once per environment, in the
+// background at the lowest priority, and stored on disk. Until then args are not
+// validated; the engine itself rejects wrong ones.
 type Manual struct {
 	dir string
 	o   ManualOptions
 
 	mu       sync.Mutex
-	known    map[string]*flagList // by key of the environment
-	tried    map[string]bool      // asked for, in this life
+	known    map[string]*flagList // by environmentKey
+	tried    map[string]bool      // requested by this process
 	requests chan helpRequest
 }
 
-// ManualOptions say how an engine is asked.
+// ManualOptions are the options of a Manual.
 type ManualOptions struct {
-	// Environ is what its environment is made from; nil is os.Environ.
+	// Environ is the environment that engines inherit; nil is os.Environ.
 	Environ func() []string
-	// Quiet says that nothing is on its way that would be disturbed; nil is always.
+	// Quiet reports that no start would be disturbed; nil is always true.
 	Quiet func() bool
 	Log   *slog.Logger
 }
 
-// flagList is one environment's flags.
+// flagList is the flags of one environment.
 type flagList struct {
 	Program string   `json:"program"`
 	Flags   []string `json:"flags"`
@@ -58,17 +57,16 @@ type helpRequest struct {
 }
 
 const (
-	// manualAfter is the pause between the first sight of an environment and
-	// the question, which is for the start that it was seen by, and again until
-	// it is quiet.
+	// manualAfter is the delay before --help is run, for the start that needs it,
+	// repeated until it is quiet.
 	manualAfter = 10 * time.Second
-	// manualWait bounds the answer.
+	// manualWait bounds one run of --help.
 	manualWait = 5 * time.Minute
-	// manualFlags is the least that is taken for a list of flags.
+	// manualFlags is the least number of flags of a complete list.
 	manualFlags = 10
 )
 
-// NewManual keeps what it learns in a folder, made when needed.
+// NewManual makes a Manual that stores lists in a folder, made when needed.
 func NewManual(dir string, o ManualOptions) *Manual {
 	if o.Environ == nil {
 		o.Environ = os.Environ
@@ -82,8 +80,8 @@ func NewManual(dir string, o ManualOptions) *Manual {
 	return &Manual{dir: dir, o: o, known: map[string]*flagList{}, tried: map[string]bool{}, requests: make(chan helpRequest, 8)}
 }
 
-// Check is nil, or an error that names the first flag of args that the program
-// does not take, and the nearest that it does. It reads at most two files.
+// Check returns an error that names the first flag of args that the program does not
+// have, and the nearest one that it has. It reads at most two files.
 func (m *Manual) Check(e functions.Engine, program string, args []string) error {
 	p := m.flags(e, program)
 	if p == nil {
@@ -98,14 +96,14 @@ func (m *Manual) Check(e functions.Engine, program string, args []string) error 
 			continue
 		}
 		if near := nearestFlag(name, p.Flags); near != "" {
-			return fmt.Errorf("args: %s is no flag of %s; did you mean %s?", name, e, near)
+			return fmt.Errorf("args: %s is not a flag of %s; did you mean %s?", name, e, near)
 		}
-		return fmt.Errorf("args: %s is no flag of %s (%s lists them)", name, e, p.Program+" serve --help=all")
+		return fmt.Errorf("args: %s is not a flag of %s (%s lists them)", name, e, p.Program+" serve --help=all")
 	}
 	return nil
 }
 
-// lacks reports whether the program is known not to take a flag.
+// lacks reports whether the program is known not to have a flag.
 func (m *Manual) lacks(e functions.Engine, program, flag string) bool {
 	if m == nil {
 		return false
@@ -114,13 +112,13 @@ func (m *Manual) lacks(e functions.Engine, program, flag string) bool {
 	return p != nil && !slices.Contains(p.Flags, flag)
 }
 
-// takes: argparse takes an abbreviation too.
+// takes reports whether argparse accepts the flag, which may be abbreviated.
 func (p *flagList) takes(name string) bool {
 	return slices.ContainsFunc(p.Flags, func(f string) bool { return strings.HasPrefix(f, name) })
 }
 
-// flagName is the flag that an argument is, as --help spells it: without value,
-// without the path into a JSON argument (--compilation-config.mode=0).
+// flagName is the flag of an argument as --help spells it: without its value and
+// without a path into a JSON argument (--compilation-config.mode=0).
 func flagName(arg string) (string, bool) {
 	if len(arg) < 3 || !strings.HasPrefix(arg, "--") {
 		return "", false
@@ -130,8 +128,7 @@ func flagName(arg string) (string, bool) {
 	return strings.ReplaceAll(name, "_", "-"), !strings.ContainsAny(name, " \t\n{\"")
 }
 
-// flags is what is known of a program; nil where it must be asked for first,
-// which this sees to.
+// flags is the list of a program; nil if it is unknown, and then it is requested.
 func (m *Manual) flags(e functions.Engine, program string) *flagList {
 	row, _ := engineRow(e)
 	if row.help == nil {
@@ -162,8 +159,8 @@ func (m *Manual) flags(e functions.Engine, program string) *flagList {
 
 func (m *Manual) path(key string) string { return filepath.Join(m.dir, "flags-"+key+".json") }
 
-// environmentKey names what an engine's flags depend on: the program, and for a
-// Python one what is installed beside it.
+// environmentKey hashes what an engine's flags depend on: the program and the Python
+// packages installed beside it.
 func environmentKey(program string) string {
 	h := sha256.New()
 	note := func(path string) {
@@ -182,7 +179,7 @@ func environmentKey(program string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// Run answers what Check did not know, one program at a time, until ctx ends.
+// Run reads the flags that Check did not have, one program at a time, until ctx ends.
 func (m *Manual) Run(ctx context.Context) error {
 	for {
 		select {
@@ -197,7 +194,7 @@ func (m *Manual) Run(ctx context.Context) error {
 				}
 			}
 			if err := m.Learn(ctx, a.engine, a.program); err != nil && ctx.Err() == nil {
-				m.o.Log.Info("flags of an engine are not known, so args are not checked", "program", a.program, "error", err)
+				m.o.Log.Info("the flags of an engine are unknown, so args are not validated", "program", a.program, "error", err)
 			}
 		case <-ctx.Done():
 			return nil
@@ -205,7 +202,7 @@ func (m *Manual) Run(ctx context.Context) error {
 	}
 }
 
-// Learn asks a program for its flags now, which takes seconds.
+// Learn runs the --help of a program now, which takes seconds.
 func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) error {
 	row, _ := engineRow(e)
 	if row.help == nil {
@@ -215,8 +212,8 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, row.help...)
 	cmd.Env = lastWins(append(append(Environ(m.o.Environ()), row.env...), "CUDA_VISIBLE_DEVICES=", "COLUMNS=80"))
-	cmd.SysProcAttr = lowPriorityGroup()
-	runtime.LockOSThread() // its death signal is that of this thread
+	cmd.SysProcAttr = childGroup()
+	runtime.LockOSThread() // the child's death signal is tied to this thread
 	defer runtime.UnlockOSThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -225,18 +222,18 @@ func (m *Manual) Learn(ctx context.Context, e functions.Engine, program string) 
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, 19) // whoever serves goes first
+	syscall.Setpriority(syscall.PRIO_PGRP, cmd.Process.Pid, 19) // behind serving engines
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("%s %s: %w", program, strings.Join(row.help, " "), err)
 	}
 	return m.Put(e, program, out.Bytes())
 }
 
-// Put takes the help of a program from whoever has it already.
+// Put stores the flags from the help text of a program.
 func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
 	p := flagList{Program: program, Flags: parseHelp(string(help))}
 	if len(p.Flags) < manualFlags {
-		return fmt.Errorf("%s: its help lists %d flags, which cannot be all", program, len(p.Flags))
+		return fmt.Errorf("%s: its help lists only %d flags", program, len(p.Flags))
 	}
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -252,8 +249,8 @@ func (m *Manual) Put(e functions.Engine, program string, help []byte) error {
 	return durable.WriteFile(m.path(key), b, 0o600)
 }
 
-// parseHelp reads the flags out of argparse's help: lines indented by two,
-// alternatives with commas, each with its metavariable.
+// parseHelp returns the flags in argparse's help: lines indented by two, alternatives
+// separated by commas, each with its metavariable.
 func parseHelp(help string) (flags []string) {
 	for line := range strings.SplitSeq(help, "\n") {
 		rest, ok := strings.CutPrefix(line, "  -")
@@ -261,7 +258,7 @@ func parseHelp(help string) (flags []string) {
 			continue
 		}
 		rest = "-" + rest
-		if i := strings.Index(rest, "  "); i > 0 { // the text begins
+		if i := strings.Index(rest, "  "); i > 0 { // the description begins
 			rest = rest[:i]
 		}
 		for _, alt := range strings.Split(rest, ", ") {
@@ -276,7 +273,7 @@ func parseHelp(help string) (flags []string) {
 	return slices.Compact(flags)
 }
 
-// nearestFlag is the flag that was probably meant; "" if none is near.
+// nearestFlag is the flag with the most similar name; "" if none is similar.
 func nearestFlag(name string, flags []string) (best string) {
 	least := 2 + len(name)/4
 	for _, f := range flags {
@@ -296,7 +293,7 @@ func nearestFlag(name string, flags []string) (best string) {
 	return best
 }
 
-// editDistance is Levenshtein's.
+// editDistance is the Levenshtein distance.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

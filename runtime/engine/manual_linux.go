@@ -2,7 +2,7 @@ package engine
 
 import "syscall"
 
-// lowPriorityGroup is a group of its own that ends with the thread that starts it.
-func lowPriorityGroup() *syscall.SysProcAttr {
+// childGroup is a process group of its own that is killed with the starting thread.
+func childGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

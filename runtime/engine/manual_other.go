@@ -4,5 +4,5 @@ package engine
 
 import "syscall"
 
-// lowPriorityGroup is a group of its own; there is no death signal here.
-func lowPriorityGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// childGroup is a process group of its own; there is no death signal.
+func childGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

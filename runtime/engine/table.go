@@ -6,25 +6,25 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// row is what is particular about one engine.
+// row describes one engine in the table of engines.
 type row struct {
-	program  string   // looked for on PATH
+	program  string   // searched on PATH
 	override string   // variable that names the program instead
 	health   string   // path that answers 200 once it serves
-	notify   bool     // speaks sd_notify
-	env      []string // it wants
-	reserved []string // flags that are thaw's
-	key      string   // variable that makes it want a key; "" where only its command line could
+	notify   bool     // sends sd_notify messages
+	env      []string // variables of its own
+	reserved []string // flags that only thaw may set
+	key      string   // variable of its API key; "" if it has none
 	args     func(Request) ([]string, error)
 	metrics  metricNames
-	adapters bool                      // speaks vLLM's /v1/load_lora_adapter
-	sleep    bool                      // speaks vLLM's /sleep and /wake_up
-	streams  []string                  // flags with which it keeps no file mapped; nil: it cannot be started early
-	cache    func(dir string) []string // environment that puts its compile caches there
-	marks    []logMark                 // of its start, in its log
-	help     []string                  // arguments that list its flags, as argparse does; nil: they are not checked
+	adapters bool                      // has vLLM's /v1/load_lora_adapter
+	sleep    bool                      // has vLLM's /sleep and /wake_up
+	streams  []string                  // flags with which it maps no file; nil: it cannot be started early
+	cache    func(dir string) []string // variables that set the folder of its compile caches
+	marks    []logMark                 // steps of its start in its log
+	help     []string                  // arguments that print its flags in argparse's form; nil: flags are not validated
 	python   bool                      // leaves files in TMPDIR, sockets among them
-	// defaults are given where the model file leaves them open
+	// defaults returns what is added if the model file does not set it
 	defaults func(Request, Host) (args, env []string)
 }
 
@@ -51,7 +51,7 @@ var sglangNames = metricNames{
 var llamaNames = metricNames{
 	running: []string{"llamacpp:requests_processing"},
 	waiting: []string{"llamacpp:requests_deferred"},
-	// Tokens are counted when a request is over; calls of decode as they happen.
+	// Tokens are counted at the end of a request, calls of decode as they happen.
 	tokens: []string{"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"},
 	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// parallel are the flags with which a vLLM is more than one worker.
+// parallel are the flags for several workers of a vLLM.
 var parallel = []string{"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"}
 
-// vllmArgs is the command line of a vLLM, less what only a CPU wants.
+// vllmArgs is the command line of a vLLM, without vllmOnCPU.
 func vllmArgs(r Request) ([]string, error) {
 	a := []string{"serve", r.Path, "--served-model-name", r.Name, "--host", "127.0.0.1", "--port", strconv.Itoa(r.Port)}
 	if n := max(len(r.GPUs), r.Spec.Resources.GPUs); n > 1 && !hasFlag(r.Spec.Args, parallel...) {
@@ -23,25 +23,24 @@ func vllmArgs(r Request) ([]string, error) {
 	if s := gpuMemoryShare(r); s != "" && !hasFlag(r.Spec.Args, "--gpu-memory-utilization") {
 		a = append(a, "--gpu-memory-utilization", s)
 	}
-	// Without it a SIGTERM with a stream open leaves the API server hanging,
-	// silent, until the client goes.
+	// Without it the API server hangs after SIGTERM until every stream is closed.
 	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacks == nil || !r.lacks("--shutdown-timeout")) {
 		a = append(a, "--shutdown-timeout", "1")
 	}
 	return append(a, loraArgs(r.Spec)...), nil
 }
 
-// vllmOnCPU is what a vLLM without a GPU gets, each where the model file leaves
-// it open: its own defaults are a GPU's.
+// vllmOnCPU returns arguments and variables of a vLLM without a GPU, each unless the
+// model file sets it: vLLM's defaults are for GPUs.
 //
-//   - float32 where the CPU has no instructions for bfloat16, which is six
-//     times slower then, and the weights are not quantized.
-//   - Eager: compiling takes longer than what a CPU serves. With it goes
-//     TORCHDYNAMO_DISABLE=1, or the first logprobs take 10 s.
-//   - A KV cache of a size. vLLM's own is 90 % of the machine, and a refusal
-//     where that is not free.
-//   - One process less, where threads need no binding to a NUMA node: the
-//     worker runs in EngineCore, which halves the imports and the shared memory.
+//   - float32 if the CPU has no bfloat16 instructions, since bfloat16 is six times
+//     slower then, and the weights are not quantized.
+//   - Eager: compiling takes longer than it saves on a CPU. TORCHDYNAMO_DISABLE=1
+//     with it, or the first logprobs take 10 s.
+//   - The size of the KV cache. vLLM's default is 90 % of the machine, and it fails
+//     if that is not free.
+//   - No worker process on a machine with one NUMA node: the worker runs in
+//     EngineCore, which halves imports and shared memory.
 func vllmOnCPU(r Request, h Host) (args, env []string) {
 	if len(r.GPUs) > 0 || r.Spec.Resources.GPUs > 0 {
 		return nil, nil
@@ -52,7 +51,7 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 	}
 	dtype := flagValue(r.Spec.Args, "--dtype")
 	config := readConfig(r.Path)
-	if dtype == "" && !h.BF16 && config.Quantization == nil { // which has its own idea
+	if dtype == "" && !h.BF16 && config.Quantization == nil { // a quantized model has its own dtype
 		dtype = "float32"
 		args = append(args, "--dtype", dtype)
 	}
@@ -73,16 +72,16 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 }
 
 const (
-	// kvProgram is what a vLLM takes besides weights and KV cache.
+	// kvProgram is the memory of a vLLM besides weights and KV cache.
 	kvProgram = 1 << 30
-	// The cache of a model that does not say what memory it takes is as large as
-	// its weights, within these, and at most a part of what is free: it is all
-	// written at the start.
+	// The cache of a model without resources.memory is as large as its weights,
+	// between kvLeast and kvMost, and at most 1/kvShare of the free memory: all of
+	// it is written at the start.
 	kvLeast, kvMost, kvShare = 256 << 20, 4 << 30, 4
 )
 
-// kvBytes sizes the KV cache of a vLLM on a CPU: what its memory leaves when
-// weights and program have theirs, at least an eighth of it. Whole MiB.
+// kvBytes is the size of the KV cache of a vLLM on a CPU: the model's memory without
+// weights and program, at least an eighth of it, in whole MiB.
 func kvBytes(r Request, float32 bool, h Host) int64 {
 	w := weightBytes(r.Path, float32)
 	size := max(w, kvLeast)
@@ -94,7 +93,7 @@ func kvBytes(r Request, float32 bool, h Host) int64 {
 	return max(size>>20, 16) << 20
 }
 
-// weightBytes is what the weights of a checkpoint take in memory, near enough.
+// weightBytes estimates the memory of a checkpoint's weights.
 func weightBytes(dir string, wide bool) (size int64) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -114,7 +113,7 @@ func weightBytes(dir string, wide bool) (size int64) {
 	return size
 }
 
-// config is what matters here of a checkpoint's config.json.
+// config is the used part of a checkpoint's config.json.
 type config struct {
 	Dtype        string         `json:"torch_dtype"`
 	New          string         `json:"dtype"`
@@ -123,16 +122,16 @@ type config struct {
 
 func readConfig(dir string) (c config) {
 	if b, err := os.ReadFile(filepath.Join(dir, "config.json")); err == nil {
-		json.Unmarshal(b, &c) // what cannot be read says nothing; the engine will
+		json.Unmarshal(b, &c) // the engine reports a bad file
 	}
 	return c
 }
 
-// ranks that vLLM takes for --max-lora-rank.
+// ranks are the values of --max-lora-rank.
 var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
 
-// loraArgs is what a model with adapters adds to vLLM's arguments, less what its
-// own say.
+// loraArgs are vLLM's arguments for a model with adapters, without those that the model
+// file sets.
 func loraArgs(spec functions.ModelSpec) (a []string) {
 	if len(spec.Adapters) == 0 {
 		return nil
@@ -151,9 +150,8 @@ func loraArgs(spec functions.ModelSpec) (a []string) {
 	return a
 }
 
-// MaxRank is the largest rank of adapter that a model's engine takes: what its
-// args say, else what its adapters need, rounded up to one that vLLM knows; 0
-// where neither says.
+// MaxRank is the largest adapter rank of a model's engine: from its args, else what its
+// adapters need, rounded up to a value that vLLM supports; 0 if neither is set.
 func MaxRank(spec functions.ModelSpec) int {
 	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-lora-rank")); err == nil && n > 0 {
 		return n

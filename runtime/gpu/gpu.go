@@ -9,32 +9,33 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Healthy is what Health says of a GPU with which nothing is wrong.
+// Healthy is the Health of a GPU without problems.
 const Healthy = "ok"
 
-// answerWithin bounds one reading of the driver.
+// answerWithin bounds one reading from the driver.
 const answerWithin = 2 * time.Second
 
-// driver reads the facts; one call at a time.
+// driver is the GPU driver; it is called by one goroutine at a time.
 type driver interface {
 	list() []functions.GPU
 	watch(ctx context.Context, bad func(uuid, what string)) error
 	close()
 }
 
-// Facts of this machine's GPUs. Its methods may be called from any goroutine.
+// Facts reads the state of this machine's GPUs. Its methods may be called from any
+// goroutine.
 type Facts struct {
-	d   driver // nil: nothing to read
+	d   driver // nil if there is none
 	why string
 
 	mu      sync.Mutex
 	last    []functions.GPU
-	bad     map[string]string // by uuid: what an event said
-	reading chan struct{}     // closed when the reading under way is over
+	bad     map[string]string // problems from events, by UUID
+	reading chan struct{}     // closed at the end of the current reading; nil if there is none
 }
 
-// Open finds the driver. Facts is never nil; the error says that there is a
-// driver and it does not work, which is worth a warning. No driver is a fact.
+// Open opens the driver. Facts is never nil; without a driver it lists no GPUs. The
+// error reports a driver that does not work.
 func Open() (*Facts, error) {
 	d, why, err := openDriver()
 	return newFacts(d, why), err
@@ -44,11 +45,11 @@ func newFacts(d driver, why string) *Facts {
 	return &Facts{d: d, why: why, bad: map[string]string{}}
 }
 
-// Why there are no GPUs to list; "" when there is a driver.
+// Why is the reason that no GPUs are listed; "" if there is a driver.
 func (f *Facts) Why() string { return f.why }
 
-// List is what the driver says now, by index. If it does not answer within
-// 2 s, it is what it said last, with a Health that says so.
+// List returns the GPUs by index. If the driver does not answer within 2 s, the last
+// list is returned with that as Health.
 func (f *Facts) List() []functions.GPU {
 	if f.d == nil {
 		return nil
@@ -82,7 +83,7 @@ func (f *Facts) List() []functions.GPU {
 	return out
 }
 
-// read is one reading; it ends when the driver answers.
+// read reads the list once; it may block in the driver.
 func (f *Facts) read(over chan struct{}) {
 	gpus := f.d.list()
 	f.mu.Lock()
@@ -91,9 +92,9 @@ func (f *Facts) read(over chan struct{}) {
 	close(over)
 }
 
-// Watch follows the driver's events until ctx ends: an XID that says the
-// hardware is broken, or an uncorrectable memory error, marks that GPU's
-// Health for good. tell hears of each. Without a driver it waits for ctx.
+// Watch handles the driver's events until ctx ends: an XID of broken hardware or an
+// uncorrectable memory error sets the GPU's Health permanently; tell is called for each.
+// Without a driver it waits for ctx.
 func (f *Facts) Watch(ctx context.Context, tell func(uuid, what string)) error {
 	if f.d == nil {
 		<-ctx.Done()
@@ -112,7 +113,7 @@ func (f *Facts) Watch(ctx context.Context, tell func(uuid, what string)) error {
 	})
 }
 
-// Close lets the driver go; nothing else may be called any more.
+// Close closes the driver; no method may be called after it.
 func (f *Facts) Close() {
 	if f.d != nil {
 		f.d.close()

@@ -27,12 +27,12 @@ func openNVML(lib nvml.Interface) (driver, string, error) {
 
 type nvmlDriver struct {
 	lib    nvml.Interface
-	groups []int // by index: how the GPUs are wired does not change while a driver runs
+	groups []int // by index; the wiring does not change while a driver runs
 }
 
 func (n *nvmlDriver) close() { n.lib.Shutdown() }
 
-// list never fails as a whole: what cannot be read of a GPU is its health.
+// list never fails as a whole: a value that cannot be read becomes the GPU's health.
 func (n *nvmlDriver) list() []functions.GPU {
 	count, ret := n.lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
@@ -61,9 +61,8 @@ func (n *nvmlDriver) list() []functions.GPU {
 	return gpus
 }
 
-// wiring puts GPUs that reach each other fastest into groups, numbered from 1:
-// those that NVLink joins, or where there is none those of one memory node. 0:
-// there is one GPU, or the driver does not say.
+// wiring groups GPUs with fast connections, numbered from 1: those joined by NVLink,
+// or without NVLink those of one NUMA node. 0 means one GPU or unknown.
 func wiring(devices []nvml.Device) []int {
 	groups := make([]int, len(devices))
 	if len(devices) < 2 {
@@ -135,8 +134,7 @@ func (n *nvmlDriver) describe(d nvml.Device, g *functions.GPU) {
 
 const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 
-// waitMillis is how long one wait for an event may take; ctx is looked at
-// between two of them.
+// waitMillis bounds one wait for an event; ctx is checked between waits.
 const waitMillis = 500
 
 func (n *nvmlDriver) watch(ctx context.Context, bad func(uuid, what string)) error {
@@ -186,9 +184,8 @@ func (n *nvmlDriver) watch(ctx context.Context, bad func(uuid, what string)) err
 	return context.Cause(ctx)
 }
 
-// verdict says what is wrong with the hardware, "" for what a program did to
-// itself (an illegal address, XID 13, 31, 43, 45 and their like, or an ECC
-// error that was contained).
+// verdict describes the hardware fault of an event; "" for a program's own error (such
+// as an illegal address: XID 13, 31, 43, 45) or a contained ECC error.
 func verdict(kind, xid uint64) string {
 	if kind == nvml.EventTypeDoubleBitEccError {
 		return "uncorrectable memory error"

@@ -61,7 +61,7 @@ func subjects() []subject {
 			emberCheckpoint(t, b)
 			return b.ember("c")
 		}},
-		// ember again, as somebody's own program: the row of command promises no
+		// ember again, as a program of engine command: the row of command promises no
 		// more than its argv.
 		{name: "command", metrics: true, cancels: true, start: soon, options: func(t *testing.T, b *workbench) Options {
 			emberCheckpoint(t, b)

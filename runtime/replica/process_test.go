@@ -155,7 +155,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// gone: not there, or dead and only not yet reaped by whoever inherited it.
+// gone reports whether a process does not exist or is a zombie.
 func gone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
 		return true
@@ -351,7 +351,7 @@ func TestProcessEnds(t *testing.T) {
 	t.Run("deaf while loading", func(t *testing.T) {
 		l := live(t, b.options("e", "slow=1h", "stubborn", "fork"), New)
 		kids := b.children(l)
-		l.Unload(time.Hour, "stopped") // which nobody has to wait for
+		l.Unload(time.Hour, "stopped") // no request is in flight
 		if st := l.over(soon); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}

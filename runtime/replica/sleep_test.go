@@ -162,7 +162,7 @@ func TestSleep(t *testing.T) {
 			time.Sleep(5 * second)
 			is(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "somebody stands before it", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "a request waits in the engine", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.says(inflight(10 * second))
@@ -351,7 +351,7 @@ func TestEarly(t *testing.T) {
 		{name: "engine first", load: 10 * second, rest: 20 * second, state: functions.Ready, phases: "stage 0+20, spawn 0+5, load 5+5, warmup 10+0",
 			during: func(t *testing.T, a *arriving, l *life) {
 				time.Sleep(15 * second)
-				is(t, l, functions.Loading) // it answers, and nobody is sent there
+				is(t, l, functions.Loading) // it answers, and no request is sent
 			}},
 		{name: "the engine's time counts from the last byte", load: 20 * time.Minute, rest: 15 * time.Minute, state: functions.Ready, phases: "stage 0+900, spawn 0+600, load 600+600, warmup 1200+0"},
 		{name: "all is here", load: 10 * second, here: true, state: functions.Ready, phases: "stage 0+0, spawn 0+5, load 5+5, warmup 10+0"},

@@ -46,7 +46,7 @@ type stand struct {
 	refuse             error        // of the next adapter
 	asleep             atomic.Int64 // level
 
-	noParent bool // whoever is to be forked cannot be
+	noParent bool // the parent cannot fork
 
 	mu     sync.Mutex
 	exit   func(supervisor.Exit)
@@ -389,7 +389,7 @@ func TestUnloadAnywhere(t *testing.T) {
 			if err := r.Run(t.Context()); err != nil || r.Status().State != functions.Unloaded {
 				t.Error(err, r.Status().State)
 			}
-			r.Unload(0, "again") // nobody listens; it must not block
+			r.Unload(0, "again") // after the end; it must not block
 			r.CancelStart()
 			r.Suspect("x")
 		})
@@ -542,7 +542,7 @@ func TestHang(t *testing.T) {
 			is(t, l, functions.Ready) // it answered
 			s.hang.Store(true)
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready) // nobody complained
+			is(t, l, functions.Ready) // no probe failed
 			began := time.Now()
 			l.Suspect("no byte for 10s")
 			l.ended(t, functions.Failed, "vllm hung: no byte for 10s; then no answer to a one-token request within 5s")

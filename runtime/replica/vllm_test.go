@@ -170,7 +170,7 @@ func sharedMemory() (names []string) {
 }
 
 // left is what replicas have left: processes of a group, files of a scratch
-// folder, and names in shared memory that nobody uses.
+// folder, and names in shared memory that no process uses.
 func (g *grove) left(leaders ...int) (what []string) {
 	for _, p := range leaders {
 		for _, pid := range group(p) {

@@ -237,7 +237,7 @@ func TestForkRefused(t *testing.T) {
 		t.Errorf("stopped: %v", err)
 	}
 	syscall.Kill(parent.PID, syscall.SIGCONT)
-	// What it forks now, for nobody, ends by itself.
+	// A fork without a supervisor ends by itself.
 	eventually(t, "it forks again", func() bool {
 		c, err := h.fork("a", via, nil)
 		return err == nil && exit(t, c).Code == 3
@@ -269,7 +269,7 @@ func TestForkRefused(t *testing.T) {
 	})
 }
 
-// TestForkOnlyForTheSupervisor: somebody else with the same user is refused, and
+// TestForkOnlyForTheSupervisor: another process of the same user is refused, and
 // nonsense does not end the parent.
 func TestForkOnlyForTheSupervisor(t *testing.T) {
 	h := start(t, time.Minute)

@@ -123,7 +123,7 @@ func TestSharedMemory(t *testing.T) {
 	h.Kill(t.Context(), "r2")
 	eventually(t, "the other's is gone", func() bool { return !there(other) })
 
-	// Killed right after it was made: nobody uses it, so it goes soon after.
+	// Killed right after it was made: no process uses it, so it is removed.
 	quickly := "psm_" + name("d")
 	t.Cleanup(func() { os.Remove(path(quickly)) })
 	c = sh("r3", "echo x > "+path(quickly)+"; kill -9 $$")

@@ -176,7 +176,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// gone: not there, or dead and only not yet reaped by whoever inherited it.
+// gone reports whether a process does not exist or is a zombie.
 func gone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
 		return true
@@ -233,7 +233,7 @@ func TestExits(t *testing.T) {
 		t.Errorf("not forgotten: %v", ps)
 	}
 	if err := h.Signal(t.Context(), "a", syscall.SIGTERM); err == nil {
-		t.Error("signal to nobody")
+		t.Error("signal to an unknown process")
 	}
 	// The id is free again.
 	if e := exit(t, h.run("a", "exit", "0")); e.Code != 0 {
@@ -420,7 +420,7 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 	if e := exit(t, ch); e.Signal != syscall.SIGKILL || !gone(ps[0].PID) {
 		t.Errorf("%+v", e)
 	}
-	// Once it has ended, whoever comes later is told at once.
+	// A later Follow has the exit at once.
 	ps, _ = c.List(t.Context())
 	if e := exit(t, c.Follow(ps[0])); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
@@ -577,7 +577,7 @@ func TestEnsureSaysWhy(t *testing.T) {
 	}
 }
 
-// Nonsense on the socket closes that connection and disturbs nobody.
+// Garbage on the socket closes only that connection.
 func TestNonsense(t *testing.T) {
 	h := start(t, time.Minute)
 	for _, s := range []string{"}\n", "{\"seq\":1}\n", "{\"seq\":1,\"op\":\"spawn\"}\n", strings.Repeat("x", MaxLine+1), "{\"seq\":1,\"op\":\"signal\",\"id\":\"none\",\"signal\":99}\n"} {

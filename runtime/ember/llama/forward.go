@@ -151,7 +151,7 @@ func (m *Model) pieces(n, work int, f func(member, piece int)) {
 }
 
 // grain is how many weights a piece has, about: long enough that taking one costs
-// nothing beside it, short enough that nobody waits long for the last.
+// nothing beside it, short enough that the wait for the last is short.
 const grain = 1 << 15
 
 // rows runs f over the rows of matrices with cols columns, in pieces of whole fours.
@@ -202,7 +202,7 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	for r := range rows {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.attnNorm, m.Eps)
 	}
-	// A piece is a whole head, so that whoever computed it can turn it.
+	// A piece is a whole head, so that the goroutine that computed it can rotate it.
 	m.pieces(m.Heads+2*m.KVHeads, rows*(qw+2*kvw)*H, func(_, i int) {
 		switch h := i - m.Heads; {
 		case h < 0:

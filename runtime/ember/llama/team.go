@@ -8,12 +8,12 @@ import (
 
 // team is the goroutines that share one pass. The caller of do is one of them.
 //
-// A job is cut into pieces that whoever is free takes, and only pieces that were
+// A job is cut into pieces that any free member takes, and only pieces that were
 // begun are waited for: on a machine that is busy with something else, a member that
 // gets no processor delays nothing.
 //
 // A pass asks for some five short jobs per layer, so waking a sleeping goroutine for
-// each would cost as much as the work. Whoever waits, a member for the next job or
+// each would cost as much as the work. A waiting goroutine, a member for the next job or
 // the caller for the last pieces, spins for some microseconds, yielding the processor
 // each round so that the process's other goroutines run, and then sleeps.
 type team struct {
@@ -29,7 +29,7 @@ type team struct {
 type job struct {
 	f    func(member, piece int)
 	n    int64
-	next atomic.Int64 // the first piece that nobody has taken
+	next atomic.Int64 // the first piece that is not taken
 	left atomic.Int64 // pieces that are not done
 }
 
