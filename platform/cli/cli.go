@@ -86,39 +86,22 @@ type command struct {
 }
 
 func (c *command) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "thaw VERB",
-		Short: "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
-		Example: `  thaw serve --functions functions/shipped     start the platform
+	root := kit.NewRoot("thaw", "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
+		[2]string{"use", "Use models:"}, [2]string{"own", "Own models:"}, [2]string{"run", "Run the platform:"})
+	root.Example = `  thaw serve --functions functions/shipped     start the platform
   thaw run tiny "What is thaw?"                chat with a model, cold or not
   thaw ps                                      what runs
-  thaw deploy -f model.yaml                    add a model`,
-		Long: `thaw holds a request for a model at rest, wakes it, says how far it is, and
-answers as soon as physics allows. A model without traffic costs nothing.
+  thaw deploy -f model.yaml                    add a model`
+	root.Long = `thaw holds a request for a model at rest, wakes it, reports its progress, and
+answers as soon as the model is ready. A model without traffic costs nothing.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not allowed or over
-quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return kit.UnknownVerb(cmd, args[0])
-		},
-		PersistentPreRun: func(*cobra.Command, []string) {
-			if c.noColor {
-				c.Color = false
-			}
-		},
+quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
+	root.PersistentPreRun = func(*cobra.Command, []string) {
+		if c.noColor {
+			c.Color = false
+		}
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return kit.FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
-	})
-	kit.SetTemplates(root)
-	root.AddGroup(&cobra.Group{ID: "use", Title: "Use models:"}, &cobra.Group{ID: "own", Title: "Own models:"}, &cobra.Group{ID: "run", Title: "Run the platform:"})
 
 	f := root.PersistentFlags()
 	f.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress, no remarks")
@@ -138,13 +121,6 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`,
 	}
 	root.AddCommand(own...)
 	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.prewarm(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.events(), c.doctor())
-	root.SetHelpCommand(&cobra.Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *cobra.Command, args []string) error {
-		target, rest, err := cmd.Root().Find(args)
-		if err != nil || len(rest) > 0 {
-			return kit.UnknownVerb(cmd.Root(), strings.Join(args, " "))
-		}
-		return target.Help()
-	}})
 	return root
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -41,14 +40,13 @@ type activation struct {
 	log                    logging
 }
 
-func activatorPart(c *command) part {
+func (c *command) activatorPart() *kit.Command {
 	var a activation
-	return part{
-		use: "activator", short: "Serve requests in a cluster, and hold those whose model is cold",
-		examples: `  thaw-knative activator --controller thaw-controller.thaw-system:8090 --token-file /run/thaw/token
+	return partCommand("activator", "Serve requests in a cluster, and hold those whose model is cold",
+		`  thaw-knative activator --controller thaw-controller.thaw-system:8090 --token-file /run/thaw/token
   thaw-knative activator --addr 127.0.0.1:8080 --private-addr 127.0.0.1:8081 --metrics-addr 127.0.0.1:9090 \
       --controller 127.0.0.1:8090 --token-file token --log-format text`,
-		flags: func(f *pflag.FlagSet) {
+		func(f *kit.FlagSet) {
 			host, _ := os.Hostname()
 			f.StringVar(&a.addr, "addr", ":8080", "where requests from outside come in")
 			f.StringVar(&a.private, "private-addr", ":8081", "where requests from inside the cluster come in")
@@ -62,12 +60,11 @@ func activatorPart(c *command) part {
 			f.DurationVar(&a.drain, "drain", 100*time.Second, "when told to end, how long answers under way have")
 			a.log.flags(f)
 		},
-		run: func(ctx context.Context, c *command) error { return a.run(ctx, c) },
-	}
+		func(ctx context.Context) error { return a.run(ctx, c) })
 }
 
 // settings are the flags that install has as well, and passes on.
-func (o *activation) settings(f *pflag.FlagSet) {
+func (o *activation) settings(f *kit.FlagSet) {
 	f.StringVar(&o.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
 	f.StringVar(&o.maxBody, "max-body", "32Mi", "the longest body of an API request")
 }
@@ -75,11 +72,11 @@ func (o *activation) settings(f *pflag.FlagSet) {
 // most looks at the settings, and is the longest body.
 func (o *activation) most() (functions.Bytes, error) {
 	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
-		return 0, usageError("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
+		return 0, kit.Usage("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
 	}
 	most, err := functions.ParseBytes(o.maxBody)
 	if err != nil || most <= 0 {
-		return 0, usageError("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
+		return 0, kit.Usage("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
 	}
 	return most, nil
 }
@@ -105,8 +102,8 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
-	log := logs(c.err)
-	requests := httpserver.NewBatchWriter(c.err)
+	log := logs(c.Err)
+	requests := httpserver.NewBatchWriter(c.Err)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 
@@ -193,14 +190,14 @@ func (o *activation) run(ctx context.Context, c *command) error {
 func (o *activation) check() (token string, err error) {
 	switch {
 	case o.controller == "":
-		return "", usageError("such as thaw-controller.thaw-system:8090", "--controller is missing")
+		return "", kit.Usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
 	case o.id == "":
-		return "", usageError("the name of the pod", "--id is missing")
+		return "", kit.Usage("the name of the pod", "--id is missing")
 	case o.linger < 0 || o.drain <= 0:
-		return "", usageError("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
+		return "", kit.Usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
 	}
 	if _, _, err := net.SplitHostPort(o.controller); err != nil {
-		return "", usageError("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
+		return "", kit.Usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
 	}
 	return readToken(o.token)
 }

@@ -49,19 +49,19 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		switch {
 		case name == "--all-namespaces" || name == "-A": // as it is anyway
 		case name == "--namespace" || name == "-n":
-			return usageError("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
+			return kit.Usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
 		case into == nil:
 			rest = append(rest, arg)
 		case has:
 			*into = value
 		case len(args) == 0:
-			return usageError("such as "+name+" NAME", "%s wants a value", name)
+			return kit.Usage("such as "+name+" NAME", "%s wants a value", name)
 		default:
 			*into, args = args[0], args[1:]
 		}
 	}
 	c.access.Warn = func(string) {} // of a proxy there is nothing to warn
-	exit := cli.Main(ctx, rest, strings.NewReader(""), c.out, c.err, cli.Programs{
+	exit := cli.Main(ctx, rest, strings.NewReader(""), c.Out, c.Err, cli.Programs{
 		Getenv: c.getenv,
 		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
 	})

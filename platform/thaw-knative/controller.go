@@ -8,8 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/forecast"
@@ -35,13 +33,12 @@ type controlling struct {
 	log                      logging
 }
 
-func controllerPart(c *command) part {
+func (c *command) controllerPart() *kit.Command {
 	var o controlling
-	return part{
-		use: "controller", short: "Decide which models run, on which nodes, and tell Kubernetes and the activators",
-		examples: `  thaw-knative controller --token-file /run/thaw/token
+	return partCommand("controller", "Decide which models run, on which nodes, and tell Kubernetes and the activators",
+		`  thaw-knative controller --token-file /run/thaw/token
   thaw-knative controller --addr 127.0.0.1:8090 --advertise 127.0.0.1:8090 --token-file token --kubeconfig ~/.kube/config --log-format text`,
-		flags: func(f *pflag.FlagSet) {
+		func(f *kit.FlagSet) {
 			host, _ := os.Hostname()
 			f.StringVar(&o.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG, or the pod's own account]")
 			f.StringVar(&o.access.Context, "context", "", "context of it")
@@ -61,12 +58,11 @@ func controllerPart(c *command) part {
 			o.settings(f)
 			o.log.flags(f)
 		},
-		run: func(ctx context.Context, c *command) error { return o.run(ctx, c) },
-	}
+		func(ctx context.Context) error { return o.run(ctx, c) })
 }
 
 // settings are the flags that install has as well, and passes on.
-func (o *controlling) settings(f *pflag.FlagSet) {
+func (o *controlling) settings(f *kit.FlagSet) {
 	f.StringVar(&o.cluster, "cluster-domain", "cluster.local", "DNS domain of the cluster")
 	f.StringVar(&o.eviction, "eviction", "lru", "who makes room: lru, lfu, gdsf or next-use")
 	f.StringVar(&o.keepAlive, "keep-alive", "fixed", "how long an idle replica stays: fixed (scale.idle), or learned from history")
@@ -86,16 +82,16 @@ func (o *controlling) policy() (placement.Policy, error) {
 		policy.KeepAlive = placement.Learned
 	case "fixed":
 	default:
-		return policy, usageError("fixed or learned", "--keep-alive %s", kit.Plain(o.keepAlive))
+		return policy, kit.Usage("fixed or learned", "--keep-alive %s", kit.Plain(o.keepAlive))
 	}
 	if o.prewarm != "on" && o.prewarm != "off" {
-		return policy, usageError("on or off", "--prewarm %s", kit.Plain(o.prewarm))
+		return policy, kit.Usage("on or off", "--prewarm %s", kit.Plain(o.prewarm))
 	}
 	if o.budget <= 0 {
-		return policy, usageError("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
+		return policy, kit.Usage("such as 1h; --prewarm off starts nothing ahead", "--prewarm-budget %v", o.budget)
 	}
 	if !knative.IsDomain(o.cluster) {
-		return policy, usageError("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", kit.Plain(o.cluster))
+		return policy, kit.Usage("such as cluster.local, without dots around it", "--cluster-domain %q is no domain", kit.Plain(o.cluster))
 	}
 	return policy, nil
 }
@@ -138,7 +134,7 @@ func (o *controlling) run(ctx context.Context, c *command) error {
 	if o.advertise == "" {
 		o.advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
-	log := logs(c.err)
+	log := logs(c.Err)
 	var foresee func() *orchestrator.Foresight
 	if o.data != "" || o.prewarm == "on" || o.keepAlive == "learned" {
 		foresee = func() *orchestrator.Foresight { return o.foresee(log) }

@@ -26,7 +26,7 @@ func installVerb() verb {
   thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install}
 }
 
-func installFlags(c *command, f *pflag.FlagSet) {
+func installFlags(c *command, f *kit.FlagSet) {
 	i := &c.installation
 	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
 	f.IntVar(&i.Controllers, "controllers", 0, "controllers, of which one leads (2 unless said)")
@@ -45,10 +45,10 @@ func installFlags(c *command, f *pflag.FlagSet) {
 
 // partFlags are flags of the parts, with the parts' own words and checks, of which
 // the ones that are given become arguments of their containers.
-func (c *command) partFlags() *pflag.FlagSet {
+func (c *command) partFlags() *kit.FlagSet {
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for _, part := range []struct {
-		flags func(*pflag.FlagSet)
+		flags func(*kit.FlagSet)
 		args  *[]string
 	}{
 		{c.controlling.settings, &c.installation.Controller},
@@ -82,19 +82,19 @@ func (p passed) Set(s string) error {
 
 func (c *command) install(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usageError("", "%q is more than install takes", kit.Plain(args[0]))
+		return kit.Usage("", "%q is more than install takes", kit.Plain(args[0]))
 	}
 	switch {
 	case c.uninstall && (c.wait || c.dry):
-		return usageError("leave one out", "--uninstall goes with neither --wait nor --dry-run")
+		return kit.Usage("leave one out", "--uninstall goes with neither --wait nor --dry-run")
 	case c.force && !c.uninstall:
-		return usageError("leave it out", "--force is for --uninstall")
+		return kit.Usage("leave it out", "--force is for --uninstall")
 	case c.wait && c.dry:
-		return usageError("leave one out", "nothing runs after --dry-run, so --wait cannot end")
+		return kit.Usage("leave one out", "nothing runs after --dry-run, so --wait cannot end")
 	case c.namespace != "" && c.namespace != install.Namespace:
-		return usageError("leave it out", "thaw's own namespace is %s", install.Namespace)
+		return kit.Usage("leave it out", "thaw's own namespace is %s", install.Namespace)
 	case c.installation.Controllers < 0 || c.installation.Activators < 0:
-		return usageError("such as 2", "there cannot be less than none of them")
+		return kit.Usage("such as 2", "there cannot be less than none of them")
 	}
 	switch label, value, ok := strings.Cut(c.loaders, "="); {
 	case c.loaders == "all":
@@ -102,7 +102,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	case ok && label != "":
 		c.installation.Loaders = map[string]string{label: value}
 	case c.loaders != "":
-		return usageError("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
+		return kit.Usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
 	}
 	if _, err := c.controlling.policy(); err != nil {
 		return err
@@ -114,16 +114,16 @@ func (c *command) install(ctx context.Context, args []string) error {
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
-	if c.dry && (c.output == "yaml" || c.output == "json") {
-		if c.output == "yaml" {
+	if c.dry && (c.Output == "yaml" || c.Output == "json") {
+		if c.Output == "yaml" {
 			b, err := knative.ObjectsYAML(objects...)
 			if err != nil {
 				return err
 			}
-			_, err = c.out.Write(b)
+			_, err = c.Out.Write(b)
 			return err
 		}
-		return kit.Encode(c.out, c.output, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		return c.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
 	return c.apply(ctx, objects, c.installation.Warm == "")
 }
@@ -149,15 +149,15 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 	all := []done{}
 	told := func(name string, o knative.Outcome) {
 		all = append(all, done{name, o})
-		switch c.output {
+		switch c.Output {
 		case "name":
-			fmt.Fprintln(c.out, kit.Plain(name))
+			fmt.Fprintln(c.Out, kit.Plain(name))
 		case "table":
 			word := string(o)
 			if c.dry {
 				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}[o]
 			}
-			fmt.Fprintln(c.out, kit.Plain(name), word)
+			fmt.Fprintln(c.Out, kit.Plain(name), word)
 		}
 	}
 	if c.uninstall {
@@ -171,8 +171,8 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 			err = cluster.Wait(ctx, objects)
 		}
 	}
-	if c.output == "json" || c.output == "yaml" {
-		if err := kit.Encode(c.out, c.output, listOf("InstalledList", all)); err != nil {
+	if c.Output == "json" || c.Output == "yaml" {
+		if err := c.Encode(kit.NewList("InstalledList", all)); err != nil {
 			return err
 		}
 	}
@@ -180,7 +180,7 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 }
 
 func tokenVerb() verb {
-	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "", func(c *command, f *pflag.FlagSet) {
+	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "  thaw-knative link-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.file, "file", "", "where the token goes")
 	}, (*command).linkToken}
 }
@@ -188,7 +188,7 @@ func tokenVerb() verb {
 // linkToken is what the controller's init container runs.
 func (c *command) linkToken(ctx context.Context, args []string) error {
 	if c.file == "" || len(args) > 0 {
-		return usageError("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
+		return kit.Usage("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -202,17 +202,17 @@ func (c *command) linkToken(ctx context.Context, args []string) error {
 }
 
 func ownVerb() verb {
-	return verb{"chown-store FOLDER ID", "In the loader's pod: give the node's folder to who keeps it", "", nil, (*command).own}
+	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user", "  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).own}
 }
 
 // own is what the loader's init container runs, as root with CAP_CHOWN alone.
 func (c *command) own(_ context.Context, args []string) error {
 	if len(args) != 2 {
-		return usageError("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
+		return kit.Usage("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
 	}
 	id, err := strconv.Atoi(args[1])
 	if err != nil || id < 1 || id > 1<<31-2 {
-		return usageError("such as 65532", "%q is no id", kit.Plain(args[1]))
+		return kit.Usage("such as 65532", "%q is no id", kit.Plain(args[1]))
 	}
 	if err := install.ChownStore(args[0], id); err != nil {
 		exit := kit.ExitFailed

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func main() {
@@ -24,6 +26,6 @@ func main() {
 
 // run is the program as tests call it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c := &command{getenv: getenv, out: stdout, err: stderr}
-	return c.main(ctx, args)
+	c := &command{Terminal: kit.NewTerminal(nil, stdout, stderr, getenv), getenv: getenv}
+	return c.Report(ctx, withExitCode(c.execute(ctx, args)))
 }

@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
-
-	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -19,7 +16,7 @@ import (
 func keysVerb() verb {
 	return verb{"keys create|list|rm", "Make, list and end the API keys of teams", `  thaw-knative keys create --team ml --name laptop     printed this once; the cluster has its hash
   thaw-knative keys list
-  thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *pflag.FlagSet) {
+  thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.team, "team", "", "the team, which is a namespace")
 		f.StringVar(&c.keyName, "name", "", "with create: a word to know it by")
 	}, (*command).keys}
@@ -32,22 +29,22 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	}
 	switch {
 	case !slices.Contains([]string{"create", "list", "ls", "rm"}, word):
-		return usageError("keys create, keys list or keys rm", "%q is nothing that is done with keys", kit.Plain(word))
+		return kit.Usage("keys create, keys list or keys rm", "%q is nothing that is done with keys", kit.Plain(word))
 	case word == "rm" && len(args) == 0:
-		return usageError("thaw-knative keys rm ID", "ID is missing")
+		return kit.Usage("thaw-knative keys rm ID", "ID is missing")
 	case word != "rm" && len(args) > 0:
-		return usageError("", "%q is more than keys %s takes", kit.Plain(args[0]), word)
+		return kit.Usage("", "%q is more than keys %s takes", kit.Plain(args[0]), word)
 	case c.keyName != "" && word != "create":
-		return usageError("leave it out", "--name is for keys create")
+		return kit.Usage("leave it out", "--name is for keys create")
 	}
 	if c.team == "" {
 		c.team = c.namespace
 	}
 	if word == "create" && c.team == "" {
-		return usageError("thaw-knative keys create --team NAME", "--team is missing")
+		return kit.Usage("thaw-knative keys create --team NAME", "--team is missing")
 	}
 	if c.team != "" && !functions.IsLabel(c.team) {
-		return usageError("the name of a namespace", "%q is no team", kit.Plain(c.team))
+		return kit.Usage("the name of a namespace", "%q is no team", kit.Plain(c.team))
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -59,23 +56,23 @@ func (c *command) keys(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		if c.output == "json" || c.output == "yaml" {
-			return kit.Encode(c.out, c.output, struct {
+		if c.Output == "json" || c.Output == "yaml" {
+			return c.Encode(struct {
 				APIVersion string `json:"apiVersion"`
 				Kind       string `json:"kind"`
 				team.Key
 				Secret string `json:"secret"`
 			}{functions.APIVersion, "Key", k, secret})
 		}
-		fmt.Fprintln(c.out, secret)
-		fmt.Fprintf(c.err, "key %s of team %s; it is not shown again\n", k.ID, k.Team)
+		fmt.Fprintln(c.Out, secret)
+		fmt.Fprintf(c.Err, "key %s of team %s; it is not shown again\n", k.ID, k.Team)
 		return nil
 	case "rm":
 		for _, id := range args {
 			if err := cluster.DeleteKey(ctx, c.team, id); err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, kit.Plain(id), "ended")
+			fmt.Fprintln(c.Out, kit.Plain(id), "ended")
 		}
 		return nil
 	}
@@ -84,41 +81,38 @@ func (c *command) keys(ctx context.Context, args []string) error {
 		return err
 	}
 	for _, p := range problems {
-		fmt.Fprintln(c.err, "warning:", kit.Plain(p))
+		fmt.Fprintln(c.Err, "warning:", kit.Plain(p))
 	}
-	switch c.output {
+	switch c.Output {
 	case "json", "yaml":
-		return kit.Encode(c.out, c.output, listOf("KeyList", keys))
+		return c.Encode(kit.NewList("KeyList", keys))
 	case "name":
 		for _, k := range keys {
-			fmt.Fprintln(c.out, kit.Plain(k.ID))
+			fmt.Fprintln(c.Out, kit.Plain(k.ID))
 		}
 		return nil
 	}
 	if len(keys) == 0 {
-		fmt.Fprintln(c.err, "no keys")
+		fmt.Fprintln(c.Err, "no keys")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tTEAM\tNAME\tCREATED")
-	for _, k := range keys {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kit.Plain(k.ID), kit.Plain(k.Team), orDash(k.Name), orDash(k.Created))
-	}
-	return w.Flush()
+	kit.PrintTable(c.Out, keyKind, keys, false, nil)
+	return nil
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return kit.Plain(s)
-}
+// keyKind is the table of keys.
+var keyKind = kit.Kind[team.Key]{Columns: []kit.Column[team.Key]{
+	kit.Col("ID", func(k team.Key) string { return k.ID }),
+	kit.Col("TEAM", func(k team.Key) string { return k.Team }),
+	kit.Col("NAME", func(k team.Key) string { return k.Name }),
+	kit.Col("CREATED", func(k team.Key) string { return k.Created }),
+}}
 
 func teamVerb() verb {
 	return verb{"team create NAME", "Make a namespace a team's: GPUs, limits, rights, a policy of who reaches its engines", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
   thaw-knative team create ml --gpus 4 --pod gpu-nodes.yaml    tolerations and the like of the GPU nodes, for all its models
   thaw-knative team create ml --gpus 4 --dry-run -o yaml
-  thaw-knative describe team ml`, func(c *command, f *pflag.FlagSet) {
+  thaw-knative describe team ml`, func(c *command, f *kit.FlagSet) {
 		var limits []string
 		for _, l := range team.Limits {
 			if l.Key != "gpus-guaranteed" {
@@ -138,10 +132,10 @@ func teamVerb() verb {
 
 func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if len(args) != 2 || args[0] != "create" {
-		return usageError("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
+		return kit.Usage("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
 	}
 	if c.namespace != "" {
-		return usageError("leave it out", "the namespace is the team itself")
+		return kit.Usage("leave it out", "the namespace is the team itself")
 	}
 	t := &functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: args[1]}}
 	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}
@@ -172,16 +166,16 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if c.dry && c.output == "yaml" {
-		_, err := c.out.Write(text)
+	if c.dry && c.Output == "yaml" {
+		_, err := c.Out.Write(text)
 		return err
 	}
 	docs, err := install.Decode(text)
 	if err != nil {
 		return err
 	}
-	if c.dry && c.output == "json" {
-		return kit.Encode(c.out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
+	if c.dry && c.Output == "json" {
+		return kit.Encode(c.Out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
 	}
 	return c.apply(ctx, docs, false)
 }

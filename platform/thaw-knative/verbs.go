@@ -5,17 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
@@ -26,12 +22,11 @@ import (
 
 // command is one run of the program.
 type command struct {
-	getenv   func(string) string
-	out, err io.Writer
+	*kit.Terminal
+	getenv func(string) string
 
 	access    knative.Access
 	namespace string
-	output    string
 	timeout   time.Duration
 	all       bool
 	files     []string
@@ -55,37 +50,37 @@ type command struct {
 	open                  bool
 }
 
-// verb is one word that the program knows.
+// verb is one verb on a cluster.
 type verb struct {
 	use, short, examples string
-	flags                func(*command, *pflag.FlagSet)
+	flags                func(*command, *kit.FlagSet)
 	run                  func(*command, context.Context, []string) error
 }
 
-func verbs() map[string]verb {
-	return map[string]verb{
-		"deploy": {"deploy -f FILE|DIR", "Render models as Knative Services and apply them", `  thaw-knative deploy -f model.yaml
+func verbs() []verb {
+	return []verb{
+		{"deploy -f FILE|DIR", "Render models as Knative Services and apply them", `  thaw-knative deploy -f model.yaml
   thaw-knative deploy -f model.yaml --dry-run            let the cluster check it, change nothing
   thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it
   thaw-knative deploy -f model.yaml --pod gpu-nodes.yaml tolerations and the like of this cluster's GPU nodes
   thaw-knative deploy -f model.yaml --wait               until it can be asked for, or why not`, deployFlags, (*command).deploy},
-		"get": {"get [NAME...]", "List the models of a cluster", `  thaw-knative get
-  thaw-knative get -A -o json`, func(c *command, f *pflag.FlagSet) {
+		{"get [NAME...]", "List the models of a cluster", `  thaw-knative get
+  thaw-knative get -A -o json`, func(c *command, f *kit.FlagSet) {
 			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
 		}, (*command).get},
-		"rm": {"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
-		"doctor": {"doctor [-f FILE|DIR]", "Say what keeps models from running on a cluster", `  thaw-knative doctor
+		{"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		{"doctor [-f FILE|DIR]", "Say what keeps models from running on a cluster", `  thaw-knative doctor
   thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor},
-		"install":     installVerb(),
-		"keys":        keysVerb(),
-		"link-token":  tokenVerb(),
-		"team":        teamVerb(),
-		"chown-store": ownVerb(),
-		"version":     {"version", "Print the version", "", nil, (*command).version},
+		installVerb(),
+		keysVerb(),
+		tokenVerb(),
+		teamVerb(),
+		ownVerb(),
+		{"version", "Print the version", "  thaw-knative version", nil, (*command).version},
 	}
 }
 
-func deployFlags(c *command, f *pflag.FlagSet) {
+func deployFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
@@ -93,13 +88,13 @@ func deployFlags(c *command, f *pflag.FlagSet) {
 	renderFlags(c, f)
 }
 
-func doctorFlags(c *command, f *pflag.FlagSet) {
+func doctorFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
 	renderFlags(c, f)
 }
 
 // renderFlags say of models what their files do not.
-func renderFlags(c *command, f *pflag.FlagSet) {
+func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
 	f.StringVar(&c.store, "store", knative.DefaultStore, "folder of the loader on each node")
@@ -117,13 +112,74 @@ func imageTag(version string) string {
 	}, version)
 }
 
-func usageError(hint, format string, args ...any) error {
-	return &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
+// execute runs the verb that args name.
+func (c *command) execute(ctx context.Context, args []string) error {
+	if len(args) > 0 && asks(args[0], args[1:]) {
+		return c.ask(ctx, args[0], args[1:])
+	}
+	root := c.root()
+	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
+	root.SetOut(c.Out)
+	root.SetErr(c.Err)
+	return root.ExecuteContext(ctx)
 }
 
-func (c *command) main(ctx context.Context, args []string) int {
-	err := c.verb(ctx, args)
-	return kit.NewTerminal(nil, c.out, c.err, c.getenv).Report(ctx, withExitCode(err))
+// root is the program with all its verbs.
+func (c *command) root() *kit.Command {
+	root := kit.NewRoot("thaw-knative", "Models as Knative Services on Kubernetes",
+		[2]string{"cluster", "Verbs of a cluster:"},
+		[2]string{"controller", "Asked of the controller, with the flags that thaw has for a server:"},
+		[2]string{"part", "Parts of a cluster, which install starts there:"})
+	for _, v := range verbs() {
+		root.AddCommand(c.clusterVerb(v))
+	}
+	for word, short := range asking {
+		cmd := &kit.Command{Use: word, Short: short, GroupID: "controller", RunE: func(*kit.Command, []string) error { return nil }}
+		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), word, []string{"--help"}) })
+		root.AddCommand(cmd)
+	}
+	root.AddCommand(c.controllerPart(), c.activatorPart())
+	return root
+}
+
+// clusterVerb makes the command of v, with the flags that every verb on a cluster has.
+func (c *command) clusterVerb(v verb) *kit.Command {
+	cmd := &kit.Command{Use: v.use, Short: v.short, Example: v.examples, GroupID: "cluster", Args: kit.UpToArgs("", 0)}
+	f := cmd.Flags()
+	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster [KUBECONFIG]")
+	f.StringVar(&c.access.Context, "context", "", "context of that file")
+	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
+	f.StringVarP(&c.Output, "output", "o", "table", "form of output: table, json, yaml, name")
+	f.DurationVar(&c.timeout, "timeout", time.Minute, "longest time the verb may take")
+	if v.flags != nil {
+		v.flags(c, f)
+	}
+	cmd.RunE = func(cmd *kit.Command, args []string) error {
+		if !slices.Contains([]string{"table", "json", "yaml", "name"}, c.Output) {
+			return kit.Usage("one of table, json, yaml, name", "%q is no form of output", c.Output)
+		}
+		if c.timeout <= 0 {
+			return kit.Usage("such as 1m", "%s is no time to wait", c.timeout)
+		}
+		c.access.Warn = func(text string) { fmt.Fprintln(c.Err, "warning:", kit.Plain(text)) }
+		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
+		defer cancel()
+		return v.run(c, ctx, args)
+	}
+	return cmd
+}
+
+// partCommand is a part of a cluster: it runs until its context ends and has flags of its own only.
+func partCommand(use, short, examples string, flags func(*kit.FlagSet), run func(context.Context) error) *kit.Command {
+	cmd := &kit.Command{Use: use, Short: short, Example: examples, GroupID: "part", Args: kit.UpToArgs("", 0),
+		RunE: func(cmd *kit.Command, args []string) error {
+			if len(args) > 0 {
+				return kit.Usage("", "%q is more than %s takes", kit.Plain(args[0]), cmd.Name())
+			}
+			return run(cmd.Context())
+		}}
+	flags(cmd.Flags())
+	return cmd
 }
 
 // withExitCode gives an error of the cluster the exit code that thaw's have.
@@ -136,98 +192,13 @@ func withExitCode(err error) error {
 	return &kit.Error{Exit: cmp.Or(exit, kit.ExitFailed), Hint: e.Hint, Err: err}
 }
 
-func (c *command) verb(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] == "help" && len(args) == 1 || args[0] == "--help" || args[0] == "-h" {
-		c.help()
-		return nil
-	}
-	word := args[0]
-	args = args[1:]
-	if word == "help" {
-		word, args = args[0], []string{"--help"}
-	}
-	if p, known := parts()[word]; known {
-		return c.part(ctx, word, p(c), args)
-	}
-	if asks(word, args) {
-		return c.ask(ctx, word, args)
-	}
-	v, known := verbs()[word]
-	if !known {
-		hint := "thaw-knative --help lists the verbs"
-		if near := functions.Nearest(word, append(words(), slices.Collect(maps.Keys(asking))...), 1); len(near) > 0 {
-			hint = "did you mean " + near[0] + "?"
-		}
-		return usageError(hint, "%q is no verb of thaw-knative", word)
-	}
-	f := pflag.NewFlagSet(word, pflag.ContinueOnError)
-	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
-	f.StringVar(&c.access.Context, "context", "", "context of it")
-	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
-	f.StringVarP(&c.output, "output", "o", "table", "form of output: table, json, yaml, name")
-	f.DurationVar(&c.timeout, "timeout", time.Minute, "give up after so long")
-	if v.flags != nil {
-		v.flags(c, f)
-	}
-	if helped, err := c.parse(f, args, v.use, v.short, v.examples); helped || err != nil {
-		return err
-	}
-	if !slices.Contains([]string{"table", "json", "yaml", "name"}, c.output) {
-		return usageError("one of table, json, yaml, name", "%q is no form of output", c.output)
-	}
-	if c.timeout <= 0 {
-		return usageError("such as 1m", "%s is no time to wait", c.timeout)
-	}
-	c.access.Warn = func(text string) { fmt.Fprintln(c.err, "warning:", kit.Plain(text)) }
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	return v.run(c, ctx, f.Args())
-}
-
-// parse reads the flags of a verb or a part. helped says that what there is to know of
-// it was asked for, and told.
-func (c *command) parse(f *pflag.FlagSet, args []string, use, short, examples string) (helped bool, err error) {
-	f.SetOutput(io.Discard)
-	switch err := f.Parse(args); {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprintf(c.out, "%s\n\nUsage:\n  thaw-knative %s\n", short, use)
-		if examples != "" {
-			fmt.Fprintf(c.out, "\nExamples:\n%s\n", examples)
-		}
-		fmt.Fprintf(c.out, "\nFlags:\n%s", f.FlagUsages())
-		return true, nil
-	case err != nil:
-		return false, kit.FlagError("thaw-knative "+f.Name(), err, f)
-	}
-	return false, nil
-}
-
-func (c *command) help() {
-	fmt.Fprintf(c.out, "Models as Knative Services on Kubernetes.\n\nUsage:\n  thaw-knative VERB\n\nVerbs:\n")
-	all := verbs()
-	for _, word := range slices.Sorted(maps.Keys(all)) {
-		fmt.Fprintf(c.out, "  %-22s %s\n", all[word].use, all[word].short)
-	}
-	fmt.Fprintf(c.out, "\nAsked of the controller, with the flags that thaw has for a server:\n")
-	for _, word := range slices.Sorted(maps.Keys(asking)) {
-		fmt.Fprintf(c.out, "  %-22s %s\n", word, asking[word])
-	}
-	fmt.Fprintf(c.out, "\nParts of a cluster, which install starts there:\n")
-	runs := parts()
-	for _, word := range slices.Sorted(maps.Keys(runs)) {
-		p := runs[word](c)
-		fmt.Fprintf(c.out, "  %-22s %s\n", p.use, p.short)
-	}
-	fmt.Fprintln(c.out, "\nthaw-knative VERB --help tells more about one.")
-}
-
 // settings are what the flags say of every model.
 func (c *command) settings() (s knative.Settings, err error) {
 	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}}
 	for _, word := range c.images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
-			return s, usageError("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
+			return s, kit.Usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
@@ -288,11 +259,11 @@ func (c *command) rendered(ctx context.Context, settings knative.Settings, model
 func (c *command) deploy(ctx context.Context, args []string) error {
 	switch {
 	case len(args) > 0:
-		return usageError("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
+		return kit.Usage("thaw-knative deploy -f "+args[0], "%q is more than deploy takes", args[0])
 	case len(c.files) == 0:
-		return usageError("thaw-knative deploy -f model.yaml", "-f FILE is missing")
+		return kit.Usage("thaw-knative deploy -f model.yaml", "-f FILE is missing")
 	case c.wait && c.dry:
-		return usageError("leave one out", "nothing is there to wait for after --dry-run")
+		return kit.Usage("leave one out", "nothing is there to wait for after --dry-run")
 	}
 	settings, err := c.settings()
 	if err != nil {
@@ -306,12 +277,12 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if c.dry && (c.output == "yaml" || c.output == "json") {
-		b, err := knative.FormatObjects(c.output, services...)
+	if c.dry && (c.Output == "yaml" || c.Output == "json") {
+		b, err := knative.FormatObjects(c.Output, services...)
 		if err != nil {
 			return err
 		}
-		_, err = c.out.Write(b)
+		_, err = c.Out.Write(b)
 		return err
 	}
 	cluster, err := knative.Open(c.access)
@@ -340,19 +311,19 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 		}
 		d := deployed{s.Namespace + "/" + s.Name, outcome}
 		done = append(done, d)
-		switch c.output { // as it happens: what was done is done, whatever the next one says
+		switch c.Output { // as it happens: what was done is done, whatever the next one says
 		case "name":
-			fmt.Fprintln(c.out, d.Name)
+			fmt.Fprintln(c.Out, d.Name)
 		case "table":
 			word := string(outcome)
 			if c.dry {
 				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is"}[outcome]
 			}
-			fmt.Fprintln(c.out, d.Name, word)
+			fmt.Fprintln(c.Out, d.Name, word)
 		}
 	}
-	if c.output == "json" || c.output == "yaml" {
-		if err := kit.Encode(c.out, c.output, listOf("DeployedList", done)); err != nil {
+	if c.Output == "json" || c.Output == "yaml" {
+		if err := c.Encode(kit.NewList("DeployedList", done)); err != nil {
 			return err
 		}
 	}
@@ -366,27 +337,18 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	return failed
 }
 
-// list is what -o json and yaml print.
-type list struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Items      any    `json:"items"`
-}
-
-func listOf(kind string, items any) list { return list{functions.APIVersion, kind, items} }
-
 // named reads NAME or NAMESPACE/NAME.
 func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, cmp.Or(c.namespace, cluster.Namespace()))
 	if err != nil || n.Adapter != "" {
-		return n, usageError("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
+		return n, kit.Usage("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
 	}
 	return n, nil
 }
 
 func (c *command) get(ctx context.Context, args []string) error {
 	if c.all && (c.namespace != "" || len(args) > 0) {
-		return usageError("leave -A out", "all namespaces are asked for, and one of them")
+		return kit.Usage("leave -A out", "all namespaces are asked for, and one of them")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -413,12 +375,12 @@ func (c *command) get(ctx context.Context, args []string) error {
 		}
 		models = append(models, m)
 	}
-	switch c.output {
+	switch c.Output {
 	case "json", "yaml":
-		return kit.Encode(c.out, c.output, listOf("ModelList", models))
+		return c.Encode(kit.NewList("ModelList", models))
 	case "name":
 		for _, m := range models {
-			fmt.Fprintln(c.out, m.Namespace+"/"+m.Name)
+			fmt.Fprintln(c.Out, m.Namespace+"/"+m.Name)
 		}
 		return nil
 	}
@@ -427,25 +389,32 @@ func (c *command) get(ctx context.Context, args []string) error {
 		if !c.all {
 			where = " in namespace " + cmp.Or(c.namespace, cluster.Namespace()) + " (--all-namespaces looks into all)"
 		}
-		fmt.Fprintln(c.err, "no models"+where)
+		fmt.Fprintln(c.Err, "no models"+where)
 		return nil
 	}
-	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tENGINE\tGPUS\tREPLICAS\tREADY\tWHY\tURL")
-	for _, m := range models {
-		why := m.Reason
-		if m.Message != "" {
-			why = strings.TrimPrefix(why+": "+m.Message, ": ")
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s..%s\t%s\t%s\t%s\n", kit.Plain(m.Namespace+"/"+m.Name), cmp.Or(kit.Plain(string(m.Engine)), "-"), m.GPUs,
-			cmp.Or(kit.Plain(m.Min), "0"), cmp.Or(kit.Plain(m.Max), "∞"), m.Ready, cmp.Or(kit.Plain(why), "-"), cmp.Or(kit.Plain(m.URL), "-"))
-	}
-	return w.Flush()
+	kit.PrintTable(c.Out, modelKind, models, false, nil)
+	return nil
 }
+
+// modelKind is the table of models.
+var modelKind = kit.Kind[knative.Model]{Columns: []kit.Column[knative.Model]{
+	kit.Col("NAME", func(m knative.Model) string { return m.Namespace + "/" + m.Name }),
+	kit.Col("ENGINE", func(m knative.Model) string { return string(m.Engine) }),
+	kit.Col("GPUS", func(m knative.Model) string { return strconv.FormatInt(m.GPUs, 10) }),
+	kit.Col("REPLICAS", func(m knative.Model) string { return cmp.Or(m.Min, "0") + ".." + cmp.Or(m.Max, "∞") }),
+	kit.Col("READY", func(m knative.Model) string { return string(m.Ready) }),
+	kit.Col("WHY", func(m knative.Model) string {
+		if m.Message == "" {
+			return m.Reason
+		}
+		return strings.TrimPrefix(m.Reason+": "+m.Message, ": ")
+	}),
+	kit.Col("URL", func(m knative.Model) string { return m.URL }),
+}}
 
 func (c *command) rm(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError("thaw-knative rm NAME", "NAME is missing")
+		return kit.Usage("thaw-knative rm NAME", "NAME is missing")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -465,7 +434,7 @@ func (c *command) rm(ctx context.Context, args []string) error {
 			failed = append(failed, err)
 			continue
 		}
-		fmt.Fprintln(c.out, n.String()+" removed")
+		fmt.Fprintln(c.Out, n.String()+" removed")
 	}
 	if len(failed) == 1 {
 		return failed[0]
@@ -475,7 +444,7 @@ func (c *command) rm(ctx context.Context, args []string) error {
 
 func (c *command) doctor(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usageError("", "%q is more than doctor takes", args[0])
+		return kit.Usage("", "%q is more than doctor takes", args[0])
 	}
 	settings, err := c.settings()
 	if err != nil {
@@ -515,15 +484,15 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 		} else if f.Note {
 			word = "note"
 		}
-		if c.output == "table" || c.output == "name" {
-			fmt.Fprintf(c.out, "%-4s %s\n", word, kit.Plain(f.What))
+		if c.Output == "table" || c.Output == "name" {
+			fmt.Fprintf(c.Out, "%-4s %s\n", word, kit.Plain(f.What))
 			if f.Hint != "" {
-				fmt.Fprintf(c.out, "     %s\n", kit.Plain(f.Hint))
+				fmt.Fprintf(c.Out, "     %s\n", kit.Plain(f.Hint))
 			}
 		}
 	}
-	if c.output == "json" || c.output == "yaml" {
-		if err := kit.Encode(c.out, c.output, listOf("FindingList", findings)); err != nil {
+	if c.Output == "json" || c.Output == "yaml" {
+		if err := c.Encode(kit.NewList("FindingList", findings)); err != nil {
 			return err
 		}
 	}
@@ -534,6 +503,6 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 }
 
 func (c *command) version(context.Context, []string) error {
-	_, err := fmt.Fprintf(c.out, "thaw-knative %s %s %s/%s\n", cli.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(c.Out, "thaw-knative %s %s %s/%s\n", cli.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }

@@ -26,10 +26,10 @@ const usageTemplate = `{{if .HasExample}}Examples:
   {{if .Runnable}}{{.UseLine}}{{else}}{{.CommandPath}} VERB{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{range $group := .Groups}}
 
 {{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if not .AllChildCommandsHaveGroup}}
 
 Other verbs:{{range $cmds}}{{if (and (eq .GroupID "") .IsAvailableCommand)}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
 
 Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + inheritedFlags + `{{if .HasAvailableSubCommands}}
@@ -37,8 +37,44 @@ Flags:
 {{.CommandPath}} VERB --help tells more about one.{{end}}
 `
 
-// SetTemplates gives root and its verbs the project's form of help.
-func SetTemplates(root *cobra.Command) {
+// Command is a verb. It is cobra's type, which other packages use by this name.
+type Command = cobra.Command
+
+// NewRoot makes the root command of a program; groups are pairs of id and title under
+// which its help lists the verbs.
+func NewRoot(name, short string, groups ...[2]string) *Command {
+	root := &Command{
+		Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return UnknownVerb(cmd, args[0])
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *Command, err error) error {
+		return FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
+	})
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g[0], Title: g[1]})
+	}
+	root.SetHelpCommand(&Command{Use: "help [VERB]", Short: "Help about a verb", Hidden: true, RunE: func(cmd *Command, args []string) error {
+		target, rest, err := cmd.Root().Find(args)
+		if err != nil || len(rest) > 0 {
+			return UnknownVerb(cmd.Root(), strings.Join(args, " "))
+		}
+		return target.Help()
+	}})
+	if len(groups) > 0 {
+		root.SetHelpCommandGroupID(groups[0][0])
+	}
+	setTemplates(root)
+	return root
+}
+
+// setTemplates gives root and its verbs the project's form of help.
+func setTemplates(root *cobra.Command) {
 	root.SetHelpTemplate(helpTemplate)
 	root.SetUsageTemplate(usageTemplate)
 }
