@@ -18,22 +18,22 @@ import (
 	"github.com/thaw-dev/thaw/loader/validate"
 )
 
-// stagingPlan is one plan with its parts. A source that changes makes another.
+// stagingPlan is one listing with its parts. A changed source makes another.
 type stagingPlan struct {
-	key      string // of the plan, equal on all nodes
+	key      string // store.PlanKey: equal on all nodes
 	files    []source.File
 	names    []string
-	swarm    Swarm // nil without neighbours
+	swarm    Swarm // nil without peers
 	parts    map[string]*store.Part
 	queue    *queue
 	limiter  *sourceLimiter
 	stale    chan struct{} // closed when the source has changed
 	complete chan struct{} // closed when every block of the round is here
-	toFlush  chan blockRef // blocks that may go to the disk
+	toFlush  chan blockRef // blocks to write back to the disk
 	done     atomic.Int64  // bytes that are here
-	// spoiled: blocks were dropped again after a reader may have seen them.
+	// spoiled: blocks were dropped that a reader may have seen.
 	spoiled atomic.Bool
-	// peerParts are the parts with blocks of other nodes.
+	// peerParts holds the parts with blocks from other nodes.
 	peerParts sync.Map
 
 	mu       sync.Mutex // guards streams
@@ -50,7 +50,7 @@ func newStagingPlan(l *sourceLimiter, place string, files []source.File, parts [
 	return sp
 }
 
-// joinSwarm makes the blocks of other nodes theirs.
+// joinSwarm routes the blocks that other nodes own to them.
 func (sp *stagingPlan) joinSwarm(c Swarm) {
 	if sp.swarm = c; c != nil {
 		sp.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
@@ -63,8 +63,8 @@ func describeBlock(ref blockRef) Block {
 	return Block{File: ref.part.File, Index: ref.block, Offset: off, Length: n}
 }
 
-// fetchAll fetches what is missing and seals every part. A file that turns out
-// not to be what the source's digest says is fetched once more.
+// fetchAll fetches what is missing and seals every part. A file that does not match
+// the source's digest is fetched once more.
 func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagingPlan) error {
 	parts := in.Parts()
 	for round := 0; ; round++ {
@@ -78,7 +78,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			return nil
 		}
 		for _, p := range left {
-			// What an earlier try brought, and perhaps failed on.
+			// An earlier attempt may have brought a bad first block.
 			if p.Blocks() > 0 && p.Has(0) {
 				if err := checkFirstBlock(blockRef{p, 0}, plan.names); err != nil {
 					return withFileName(p.File.Name, err)
@@ -116,14 +116,15 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 	}
 }
 
-// tornRounds is how often a disk may give back what was not written.
+// tornRounds bounds the rounds in which the disk returns other bytes than were
+// written.
 const tornRounds = 3
 
-// fetchRound fetches the missing blocks of left, with everything that runs beside,
-// and returns what each part turned out to be.
+// fetchRound fetches the missing blocks of left, verifying and flushing beside, and
+// returns a verdict for each part.
 func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *stagingPlan, left []*store.Part) ([]verdict, error) {
 	plan.queue.fill(left)
-	// Behind all others: who digests a file must not wait for another staging
+	// Shared parts last: a digest goroutine must not wait for another staging
 	// that waits for this one.
 	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.ArrivesElsewhere(), b.ArrivesElsewhere()) })
 	waits := 0
@@ -152,7 +153,7 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	for i := range min(2*hashers(), len(left)) {
 		group.Go(func() error {
 			if i >= hashers() {
-				// The front takes what cores there are, until it is over.
+				// The download needs these cores until it is complete.
 				select {
 				case <-plan.complete:
 				case <-ctx.Done():
@@ -186,7 +187,8 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// awaitShared waits for a part that another staging brings, or brings it after all.
+// awaitShared waits for a part that another staging brings, or fetches it if that one
+// gave up.
 func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *stagingPlan, p *store.Part) error {
 	for {
 		select {
@@ -210,11 +212,11 @@ func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *st
 	}
 }
 
-// hashers is how many files are digested at once. Half of the cores, so that
-// the front is not held up; a file's digest is one core's work.
+// hashers is how many files are digested at once: half of the cores, so that the
+// download is not slowed.
 func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
-// dispatch starts a range whenever there is a lane for it, until no block is
+// dispatch starts a range whenever the limiter allows one more, until no block is
 // missing.
 func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
 	q := plan.queue
@@ -240,8 +242,8 @@ func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *
 	}
 }
 
-// waitForChange waits for a change of the queue; with other nodes about, what is left
-// may have become ours without one.
+// waitForChange waits for a change of the queue. With peers it also polls: ownership
+// of the remaining blocks changes without one.
 func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, changed <-chan struct{}) error {
 	var again <-chan time.Time
 	if plan.swarm != nil {
@@ -256,8 +258,8 @@ func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, chang
 	return nil
 }
 
-// serveUrgent starts ranges for blocks that readers wait for, beyond the limit of
-// lanes if need be.
+// serveUrgent starts ranges for blocks that readers wait for, if need be beyond the
+// limit.
 func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
 	q := plan.queue
 	for {
@@ -284,11 +286,11 @@ func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, pla
 	}
 }
 
-// maxRange is the most one request asks for.
+// maxRange is the longest range of one request.
 const maxRange = 64 << 20
 
-// blocksPerRequest is how many blocks the next request asks for: more where the first
-// byte takes long, fewer towards the end so that all lanes end together.
+// blocksPerRequest grows with the time to the first byte, and shrinks towards the end
+// so that all ranges finish together.
 func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
 	first, rate, ok := plan.limiter.expected()
 	if !ok {
@@ -298,11 +300,10 @@ func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
 	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.limit())))
 }
 
-// watchEvery is how often the ranges in flight are looked at.
+// watchEvery is the interval at which ranges in flight are measured.
 const watchEvery = 50 * time.Millisecond
 
-// watch measures, tells the progress, and sends a second request after what
-// moves too slowly.
+// watch measures, reports progress, and hedges slow requests.
 func (j *stagingJob) watch(ctx context.Context, group *errgroup.Group, in *store.Ingest, plan *stagingPlan) error {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
@@ -330,8 +331,8 @@ func (j *stagingJob) reportProgress(in *store.Ingest, plan *stagingPlan) {
 	}
 }
 
-// flushBlocks brings blocks to the disk as they come. Not in the lanes: it may wait
-// for the disk, and then falls behind rather than holding up the link.
+// flushBlocks writes blocks back to the disk as they arrive. It is separate from the
+// ranges: it may wait for the disk, and must not slow the download.
 func flushBlocks(ctx context.Context, plan *stagingPlan) error {
 	for {
 		select {
@@ -361,7 +362,7 @@ func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
 	return withFileName(ref.part.File.Name, checkFirstBlock(ref, plan.names))
 }
 
-// checkFirstBlock looks into what the first block shows, before the rest is paid for.
+// checkFirstBlock validates what the first block holds, before the rest is downloaded.
 func checkFirstBlock(ref blockRef, names []string) error {
 	p := ref.part
 	if ref.block != 0 {
@@ -388,10 +389,10 @@ func checkFirstBlock(ref blockRef, names []string) error {
 	return nil
 }
 
-// maxPeerRequests is how many blocks are asked of other nodes at once.
+// maxPeerRequests bounds the blocks requested from other nodes at once.
 const maxPeerRequests = 8
 
-// fetchFromPeers brings blocks from other nodes until none is missing.
+// fetchFromPeers fetches blocks from other nodes until none is missing.
 func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) error {
 	for {
 		changed := plan.queue.changes()
@@ -408,8 +409,8 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 		brought, err := j.fetchFromPeer(ctx, plan, ref)
 		if err == nil && brought {
 			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
-				// What another node says is no reason to fail: the source is asked.
-				j.loader.o.Log.Warn("a block of another node is not sound, the source is asked", "source", j.location, "file", ref.part.File.Name, "err", err)
+				// A bad peer must not fail the staging: the source is asked.
+				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
 				plan.spoiled.Store(true)
 				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
@@ -424,8 +425,8 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 	}
 }
 
-// fetchFromPeer brings a block from another node; false when none has it, or when it
-// is not what was promised: nothing of it is kept then.
+// fetchFromPeer fetches a block from another node. It returns false if no node has it
+// or its checksum fails; then nothing of it is kept.
 func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref blockRef) (bool, error) {
 	b := describeBlock(ref)
 	body, sum, ok := plan.swarm.Fetch(ctx, b)
@@ -482,6 +483,6 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 	w.Reset()
 	plan.done.Add(-put)
 	j.loader.counts.wasted.Add(put)
-	j.loader.o.Log.Debug("a block of another node was not what it should be", "source", j.location, "file", b.File.Name, "block", b.Index, "err", err)
+	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

@@ -21,25 +21,25 @@ import (
 	"github.com/thaw-dev/thaw/loader/validate"
 )
 
-// claimPoll is how often a staging of another process is looked at. File
-// locks cannot be waited for with a bound, so this is the one poll here.
+// claimPoll is the interval at which a staging of another process is polled: a file
+// lock cannot be awaited with a bound.
 const claimPoll = 50 * time.Millisecond
 
-// stagingJob is one staging, whoever holds it. run owns it; holders only read what
-// is closed off by done, or ask through mu.
+// stagingJob is one staging, shared by its holders. run owns it; holders read result
+// and err after done, and the rest under mu.
 type stagingJob struct {
 	loader   *Loader
 	key      string
 	scheme   string
 	location string
-	place    string // location, and what is staged beside the list
+	place    string // location and patterns (store.Place)
 	patterns source.Globs
 	digest   string
 	source   Source
 	cancel   context.CancelCauseFunc
 	progress *progressFeed
 
-	planned chan struct{} // closed when gen is set for the first time
+	planned chan struct{} // closed when plan is first set
 	done    chan struct{} // closed at the end; result and err are set before
 
 	mu         sync.Mutex // guards the fields below
@@ -59,7 +59,7 @@ type stagingJob struct {
 
 var errReleased = errors.New("released by all who asked for it")
 
-// join adds a holder; false when the flight is over, or called off.
+// join adds a holder. It returns false if the job has ended or is cancelled.
 func (j *stagingJob) join() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -96,7 +96,7 @@ func (j *stagingJob) priority() Priority {
 	return Low
 }
 
-// run stages and ends the flight.
+// run stages and ends the job.
 func (j *stagingJob) run(ctx context.Context) {
 	defer j.cancel(nil)
 	begun := time.Now()
@@ -134,7 +134,7 @@ func (j *stagingJob) run(ctx context.Context) {
 	j.loader.o.Log.Info("staged", "source", j.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
 }
 
-// checkpoint is the result with a lease of its own; after done only.
+// checkpoint returns the result with a lease of its own; only after done.
 func (j *stagingJob) checkpoint() (*Checkpoint, error) {
 	if j.err != nil {
 		return nil, j.err
@@ -166,7 +166,7 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 	}
 	defer in.Close()
 	if j.digest != "" {
-		// Another process may have brought it while this one waited.
+		// Another process may have staged it meanwhile.
 		if c, err := j.fromStore(j.digest); c != nil || err != nil {
 			return c, err
 		}
@@ -183,9 +183,9 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 	}
 }
 
-// sourceChanged reports whether the source lists other bytes than those that were just
-// found to be bad: a file that is being written is short for a moment, and is
-// then no spoiled model but a change.
+// sourceChanged reports whether the source now lists other bytes than those just found
+// bad: a file that is still being written is short for a moment, which is a change and
+// not a corrupt model.
 func (j *stagingJob) sourceChanged(ctx context.Context) bool {
 	files, err := j.listSource(ctx)
 	j.mu.Lock()
@@ -193,8 +193,8 @@ func (j *stagingJob) sourceChanged(ctx context.Context) bool {
 	return err == nil && store.PlanKey(j.place, files) != j.listed
 }
 
-// fromStore takes a checkpoint that is in the store; nil without an error when it
-// is not.
+// fromStore returns the checkpoint of a digest from the store; nil without an error if
+// it is not there.
 func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
 	e, lease, err := j.loader.o.Store.Acquire(digest)
 	if source.KindOf(err) == source.Missing {
@@ -254,7 +254,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 			return nil, err
 		}
 		if c, err := j.fromStore(d); c != nil || err != nil {
-			// A crash right after a publication leaves its parts behind.
+			// A crash right after publishing leaves the parts behind.
 			if derr := in.Discard(); derr != nil {
 				j.loader.o.Log.Warn("parts of a finished staging stay", "source", j.location, "err", derr)
 			}
@@ -313,7 +313,7 @@ func storeFiles(parts []*store.Part) []store.File {
 	return out
 }
 
-// setPlan lets readers in.
+// setPlan lets readers start.
 func (j *stagingJob) setPlan(plan *stagingPlan) {
 	j.mu.Lock()
 	first := j.plan == nil
@@ -331,7 +331,7 @@ func (j *stagingJob) checkDigest(got string) error {
 	return &source.Error{Kind: source.Digest, Source: j.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
 }
 
-// nameSource names the source in an error that does not.
+// nameSource adds the location to an error that has none.
 func (j *stagingJob) nameSource(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
 		e.Source = j.location
@@ -339,11 +339,11 @@ func (j *stagingJob) nameSource(err error) error {
 	return err
 }
 
-// listSource lists the source, retried like a range, and checks what it says.
+// listSource lists the source, with retries, and checks the listing.
 func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	var listing source.Plan
-	// A listing that cannot be had is given up on sooner than a range: nothing
-	// has been paid for yet, and there may be a copy to fall back on.
+	// Fewer attempts than for a range: no byte has been downloaded yet, and an
+	// older copy may be in the store.
 	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), func() (err error) {
 		listing, err = j.source.Plan(ctx, j.location, j.patterns)
 		return err
@@ -358,7 +358,8 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 	return files, err
 }
 
-// noteSkipped tells once what of a place is not staged, and how it would be.
+// noteSkipped logs once which files of a location are not staged, and how to stage
+// them.
 func (j *stagingJob) noteSkipped(listing source.Plan) {
 	names := j.patterns.Skipped(listing.Files)
 	if len(names) == 0 {
@@ -378,7 +379,7 @@ func (j *stagingJob) noteSkipped(listing source.Plan) {
 	}
 }
 
-// notStaged is what people are told of files that stay where they are.
+// notStaged is the note on files that are not staged.
 func notStaged(names []string) string {
 	const most = 5
 	what, more := "files", ""
@@ -411,7 +412,7 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 		Fix: "point source at the folder that holds them"}
 }
 
-// carriesCode: weights in a format that runs what is in it when it is loaded.
+// carriesCode reports whether loading a file of this format runs code from it.
 func carriesCode(name string) bool {
 	switch strings.ToLower(path.Ext(name)) {
 	case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
@@ -420,7 +421,7 @@ func carriesCode(name string) bool {
 	return false
 }
 
-// inPlace checks a folder that is used where it is.
+// inPlace checks a folder that is used where it lies.
 func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, error) {
 	files, err := j.listSource(ctx)
 	if err != nil {
@@ -452,8 +453,8 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 	return c, nil
 }
 
-// inPlaceFile checks one file, and hashes it when a digest is demanded: for
-// gigabytes that takes seconds which nobody else has to wait.
+// inPlaceFile checks one file, and hashes it only if a digest is demanded: hashing
+// gigabytes takes seconds.
 func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.File, names []string) (string, error) {
 	r, err := from.Open(file)
 	if err != nil {
@@ -496,7 +497,7 @@ func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
 	}
 }
 
-// validateFile looks into a whole file before any engine does.
+// validateFile checks a whole file before any engine reads it.
 func validateFile(name string, r io.ReaderAt, size int64, names []string) error {
 	if validate.IsIndex(name) {
 		return validate.Shards(name, r, size, names)
@@ -504,7 +505,7 @@ func validateFile(name string, r io.ReaderAt, size int64, names []string) error 
 	return validate.File(name, r, size)
 }
 
-// withFileName puts the file's name into an error that has none.
+// withFileName adds the file's name to an error that has none.
 func withFileName(name string, err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
 		e.File = name
@@ -534,8 +535,8 @@ func (j *stagingJob) files(ctx context.Context) ([]File, error) {
 	return out, nil
 }
 
-// open waits for the plan, then opens the part; or the published file, when
-// there is no part any more.
+// open waits for the plan, then opens the part, or the published file if the part is
+// gone.
 func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 	select {
 	case <-j.planned:
@@ -555,7 +556,7 @@ func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 		if file, err := p.Open(); err == nil {
 			return &Reader{job: j, plan: plan, part: p, file: file, size: p.File.Size, closed: make(chan struct{})}, nil
 		}
-		// Published, and its part gone, in this moment.
+		// The part was just published.
 	}
 	select {
 	case <-j.done:

@@ -17,19 +17,18 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Source is where files come from. Both methods are called concurrently, make
-// one attempt, and answer with *source.Error; the loader retries those of kind
-// Unavailable and Malformed and gives up on all others.
+// Source is where files come from. Its methods are safe for concurrent use, make one
+// attempt, and fail with *source.Error; the loader retries kinds Unavailable and
+// Malformed and gives up on all others.
 type Source interface {
-	// Plan lists what is at location, with the version of each file. A
-	// location with nothing at it is an error of kind NotFound. It lists what
-	// will not be staged too, by name; what is on the list of source.Allowed, or
-	// named by also, it looks at: a link, a device or a body that cannot be read
-	// as it is are errors then.
+	// Plan lists the files at location, each with its version. A location without
+	// files is an error of kind NotFound. Files that will not be staged are listed by
+	// name only; a file of source.Allowed, or one that also matches, is checked: a
+	// link, a device or an encoded body is an error.
 	Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error)
-	// Read returns exactly length bytes of file from offset, in the version
-	// the plan named, or fails: kind Changed when that version is no more. The
-	// caller closes the body; ctx bounds the reading of it too.
+	// Read returns exactly length bytes of file from offset, in the version of the
+	// plan, or fails: with kind Changed if that version is gone. The caller closes the
+	// body; ctx bounds reading it too.
 	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
 }
 
@@ -42,20 +41,18 @@ type InPlace interface {
 	Open(file source.File) (*os.File, error)
 }
 
-// BlockReader is a Source that fills a buffer itself. It is asked for ranges
-// that are small enough to be held at once (a config, the rest of a block);
-// everything else is read from the body of Read, in pieces of at least 256 KiB
-// that should reach the socket as they are: a layer that buffers between costs
-// one copy of every byte.
+// BlockReader is a Source that fills a buffer itself, for ranges small enough for one
+// buffer (a config, the rest of a block). All others are read from the body of Read,
+// in pieces of at least 256 KiB: a layer in between that buffers costs one copy of
+// every byte.
 type BlockReader interface {
 	Source
-	// ReadInto fills b with the file's bytes from offset, under the law of
-	// Read.
+	// ReadInto fills b with the file's bytes from offset. The rules of Read hold.
 	ReadInto(ctx context.Context, file source.File, offset int64, b []byte) error
 }
 
-// Refresher is a Source whose credentials can be had anew. It is called once
-// in a staging, when a range is denied after the plan was not.
+// Refresher is a Source that can look for new credentials. Refresh is called once in a
+// staging, when a range is denied after the listing was not.
 type Refresher interface {
 	Source
 	Refresh(ctx context.Context, location string) error
@@ -69,21 +66,19 @@ type Options struct {
 	Sources map[string]Source
 	// Log may be nil.
 	Log *slog.Logger
-	// Block is the bytes that a checksum speaks of and that a reader waits for;
-	// 8 MiB when 0. One request brings one block or several. Nodes that lend each
-	// other blocks must agree on it.
+	// Block is the unit of checksums and of waiting, in bytes; 8 MiB if 0. One request
+	// may bring several. Nodes that exchange blocks must agree on it.
 	Block int64
-	// Parallel is the most ranges in flight from one source, over all stagings
-	// of this loader; 64 when 0. How many there are is found while running.
+	// Parallel bounds the ranges in flight from one source, over all stagings of this
+	// loader; 64 if 0. The number in use is found at run time.
 	Parallel int
-	// DigestLast begins the pass for the digests of whole files when the last
-	// block has landed, in place of running it behind the front: a measurement
-	// can tell the cost of one from that of the other.
+	// DigestLast computes the digests of whole files after the last block instead of
+	// beside the download, so that a measurement can tell their costs apart.
 	DigestLast bool
-	// Retry bounds what is done about a source that fails for a while.
+	// Retry bounds the attempts on a failing source.
 	Retry Retry
-	// Links is the file that keeps what was found out about the links to sources
-	// from one process to the next; "" keeps it as long as the loader.
+	// Links is the file that keeps what was measured of each source for the next
+	// process; "" keeps it in memory only.
 	Links string
 	// Peers may be nil: then every byte comes from the source.
 	Peers Peers
@@ -91,18 +86,18 @@ type Options struct {
 
 // Retry bounds the attempts on one range.
 type Retry struct {
-	// Attempts, the first included; 8 when 0. An answer that makes no sense
-	// (kind Malformed) gets three at most.
+	// Attempts includes the first; 8 if 0. Malformed answers are retried twice at
+	// most.
 	Attempts int
-	// Base and Max of the wait before the next attempt, which is drawn evenly
-	// from nothing to the bound (full jitter); 200 ms and 15 s when 0. A
-	// Retry-After is waited out, up to a minute.
+	// Base and Max bound the pause before the next attempt, drawn evenly from 0 to the
+	// bound (full jitter); 200 ms and 15 s if 0. A Retry-After is respected, up to a
+	// minute.
 	Base, Max time.Duration
-	// Idle is how long a body may bring no byte; 20 s when 0.
+	// Idle is how long a body may bring no byte; 20 s if 0.
 	Idle time.Duration
 }
 
-// Loader stages. Its methods may be called concurrently.
+// Loader stages checkpoints. Its methods are safe for concurrent use.
 type Loader struct {
 	o         Options
 	buffers   *bufferPool
@@ -112,7 +107,7 @@ type Loader struct {
 	counts counters
 
 	mu           sync.Mutex        // guards the fields below
-	skippedNotes map[string]string // what of a place stays where it is, as it was told last
+	skippedNotes map[string]string // by place: the note on files not staged that was logged last
 	limiters     map[string]*sourceLimiter
 	jobs         map[string]*stagingJob
 	closed       bool
@@ -133,14 +128,13 @@ func New(o Options) *Loader {
 	return &Loader{o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentLanes+maxPeerRequests, pieceSize), linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter), jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string)}
 }
 
-// What all stagings together hold in memory: a piece for each of this many
-// ranges, from however many sources.
+// Memory of all stagings together: one piece for each of maxRanges ranges.
 const (
 	maxRanges = 64
 	pieceSize = 1 << 20
 )
 
-// sourceHost is whoever serves a location.
+// sourceHost returns scheme and host of a location.
 func sourceHost(location string) string {
 	scheme, rest, ok := strings.Cut(location, "://")
 	if !ok {
@@ -150,7 +144,7 @@ func sourceHost(location string) string {
 	return scheme + "://" + name
 }
 
-// limiter is the way to a location, by whoever serves it.
+// limiter returns the limiter of the location's host.
 func (l *Loader) limiter(location string) *sourceLimiter {
 	host := sourceHost(location)
 	was, _ := l.linkStats.get(host)
@@ -167,7 +161,8 @@ func (l *Loader) limiter(location string) *sourceLimiter {
 	return lim
 }
 
-// maxLimiters bounds what is remembered of sources; who stages keeps his.
+// maxLimiters bounds the map of limiters. Running stagings keep theirs when it is
+// cleared.
 const maxLimiters = 1000
 
 func orDefault[T int | int64 | time.Duration](v, def T) T {
@@ -180,7 +175,7 @@ func orDefault[T int | int64 | time.Duration](v, def T) T {
 // Priority of a staging among the others.
 type Priority int
 
-// Somebody waits for it, or nobody does.
+// High: a request waits for the staging. Low: none does.
 const (
 	High Priority = iota
 	Low
@@ -190,22 +185,20 @@ const (
 type StageOptions struct {
 	// Base is the folder of the model file, for a relative source.
 	Base string
-	// Digest that the checkpoint must have, "sha256:…"; empty for whatever is
-	// there. A checkpoint of this digest that is in the store is used without
-	// asking the source.
+	// Digest is the demanded digest of the checkpoint, "sha256:…", or empty. A
+	// checkpoint of this digest in the store is used without asking the source.
 	Digest string
-	// Need names files that must be there, such as config.json.
+	// Need names files that the checkpoint must have, such as config.json.
 	Need []string
-	// Files are patterns of files that are staged beside those that always are.
+	// Files are patterns of files to stage beside those of source.Allowed.
 	Files source.Globs
 	// Priority to begin with.
 	Priority Priority
 }
 
-// Stage begins to bring source here, or joins who does already. It returns at
-// once; errors are those of the source's spelling. The caller releases the
-// staging. ctx is for this call only: the staging ends when its last holder
-// has released it.
+// Stage starts to stage src, or joins a running staging of it. It returns at once; its
+// errors are about the spelling of src. The caller releases the staging. ctx bounds
+// this call only: the staging ends when its last holder has released it.
 func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Staging, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -236,8 +229,8 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	key := store.Key(place, o.Digest)
 	j := l.jobs[key]
 	if j == nil || !j.join() {
-		// Detached: who asked first may leave while others wait, and bytes that
-		// are on their way are wanted by the next request too. Release and
+		// Detached: the first caller may leave while others wait, and bytes on
+		// their way serve the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		j = &stagingJob{loader: l, key: key, scheme: scheme, location: location, place: place, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
@@ -260,8 +253,8 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 
 var errClosed = errors.New("the loader is closed")
 
-// Close calls off all stagings and waits for their end. What has arrived stays
-// for the next process.
+// Close cancels all stagings and waits for their end. Bytes that arrived stay for the
+// next process.
 func (l *Loader) Close() {
 	l.mu.Lock()
 	l.closed = true
