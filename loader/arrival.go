@@ -10,27 +10,27 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Arrival is one plan of a staging, as a tree of files that can be read before
-// they are here. Unlike a Reader it belongs to one plan for ever: when the
-// source changes, its reads fail, rather than to mix two versions of a model.
-// Its methods may be called concurrently; Close is called once, after them.
+// Arrival is one plan of a staging: a tree of files that can be read before they have
+// arrived. Unlike a Reader it stays with its plan: if the source changes, reads fail
+// instead of mixing two versions. Its methods are safe for concurrent use; Close is
+// called once, after them.
 type Arrival struct {
 	job  *stagingJob
-	plan *stagingPlan // nil when all was here when it was asked for
+	plan *stagingPlan // nil if all files were here at the start
 
-	// Plan names the plan: the same files in the same versions have the same
-	// name everywhere. "" where the source was not asked.
+	// Plan is the key of the plan: equal for the same files in the same versions
+	// everywhere; "" if the source was not asked.
 	Plan  string
 	Files []File
-	// Missing bytes when it was asked for; 0 says that all is here.
+	// Missing is how many bytes were missing at the start; 0 if all were here.
 	Missing int64
 
 	mu    sync.Mutex // guards files
 	files map[string]*os.File
 }
 
-// Arriving waits until it is known what will be here. A failed staging is its
-// error. ctx bounds the waiting.
+// Arriving waits for the plan, bounded by ctx. It returns the error of a failed
+// staging.
 func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	j := s.job
 	select {
@@ -61,8 +61,8 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	return a, nil
 }
 
-// Verified waits for the end of the staging and reports whether it led to the very
-// bytes that were read here: nil, or why not.
+// Verified waits for the end of the staging and returns nil if its result is the very
+// bytes that were read here.
 func (a *Arrival) Verified(ctx context.Context) error {
 	select {
 	case <-a.job.done:
@@ -75,8 +75,8 @@ func (a *Arrival) Verified(ctx context.Context) error {
 	return a.changed("")
 }
 
-// changed is the error of a plan that is no more: the source changed, or a file
-// came whose digest is another.
+// changed returns the error of a plan that no longer holds: the source changed, or a
+// file failed its digest.
 func (a *Arrival) changed(name string) error {
 	if a.plan == nil {
 		return nil
@@ -94,8 +94,8 @@ func (a *Arrival) changed(name string) error {
 	return nil
 }
 
-// ReadAt fills b from off of a file, which has bytes enough, and waits for
-// blocks that are not here: those go first, and those behind them next.
+// ReadAt fills b from off of a file, which must hold that many bytes, and waits for
+// missing blocks: those are fetched first, the following ones next.
 func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
 	if a.plan != nil {
 		p := a.plan.parts[name]
@@ -159,8 +159,8 @@ func (a *Arrival) await(ctx context.Context, p *store.Part, i int) error {
 	}
 }
 
-// open keeps one file open each: the name of a part goes when it is published,
-// its bytes stay.
+// open keeps one open file per name: a part's name goes when it is published, its
+// bytes stay.
 func (a *Arrival) open(ctx context.Context, name string) (*os.File, error) {
 	a.mu.Lock()
 	f := a.files[name]
@@ -187,7 +187,7 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 		if f, err := a.plan.parts[name].Open(); err == nil {
 			return f, nil
 		}
-		// Published, and its part gone, in this moment: the end is near.
+		// The part was just published: wait for the job to finish.
 		select {
 		case <-a.job.done:
 		case <-ctx.Done():
@@ -204,7 +204,7 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 	return f, nil
 }
 
-// Close lets go of the files.
+// Close closes the files.
 func (a *Arrival) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,15 +6,13 @@ import (
 	"unsafe"
 )
 
-// bufferPool are the buffers that bytes pass through on their way from the socket
-// to the disk, one for each range in flight; they bound the memory all stagings
-// take together. A piece is small enough to stay in the processor's cache between
-// the read, the checksum and the write, and large enough for one write to the disk
-// to pay: in writes of a quarter of it, the same bytes cost up to half as much
-// again.
+// bufferPool holds the buffers between socket and disk, one for each range in flight,
+// and so bounds the memory of all stagings. A buffer fits the processor's cache
+// between read, checksum and write, and is large enough for one write: a quarter of
+// its size costs up to half as much processor time again.
 type bufferPool struct {
 	size  int
-	slots chan struct{} // one entry per buffer that is out
+	slots chan struct{} // one entry per buffer in use
 
 	mu   sync.Mutex
 	free [][]byte
@@ -47,15 +45,14 @@ func (p *bufferPool) put(b []byte) {
 	<-p.slots
 }
 
-// trim lets the memory of buffers that are not out go.
+// trim frees the buffers that are not in use.
 func (p *bufferPool) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = nil
 }
 
-// alignedBuffer is memory that begins at a page, so that it can go past the page
-// cache.
+// alignedBuffer returns memory that begins at a page boundary, for O_DIRECT.
 func alignedBuffer(size int) []byte {
 	const page = 4096
 	b := make([]byte, size+page-1)

@@ -2,23 +2,23 @@ package loader
 
 import "time"
 
-// concurrencyController finds how many ranges in flight bring the most bytes a second from one
-// source. It is a value that is told what came and says how many: growing as
-// long as that pays, fewer where as much comes with fewer, fewer soon when the
-// source goes on asking for it. What it found is kept for a while before it tries
-// again, and for longer each time a try was in vain.
+// concurrencyController finds how many ranges in flight bring the most bytes a second
+// from one source (hill climbing). It grows while that pays, tries fewer where the
+// rate stays the same, and backs off while the source throttles. It keeps what it
+// found for a while before it tries again, longer after each failed try. It is a pure
+// value: samples in, limit out.
 type concurrencyController struct {
 	min, max int
 
 	limit         int
-	base          throughput // what a try is compared with
-	failedTries   int        // in vain, one after another
+	base          throughput // throughput that a try is compared with
+	failedTries   int        // in a row
 	state         controllerState
-	skip          int       // samples to pass over: they tell of another limit
-	until         time.Time // the end of a rest
-	tryFewer      bool      // the next try is one with fewer
-	missedOnce    bool      // the last look spoke against the try
-	throttleScore float64   // looks at which the source had asked for less; old ones fade
+	skip          int       // samples to skip: they belong to the last limit
+	until         time.Time // end of resting
+	tryFewer      bool      // the next try is with fewer ranges
+	missedOnce    bool      // the last sample was against the try
+	throttleScore float64   // throttled samples, decaying
 }
 
 type throughput struct {
@@ -29,27 +29,27 @@ type throughput struct {
 type controllerState int
 
 const (
-	growing controllerState = iota // never tried in vain yet
+	growing controllerState = iota // no try has failed yet
 	resting
 	trying
 )
 
-// linkSample is one look at a link.
+// linkSample is one measurement of a source.
 type linkSample struct {
 	at   time.Time
-	rate float64 // bytes a second since the last look
-	busy bool    // all that were allowed were in flight, and more was to do
-	// throttled: the source asked for less since the last look.
+	rate float64 // bytes a second since the last sample
+	busy bool    // the limit was reached and more was to do
+	// throttled: the source asked for less since the last sample.
 	throttled bool
 }
 
 const (
 	restMin     = 4 * time.Second
 	restMax     = time.Minute
-	throttleFor = 5 * time.Second // nothing is tried that soon after a cut
-	throttleCut = 3               // a burst is waited out; a source that goes on refusing gets fewer
-	gainPart    = 0.25            // of what more streams could have brought at best
-	sameRate    = 0.98            // this much is as much
+	throttleFor = 5 * time.Second // rest after a cut
+	throttleCut = 3               // score that cuts the limit; a single burst does not
+	gainPart    = 0.25            // part of the ideal gain that more ranges must bring
+	sameRate    = 0.98            // part of the rate that counts as equal
 )
 
 func newController(start, least, most int) concurrencyController {
@@ -57,23 +57,22 @@ func newController(start, least, most int) concurrencyController {
 	return concurrencyController{min: least, max: most, limit: max(least, min(start, most)), skip: 1}
 }
 
-// resumedController begins with what was found before, and looks at it for a while before
-// it tries another.
+// resumedController starts from the number found by an earlier process, and rests
+// before it tries another.
 func resumedController(start, least, most int) concurrencyController {
 	p := newController(start, least, most)
 	p.state = resting
 	return p
 }
 
-// reset goes on as if nothing had been found before: the link is another by now. One
-// that has been looked at since, and tried in vain, is not.
+// reset forgets what an earlier process found, unless this one has tested it already.
 func (p *concurrencyController) reset() {
 	if p.failedTries == 0 && p.throttleScore == 0 {
 		p.state, p.base, p.until = growing, throughput{}, time.Time{}
 	}
 }
 
-// best is the number to begin with next time.
+// best is the number to start with next time.
 func (p *concurrencyController) best() int {
 	if p.state == growing || p.base.ranges == 0 {
 		return p.limit
@@ -81,7 +80,7 @@ func (p *concurrencyController) best() int {
 	return p.base.ranges
 }
 
-// step takes one look into account.
+// step takes a sample into account.
 func (p *concurrencyController) step(m linkSample) {
 	if m.throttled {
 		p.throttleScore++
@@ -96,7 +95,7 @@ func (p *concurrencyController) step(m linkSample) {
 		return
 	}
 	if m.throttled || !m.busy {
-		// What came was not bounded by the limit: nothing is learnt.
+		// The limit did not bound the rate: nothing is learnt.
 		p.skip = max(p.skip, 1)
 		return
 	}
@@ -146,14 +145,14 @@ func (p *concurrencyController) step(m linkSample) {
 	}
 }
 
-// setLimit sets a limit to be measured; one that is none rests.
+// setLimit sets a limit to be measured.
 func (p *concurrencyController) setLimit(limit int) {
 	p.limit = max(p.min, min(limit, p.max))
 	p.skip, p.missedOnce = 1, false
 }
 
-// rejectTry ends a try that two looks in a row speak against: ranges that begin
-// together also end together, and one look may fall between.
+// rejectTry ends a try after two samples in a row against it: ranges that start
+// together also end together, and one sample may fall between.
 func (p *concurrencyController) rejectTry(now time.Time) {
 	if p.missedOnce {
 		p.revert(now)
@@ -162,7 +161,7 @@ func (p *concurrencyController) rejectTry(now time.Time) {
 	p.missedOnce = true
 }
 
-// revert ends a try: to the limit before it, and the other way next time.
+// revert ends a try: back to the limit before it; the next try goes the other way.
 func (p *concurrencyController) revert(now time.Time) {
 	p.limit = p.base.ranges
 	p.tryFewer = !p.tryFewer
@@ -174,8 +173,8 @@ func (p *concurrencyController) rest(now time.Time, d time.Duration) {
 	p.state, p.until, p.skip = resting, now.Add(d), 1
 }
 
-// rangeBytes is how many bytes one request should ask for, so that waiting for its
-// first byte is a twentieth of it, in whole blocks.
+// rangeBytes is how many bytes one request should ask for, in whole blocks, so that
+// the wait for its first byte is 1/20 of it.
 func rangeBytes(first time.Duration, rate float64, block, most int64) int64 {
 	n := int64(20*first.Seconds()*rate) / block * block
 	return max(block, min(n, most/block*block))

@@ -2,11 +2,11 @@ package loader
 
 import "sync"
 
-// maxDigests bounds what is remembered.
+// maxDigests bounds the cache.
 const maxDigests = 10_000
 
-// digestCache remembers digests of files that are used in place, by path, size and
-// modification time.
+// digestCache keeps the digests of files used in place, by path, size and modification
+// time.
 type digestCache struct {
 	mu sync.Mutex
 	m  map[string]string

@@ -8,35 +8,33 @@ import (
 	"time"
 )
 
-// sourceLimiter is the way to one source, shared by all stagings from it: how many
-// ranges may be in flight, when the source wants to be left alone, and how fast
-// ranges have been. First come, first served, those in a hurry before those
-// that are not.
+// sourceLimiter limits the requests to one source, over all its stagings: how many
+// ranges are in flight, and until when the source asked for a pause. It also measures
+// them. Waiters are served in order, High before Low.
 type sourceLimiter struct {
 	mu          sync.Mutex // guards all below
 	control     concurrencyController
 	inFlight    int             // ranges in flight
 	waiting     [2][]chan error // by Priority
-	pausedUntil time.Time       // nobody asks before
+	pausedUntil time.Time       // the source asked for a pause until then
 	wake        *time.Timer     // at until
 	measured    time.Time
-	starved     bool      // somebody waited since looked, or all were out
-	throttled   bool      // since looked
+	starved     bool      // the limit was reached since measured
+	throttled   bool      // since measured
 	firstBytes  ring      // seconds to the first byte
 	rates       ring      // bytes a second after it
-	spreads     ring      // of what they usually take, what ranges took
-	hedgeBudget int64     // bytes that came, less hedgePart times those asked for twice
-	earlier     linkStats // as it was in an earlier process; zero where nothing is known
-	compared    bool      // whether it still is as it was
+	spreads     ring      // duration relative to the typical one
+	hedgeBudget int64     // bytes that came, less hedgePart times those requested twice
+	earlier     linkStats // measured by an earlier process; zero if unknown
+	compared    bool      // earlier was compared with this process
 
-	counted atomic.Int64 // bytes since looked
+	counted atomic.Int64 // bytes since measured
 }
 
-// urgentLanes ranges may be in flight for bytes that a reader waits for and for
-// second requests.
+// urgentLanes is how many more ranges may be in flight for readers and for hedges.
 const urgentLanes = 4
 
-// measureEvery is how often a link's rate is measured.
+// measureEvery is the interval at which the rate is measured.
 const measureEvery = 150 * time.Millisecond
 
 func newSourceLimiter(most int, was linkStats) *sourceLimiter {
@@ -47,8 +45,8 @@ func newSourceLimiter(most int, was linkStats) *sourceLimiter {
 	return l
 }
 
-// stats is what the link is like now, for the next process; ok is false where
-// too little is known.
+// stats returns what the next process should know; ok is false if too few ranges were
+// measured.
 func (l *sourceLimiter) stats() (p linkStats, ok bool) {
 	usual, ok := l.typical()
 	l.mu.Lock()
@@ -56,8 +54,8 @@ func (l *sourceLimiter) stats() (p linkStats, ok bool) {
 	return linkStats{Streams: l.control.best(), First: usual.first.Seconds(), Rate: usual.rate}, ok && l.control.throttleScore == 0
 }
 
-// expected is how ranges are, as far as requests are planned by it: before enough
-// have gone, as they were in an earlier process.
+// expected returns the first-byte time and rate by which requests are planned:
+// measured, or from an earlier process.
 func (l *sourceLimiter) expected() (first time.Duration, rate float64, ok bool) {
 	if usual, ok := l.typical(); ok {
 		return usual.first, usual.rate, true
@@ -65,14 +63,14 @@ func (l *sourceLimiter) expected() (first time.Duration, rate float64, ok bool) 
 	return time.Duration(l.earlier.First * float64(time.Second)), l.earlier.Rate, l.earlier.Streams > 0
 }
 
-// Ranges in flight to begin with, and at least.
+// Ranges in flight at the start, and at least.
 const (
 	startRanges = 16
 	minRanges   = 2
 )
 
-// acquire waits until one more range may be in flight. urgent ones may go
-// beyond the limit by a few.
+// acquire waits until one more range may be in flight. Urgent ones may exceed the
+// limit by urgentLanes.
 func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) error {
 	l.mu.Lock()
 	limit := l.control.limit
@@ -107,13 +105,12 @@ func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) er
 		}
 	}
 	l.mu.Unlock()
-	// It was let in in the same moment.
+	// It was admitted at the same moment.
 	l.release()
 	return context.Cause(ctx)
 }
 
-// paused reports whether the source wants to be left alone; the caller holds
-// mu.
+// paused reports whether the source asked for a pause; the caller holds mu.
 func (l *sourceLimiter) paused(now time.Time) bool {
 	if !now.Before(l.pausedUntil) {
 		return false
@@ -136,7 +133,7 @@ func (l *sourceLimiter) occupy() {
 	}
 }
 
-// admit lets in who waits, as far as that goes; the caller holds mu.
+// admit lets waiters in up to the limit; the caller holds mu.
 func (l *sourceLimiter) admit(now time.Time) {
 	for l.inFlight < l.control.limit {
 		p := 0
@@ -162,8 +159,8 @@ func (l *sourceLimiter) release() {
 // countBytes counts bytes as they leave the socket.
 func (l *sourceLimiter) countBytes(n int64) { l.counted.Add(n) }
 
-// throttle says that the source asked for less, and for how long it wants to be
-// left alone. All ranges were told the same: that counts once.
+// throttle notes that the source asked for fewer requests, and to pause for wait. All
+// ranges get that answer at once: it counts once.
 func (l *sourceLimiter) throttle(now time.Time, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +173,7 @@ func (l *sourceLimiter) throttle(now time.Time, wait time.Duration) {
 	}
 }
 
-// measure measures the link, if it is time.
+// measure takes a sample every measureEvery.
 func (l *sourceLimiter) measure(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,8 +193,8 @@ func (l *sourceLimiter) measure(now time.Time) {
 	l.admit(now)
 }
 
-// recordRange tells how a range went: the time to its first byte, and the bytes
-// that came in the time after it.
+// recordRange records a finished range: the time to its first byte, and the n bytes
+// that came in the time rest after it.
 func (l *sourceLimiter) recordRange(first time.Duration, n int64, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +206,7 @@ func (l *sourceLimiter) recordRange(first time.Duration, n int64, rest time.Dura
 		l.rates.add(float64(n) / rest.Seconds())
 	}
 	if !l.compared && l.rates.n >= minSamples {
-		// Farther away than it was, it takes more ranges to fill.
+		// A source farther away than before takes more ranges to fill the link.
 		if l.compared = true; l.earlier.Streams > 0 && l.firstBytes.at(0.5) > fartherBy*l.earlier.First {
 			l.control.reset()
 		}
@@ -217,20 +214,19 @@ func (l *sourceLimiter) recordRange(first time.Duration, n int64, rest time.Dura
 }
 
 const (
-	minSamples = 8 // ranges, to say how they usually go
+	minSamples = 8 // ranges before typical is known
 	fartherBy  = 2
 )
 
-// rangeStats is how ranges go on a link: the time to the first byte and the rate
-// after it of the one in the middle, and how many times as long nine of ten
-// take at most.
+// rangeStats describes typical ranges: the median time to the first byte, the median
+// rate after it, and how many times the typical duration 9 of 10 take at most.
 type rangeStats struct {
 	first  time.Duration
 	rate   float64
 	spread float64
 }
 
-// typical is how ranges go on this link; ok is false as long as too few went.
+// typical returns rangeStats; ok is false while too few ranges were measured.
 func (l *sourceLimiter) typical() (h rangeStats, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,13 +242,13 @@ func (l *sourceLimiter) limit() int {
 	return l.control.limit
 }
 
-// A part of all bytes may be asked for twice, and a little at any time.
+// Bounds of bytes requested twice: 1 in hedgePart, and hedgeFirst at any time.
 const (
-	hedgePart  = 25 // one in so many
+	hedgePart  = 25 // one in 25 bytes
 	hedgeFirst = 16 << 20
 )
 
-// spendHedge takes n bytes out of what may be asked for twice.
+// spendHedge takes n bytes from the hedge budget; false if they exceed it.
 func (l *sourceLimiter) spendHedge(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,14 +259,14 @@ func (l *sourceLimiter) spendHedge(n int64) bool {
 	return true
 }
 
-// refundHedge gives back what of it did not come twice.
+// refundHedge returns bytes that did not come twice.
 func (l *sourceLimiter) refundHedge(n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hedgeBudget += n * hedgePart
 }
 
-// ring holds the last few samples.
+// ring holds the last samples.
 type ring struct {
 	v [32]float64
 	n int // ever added
@@ -281,7 +277,7 @@ func (r *ring) add(x float64) {
 	r.n++
 }
 
-// at is the sample that the part q of all is below.
+// at is the q-quantile.
 func (r *ring) at(q float64) float64 {
 	have := r.v
 	s := have[:min(r.n, len(have))]

@@ -12,9 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// linkStatsFile are what was found out about links, kept from one process to the next:
-// a download that begins with the number of ranges the last one from there ended
-// with need not find it again, which costs about as long as 200 MiB take.
+// linkStatsFile keeps what was measured of sources for the next process: a download
+// that starts with the right number of ranges saves a search as long as 200 MiB take.
 type linkStatsFile struct {
 	file string // "" keeps nothing
 	now  func() time.Time
@@ -24,20 +23,20 @@ type linkStatsFile struct {
 	byHost map[string]linkStats
 }
 
-// linkStats is what a link was like at the end of a download.
+// linkStats is what a source was like at the end of a download.
 type linkStats struct {
 	Streams int       `json:"streams"`          // ranges in flight
-	First   float64   `json:"first_byte_s"`     // that they waited, in the middle
+	First   float64   `json:"first_byte_s"`     // median wait
 	Rate    float64   `json:"bytes_per_second"` // of each
 	At      time.Time `json:"at"`
 }
 
 const (
-	// linkStatsMaxAge is how long what was found is believed. It is only where a search
-	// begins.
+	// linkStatsMaxAge bounds the age of stats in use; they only start a search.
 	linkStatsMaxAge = 24 * time.Hour
 	maxLinkStats    = 100
-	// linkStatsMinBlocks is how many blocks a download must have brought to tell of its link.
+	// linkStatsMinBlocks is how many blocks a download must have brought to be
+	// measured.
 	linkStatsMinBlocks = 16
 )
 
@@ -45,7 +44,7 @@ func (p linkStats) valid() bool {
 	return p.Streams >= minRanges && p.Streams <= 1024 && p.First >= 0 && p.First < 3600 && p.Rate >= 0 && p.Rate < 1e12
 }
 
-// get is what a link was like lately.
+// get returns the recent stats of a host.
 func (h *linkStatsFile) get(host string) (linkStats, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,8 +54,7 @@ func (h *linkStatsFile) get(host string) (linkStats, bool) {
 	return p, ok && p.valid() && age >= 0 && age < linkStatsMaxAge
 }
 
-// put notes what a link is like, and writes it down. What cannot be written is
-// found again next time.
+// put stores the stats of a host. A failed write costs one search.
 func (h *linkStatsFile) put(host string, p linkStats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +77,7 @@ func (h *linkStatsFile) put(host string, p linkStats) {
 	durable.WriteFile(h.file, raw, 0o600) // without it the next start measures anew
 }
 
-// load reads the file once; mu is held. A file that makes no sense is none.
+// load reads the file once; mu is held. An unreadable file counts as empty.
 func (h *linkStatsFile) load() {
 	if h.loaded {
 		return
@@ -95,8 +93,8 @@ func (h *linkStatsFile) load() {
 	}
 }
 
-// saveLinkStats keeps what a download has found out about its link, if it brought enough:
-// what is done of gen, less what was here before.
+// saveLinkStats stores what a download measured of its source, if it brought enough:
+// done of plan, less the bytes that were here before.
 func (l *Loader) saveLinkStats(location string, plan *stagingPlan, before int64) {
 	if plan.done.Load()-before < linkStatsMinBlocks*l.o.Block {
 		return

@@ -10,14 +10,13 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Locate turns the source of a model file into a scheme and a location in one
-// spelling: a path becomes file:///abs, the page of a hub's repository becomes
-// hf://…, everything else stays what it is. The scheme says who reads it: the
-// https form of a blob folder is az. base is the folder of the model file. It
-// is pure: nothing is looked at.
+// Locate returns the scheme and the canonical location of a model file's source: a
+// path becomes file:///abs, a repository's page of the hub becomes hf://…, a blob
+// folder's https form gets the scheme az. base is the folder of the model file. It
+// touches no file and no network.
 func Locate(src, base string) (scheme, location string, err error) {
 	bad := func(what, fix string) (string, string, error) {
-		// The source itself is not repeated where it might hold a credential.
+		// src itself is not repeated where it may hold a credential.
 		return "", "", &source.Error{Kind: source.BadSource, What: "source " + what, Fix: fix}
 	}
 	switch {
@@ -75,17 +74,17 @@ func Locate(src, base string) (scheme, location string, err error) {
 	return "file", "file://" + filepath.Clean(p), nil
 }
 
-// PeerScheme is of folders on another node's disk, which it lends.
+// PeerScheme is the scheme of folders on another node's disk.
 const PeerScheme = "peer"
 
-// PeerLocation is the location of a folder that lies on another node's disk, by the
-// node's id and the folder's path there. As the base of Locate it is the folder of
-// a model file there: sources that are paths are then that node's too.
+// PeerLocation returns the location of a folder on another node's disk. As base of
+// Locate it is the folder of a model file there: sources that are paths then belong to
+// that node too.
 func PeerLocation(node, folder string) string {
 	return PeerScheme + "://" + node + (&url.URL{Path: filepath.ToSlash(folder)}).EscapedPath()
 }
 
-// ParsePeerLocation takes a location of Lent apart.
+// ParsePeerLocation splits what PeerLocation joined.
 func ParsePeerLocation(location string) (node, folder string, ok bool) {
 	rest, ok := strings.CutPrefix(location, PeerScheme+"://")
 	if !ok {
@@ -97,8 +96,8 @@ func ParsePeerLocation(location string) (node, folder string, ok bool) {
 	return node, folder, err == nil && node != "" && filepath.IsAbs(folder) && filepath.Clean(folder) == folder
 }
 
-// locateHTTPS says who reads an https location: the cloud whose host it names, or
-// whoever reads plain folders of the web.
+// locateHTTPS returns the scheme of an https location: that of the cloud whose host it
+// names, or https.
 func locateHTTPS(host, location string) (scheme, where string) {
 	switch {
 	case strings.Contains(host, ".blob.core.") || strings.HasSuffix(host, ".blob.storage.azure.net"):
@@ -115,8 +114,8 @@ func locateHTTPS(host, location string) (scheme, where string) {
 	return "https", location
 }
 
-// Local returns the folder that src names on this machine; ok is false for a
-// source that is staged.
+// Local returns the folder that src names on this machine; ok is false for a source
+// that is staged.
 func Local(src, base string) (folder string, ok bool, err error) {
 	scheme, location, err := Locate(src, base)
 	if err != nil || scheme != "file" {

@@ -10,32 +10,29 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Peers are other nodes, which may have what a source has, or be about to
-// have it.
+// Peers are other nodes that may have or fetch the same files.
 type Peers interface {
-	// Join is called when a staging has its plan. key names the plan: equal on
-	// all nodes for the same location and the same versions of the same files.
-	// It waits for the others' answers a quarter of a second at most; nil where
-	// there is nobody to meet. ctx is the staging's.
+	// Join is called when a staging has its plan. key is equal on all nodes for the
+	// same versions of the same files of a location. It waits at most 250 ms for
+	// answers; nil if there are no other nodes. ctx is the staging's.
 	Join(ctx context.Context, key string, files []source.File) Swarm
 }
 
-// Swarm is the nodes that stage one plan, or have. Its methods are called
-// concurrently.
+// Swarm is the nodes that stage or hold one plan. Its methods are safe for concurrent
+// use.
 type Swarm interface {
-	// Owns reports whether this node is the one to bring a block from the
-	// source. It is asked again whenever a block is looked for, because nodes
-	// come and go, and must not wait for anything.
+	// Owns reports whether this node is to fetch a block from the source. It is called
+	// at every search for a block, because ownership changes as nodes come and go, and
+	// must not block.
 	Owns(b Block) bool
-	// Claim is called when this node begins to bring a block from the source.
+	// Claim is called when this node begins to fetch a block from the source.
 	Claim(b Block)
-	// Fetch brings a block from another node: a body of exactly b.Length bytes
-	// and their checksum (store.Sum). It may wait for a block that another node is fetching at
-	// this moment, as long as it thinks that pays. ok is false when the source
-	// is to be asked after all.
+	// Fetch reads a block from another node: a body of exactly b.Length bytes and
+	// their checksum (store.Sum). It may wait for a block that the other node is
+	// fetching. ok is false if the source should be asked instead.
 	Fetch(ctx context.Context, b Block) (body io.ReadCloser, sum uint64, ok bool)
-	// Leave is called once, at the end of the staging; what was published or
-	// is arriving stays to be lent (Loader.ReadBlock).
+	// Leave is called once, at the end of the staging. Other nodes may still read its
+	// blocks (Loader.ReadBlock).
 	Leave()
 }
 
@@ -46,10 +43,10 @@ type Block struct {
 	Offset, Length int64
 }
 
-// BlockRead is a range of a file that is read by another node.
+// BlockRead is a range of a file that another node reads.
 type BlockRead struct {
 	*io.SectionReader
-	// File is the file itself, for sendfile; Offset is where the range lies.
+	// File is the open file, for sendfile; Offset is where the range begins.
 	File   *os.File
 	Offset int64
 	// Sum is the checksum of the range (store.Sum).
@@ -59,16 +56,16 @@ type BlockRead struct {
 	lease  *store.Lease
 }
 
-// Close gives it back.
+// Close closes the file and releases its lease.
 func (l *BlockRead) Close() error {
 	defer l.lease.Release()
 	return l.File.Close()
 }
 
-// ReadBlock gives a range of a file to another node: of a published checkpoint, or
-// of a staging under way here, whose blocks are waited for (and brought
-// forward) until ctx ends. plan is the key that Neighbours.Join was told. An
-// error of kind Missing says that this node neither has nor brings it.
+// ReadBlock opens a range of a file for another node: of a published checkpoint, or of
+// a running staging, whose blocks are then fetched first and awaited until ctx ends.
+// planKey is the key of Peers.Join. An error of kind Missing means that this node
+// neither has nor fetches it.
 func (l *Loader) ReadBlock(ctx context.Context, planKey, name string, off, n int64) (*BlockRead, error) {
 	read, err := l.openRange(ctx, planKey, name, off, n)
 	if err != nil {
@@ -85,7 +82,7 @@ func (l *Loader) ReadBlock(ctx context.Context, planKey, name string, off, n int
 }
 
 func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int64) (*BlockRead, error) {
-	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither here nor on its way"}
+	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither stored nor being fetched"}
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
@@ -108,7 +105,7 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 	}
 	read := &BlockRead{SectionReader: io.NewSectionReader(r.file, off, n), File: r.file, Offset: off}
 	if r.part != nil {
-		// Of a whole block the checksum is known since it came.
+		// The checksum of a whole block was computed when it arrived.
 		i := int(off / l.o.Block)
 		if from, whole := r.part.Range(i); from == off && whole == n {
 			read.Sum, read.summed = r.part.BlockSum(i)
@@ -138,13 +135,12 @@ func (l *Loader) openPublished(planKey, name string, off, n int64, missing error
 	return nil, missing
 }
 
-// HasPlan reports whether a plan is published here. plan is the key that
-// Neighbours.Join was told.
+// HasPlan reports whether a plan is published here; planKey is the key of Peers.Join.
 func (l *Loader) HasPlan(planKey string) bool {
 	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
 }
 
-// jobOfPlan is the flight that brings a plan.
+// jobOfPlan returns the running job of a plan.
 func (l *Loader) jobOfPlan(planKey string) *stagingJob {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Rates are measured over rateWindow; progress goes out every publishEvery at
+// Rates are measured over rateWindow. Progress is published every publishEvery at
 // most, changes of state at once.
 const (
 	rateWindow   = 3 * time.Second
 	publishEvery = 100 * time.Millisecond
 )
 
-// progressFeed holds the progress of one staging and passes it on. A subscriber that
-// is slow misses what is old, never what is latest.
+// progressFeed holds the progress of one staging and publishes it. A slow subscriber
+// misses old values, never the latest.
 type progressFeed struct {
 	mu        sync.Mutex // guards all below
 	current   Progress
@@ -32,7 +32,7 @@ func newProgressFeed() *progressFeed {
 	return &progressFeed{current: Progress{State: Planning}, subs: make(map[chan Progress]bool)}
 }
 
-// update changes the progress and reports whether it was passed on.
+// update changes the progress and reports whether it was published.
 func (n *progressFeed) update(change func(*Progress)) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,8 +86,8 @@ func (n *progressFeed) rate(now time.Time) float64 {
 	return float64(n.current.Done-first.done) / secs
 }
 
-// offer puts the latest into c, in place of what was not read yet. Only the
-// holder of mu sends, so the second send finds room.
+// offer replaces an unread value in c with the latest. Only the holder of mu sends, so
+// the send does not block.
 func (n *progressFeed) offer(c chan Progress) {
 	select {
 	case <-c:

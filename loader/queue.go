@@ -14,37 +14,36 @@ type blockRef struct {
 	block int
 }
 
-// blockRange is a stretch of blocks of one file that one request brings. The queue
-// owns next and end: others may take over what the run has not reached.
+// blockRange is consecutive blocks of one file that one request fetches. The queue
+// owns next and end: others may take over blocks that the request has not reached.
 type blockRange struct {
 	part      *store.Part
 	next, end int // of blocks
 }
 
-// queue says which blocks are next: those a reader waits for, then the rest in
-// order. Blocks that another node is to bring stand in the same order and are
-// taken by nextPeer.
+// queue orders the missing blocks: those a reader waits for, then returned ones, then
+// the rest in order. Blocks that other nodes own are taken by nextPeer.
 type queue struct {
-	isPeers func(blockRef) bool // the block is another node's to bring; nil for none
-	onTake  func(blockRef)      // this node brings it from the source; nil with peer
+	isPeers func(blockRef) bool // another node owns the block; nil without peers
+	onTake  func(blockRef)      // called when a block is taken for the source; nil without peers
 
 	mu          sync.Mutex // guards all below
 	order       []blockRef
-	low         int               // order before it is all taken
-	noneFoundAt time.Time         // when nothing in order was the source's
+	low         int               // all before this index of order is taken
+	noneFoundAt time.Time         // last search of order that found no block for the source
 	urgent      []blockRef        // readers wait for these
-	returned    []blockRef        // given back: before all others, from the source
+	returned    []blockRef        // returned by requests: next, from the source
 	untaken     map[blockRef]bool // not taken
 	active      []*blockRange     // under way
-	atPeers     int               // taken by nextPeer and not back yet
-	sharedParts int               // parts that another staging brings
+	atPeers     int               // taken by nextPeer, not done
+	sharedParts int               // parts that another staging fetches
 	changed     chan struct{}
 }
 
 func newQueue() *queue { return &queue{untaken: make(map[blockRef]bool), changed: make(chan struct{})} }
 
-// fill sets what is missing of parts: the first block of every file before the
-// second of any.
+// fill adds what is missing of parts: the first block of every file before the second
+// of any.
 func (q *queue) fill(parts []*store.Part) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,15 +67,15 @@ func (q *queue) fill(parts []*store.Part) {
 	q.notify()
 }
 
-// awaitShared says that n parts are another staging's to bring.
+// awaitShared adds n parts that another staging fetches.
 func (q *queue) awaitShared(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.sharedParts += n
 }
 
-// sharedArrived says that one of them is here, or to be brought from the source
-// after all.
+// sharedArrived ends the wait for a shared part; what is missing of it is fetched from
+// the source.
 func (q *queue) sharedArrived(p *store.Part) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,28 +89,28 @@ func (q *queue) sharedArrived(p *store.Part) {
 	q.notify()
 }
 
-// notify wakes who waits for a change; the caller holds mu.
+// notify wakes waiters of changes; the caller holds mu.
 func (q *queue) notify() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
-// changes is closed at the next change.
+// changes returns a channel that is closed at the next change.
 func (q *queue) changes() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.changed
 }
 
-// finished reports whether nothing is left to take and nothing under way.
+// finished reports whether no block is left to take or in flight.
 func (q *queue) finished() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.untaken) == 0 && len(q.active) == 0 && q.atPeers == 0 && q.sharedParts == 0
 }
 
-// prioritize puts a block in front; where a run under way has it before it, the run
-// ends there.
+// prioritize puts a block first. A range in flight that would reach it later is cut
+// before it.
 func (q *queue) prioritize(ref blockRef) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -128,12 +127,11 @@ func (q *queue) prioritize(ref blockRef) {
 	}
 }
 
-// readAheadBlocks is how far ahead of a reader that waits the next block is looked for.
+// readAheadBlocks is how far ahead of a waiting reader prefetchAfter looks.
 const readAheadBlocks = 16
 
-// prefetchAfter has what follows block i of a file, and nobody has taken yet, taken
-// before the rest: who reads on waits for it next. Runs under way are left
-// alone.
+// prefetchAfter puts the next untaken block after block i first: a sequential reader
+// needs it next. Ranges in flight are left alone.
 func (q *queue) prefetchAfter(p *store.Part, i int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -150,7 +148,7 @@ func (q *queue) prefetchAfter(p *store.Part, i int) {
 	}
 }
 
-// giveBack ends a run before block at; the caller holds mu.
+// giveBack ends a range before block at; the caller holds mu.
 func (q *queue) giveBack(r *blockRange, at int) {
 	for i := at; i < r.end; i++ {
 		ref := blockRef{r.part, i}
@@ -168,15 +166,15 @@ func (q *queue) nextUrgent() *blockRange {
 	return q.pop(&q.urgent, 1)
 }
 
-// hasUrgent reports whether a reader waits for a block that nobody fetches.
+// hasUrgent reports whether a reader waits for an untaken block.
 func (q *queue) hasUrgent() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.ContainsFunc(q.urgent, func(ref blockRef) bool { return q.untaken[ref] })
 }
 
-// next takes up to most blocks for the source. When none is left it takes over
-// half of what the run with the most before it has not reached.
+// next takes up to most blocks for the source. If none is left it takes over half of
+// the longest remaining range.
 func (q *queue) next(most int) *blockRange {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,14 +200,14 @@ func (q *queue) next(most int) *blockRange {
 	return nil
 }
 
-// longRun reports whether next would find something to take over.
+// longRun reports whether next could take over part of a range.
 func (q *queue) longRun() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.ContainsFunc(q.active, func(r *blockRange) bool { return r.end-r.next > 2 })
 }
 
-// nextPeer takes a block that another node is to bring.
+// nextPeer takes a block that another node owns.
 func (q *queue) nextPeer() (blockRef, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -224,11 +222,11 @@ func (q *queue) nextPeer() (blockRef, bool) {
 	return ref, ok
 }
 
-// researchEvery is how often all that is left is looked through for a block of the
-// source's when there was none: whose a block is changes as nodes come and go.
+// researchEvery is the interval at which the remaining blocks are searched for one of
+// the source after a search found none: ownership changes as nodes come and go.
 const researchEvery = 50 * time.Millisecond
 
-// find is the first block left in order that is another node's, or is not; the
+// find returns the first untaken block in order that other nodes own, or do not; the
 // caller holds mu.
 func (q *queue) find(others bool) (blockRef, bool) {
 	for q.low < len(q.order) && !q.untaken[q.order[q.low]] {
@@ -254,7 +252,8 @@ func (q *queue) find(others bool) (blockRef, bool) {
 	return blockRef{}, false
 }
 
-// donePeer ends what nextPeer began; what was not brought is the source's.
+// donePeer ends what nextPeer began; a block that did not come is fetched from the
+// source.
 func (q *queue) donePeer(ref blockRef, brought bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -277,7 +276,7 @@ func (q *queue) pop(from *[]blockRef, most int) *blockRange {
 	return nil
 }
 
-// start takes j and what follows it in the file.
+// start takes ref and the blocks after it.
 func (q *queue) start(ref blockRef, most int) *blockRange {
 	r := &blockRange{part: ref.part, next: ref.block, end: ref.block}
 	for r.end-r.next < max(1, most) {
@@ -291,14 +290,14 @@ func (q *queue) start(ref blockRef, most int) *blockRange {
 		}
 		r.end++
 		if k.block == 0 {
-			break // looked into before more of the file is asked for
+			break // it is validated before more of the file is requested
 		}
 	}
 	q.active = append(q.active, r)
 	return r
 }
 
-// position is the block a run is at; false when it has none left.
+// position is the current block of a range; false if it has none left.
 func (q *queue) position(r *blockRange) (block, end int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -308,7 +307,7 @@ func (q *queue) position(r *blockRange) (block, end int, ok bool) {
 	return r.next, r.end, r.next < r.end
 }
 
-// truncate ends a run with the block it is at; the others may be taken anew.
+// truncate ends a range after its current block; the others are returned.
 func (q *queue) truncate(r *blockRange) (block int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,7 +320,7 @@ func (q *queue) truncate(r *blockRange) (block int, ok bool) {
 	return r.next, true
 }
 
-// finish ends a run; what it did not bring is given back.
+// finish ends a range; blocks it did not bring are returned.
 func (q *queue) finish(r *blockRange) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -335,7 +334,7 @@ func (q *queue) finish(r *blockRange) {
 	q.notify()
 }
 
-// remaining is how many blocks nobody has taken.
+// remaining is how many blocks are untaken.
 func (q *queue) remaining() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

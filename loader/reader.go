@@ -9,9 +9,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Reader reads a file that may still be arriving. Every block it returns has
-// held its checksum; the whole file's digest is known only when the staging is
-// ready. ReadAt may be called concurrently; Close ends reads that wait.
+// Reader reads a file that may still be arriving. Every block it returns matched its
+// checksum; the digest of the whole file is known only when the staging is ready.
+// ReadAt is safe for concurrent use; Close ends waiting reads.
 type Reader struct {
 	job  *stagingJob
 	plan *stagingPlan // nil when the file is complete
@@ -21,13 +21,13 @@ type Reader struct {
 
 	once   sync.Once
 	closed chan struct{}
-	off    int64 // of Read; its caller's
+	off    int64 // of Read, owned by its caller
 }
 
 // Size of the file in bytes.
 func (r *Reader) Size() int64 { return r.size }
 
-// ReadAt reads as io.ReaderAt says, and waits for blocks that are not here.
+// ReadAt implements io.ReaderAt and waits for missing blocks.
 func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 || off >= r.size {
 		return 0, io.EOF
@@ -91,7 +91,7 @@ func (r *Reader) await(i int) error {
 	}
 }
 
-// Read reads on from where the last Read ended.
+// Read continues where the last Read ended.
 func (r *Reader) Read(b []byte) (int, error) {
 	n, err := r.ReadAt(b, r.off)
 	r.off += int64(n)
@@ -107,5 +107,5 @@ func (r *Reader) Close() error {
 	return r.file.Close()
 }
 
-// cancel ends reads that wait.
+// cancel ends waiting reads.
 func (r *Reader) cancel() { r.once.Do(func() { close(r.closed) }) }

@@ -14,22 +14,22 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// rangeRequest is one request under way.
+// rangeRequest is one request in flight.
 type rangeRequest struct {
 	part   *store.Part
 	blocks *blockRange
-	hedge  bool // of a block that another stream brings too slowly
+	hedge  bool // second request for a block that another brings too slowly
 	cancel context.CancelCauseFunc
 	began  time.Time
 
 	block        atomic.Int64
 	first        atomic.Int64 // nanoseconds to the first byte; 0 before it
 	bytes        atomic.Int64
-	hedged       atomic.Bool  // a second one was sent
+	hedged       atomic.Bool  // a second request was sent
 	waited       atomic.Int64 // nanoseconds spent waiting for the source
-	waitingSince atomic.Int64 // when the wait under way began; 0 while the disk is written
+	waitingSince atomic.Int64 // start of the current wait; 0 while the disk is written
 
-	// watch's own:
+	// The fields below belong to watch.
 	seen     int64
 	seenWait time.Duration
 	looks    int
@@ -38,16 +38,16 @@ type rangeRequest struct {
 
 var (
 	errIdle = errors.New("no byte came for too long")
-	// errOvertaken ends a request for a block that another one has brought.
+	// errOvertaken cancels a request whose block another one has completed.
 	errOvertaken = errors.New("another request was faster")
 )
 
-// maxRetryAfter is the longest a source may ask to be left alone.
+// maxRetryAfter bounds the Retry-After that is respected.
 const maxRetryAfter = time.Minute
 
-// downloadRange brings the blocks of a run, in as many requests as it takes. The caller
-// has acquired a lane; it is given back between tries, because a source that
-// wants to be left alone must not hold up another staging.
+// downloadRange fetches the blocks of a range, in as many requests as it takes. The
+// caller has acquired a slot of the limiter; it is released between attempts, so that
+// a paused source does not hold up another staging.
 func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *blockRange) error {
 	defer plan.queue.finish(r)
 	name := r.part.File.Name
@@ -59,7 +59,7 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 			if _, _, more := plan.queue.position(r); !more {
 				return nil
 			}
-			// Another request was faster with the block this one was at.
+			// Another request completed the current block.
 		} else {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -78,12 +78,11 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 	}
 }
 
-// minProgress is how many bytes a request must have brought to count as one that
-// went well for a while.
+// minProgress is how many bytes a request must bring to reset the count of attempts.
 const minProgress = 256 << 10
 
-// backOff waits before the next try, or returns why there is none. The try began
-// at began.
+// backOff waits before the next attempt, or returns why there is none. The last
+// attempt began at began.
 func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, began time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
 	if ok && e.Kind == source.Denied && j.refreshCredentials(ctx, began) {
@@ -115,9 +114,8 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 	}
 }
 
-// refreshCredentials gets the source new credentials, once in a staging; true says that
-// another try is worth it: the one that began at began was denied with the old
-// ones.
+// refreshCredentials renews the source's credentials, once in a staging. It returns
+// true if another attempt may succeed: the one that began at began used the old ones.
 func (j *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bool {
 	from, ok := j.source.(Refresher)
 	if !ok {
@@ -128,7 +126,7 @@ func (j *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bo
 	if !j.refreshed.IsZero() {
 		return began.Before(j.refreshed)
 	}
-	// Whoever began before the new ones were here may come late.
+	// Requests with the old credentials may still fail later.
 	defer func() { j.refreshed = time.Now() }()
 	if err := from.Refresh(ctx, j.location); err != nil {
 		j.loader.o.Log.Warn("credentials cannot be renewed", "source", j.location, "err", err)
@@ -138,9 +136,9 @@ func (j *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bo
 	return true
 }
 
-// requestRange brings what is missing of a run from where its block is. It ends
-// well when the run does, or when others have brought what it was at. got is
-// the bytes that came of those it wanted.
+// requestRange fetches what is missing of a range from its current block on. It
+// succeeds when the range is complete or others have completed the current block. It
+// returns how many of the wanted bytes came.
 func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blockRange, second bool) (got, want int64, err error) {
 	block, end, ok := plan.queue.position(r)
 	if !ok {
@@ -220,8 +218,8 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 	defer body.Close()
 	for at < stop {
 		_, end := w.Position()
-		// At its place in the file it lies in memory too, so that whole pages
-		// can go to the disk as they are.
+		// The buffer has the alignment of the file offset, so that whole pages
+		// can be written with O_DIRECT.
 		b := piece[at%int64(len(piece)):]
 		b = b[:min(int64(len(b)), end-at, stop-at)]
 		k, err := j.fillPiece(ctx, plan, req, body, b, idle, at-off, n)
@@ -243,7 +241,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 	return nil
 }
 
-// fillPiece reads until b is full. have of want bytes came before.
+// fillPiece reads until b is full; have of want bytes came before.
 func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
@@ -266,7 +264,7 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 			return got, cancelReason(ctx, &source.Error{Kind: source.Malformed, What: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
 		}
 		if source.KindOf(err) == "" {
-			// Never the transport's own text: it may hold the whole URL.
+			// The transport's text may hold the whole URL: it is dropped.
 			err = &source.Error{Kind: source.Unavailable, What: fmt.Sprintf("the connection broke after %d of %d bytes", have+int64(got), want)}
 		}
 		return got, cancelReason(ctx, err)
@@ -274,9 +272,8 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 	return got, nil
 }
 
-// writePiece writes bytes of the block that the stream is at, and moves it on to the
-// next when it is complete. more is false when the stream has nothing more to
-// bring.
+// writePiece writes bytes of the current block and moves the request to the next block
+// when it is complete. more is false if the request has nothing more to fetch.
 func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
 	used, whole, err := (*w).Write(at, b)
 	j.loader.counts.bytesFrom(j.scheme).Add(int64(used))
@@ -304,15 +301,15 @@ func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.
 	}
 	*w = req.part.Writer(next)
 	if from, _ := (*w).Position(); from != at+int64(len(b)) {
-		// It is further on already, or another brought the block that ends here.
+		// Another request is ahead in this block or completed the last one.
 		return false, nil
 	}
 	req.block.Store(int64(next))
 	return true, nil
 }
 
-// cancelReason tells a range that was cancelled for its slowness from one that was
-// called off.
+// cancelReason tells a request cancelled for its slowness from one that was called
+// off.
 func cancelReason(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -323,7 +320,7 @@ func cancelReason(ctx context.Context, err error) error {
 	return &source.Error{Kind: source.Unavailable, What: errIdle.Error()}
 }
 
-// slowRequests returns the streams that a second request would overtake.
+// slowRequests returns the requests that a second one would overtake.
 func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequest {
 	usual, known := plan.limiter.typical()
 	plan.mu.Lock()
@@ -350,8 +347,8 @@ func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequ
 		}
 	}
 	if len(plan.requests) >= manyRequests && len(out) > len(plan.requests)/4 {
-		// That is not the streams, that is all of it: the source as a whole, or
-		// this machine, which has no time to read what has come.
+		// Not single requests are slow but the whole source, or this machine
+		// does not keep up with reading.
 		return nil
 	}
 	for _, req := range out {
@@ -360,12 +357,11 @@ func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequ
 	return out
 }
 
-// manyRequests is how many must be under way to tell one that is slow from all
-// that are.
+// manyRequests is how many must be in flight to tell a slow one from a slow source.
 const manyRequests = 8
 
-// beginWait and waited measure the time a stream waits for the source: one that is
-// held up by the disk is not slow.
+// beginWait and endWait measure the time spent waiting for the source: a request that
+// waits for the disk is not slow.
 func (req *rangeRequest) beginWait() time.Time {
 	now := time.Now()
 	req.waitingSince.Store(now.UnixNano())
@@ -385,11 +381,10 @@ func (req *rangeRequest) totalWait(now time.Time) time.Duration {
 	return d
 }
 
-// worthHedging says whether a request that has waited for age, which brought got bytes and
-// goes at speed, would be overtaken with the left bytes of its block by a new
-// one: by a good deal, for those bytes are paid for twice, and only where it
-// takes longer than such requests do anyhow. known is false where nobody can
-// say yet how they usually go.
+// worthHedging reports whether a second request for the left bytes of a block would
+// finish well before the current one, which has waited for age, brought got bytes, and
+// runs at speed. The second one's bytes are downloaded twice, so the current one must
+// also be slower than usual. known is false while too few ranges were measured.
 func worthHedging(age time.Duration, speed float64, got, left int64, usual rangeStats, known bool) bool {
 	if !known {
 		return age > 2*time.Second && speed < 1<<10
@@ -403,9 +398,9 @@ func worthHedging(age time.Duration, speed float64, got, left int64, usual range
 	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+3*watchEvery
 }
 
-// hedge asks again for what a slow stream has not brought of its block. Who
-// is first with a byte writes it; when the block is here the other is called
-// off. What the slow one has not begun goes back to the queue.
+// hedge requests again what a slow request has not brought of its block. Each byte is
+// written by the first to bring it; when the block is complete the other request is
+// cancelled. Blocks the slow one has not begun return to the queue.
 func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRequest) {
 	defer slow.hedged.Store(false)
 	block, ok := plan.queue.truncate(slow.blocks)
@@ -422,16 +417,16 @@ func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRe
 	}
 	defer plan.limiter.release()
 	j.loader.counts.hedges.Add(1)
-	// Its errors are its own: the first request is still under way.
+	// Errors are ignored: the first request still runs.
 	got, _, err := j.requestRange(ctx, plan, &blockRange{part: slow.part, next: block, end: block + 1}, true)
 	if err != nil {
 		j.loader.o.Log.Debug("second request failed", "source", j.location, "file", slow.part.File.Name, "block", block, "err", err)
 	}
-	// Only what came twice was paid for twice.
+	// The budget is charged for bytes that came twice only.
 	plan.limiter.refundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
-// retry runs try until it succeeds, fails for good, or has failed too often.
+// retry calls try until it succeeds, fails for good, or has failed attempts times.
 func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
@@ -460,9 +455,8 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) 
 	}
 }
 
-// retryDelay is how long to wait after attempt n (from 1); draw is from [0,1).
-// What the source asks for is a floor, with jitter on top: all ranges were
-// told the same.
+// retryDelay is the pause after attempt n (from 1); draw is from [0,1). Retry-After is
+// the minimum, with jitter on top: all ranges received the same value.
 func retryDelay(r Retry, n int, after time.Duration, draw float64) time.Duration {
 	bound := r.Max
 	if shift := n - 1; shift < 20 {

@@ -17,9 +17,9 @@ type State string
 const (
 	Waiting    State = "waiting"    // another process stages it
 	Planning   State = "planning"   // the source is listed
-	Fetching   State = "fetching"   // bytes come
-	Verifying  State = "verifying"  // all are here, block by block; whole files are still digested
-	Publishing State = "publishing" // all are here and verified
+	Fetching   State = "fetching"   // bytes arrive
+	Verifying  State = "verifying"  // all blocks are here; the digests of whole files are computed
+	Publishing State = "publishing" // all files are verified
 	Ready      State = "ready"
 	Failed     State = "failed"
 )
@@ -50,8 +50,7 @@ func (p Progress) Percent() int {
 	return int(p.Done * 100 / p.Total)
 }
 
-// ETA is the time to the last byte at the present rate; ok is false where
-// nothing is known.
+// ETA is the time to the last byte at the present rate; ok is false if it is unknown.
 func (p Progress) ETA() (eta time.Duration, ok bool) {
 	switch {
 	case p.State == Ready || p.State == Publishing || p.State == Verifying:
@@ -66,7 +65,7 @@ func (p Progress) ETA() (eta time.Duration, ok bool) {
 type File struct {
 	Name   string
 	Size   int64
-	SHA256 string // empty for a folder used in place whose digest nobody asked for
+	SHA256 string // empty for a folder used in place without a demanded digest
 }
 
 // Checkpoint is a model's files, verified, in one folder.
@@ -85,8 +84,8 @@ type Checkpoint struct {
 	Lease *store.Lease
 }
 
-// Staging is one caller's hold on a staging that may have others. Its methods
-// may be called concurrently.
+// Staging is one caller's hold on a staging that others may share. Its methods are
+// safe for concurrent use.
 type Staging struct {
 	job  *stagingJob
 	need []string
@@ -102,28 +101,27 @@ func newStaging(j *stagingJob, o StageOptions) *Staging {
 	return s
 }
 
-// Progress is how far it is now.
+// Progress returns the present progress.
 func (s *Staging) Progress() Progress { return s.job.progress.now() }
 
-// Events returns a channel that always holds the latest progress, older ones
-// are dropped; it is closed after the last. stop ends it earlier and must be
-// called when the channel is not read to its end.
+// Events returns a channel that holds the latest progress only; it is closed after the
+// last. A caller that does not read to its end calls stop.
 func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.job.progress.subscribe() }
 
-// Files returns what the staging brings, as soon as that is known: the names
-// and sizes that Open takes. SHA256 is empty where the source does not say it.
+// Files returns the files of the plan as soon as it is known. SHA256 is empty where
+// the source does not list it.
 func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.job.files(ctx) }
 
-// Plan names what the source has, as it was listed last: the same files in the
-// same versions have the same name everywhere. "" while it was not listed.
+// Plan returns the key of the last listing: equal for the same files in the same
+// versions everywhere, "" before the first listing.
 func (s *Staging) Plan() string {
 	s.job.mu.Lock()
 	defer s.job.mu.Unlock()
 	return s.job.listed
 }
 
-// Wait returns the checkpoint with a lease of the caller's own, or why there
-// is none. ctx bounds the waiting only.
+// Wait returns the checkpoint with a lease of the caller's own, or the staging's
+// error. ctx bounds the wait only.
 func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
 	select {
 	case <-s.job.done:
@@ -143,8 +141,7 @@ func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
 	return c, nil
 }
 
-// SetPriority tells whether this holder is in a hurry. A staging is when any
-// of its holders is.
+// SetPriority sets this holder's priority. A staging has the highest of its holders'.
 func (s *Staging) SetPriority(p Priority) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +153,8 @@ func (s *Staging) SetPriority(p Priority) {
 	s.priority = p
 }
 
-// Release lets go. The last holder's release calls a running staging off.
-// Leases that Wait gave are not touched.
+// Release ends the hold. The last release cancels a running staging; leases from Wait
+// stay.
 func (s *Staging) Release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,9 +166,9 @@ func (s *Staging) Release() {
 	s.job.release()
 }
 
-// Open returns a reader of one file that need not be here yet: a read waits
-// for exactly the blocks it touches, and those go first. ctx bounds the wait
-// for the plan, not the reads.
+// Open returns a reader of one file that may still be arriving: a read waits for
+// exactly the blocks it touches, and those are fetched first. ctx bounds the wait for
+// the plan, not the reads.
 func (s *Staging) Open(ctx context.Context, name string) (*Reader, error) {
 	return s.job.open(ctx, name)
 }

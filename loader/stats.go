@@ -5,29 +5,27 @@ import (
 	"sync/atomic"
 )
 
-// Stats is what a loader has done since it was made.
+// Stats counts what a loader has done.
 type Stats struct {
-	// Bytes that were brought and kept, by the scheme of the source; "peer" are
-	// those of other nodes. What came twice or in vain is in Wasted.
+	// Bytes fetched and kept, by the source's scheme; "peer" is other nodes.
 	Bytes map[string]int64
-	// Wasted bytes came and were not used: broken ranges, hedges that lost.
+	// Wasted bytes arrived and were not used: broken ranges, lost hedges.
 	Wasted int64
-	// Resumed bytes were here when a staging began, Reused ones were another
-	// checkpoint's.
+	// Resumed bytes were here when a staging began; Reused ones belong to another
+	// checkpoint.
 	Resumed, Reused int64
-	// PeerSent bytes went to other nodes.
+	// PeerSent bytes were sent to other nodes.
 	PeerSent int64
-	// Requests for ranges; Retries of them; Hedges are second requests for
-	// what a slow one has not brought; Throttles are answers that asked to be
-	// left alone.
+	// Requests for ranges and their Retries; Hedges are second requests beside slow
+	// ones; Throttles are answers that asked for a pause.
 	Requests, Retries, Hedges, Throttles int64
-	// Stagings that ended well, and those that failed.
+	// Stagings that succeeded, and that failed.
 	Staged, Failed int64
-	// InFlight ranges and running Stagings, now.
+	// Ranges in flight and running stagings, now.
 	InFlight, Stagings int64
 }
 
-// counters are the living side of Stats.
+// counters are the live values of Stats.
 type counters struct {
 	wasted, resumed, reused, peerSent    atomic.Int64
 	requests, retries, hedges, throttles atomic.Int64
@@ -37,7 +35,7 @@ type counters struct {
 	bytes map[string]*atomic.Int64
 }
 
-// bytesFrom is the counter of one kind of source.
+// bytesFrom returns the counter of a scheme.
 func (c *counters) bytesFrom(scheme string) *atomic.Int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,10 +50,10 @@ func (c *counters) bytesFrom(scheme string) *atomic.Int64 {
 	return n
 }
 
-// peerScheme is the scheme that bytes of other nodes are counted under.
+// peerScheme is the key of Stats.Bytes for other nodes.
 const peerScheme = "peer"
 
-// Stats counts what this loader did. What its store did is in store.Stats.
+// Stats returns the counters; those of the store are in store.Stats.
 func (l *Loader) Stats() Stats {
 	c := &l.counts
 	s := Stats{

@@ -18,8 +18,8 @@ import (
 // nvme is the polynomial of CRC-64/NVME, reversed, as S3 and Azure count.
 const nvme = 0x9a6c9329ac4bc9b5
 
-// sourceDigests are the digests a source keeps of a file besides its sha256, each
-// with what it must come to. Where the sha256 is known it says it all.
+// sourceDigests returns the hashes of the digests a source keeps of a file, with their
+// expected values. A known sha256 makes them needless.
 func sourceDigests(file source.File) (sums []hash.Hash, want [][]byte) {
 	add := func(h func() hash.Hash, sum []byte) {
 		if sum != nil && file.SHA256 == "" {
@@ -37,13 +37,12 @@ type verdict int
 
 const (
 	verdictGood      verdict = iota
-	verdictBlockLost         // a block is not what was written; it was dropped
-	verdictMismatch          // all blocks are, and the whole is not what the source promised
+	verdictBlockLost         // a block differs from what was written; it was dropped
+	verdictMismatch          // the whole file does not match the source's digest
 )
 
-// verify reads a part behind the front, block by block as they come, and seals
-// it. It reads what the disk gives back, mostly from the page cache: a block
-// that is not what was written is fetched again.
+// verify reads a part back from the disk (mostly the page cache), block by block as
+// they arrive, compares the checksums and seals the part with its sha256.
 func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Part) (verdict, error) {
 	if j.loader.o.DigestLast {
 		select {
@@ -54,7 +53,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 	}
 	whole := sha256.New()
 	sums, want := sourceDigests(p.File)
-	// One core reads and holds every block against its checksum, another digests.
+	// One goroutine reads and compares block checksums, another computes digests.
 	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
 	for range readPieces {
 		used <- nil
@@ -66,7 +65,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		defer close(read)
 		v, sealed, err = readBack(ctx, plan, p, used, read)
 	}()
-	for b := range read { // to its end: whoever reads ends with ctx
+	for b := range read { // until readBack closes it, at the latest when ctx ends
 		writeDigests(whole, sums, b)
 		used <- b
 	}
@@ -83,7 +82,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		}
 	}
 	if err := validateFile(p.File.Name, p, p.File.Size, plan.names); err != nil {
-		// The source shall say it too.
+		// A peer may have sent it: the source is asked first.
 		if _, others := plan.peerParts.LoadAndDelete(p); others {
 			return verdictMismatch, nil
 		}
@@ -92,9 +91,8 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 	return verdictGood, p.Seal(got)
 }
 
-// readBack reads a part, block by block as they come, into pieces that used gives
-// and read takes. sealed: there is nothing to read, for another staging has brought
-// and digested it.
+// readBack reads a part, block by block as they arrive, into pieces taken from used
+// and sent to read. sealed: another staging has already digested the part.
 func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
 	next := 0
 	for i := range p.Blocks() {
@@ -107,7 +105,7 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 		written, check := p.BlockSum(i)
 		var block store.Sum
 		off, n := p.Range(i)
-		// The kernel reads the next blocks while this one is digested.
+		// The kernel reads the next blocks while this one is hashed.
 		for ; next < p.Blocks() && next <= i+readAhead && p.Has(next); next++ {
 			p.StartRead(next)
 		}
@@ -127,7 +125,7 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 			}
 			block.Write(b)
 			at += int64(len(b))
-			read <- b // never full: there are no more pieces than it holds
+			read <- b // never blocks: it holds as many pieces as exist
 		}
 		if check && block.Sum64() != written {
 			p.DropBlock(i)
@@ -138,19 +136,17 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 	return verdictGood, false, nil
 }
 
-// Pieces that a part is read back in, and how many of them are on their way from
-// who reads to who digests.
+// Size of the pieces a part is read back in, and their number.
 const (
 	readPiece  = 1 << 20
 	readPieces = 3
 )
 
-// readAhead is how many blocks are on their way from the disk while one is
-// digested.
+// readAhead is how many blocks the kernel reads ahead of the one being hashed.
 const readAhead = 2
 
-// writeDigests feeds b to every digest, side by side: MD5 alone takes three times as
-// long as sha256.
+// writeDigests feeds b to every hash in parallel: MD5 takes three times as long as
+// sha256.
 func writeDigests(first hash.Hash, more []hash.Hash, b []byte) {
 	if len(more) == 0 {
 		first.Write(b)

@@ -20,13 +20,13 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// SharedFolders are what a node lends of its own disk as it lies there, beside
-// checkpoints: the folders that models name as their source.
+// SharedFolders are the folders of this node's disk that other nodes may read: those
+// that models name as their source.
 type SharedFolders struct {
 	// Disk reads them.
 	Disk loader.InPlace
-	// Shared reports whether a folder, by its absolute path, is one of a model, and
-	// which files beside the list are staged of it. It is asked for every range.
+	// Shared reports whether a folder, by its absolute path, is a model's, and which
+	// files beside source.Allowed are staged of it. It is called for every range.
 	Shared func(folder string) (also source.Globs, ok bool)
 }
 
@@ -36,7 +36,7 @@ const (
 	maxList  = 16 << 20
 )
 
-// folderList is a folder on the wire.
+// folderList is a listing on the wire.
 type folderList struct {
 	Files []folderFile `json:"files"`
 }
@@ -47,8 +47,8 @@ type folderFile struct {
 	Version string `json:"version"`
 }
 
-// folderError is an error of a folder on the wire. It names no more of the disk than
-// was asked for.
+// folderError is an error on the wire. It names no more of the disk than the request
+// did.
 type folderError struct {
 	Kind source.Kind `json:"kind"`
 	What string      `json:"what"`
@@ -77,7 +77,7 @@ func (s *SharedFolders) writeError(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// requestedFolder is the one a request names, if it is lent.
+// requestedFolder returns the folder of a request, if it is shared.
 func (s *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
 	folder := r.URL.Query().Get("folder")
 	if s != nil && filepath.IsAbs(folder) && filepath.Clean(folder) == folder {
@@ -85,11 +85,11 @@ func (s *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) 
 			return folder, also, true
 		}
 	}
-	s.writeError(w, &source.Error{Kind: source.NotFound, What: "is no folder of a model there"})
+	s.writeError(w, &source.Error{Kind: source.NotFound, What: "is not a folder of a model there"})
 	return "", nil, false
 }
 
-// serveList answers with the files that are staged of a folder: no others are named.
+// serveList answers with the files of a folder that are staged, and no others.
 func (s *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
 	folder, also, ok := s.requestedFolder(w, r)
 	if !ok {
@@ -112,9 +112,8 @@ func (s *SharedFolders) serveList(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// serveRange answers with a range of a file in one version. What leaves was read
-// before the file was looked at once more: it is of that version, or the answer
-// breaks off.
+// serveRange answers with a range of a file in one version. Each piece is sent only
+// after the file was checked again: it is of that version, or the answer breaks off.
 func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 	folder, also, ok := s.requestedFolder(w, r)
 	if !ok {
@@ -182,7 +181,7 @@ func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 
 const pieceSize = 1 << 20
 
-// parseRange reads the head of a range: bytes=FIRST-LAST.
+// parseRange parses "bytes=FIRST-LAST".
 func parseRange(s string) (off, n int64, ok bool) {
 	var last int64
 	if _, err := fmt.Sscanf(s, "bytes=%d-%d", &off, &last); err != nil || off < 0 || last < off || last == 1<<63-1 {
@@ -191,16 +190,16 @@ func parseRange(s string) (off, n int64, ok bool) {
 	return off, last - off + 1, true
 }
 
-// PeerSource is a loader.Source: folders of other nodes' disks, by locations as
-// loader.PeerLocation makes them.
+// PeerSource is a loader.Source of folders on other nodes' disks, by
+// loader.PeerLocation.
 type PeerSource struct{ node *Node }
 
-// Source returns the source of what nodes of this circle lend.
+// Source returns the source of folders that peers share.
 func (n *Node) Source() *PeerSource { return &PeerSource{n} }
 
 var _ loader.Source = (*PeerSource)(nil)
 
-// findPeer finds who lends a location now.
+// findPeer returns the URL of the node that shares a location.
 func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
 	id, folder, ok := loader.ParsePeerLocation(location)
 	if !ok {
@@ -211,20 +210,20 @@ func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
 			return strings.TrimRight(n.URL, "/"), folder, nil
 		}
 	}
-	return "", "", &source.Error{Kind: source.Unavailable, Source: location, What: "the node " + id + " does not lend now, or is not known here", Fix: "start it, and let it lend: --peer-addr"}
+	return "", "", &source.Error{Kind: source.Unavailable, Source: location, What: "the node " + id + " shares no folders now, or is not known here", Fix: "start it with --peer-addr"}
 }
 
 func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path+"?"+q.Encode(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, What: "cannot be asked for"}
+		return nil, &source.Error{Kind: source.BadSource, What: "is not a valid address"}
 	}
 	req.Header.Set("Authorization", "Bearer "+b.node.o.Token)
 	return req, nil
 }
 
-// Plan lists a folder of another node. The node that has the model files says
-// which files beside the list are staged; also names no more than those.
+// Plan lists a folder of another node. That node decides which files beside
+// source.Allowed are staged.
 func (b *PeerSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	at, folder, err := b.findPeer(location)
 	if err != nil {
@@ -258,7 +257,7 @@ func (b *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 		plan.Files = append(plan.Files, source.File{Name: f.Name, Size: f.Size, Version: `"` + f.Version + `"`, Ref: location})
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "there is nothing of a model in it"}
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "it holds no files of a model"}
 	}
 	return plan, nil
 }
@@ -278,11 +277,11 @@ func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError is a node's no, in its own words where it has some.
+// responseError returns a node's refusal, with its reason if it sent one.
 func (b *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
 	if r.StatusCode == http.StatusUnauthorized {
-		e.What, e.Fix = "the node does not take this one's join token", "--token-file: the server's DATA/join-token"
+		e.What, e.Fix = "the node refuses this node's join token", "--token-file: the server's DATA/join-token"
 		return e
 	}
 	var said folderError

@@ -24,48 +24,49 @@ import (
 
 // Peer is another node.
 type Peer struct {
-	ID  string // empty where it is not known yet
+	ID  string // empty if not known yet
 	URL string // http://HOST:PORT of its Serve
 }
 
-// Options of a circle.
+// Options of a Node.
 type Options struct {
-	// ID of this node, one of its own among all.
+	// ID of this node, unique among all.
 	ID string
-	// URL under which others reach this node's Serve; empty where they do not:
-	// then it borrows, and lends to nobody.
+	// URL under which others reach this node's Serve; empty if they cannot: then it
+	// reads from others and serves none.
 	URL string
 	// Token that all nodes share.
 	Token string
-	// Nodes are the others that are known now. It is called often and does not
-	// wait. It may name this node, which is passed over.
+	// Nodes returns the other known nodes. It is called often and must not block. It
+	// may include this node, which is skipped.
 	Nodes func() []Peer
-	// Block is the loader's, 8 MiB when 0. Nodes with other blocks are strangers.
+	// Block is the loader's block size, 8 MiB if 0. Nodes with another size exchange
+	// nothing.
 	Block int64
-	// AnnounceEvery is how often nodes tell each other what they have; 250 ms when 0.
+	// AnnounceEvery is the interval between announcements; 250 ms if 0.
 	AnnounceEvery time.Duration
-	// BlockTimeout is how long a block is waited for at a node that is at it and
-	// answers; 60 s when 0. The source is the same for both: asking it too would
-	// make it slower for all.
+	// BlockTimeout bounds the wait for a block at a node that fetches it and answers;
+	// 60 s if 0. The source is the same for both: a second request to it would slow
+	// down all.
 	BlockTimeout time.Duration
-	// PeerTimeout is how long a node may say nothing before it is left out; 10 s when
-	// 0. One whose port is closed is left out at once.
+	// PeerTimeout is how long a node may be silent before it is left out; 10 s if 0. A
+	// node whose port is closed is left out at once.
 	PeerTimeout time.Duration
-	// Folders of this machine that are lent as they are; nil lends none.
+	// Folders of this machine that other nodes may read; nil for none.
 	Folders *SharedFolders
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// BlockServer is what of a loader is lent.
+// BlockServer is the part of a loader.Loader that other nodes read from.
 type BlockServer interface {
 	ReadBlock(ctx context.Context, plan, name string, off, n int64) (*loader.BlockRead, error)
 	// HasPlan reports whether a plan is published here.
 	HasPlan(plan string) bool
 }
 
-// Node is this node among the others: a loader's Neighbours, and the server
-// that the others ask. Its methods may be called concurrently.
+// Node is this node among its peers: the loader.Peers of its loader, and the server of
+// the other nodes. Its methods are safe for concurrent use.
 type Node struct {
 	o     Options
 	http  *http.Client
@@ -77,7 +78,7 @@ type Node struct {
 
 var _ loader.Peers = (*Node)(nil)
 
-// New returns a circle. It starts nothing.
+// New returns a Node. It starts nothing.
 func New(o Options) *Node {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -95,16 +96,15 @@ func New(o Options) *Node {
 		o.BlockTimeout = time.Minute
 	}
 	n := &Node{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
-	// A block is waited for at its lender, before the head of the answer.
+	// The serving node waits for a block before it sends the response header.
 	n.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
 	return n
 }
 
-// Close lets idle connections go. All companies have been left.
+// Close closes idle connections. All swarms have been left.
 func (n *Node) Close() { n.http.CloseIdleConnections() }
 
-// Join tells all nodes that are known of a staging, and hears what they have.
-// It waits for the quick ones.
+// Join announces a staging to all known nodes and waits for the quick answers.
 func (n *Node) Join(ctx context.Context, key string, files []source.File) loader.Swarm {
 	known := slices.ContainsFunc(n.o.Nodes(), func(p Peer) bool { return p.ID != n.o.ID && p.URL != "" && p.URL != n.o.URL })
 	if !known && n.o.URL == "" {
@@ -114,7 +114,7 @@ func (n *Node) Join(ctx context.Context, key string, files []source.File) loader
 	s := newSwarm(n, key, files, cancel)
 	n.mu.Lock()
 	if n.swarms[key] != nil {
-		// Two stagings of one plan, under two names: the first has the company.
+		// Two stagings of one plan, under two names: the first has the swarm.
 		n.mu.Unlock()
 		cancel(nil)
 		return nil
@@ -130,7 +130,7 @@ func (n *Node) Join(ctx context.Context, key string, files []source.File) loader
 	return s
 }
 
-// joinWait is how long the start of a staging waits for the others' answers.
+// joinWait bounds the wait for answers at the start of a staging.
 const joinWait = 250 * time.Millisecond
 
 func (n *Node) swarm(key string) *swarm {
@@ -152,13 +152,13 @@ const (
 	statePublished = "published"
 )
 
-// announcement is what one node tells another of a plan, and the answer to it.
+// announcement is what one node sends another about a plan, and its answer.
 type announcement struct {
 	ID    string `json:"id"`
 	URL   string `json:"url,omitempty"`
 	State string `json:"state"`
 	Block int64  `json:"block,omitempty"`
-	Bits  []byte `json:"bits,omitempty"` // what it has or is at, a bit per block, low bits first
+	Bits  []byte `json:"bits,omitempty"` // blocks it has or fetches, low bits first
 }
 
 const (
@@ -168,7 +168,7 @@ const (
 	blocksPath      = "/peers/blocks"
 )
 
-// Handler is what other nodes ask of this one.
+// Handler serves other nodes.
 func (n *Node) Handler(lender BlockServer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(lender, w, r) })
@@ -180,15 +180,15 @@ func (n *Node) Handler(lender BlockServer) http.Handler {
 		sum := sha256.Sum256([]byte(secret))
 		if subtle.ConstantTimeCompare(sum[:], n.token[:]) != 1 || !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "nodes show the join token", http.StatusUnauthorized)
+			http.Error(w, "the join token is missing or wrong", http.StatusUnauthorized)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// Serve answers other nodes on l until ctx ends; then what is being lent may
-// end within grace.
+// Serve serves other nodes on l until ctx ends; running transfers then have
+// shutdownGrace to finish.
 func (n *Node) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
 	srv := &http.Server{Handler: n.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(n.o.Log.Handler(), slog.LevelDebug)}
@@ -212,13 +212,13 @@ func (n *Node) Serve(ctx context.Context, l net.Listener, lender BlockServer) er
 
 const shutdownGrace = 2 * time.Second
 
-// serveAnnouncement hears what another node has, and answers with what is here.
+// serveAnnouncement takes in what another node has, and answers with what is here.
 func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	plan := r.URL.Query().Get("plan")
 	var in announcement
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
 	if err != nil || json.Unmarshal(raw, &in) != nil || plan == "" || in.ID == "" {
-		http.Error(w, "not a word of a node", http.StatusBadRequest)
+		http.Error(w, "not an announcement", http.StatusBadRequest)
 		return
 	}
 	out := announcement{ID: n.o.ID, State: stateNone}
@@ -234,8 +234,8 @@ func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *h
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// serveBlock gives a block. One that is still on its way here is waited for, for as
-// long as the other node says it will.
+// serveBlock sends a block. It waits for one that is still being fetched, for as long
+// as the request allows.
 func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var off, length, wait int64
@@ -247,17 +247,17 @@ func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Req
 	defer cancel()
 	plan, name := q.Get("plan"), q.Get("file")
 	if s := n.swarm(plan); s != nil && !s.mayServe(name, off) {
-		// Two nodes that each wait for the other to bring it would wait long.
-		http.Error(w, "another node is at it", http.StatusConflict)
+		// Two nodes must not wait for each other.
+		http.Error(w, "another node fetches it", http.StatusConflict)
 		return
 	}
 	read, err := lender.ReadBlock(ctx, plan, name, off, length)
 	switch {
 	case source.KindOf(err) == source.Missing:
-		http.Error(w, "neither here nor on its way", http.StatusNotFound)
+		http.Error(w, "neither stored nor being fetched", http.StatusNotFound)
 		return
 	case err != nil:
-		http.Error(w, "not here in time", http.StatusServiceUnavailable)
+		http.Error(w, "not fetched in time", http.StatusServiceUnavailable)
 		return
 	}
 	defer read.Close()
@@ -268,15 +268,15 @@ func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Req
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", fmt.Sprint(length))
 	w.Header().Set(checksumHeader, fmt.Sprintf("%016x", read.Sum))
-	// A reader that takes nothing holds a lease: not for ever.
+	// A stalled reader holds a lease: bounded.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(n.o.BlockTimeout + time.Minute))
 	_, _ = io.Copy(w, io.LimitReader(read.File, length)) // sendfile
 }
 
-// maxBlockRead is the longest range lent at once.
+// maxBlockRead bounds the range of one read.
 const maxBlockRead = 256 << 20
 
-// sendAnnouncement is one exchange of words.
+// sendAnnouncement exchanges announcements with a node.
 func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
 	body, err := json.Marshal(say)
 	if err != nil {
@@ -303,7 +303,7 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, say a
 	return out, nil
 }
 
-// requestBlock asks a node for a block.
+// requestBlock requests a block from a node.
 func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	q := url.Values{"plan": {plan}, "file": {b.File.Name}, "offset": {fmt.Sprint(b.Offset)}, "length": {fmt.Sprint(b.Length)}, "wait": {fmt.Sprint(wait.Milliseconds())}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(at.URL, "/")+blocksPath+"?"+q.Encode(), nil)

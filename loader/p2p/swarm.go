@@ -17,40 +17,40 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// swarm is the nodes that stage one plan, as this one knows them.
+// swarm is the nodes that stage one plan, as this node knows them.
 type swarm struct {
 	node   *Node
 	key    string
-	first  map[string]int // number of a file's first block
+	first  map[string]int // block number of a file's first block
 	blocks int
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
 	mu         sync.Mutex // guards the fields below
 	members    map[string]*member
-	bitmap     bitmap          // this node has them or is at them
-	sentBy     map[int]string  // who lent a block that came
-	waits      map[int]int     // blocks that are waited for at other nodes
-	announcing map[string]bool // nodes that have not answered the last telling, by URL
-	view       int             // counts changes of who may own what
+	bitmap     bitmap          // blocks this node has or fetches
+	sentBy     map[int]string  // node that sent a block
+	waits      map[int]int     // reads in flight by block
+	announcing map[string]bool // nodes with an announcement in flight, by URL
+	view       int             // counts changes of ownership
 	owners     []ownership
 }
 
-// member is another node of the company.
+// member is another node of the swarm.
 type member struct {
 	peer       Peer
 	blocks     bitmap
-	all        bool // it has everything
+	all        bool // it has every block
 	lastAnswer time.Time
-	refused    int  // tellings in a row that were not let in
-	gone       bool // it does not answer any more
-	distrusted bool // it lent what was not the source's
-	reads      int  // blocks asked of it and not here yet
+	refused    int  // refused connections in a row
+	gone       bool // it stopped answering
+	distrusted bool // it sent other bytes than the source's
+	reads      int  // reads in flight
 	cancel     context.CancelFunc
-	ctx        context.Context // ends when it is given up
+	ctx        context.Context // ends when the node is given up
 }
 
-// ownership is an owner as of a view.
+// ownership is a cached owner, valid for one view.
 type ownership struct {
 	view  int
 	owner string
@@ -63,7 +63,7 @@ func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
 	s := &swarm{node: n, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
-	// By name: listings may come in any order, and numbers mean the same on all
+	// Sorted by name: block numbers must be equal on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
 	for _, f := range files {
@@ -75,7 +75,7 @@ func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCau
 	return s
 }
 
-// number of a block; -1 for one that is not of the plan.
+// number returns the block number of a file's block; -1 if it is not of the plan.
 func (s *swarm) number(name string, index int) int {
 	first, ok := s.first[name]
 	if i := first + index; ok && index >= 0 && i < s.blocks {
@@ -87,9 +87,8 @@ func (s *swarm) number(name string, index int) int {
 func (p *member) usable() bool            { return !p.distrusted && !p.gone && p.peer.URL != "" }
 func (p *member) hasOrFetches(i int) bool { return p.all || p.blocks.has(i) }
 
-// Owns reports whether this node is to bring a block from the source: nobody
-// else has it or is at it, and of those that stage it is this node's turn.
-// Whoever is told yes is at it from then on.
+// Owns reports whether this node is to fetch a block from the source: no other node
+// has or fetches it, and this node is its owner.
 func (s *swarm) Owns(b loader.Block) bool {
 	i := s.number(b.File.Name, b.Index)
 	if i < 0 {
@@ -108,7 +107,8 @@ func (s *swarm) Owns(b loader.Block) bool {
 	return s.owner(i) == s.node.o.ID
 }
 
-// Claim notes that this node is at a block; the others hear of it.
+// Claim marks a block as being fetched by this node; the next announcement includes
+// it.
 func (s *swarm) Claim(b loader.Block) {
 	if i := s.number(b.File.Name, b.Index); i >= 0 {
 		s.mu.Lock()
@@ -117,14 +117,14 @@ func (s *swarm) Claim(b loader.Block) {
 	}
 }
 
-// owner is whose turn a block is; the caller holds mu.
+// owner returns the owner of a block by rendezvous hashing; the caller holds mu.
 func (s *swarm) owner(i int) string {
 	if o := s.owners[i]; o.view == s.view {
 		return o.owner
 	}
 	best, highest := s.node.o.ID, rendezvousWeight(s.node.o.ID, s.key, i)
 	for id, p := range s.members {
-		// Who has everything brings nothing.
+		// A node with every block fetches nothing.
 		if !p.usable() || p.all {
 			continue
 		}
@@ -140,13 +140,13 @@ func rendezvousWeight(id, key string, i int) uint64 {
 	return xxh3.HashStringSeed(id+"\x00"+key, uint64(i))
 }
 
-// mayServe reports whether another node may wait here for a block: this node has
-// it, is at it, or will be because it is its turn. A node that itself waits for
-// another says no: two that wait for each other would wait long.
+// mayServe reports whether another node may wait here for a block: this node has it,
+// fetches it, or owns it. A node that itself waits for a third refuses, so that no two
+// nodes wait for each other.
 func (s *swarm) mayServe(name string, off int64) bool {
 	i := s.number(name, int(off/s.node.o.Block))
 	if i < 0 {
-		return true // the loader says what is wrong with it
+		return true // the loader refuses it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,14 +161,14 @@ func (s *swarm) mayServe(name string, off int64) bool {
 	return s.owner(i) == s.node.o.ID && s.waits[i] == 0
 }
 
-// ownBitmap is what this node has or is at.
+// ownBitmap returns a copy of this node's blocks.
 func (s *swarm) ownBitmap() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]byte(nil), s.bitmap...)
 }
 
-// receive takes in what a node says of itself.
+// receive takes in an announcement.
 func (s *swarm) receive(n Peer, w announcement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *swarm) receive(n Peer, w announcement) {
 	}
 	if p == nil {
 		p = &member{peer: n}
-		p.ctx, p.cancel = context.WithCancel(context.Background()) // drop and Leave end it
+		p.ctx, p.cancel = context.WithCancel(context.Background()) // cancelReads and Leave end it
 		s.members[n.ID] = p
 		s.view++
 	}
@@ -203,8 +203,8 @@ func (s *swarm) receive(n Peer, w announcement) {
 	p.lastAnswer, p.refused, p.blocks = time.Now(), 0, w.Bits
 }
 
-// noAnswer notes that a node did not answer. One that refuses twice is gone; one
-// that is only slow has until Silence.
+// noAnswer notes a missing answer. A node that refuses the connection twice is gone; a
+// slow one has until PeerTimeout.
 func (s *swarm) noAnswer(id string, refused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,19 +216,19 @@ func (s *swarm) noAnswer(id string, refused bool) {
 		p.refused = 0
 	}
 	if p.refused >= 2 || time.Since(p.lastAnswer) > s.node.o.PeerTimeout {
-		s.node.o.Log.Info("a node does not answer, its blocks are brought by others", "node", id)
+		s.node.o.Log.Info("a node does not answer, its blocks get other owners", "node", id)
 		p.gone = true
 		s.cancelReads(p)
 	}
 }
 
-// cancelReads ends what is waited for at a node; the caller holds mu.
+// cancelReads ends the reads from a node; the caller holds mu.
 func (s *swarm) cancelReads(p *member) {
 	p.cancel()
 	s.view++
 }
 
-// announceLoop tells the others until the staging ends.
+// announceLoop announces until the staging ends.
 func (s *swarm) announceLoop(ctx context.Context) {
 	t := time.NewTicker(s.node.o.AnnounceEvery)
 	defer t.Stop()
@@ -242,9 +242,9 @@ func (s *swarm) announceLoop(ctx context.Context) {
 	}
 }
 
-// announce tells every node that is known what is here, and hears its answer. A
-// node that has not answered the last telling yet is not told again. The
-// result is closed when all have answered or failed.
+// announce sends every known node what is here and takes in its answer. A node with an
+// announcement in flight is skipped. The returned channel is closed when all have
+// answered or failed.
 func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 	nodes := make(map[string]Peer) // by URL
 	for _, n := range s.node.o.Nodes() {
@@ -294,7 +294,7 @@ func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 // maxPeersAsked is how many nodes are asked for a block before the source is.
 const maxPeersAsked = 3
 
-// Fetch brings a block from another node.
+// Fetch reads a block from another node.
 func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint64, bool) {
 	i := s.number(b.File.Name, b.Index)
 	if i < 0 {
@@ -325,7 +325,7 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 			break
 		}
 		if errors.Is(err, errNotFetching) && time.Until(until) > s.node.o.AnnounceEvery {
-			// It sees the company otherwise than this node; that passes.
+			// Its view of the swarm differs from this node's, for a moment.
 			select {
 			case <-time.After(s.node.o.AnnounceEvery):
 			case <-ctx.Done():
@@ -333,7 +333,7 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 			continue
 		}
 		asked[node.ID] = true
-		s.node.o.Log.Debug("a node does not lend a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
+		s.node.o.Log.Debug("a node does not send a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,18 +341,17 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 	return nil, 0, false
 }
 
-// choosePeer is the node to ask for a block: one that has it or is at it, the one
-// that is asked for the least; else the one whose turn it is. Nil when that is
-// this node.
+// choosePeer returns the node to read a block from: of those that have or fetch it the
+// one with the fewest reads, else its owner. Nil if that is this node.
 func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if who := s.sentBy[i]; who != "" {
-		// It came before, and is asked for again: it was not what the source
-		// has. From now on the source is asked, and who lent it is not.
+		// The block arrived before and is wanted again: it was not the
+		// source's. Ask the source, and exclude the node that sent it.
 		if p := s.members[who]; p != nil && !p.distrusted {
 			p.distrusted = true
-			s.node.o.Log.Warn("a node lent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
+			s.node.o.Log.Warn("a node sent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
 			s.cancelReads(p)
 		}
 		return nil, Peer{}
@@ -387,10 +386,10 @@ func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 
 var (
 	errGone        = errors.New("the node is gone")
-	errNotFetching = errors.New("another node is at it")
+	errNotFetching = errors.New("another node fetches it")
 )
 
-// fetchFrom asks one node, until it answers, is given up, or patience ends.
+// fetchFrom reads from one node, until it answers, is given up, or wait ends.
 func (s *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	s.mu.Lock()
 	life := p.ctx
@@ -414,7 +413,7 @@ func (s *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Bl
 	return &closeHook{ReadCloser: body, end: func() { stop(); cancel(nil); done() }}, sum, nil
 }
 
-// closeHook does what is due when a body is closed, once.
+// closeHook calls end once when the body is closed.
 type closeHook struct {
 	io.ReadCloser
 	once sync.Once
@@ -427,7 +426,7 @@ func (e *closeHook) Close() error {
 	return err
 }
 
-// trackedBody notes that a block is here when all of it was read.
+// trackedBody marks the block as present when all of it was read.
 type trackedBody struct {
 	io.ReadCloser
 	m    *swarm
@@ -447,7 +446,7 @@ func (b *trackedBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// Leave ends the company. The others are told at their next telling.
+// Leave ends the swarm. The others learn it at their next announcement.
 func (s *swarm) Leave() {
 	s.cancel(nil)
 	s.wg.Wait()
