@@ -455,7 +455,7 @@ func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	return nil
 }
 
-// dropEnded drops the ended ones that nobody asked us to forget.
+// dropEnded removes replicas that ended longer than endedRetention ago.
 func (a *Agent) dropEnded() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -199,7 +199,7 @@ func TestDoor(t *testing.T) {
 		t.Errorf("a lower epoch: %v", err)
 	}
 	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r9", Epoch: 5, Level: 1}); !errors.Is(err, ErrNoReplica) {
-		t.Errorf("nobody put to sleep: %v", err)
+		t.Errorf("a replica that is not here was put to sleep: %v", err)
 	}
 	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r1", Epoch: 5, Level: 7}); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("a level there is none of: %v", err)
@@ -219,7 +219,7 @@ func TestDoor(t *testing.T) {
 		t.Errorf("log %q", said)
 	}
 	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, ErrNoLog) {
-		t.Errorf("the log of nobody: %v", err)
+		t.Errorf("the log of a replica that is not here: %v", err)
 	}
 
 	call := func(method, path, token, body string) (int, string) {

@@ -25,7 +25,7 @@ import (
 //
 // While bytes come the link leads to the mount. When the engine is READY it is
 // turned, in one rename, to the checkpoint's own files, so that what is opened
-// late is opened there, and the mount goes as soon as nobody has a file of it
+// late is opened there, and the mount is removed as soon as no process has a file of it
 // open. The folder goes with the replica.
 const (
 	arrivingFiles = "files"
@@ -308,7 +308,7 @@ func (v *arrivingView) setPath(path string) {
 }
 
 // switchToFiles turns the link to the files themselves, and takes the mount away if
-// nobody is in it.
+// no process has a file of it open.
 func (v *arrivingView) switchToFiles() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -41,7 +41,7 @@ func TestHeldAndLost(t *testing.T) {
 		t.Error(really)
 	}
 	_, again := s.RetainView(turned)
-	// A start clears away what nobody holds.
+	// A start removes folders that are not retained.
 	if err := s.removeStaleViews(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +55,6 @@ func TestHeldAndLost(t *testing.T) {
 	}
 	again()
 	if here(filepath.Dir(turned)) {
-		t.Error("stays when nobody holds it")
+		t.Error("it stays although it is not retained")
 	}
 }

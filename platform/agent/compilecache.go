@@ -159,7 +159,7 @@ func (k *compileCache) onWarm(c *loader.Checkpoint) func(ctx context.Context) er
 			return err
 		}
 		if k.fetchedFor != "" && k.fetchedFor != model {
-			// Its own manifest says so: somebody put it where it does not belong.
+			// By its own manifest: it was published under another model's location.
 			return fmt.Errorf("the source's compile cache was made for %s, not for %s: it is not kept", k.fetchedFor, model)
 		}
 		if err := k.use.KeepAs(ctx, enginecache.Key{Model: model, Engine: k.engine}); err != nil {
@@ -196,7 +196,7 @@ func (k *compileCache) publish(ctx context.Context, to enginecache.Writer) error
 }
 
 // checkpointID names exactly the bytes of a checkpoint: its digest or, for a folder
-// used in place whose bytes nobody hashes, its files as they are now.
+// used in place, whose bytes are not hashed, its files' sizes and times.
 func checkpointID(c *loader.Checkpoint) (string, error) {
 	if c.Digest != "" {
 		return c.Digest, nil

@@ -150,7 +150,7 @@ func TestCompiledStays(t *testing.T) {
 			t.Errorf("early %v: another model found %q", early, found)
 		}
 		if _, err := os.Stat(filepath.Join(folder, "_thaw")); err == nil {
-			t.Error("published, and nobody said so")
+			t.Error("published although sources are not trusted")
 		}
 		w.Cache = ""
 		if found, _ := started(t, s, w, false); found != "" {
@@ -193,7 +193,7 @@ func TestCompiledTravels(t *testing.T) {
 			t.Errorf("early %v: found %q, digests %s and %s", early, found, first, second)
 		}
 		if found, _ := started(t, aNode(t, faraway{}, false), w, early); found != "" {
-			t.Errorf("early %v: fetched, and nobody said so", early)
+			t.Errorf("early %v: fetched although sources are not trusted", early)
 		}
 		// One that lies about what it is for is not used.
 		for _, e := range list {

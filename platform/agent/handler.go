@@ -147,7 +147,7 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 }
 
 // proxy streams a request to a replica's engine and its answer back. Only what
-// clients may reach goes through: whoever has our token may start and stop
+// clients may reach goes through: the holder of the join token may start and stop
 // engines, which is no right to have one load code or tell of its requests.
 func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {

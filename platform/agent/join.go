@@ -43,7 +43,7 @@ func (j *Join) Push(hb functions.Heartbeat) {
 		default:
 		}
 		select {
-		case <-j.pending: // an older one nobody needs any more
+		case <-j.pending: // superseded by hb
 		default:
 		}
 	}

@@ -126,7 +126,7 @@ func compileCaches(c Config) *enginecache.Caches {
 const earlyStartBytes = 8 << 20
 
 // retainCheckpoint leases the checkpoint that a path of the store belongs to, so that it is
-// not evicted under an engine. Folders used in place are nobody's to evict.
+// not evicted under an engine. Folders used in place are not in the store and are never evicted.
 func retainCheckpoint(st *store.Store, stager *Stager, log *slog.Logger) func(path string) func() {
 	return func(path string) func() {
 		path, release := stager.RetainView(path)
@@ -167,7 +167,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
-// freeMemory is the memory of a GPU that nobody holds now, as its driver says.
+// freeMemory is the free memory of a healthy GPU, by its driver.
 func (n *Node) freeMemory(index int) (functions.Bytes, bool) {
 	for _, g := range n.facts.List() {
 		if g.Index == index && g.Health == gpu.Healthy {

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
-// Stager gives replicas the loader. A staging that nobody waits for any more
+// Stager stages checkpoints for replicas. A staging whose replica was called off
 // goes on at low priority, until it is done, abandonedFor is over, or Close.
 type Stager struct {
 	loader     *loader.Loader
@@ -135,7 +135,7 @@ func (s *Stager) abandon(ctx context.Context, st *loader.Staging) {
 		st.Release()
 		return
 	}
-	// Its bytes are finished with nobody waiting, so that the next wake finds
+	// The download goes on without a waiting replica, so that the next wake finds
 	// them here.
 	st.SetPriority(loader.Low)
 	s.background.Go(func() {

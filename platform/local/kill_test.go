@@ -99,7 +99,7 @@ func TestKillServer(t *testing.T) {
 }
 
 // TestKillEngine: an engine that is killed leaves the routes, and is started
-// again when somebody asks.
+// again on the next request.
 func TestKillEngine(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)

@@ -43,7 +43,7 @@ func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...
 	return m
 }
 
-// freeAddr is an address nobody listens on, for a server that will come back to
+// freeAddr is an address without a listener, for a server that will come back to
 // it. On Linux it is a loopback address of its own, so that no port that the
 // kernel hands out on 127.0.0.1 meanwhile can be in its way.
 func freeAddr(t *testing.T) string {

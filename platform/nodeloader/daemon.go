@@ -54,7 +54,7 @@ type Options struct {
 	PodStages   int             // running stagings of one pod; 16
 	Stages      int             // and of all; more wait their turn; 64
 	PodBytes    functions.Bytes // of what one pod has staged or wants; 0: what the store has
-	PrefetchFor time.Duration   // how long what nobody has come for is kept at; 5 minutes
+	PrefetchFor time.Duration   // how long a prefetch waits for its pod; 5 minutes
 	LockWait    time.Duration   // for another daemon to leave the folder; 30 s
 
 	Log *slog.Logger // nil is silence
@@ -85,7 +85,7 @@ type Daemon struct {
 	prefetches    map[string]*prefetch   // by what is staged
 	pendingStops  map[string]pendingStop // for pods that are not connected, by uid
 	leased        map[string]int         // holds on checkpoints, by digest
-	owners        *controlstream.Owners  // nil: nobody has said yet
+	owners        *controlstream.Owners  // nil: not known yet
 	ownersChanged chan struct{}          // closed and replaced when that is said anew
 	seq           uint64                 // of heartbeats
 	changeCount   uint64                 // of what the node has
@@ -222,7 +222,7 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 }
 
 // listen puts the socket in its place in one step: a shim dials the old one, which
-// nobody answers, or this one.
+// no process answers, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
 	// The name that is listened on is short: a path of a socket is 107 bytes at most.
 	path := filepath.Join(d.o.Dir, SocketName)

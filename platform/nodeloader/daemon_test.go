@@ -140,7 +140,7 @@ func TestPace(t *testing.T) {
 				return
 			}
 		}
-		t.Error("it waits though nobody does")
+		t.Error("it waits although no other staging runs")
 	})
 }
 
@@ -204,7 +204,7 @@ func TestRefusals(t *testing.T) {
 	id := 0
 	for _, x := range []struct{ name, source, digest, kind, says string }{
 		{"nothing there", "mem://models/none", "", "source_not_found", "nothing here"},
-		{"a scheme nobody knows", "gopher://models/x", "", "refused_by_loader", "not among"},
+		{"an unknown scheme", "gopher://models/x", "", "refused_by_loader", "not among"},
 		{"what is not let through", "mem://hidden/x", "", "refused_by_loader", "not among"},
 		{"a name that only begins so", "mem://other/onemore", "", "refused_by_loader", "not among"},
 		{"what is let through", "mem://other/one", "", "", ""},
@@ -432,7 +432,7 @@ func TestAheadIsThere(t *testing.T) {
 	}
 }
 
-// TestRoom: what a pod holds does not make way; what nobody holds does.
+// TestRoom: a checkpoint that a pod holds is not evicted; others are.
 func TestRoom(t *testing.T) {
 	l := newLab(t, func(_ *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 		so.Budget = 250_000
@@ -455,7 +455,7 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// TestAheadInVain: nobody comes.
+// TestAheadInVain: no pod comes for a prefetch.
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {

@@ -27,7 +27,7 @@
 //
 // It can have any source staged that this loader's credentials can read and that
 // --allow-source lets through, so many at once, and hold what was staged; by that
-// it can push out of the store what nobody holds, and fill it with what it holds,
+// it can push out of the store unheld checkpoints, and fill it with what it holds,
 // up to --pod-bytes. It can say what it likes of its own replica: the status of a
 // pod is its word for itself, and the controller takes no other pod's from it.
 //
@@ -54,7 +54,7 @@
 // thaw.dev/allow-source of its namespace for one team. The controller says which
 // namespaces have a list and whose each pod of the node is (link.Owners); it is written
 // down, so that a loader that has just begun, or that has no controller, goes by what was
-// said last. A pod that nobody has spoken of waits a moment and is refused, while any
+// said last. A pod of unknown owner waits a moment and is refused, while any
 // namespace has a list. A loader that no controller has ever spoken to knows of no list.
 //
 // That holds for users that are not the loader's (65533) and not root. In the
@@ -77,7 +77,7 @@
 // The controller names what a pod will want while it is still being scheduled
 // (Down.Prefetch). That is staged at low priority; the pod that comes joins, which
 // gives it full priority, or is given at once what is here already and was listed
-// within the last minute. What nobody came for within Options.PrefetchFor is called
+// within the last minute. A prefetch that no pod came for within Options.PrefetchFor is called
 // off; what had arrived stays for the next. The same goes for what a pod wanted that
 // is gone: pods are started again.
 //
@@ -98,7 +98,7 @@
 // # Memory
 //
 // What is staged is read into the page cache for the engine that maps it next.
-// Pages count as those of the group of whoever read them first: a limit on this
+// Pages count as those of the group of their first reader: a limit on this
 // process's memory would be a limit on the models that start from memory, and so
 // the DaemonSet sets none. The process itself stays within 256 MiB.
 package nodeloader

@@ -43,7 +43,7 @@ func identifyPeer(conn *net.UnixConn) (pid int, uid string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	// Only now: while the process lives its number is nobody else's.
+	// Only now: while the process lives its id is not reused.
 	if !p.Alive() {
 		return 0, "", fmt.Errorf("process %d has ended", p.PID)
 	}

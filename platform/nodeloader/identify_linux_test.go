@@ -62,7 +62,7 @@ func TestWhoDials(t *testing.T) {
 	}
 }
 
-// TestWhoDialledAndIsGone: the number of a process that has ended is nobody's, or
+// TestWhoDialledAndIsGone: the id of a process that has ended is unused, or
 // another's by now.
 func TestWhoDialledAndIsGone(t *testing.T) {
 	for _, how := range []string{"waited for", "not waited for yet"} {

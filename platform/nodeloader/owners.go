@@ -55,7 +55,7 @@ func (d *Daemon) loadOwners() {
 }
 
 // checkPod is nil where a pod may have a source staged, as far as its team is concerned.
-// One that nobody knows waits for the controller's word while any team has a list.
+// An unknown pod waits for the controller's owners while any team has an allow-list.
 func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
 	late := time.NewTimer(ownersWait)
 	defer late.Stop()

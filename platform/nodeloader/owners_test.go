@@ -56,7 +56,7 @@ func TestTeamsLists(t *testing.T) {
 			t.Errorf("%s has not %s: %+v", uid, source, f)
 		}
 	}
-	given(l, podB, place) // nobody has said anything
+	given(l, podB, place) // no owners are known
 	l.OnUpdate(ofTeams(podA, "a", podB, "b", podC, "none"))
 	given(l, podA, place)
 	refused(l, podB, place) // though it is there
@@ -82,7 +82,7 @@ func TestTeamsLists(t *testing.T) {
 		}
 	}
 
-	// A pod that nobody has spoken of waits for the word.
+	// A pod of unknown owner waits for the owners.
 	const late = "dddddddd-1111-1111-1111-111111111111"
 	p := l.pod(late)
 	p.want(1, place)

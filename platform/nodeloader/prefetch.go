@@ -84,7 +84,7 @@ func (d *Daemon) extendPrefetch(place string) bool {
 	return false
 }
 
-// continuePrefetch goes on with a staging that is nobody's for as long as somebody may come for
+// continuePrefetch goes on with a staging that no pod waits for, as long as a pod may come for
 // it. It takes t over.
 func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) bool {
 	t.SetPriority(loader.Low)
@@ -120,7 +120,7 @@ func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) b
 			d.log.Warn("what was staged with no pod waiting has failed", "source", place, "why", why, "error", err)
 		case !ending:
 			d.counts.wasted.Add(1)
-			d.log.Info("nobody has come for what was staged", "source", place, "why", why, "done", err == nil)
+			d.log.Info("no pod has come for a prefetch", "source", place, "why", why, "done", err == nil)
 		}
 	}()
 	return true

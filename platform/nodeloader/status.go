@@ -16,8 +16,8 @@ const (
 )
 
 // sanitizeStatus is what of a status a pod may say. Which replica of what it is the
-// controller knows by its uid; its engine's key is for nobody: who asks the pod
-// asks the shim.
+// controller knows by its uid; its engine's key stays in the pod: clients of the pod
+// go through the shim.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
 	st.State, st.Tier = functions.State(clip(string(st.State), maxName)), functions.Tier(clip(string(st.Tier), maxName))
@@ -58,7 +58,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// lineLimiter slows who says more than anybody has to say.
+// lineLimiter bounds the lines per second that are read from a pod.
 type lineLimiter struct {
 	perSecond int // lines a second
 	since     time.Time

@@ -22,7 +22,7 @@ func Machine() string {
 	return host
 }
 
-// Share of the machine's memory that engines may take together where nobody
+// autoMemory is the share of the machine's memory that engines may take where nothing
 // says how much.
 const autoMemory = 0.8
 

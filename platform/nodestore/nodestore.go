@@ -21,7 +21,7 @@ import (
 )
 
 // Store is the store of a node as people and programs see it: what is in it,
-// what is brought into it before anybody asks, what goes. Its errors are
+// what is prefetched into it, what is removed. Its errors are
 // *functions.StoreError. Its methods may be called concurrently.
 type Store struct {
 	node         string
@@ -258,7 +258,7 @@ func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.S
 
 // Prefetch brings a source into the store. It tells how far it is, and how it
 // ended; an error is of one that never began. When ctx ends it is called off,
-// unless somebody else wants the same, and what has arrived stays.
+// unless another caller stages the same; the bytes that have arrived stay.
 func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
 	if err != nil {

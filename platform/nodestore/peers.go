@@ -13,7 +13,7 @@ import (
 // Peering is how a node brings bytes together with others. Everything between
 // nodes carries the join token.
 type Peering struct {
-	// Listener is where others borrow; nil: this node lends to nobody.
+	// Listener serves blocks to other nodes; nil: this node serves none.
 	Listener net.Listener
 	// URL under which others reach the listener.
 	URL   string

@@ -23,7 +23,7 @@
 // the container's log and in its termination message. Where the loader has heard of
 // the failure, the shim first waits to be told to end: who decides takes the pod
 // away and starts another when it is due, and Kubernetes would start this one again
-// at once. With nobody to hear it, that is Kubernetes' business.
+// at once. Without a loader, Kubernetes restarts the container.
 //
 // # The weights
 //
@@ -58,7 +58,7 @@
 // where. Activators that are told of
 // it (control.Options.Ahead) send it the requests that they would let through first, with the
 // field thaw-early: they wait here, so many at most, and go on to the engine in the
-// moment it is READY, before anybody is told. Where the start fails or the pod ends
+// moment it is READY, before READY is reported. Where the start fails or the pod ends
 // each is answered so, which gives it back: it never left its line at the activator.
 // Other requests are refused until READY.
 //

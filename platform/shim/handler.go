@@ -109,7 +109,7 @@ func (f *firstRequest) claim() bool {
 // span is the way of the first request, by this machine's clock alone: until it was
 // here after READY, or was let through where it had been sent ahead (release), and
 // until the engine's first bytes (engine). total is when READY was, in seconds of the
-// timeline. There is none where nobody waited.
+// timeline. It is nil if no request waited.
 func (f *firstRequest) span(ready int64, total float64) []functions.Span {
 	came, answered := f.came.Load(), f.answered.Load()
 	if ready == 0 || came == 0 || answered == 0 || !f.early.Load() && time.Duration(came-ready) > firstTokenWithin {
@@ -130,7 +130,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		waited = s.awaitReady(req)
 		res.Set(snapshot.HeldHeader, strconv.FormatInt(time.Since(began).Microseconds(), 10))
 	}
-	// Before the state is looked at: a drain that sees none begins nobody's end.
+	// Counted before the state is read: a drain that sees none in flight ends the engine.
 	s.inFlight.Add(1)
 	passing := false
 	defer func() {
@@ -164,7 +164,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 	err := enginehttp.Forward(s.engines, req, res, call)
 	if err != nil {
 		if errors.Is(err, upstream.ErrCancelled) {
-			res.Close = true // nobody is there to read it
+			res.Close = true // the client has left
 			return
 		}
 		s.rep.Suspect("the pod's door: " + err.Error())

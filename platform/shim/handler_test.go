@@ -21,7 +21,7 @@ func TestFirst(t *testing.T) {
 		{"it waited", ready, 2 * time.Millisecond, 5 * time.Millisecond, false, 0.002, 0.003},
 		{"it came while READY was being told", ready, -time.Microsecond, time.Millisecond, false, 0, 0.001001},
 		{"not answered yet", ready, time.Millisecond, -1, false, -1, 0},
-		{"nobody came", ready, -1, -1, false, -1, 0},
+		{"no request", ready, -1, -1, false, -1, 0},
 		{"not READY", 0, time.Millisecond, time.Millisecond, false, -1, 0},
 		{"it was sent ahead, and let through late", ready, 2 * time.Second, 3 * time.Second, true, 2, 1},
 		{"it came by chance", ready, time.Minute, time.Minute + time.Second, false, -1, 0},

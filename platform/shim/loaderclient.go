@@ -111,7 +111,7 @@ func (l *loaderClient) Run(ctx context.Context) error {
 	return nil
 }
 
-// onLost notes that there is no loader, and says so once. Whoever waits for a
+// onLost notes that there is no loader, and says so once. A staging that waits for a
 // checkpoint has waited long enough after the bound.
 func (l *loaderClient) onLost(err error) {
 	l.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// A checkpoint is a folder of the node that nobody else of the pod's user can reach.
+// A checkpoint is a folder of the node that the pod's user cannot reach by its path.
 // It comes open over the loader's socket, and for the engine it is made into a folder
 // of links, below the shim's own:
 //

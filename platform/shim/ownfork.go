@@ -30,7 +30,7 @@ const (
 // once what a plain one imports twice. It has forked one engine when it ends.
 //
 // It is of the same container, user and model as what it forks: nothing is shared
-// with anybody.
+// with other pods.
 type ownForkServer struct {
 	spawner replica.Spawner
 	socket  string

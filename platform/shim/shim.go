@@ -213,7 +213,7 @@ func (s *Shim) Run(ctx context.Context) error {
 			if err == nil {
 				err = net.ErrClosed
 			}
-			s.drain(0, "nobody reaches it")
+			s.drain(0, "the port cannot be served")
 			<-ended
 			return fmt.Errorf("port %d: %w", s.o.Port, err)
 		case <-ended:
@@ -224,9 +224,9 @@ func (s *Shim) Run(ctx context.Context) error {
 	st := s.rep.Status()
 	s.loader.FlushStatus(ctx)
 	failed := st.State == functions.Failed
-	// Whoever decides knows by now, and takes the pod away. If this process ended
-	// first, Kubernetes would begin another start at once, which nobody asked for.
-	// Where nobody decides, that start is what there is to hope for.
+	// The controller knows by now and deletes the pod. If this process ended
+	// first, Kubernetes would restart the container at once, which is not wanted.
+	// Without a controller that restart is the only recovery.
 	if (stopped || failed && s.loader.allSent()) && ctx.Done() != nil {
 		linger := s.o.Linger
 		if !stopped {
@@ -328,7 +328,7 @@ func Inherited(environ []string) []string {
 func (s *Shim) onChange(st functions.ReplicaStatus) {
 	first := st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano())
 	ahead := s.waiting.Load()
-	if first || st.State.Over() { // who waits here is let through before anybody is told
+	if first || st.State.Over() { // requests that wait here go on before READY is reported
 		s.decide()
 	}
 	s.loader.SendStatus(s.outsideStatus(st))

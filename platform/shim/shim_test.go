@@ -174,7 +174,7 @@ func TestLoaderSaysAllAnew(t *testing.T) {
 	})
 }
 
-// TestFailureIsTold: a shim may wait to be told to end only if somebody knows that
+// TestFailureIsTold: a shim may wait to be told to end only if the loader knows that
 // its replica has failed.
 func TestFailureIsTold(t *testing.T) {
 	for _, here := range []bool{true, false} {
@@ -254,7 +254,7 @@ func TestLoaderAnswers(t *testing.T) {
 		if err := <-staging(l, t.Context(), ""); err == nil || !strings.Contains(err.Error(), "source is missing") {
 			t.Error(err)
 		}
-		// Called off: nobody asks for it any more.
+		// Called off: the request is not sent again.
 		ctx, cancel := context.WithCancelCause(t.Context())
 		got := staging(l, ctx, "az://a/b")
 		cancel(replica.ErrStartCancelled)

@@ -65,7 +65,7 @@ func TestRuntimeAhead(t *testing.T) {
 	}
 	for _, st := range l.heard() {
 		if !st.State.Over() && st.Endpoint == "" {
-			t.Errorf("%s, and nobody is told where its door is", st.State)
+			t.Errorf("%s, and the timeline has no endpoint", st.State)
 		}
 	}
 

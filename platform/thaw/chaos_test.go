@@ -29,7 +29,7 @@ import (
 // THAW_SEED is another storm, THAW_STORM another length.
 func TestStorm(t *testing.T) { stormy(t, false) }
 
-// The same where the agent is on another machine as far as anybody knows, so
+// The same with an agent that is on another machine by all it reports, so
 // that requests for its replicas go through it.
 func TestStormFarAway(t *testing.T) { stormy(t, true) }
 
@@ -71,7 +71,7 @@ type storm struct {
 	t     *testing.T
 	p     *platform
 	seed  uint64
-	whole string // what the model says, as far as anybody asks
+	whole string // the model's completion, as long as the longest request
 
 	mu       sync.Mutex
 	texts    map[int]string // by number of tokens

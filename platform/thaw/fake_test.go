@@ -21,7 +21,7 @@ func fakeEngine(args []string) int {
 	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
 	loads := f.String("loads", "", "file: not healthy while it is there")
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
-	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than anybody reads")
+	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than a client reads")
 	f.Parse(args)
 	if *dies != "" {
 		if b, err := os.ReadFile(*dies); err == nil {

@@ -33,7 +33,7 @@ func secretOf(t *testing.T, pid int, name string) string {
 	return ""
 }
 
-// TestEngineWantsItsKey: an engine on loopback answers nobody but us. Its key is
+// TestEngineWantsItsKey: an engine on loopback answers its owner only. Its key is
 // on no command line, in no list and in no log.
 func TestEngineWantsItsKey(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")})
@@ -65,7 +65,7 @@ func TestEngineWantsItsKey(t *testing.T) {
 		}
 		res.Body.Close()
 		if res.StatusCode != 401 {
-			t.Errorf("an engine answers whoever knocks: %d", res.StatusCode)
+			t.Errorf("an engine answers a request without its key: %d", res.StatusCode)
 		}
 	}
 	shown.WriteString(p.log.String())

@@ -117,7 +117,7 @@ func TestHerd(t *testing.T) {
 	p.eventually(patience, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // the engine's connections are kept for a while
 }
 
-// Clients that ask for much and do not read hold up nobody else, and fill no
+// Clients that ask for much and do not read do not delay others, and fill no
 // memory but the kernel's.
 func TestSlowReaders(t *testing.T) {
 	linuxOnly(t)
@@ -164,7 +164,7 @@ func TestSlowReaders(t *testing.T) {
 	grown := p.rss() - before
 	t.Logf("beside 4 slow readers the slowest of 24 took %s; memory grew by %d KiB", time.Duration(worst.Load()), grown>>10)
 	if d := time.Duration(worst.Load()); d > 10*time.Second {
-		t.Errorf("somebody was held up for %s", d)
+		t.Errorf("another client was delayed by %s", d)
 	}
 	if grown > 64<<20 {
 		t.Errorf("slow readers took %d MiB", grown>>20)
@@ -175,7 +175,7 @@ func TestSlowReaders(t *testing.T) {
 	p.settled()
 }
 
-// Connections that nobody uses cost little and are in nobody's way.
+// Idle connections cost little and do not delay others.
 func TestIdleConnections(t *testing.T) {
 	linuxOnly(t)
 	const idle = 1000

@@ -285,7 +285,7 @@ func TestLoadersLend(t *testing.T) {
 		t.Errorf("another checkpoint: %s and %s", got.Digest, first.Digest)
 	}
 	if n := egress() - once; n >= size {
-		t.Errorf("of %d bytes %d came from the store, as if nobody lent", size, n)
+		t.Errorf("of %d bytes %d came from the store, as without peers", size, n)
 	}
 	// Whether it was caught in the act or not, the next goes without it.
 	killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })

@@ -10,7 +10,7 @@ import (
 )
 
 // peering opens where this node lends blocks of checkpoints to others: with
-// auto at a free port of the host it listens on. With off it lends to nobody, and
+// auto at a free port of the host it listens on. With off it serves no blocks, and
 // borrows all the same.
 func peering(where, addr, advertise, token string, others []string) (*nodestore.Peering, error) {
 	for _, o := range others {

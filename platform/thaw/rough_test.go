@@ -19,7 +19,7 @@ import (
 
 // Rough handling that is in no journey.
 
-// Whoever is held when the server ends is told, at once, and the end does not
+// A request that is held when the server ends is answered at once, and the end does not
 // wait for a model that is still loading.
 func TestTermWithHeldRequests(t *testing.T) {
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 60s]")})
@@ -159,7 +159,7 @@ func TestWaysToSendABody(t *testing.T) {
 	}
 }
 
-// kill -9 of the server cuts what is under way: nobody takes the part for the
+// kill -9 of the server cuts what is under way: no client takes the part for the
 // whole, and what comes after finds the same engine.
 func TestServerKilledUnderLoad(t *testing.T) {
 	loads := filepath.Join(t.TempDir(), "loads")
@@ -255,7 +255,7 @@ func (p *platform) running(verb string) (pids []int) {
 	return pids
 }
 
-// A keeper that is killed takes nothing with it that anybody waits for: what is
+// A supervisor that is killed loses no request: what is
 // under way is answered whole, and then another engine takes over.
 func TestKeeperKilled(t *testing.T) {
 	linuxOnly(t)
@@ -285,7 +285,7 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// A machine that falls silent, all of it at once, closes no connection: whoever
+// A machine that falls silent, all of it at once, closes no connection: a request that
 // waits for it is told in time, and its models are placed elsewhere.
 func TestMachineFallsSilent(t *testing.T) {
 	linuxOnly(t)
@@ -329,7 +329,7 @@ func TestMachineFallsSilent(t *testing.T) {
 				t.Errorf("%d %v %s", r.status, r.err, r.body)
 			}
 		case <-time.After(60 * time.Second):
-			t.Fatalf("somebody waits still: %v", p.items("/api/v1/replicas"))
+			t.Fatalf("a request still waits: %v", p.items("/api/v1/replicas"))
 		}
 	}
 	rest, err := io.ReadAll(begun)

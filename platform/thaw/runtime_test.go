@@ -448,7 +448,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	// What the loader says now changes nothing.
 	l.tell(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
 	if r := p.chat("tiny", ""); r.status != 200 {
-		t.Errorf("after a failure that concerns nobody: %d %s", r.status, r.body)
+		t.Errorf("after a failure of another request: %d %s", r.status, r.body)
 	}
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)

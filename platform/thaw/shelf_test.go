@@ -194,7 +194,7 @@ func TestPrefetch(t *testing.T) {
 		t.Errorf("cache verify: %d %s%s", code, out, errs)
 	}
 	// While it is served, it stays; then it may go.
-	// (Both stores are on one disk: which node has the most room is anybody's guess.)
+	// (Both stores are on one disk: which node has the most room is not defined.)
 	here := ""
 	for _, n := range p.items("/api/v1/nodes") {
 		if name := fmt.Sprint(n["id"]); name != "second" {

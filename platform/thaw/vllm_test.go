@@ -318,7 +318,7 @@ func (j *vllmJourney) scales(t *testing.T) {
 	})
 }
 
-// evicts: there is memory for one of two models; whoever is asked runs.
+// evicts: there is memory for one of two models; the requested one runs.
 func (j *vllmJourney) evicts(t *testing.T) {
 	p := j.p
 	for i, m := range []string{"v", "other", "v"} {
@@ -344,8 +344,8 @@ func (j *vllmJourney) evicts(t *testing.T) {
 	}
 }
 
-// hangs: EngineCore is stopped, and health says all is well. Whoever streams and
-// whoever waits is told within 16 seconds, and nothing of the engine is left.
+// hangs: EngineCore is stopped, and health says all is well. Requests that stream and
+// requests that wait get an error within 16 seconds, and nothing of the engine is left.
 func (j *vllmJourney) hangs(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")

@@ -17,8 +17,8 @@
 // The parent forks twice, so that the engine is an orphan at once and becomes
 // the child of the keeper, which is a child subreaper: it waits for the engine,
 // keeps its log and kills its group as it does with any other. The engine says
-// its process id and goes on when the keeper has entered it; one that nobody
-// knows ends by itself. From there it is what executing the program would have
+// its process id and goes on when the keeper has entered it; one that is not
+// entered ends by itself. From there it is what executing the program would have
 // made it: the program's own file run as __main__, its own arguments, folder,
 // descriptors, process group and death signal, and the whole environment
 // replaced. Killing the parent kills no engine, killing an engine's group leaves

@@ -16,7 +16,7 @@ var rereadVariables = []string{
 	"HOSTNAME",                // of a container; each has its own
 	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
 	"THAW_SUPERVISED",         // the keeper's mark, each process has its own
-	"TORCHINDUCTOR_CACHE_DIR", // read again by whoever compiles
+	"TORCHINDUCTOR_CACHE_DIR", // read again at each compilation
 	"TMPDIR", "TEMP", "TMP",   // what was made of them is forgotten in the fork
 }
 

@@ -4,5 +4,5 @@ package forkserver
 
 func shortPath(path string) (string, func(), error) { return path, func() {}, nil }
 
-// Supported: without a child subreaper nobody would wait for a forked engine.
+// Supported: forked engines need a child subreaper as their parent.
 const Supported = false

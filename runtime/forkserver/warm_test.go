@@ -180,7 +180,7 @@ func TestAsk(t *testing.T) {
 			}
 		})
 	}
-	// One that hangs is left alone when nobody waits any more.
+	// A hanging parent does not hold the caller past its context.
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
 	if err != nil {

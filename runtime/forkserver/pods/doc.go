@@ -28,6 +28,6 @@
 // A child is what the process that asked is, so it has nothing that this one could not
 // have executed by itself. Only processes that are confined as thaw renders them are
 // asked for: not root, no capability, no_new_privs, at least one filter, namespaces of
-// their own, first of their container. All others, other images, and whoever asks too
+// their own, first of their container. All others, other images, and pods that ask too
 // often are refused with one line, and their engine starts plainly.
 package pods

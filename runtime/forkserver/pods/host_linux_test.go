@@ -58,7 +58,7 @@ func TestEngine(t *testing.T) {
 	if len(s.FDs) != 3 || s.FDs["0"] != os.DevNull || !strings.HasPrefix(s.FDs["1"], "pipe:") || s.FDs["1"] != s.FDs["2"] {
 		t.Errorf("it has %v open", s.FDs)
 	}
-	// Both filters, which give errors that nobody else does.
+	// Both filters, which give errors of their own.
 	if s.Sethostname != -41 || s.Sync != -42 {
 		t.Errorf("sethostname %d, sync %d", s.Sethostname, s.Sync)
 	}
@@ -158,7 +158,7 @@ func inMemory(t *testing.T, pid int, text string) (found bool, of int) {
 	return found, of
 }
 
-// TestRefused: whoever is not confined as thaw renders pods is refused before
+// TestRefused: a process that is not confined as thaw renders pods is refused before
 // anything is forked, and told why.
 func TestRefused(t *testing.T) {
 	l := newLab(t, nil)
@@ -185,7 +185,7 @@ func TestRefused(t *testing.T) {
 	if f, err := l.facts(); err != nil || f.Forks != 0 {
 		t.Errorf("%d forks, %v", f.Forks, err)
 	}
-	// Nobody's pod: a process that no control group names.
+	// A process that is in no pod's control group.
 	conn, err := net.Dial("unix", forkserver.HostSocket(l.store))
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// silent is a socket on which nobody answers.
+// silent is a socket without an answer.
 func (l *lab) silent() string {
 	l.t.Helper()
 	path := filepath.Join(filepath.Dir(l.store), "silent")
@@ -266,8 +266,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestGone: a process that has hung up and ended is nobody by the time it is looked
-// at, whoever has its number.
+// TestGone: a process that has hung up and ended is gone by the time it is looked
+// at, even if another process has its id.
 func TestGone(t *testing.T) {
 	if err := checkPrivileges(); err != nil {
 		sourcetest.Missing(t, err)

@@ -25,7 +25,7 @@ func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
 }
 
 // allow counts one, or says why not: one that is refused counts for nothing, so that
-// who asks too often still gets its share, and takes nobody else's.
+// a pod that asks too often still gets its share, and takes no other pod's.
 func (p *requestLimiter) allow(pod string, now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

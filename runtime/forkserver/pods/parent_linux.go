@@ -125,7 +125,7 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	go func() {
 		cmd.Wait()
 		close(p.exited)
-		p.conn.Close() // whoever waits for it
+		p.conn.Close() // ends pending reads
 	}()
 	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -206,7 +206,7 @@ func (p *parent) fork(fds []int) error {
 }
 
 // inspect looks at the interpreter from outside: nothing that it writes may be seen
-// by its children's pods, and its program is nobody's to change.
+// by its children's pods, and only root can change its program.
 func (p *parent) inspect() error {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
 	if err != nil {

@@ -67,7 +67,7 @@ type room struct {
 
 const podUser = 65532
 
-// started is a container runtime: somebody else than the node's interpreter is the
+// started is a container runtime: another process than the node's interpreter is the
 // parent of pods, and waits for them.
 func started(arg string) {
 	runtime.LockOSThread()
