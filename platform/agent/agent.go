@@ -19,8 +19,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// Inventory are what the node has beside its replicas. Both methods answer at once
-// from what was last looked up.
+// Inventory reports the node's GPUs and store. Both methods return at once, from the last
+// poll.
 type Inventory interface {
 	GPUs() []functions.GPU
 	Store() (functions.StoreUse, []functions.CachedModel)
@@ -40,7 +40,7 @@ type Options struct {
 	Sleep      functions.Bytes // of Memory, what may be held asleep; 0: all of it
 	Stager     replica.Stager
 	// RetainCheckpoint keeps the checkpoint at a path while an adopted engine lives on it:
-	// the lease of who staged it ended with that agent. nil holds nothing.
+	// the earlier agent's lease ended with that agent. nil retains nothing.
 	RetainCheckpoint func(path string) (release func())
 	// FilesLost reports that the files at a path went with an earlier agent: an
 	// engine that was still reading them is ended. nil: none does.
@@ -50,7 +50,7 @@ type Options struct {
 	Leave     bool            // engines stay when the agent ends
 	Warm      WarmMode        // warm interpreters; "" is off
 
-	PeerURL string // where other nodes borrow from this one; "" where they do not
+	PeerURL string // where this node serves blocks to others; "" if it does not
 	Borrows bool   // folders of other nodes can be staged
 
 	// Push is handed every heartbeat, in order. It must not block.
@@ -70,14 +70,14 @@ type Options struct {
 
 const (
 	heartbeatEvery = 2 * time.Second
-	endedRetention = time.Minute // how long an ended replica is told of
-	// supervisorWait is how long a process waits for another keeper when its own is
-	// gone: as long as one may take to come.
+	endedRetention = time.Minute // how long an ended replica stays in the heartbeat
+	// supervisorWait is how long a start waits for the next supervisor when its own has
+	// ended.
 	supervisorWait = 10 * time.Second
 	endGrace       = 2 * time.Second // between SIGTERM and SIGKILL when the agent ends its engines
 )
 
-// ErrStarting refuses commands until the agent has found out what runs.
+// ErrStarting refuses commands until the agent has adopted what runs.
 var ErrStarting = errors.New("the agent is starting")
 
 // Agent is the daemon of one node. Its methods may be called from any
@@ -93,12 +93,12 @@ type Agent struct {
 	epoch             int64
 	replicas          map[string]*managedReplica
 	supervisor        *supervisor.Client
-	supervisorChanged chan struct{} // closed when keep is another
+	supervisorChanged chan struct{} // closed and replaced when supervisor changes
 	degradedReason    string        // why the node is DEGRADED
-	adopted           bool          // what runs has been found out: until then nothing is said
+	adopted           bool          // running engines have been adopted; no heartbeat is sent before
 	running           sync.WaitGroup
 
-	life       string // a name for this life, so that what an earlier one said late is known
+	life       string // random id of this process, so that late heartbeats of an earlier one are recognised
 	heartbeats uint64 // heartbeats made
 
 	proxied     *inFlightCounts
@@ -168,8 +168,8 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.pushHeartbeat()
 		case <-lost:
 			lost = nil
-			a.log.Error("the keeper is gone, and its engines with it")
-			a.setSupervisor(nil, "the keeper is gone")
+			a.log.Error("the supervisor has ended, and its engines with it")
+			a.setSupervisor(nil, "the supervisor has ended")
 			again = time.After(0)
 		case <-again:
 			again = nil
@@ -185,7 +185,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// adopt makes replicas of what an earlier agent left running.
+// adopt makes replicas of the engines that an earlier agent left running.
 func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 	look, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -208,7 +208,7 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 		var r *replica.Replica
 		m, err := replica.ParseMeta(p)
 		if err == nil && a.o.FilesLost != nil && a.o.FilesLost(m.Path) {
-			err = errors.New("its files were still arriving through an agent that is gone")
+			err = errors.New("its files were still arriving through an earlier agent, which has ended")
 		}
 		if err == nil {
 			o := a.options(functions.LoadRequest{ID: m.ID, Team: m.Team, Model: m.Model, Spec: m.Spec, Dir: m.Dir, Digest: m.Digest, GPUs: m.GPUs})
@@ -241,7 +241,8 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 	return nil
 }
 
-// shutDown leaves the replicas to the keeper and has it end them, or not.
+// shutDown leaves the replicas' processes to the supervisor, and has it end them unless
+// Options.Leave is set.
 func (a *Agent) shutDown(ctx context.Context, leave context.CancelFunc) error {
 	a.mu.Lock()
 	k := a.supervisor
@@ -323,7 +324,8 @@ func (a *Agent) checkEpochLocked(epoch int64) error {
 	return nil
 }
 
-// Load takes a replica on. The same id again is the same replica.
+// Load starts a replica and returns at once. A replica of this id that is there already is
+// returned as it is.
 func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
 	if !functions.IsLabel(req.ID) || !functions.IsLabel(req.Team) || !functions.IsLabel(req.Model) {
 		return functions.LoadReply{}, fmt.Errorf("load: %w: id, team and model must be DNS labels", ErrBadRequest)
@@ -341,7 +343,7 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 		a.mu.Unlock()
 		return functions.LoadReply{}, ErrStarting
 	}
-	// Listed before the lock is let go: the same id cannot come twice.
+	// Listed under the same lock: the same id is not started twice.
 	rctx := a.ctx
 	r := replica.New(a.options(req))
 	h := a.addReplicaLocked(r, req.ID, req.Spec.Resources.Memory)
@@ -351,13 +353,13 @@ func (a *Agent) Load(ctx context.Context, req functions.LoadRequest) (functions.
 	return functions.LoadReply{ID: req.ID, State: r.Status().State}, nil
 }
 
-// Prewarm begins a warm interpreter for a model that is known and may be asked
-// for, where its engine has one.
+// Prewarm starts a warm interpreter for a model that is known and may be requested, if its
+// engine has one.
 func (a *Agent) Prewarm(spec functions.ModelSpec) {
 	if forkserver.ImportList(string(spec.Engine)) == "" {
 		return
 	}
-	// What the engine is told of this start matters to no parent.
+	// Arguments and adapters do not change what a parent imports.
 	spec.Args, spec.Adapters = nil, nil
 	cmd, err := engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ}.Prepare(engine.Request{
 		Spec: spec, Name: "any", Path: "/", Port: 1, Key: "any", Scratch: a.o.Dir,
@@ -367,11 +369,11 @@ func (a *Agent) Prewarm(spec functions.ModelSpec) {
 	}
 }
 
-// ErrBadRequest is a command that makes no sense.
+// ErrBadRequest refuses a command with invalid fields.
 var ErrBadRequest = errors.New("bad request")
 
-// Unload ends a replica, or forgets one that has ended. One that is not there
-// is no error: it is gone.
+// Unload ends a replica, or removes one that has ended. An unknown id is no error: that
+// replica has ended already.
 func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	a.mu.Lock()
 	if err := a.checkEpochLocked(req.Epoch); err != nil {
@@ -397,8 +399,8 @@ func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	return nil
 }
 
-// Sleep sends a replica to sleep, or with level 0 wakes it. Neither waits: the
-// heartbeat tells what becomes of it.
+// Sleep puts a replica to sleep, or with level 0 wakes it. It returns at once; the
+// heartbeat has the outcome.
 func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	if req.Level < 0 || req.Level > 2 {
 		return fmt.Errorf("sleep: %w: level is 0, 1 or 2", ErrBadRequest)
@@ -421,8 +423,8 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	return nil
 }
 
-// LoadAdapter has a READY replica load one of its model's adapters, and returns
-// when it has. Errors of the adapter itself are *functions.AdapterError.
+// LoadAdapter has a READY replica load one of its model's adapters, and returns when that
+// is done. Errors of the adapter itself are *functions.AdapterError.
 func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
 	a.mu.Lock()
 	if err := a.checkEpochLocked(req.Epoch); err != nil {
@@ -441,10 +443,10 @@ func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) e
 	return err
 }
 
-// ErrNoReplica: there is none of this id (any more).
+// ErrNoReplica means that there is no replica of the id.
 var ErrNoReplica = errors.New("no replica")
 
-// Verify has a replica looked at that broke on the data path.
+// Verify has a replica check its engine, after a request to it has failed.
 func (a *Agent) Verify(ctx context.Context, id, problem string) error {
 	a.mu.Lock()
 	h := a.replicas[id]
@@ -466,7 +468,8 @@ func (a *Agent) dropEnded() {
 	}
 }
 
-// pushHeartbeat makes a heartbeat and hands it over, one at a time.
+// pushHeartbeat makes a heartbeat and passes it to Options.Push, one at a time and in
+// order.
 func (a *Agent) pushHeartbeat() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -475,8 +478,8 @@ func (a *Agent) pushHeartbeat() {
 	}
 }
 
-// Heartbeat is what a heartbeat says, as it is now; ErrStarting until what runs
-// has been found out.
+// Heartbeat is the heartbeat document as it is now; ErrStarting until running engines have
+// been adopted.
 func (a *Agent) Heartbeat() (functions.Heartbeat, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -486,8 +489,8 @@ func (a *Agent) Heartbeat() (functions.Heartbeat, error) {
 	return a.heartbeatLocked(), nil
 }
 
-// SetURL tells the agent under which URL others reach it, and whether the
-// activator is on this machine, so that loopback endpoints will do.
+// SetURL sets the URL under which others reach the agent, and whether the activator is on
+// this machine, so that it can reach engines on loopback.
 func (a *Agent) SetURL(url string, shares bool) {
 	a.mu.Lock()
 	a.url, a.loopback = url, shares
@@ -495,7 +498,7 @@ func (a *Agent) SetURL(url string, shares bool) {
 	a.pushHeartbeat()
 }
 
-// Idle reports that no replica is on its way and none has anything to do.
+// Idle reports that no replica is starting or draining and none serves a request.
 func (a *Agent) Idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -520,7 +523,7 @@ func (a *Agent) reservedMemory() (sum functions.Bytes) {
 	return sum
 }
 
-// replicaByID a replica.
+// replicaByID is the replica of an id; nil if there is none.
 func (a *Agent) replicaByID(id string) *managedReplica {
 	a.mu.Lock()
 	defer a.mu.Unlock()

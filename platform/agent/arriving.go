@@ -19,32 +19,32 @@ import (
 // StagerOptions.Arriving:
 //
 //	NAME/files    the mount, whose reads wait for their bytes
-//	NAME/model    a link, which is what the engine is given
+//	NAME/model    a link: the path that the engine gets
 //	NAME/socket   where nothing can be mounted: the weights, for an engine that
-//	              asks for them (ember); files are the small ones then
+//	              reads from it (ember); files has the small ones then
 //
-// While bytes come the link leads to the mount. When the engine is READY it is
+// While bytes arrive the link leads to the mount. When the engine is READY it is
 // turned, in one rename, to the checkpoint's own files, so that what is opened
 // late is opened there, and the mount is removed as soon as no process has a file of it
-// open. The folder goes with the replica.
+// open. The folder is removed with the replica.
 const (
 	arrivingFiles = "files"
 	arrivingModel = "model"
 	arrivingBytes = "socket"
 )
 
-// arrivingViews is what of a stager is about checkpoints that are still arriving.
+// arrivingViews are the checkpoints that engines read while they arrive.
 type arrivingViews struct {
 	mu                 sync.Mutex // guards all below
 	views              map[string]*arrivingView
-	retained           map[string]int // folders that adopted engines were given
+	retained           map[string]int // folders that adopted engines read from
 	swept              bool
 	mountFailureLogged bool // that nothing can be shown here
 	closed             bool
 }
 
-// StageEarly brings a source here and shows its files before they are. It is a
-// replica.EarlyStager.
+// StageEarly begins to stage a source and makes its files readable before they have
+// arrived. It is a replica.Early.
 func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.PartialCheckpoint, error) {
 	st, err := s.startStaging(ctx, w)
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 	}, nil
 }
 
-// logNotMounted tells once that nothing can be shown on this machine, and of
-// everything else each time.
+// logNotMounted logs why a checkpoint cannot be read while it arrives; that this machine
+// cannot mount is logged once.
 func (s *Stager) logNotMounted(err error) {
 	s.arrivals.mu.Lock()
 	told := s.arrivals.mountFailureLogged
@@ -105,7 +105,7 @@ func (s *Stager) logNotMounted(err error) {
 	}
 }
 
-// newArrivingView makes what arrives readable.
+// newArrivingView makes the files of an arriving checkpoint readable.
 func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a *loader.Arrival) (*arrivingView, error) {
 	if err := s.removeStaleViews(); err != nil {
 		return nil, err
@@ -132,8 +132,8 @@ func (s *Stager) newArrivingView(ctx context.Context, w replica.StageRequest, a 
 	return v, nil
 }
 
-// serveView mounts the files or, where that cannot be and the engine can ask, serves
-// them.
+// serveView mounts the files or, where nothing can be mounted and the engine can read from
+// a socket, serves the weights on one.
 func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arrivingView) error {
 	files := make([]mount.File, 0, len(v.arrival.Files))
 	for _, f := range v.arrival.Files {
@@ -141,7 +141,7 @@ func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arriv
 	}
 	o := mount.Options{Log: s.o.Log}
 	var m *mount.Mount
-	err := fmt.Errorf("%w: it is not wanted", mount.ErrUnavailable)
+	err := fmt.Errorf("%w: it is disabled", mount.ErrUnavailable)
 	if !s.o.NoMount {
 		m, err = mount.New(v.mountDir, files, v.arrival, o)
 	}
@@ -152,7 +152,7 @@ func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arriv
 	if w.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
 		return err
 	}
-	// Everything but the weights is small and comes first.
+	// All files but the weights are small and are read first.
 	for _, f := range v.arrival.Files {
 		if source.Weights(f.Name) {
 			continue
@@ -180,10 +180,11 @@ func (s *Stager) serveView(ctx context.Context, w replica.StageRequest, v *arriv
 	return nil
 }
 
-// maxSmallFile is the most bytes of a file beside weights.
+// maxSmallFile bounds in bytes a file other than weights.
 const maxSmallFile = 64 << 20
 
-// endpointServer is the face of an endpoint: an engine that is READY has read it all.
+// endpointServer serves the weights on a socket. An engine that is READY has read all of
+// them.
 type endpointServer struct {
 	*mount.Endpoint
 	dir string
@@ -199,9 +200,9 @@ func (s endpointServer) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// removeStaleViews makes the folder and, once, clears away what earlier agents left there
-// for engines that are gone. It is called when a replica is started, and by then
-// it is known which live. Mounts were swept when the node was opened.
+// removeStaleViews makes the folder and, once, removes what earlier agents left there for
+// engines that have ended. It is called when a replica is started, after adoption. Mounts
+// were unmounted when the node was opened.
 func (s *Stager) removeStaleViews() error {
 	s.arrivals.mu.Lock()
 	defer s.arrivals.mu.Unlock()
@@ -226,9 +227,9 @@ func (s *Stager) removeStaleViews() error {
 	return nil
 }
 
-// RetainView keeps the folder that an adopted engine was given, and tells where its
-// checkpoint really is. Any other path is what it is, and there is nothing to
-// let go.
+// RetainView keeps the folder that an adopted engine reads from, and returns where its
+// checkpoint really is. Any other path is returned as it is, with a release that does
+// nothing.
 func (s *Stager) RetainView(path string) (really string, release func()) {
 	if !s.isViewPath(path) {
 		return path, func() {}
@@ -267,7 +268,7 @@ func (e *arrivingViews) add(v *arrivingView) bool {
 	return true
 }
 
-// close ends what is still shown. Engines that are left running have links
+// close unmounts all views. Engines that are left running have links
 // that lead to their files, and those stay.
 func (e *arrivingViews) close() {
 	e.mu.Lock()
@@ -282,14 +283,14 @@ func (e *arrivingViews) close() {
 	}
 }
 
-// arrivingView is one checkpoint that is, or was, shown while it arrives.
+// arrivingView is one checkpoint that an engine reads, or has read, while it arrives.
 type arrivingView struct {
 	owner               *arrivingViews
 	dir, link, mountDir string
 	arrival             *loader.Arrival
-	weights             string // where they are asked for; "" in the folder
+	weights             string // address that serves the weights; "": they are in the folder
 	server              interface {
-		TryUnmount() bool // goes, unless it is in use
+		TryUnmount() bool // false while it is in use
 		Close()
 	}
 
@@ -300,15 +301,15 @@ type arrivingView struct {
 	over      bool
 }
 
-// setPath says where the files are, now that they are.
+// setPath sets where the files are, once all have arrived.
 func (v *arrivingView) setPath(path string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.path = path
 }
 
-// switchToFiles turns the link to the files themselves, and takes the mount away if
-// no process has a file of it open.
+// switchToFiles points the link to the files themselves, and removes the mount if no
+// process has a file of it open.
 func (v *arrivingView) switchToFiles() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -323,19 +324,19 @@ func (v *arrivingView) switchToFiles() {
 	v.linked = true
 	if v.server.TryUnmount() {
 		v.releaseMountLocked()
-		// For who resolved the link at its start.
+		// For engines that resolved the link when they started.
 		_ = os.Symlink(v.path, v.mountDir)
 	}
 }
 
-// releaseMountLocked lets go of the bytes; mu is held.
+// releaseMountLocked releases the arriving bytes; mu must be held.
 func (v *arrivingView) releaseMountLocked() {
 	v.unmounted = true
 	v.arrival.Close()
 	os.Remove(v.mountDir)
 }
 
-// unmount is the end of the agent: the mount goes with it, links stay.
+// unmount ends the mount when the agent ends. The links stay.
 func (v *arrivingView) unmount() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -345,7 +346,7 @@ func (v *arrivingView) unmount() {
 	}
 }
 
-// remove is the end of the replica: all of it goes.
+// remove deletes the view with its folder when the replica ends.
 func (v *arrivingView) remove() {
 	v.unmount()
 	v.mu.Lock()
@@ -361,8 +362,8 @@ func (v *arrivingView) remove() {
 	v.owner.mu.Unlock()
 }
 
-// ViewLost reports that a path was shown by an agent that is gone, and its files
-// with it. A link that was turned to the files themselves is as good as ever.
+// ViewLost reports that a path was a mount of an earlier agent, and ended with it. A link
+// that leads to the files themselves is still valid.
 func (s *Stager) ViewLost(path string) bool {
 	if !s.isViewPath(path) {
 		return false
@@ -371,7 +372,7 @@ func (s *Stager) ViewLost(path string) bool {
 	return err != nil || !filepath.IsAbs(to)
 }
 
-// isViewPath: a path is one that engines are given while files arrive.
+// isViewPath reports whether a path is one that engines get while files arrive.
 func (s *Stager) isViewPath(path string) bool {
 	return s.o.Arriving != "" && filepath.Base(path) == arrivingModel && filepath.Dir(filepath.Dir(path)) == filepath.Clean(s.o.Arriving)
 }

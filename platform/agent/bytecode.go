@@ -9,8 +9,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// checkBytecode sees to the bytecode of an environment: what is missing is made beside
-// everything else, or the command that makes it is named.
+// checkBytecode counts the compiled modules of an environment, and compiles them or logs
+// the command that does.
 func (h *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
 	have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
 	if of == 0 || have*10 >= of*9 {
@@ -18,7 +18,7 @@ func (h *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
 	}
 	command := strings.Join(k.env.CompileCommand(), " ")
 	if !k.env.Writable() {
-		h.log.Warn("most of an engine's modules are not compiled: each start takes minutes; the folder is not ours to write", "program", k.env.Program,
+		h.log.Warn("most of an engine's modules are not compiled and the folder cannot be written: each start takes minutes", "program", k.env.Program,
 			"compiled", have, "of", of, "make it with", command)
 		return
 	}
@@ -26,11 +26,11 @@ func (h *forkServers) checkBytecode(ctx context.Context, k *parentSpec) {
 	if err != nil {
 		return
 	}
-	h.log.Warn("most of an engine's modules are not compiled; they are now, until then starts take minutes", "program", k.env.Program, "compiled", have, "of", of, "with", command)
+	h.log.Warn("most of an engine's modules are not compiled; compiling them now, starts take minutes until that is done", "program", k.env.Program, "compiled", have, "of", of, "with", command)
 	h.running.Go(func() { h.compileBytecode(ctx, client, k, of) })
 }
 
-// compileBytecode makes bytecode, in a process of the keeper's like all others.
+// compileBytecode compiles an environment's modules in a process of the supervisor.
 func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Client, k *parentSpec, of int) {
 	ctx, cancel := context.WithTimeout(ctx, compileTimeout)
 	defer cancel()
@@ -47,15 +47,15 @@ func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Cl
 		select {
 		case e := <-child.Exited:
 			have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
-			h.log.Info("bytecode made", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
+			h.log.Info("bytecode compiled", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
 			return
 		case <-tell.C:
 			have, _ := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
-			h.log.Info("bytecode is being made", "program", k.env.Program, "compiled", have, "of", of)
+			h.log.Info("compiling bytecode", "program", k.env.Program, "compiled", have, "of", of)
 		case <-client.Done():
 			return
 		case <-ctx.Done():
-			h.log.Warn("bytecode was not made", "program", k.env.Program, "compiled in", time.Since(began).Round(time.Second))
+			h.log.Warn("bytecode was not compiled", "program", k.env.Program, "compiled in", time.Since(began).Round(time.Second))
 			h.kill(context.WithoutCancel(ctx), id)
 			return
 		}

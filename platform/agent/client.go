@@ -15,15 +15,16 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Client commands an agent on another host, or in another process of this one.
-// It is a steer.Node, Verifier, Sleeper and AdapterLoader.
+// Client commands an agent on another host, or in another process of this one. It is an
+// orchestrator.Node, Verifier, Sleeper and AdapterLoader.
 type Client struct {
 	url, token string
 	http       *http.Client
-	patient    *http.Client // for what answers when it is done
+	patient    *http.Client // without a bound on the answer's first byte
 }
 
-// NewClient speaks to the agent at url with the join token. It dials nothing.
+// NewClient returns a client of the agent at url that shows it the join token. It dials
+// nothing.
 func NewClient(url, token string) *Client {
 	client := func(answers time.Duration) *http.Client {
 		return &http.Client{
@@ -44,7 +45,7 @@ func (c *Client) Close() {
 	c.patient.CloseIdleConnections()
 }
 
-// Load asks for a replica.
+// Load starts a replica.
 func (c *Client) Load(ctx context.Context, req functions.LoadRequest) (reply functions.LoadReply, err error) {
 	err = c.postQuick(ctx, "/load_model", req, &reply)
 	return reply, err
@@ -60,12 +61,12 @@ func (c *Client) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	return c.postQuick(ctx, "/sleep_model", req, nil)
 }
 
-// LoadAdapter has a replica load an adapter, and returns when it has; ctx bounds it.
+// LoadAdapter has a replica load an adapter, and returns when that is done; ctx bounds it.
 func (c *Client) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
 	return c.post(ctx, c.patient, "/load_adapter", req, nil)
 }
 
-// Verify has a replica looked at.
+// Verify has a replica check its engine.
 func (c *Client) Verify(ctx context.Context, id, problem string) error {
 	return c.postQuick(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
 }
@@ -157,7 +158,7 @@ func (c *Client) post(ctx context.Context, via *http.Client, path string, in, ou
 	return json.NewDecoder(io.LimitReader(res.Body, maxReply)).Decode(out)
 }
 
-// readProblem is what an answer complains about, its code and for people.
+// readProblem reads an error answer: its code, "" if it has none, and its message.
 func readProblem(res *http.Response) (code, what string) {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 	var p problem

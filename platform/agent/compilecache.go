@@ -17,19 +17,19 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
-// CacheMode says what becomes of what engines compile. It is code that they run
-// again, so where it may come from is the operator's to say.
+// CacheMode is what happens to the caches of engines' compilers. They are code that
+// engines run again, so the operator decides where they may come from.
 type CacheMode string
 
 // The modes.
 const (
-	CachesLocal CacheMode = "local"        // kept and taken up on the node; "" is the same
+	CachesLocal CacheMode = "local"        // kept and reused on the node; "" is the same
 	CachesTrust CacheMode = "trust-source" // and fetched from and published to the model's source
-	CachesOff   CacheMode = "off"          // every engine has its own way
+	CachesOff   CacheMode = "off"          // engines use their own folders
 )
 
 const (
-	// fetchWait bounds the fetching of a cache: a source that is so slow has an
+	// fetchWait bounds the fetching of a cache: a slower source would make an
 	// engine wait longer for it than it compiles.
 	fetchWait = 2 * time.Minute
 	// publishWait bounds the publishing.
@@ -42,14 +42,15 @@ type compileCache struct {
 	use        *enginecache.CacheUse
 	engine     string // the key's part
 	aliases    []enginecache.Key
-	fetchedFor string // digest that a fetched cache was made for; "" for one of our own
+	fetchedFor string // digest of the model that a fetched cache was made for; "" if not fetched
 	fresh      bool
 
-	from     loader.Source // nil: not asked, not told
+	from     loader.Source // nil: nothing is fetched or published
 	location string
 }
 
-// newCompileCache is the cache for what w wants, without a model yet.
+// newCompileCache is the cache for a wanted replica, without its model yet; nil if it has
+// none.
 func (s *Stager) newCompileCache(w replica.StageRequest) *compileCache {
 	if s.o.Caches == nil || w.Cache == "" {
 		return nil
@@ -64,16 +65,16 @@ func (s *Stager) newCompileCache(w replica.StageRequest) *compileCache {
 	return k
 }
 
-// planKey is the key under which a node finds a cache whose checkpoint is still
-// arriving there: its digest is known when the last byte is.
+// planKey is the key under which another node finds a cache while the checkpoint still
+// arrives there: its digest is known only with the last byte.
 func (k *compileCache) planKey(plan string) enginecache.Key {
 	key := enginecache.Key{Model: "plan:" + plan, Engine: k.engine}
 	k.aliases = append(k.aliases, key)
 	return key
 }
 
-// openCompileCache takes the cache of a checkpoint that is here; plan is what its source
-// listed, "" if it was not asked.
+// openCompileCache opens the cache of a checkpoint that has arrived. plan is the listing
+// of its source, "" if that was not listed.
 func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c *loader.Checkpoint, plan string) *compileCache {
 	k := s.newCompileCache(w)
 	if k == nil {
@@ -96,7 +97,7 @@ func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c
 	return k
 }
 
-// openScratchCache takes a cache for a checkpoint that is still arriving.
+// openScratchCache opens an empty cache for a checkpoint that is still arriving.
 func (s *Stager) openScratchCache(ctx context.Context, w replica.StageRequest, a *loader.Arrival) *compileCache {
 	k := s.newCompileCache(w)
 	if k == nil {
@@ -112,8 +113,8 @@ func (s *Stager) openScratchCache(ctx context.Context, w replica.StageRequest, a
 	return k
 }
 
-// fetch fills a fresh cache from the source, where that is asked. Whatever goes
-// wrong, the engine compiles.
+// fetch fills an empty cache from the source, if sources are trusted. On any error the
+// engine compiles.
 func (k *compileCache) fetch(ctx context.Context, key enginecache.Key) {
 	if !k.fresh || k.from == nil {
 		return
@@ -132,7 +133,7 @@ func (k *compileCache) fetch(ctx context.Context, key enginecache.Key) {
 	}
 }
 
-// path is what the engine is given.
+// path is the folder that the engine gets.
 func (k *compileCache) path() string {
 	if k == nil {
 		return ""
@@ -146,9 +147,9 @@ func (k *compileCache) release() {
 	}
 }
 
-// onWarm is a Checkpoint's: the engine has warmed up, and what it compiled is
-// kept under the checkpoint's own key, and published where it is new and the
-// operator said so.
+// onWarm returns what runs when the engine has warmed up: it keeps the compiled files
+// under the checkpoint's own key, and publishes them if they are new and sources are
+// trusted.
 func (k *compileCache) onWarm(c *loader.Checkpoint) func(ctx context.Context) error {
 	if k == nil {
 		return nil
@@ -173,7 +174,7 @@ func (k *compileCache) onWarm(c *loader.Checkpoint) func(ctx context.Context) er
 		}
 		to, ok := k.from.(enginecache.Writer)
 		if !ok {
-			k.s.o.Log.Info("this kind of source takes no compile cache, it is kept on this node", "source", k.location)
+			k.s.o.Log.Info("this kind of source cannot store a compile cache; it is kept on this node", "source", k.location)
 			return nil
 		}
 		return k.publish(ctx, to)
@@ -186,7 +187,7 @@ func (k *compileCache) publish(ctx context.Context, to enginecache.Writer) error
 	began := time.Now()
 	n, err := k.use.Publish(ctx, to, k.location, k.aliases...)
 	if source.KindOf(err) == source.Denied {
-		k.s.o.Log.Info("the source takes no compile cache, it is kept on this node", "source", k.location, "why", err)
+		k.s.o.Log.Info("the source refuses the compile cache; it is kept on this node", "source", k.location, "why", err)
 		return nil
 	}
 	if err == nil && n > 0 {
@@ -195,8 +196,8 @@ func (k *compileCache) publish(ctx context.Context, to enginecache.Writer) error
 	return err
 }
 
-// checkpointID names exactly the bytes of a checkpoint: its digest or, for a folder
-// used in place, whose bytes are not hashed, its files' sizes and times.
+// checkpointID identifies the bytes of a checkpoint: its digest or, for a folder used in
+// place, which is not hashed, its files' sizes and times.
 func checkpointID(c *loader.Checkpoint) (string, error) {
 	if c.Digest != "" {
 		return c.Digest, nil

@@ -1,68 +1,65 @@
-// Package agent is the daemon of one node: it holds the node's engines, keeps
-// the books of what the node has, obeys the orchestrator, and says what became
-// of it. In `thaw serve` it is called directly; on another host the same agent
-// is reached over HTTP (Handler, Client) and joins a server (Join).
+// Package agent is the daemon of one node: it runs the node's engines, knows its GPUs
+// and store, executes the orchestrator's commands, and reports the outcome. In `thaw
+// serve` it is called directly; on another host the same agent is reached over HTTP
+// (Handler, Client) and joins a server (Join).
 //
-// # The agent is the truth
+// # The agent is the source of truth
 //
-// The orchestrator's registry is made of what agents say. An agent says all of
-// it every time: a heartbeat is the whole document, so a lost one costs two
-// seconds and never a replica. It is pushed on every change and every 2 s;
-// documents are made and handed over under one lock, so they cannot overtake
-// each other.
+// The orchestrator's registry is made of heartbeats. A heartbeat is the whole state of
+// the node, so a lost one costs two seconds and never a replica. It is sent on every
+// change and every 2 s; heartbeats are made and passed on under one lock, so they stay
+// in order.
 //
 // # Two ways to an engine
 //
-// Where the activator is on this machine it asks engines itself, with the key
-// that each replica's engine wants; the heartbeat tells it. Everybody else goes
-// through Handler, which knows the keys and passes on what clients may reach and
-// nothing else: the join token may start, stop, put to sleep and load adapters,
-// but not have an engine load code.
+// An activator on this machine sends requests to the engines themselves, with each
+// engine's key from the heartbeat. All others go through Handler, which adds the key and
+// passes only the paths that clients may use: the join token may start, stop, put to
+// sleep and load adapters, but not have an engine load code.
 //
 // # It may be killed at any time
 //
-// Engines are children of the keeper, not ours. An agent that starts asks its
-// keeper what runs and adopts it, each engine with the notes that were kept with
-// it, and READY again only after a token. One that ends by SIGTERM ends its
-// engines, unless told to leave them. If the keeper dies, its engines die with
-// it, their replicas fail, and a new keeper is started.
+// Engines are children of the supervisor, not of the agent. A starting agent lists what
+// its supervisor runs and adopts it, each engine with the metadata that was stored with
+// its process; it is READY again only after a token. On SIGTERM the agent ends its
+// engines, unless Options.Leave is set. If the supervisor ends, its engines end with it,
+// their replicas fail, and a new supervisor is started.
 //
 // # It keeps interpreters warm
 //
-// One process per engine environment (the program and the variables that its
-// imports read) has the engine imported, and engines are forked from it: see
-// package runtime/forkserver for the mechanism and hearth for the care. It begins when
-// a model that would use it is known or loaded; a start that finds it coming up
-// waits, since a plain start imports everything twice. Its memory is in the
-// heartbeat's. It is replaced when it has died, hangs, has forked often, or when
-// files of the installation change; engines it has forked live on. What cannot be
-// forked is started plainly, and the replica says why. WarmAuto keeps one only
-// where it is a small part of the node's memory.
+// One process per engine environment (the program and the variables that its imports
+// read) has the engine imported, and engines are forked from it: see runtime/forkserver
+// for the mechanism and forkServers for the policy. It starts when a model that would
+// use it is known or loaded; a start that finds it importing waits, since a plain start
+// imports everything twice. Its memory is in the heartbeat. It is replaced when it has
+// ended, does not answer, has forked often, or when files of the installation change;
+// engines it has forked live on. An engine that cannot be forked is started plainly, and
+// the replica reports why. WarmAuto keeps a parent only if it is a small part of the
+// node's memory.
 //
-// An environment that is first seen is looked at for bytecode: without it each
-// start takes minutes. What is missing is made, or the command is named.
+// The bytecode of an environment is checked once: without it each start takes minutes.
+// Missing bytecode is compiled, or the command that does it is logged.
 //
 // # Checkpoints that are still arriving
 //
-// An engine that reads its files once starts before they are here: it is given
-// a mount whose reads wait for their bytes (loader/mount) or, where nothing can
-// be mounted and the engine can ask, a socket. It is READY when every byte was
-// verified and the staging led to the very bytes that it read; then the link it
-// was given is turned to the files themselves. Below 8 MiB of missing bytes, and
-// where neither way is open, staging comes first.
+// An engine that reads its files once starts before they have arrived: it gets a mount
+// whose reads wait for their bytes (loader/mount) or, where nothing can be mounted and
+// the engine supports it, a socket. It is READY when every byte is verified and the
+// staging led to the very bytes that it read; then its link is pointed to the files
+// themselves. Below 8 MiB of missing bytes, and where neither way works, the files
+// arrive first.
 //
-// # What engines compile
+// # Compile caches
 //
-// is kept per model, engine, version, GPU and flags, on the node. It is code: off
-// the node only where the operator trusts the sources (loader/enginecache,
-// --engine-caches). A start on an arriving checkpoint compiles into a scratch,
-// which becomes the cache when the digest is known.
+// What engines compile is kept per model, engine, version, GPU and flags, on the node.
+// It is code: it leaves the node only if the operator trusts the sources
+// (loader/enginecache, --engine-caches). A start on an arriving checkpoint compiles into
+// an empty cache, which is kept under the digest once that is known.
 //
-// # Who may command
+// # Commands
 //
-// Every command carries the epoch of its orchestrator. The highest seen wins
-// for the life of the agent; a lower one is refused (409 on the wire), whatever
-// it asks. Commands are idempotent by replica id, so an answer that was lost is
-// asked for again. On the wire every path wants the join token, compared in
-// constant time.
+// Every command carries the epoch of its orchestrator. The highest epoch wins for the
+// life of the agent; a lower one is refused (409 over HTTP). Commands are idempotent by
+// replica id, so a command whose answer was lost can be repeated. Every path requires
+// the join token, compared in constant time.
 package agent

@@ -16,8 +16,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// Run tends the parents until ctx ends. They are the keeper's: whether they end
-// with us is decided where its other processes are.
+// Run starts and checks the parents until ctx ends. Their processes are the supervisor's,
+// which ends them or leaves them as it does engines.
 func (h *forkServers) Run(ctx context.Context) {
 	defer func() {
 		h.mu.Lock()
@@ -46,7 +46,8 @@ func (h *forkServers) Run(ctx context.Context) {
 	}
 }
 
-// startRequested starts what is wanted and may be; it says when to try again.
+// startRequested starts the requested parents that may start now. It returns when to try
+// the others again; 0 is never.
 func (h *forkServers) startRequested(ctx context.Context) (again time.Duration) {
 	used := h.o.Used()
 	h.mu.Lock()
@@ -73,7 +74,7 @@ func (h *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 			close(k.settled)
 			continue
 		}
-		// It stays among the wanted until it is among the parents.
+		// It stays among the requested until it is among the parents.
 		k.starting = true
 		now = append(now, k)
 		if _, known := h.bytecodeChecks[k.env.Program]; !known {
@@ -101,7 +102,8 @@ func (h *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 	return again
 }
 
-// refuseReasonLocked says why there is none for another parent; the lock is held.
+// refuseReasonLocked is why there is no memory or place for another parent; "" if there
+// is. mu must be held.
 func (h *forkServers) refuseReasonLocked(k *parentSpec, used functions.Bytes) string {
 	need, have := defaultParentMemory, functions.Bytes(0)
 	for _, p := range h.parents {
@@ -130,11 +132,11 @@ func (h *forkServers) refuseReasonLocked(k *parentSpec, used functions.Bytes) st
 	if oldest == nil {
 		return fmt.Sprintf("%d warm interpreters are in use, none with these variables", len(h.parents))
 	}
-	h.requestEndLocked(oldest, "another one wants its place")
+	h.requestEndLocked(oldest, "another warm interpreter needs its place")
 	return "another warm interpreter makes room"
 }
 
-// newParent is a parent of which no process is known yet.
+// newParent is a parent whose process is not known yet.
 func newParent(dir string, k parentSpec) *parent {
 	socket := filepath.Join(dir, k.id+".sock")
 	return &parent{
@@ -143,7 +145,7 @@ func newParent(dir string, k parentSpec) *parent {
 	}
 }
 
-// start has the keeper run a parent.
+// start has the supervisor start a parent.
 func (h *forkServers) start(ctx context.Context, k *parentSpec) error {
 	client, err := h.o.Keeper()
 	if err != nil {
@@ -166,25 +168,25 @@ func (h *forkServers) start(ctx context.Context, k *parentSpec) error {
 		return err
 	}
 	p.child = child
-	h.log.Info("warm interpreter begins", "program", k.env.Program, "pid", child.PID)
+	h.log.Info("warm interpreter starts", "program", k.env.Program, "pid", child.PID)
 	h.watch(ctx, p)
 	return nil
 }
 
-// adopt takes a parent that an earlier agent left, or has it ended.
+// adopt watches a parent that an earlier agent left running, or ends it.
 func (h *forkServers) adopt(ctx context.Context, client *supervisor.Client, r supervisor.Running) {
 	kill := func(why string) {
-		h.log.Info("a warm interpreter of an earlier agent is ended", "process", r.ID, "why", why)
+		h.log.Info("ending a warm interpreter of an earlier agent", "process", r.ID, "why", why)
 		client.Kill(ctx, r.ID)
 	}
 	var m parentMeta
 	if json.Unmarshal(r.Meta, &m) != nil || m.Warm == "" {
-		kill("it has no notes")
+		kill("it has no metadata")
 		return
 	}
 	script, err := forkserver.InstallScript(h.o.Dir)
 	if err != nil || m.Script != script || h.disabledReason() != "" {
-		kill("it is of another version, or none is wanted")
+		kill("it is of another version, or warm interpreters are off")
 		return
 	}
 	env, err := forkserver.FindEnvironment(m.Program)
@@ -198,10 +200,10 @@ func (h *forkServers) adopt(ctx context.Context, client *supervisor.Client, r su
 	h.watch(ctx, p)
 }
 
-// isParentProcess reports whether a process of the keeper is one of the hearth's.
+// isParentProcess reports whether a process of the supervisor is a warm interpreter.
 func isParentProcess(id string) bool { return strings.HasPrefix(id, parentPrefix) }
 
-// watch enters a parent and watches it to its end.
+// watch enters a parent and watches it until it ends.
 func (h *forkServers) watch(ctx context.Context, p *parent) {
 	h.mu.Lock()
 	if h.closed {
@@ -258,8 +260,8 @@ func (h *forkServers) awaitParent(ctx context.Context, p *parent) *supervisor.Ex
 	return exit
 }
 
-// onExit is the end of a parent. It is wanted again, after a while; its engines
-// live on.
+// onExit records the end of a parent and requests it again, with a delay. Engines that it
+// forked live on.
 func (h *forkServers) onExit(ctx context.Context, p *parent, e supervisor.Exit) {
 	os.Remove(p.socket)
 	if client, err := h.o.Keeper(); err == nil {
@@ -282,7 +284,7 @@ func (h *forkServers) onExit(ctx context.Context, p *parent, e supervisor.Exit) 
 		h.log.Info("a warm interpreter was ended", "program", p.env.Program, "why", why)
 	}
 	h.recordFailure(p.id, why)
-	if again && why != "another one wants its place" {
+	if again && why != "another warm interpreter needs its place" {
 		k := p.parentSpec
 		k.settled, k.starting = make(chan struct{}), false
 		h.requestParent(&k)
@@ -290,7 +292,7 @@ func (h *forkServers) onExit(ctx context.Context, p *parent, e supervisor.Exit) 
 	h.o.Changed()
 }
 
-// recordFailure has the next try wait, longer each time.
+// recordFailure delays the next start of a parent, longer after each failure.
 func (h *forkServers) recordFailure(id, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +301,7 @@ func (h *forkServers) recordFailure(id, why string) {
 	b.until = time.Now().Add(min(minRestartDelay<<min(b.tries, 10), maxRestartDelay))
 	b.tries++
 	h.backoff[id] = b
-	if len(h.backoff) > 64 { // of models long gone
+	if len(h.backoff) > 64 { // of removed models
 		for old := range h.backoff {
 			if old != id {
 				delete(h.backoff, old)
@@ -309,7 +311,7 @@ func (h *forkServers) recordFailure(id, why string) {
 	}
 }
 
-// requestEndLocked has a parent ended; its end does the rest. The lock is held.
+// requestEndLocked has Run end a parent. mu must be held.
 func (h *forkServers) requestEndLocked(p *parent, why string) {
 	if p.ending != "" {
 		return
@@ -318,7 +320,7 @@ func (h *forkServers) requestEndLocked(p *parent, why string) {
 	h.wakeUp()
 }
 
-// checkParents looks after the parents that run.
+// checkParents asks the parents for their facts and ends those to be replaced.
 func (h *forkServers) checkParents(ctx context.Context) {
 	h.evictIfMemoryShort()
 	h.mu.Lock()

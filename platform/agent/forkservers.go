@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// WarmMode says whether a node keeps warm interpreters.
+// WarmMode is whether a node keeps warm interpreters.
 type WarmMode string
 
 // The modes. Auto keeps one where the node's memory is much larger than it.
@@ -28,7 +28,7 @@ const (
 const (
 	// defaultParentMemory is what a parent is taken to need before one has been seen.
 	defaultParentMemory = functions.Bytes(640 << 20)
-	// autoShare: automatic means that a parent takes at most this part of the
+	// autoShare: in automatic mode a parent takes at most this part of the
 	// memory that replicas may reserve.
 	autoShare = 8
 	// maxParents parents at once: environments, or variables, may differ.
@@ -45,10 +45,10 @@ const (
 	parentPrefix = "warm-"
 )
 
-// forkServers keeps the warm interpreters of a node: one per environment that models
-// of it need, started when one is first wanted (or known to be), watched, and
-// replaced when it has died, worn out, or does not match what is installed.
-// Replicas ask it which parent forks their engine; it never makes them wait.
+// forkServers keeps the warm interpreters of a node: one per environment that its models
+// need. A parent is started when it is first requested (or its model is known), checked,
+// and replaced when it has ended, worn out or does not match the installation. Replicas
+// ask which parent forks their engine; asking does not wait.
 type forkServers struct {
 	o   forkServersOptions
 	log *slog.Logger
@@ -70,12 +70,12 @@ type forkServersOptions struct {
 	Memory functions.Bytes // of the node, for replicas
 	Used   func() functions.Bytes
 	Keeper func() (*supervisor.Client, error)
-	// Changed is called when what parents says has changed; no lock is held.
+	// Changed is called when the result of Parents has changed; no lock is held.
 	Changed func()
 	Log     *slog.Logger
 }
 
-// parentSpec is a parent that is to be.
+// parentSpec is what identifies a parent: what it imports, of which environment.
 type parentSpec struct {
 	id       string
 	row      string
@@ -131,7 +131,7 @@ func (h *forkServers) wakeUp() {
 	}
 }
 
-// disabledReason says why no parent will be, "" if one may.
+// disabledReason is why there are no parents; "" if there may be.
 func (h *forkServers) disabledReason() string {
 	switch {
 	case h.o.Mode == WarmOff:
@@ -142,7 +142,8 @@ func (h *forkServers) disabledReason() string {
 	return ""
 }
 
-// specFor makes what an engine's parent would be of its command.
+// specFor is the spec of the parent of an engine's command; nil, with a note, if there can
+// be none.
 func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	row := forkserver.ImportList(string(cmd.Engine))
 	if row == "" || len(cmd.Argv) == 0 {
@@ -159,8 +160,8 @@ func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	return k, ""
 }
 
-// ForkSocket names the socket of the parent that forks an engine, or why none does.
-// Without one it begins to make one, for the next start. It does not wait.
+// ForkSocket is the socket of the parent that forks an engine, or "" and why there is
+// none. Then it requests one for the next start. It does not wait.
 func (h *forkServers) ForkSocket(cmd engine.Command) (via, note string) {
 	k, note := h.specFor(cmd)
 	if k == nil {
@@ -186,7 +187,8 @@ func (h *forkServers) ForkSocket(cmd engine.Command) (via, note string) {
 	return via, note
 }
 
-// matchingParentLocked is the parent that forks an engine with this environment; the lock is held.
+// matchingParentLocked is the parent that forks an engine with this environment; nil, with
+// a note, if there is none. mu must be held.
 func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *parent, note string) {
 	note = "no warm interpreter yet"
 	if b, ok := h.backoff[k.id]; ok && b.why != "" {
@@ -219,8 +221,8 @@ func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *pare
 	return nil, note
 }
 
-// requestParent has a parent made, if there is none and there may be. It gives the
-// channel that is closed when it is ready, or will not be.
+// requestParent requests a parent, if there is none and there may be. The channel is
+// closed when it is ready or has failed; nil if it is not started.
 func (h *forkServers) requestParent(k *parentSpec) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,7 +239,7 @@ func (h *forkServers) requestParent(k *parentSpec) <-chan struct{} {
 	return k.settled
 }
 
-// queueBytecodeCheck has the bytecode of an environment looked at, once.
+// queueBytecodeCheck has the bytecode of an environment checked, once.
 func (h *forkServers) queueBytecodeCheck(k *parentSpec) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +249,7 @@ func (h *forkServers) queueBytecodeCheck(k *parentSpec) {
 	}
 }
 
-// Prepare begins what starts of these models will want, before any is asked for.
+// Prepare starts a parent before the first start of its model.
 func (h *forkServers) Prepare(cmd engine.Command) {
 	k, _ := h.specFor(cmd)
 	if k == nil {
@@ -269,10 +271,9 @@ func (h *forkServers) Prepare(cmd engine.Command) {
 	h.requestParent(k)
 }
 
-// AwaitReady begins the parent of a command and gives a channel that is closed when
-// it is ready, or will not be; nil where there is nothing to wait for. The
-// imports that it does once a plain start does twice, so that to wait for them is
-// the quicker way even for the first.
+// AwaitReady starts the parent of a command. The channel is closed when it is ready or has
+// failed; nil if there is nothing to wait for. Waiting is faster even for the first start,
+// since a plain start does the same imports twice.
 func (h *forkServers) AwaitReady(cmd engine.Command) <-chan struct{} {
 	if h.disabledReason() != "" {
 		return nil
@@ -291,7 +292,7 @@ func (h *forkServers) AwaitReady(cmd engine.Command) <-chan struct{} {
 	return h.requestParent(k)
 }
 
-// Suspect is told that a parent did not fork.
+// Suspect records that a parent did not fork.
 func (h *forkServers) Suspect(socket string) {
 	h.mu.Lock()
 	for _, p := range h.parents {
@@ -303,9 +304,9 @@ func (h *forkServers) Suspect(socket string) {
 	h.wakeUp()
 }
 
-// evictIfMemoryShort ends the parent that forked longest ago if replicas have been given
-// the memory it takes. Those that are to be kept all the same are taken off what
-// the node offers (WarmParent.Kept).
+// evictIfMemoryShort ends the least recently used parent if replicas have reserved its
+// memory. Parents of WarmOn are subtracted from what the node offers instead
+// (WarmParent.Kept).
 func (h *forkServers) evictIfMemoryShort() {
 	if h.o.Mode != WarmAuto {
 		return
@@ -324,11 +325,11 @@ func (h *forkServers) evictIfMemoryShort() {
 		}
 	}
 	if oldest != nil && used > h.o.Memory {
-		h.requestEndLocked(oldest, "replicas have its memory")
+		h.requestEndLocked(oldest, "replicas need its memory")
 	}
 }
 
-// Memory that parents take, and what they are.
+// Parents lists the parents and the memory that they take.
 func (h *forkServers) Parents() (list []functions.WarmParent, bytes functions.Bytes) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -19,23 +19,23 @@ import (
 	"github.com/thaw-dev/thaw/platform/enginehttp"
 )
 
-// Handler is the agent's HTTP face. Every path wants the token.
+// Handler is the agent's HTTP API. Every path requires the join token.
 type Handler struct {
 	agent   *Agent
 	token   [sha256.Size]byte
 	engines *upstream.Client
 }
 
-// NewHandler is the face of an agent; engines is how it reaches them.
+// NewHandler is the API of an agent, which reaches its engines through the client.
 func NewHandler(a *Agent, token string, engines *upstream.Client) *Handler {
 	return &Handler{agent: a, token: sha256.Sum256([]byte(token)), engines: engines}
 }
 
-// Serve answers one request; it is a httpserver.Handler.
+// Serve answers one request; it is an httpserver.Handler.
 func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if !d.authorized(req.Header("Authorization")) {
 		res.Set("WWW-Authenticate", "Bearer")
-		fail(res, 401, "invalid_api_key", "this is an agent: it wants the join token")
+		fail(res, 401, "invalid_api_key", "an agent requires the join token")
 		return
 	}
 	switch path := req.Path; {
@@ -89,7 +89,8 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 }
 
-// authorized compares digests, so neither bytes nor length of the token show in the time.
+// authorized compares digests, so that neither the bytes nor the length of the token show
+// in the time taken.
 func (d *Handler) authorized(authorization string) bool {
 	secret, ok := strings.CutPrefix(authorization, "Bearer ")
 	sum := sha256.Sum256([]byte(secret))
@@ -118,7 +119,7 @@ func (d *Handler) reply(id string) functions.LoadReply {
 	return functions.LoadReply{ID: id, State: functions.Unloaded}
 }
 
-// infer sends a body to a READY replica of the model it names.
+// infer passes a request on to a READY replica of the model in its body.
 func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
@@ -146,9 +147,9 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	d.proxy(h, enginehttp.InferPath(req.Body), req, res)
 }
 
-// proxy streams a request to a replica's engine and its answer back. Only what
-// clients may reach goes through: the holder of the join token may start and stop
-// engines, which is no right to have one load code or tell of its requests.
+// proxy passes a request on to a replica's engine. Only the paths that clients may use are
+// passed: the holder of the join token may start and stop engines, which includes no right
+// to have an engine load code or report its requests.
 func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
 		fail(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
@@ -186,7 +187,7 @@ func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
 	return true
 }
 
-// refuse turns an error of a command into its status.
+// refuse answers with the status of a command's error.
 func refuse(res *httpserver.Response, err error) {
 	switch {
 	case errors.Is(err, functions.ErrStaleEpoch):

@@ -19,13 +19,13 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 		st := h.Status()
 		if st.Endpoint != "" && !a.loopback {
 			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
-			st.Key = "" // who goes through us needs none
+			st.Key = "" // requests through the agent need none
 		}
 		if !st.State.Over() {
 			hb.Memory.Used += h.reserved
 		}
 		if st.SleepLevel == 1 && len(st.GPUs) > 0 {
-			hb.Memory.Used += st.Bytes // its weights are in host memory
+			hb.Memory.Used += st.Bytes // level 1 keeps the weights in host memory
 		}
 		switch {
 		case st.State == functions.Downloading || st.State == functions.Loading:
@@ -54,7 +54,7 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 	return hb
 }
 
-// inFlightCounts is requests in flight per replica, of those this agent proxies.
+// inFlightCounts counts, per replica, the requests that this agent proxies.
 type inFlightCounts struct {
 	mu sync.Mutex
 	n  map[string]int

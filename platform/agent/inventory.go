@@ -10,21 +10,21 @@ import (
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
 
-// InventoryPoller keeps the books of a node: it looks at the driver and at the store
-// every so often, so that a heartbeat never waits for either.
+// InventoryPoller polls the GPU driver and the store, so that a heartbeat waits for
+// neither.
 type InventoryPoller struct {
 	facts  *gpu.Facts
 	store  *nodestore.Store
-	count  int             // GPUs to offer; negative: all there are
+	count  int             // GPUs to offer; negative: all
 	memory functions.Bytes // of each GPU to offer; 0: all of it
 
 	mu   sync.Mutex
 	gpus []functions.GPU
 }
 
-// NewInventoryPoller looks once. facts may be nil. count and memory are what the operator
-// wants offered: count negative is all that there are; where he names more than
-// the driver shows, his word holds (a driver this build cannot ask).
+// NewInventoryPoller polls once. facts may be nil. count and memory limit what is offered;
+// a negative count offers all GPUs. A count above what the driver shows declares GPUs, for
+// drivers that this build cannot query.
 func NewInventoryPoller(facts *gpu.Facts, s *nodestore.Store, count int, memory functions.Bytes) *InventoryPoller {
 	l := &InventoryPoller{facts: facts, store: s, count: count, memory: memory}
 	l.refresh(true)
@@ -33,10 +33,10 @@ func NewInventoryPoller(facts *gpu.Facts, s *nodestore.Store, count int, memory 
 
 const (
 	gpuPollEvery   = 2 * time.Second
-	storePollEvery = 5 // looks at GPUs for one at the store
+	storePollEvery = 5 // GPU polls for each of the store
 )
 
-// Run looks again and again until ctx ends.
+// Run polls until ctx ends.
 func (l *InventoryPoller) Run(ctx context.Context) error {
 	t := time.NewTicker(gpuPollEvery)
 	defer t.Stop()
@@ -58,14 +58,14 @@ func (l *InventoryPoller) refresh(store bool) {
 	gpus = offeredGPUs(gpus, l.count, l.memory)
 	l.store.MeasureRate(time.Now())
 	if store {
-		_ = l.store.Refresh() // what was seen before is not far from it
+		_ = l.store.Refresh() // on an error the last listing stays
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gpus = gpus
 }
 
-// offeredGPUs is what of the GPUs found is offered.
+// offeredGPUs are the GPUs of the driver, cut to count and memory.
 func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []functions.GPU {
 	out := append([]functions.GPU{}, found...)
 	if count >= 0 {
@@ -83,14 +83,14 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 	return out
 }
 
-// GPUs as they were last seen.
+// GPUs are those of the last poll.
 func (l *InventoryPoller) GPUs() []functions.GPU {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.gpus
 }
 
-// Store as it was last seen.
+// Store is the store's use at the last poll.
 func (l *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
 	return l.store.Usage()
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Join pushes an agent's heartbeats to a server: the newest one, when there is
-// news. A server that is away is tried again, more and more slowly, up to once
-// in 5 s; meanwhile the agent goes on with what it has.
+// Join sends an agent's heartbeats to a server: the newest one, whenever there is one. An
+// unreachable server is tried again with pauses up to 5 s; the agent keeps serving
+// meanwhile.
 type Join struct {
 	server, token string
 	log           *slog.Logger
 	pending       chan functions.Heartbeat // at most one, the newest
-	onPeers       func([]functions.Peer)   // is told which other nodes there are; may be nil
+	onPeers       func([]functions.Peer)   // gets the other nodes; may be nil
 	http          *http.Client
 }
 
-// NewJoin returns a join that has not begun. Its Push is the agent's.
+// NewJoin returns a join that has not started. Its Push is the agent's.
 func NewJoin(server, token string, log *slog.Logger) *Join {
 	return &Join{
 		server: strings.TrimRight(server, "/"), token: token, log: log, pending: make(chan functions.Heartbeat, 1),
@@ -88,11 +88,11 @@ func (j *Join) Run(ctx context.Context) error {
 			joined, said, pause = true, "", 0
 		default:
 			if joined || said != err.Error() {
-				j.log.Warn("the server is not reached; this agent goes on with what it has", "server", j.server, "error", err)
+				j.log.Warn("the server cannot be reached; this agent keeps running", "server", j.server, "error", err)
 			}
 			joined, said = false, err.Error()
 			pause = min(max(2*pause, joinFirst), joinLast)
-			select { // this one is not told yet
+			select { // hb has not been sent yet
 			case j.pending <- hb:
 			default:
 			}
@@ -122,7 +122,7 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	}
 	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	if err != nil || j.onPeers == nil {
-		return nil // it was heard; what it says of others can wait
+		return nil // the heartbeat was taken; the peers come with the next reply
 	}
 	var reply functions.HeartbeatReply
 	if len(raw) == 0 || json.Unmarshal(raw, &reply) == nil {

@@ -42,11 +42,11 @@ func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserv
 	res.Stream, res.Length = log, -1
 }
 
-// ErrNoLog says that a replica has written nothing yet, or is not here.
+// ErrNoLog means that a replica has written no log yet, or is not here.
 var ErrNoLog = errors.New("no log")
 
-// Logs opens the log of a replica from its last lines on; with follow it goes
-// on until ctx or the replica ends.
+// Logs opens the log of a replica at its last lines; with follow it goes on until ctx or
+// the replica ends.
 func (a *Agent) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	h := a.replicaByID(id)
 	if h == nil {

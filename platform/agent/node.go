@@ -22,7 +22,7 @@ import (
 // Config of a whole node.
 type Config struct {
 	Name       string // of the node; "" is the host's name
-	Machine    string // whose paths this node reads; "" is nodestore.Machine()
+	Machine    string // identity of the host, see nodestore.Machine; "" is that
 	Version    string
 	Data       string // folder: store and agent live below it
 	Exe        string // the thaw program
@@ -41,16 +41,15 @@ type Config struct {
 	Cut        func(url string) // ends our requests to an engine
 	Log        *slog.Logger
 
-	// EngineCaches says what becomes of what engines compile; "" is CachesLocal.
+	// EngineCaches is what happens to compile caches; "" is CachesLocal.
 	EngineCaches CacheMode
 
-	// Peering is how bytes are brought together with other nodes; nil: they are
+	// Peering shares the downloading of bytes with other nodes; nil: they are
 	// not.
 	Peering *nodestore.Peering
 }
 
-// Node is an agent with everything it needs on a machine: loader and store,
-// GPU facts, books.
+// Node is an agent with its loader, store, GPU facts and inventory.
 type Node struct {
 	*Agent
 	store     *nodestore.Store
@@ -60,8 +59,7 @@ type Node struct {
 	manual    *engine.Manual
 }
 
-// Open makes a node. It makes its folders and looks at the machine once, and
-// starts nothing.
+// Open makes a node and polls the machine once. It makes its folders and starts nothing.
 func Open(c Config) (*Node, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -100,7 +98,7 @@ func Open(c Config) (*Node, error) {
 	}
 	arriving := filepath.Join(c.Data, "agent", "arriving")
 	if err := mount.Sweep(arriving); err != nil {
-		c.Log.Warn("what an earlier agent mounted stays", "error", err)
+		c.Log.Warn("mounts of an earlier agent cannot be removed", "error", err)
 	}
 	n.stager = NewStager(sh.Loader(), StagerOptions{
 		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust, Sources: sh.Sources(), Log: c.Log,
@@ -121,12 +119,12 @@ func compileCaches(c Config) *enginecache.Caches {
 	return enginecache.New(enginecache.Options{Dir: filepath.Join(c.Data, "engine-caches"), Log: c.Log})
 }
 
-// earlyStartBytes is how many missing bytes make an engine start before they are
-// here: less than that comes while a process is started.
+// earlyStartBytes is how many missing bytes make an engine start before they have arrived:
+// fewer arrive while its process starts.
 const earlyStartBytes = 8 << 20
 
-// retainCheckpoint leases the checkpoint that a path of the store belongs to, so that it is
-// not evicted under an engine. Folders used in place are not in the store and are never evicted.
+// retainCheckpoint leases the checkpoint of a path in the store, so that it is not evicted
+// under an engine. Folders used in place are not in the store and are never evicted.
 func retainCheckpoint(st *store.Store, stager *Stager, log *slog.Logger) func(path string) func() {
 	return func(path string) func() {
 		path, release := stager.RetainView(path)
@@ -138,17 +136,16 @@ func retainCheckpoint(st *store.Store, stager *Stager, log *slog.Logger) func(pa
 	}
 }
 
-// SetPeers tells the node which others there are now.
+// SetPeers sets the other nodes.
 func (n *Node) SetPeers(list []functions.Peer) { n.store.SetPeers(list) }
 
-// PeerURL is where others borrow from this node; empty where they do not.
+// PeerURL is where this node serves blocks to others; "" if it does not.
 func (n *Node) PeerURL() string { return n.Agent.o.PeerURL }
 
 // Store is the node's store.
 func (n *Node) Store() *nodestore.Store { return n.store }
 
-// Run is the agent's life, and then everything below it is closed. It is
-// called once.
+// Run runs the agent until ctx ends, then closes everything below it. It is called once.
 func (n *Node) Run(ctx context.Context) error {
 	look, stop := context.WithCancel(ctx)
 	var side sync.WaitGroup

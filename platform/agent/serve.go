@@ -13,17 +13,17 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
 
-// ServeOptions is where an agent that is a program of its own is reached, and whom it
+// ServeOptions are where an agent that is a program of its own serves, and which server it
 // joins.
 type ServeOptions struct {
 	Listener net.Listener
 	URL      string        // under which the server reaches it
 	Token    string        // the join token
-	Join     *Join         // whose Push is the agent's
-	Drain    time.Duration // for requests it proxies when it is told to end; 0 is 10 s
+	Join     *Join         // its Push is Options.Push of the agent
+	Drain    time.Duration // bound on proxied requests at the end; 0 is 10 s
 }
 
-// Serve is `thaw agent`: the node, its door, and its place at a server, until
+// Serve is `thaw agent`: it runs the node, its API and its heartbeats to a server until
 // ctx ends or one of them fails. It is called once, in place of Run.
 func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	if f.Drain == 0 {

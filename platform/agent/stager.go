@@ -27,14 +27,14 @@ type Stager struct {
 // StagerOptions are how a stager works. The zero value stages whole checkpoints.
 type StagerOptions struct {
 	// Arriving is the agent's folder for checkpoints that are still arriving;
-	// "" shows none before it is here.
+	// "": engines start after the last byte.
 	Arriving string
 	// Early is how many bytes must be missing for a start before the last of
 	// them: below, a mount costs more than it saves.
 	Early functions.Bytes
 	// NoMount: nothing is mounted, as where there is no FUSE.
 	NoMount bool
-	// Caches of what engines compile; nil keeps none. Trust has them fetched
+	// Caches are the compile caches; nil keeps none. With Trust they are fetched
 	// from and published to the models' sources, too.
 	Caches *enginecache.Caches
 	Trust  bool
@@ -43,7 +43,7 @@ type StagerOptions struct {
 	Log     *slog.Logger // may be nil
 }
 
-// abandonedFor bounds a staging whose model was called off.
+// abandonedFor bounds the download of a staging whose replica was called off.
 const abandonedFor = time.Hour
 
 // NewStager is the stager of a loader. Close it before the loader.
@@ -55,14 +55,14 @@ func NewStager(l *loader.Loader, o StagerOptions) *Stager {
 	return &Stager{loader: l, o: o, ctx: ctx, cancel: cancel}
 }
 
-// Close calls off what goes on by itself, and shows nothing any more.
+// Close ends downloads that no replica waits for, and unmounts everything.
 func (s *Stager) Close() {
 	s.cancel()
 	s.background.Wait()
 	s.arrivals.close()
 }
 
-// Stage brings a source here. It is a replica.Stager.
+// Stage downloads a source. It is a replica.Stager.
 func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	st, err := s.startStaging(ctx, w)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *Stager) startStaging(ctx context.Context, w replica.StageRequest) (*loa
 	return s.loader.Stage(ctx, w.Source, loader.StageOptions{Base: w.Dir, Digest: w.Digest, Files: w.Files})
 }
 
-// forwardProgress passes progress on until the function it returns was called.
+// forwardProgress passes progress on until the function it returns has been called.
 func forwardProgress(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
 	events, unsubscribe := st.Events()
 	told := make(chan struct{})
@@ -89,8 +89,8 @@ func forwardProgress(st *loader.Staging, progress func(have, whole functions.Byt
 	return func() { unsubscribe(); <-told }
 }
 
-// awaitStaging waits for all of a staging, and lets go of it where there is none. check,
-// which may be nil, has the last word.
+// awaitStaging waits for all of a staging, and releases it on an error. check, if not nil,
+// may refuse the checkpoint.
 func (s *Stager) awaitStaging(ctx context.Context, st *loader.Staging, check func() error) (*loader.Checkpoint, error) {
 	c, err := st.Wait(ctx)
 	if err == nil && check != nil {
@@ -105,7 +105,8 @@ func (s *Stager) awaitStaging(ctx context.Context, st *loader.Staging, check fun
 	return c, nil
 }
 
-// awaitCheckpoint is a checkpoint of which every byte is here before its engine starts.
+// awaitCheckpoint is a checkpoint of which every byte has arrived before its engine
+// starts.
 func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st *loader.Staging) (replica.Checkpoint, error) {
 	c, err := s.awaitStaging(ctx, st, nil)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st
 	return out, nil
 }
 
-// checkpointOf is a checkpoint as a replica knows it.
+// checkpointOf is a checkpoint as replicas have it.
 func checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
 	return replica.Checkpoint{
 		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.onWarm(c),
@@ -129,7 +130,8 @@ func checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
 	}
 }
 
-// abandon lets go of a staging that has not ended well, or not yet.
+// abandon releases a staging that failed. If its replica was called off the download goes
+// on at low priority instead, bounded by abandonedFor.
 func (s *Stager) abandon(ctx context.Context, st *loader.Staging) {
 	if !errors.Is(context.Cause(ctx), replica.ErrStartCancelled) || s.ctx.Err() != nil {
 		st.Release()

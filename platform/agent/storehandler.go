@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// WithStore serves the shelf beside the agent, under the same token:
+// WithStore serves the node's store beside the agent, under the same token:
 //
 //	GET  /cache                list of functions.CacheEntry
 //	POST /cache/HEX/ACT        remove, pin, unpin; verify is a stream
@@ -107,7 +107,7 @@ func (c *Client) Cached(ctx context.Context) (list []functions.CacheEntry, err e
 	return list, json.NewDecoder(res.Body).Decode(&list)
 }
 
-// Keep does something to a checkpoint of the node.
+// Keep removes, pins or unpins a checkpoint of the node.
 func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	res, err := c.storeRequest(ctx, "POST", cachePath(digest, act), struct{}{})
 	if err == nil {
@@ -116,12 +116,12 @@ func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAct
 	return err
 }
 
-// Reread has the node read a checkpoint again; see Shelf.Reread.
+// Reread verifies a checkpoint of the node by reading it again; see Store.Reread.
 func (c *Client) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, tell)
 }
 
-// Prefetch has the node bring a source; see Shelf.Prefetch.
+// Prefetch has the node download a source; see Store.Prefetch.
 func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	return c.storeStream(ctx, "/prefetch", r, tell)
 }
@@ -130,7 +130,8 @@ func cachePath(digest string, act functions.StoreAction) string {
 	return "/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:")) + "/" + url.PathEscape(string(act))
 }
 
-// storeRequest asks for something of the node's shelf; its errors are StoreErrors.
+// storeRequest sends a request about the node's store; its errors are
+// *functions.StoreError.
 func (c *Client) storeRequest(ctx context.Context, method, path string, body any) (*http.Response, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -160,7 +161,7 @@ func (c *Client) storeRequest(ctx context.Context, method, path string, body any
 	return nil, &functions.StoreError{Code: p.Error.Code, Message: p.Error.Message}
 }
 
-// storeStream follows a stream to its last line.
+// storeStream reads a stream of progress to its last line.
 func (c *Client) storeStream(ctx context.Context, path string, body any, tell func(functions.StoreProgress)) error {
 	res, err := c.storeRequest(ctx, "POST", path, body)
 	if err != nil {
@@ -176,7 +177,7 @@ func (c *Client) storeStream(ctx context.Context, path string, body any, tell fu
 		}
 		p := functions.StoreProgress{}
 		if err := json.Unmarshal(in.Bytes(), &p); err != nil {
-			return &functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent's answer is not what is expected: " + err.Error()}
+			return &functions.StoreError{Code: functions.CodeUnreachable, Message: "unexpected answer of the agent: " + err.Error()}
 		}
 		tell(p)
 		if last = p; p.Over() {

@@ -31,7 +31,7 @@ func (a *Agent) setSupervisor(k *supervisor.Client, broken string) {
 	a.pushHeartbeat()
 }
 
-// spawner gives replicas whatever keeper there is.
+// spawner starts processes with the agent's current supervisor.
 type spawner Agent
 
 func (s *spawner) client() (*supervisor.Client, error) {
@@ -43,9 +43,9 @@ func (s *spawner) client() (*supervisor.Client, error) {
 	return s.supervisor, nil
 }
 
-// Spawn starts a process with the keeper there is. What was not started because
-// the keeper is gone is started with the next, if that comes within supervisorWait:
-// had the old one begun it, it would have died with it.
+// Spawn starts a process. If the supervisor ends before it has answered, the process is
+// started with the next one, if that comes within supervisorWait: an ended supervisor has
+// killed what it may have started.
 func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.spawn(ctx, p, nil)
 	if errors.Is(err, supervisor.ErrNoParent) {
@@ -81,7 +81,7 @@ func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan t
 func (s *spawner) Signal(ctx context.Context, id string, sig syscall.Signal) error {
 	k, err := s.client()
 	if err != nil {
-		return nil // its processes went with it
+		return nil // its processes ended with it
 	}
 	return k.Signal(ctx, id, sig)
 }
