@@ -277,7 +277,7 @@ func TestDoctor(t *testing.T) {
 			warm.Name, warm.Status.NumberAvailable, warm.Spec.Template.Spec.Containers[0].Image = "thaw-warm", 0, "example.com/vllm:1"
 			o["DaemonSet thaw-warm"] = warm
 		}, false, "starts are plain meanwhile"},
-		{"nobody leads", "class thaw.dev: no controller leads", func(o map[string]runtime.Object) {
+		{"no leader is known", "class thaw.dev: no controller leads", func(o map[string]runtime.Object) {
 			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.HolderIdentity = new("")
 		}, true, "kubectl logs"},
 		{"who led is gone", "class thaw.dev: who led last was heard 1h0m0s ago", func(o map[string]runtime.Object) {

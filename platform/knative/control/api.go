@@ -27,16 +27,16 @@ import (
 // answered by the revision that serves it, and a replica names its revision in its
 // id.
 
-// control is the API of a reign.
+// control is the control API of a term.
 func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{r}, Keys: r.teams.keys, World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
 		Usage:   func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
-		Explain: r.explain, Demand: r.demand, TeamUse: r.steer.TeamUse,
+		Explain: r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")
 		},
-		Logs: r.logs, Changed: r.steer.Changes, Ready: r.missing,
+		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
 		Metrics: r.c.registry, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
 	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
@@ -44,7 +44,7 @@ func (r *leaderTerm) control() (http.Handler, error) {
 
 func (r *leaderTerm) missing() []string {
 	if !r.settled.Load() {
-		return []string{"finding out what runs"}
+		return []string{"collecting reports of running replicas"}
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (r *leaderTerm) current(name functions.Name) functions.Name {
 	}
 	of := r.catalog.revisionsOf(name.WithoutAdapter())
 	for i := len(of) - 1; i >= 0; i-- {
-		if f, ok := r.steer.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
+		if f, ok := r.orchestrator.Function(of[i]); ok && (len(f.Replicas) > 0 || f.Starting()) {
 			return of[i]
 		}
 	}
@@ -126,12 +126,12 @@ func (s apiCatalog) Delete(functions.Name) error              { return errDeploy
 // replicas of all.
 func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	current := r.current(name)
-	f, ok := r.steer.Function(current)
+	f, ok := r.orchestrator.Function(current)
 	if !ok {
 		return f, false
 	}
 	for _, other := range r.catalog.revisionsOf(name) {
-		if o, ok := r.steer.Function(other); ok && other != current {
+		if o, ok := r.orchestrator.Function(other); ok && other != current {
 			f.Replicas = append(f.Replicas, o.Replicas...)
 		}
 	}
@@ -140,16 +140,16 @@ func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 
 // Replicas are all there are.
 func (r *leaderTerm) Replicas() []functions.Replica {
-	list := r.steer.Replicas()
+	list := r.orchestrator.Replicas()
 	for i := range list {
 		list[i].Function = r.public(list[i].Function)
 	}
 	return list
 }
 
-// Nodes are all there are. GPUs of which nobody knows the memory say 0.
+// Nodes are all there are. A GPU of unknown memory reports 0.
 func (r *leaderTerm) Nodes() []functions.Node {
-	list := r.steer.Nodes()
+	list := r.orchestrator.Nodes()
 	for i := range list {
 		list[i].GPUs = slices.Clone(list[i].GPUs)
 		for j := range list[i].GPUs {
@@ -163,14 +163,14 @@ func (r *leaderTerm) Nodes() []functions.Node {
 
 // ColdStart finds a cold start.
 func (r *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
-	t, ok := r.steer.ColdStart(id)
+	t, ok := r.orchestrator.ColdStart(id)
 	t.Function = r.public(t.Function)
 	return r.firstTokens.complete(t), ok
 }
 
 // ColdStarts are the newest first.
 func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
-	list := r.steer.ColdStarts(limit)
+	list := r.orchestrator.ColdStarts(limit)
 	for i := range list {
 		list[i].Function = r.public(list[i].Function)
 		list[i] = r.firstTokens.complete(list[i])
@@ -180,7 +180,7 @@ func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
 
 // Events are those after a number.
 func (r *leaderTerm) Events(after uint64) []functions.Event {
-	list := r.steer.Events(after)
+	list := r.orchestrator.Events(after)
 	for i := range list {
 		list[i].Function, list[i].For = r.public(list[i].Function), r.public(list[i].For)
 	}
@@ -193,12 +193,12 @@ type apiActions struct{ r *leaderTerm }
 func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
 	of := h.r.current(name)
 	of.Adapter = name.Adapter
-	return h.r.steer.WakeFor(of, lease)
+	return h.r.orchestrator.WakeFor(of, lease)
 }
 
 func (h apiActions) Stop(name functions.Name) {
 	for _, of := range h.r.catalog.revisionsOf(name.WithoutAdapter()) {
-		h.r.steer.Stop(of)
+		h.r.orchestrator.Stop(of)
 	}
 }
 
@@ -213,7 +213,7 @@ func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
 
 // explain names Services in place of revisions.
 func (r *leaderTerm) explain(kind string, name functions.Name) (functions.Explanation, bool) {
-	e, ok := r.steer.Explain(kind, r.current(name))
+	e, ok := r.orchestrator.Explain(kind, r.current(name))
 	e.Function, e.For = name.String(), r.public(e.For)
 	for i := range e.Candidates {
 		e.Candidates[i].Function = r.public(e.Candidates[i].Function)

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// PodOf is where a replica runs, for its log; false where there is no such pod.
+// PodOf is the pod of a replica; false if it has none.
 func (f *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -14,7 +14,7 @@ func (f *clusterState) PodOf(replica string) (namespace, name string, ok bool) {
 	return "", "", false
 }
 
-// bind gives a pod to the replica that it is to be. Under mu.
+// bind assigns a pod to a replica that waits for one. mu must be held.
 func (f *clusterState) bind(p *pod) {
 	if p.rev == nil || p.replica != nil || p.terminating || p.ended {
 		return
@@ -24,7 +24,7 @@ func (f *clusterState) bind(p *pod) {
 		if w.rev != p.rev || w.pod != nil || w.ending {
 			continue
 		}
-		// One that was placed where the pod is; else the oldest.
+		// Prefers the replica placed on the pod's node, then the oldest.
 		better := to == nil || w.node == p.node && to.node != p.node
 		if !better && (w.node == p.node) == (to.node == p.node) {
 			better = w.plannedAt.Before(to.plannedAt) || w.plannedAt.Equal(to.plannedAt) && w.id < to.id
@@ -35,7 +35,7 @@ func (f *clusterState) bind(p *pod) {
 	}
 	if to == nil {
 		if p.node == "" {
-			return // nobody's yet: it is looked at again when it has a node
+			return // it is bound once it has a node
 		}
 		to = &replica{id: podLabel(p.name), rev: p.rev, node: p.node, plannedAt: f.o.now()}
 		if f.replicas[to.id] != nil {
@@ -44,7 +44,7 @@ func (f *clusterState) bind(p *pod) {
 		to.gpus = f.freeGPUs(p.node, p.gpus)
 		f.replicas[to.id] = to
 		if len(p.rev.lost) > 0 {
-			p.rev.lost = p.rev.lost[1:] // it came in the place of one that went
+			p.rev.lost = p.rev.lost[1:] // it replaces a deleted one
 		}
 		f.dueScales[p.rev.name] = true
 	}
@@ -53,7 +53,7 @@ func (f *clusterState) bind(p *pod) {
 	f.markNode(to.node)
 }
 
-// bindFree gives a new want a pod that is there and nobody's. Under mu.
+// bindFree assigns an unbound pod to a new replica. mu must be held.
 func (f *clusterState) bindFree(w *replica) {
 	for _, p := range f.pods {
 		if p.rev == w.rev && p.replica == nil && !p.terminating && !p.ended {
@@ -64,9 +64,8 @@ func (f *clusterState) bindFree(w *replica) {
 	}
 }
 
-// moveReplica moves a replica to the node on which its pod has come to be. Under mu.
-// To steer it is another one: what it placed has vanished, and one that it finds
-// there it adopts.
+// moveReplica moves a replica to the node on which its pod was scheduled. mu must be held.
+// For the orchestrator the placed replica vanishes and another one is adopted.
 func (f *clusterState) moveReplica(w *replica) {
 	if w.pod.node == "" || w.pod.node == w.node {
 		return
@@ -81,7 +80,7 @@ func (f *clusterState) moveReplica(w *replica) {
 	f.markNode(moved.node)
 }
 
-// freeGPUs are k indices of a node that no replica has. Under mu.
+// freeGPUs picks k GPU indices of a node that no replica holds. mu must be held.
 func (f *clusterState) freeGPUs(name string, k int) []int {
 	held := map[int]bool{}
 	for _, w := range f.replicas {
@@ -100,7 +99,7 @@ func (f *clusterState) freeGPUs(name string, k int) []int {
 	return out
 }
 
-// podLabel makes a pod's name a DNS label, as ids of replicas are.
+// podLabel makes a pod's name a DNS label, as replica ids are.
 func podLabel(name string) string {
 	if len(name) > 63 {
 		name = name[len(name)-63:]

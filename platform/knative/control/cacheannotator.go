@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	annotateEvery     = 3 * time.Second // between two writes to one node, at least
-	annotateAtOnce    = 50              // nodes that are written to in that time: a cluster that has just begun is told little by little
-	annotatedModels   = 64              // that are named on a node; of more their number is said
-	absentLoaderGrace = time.Minute     // for which a node without a loader keeps what was written
+	annotateEvery     = 3 * time.Second // between two rounds of writes
+	annotateAtOnce    = 50              // nodes written per round, so a new cluster is annotated step by step
+	annotatedModels   = 64              // named on a node; of further ones the number is written
+	absentLoaderGrace = time.Minute     // how long a node without a loader keeps its annotation
 )
 
-// cacheAnnotator writes on each node, as the annotation thaw.dev/cached-models, which models' bytes are
-// there: what kubectl shows of a node, and what others that place pods can go by.
-// Thaw itself goes by what loaders say.
+// cacheAnnotator writes on each node which models' bytes it has, as the annotation
+// thaw.dev/cached-models, for people and for other schedulers. Thaw itself uses the
+// loaders' reports.
 type cacheAnnotator struct {
 	kube   kubernetes.Interface
 	nodes  corelisters.NodeLister
@@ -39,24 +39,23 @@ type cacheAnnotator struct {
 	stores func() map[string]storeReport
 	log    *slog.Logger
 
-	absentSince map[string]time.Time // nodes whose loader is away, since when
-	pausedUntil time.Time            // until when nothing more is tried: it was refused
+	absentSince map[string]time.Time // by node whose loader is away
+	pausedUntil time.Time            // no writes until then: one was refused
 }
 
-// modelSource is a model, and where its bytes come from.
+// modelSource is a model and the source of its bytes.
 type modelSource struct {
 	model, source string
 	revision      functions.Name
 }
 
-// storeReport is what the loader of a node says of its store.
+// storeReport is a loader's report on the store of its node.
 type storeReport struct {
 	connected bool
 	cached    []functions.CachedModel
-	ready     []functions.Name // revisions that serve there: their bytes are, also where the store lists them under another source
+	ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
 }
 
-// Run writes until ctx ends.
 func (n *cacheAnnotator) Run(ctx context.Context) error {
 	t := time.NewTicker(annotateEvery)
 	defer t.Stop()
@@ -71,7 +70,7 @@ func (n *cacheAnnotator) Run(ctx context.Context) error {
 	}
 }
 
-// annotate writes to the nodes that say something else than what is.
+// annotate writes the annotation of nodes on which it differs.
 func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 	if now.Before(n.pausedUntil) {
 		return
@@ -95,7 +94,7 @@ func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 				n.absentSince[k.Name] = now
 			}
 			if now.Sub(since) < absentLoaderGrace {
-				continue // it is started anew, or has not come yet; its disk has what it had
+				continue // its loader may restart; the disk keeps its contents
 			}
 			text = ""
 		} else {
@@ -115,7 +114,7 @@ func (n *cacheAnnotator) annotate(ctx context.Context, now time.Time) {
 	}
 }
 
-// write reports whether the next node may be written to.
+// write writes one annotation and reports whether the round may go on.
 func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.Time) bool {
 	var value any
 	if text != "" {
@@ -132,15 +131,15 @@ func (n *cacheAnnotator) write(ctx context.Context, node, text string, now time.
 	case err == nil || status.IsNotFound(err) || ctx.Err() != nil:
 		return ctx.Err() == nil
 	case status.IsForbidden(err) || status.IsInvalid(err):
-		n.log.Warn("which models are near is not written on nodes: it is refused; trying again in ten minutes", "node", node, "error", err)
+		n.log.Warn("nodes cannot be annotated with cached models: refused; trying again in ten minutes", "node", node, "error", err)
 		n.pausedUntil = now.Add(10 * time.Minute)
 	default:
-		n.log.Debug("which models are near is not written on a node", "node", node, "error", err)
+		n.log.Debug("cannot annotate a node with cached models", "node", node, "error", err)
 	}
 	return false
 }
 
-// bySource are the models of each source.
+// bySource maps each source to its models.
 func bySource(models []modelSource) api.Sources {
 	by := api.Sources{}
 	for _, m := range models {
@@ -149,8 +148,8 @@ func bySource(models []modelSource) api.Sources {
 	return by
 }
 
-// annotation is the annotation: NAMESPACE/MODEL=memory or =disk, with a comma between,
-// in the order of names; "" where there is none.
+// annotation is the annotation's text: NAMESPACE/MODEL=memory or =disk, sorted, separated
+// by commas; "" if the node has no model.
 func (h storeReport) annotation(by api.Sources, models []modelSource) string {
 	var serving []string
 	if len(h.ready) > 0 {
@@ -170,7 +169,7 @@ func (h storeReport) annotation(by api.Sources, models []modelSource) string {
 	return strings.Join(list, ",")
 }
 
-// Stores is what the loaders say of the nodes' stores.
+// Stores returns the loaders' reports on the nodes' stores.
 func (f *clusterState) Stores() map[string]storeReport {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,7 +188,7 @@ func (f *clusterState) Stores() map[string]storeReport {
 	return out
 }
 
-// ModelSources are the models of the cluster by their clients' names, and their sources.
+// ModelSources lists the models by their public names, with their sources.
 func (b *revisionCatalog) ModelSources() []modelSource {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,23 +17,24 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// revisionCatalog are the functions and teams of the cluster: steer's catalogue.
+// revisionCatalog holds the revisions and teams of the cluster; it is the orchestrator's
+// catalog.
 type revisionCatalog struct {
 	pas              palisters.PodAutoscalerLister
 	revs             servinglisters.RevisionLister
 	services         servinglisters.ServiceLister
 	cluster          *clusterState
 	log              *slog.Logger
-	changed          func() // something of it did
-	revisionsChanged func() // which revisions there are has changed
+	changed          func() // called after any change
+	revisionsChanged func() // called when revisions are added or removed
 
 	mu        sync.Mutex
 	revisions map[functions.Name]*revision
-	resources map[functions.Name]functions.Resources // what a pod of it takes, with what Knative adds
+	resources map[functions.Name]functions.Resources // requests of one pod, including Knative's proxy
 	teams     []*functions.Team
 }
 
-// readAll reads everything anew.
+// readAll reads all PodAutoscalers.
 func (b *revisionCatalog) readAll() error {
 	list, err := b.pas.List(labels.Everything())
 	if err != nil {
@@ -45,7 +46,7 @@ func (b *revisionCatalog) readAll() error {
 	return nil
 }
 
-// updateRevision looks at one revision again.
+// updateRevision reads one revision again.
 func (b *revisionCatalog) updateRevision(namespace, name string) {
 	key := functions.Name{Team: namespace, Name: name}
 	pa, err := b.pas.PodAutoscalers(namespace).Get(name)
@@ -55,7 +56,7 @@ func (b *revisionCatalog) updateRevision(namespace, name string) {
 	}
 	rev, err := b.revs.Revisions(namespace).Get(name)
 	if err != nil {
-		return // it was made before its PodAutoscaler, so it is heard of in a moment
+		return // created before its PodAutoscaler, so its event follows
 	}
 	var service *servingv1.Service
 	if s := pa.Labels[serving.ServiceLabelKey]; s != "" {
@@ -74,8 +75,7 @@ func (b *revisionCatalog) updateRevision(namespace, name string) {
 	b.put(key, r)
 }
 
-// setResources takes in what the pods of a revision take, as its Deployment has it: with
-// Knative's proxy beside the engine.
+// setResources records the requests of a revision's pods, from its Deployment.
 func (b *revisionCatalog) setResources(key functions.Name, res functions.Resources) {
 	b.mu.Lock()
 	same := b.resources[key] == res
@@ -86,7 +86,7 @@ func (b *revisionCatalog) setResources(key functions.Name, res functions.Resourc
 	}
 }
 
-// dropResources takes in that a revision has no Deployment any more.
+// dropResources records that a revision's Deployment is gone.
 func (b *revisionCatalog) dropResources(key functions.Name) {
 	b.mu.Lock()
 	delete(b.resources, key)
@@ -103,7 +103,7 @@ func (b *revisionCatalog) put(key functions.Name, r revision) {
 	b.revisions[key] = &r
 	b.mu.Unlock()
 	if r.problem != "" {
-		b.log.Warn("a model does not read", "revision", key.String(), "problem", r.problem)
+		b.log.Warn("cannot read a model", "revision", key.String(), "problem", r.problem)
 	}
 	b.cluster.SetRevision(key, r.deployment, r.shim)
 	b.cluster.Require(key, r.model.Spec.Pod)
@@ -125,7 +125,7 @@ func (b *revisionCatalog) drop(key functions.Name) {
 	}
 }
 
-// updateService looks at the revisions of a Service again.
+// updateService reads the revisions of a Service again.
 func (b *revisionCatalog) updateService(namespace, name string) {
 	b.mu.Lock()
 	var of []functions.Name
@@ -140,19 +140,19 @@ func (b *revisionCatalog) updateService(namespace, name string) {
 	}
 }
 
-// get is one revision; nil where it is none of ours.
+// get returns a revision; nil if it is not of class thaw.dev.
 func (b *revisionCatalog) get(key functions.Name) *revision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.revisions[key]
 }
 
-// has reports whether a name is that of a revision of ours.
+// has reports whether the revision exists and is of class thaw.dev.
 func (b *revisionCatalog) has(namespace, name string) bool {
 	return b.get(functions.Name{Team: namespace, Name: name}) != nil
 }
 
-// serviceOf is the Service that a revision is of.
+// serviceOf is the Knative Service of a revision.
 func (b *revisionCatalog) serviceOf(key functions.Name) string {
 	if r := b.get(key); r != nil {
 		return r.service
@@ -160,13 +160,14 @@ func (b *revisionCatalog) serviceOf(key functions.Name) string {
 	return ""
 }
 
-// serviceAndKind is who a revision is to its clients, and whether it runs no engine of ours.
+// serviceAndKind is the public name of a revision, and whether it runs without thaw's
+// shim.
 func (b *revisionCatalog) serviceAndKind(key functions.Name) (service string, plain bool) {
 	r := b.get(key)
 	return b.serviceOf(key), r != nil && !r.shim
 }
 
-// revisionsOf are the revisions of a Service, the newest last.
+// revisionsOf lists the revisions of a Service, the newest last.
 func (b *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +177,7 @@ func (b *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 			out = append(out, key)
 		}
 	}
-	// Revisions are numbered, and a number of more digits is a later one.
+	// Revision names end in a number; a longer one is later.
 	slices.SortFunc(out, func(a, c functions.Name) int {
 		if len(a.Name) != len(c.Name) {
 			return len(a.Name) - len(c.Name)
@@ -186,7 +187,7 @@ func (b *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 	return out
 }
 
-// setTeams takes over the teams.
+// setTeams replaces the teams.
 func (b *revisionCatalog) setTeams(teams []*functions.Team) {
 	b.mu.Lock()
 	same := slices.EqualFunc(b.teams, teams, func(x, y *functions.Team) bool { return fmt.Sprint(*x) == fmt.Sprint(*y) })
@@ -197,7 +198,7 @@ func (b *revisionCatalog) setTeams(teams []*functions.Team) {
 	}
 }
 
-// Models is steer's: each revision is a function.
+// Models returns each revision as a function.
 func (b *revisionCatalog) Models() []*functions.Model {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +211,7 @@ func (b *revisionCatalog) Models() []*functions.Model {
 	return out
 }
 
-// Teams is steer's.
+// Teams returns the teams.
 func (b *revisionCatalog) Teams() []*functions.Team {
 	b.mu.Lock()
 	defer b.mu.Unlock()

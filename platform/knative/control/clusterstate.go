@@ -13,27 +13,27 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// clusterWriter are what the fleet does to the cluster. Calls are bounded by ctx and may
-// be made concurrently.
+// clusterWriter changes Deployments and pods. Calls are bounded by ctx and may be made
+// concurrently.
 type clusterWriter interface {
-	// Scale sets how many pods the Deployment that a revision scales by has.
+	// Scale sets the number of pods of a revision's Deployment.
 	Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error
-	// DeleteFirst makes a pod the first to go when its Deployment is scaled down.
+	// DeleteFirst makes a pod the first that is deleted when its Deployment is scaled
+	// down.
 	DeleteFirst(ctx context.Context, namespace, pod string) error
-	// ForceDelete has a pod that is terminating, and whose engine has ended, forgotten.
+	// ForceDelete removes a terminating pod whose engine has already exited.
 	ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error
 }
 
-// clusterState is the nodes of the cluster as steer commands them, and the pods as its
-// replicas. It is told what informers and loaders see, and turns that into
-// heartbeats; it is told by steer to load and unload, and turns that into scales
-// of Deployments. One mutex holds all of it; nothing is called under it.
+// clusterState holds the nodes of the cluster as nodes of the orchestrator, and pods as
+// its replicas. Informers and loaders report to it, and it sends heartbeats to the
+// orchestrator; the orchestrator's Load and Unload become scales of Deployments. One mutex
+// guards it; no callback is called under it.
 //
-// Steer counts replicas, Kubernetes pods. A replica that is wanted is one more
-// pod of its revision, whichever that will be; the first pod that comes and is
-// nobody's is bound to it. A pod that nobody wanted (one that was there before
-// this controller, or that replaces one that was evicted) becomes a replica of
-// its own name, which steer adopts.
+// The orchestrator names replicas, a Deployment only counts pods. A new replica is one
+// more pod of its revision, and the first unbound pod of the revision is bound to it. A
+// pod that no replica waits for (it existed before this controller, or replaces an evicted
+// one) becomes a replica named after the pod, which the orchestrator adopts.
 type clusterState struct {
 	o clusterStateOptions
 
@@ -42,57 +42,57 @@ type clusterState struct {
 	pods        map[types.UID]*pod
 	revisions   map[functions.Name]*revisionState
 	replicas    map[string]*replica
-	dirtyNodes  map[string]bool // nodes of which there is news
+	dirtyNodes  map[string]bool // nodes whose heartbeat is due at once
 	dueScales   map[functions.Name]bool
-	constraints map[string]*podConstraints // of pods, by what they require of a node
-	wakeup      chan struct{}              // there is something for Run
+	constraints map[string]*podConstraints // by what pods require of a node
+	wakeup      chan struct{}              // wakes Run; capacity 1
 }
 
 type clusterStateOptions struct {
 	epoch         int64
-	life          string // of this controller, unlike any other's
+	life          string // unique to this controller's term
 	sendHeartbeat func(functions.Heartbeat, orchestrator.Node)
 	send          func(node string, d controlstream.Update) bool
 	writer        clusterWriter
 	log           *slog.Logger
 	now           func() time.Time
-	probe         func(p probe) // asks a pod without the shim whether it answers, until it does or is gone
+	probe         func(p probe) // probes a pod without the shim until it answers or is gone
 	changed       func(functions.Name)
-	forceDelete   func(namespace, pod string, uid types.UID) // has Hands.ForceDelete done, and returns at once
+	forceDelete   func(namespace, pod string, uid types.UID) // queues clusterWriter.ForceDelete and returns at once
 }
 
-// probe is a pod that is to be asked whether it answers.
+// probe is a pod without the shim that is to be probed.
 type probe struct {
 	uid types.UID
 	ip  string
 }
 
-// revisionState is one revision of our class.
+// revisionState is one revision of class thaw.dev.
 type revisionState struct {
 	name       functions.Name
 	deployment string
 	shim       bool
-	written    int // replicas that were last written; -1 nothing was
+	written    int // spec.replicas as last written; -1: never
 	writtenAt  time.Time
-	observed   int // spec.replicas as last seen; -1 it was not
-	// Pods that went without our doing: they are replaced by their Deployment, or
-	// their room is given back after a moment.
+	observed   int // spec.replicas as last observed; -1: never
+	// When pods were deleted by others. The Deployment replaces them, or their room is
+	// released after replacementWait.
 	lost          []time.Time
-	firstObserved time.Time // when its Deployment was first seen
-	refusal       string    // why its Deployment makes no pods
+	firstObserved time.Time // when its Deployment was first observed
+	refusal       string    // why its Deployment creates no pods
 	refusedAt     time.Time
-	mu            sync.Mutex // held while its scale is written
+	mu            sync.Mutex // held while the scale is written
 	constraints   *podConstraints
 }
 
-// podConstraints is what revisions ask of a node beside room, and how many ask it.
+// podConstraints is what revisions require of a node besides room, and their number.
 type podConstraints struct {
 	requires  string
 	pod       functions.Pod
 	revisions int
 }
 
-// replica is one replica that steer asked for or adopted.
+// replica is one replica that the orchestrator started or adopted.
 type replica struct {
 	id         string
 	rev        *revisionState
@@ -101,12 +101,12 @@ type replica struct {
 	pod        *pod
 	plannedAt  time.Time
 	ending     bool
-	published  bool                    // it was READY in a picture
-	lastStatus functions.ReplicaStatus // as last told, for how long its state holds
-	stateSince time.Time               // since when
+	published  bool                    // it was READY in a published snapshot
+	lastStatus functions.ReplicaStatus // as last reported; dates the change of state
+	stateSince time.Time               // when lastStatus.State began
 }
 
-// newClusterState makes a fleet that knows nothing.
+// newClusterState makes an empty state.
 func newClusterState(o clusterStateOptions) *clusterState {
 	return &clusterState{
 		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{}, replicas: map[string]*replica{},
@@ -135,7 +135,7 @@ func (f *clusterState) Run(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 				defer cancel()
 				if err := f.writeScale(ctx, r); err != nil && ctx.Err() == nil {
-					f.o.log.Warn("a scale was not written", "revision", r.name.String(), "error", err)
+					f.o.log.Warn("cannot write a scale", "revision", r.name.String(), "error", err)
 				}
 			})
 		}
@@ -149,7 +149,7 @@ func (f *clusterState) wakeRun() {
 	}
 }
 
-// markNode notes that there is news of a node. Under mu.
+// markNode makes the heartbeat of a node due. mu must be held.
 func (f *clusterState) markNode(node string) {
 	if node != "" {
 		f.dirtyNodes[node] = true
@@ -157,7 +157,7 @@ func (f *clusterState) markNode(node string) {
 	f.wakeRun()
 }
 
-// SetRevision adds a revision, or takes over what changed of it.
+// SetRevision adds or updates a revision.
 func (f *clusterState) SetRevision(name functions.Name, target string, shim bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +175,7 @@ func (f *clusterState) SetRevision(name functions.Name, target string, shim bool
 	r.deployment, r.shim = target, shim
 }
 
-// Require takes in what the pods of a revision ask of a node.
+// Require sets what the pods of a revision require of a node.
 func (f *clusterState) Require(name functions.Name, pod functions.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,14 +189,14 @@ func (f *clusterState) Require(name functions.Name, pod functions.Pod) {
 		k = &podConstraints{requires: requires, pod: pod}
 		f.constraints[requires] = k
 		for node := range f.nodes {
-			f.markNode(node) // each has to say whether it may come there
+			f.markNode(node) // each node reports anew whether it satisfies them
 		}
 	}
 	k.revisions++
 	r.constraints = k
 }
 
-// dropConstraints takes a revision out of its kind. Under mu.
+// dropConstraints releases the constraints of a revision. mu must be held.
 func (f *clusterState) dropConstraints(r *revisionState) {
 	if k := r.constraints; k != nil {
 		r.constraints = nil
@@ -206,8 +206,8 @@ func (f *clusterState) dropConstraints(r *revisionState) {
 	}
 }
 
-// DropRevision forgets one. Its pods are the garbage collector's; until they are
-// gone they are somebody's on their node.
+// DropRevision removes a revision. Kubernetes deletes its pods; until then they occupy
+// their nodes.
 func (f *clusterState) DropRevision(name functions.Name) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,8 +225,8 @@ func (f *clusterState) DropRevision(name functions.Name) {
 	}
 }
 
-// SetDeployment takes in how many pods a revision's Deployment is to have, and why
-// it cannot make them.
+// SetDeployment records the size of a revision's Deployment, and why it cannot create pods
+// ("" if it can).
 func (f *clusterState) SetDeployment(name functions.Name, replicas int, refuse string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,8 +252,7 @@ func (f *clusterState) SetDeployment(name functions.Name, replicas int, refuse s
 	}
 }
 
-// AllPodsReported reports whether every pod of ours that runs with the shim has been heard
-// of.
+// AllPodsReported reports whether every running pod with the shim has reported its status.
 func (f *clusterState) AllPodsReported() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -529,7 +529,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 		want string
 	}{
 		"image":  {aPod("p", "n1", waits("ImagePullBackOff", "no such image")), "its image cannot be pulled: no such image"},
-		"config": {aPod("p", "n1", waits("CreateContainerConfigError", "")), "its container cannot be made"},
+		"config": {aPod("p", "n1", waits("CreateContainerConfigError", "")), "its container cannot be created"},
 		"crash": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "a\nno weights at all\n"}}}}
 		}), "no weights at all"},
@@ -724,7 +724,7 @@ func TestClosedOnTheWay(t *testing.T) {
 }
 
 // While it is not sure who leads, a replica is neither started nor refused: refused,
-// everybody who waits for it would be sent away, and the next reign can serve them.
+// everybody who waits for it would be sent away, and the next term can serve them.
 func TestScaleInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, true)
@@ -752,9 +752,9 @@ func TestScaleInDoubt(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Second)
-		cancel() // the reign is over
+		cancel() // the term is over
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("a reign that ends says %v", err)
+			t.Errorf("a term that ends says %v", err)
 		}
 	})
 }

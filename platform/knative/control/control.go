@@ -38,26 +38,26 @@ import (
 // Options of a controller.
 type Options struct {
 	Config        *rest.Config
-	Namespace     string // of thaw itself: its lease
+	Namespace     string // of thaw itself, and of its lease
 	Knative       string // namespace of Knative Serving; "" is knative-serving
-	Name          string // of this controller, for people
+	Name          string // of this controller, for logs
 	Advertise     string // HOST:PORT at which peers reach it
 	Listener      net.Listener
-	Token         string                         // that peers show; it opens the control API as well
-	Secure        bool                           // links are taken with certificates of the Secret thaw-control-tls only, which the one that leads renews; Token is that Secret's
+	Token         string                         // that peers present; it also opens the control API
+	Secure        bool                           // control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
 	Policy        placement.Policy               // zero: placement.DefaultPolicy
-	Public        string                         // name of the Service before the activators, in the status of ingresses
-	Private       string                         // the same for the cluster alone
-	NewForesee    func() *orchestrator.Foresight // of a reign; may be nil
-	WebhookAddr   string                         // HOST:PORT at which API servers ask where a pod is wanted; "" nowhere
-	AnnotateNodes bool                           // nodes are annotated with the models that are near
+	Public        string                         // name of the activators' Service, for the status of Ingresses
+	Private       string                         // the same, cluster-local
+	NewForesee    func() *orchestrator.Foresight // called once per term; may be nil
+	WebhookAddr   string                         // HOST:PORT of the scheduler hint webhook; "": none
+	AnnotateNodes bool                           // nodes are annotated with the models they have cached
 	Version       string
 	Log           *slog.Logger
-	// Settle bounds how long a new leader listens to loaders before it tells
-	// activators what runs. 0: 3 s.
+	// Settle bounds how long a new leader collects reports before it tells activators what
+	// runs. 0: 3 s.
 	Settle time.Duration
-	// EarlyDispatch has activators send the first requests of a line to a pod that is not READY
-	// yet, where they wait at its door.
+	// EarlyDispatch lets activators send the first queued requests to a pod before it is
+	// READY; its shim holds them.
 	EarlyDispatch bool
 }
 
@@ -73,16 +73,15 @@ type control struct {
 	ingress     netinformers.SharedInformerFactory
 	election    *election
 	registry    *prometheus.Registry
-	tls         *controlTLS // nil: links are plain
+	tls         *controlTLS // nil: control streams are plain
 
-	term atomic.Pointer[leaderTerm] // nil: another one leads
+	term atomic.Pointer[leaderTerm] // nil: another controller leads
 }
 
-// Run is the controller until ctx ends. It returns nil then, or why it could not
-// go on.
+// Run runs a controller until ctx ends; it returns nil then, or why it could not go on.
 func Run(ctx context.Context, o Options) error {
 	if o.Token == "" {
-		return errors.New("control: a token that peers show is needed")
+		return errors.New("control: Token is needed")
 	}
 	if o.Policy == (placement.Policy{}) {
 		o.Policy = placement.DefaultPolicy
@@ -101,7 +100,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	life, over := context.WithCancel(context.WithoutCancel(ctx)) // until the last reign has ended
+	life, over := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx until the last term has ended
 	defer over()
 	parts.Go(func() { c.serve(life, func(err error) { stop(err) }) })
 
@@ -126,8 +125,8 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// serve answers at the port until ctx ends. With certificates links come in by them,
-// and everything else, which shows a key where it needs one, without.
+// serve serves the controller's port until ctx ends. With certificates, control streams
+// come over mTLS; all other requests come in plain and present a key where one is needed.
 func (c *control) serve(ctx context.Context, failed func(error)) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -154,7 +153,7 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 	server(split.Plain, c.routes(false))
 }
 
-// tokens are those that peers may show, and that open the control API.
+// tokens lists those that peers may present and that open the control API.
 func (c *control) tokens() []string {
 	if c.tls == nil {
 		return []string{c.o.Token}
@@ -166,7 +165,7 @@ func (c *control) tokens() []string {
 func (c *control) open() error {
 	config := rest.CopyConfig(c.o.Config)
 	if config.QPS == 0 {
-		// A burst of wakes is a burst of writes.
+		// a burst of wakes is a burst of writes
 		config.QPS, config.Burst = 200, 400
 	}
 	var err error
@@ -211,7 +210,7 @@ func (c *control) open() error {
 	return nil
 }
 
-// synced waits until everything has been listed once.
+// synced waits until every informer has listed its objects.
 func (c *control) synced(ctx context.Context) error {
 	for _, got := range []map[any]bool{anyKeys(c.core.WaitForCacheSync(ctx.Done())), anyKeys(c.deployments.WaitForCacheSync(ctx.Done())), anyKeys(c.knative.WaitForCacheSync(ctx.Done())), anyKeys(c.ingress.WaitForCacheSync(ctx.Done()))} {
 		for kind, ok := range got {
@@ -231,17 +230,17 @@ func anyKeys[K comparable](m map[K]bool) map[any]bool {
 	return out
 }
 
-// routes is what the controller's port answers, to links too or not.
-func (c *control) routes(links bool) http.Handler {
+// routes is the handler of the controller's port; streams: control streams are accepted.
+func (c *control) routes(streams bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		r := c.term.Load()
 		switch {
 		case r == nil && c.election.Leader() == "":
-			http.Error(w, "nobody leads", http.StatusServiceUnavailable)
+			http.Error(w, "no leader is known", http.StatusServiceUnavailable)
 		case r != nil && !r.settled.Load():
-			http.Error(w, "finding out what runs", http.StatusServiceUnavailable)
+			http.Error(w, "collecting reports of running replicas", http.StatusServiceUnavailable)
 		default:
 			json.NewEncoder(w).Encode(map[string]any{"leads": r != nil, "leader": c.election.Leader()})
 		}
@@ -255,8 +254,8 @@ func (c *control) routes(links bool) http.Handler {
 	})
 	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
 	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {
-		if !links {
-			http.Error(w, "links are taken with a certificate only", http.StatusForbidden)
+		if !streams {
+			http.Error(w, "control streams need a certificate", http.StatusForbidden)
 			return
 		}
 		if r := c.term.Load(); r != nil {

@@ -13,36 +13,36 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// controlTLS is what the Secret thaw-control-tls says, read again and again: the token, and this
-// end's certificate. The controller that leads renews it.
+// controlTLS holds the token and this end's certificate of the Secret thaw-control-tls,
+// reread at intervals. The leader renews the Secret.
 type controlTLS struct {
 	kube      kubernetes.Interface
 	namespace string
 	leads     func() bool
-	changed   func() // the tokens have; may be nil
+	changed   func() // called after tokens changed; may be nil
 	log       *slog.Logger
 	now       func() time.Time
 
 	mu          sync.Mutex
 	token       string
 	former      string
-	formerUntil time.Time // when former counts no more
+	formerUntil time.Time // when former expires
 	id          *mtls.Identity
 	lastError   string
 }
 
 const (
 	rereadEvery = 30 * time.Second
-	// formerTokenGrace is how long the token of before counts: kubelets bring the new one to
-	// its pods within two minutes.
+	// formerTokenGrace is how long the previous token stays valid: kubelets bring a new
+	// one to pods within two minutes.
 	formerTokenGrace = 5 * time.Minute
 )
 
-// Run reads until ctx ends. With the API server away all stays as it is.
+// Run reloads until ctx ends. Without an API server the last values stay.
 func (l *controlTLS) Run(ctx context.Context) error {
 	for {
 		next := rereadEvery
-		if _, err := l.identity(); err != nil { // nobody can link
+		if _, err := l.identity(); err != nil { // no peer can connect
 			next = time.Second
 		}
 		select {
@@ -54,7 +54,7 @@ func (l *controlTLS) Run(ctx context.Context) error {
 	}
 }
 
-// reload reads once.
+// reload reads the Secret once.
 func (l *controlTLS) reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -70,14 +70,15 @@ func (l *controlTLS) reload(ctx context.Context) {
 	l.lastError = said
 	l.mu.Unlock()
 	if said != "" && !again && ctx.Err() == nil {
-		l.log.Warn("the certificates of links stay as they are", "error", err)
+		l.log.Warn("cannot renew the control certificates", "error", err)
 	}
 	if tell && l.changed != nil {
 		l.changed()
 	}
 }
 
-// apply takes over what was read; under mu. It reports whether tokens have changed.
+// apply takes the contents of the Secret and reports whether tokens changed. mu must be
+// held.
 func (l *controlTLS) apply(read *knative.ControlTLS) bool {
 	now := l.now()
 	l.id = read.Identity
@@ -94,7 +95,7 @@ func (l *controlTLS) apply(read *knative.ControlTLS) bool {
 	return changed
 }
 
-// tokens are those that count, the newest first.
+// tokens lists the valid tokens, the newest first.
 func (l *controlTLS) tokens() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,9 +105,9 @@ func (l *controlTLS) tokens() []string {
 	return []string{l.token, l.former}
 }
 
-var errNoIdentity = errors.New("the certificates of links are not known yet")
+var errNoIdentity = errors.New("the control certificates are not known yet")
 
-// identity is this end's.
+// identity is the controller's certificate.
 func (l *controlTLS) identity() (*mtls.Identity, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,37 +10,36 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// dataPath is the activators as steer needs them: what it publishes goes out with the
-// name that the engines know, and who asks for a revision past our activators is
-// added to their demand.
+// dataPath is the activators as the orchestrator sees them. Snapshots go out with the name
+// that engines know, and requests that bypass our activators are added to their demand.
 type dataPath struct {
 	activatorHub
-	serviceOf func(functions.Name) (name string, plain bool) // the Knative Service a revision is of; plain: it runs no engine of ours
+	serviceOf func(functions.Name) (name string, plain bool) // the Knative Service of a revision; plain: it runs without thaw's shim
 	published func(functions.Name)
-	notReady  func(*snapshot.Snapshot) []snapshot.Replica // of a revision: its replicas that take requests ahead; nil: none does
+	notReady  func(*snapshot.Snapshot) []snapshot.Replica // a revision's replicas that accept requests before READY; nil: none do
 
 	mu      sync.Mutex
 	outside map[functions.Name]outsideDemand
 	dirty   map[functions.Name]bool
-	queued  map[functions.Name]bool // requests for it waited when steer was told last
+	queued  map[functions.Name]bool // requests for it waited when the orchestrator last read the demand
 	wake    func(functions.Name)
 	now     func() time.Time
 }
 
-// activatorHub are the link.Hub.
+// activatorHub is a controlstream.Hub.
 type activatorHub interface {
 	orchestrator.DataPath
 	DemandOf(name functions.Name) orchestrator.Demand
 }
 
-// outsideDemand is the demand for one revision that does not pass our activators.
+// outsideDemand is the demand for one revision that bypasses our activators.
 type outsideDemand struct {
 	active, queued int
-	queuedSince    time.Time // that somebody waits
-	endedAt        time.Time // that nobody was there any more
+	queuedSince    time.Time // since when requests wait
+	endedAt        time.Time // when the last request ended
 }
 
-// Publish gives pictures of revisions to the activators.
+// Publish sends snapshots of revisions to the activators.
 func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		fs[i].Hidden = true
@@ -59,8 +58,8 @@ func (p *dataPath) Publish(fs ...snapshot.Snapshot) {
 	}
 }
 
-// Outside takes in how many requests for a revision are at Knative's own activator
-// (queued, where none of its replicas is ready) or were sent on by it.
+// Outside sets how many requests for a revision wait in Knative's own activators or were
+// forwarded by them.
 func (p *dataPath) Outside(name functions.Name, active, queued int) {
 	now := p.now()
 	p.mu.Lock()
@@ -85,7 +84,7 @@ func (p *dataPath) Outside(name functions.Name, active, queued int) {
 	}
 }
 
-// Demand yields what the activators say, with what is asked past them.
+// Demand yields the activators' demand plus that which bypasses them.
 func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	p.mu.Lock()
 	stirred := p.dirty
@@ -97,7 +96,7 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 			stirred[n] = true
 		}
 	}
-	var rest map[functions.Name]bool // of those for which requests waited, who is not told of now
+	var rest map[functions.Name]bool // revisions with queued requests that are not yielded in this round
 	if all {
 		rest = maps.Clone(p.queued)
 	}
@@ -116,7 +115,7 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 		stopped = !tell(add[d.Name].addTo(d))
 		return !stopped
 	})
-	for n := range stirred { // what our activators have of it has not changed, and counts
+	for n := range stirred { // unchanged at our activators, and still counted
 		if stopped || !tell(add[n].addTo(p.activatorHub.DemandOf(n))) {
 			p.mu.Lock()
 			p.dirty[n] = true
@@ -124,15 +123,15 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 			stopped = true
 		}
 	}
-	for n := range rest { // whoever had them is gone
+	for n := range rest { // the activators that held these requests are gone
 		if !stopped {
 			p.delivered(orchestrator.Demand{Name: n})
 		}
 	}
 }
 
-// delivered is that steer knows of d: whether requests wait is part of how a revision
-// stands.
+// delivered records d as known to the orchestrator: whether requests wait is part of a
+// revision's status.
 func (p *dataPath) delivered(d orchestrator.Demand) {
 	p.mu.Lock()
 	was := p.queued[d.Name]
@@ -147,7 +146,7 @@ func (p *dataPath) delivered(d orchestrator.Demand) {
 	}
 }
 
-// hasQueued reports whether requests for a revision waited when steer was told last.
+// hasQueued reports whether requests waited when the orchestrator last read the demand.
 func (p *dataPath) hasQueued(name functions.Name) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

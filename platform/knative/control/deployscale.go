@@ -8,8 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// desired is how many pods each revision is to have; those that are absent none.
-// Under mu.
+// desired is the number of pods that each revision needs; absent means 0. mu must be held.
 func (f *clusterState) desired() map[*revisionState]int {
 	out := map[*revisionState]int{}
 	for _, w := range f.replicas {
@@ -19,8 +18,8 @@ func (f *clusterState) desired() map[*revisionState]int {
 	}
 	now := f.o.now()
 	for _, p := range f.pods {
-		// One that nobody asked for here and that looks for its node: it is somebody's
-		// once it has found one.
+		// An unscheduled pod that no replica waits for becomes a replica once it has a
+		// node.
 		if p.rev != nil && p.replica == nil && p.node == "" && !p.terminating && !p.ended && now.Sub(p.created) < unschedulable {
 			out[p.rev]++
 		}
@@ -34,10 +33,9 @@ func (f *clusterState) desired() map[*revisionState]int {
 	return out
 }
 
-// holdForTermination has Deployments be small until the pods that are to end have begun to:
-// Kubernetes looks at what is wanted now, not at what was in between, and one that is
-// made smaller and larger again at once keeps the pod whose engine has ended, and
-// makes no other. Under mu.
+// holdForTermination keeps Deployments small until the pods that are to end are
+// terminating. A Deployment that shrinks and grows again at once keeps the pod whose
+// engine has exited and creates no other. mu must be held.
 func (f *clusterState) holdForTermination(desired map[*revisionState]int) {
 	var leave map[*revisionState]int
 	for _, w := range f.replicas {
@@ -59,12 +57,12 @@ func (f *clusterState) holdForTermination(desired map[*revisionState]int) {
 		if size < 0 {
 			size = r.observed
 		}
-		// Of those that are there, or are being made, so many are to go.
+		// k of the existing or requested pods must go.
 		desired[r] = min(desired[r], max(0, max(size, have)-k))
 	}
 }
 
-// outdatedScales are the revisions whose Deployment is not as it should be.
+// outdatedScales lists the revisions whose Deployment has a wrong size.
 func (f *clusterState) outdatedScales(all bool) []*revisionState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,10 +77,10 @@ func (f *clusterState) outdatedScales(all bool) []*revisionState {
 		}
 		want := desired[r]
 		if r.written < 0 && want < r.observed && now.Sub(r.firstObserved) < adoptDelay {
-			return // its pods may not have been made yet: somebody else has scaled it
+			return // scaled by others a moment ago; its pods may not exist yet
 		}
 		switch {
-		case r.written >= 0 && r.written != want: // whatever is seen may be what was before
+		case r.written >= 0 && r.written != want: // the observed value may be older than the written one
 		case r.observed != want && (r.written < 0 || now.Sub(r.writtenAt) > rewriteAfter):
 		default:
 			return
@@ -102,9 +100,9 @@ func (f *clusterState) outdatedScales(all bool) []*revisionState {
 	return out
 }
 
-// writeScaleAsLeader is write for steer, which takes the word that somebody else leads for an
-// order to send everybody away. Here it is a doubt that passes: either the lease is
-// renewed after all, or the reign ends, with ctx, and who waits is held for the next.
+// writeScaleAsLeader retries writeScale while the lease is in doubt. The orchestrator
+// takes ErrStaleEpoch as final and would reject all waiting requests; here either the
+// lease is renewed, or ctx ends with the term.
 func (f *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState) error {
 	for {
 		err := f.writeScale(ctx, r)
@@ -119,10 +117,10 @@ func (f *clusterState) writeScaleAsLeader(ctx context.Context, r *revisionState)
 	}
 }
 
-// staleEpochRetry is how long who may not lead any more waits before it asks again.
+// staleEpochRetry is the pause between writes while the lease is in doubt.
 const staleEpochRetry = 200 * time.Millisecond
 
-// writeScale brings a revision's Deployment to what it should be.
+// writeScale writes a revision's Deployment if its size is wrong.
 func (f *clusterState) writeScale(ctx context.Context, r *revisionState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,15 +141,14 @@ func (f *clusterState) writeScale(ctx context.Context, r *revisionState) error {
 	return nil
 }
 
-// adoptDelay is how long the size of a Deployment that somebody else gave it stands
-// though its pods are not seen: a new revision's, or that of a controller that has
-// just ended.
+// adoptDelay is how long a size that others gave a Deployment stands before its pods
+// exist: a new revision's, or one of a controller that has just ended.
 const adoptDelay = 5 * time.Second
 
-// rewriteAfter is when a scale that was written and is not seen is written again.
+// rewriteAfter is when a written scale that was not observed is written again.
 const rewriteAfter = 3 * time.Second
 
-// ReplicaCounts is how a revision stands.
+// ReplicaCounts counts the replicas of a revision.
 func (f *clusterState) ReplicaCounts(name functions.Name) (desired, actual, ready int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

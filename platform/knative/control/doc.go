@@ -1,74 +1,70 @@
-// Package control is the controller of thaw on Kubernetes: who decides which models
-// run there, on which nodes, and who makes room for whom.
+// Package control is thaw's controller on Kubernetes. It adapts the cluster to
+// platform/orchestrator, which decides which models run on which nodes and which
+// replicas are evicted, as on one machine and in the simulator:
 //
-// It decides nothing itself. platform/orchestrator and platform/placement do, the same as on
-// one machine and in the simulator; here the cluster is said in their words.
-//
-//	function  a revision of Knative's of class thaw.dev (books, model.go)
-//	replica   a pod of it (fleet, pods.go)
-//	node      a node of Kubernetes; what its loader says of stores is added (fleet)
-//	team      a namespace, with its ResourceQuota and annotations (teams); what it may have
-//	          staged, its nodes' loaders are told (owners)
-//	data path all activators together, and whoever asks past them (path, link.Hub)
-//	load      one more pod: the scale of the revision's Deployment (hands)
-//	unload    one pod less, and this one: it is made the first to go
+//	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
+//	replica   a pod of it (clusterState, pods.go, replicastatus.go)
+//	node      a Kubernetes node, with the report of its loader (nodes.go)
+//	team      a namespace, with its ResourceQuota and annotations (teams.go); the allowed
+//	          sources are sent to loaders (podOwners)
+//	data path all activators, and requests that bypass them (dataPath, controlstream.Hub)
+//	load      one more pod: the scale of the revision's Deployment (kubeWriter)
+//	unload    one pod less, after the replica's pod was marked for deletion first
 //
 // # Pods and replicas
 //
-// Steer counts replicas that it has named, a Deployment pods that nobody has. A
-// replica that is wanted is one more pod, and the first pod of its revision that
-// comes and is nobody's is bound to it. Where it was wanted is a hint to the
-// scheduler (platform/knative/schedulerhint); where it comes to be elsewhere, what was wanted
-// has vanished and what is found is adopted. A pod that was there before this
-// controller, or that replaces one somebody evicted, is a replica by its own name.
-// Every wait of that kind is bounded: found, replacement, unschedulable.
+// The orchestrator names replicas, a Deployment only counts pods. A new replica is one
+// more pod, and the first unbound pod of its revision is bound to it. The chosen node is
+// a hint to the scheduler (platform/knative/schedulerhint); if the pod is scheduled
+// elsewhere, the planned replica vanishes and the pod is adopted as another one. A pod
+// that existed before this controller, or that replaces an evicted one, is a replica
+// named after the pod. Each of these waits is bounded: adoptDelay, replacementWait,
+// unschedulable.
 //
-// A pod is READY when its shim says so, by way of the loader of its node, which knows
-// whose words they are. Kubernetes would tell seconds later. With Options.EarlyDispatch
-// activators know its door from its first word on (snapshot.Snapshot.NotReadyEndpoints), and the first
-// of the line wait there for READY. A pod without the shim (a Service written by hand) is asked until it
-// answers, as Knative's own activator does it. Where no loader tells of a shim,
-// Kubernetes' word is taken.
+// A pod is READY when its shim reports so through the loader of its node, seconds before
+// Kubernetes' condition. With Options.EarlyDispatch activators know the shim's address
+// from its first report on (snapshot.Snapshot.NotReadyEndpoints), and the first queued
+// requests wait there. A pod without the shim (a Service written by hand) is probed, as
+// Knative's activator does it. Where no loader reports a shim, Kubernetes' condition
+// counts.
 //
-// What Kubernetes knows and nobody else is a reason of failure: images that cannot be
-// pulled, containers that end, nodes that do not fit, quotas that refuse.
+// Reasons of failure that only Kubernetes knows: images that cannot be pulled,
+// containers that exit, pods that fit no node, quotas.
 //
 // # The end of a pod
 //
-// A replica that is to end has left the routes and has nothing in flight. Its shim is
-// told, the Deployment is made smaller, and once the shim has said that the engine has
-// ended the pod is taken out of Kubernetes' books: Knative's proxy in it would wait
-// half a minute for requests, the kubelet does not shorten an end that has begun
-// (it ignores the shorter grace: SyncTerminatingPod), and so long its GPUs would be
-// nobody's. Pods without the shim end at Knative's pace. A Deployment grows again only
-// once such pods have begun to end (outgoing): one that is made smaller and larger in
-// a moment keeps the pod it had, which has no engine any more.
+// A replica that ends has left the routes and has no request in flight. Its shim is
+// told to stop, the Deployment is scaled down, and once the shim reports that the engine
+// has exited the pod is deleted with grace period 0. Without that, Knative's proxy in it
+// would wait half a minute and hold the pod's GPUs; the kubelet ignores a shorter grace
+// period for a pod that is already terminating (SyncTerminatingPod). Pods without the
+// shim end at Knative's pace. A Deployment grows again only once such pods are
+// terminating (holdForTermination): one that shrinks and grows at once keeps the pod
+// whose engine has exited.
 //
-// # What a node shows
+// # Annotation of nodes
 //
-// Which models' bytes a node has, and whether in memory or on its disk, stands on it
-// as the annotation thaw.dev/cached-models (near). It is for people and for others that place
-// pods; thaw goes by what loaders say, as thaw get nodes shows. It is written on
-// change, and the account of the controller may change nothing else of a node: a
-// ValidatingAdmissionPolicy of the installation says so, since RBAC cannot.
+// cacheAnnotator writes on each node which models it has in memory or on disk, as
+// thaw.dev/cached-models, for people and other schedulers; thaw uses the loaders'
+// reports. A ValidatingAdmissionPolicy of the installation, thaw-nodes, forbids the
+// controller any other change of a node, which RBAC cannot express.
 //
-// # Who leads
+// # Leader election
 //
-// One controller leads, by a Lease; what there is only while it does is a reign. The
-// number of the reign is steer's epoch. It stands at each Deployment that was scaled,
-// and a scale is written on the condition that it has not become a newer one; who has
-// not renewed the lease lately, by a clock that runs on while the process is stopped,
-// writes nothing at all.
+// One controller leads, by a Lease; leaderTerm is what exists while it does. The term's
+// number is the orchestrator's epoch. It is written on each scaled Deployment, and a
+// scale is written only if no newer epoch is there. A controller that has not renewed
+// the lease lately, by the monotonic clock, writes nothing.
 //
-// A reign begins by listening. What runs is adopted: pods as they are, the size of a
-// Deployment as somebody left it. Activators are told nothing (link.HubOptions.Quiet)
-// until every pod has been heard of, or settle's bound is over, since a picture
-// without replicas would hold requests that a warm model could serve.
+// A term begins by collecting reports. Existing pods and Deployment sizes are adopted.
+// Activators are told nothing (controlstream.HubOptions.Quiet) until every pod has been
+// reported or Options.Settle is over: a snapshot without replicas would queue requests
+// that a warm model could serve.
 //
-// What is left of a team's requests, tokens and cold starts is the bank's (shares), and
-// the next reign has it from the activators. The Secret thaw-control-tls, token and
-// certificates, is read every half minute, and renewed by the one that leads (links).
+// The limits of teams are dealt out by ratelimit.Coordinator (sharedLimits); a new term
+// recovers them from the activators. The Secret thaw-control-tls, with token and
+// certificates, is read every half minute and renewed by the leader (controlTLS).
 //
-// Nothing is kept on a disk. What teams have used outlives a reign in a ConfigMap
-// (accounts), written every half minute and at its end, by the newest reign alone.
+// Nothing is kept on disk. The usage of teams outlives a term in a ConfigMap
+// (usageStore), written every half minute and at the end of the term.
 package control

@@ -17,26 +17,25 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// The times of the lease: who does not renew it for renewFor gives it up, and after
-// leaseFor somebody else may take it. A controller that ends gives it back.
+// Times of the lease. A holder that fails to renew it for renewFor gives it up; after
+// leaseFor another may take it. A controller that ends releases it.
 const (
 	leaseFor  = 15 * time.Second
 	renewFor  = 10 * time.Second
 	retryLead = time.Second
 )
 
-// Lease is the name of the lease, and of the controller's Service.
 const Lease = "thaw-controller"
 
-// election is who leads, as one controller sees it.
+// election is one controller's part in the leader election.
 type election struct {
 	kube      kubernetes.Interface
 	namespace string
-	identity  string // NAME_RANDOM@HOST:PORT
+	identity  string
 	log       *slog.Logger
-	renewed   atomic.Int64 // nanoseconds since start
+	renewed   atomic.Int64
 	start     time.Time
-	leader    atomic.Pointer[string] // its address; nil or "" nobody is known to
+	leader    atomic.Pointer[string] // its address; nil or "": unknown
 	leads     atomic.Bool
 }
 
@@ -49,7 +48,7 @@ func newElection(kube kubernetes.Interface, namespace, name, advertise string, l
 	}
 }
 
-// Leader is the address of who leads, "" where nobody is known to.
+// Leader is the leader's address; "" if unknown.
 func (e *election) Leader() string {
 	if p := e.leader.Load(); p != nil {
 		return *p
@@ -57,20 +56,20 @@ func (e *election) Leader() string {
 	return ""
 }
 
-// holdsLease reports whether the lease is surely still ours: it was renewed less than
-// renewFor ago, by a clock that runs on while the process does not.
+// holdsLease reports whether the lease is surely held: it was renewed less than renewFor
+// ago by the monotonic clock.
 func (e *election) holdsLease() bool {
 	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
 }
 
-// renewalLock is a lock that notes when it was last held.
+// renewalLock records when the lease was last renewed.
 type renewalLock struct {
 	resourcelock.Interface
 	e *election
 }
 
 func (r renewalLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	at := time.Since(r.e.start) // before: what the API server writes counts from its own moment
+	at := time.Since(r.e.start) // taken before the write: the API server counts from its own, later time
 	err := r.Interface.Update(ctx, record)
 	if err == nil && record.HolderIdentity == r.e.identity {
 		r.e.renewed.Store(int64(at))
@@ -87,12 +86,11 @@ func (r renewalLock) Create(ctx context.Context, record resourcelock.LeaderElect
 	return err
 }
 
-// errLost says that the lease went to somebody else, or could not be renewed.
+// errLost: another controller holds the lease, or it could not be renewed.
 var errLost = errors.New("the lease is lost")
 
-// Run waits for the lease and calls lead with the epoch of this reign, again and
-// again until ctx ends. lead's ctx ends when the lease is lost, and the lease is
-// given back when lead returns.
+// Run waits for the lease and calls lead with the epoch of the term, repeatedly until ctx
+// ends. lead's ctx ends with the lease, which is released when lead returns.
 func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
 	for {
 		err := e.holdLease(ctx, lead)
@@ -102,7 +100,7 @@ func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch
 		if err != nil && !errors.Is(err, errLost) {
 			return err
 		}
-		e.log.Warn("not leading any more", "error", err)
+		e.log.Warn("no longer leading", "error", err)
 	}
 }
 
@@ -112,7 +110,7 @@ func (e *election) holdLease(ctx context.Context, lead func(ctx context.Context,
 		Client:     e.kube.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
 	}
-	reign, end := context.WithCancelCause(ctx)
+	term, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	done := make(chan error, 1)
 	led := make(chan struct{})
@@ -146,7 +144,7 @@ func (e *election) holdLease(ctx context.Context, lead func(ctx context.Context,
 	if err != nil {
 		return err
 	}
-	elector.Run(reign) // returns when the lease is lost or reign ends; lead's ctx has ended then
+	elector.Run(term) // returns when the lease is lost or the term ends, after lead's ctx has ended
 	select {
 	case <-led:
 		if err := <-done; err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {

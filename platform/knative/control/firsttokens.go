@@ -8,18 +8,17 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// firstTokens are the phases of cold starts that only activators see: from READY to the
-// first byte of the engine's answer. The zero value knows none.
+// firstTokens keeps the first_token phase of cold starts, which only activators measure:
+// from READY to the first byte of the engine's answer. The zero value is empty.
 type firstTokens struct {
 	mu        sync.Mutex
-	durations map[string]time.Duration // by cold start
-	order     []string                 // the oldest first
+	durations map[string]time.Duration // by cold start id
+	order     []string                 // oldest first
 }
 
 const maxFirstTokens = 1024
 
-// record takes in what the first request of a cold start took. Another activator's
-// word of the same one comes too late.
+// record stores the phase of a cold start. The first report of several activators counts.
 func (f *firstTokens) record(_ functions.Name, coldStart string, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,7 +36,7 @@ func (f *firstTokens) record(_ functions.Name, coldStart string, took time.Durat
 	f.order = append(f.order, coldStart)
 }
 
-// complete adds that phase to a timeline.
+// complete adds the phase to a timeline.
 func (f *firstTokens) complete(t functions.Timeline) functions.Timeline {
 	f.mu.Lock()
 	took, ok := f.durations[t.ID]

@@ -8,11 +8,11 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// replacementWait is how long a pod that was taken away may take to come back under
-// another name before its replica is given up.
+// replacementWait is how long a deleted pod's replacement may take before its replica is
+// given up.
 const replacementWait = 2 * time.Second
 
-// sendHeartbeats sends the heartbeats that are due.
+// sendHeartbeats sends the heartbeats that are due; with all, also expires lost pods.
 func (f *clusterState) sendHeartbeats(all bool) {
 	type beat struct {
 		hb functions.Heartbeat
@@ -41,7 +41,7 @@ func (f *clusterState) sendHeartbeats(all bool) {
 	}
 }
 
-// expireLost gives up what did not come back in time. Under mu.
+// expireLost gives up deleted pods without a replacement. mu must be held.
 func (f *clusterState) expireLost(now time.Time) {
 	for _, r := range f.revisions {
 		before := len(r.lost)
@@ -57,13 +57,13 @@ func (f *clusterState) expireLost(now time.Time) {
 	}
 }
 
-// nodeIndex is what is on each node, gathered once for all that are asked about.
+// nodeIndex is what runs on each node, gathered once per round.
 type nodeIndex struct {
-	replicas map[string][]*replica // by id
+	replicas map[string][]*replica // in the order of ids
 	foreign  map[string]foreignUsage
 }
 
-// foreignUsage is what pods that are none of ours take of a node.
+// foreignUsage is what pods that are no replicas occupy on a node.
 type foreignUsage struct {
 	memory functions.Bytes
 	cpu    functions.CPU
@@ -71,7 +71,7 @@ type foreignUsage struct {
 	pods   int
 }
 
-// indexNodes of all there is. Under mu.
+// indexNodes gathers all nodes. mu must be held.
 func (f *clusterState) indexNodes() *nodeIndex {
 	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]foreignUsage{}}
 	for _, id := range slices.Sorted(maps.Keys(f.replicas)) {
@@ -79,7 +79,7 @@ func (f *clusterState) indexNodes() *nodeIndex {
 		x.replicas[w.node] = append(x.replicas[w.node], w)
 	}
 	for _, p := range f.pods {
-		// Also one of ours that is nobody's replica any more, and still there.
+		// Includes a pod of ours that is no longer a replica and still exists.
 		if p.replica == nil && p.node != "" && !p.ended {
 			b := x.foreign[p.node]
 			b.memory, b.cpu, b.gpus, b.pods = b.memory+p.memory, b.cpu+p.cpu, b.gpus+p.gpus, b.pods+1
@@ -89,7 +89,7 @@ func (f *clusterState) indexNodes() *nodeIndex {
 	return x
 }
 
-// heartbeat is what a node says of itself. Under mu.
+// heartbeat makes the heartbeat of a node. mu must be held.
 func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heartbeat {
 	hb := functions.Heartbeat{
 		AgentID: n.name, Epoch: f.o.epoch, State: functions.NodeIdle, Version: n.version, Life: f.o.life,
@@ -112,7 +112,7 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 	strangers := on.foreign[n.name]
 	hb.Memory.Total = max(hb.Memory.Total-strangers.memory, 0)
 	hb.GPUs = n.gpuList(held, strangers.gpus)
-	// None is left: to say nothing would be that nobody counts.
+	// 0 would mean unknown, so 1 stands for nothing left.
 	if n.cpu > 0 {
 		hb.CPU = max(n.cpu-strangers.cpu, 1)
 	}
@@ -122,7 +122,7 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 		}
 	}
 	if n.cordoned {
-		// Nothing new is to come here: what is held is all there is.
+		// A cordoned node offers only what is held.
 		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
 		hb.Memory.Total, hb.CPU, hb.Pods = 1, 1, -1
 	}
@@ -140,7 +140,7 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 	return hb
 }
 
-// sameHeartbeat reports whether b says of a node what a said, but for times and use.
+// sameHeartbeat compares two heartbeats except for times and utilisation.
 func sameHeartbeat(a, b *functions.Heartbeat) bool {
 	return a.State == b.State && a.Memory.Total == b.Memory.Total && a.CPU == b.CPU && a.Pods == b.Pods && slices.Equal(a.Bars, b.Bars) && a.PeerURL == b.PeerURL &&
 		slices.Equal(a.GPUs, b.GPUs) && slices.Equal(a.Cached, b.Cached) && a.Store.Bytes == b.Store.Bytes &&

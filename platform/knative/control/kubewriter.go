@@ -15,20 +15,20 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// epochAnnotation on a Deployment is the epoch of the controller that scaled it
-// last. Every scale is written on the condition that it is what the writer believes:
-// a controller that lost its lease without knowing it writes nothing.
+// epochAnnotation on a Deployment is the epoch of the controller that scaled it last. A
+// scale is written only if it is still the value that the writer read, so a controller
+// that lost its lease unnoticed writes nothing.
 const epochAnnotation = "thaw.dev/epoch"
 
 const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
-// kubeWriter are Hands on a real cluster.
+// kubeWriter is the clusterWriter of a real cluster.
 type kubeWriter struct {
 	kube        kubernetes.Interface
 	deployments appslisters.DeploymentLister
 	epoch       int64
-	leading     func() bool // the lease is surely still ours
-	superseded  func()      // somebody else's epoch was seen
+	leading     func() bool // the lease is surely still held
+	superseded  func()      // called when a newer epoch is found
 }
 
 type operation struct {
@@ -37,8 +37,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// Scale writes the number of pods of a Deployment. functions.ErrStaleEpoch says
-// that a newer controller has written it.
+// Scale writes the size of a Deployment. functions.ErrStaleEpoch: a newer controller has
+// written it.
 func (h *kubeWriter) Scale(ctx context.Context, revision functions.Name, deployment string, replicas int) error {
 	const path = "/metadata/annotations/thaw.dev~1epoch"
 	d, err := h.deployments.Deployments(revision.Team).Get(deployment)
@@ -72,12 +72,11 @@ func (h *kubeWriter) Scale(ctx context.Context, revision functions.Name, deploym
 		if err == nil || try == 4 || ctx.Err() != nil || status.IsForbidden(err) {
 			return err
 		}
-		// Somebody wrote since: what is there now decides.
+		// Changed meanwhile: decide on the current object.
 		d, err = h.kube.AppsV1().Deployments(revision.Team).Get(ctx, deployment, metav1.GetOptions{})
 	}
 }
 
-// DeleteFirst makes a pod the first to go.
 func (h *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, costAnnotation)
 	_, err := h.kube.CoreV1().Pods(namespace).Patch(ctx, pod, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "thaw"})
@@ -87,7 +86,6 @@ func (h *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) err
 	return err
 }
 
-// ForceDelete has a pod that is terminating forgotten.
 func (h *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
 	grace := int64(0)
 	err := h.kube.CoreV1().Pods(namespace).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})

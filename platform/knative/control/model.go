@@ -22,29 +22,27 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 )
 
-// unboundedReplicas is how many replicas a revision may have whose max-scale is 0: no bound but
-// the cluster's.
+// unboundedReplicas is the maximum for max-scale 0, which means no limit.
 const unboundedReplicas = 1000
 
-// revision is one revision of our class as a function.
+// revision is one revision of class thaw.dev as a function.
 type revision struct {
 	model      *functions.Model // Metadata.Name is the revision's
-	service    string           // the Knative Service it is of; "" none
-	deployment string           // name of the Deployment that is scaled
-	shim       bool             // its container reads THAW_MODEL, so a loader hears of it
-	problem    string           // what of it does not read
+	service    string           // its Knative Service; "": none
+	deployment string           // the Deployment that is scaled
+	shim       bool             // its container reads THAW_MODEL, so its shim reports to a loader
+	problem    string           // what could not be decoded
 }
 
-// isOurClass reports whether a PodAutoscaler is of our class.
+// isOurClass reports whether a PodAutoscaler is of class thaw.dev.
 func isOurClass(pa *autoscalingv1alpha1.PodAutoscaler) bool {
 	return pa.Annotations[autoscaling.ClassAnnotationKey] == knative.AutoscalerClass
 }
 
-// readRevision makes a function of a revision. What its pods are started with is in the
-// container (THAW_MODEL), how they are scaled in the annotations of the
-// PodAutoscaler, as Knative has it, and how long requests are held in the model
-// file that the Service carries. Service and revision may be nil: a Service written
-// by hand need not be a model of ours.
+// readRevision makes a function of a revision. The engine comes from the container
+// (THAW_MODEL), the scale from the PodAutoscaler's annotations, and the queue limits from
+// the model file on the Service. Revision and Service may be nil: a Service written by
+// hand need not carry a model file.
 func readRevision(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision, service *servingv1.Service) revision {
 	m := functions.NewModel()
 	m.Spec.Engine = functions.EngineCommand
@@ -62,7 +60,7 @@ func readRevision(pa *autoscalingv1alpha1.PodAutoscaler, rev *servingv1.Revision
 	return r
 }
 
-// readContainer takes over what the pods of a revision are started with.
+// readContainer takes over the engine and the resources of a revision's pods.
 func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 	c := rev.Spec.GetContainer()
 	for _, e := range c.Env {
@@ -72,7 +70,7 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 		r.shim = true
 		docs, err := catalog.Decode(rev.Name, []byte(strings.ReplaceAll(e.Value, "$$", "$")))
 		if err != nil || len(docs) != 1 || docs[0].Model == nil {
-			r.problem = fmt.Sprintf("THAW_MODEL of revision %s does not read: %v", rev.Name, err)
+			r.problem = fmt.Sprintf("cannot decode THAW_MODEL of revision %s: %v", rev.Name, err)
 			continue
 		}
 		max := m.Spec.Scale.Max
@@ -94,7 +92,7 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 	}
 }
 
-// readModelFile takes over what of the model file makes no new revision.
+// readModelFile takes over the fields whose change makes no new revision.
 func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service) {
 	doc := service.Annotations[knative.ModelAnnotation]
 	if doc == "" {
@@ -102,7 +100,7 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 	}
 	var whole functions.Model
 	if err := json.Unmarshal([]byte(doc), &whole); err != nil {
-		r.problem = fmt.Sprintf("the annotation %s of service %s does not read: %v", knative.ModelAnnotation, service.Name, err)
+		r.problem = fmt.Sprintf("cannot decode the annotation %s of service %s: %v", knative.ModelAnnotation, service.Name, err)
 		return
 	}
 	whole.SetDefaults()
@@ -110,7 +108,7 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 	m.Metadata.Labels = whole.Metadata.Labels
 }
 
-// readScaling takes over Knative's own annotations.
+// readScaling takes over Knative's scaling annotations.
 func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAutoscaler) {
 	number := func(key string, into *int) {
 		if s, set := pa.Annotations[key]; set {
@@ -128,10 +126,10 @@ func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAu
 	s.Target = max(s.Target, 1)
 	s.Min = 0
 	if pa.Spec.Reachability != autoscalingv1alpha1.ReachabilityUnreachable {
-		// What no route leads to keeps nothing running.
+		// A revision without a route has no minimum.
 		number(autoscaling.MinScaleAnnotationKey, &s.Min)
 		if !pa.Status.IsScaleTargetInitialized() {
-			// A new revision is ready once it has had as many.
+			// A new revision becomes ready once it has had this many replicas.
 			s.Min = max(s.Min, int(autoscale.Initial(pa)))
 		}
 	}
@@ -140,16 +138,15 @@ func (r *revision) readScaling(m *functions.Model, pa *autoscalingv1alpha1.PodAu
 		s.Idle = functions.Duration(d)
 	}
 	if pa.Spec.Reachability == autoscalingv1alpha1.ReachabilityUnreachable {
-		// Nobody can ask it any more. What it answers still, it may finish.
+		// No new request can reach it; running ones may finish.
 		s.Idle = min(s.Idle, unreachedIdle)
 	}
 }
 
-// unreachedIdle is for how long a replica is kept that no route leads to.
+// unreachedIdle is how long a replica without a route is kept.
 const unreachedIdle = functions.Duration(time.Second)
 
-// equal reports whether two readings are the same, so that the function that is
-// known need not change.
+// equal reports whether two readings are the same.
 func (r *revision) equal(o *revision) bool {
 	a, _ := json.Marshal(r.model)
 	b, _ := json.Marshal(o.model)

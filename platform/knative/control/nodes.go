@@ -17,12 +17,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// node is one node of Kubernetes.
 type node struct {
 	cluster *clusterState
 	name    string
 	*nodeFacts
-	reported      *functions.Heartbeat // from its loader; nil: there is none
+	reported      *functions.Heartbeat // from its loader; nil: none
 	connected     bool
 	seq           uint64
 	changes       uint64
@@ -30,7 +29,7 @@ type node struct {
 	sentAt        time.Time
 }
 
-// SetNode takes in what the API server says of a node.
+// SetNode records a node as the API server describes it.
 func (f *clusterState) SetNode(k *corev1.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,8 +48,8 @@ func (f *clusterState) SetNode(k *corev1.Node) {
 	}
 }
 
-// dropPlacements gives up what was placed on a node and whose pod has not come there: it is
-// wanted elsewhere now. Under mu. The pod, where there is one, is whose it will be.
+// dropPlacements drops the replicas placed on a node whose pod is not there yet; the
+// orchestrator places them again. Such a pod stays unbound. mu must be held.
 func (f *clusterState) dropPlacements(node string) {
 	for id, w := range f.replicas {
 		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
@@ -64,15 +63,15 @@ func (f *clusterState) dropPlacements(node string) {
 	}
 }
 
-// DropNode forgets one. Steer hears nothing of it any more, which says enough.
+// DropNode removes a node. The orchestrator misses its heartbeats.
 func (f *clusterState) DropNode(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.nodes, name)
 }
 
-// OnHeartbeat takes in what a node's loader says of the node. It reports whether who
-// lends blocks has changed by it.
+// OnHeartbeat records the heartbeat of a node's loader. It reports whether the address at
+// which the node serves blocks changed.
 func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (lends bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +88,7 @@ func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (lends b
 	return was != hb.PeerURL
 }
 
-// SetConnected takes in that a node's loader has come or gone.
+// SetConnected records that a node's loader connected or disconnected.
 func (f *clusterState) SetConnected(name string, is bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +98,8 @@ func (f *clusterState) SetConnected(name string, is bool) {
 	}
 }
 
-// BlockServers are the nodes whose loaders are there, and the addresses at which they lend.
+// BlockServers lists the nodes whose loaders are connected, and the addresses at which
+// they serve blocks.
 func (f *clusterState) BlockServers() (linked []string, lend []functions.Peer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -117,7 +117,7 @@ func (f *clusterState) BlockServers() (linked []string, lend []functions.Peer) {
 	return linked, lend
 }
 
-// PreferredNode is the node that the next pod of a revision was placed on.
+// PreferredNode is the node on which the next pod of a revision was placed.
 func (f *clusterState) PreferredNode(name functions.Name) (string, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +133,7 @@ func (f *clusterState) PreferredNode(name functions.Name) (string, bool) {
 	return next.node, true
 }
 
-// Load is one more replica on this node. It is steer's.
+// Load starts one more replica on this node for the orchestrator.
 func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
 	f := n.cluster
 	name := functions.Name{Team: req.Team, Name: req.Model}
@@ -151,7 +151,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	}
 	f.markNode(w.node)
 	f.mu.Unlock()
-	// The bytes can come while the pod is still looking for its node.
+	// The download can start before the pod is scheduled.
 	if req.Spec.Source != "" {
 		f.o.send(n.name, controlstream.Update{Prefetch: []functions.LoadRequest{req}})
 	}
@@ -166,7 +166,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
 }
 
-// Unload is the end of a replica, which has been drained. It is steer's.
+// Unload ends a drained replica for the orchestrator.
 func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	f := n.cluster
 	f.mu.Lock()
@@ -177,7 +177,7 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	}
 	if req.Reason == functions.ReasonCalledOff && w.pod != nil && w.pod.spawned() {
 		f.mu.Unlock()
-		return nil // it has its process: it goes on
+		return nil // its process runs: the start goes on
 	}
 	r, p := w.rev, w.pod
 	first := !w.ending
@@ -205,14 +205,14 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 		}
 		if others > 0 {
 			if err := f.o.writer.DeleteFirst(ctx, namespace, pod); err != nil {
-				f.o.log.Warn("a pod was not made the first to go", "pod", namespace+"/"+pod, "error", err)
+				f.o.log.Warn("cannot mark a pod for deletion first", "pod", namespace+"/"+pod, "error", err)
 			}
 		}
 	}
 	return f.writeScaleAsLeader(ctx, r)
 }
 
-// nodeFacts are what a node has, in a form that can be compared.
+// nodeFacts holds what a node offers, in comparable form.
 type nodeFacts struct {
 	ready, cordoned bool
 	gpus            int
@@ -223,7 +223,7 @@ type nodeFacts struct {
 	pods            int
 	version         string
 	labels          map[string]string
-	taints          []functions.Taint // that keep pods off
+	taints          []functions.Taint // those that keep pods off
 }
 
 func (n *nodeFacts) equal(o *nodeFacts) bool {
@@ -231,8 +231,7 @@ func (n *nodeFacts) equal(o *nodeFacts) bool {
 		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
 }
 
-// unknownMemory is that of a GPU of which nobody says how much it has: not ours to
-// limit.
+// unknownMemory stands for a GPU whose memory is unknown: no limit applies.
 const unknownMemory functions.Bytes = math.MaxInt64 / 4
 
 func readNodeFacts(k *corev1.Node) *nodeFacts {
@@ -259,7 +258,7 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 	if q, ok := k.Status.Allocatable[corev1.ResourcePods]; ok {
 		n.pods = int(min(max(q.Value(), 0), math.MaxInt32))
 	}
-	// As NVIDIA's GPU feature discovery labels nodes: MiB, and the product's name.
+	// Labels of NVIDIA's GPU feature discovery: memory in MiB, and the product's name.
 	n.gpuName = k.Labels["nvidia.com/gpu.product"]
 	if m, err := strconv.ParseInt(k.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
 		n.gpuMemory = functions.Bytes(m << 20)
@@ -267,8 +266,8 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 	return n
 }
 
-// gpuList is the GPUs of a node that replicas may have: all but as many as
-// strangers hold, of those that no replica holds.
+// gpuList lists the GPUs that replicas may use: without as many unheld ones as foreign
+// pods hold.
 func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 	var out []functions.GPU
 	for i := n.gpus - 1; i >= 0; i-- {

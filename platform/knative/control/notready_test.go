@@ -48,7 +48,7 @@ func TestComing(t *testing.T) {
 	want("its shim has hung up", "", snapshot.Snapshot{})
 	says(functions.Loading, door)
 	s.SetPod(aPod("p1", "n1", waits("CrashLoopBackOff", "")))
-	want("its container ends again and again", "", snapshot.Snapshot{})
+	want("its container keeps crashing", "", snapshot.Snapshot{})
 	s.SetPod(aPod("p1", "n1", runs))
 	want("it runs again", door, snapshot.Snapshot{})
 	s.SetPod(aPod("p1", "n1", runs, ends))

@@ -9,14 +9,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// announceDelay is how long news of who lends is gathered before it is told. Loaders come
-// in crowds, when a controller has just begun or a DaemonSet is rolled out, and each
-// of them would be news for all others.
+// announceDelay batches changes of the peers: when a controller starts or a DaemonSet
+// rolls out, loaders connect in bursts, and each is a change for all others.
 const announceDelay = 200 * time.Millisecond
 
-// peerAnnouncer tells the loaders of who else lends blocks.
+// peerAnnouncer sends each loader the addresses of the other block servers.
 type peerAnnouncer struct {
-	servers func() (to []string, peers []functions.Peer) // whose loaders are there, and who lends, by ID
+	servers func() (to []string, peers []functions.Peer) // nodes with a connected loader, and block servers by ID
 	send    func(node string, d controlstream.Update) bool
 	wakeup  chan struct{} // capacity 1
 }
@@ -25,7 +24,7 @@ func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string
 	return &peerAnnouncer{servers: lend, send: tell, wakeup: make(chan struct{}, 1)}
 }
 
-// changed says that somebody lends who did not, or has come and knows nobody.
+// changed schedules an announcement.
 func (p *peerAnnouncer) changed() {
 	select {
 	case p.wakeup <- struct{}{}:
@@ -33,7 +32,7 @@ func (p *peerAnnouncer) changed() {
 	}
 }
 
-// Run tells until ctx ends.
+// Run announces until ctx ends.
 func (p *peerAnnouncer) Run(ctx context.Context) error {
 	for {
 		select {
@@ -46,7 +45,7 @@ func (p *peerAnnouncer) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(announceDelay):
 		}
-		select { // what has come meanwhile is told now
+		select { // changes during the delay are included
 		case <-p.wakeup:
 		default:
 		}

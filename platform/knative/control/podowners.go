@@ -15,32 +15,32 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// allowAnnotation on a namespace names the beginnings of the sources from where its
-// pods may have weights staged; without it all that the loaders may.
+// allowAnnotation on a namespace lists prefixes of the sources from which its pods may
+// stage weights; without it, all sources of the loaders.
 const allowAnnotation = "thaw.dev/allow-source"
 
 const (
-	maxAllow     = 64  // sources of a namespace's list
-	maxAllowed   = 512 // bytes of each
+	maxAllow     = 64  // prefixes per namespace
+	maxAllowed   = 512 // bytes per prefix
 	ownersResend = 10 * time.Second
 )
 
-// podOwners tells each node's loader whose its pods are, and from where each team may
-// have weights staged: the annotation thaw.dev/allow-source of the namespace, which a
-// team cannot write. While no namespace has one nothing is told but that.
+// podOwners sends each node's loader the namespaces of its pods and the sources each team
+// may stage from: the namespace's annotation thaw.dev/allow-source, which a team cannot
+// write. While no namespace has one, only that is sent.
 type podOwners struct {
 	namespaces corelisters.NamespaceLister
 	pods       corelisters.PodLister
-	informers  []cache.SharedIndexInformer // of the two
+	informers  []cache.SharedIndexInformer // of namespaces and pods
 	send       func(node string, d controlstream.Update) bool
 	log        *slog.Logger
 	wakeup     chan struct{}  // capacity 1
-	conns      chan connEvent // loaders that come and go
+	conns      chan connEvent // connects and disconnects of loaders
 
-	sent map[string]*controlstream.Owners // by node whose loader is there; nil: nothing yet
+	sent map[string]*controlstream.Owners // by node with a connected loader; nil: nothing sent
 }
 
-// connEvent is a loader that comes, and knows nothing, or goes.
+// connEvent is a loader's connect or disconnect.
 type connEvent struct {
 	node      string
 	connected bool
@@ -55,16 +55,16 @@ func newPodOwners(c *control, tell func(string, controlstream.Update) bool, log 
 	}
 }
 
-// loaderChanged takes in that a node's loader comes or goes.
+// loaderChanged records that a node's loader connected or disconnected.
 func (o *podOwners) loaderChanged(node string, in bool) {
 	select {
 	case o.conns <- connEvent{node, in}:
 	default:
-		o.log.Error("a loader is not told whose its pods are: too many come and go", "node", node)
+		o.log.Error("a loader misses the owners of its pods: too many connect at once", "node", node)
 	}
 }
 
-// Run tells until ctx ends.
+// Run sends until ctx ends.
 func (o *podOwners) Run(ctx context.Context) error {
 	changed := func(any) {
 		select {
@@ -75,7 +75,7 @@ func (o *podOwners) Run(ctx context.Context) error {
 	for _, i := range o.informers {
 		h, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed, UpdateFunc: func(was, is any) {
 			if p, ok := is.(*corev1.Pod); ok && p.Spec.NodeName == was.(*corev1.Pod).Spec.NodeName {
-				return // whose it is and where has not changed
+				return // neither namespace nor node changed
 			}
 			changed(is)
 		}})
@@ -84,7 +84,7 @@ func (o *podOwners) Run(ctx context.Context) error {
 		}
 		defer i.RemoveEventHandler(h)
 	}
-	// What was told to a loader whose connection broke then is told again.
+	// Resends what was lost with a broken connection.
 	again := time.NewTicker(ownersResend)
 	defer again.Stop()
 	for {
@@ -99,7 +99,7 @@ func (o *podOwners) Run(ctx context.Context) error {
 		case <-again.C:
 		}
 		o.sendChanged()
-		select { // pods come in crowds, and none dials within this
+		select { // pods are created in bursts, and no shim connects within this time
 		case <-ctx.Done():
 			return nil
 		case <-time.After(20 * time.Millisecond):
@@ -107,7 +107,7 @@ func (o *podOwners) Run(ctx context.Context) error {
 	}
 }
 
-// sendChanged tells those of whom it has changed.
+// sendChanged sends to the loaders whose list changed.
 func (o *podOwners) sendChanged() {
 	allow, err := o.allowed()
 	if err != nil {
@@ -137,7 +137,7 @@ func (o *podOwners) sendChanged() {
 	}
 }
 
-// allowed are the lists of the namespaces that have one.
+// allowed lists the allowed prefixes of the namespaces that have the annotation.
 func (o *podOwners) allowed() (map[string][]string, error) {
 	spaces, err := o.namespaces.List(labels.Everything())
 	if err != nil {
@@ -152,9 +152,9 @@ func (o *podOwners) allowed() (map[string][]string, error) {
 	return allow, nil
 }
 
-// allowList reads the annotation: beginnings of sources, such as az://acct/models,
-// with blanks or commas between. What is none allows nothing; a list of none of them
-// nothing at all.
+// allowList parses the annotation: source prefixes such as az://acct/models, separated by
+// blanks or commas. Invalid prefixes are dropped; a list without a valid one allows
+// nothing.
 func allowList(text string) []string {
 	list := []string{}
 	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' }) {

@@ -16,33 +16,33 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// pod is a pod on its way to being, or being, a replica; or somebody else's, which
-// takes room.
+// pod is one of ours (a replica, starting or running) or a foreign pod that occupies its
+// node.
 type pod struct {
 	uid                types.UID
 	namespace, name    string
-	revisionName       functions.Name // the revision its label names
-	rev                *revisionState // nil: none of ours
-	replica            *replica       // the replica that it is
+	revisionName       functions.Name // from its label
+	rev                *revisionState // nil: a foreign pod
+	replica            *replica       // nil: not bound
 	node, ip           string
 	gpus               int
 	memory             functions.Bytes
 	cpu                functions.CPU
 	created            time.Time
 	terminating        bool
-	ended              bool // its containers have ended for good: its room is free
-	running, ready     bool // its container; the pod as Kubernetes sees it
+	ended              bool // its containers have ended; it occupies nothing
+	running, ready     bool // its container runs; Kubernetes' Ready condition
 	unscheduled        string
 	unscheduledAt      time.Time
-	problem            string // why it will not come up
+	problem            string // why it cannot start
 	forceDeleted       bool
-	probing, probed    bool      // of one without the shim
-	startedAt, readyAt time.Time // since when its shim speaks, or its container runs; and since when that takes requests
+	probing, probed    bool      // only without the shim
+	startedAt, readyAt time.Time // first report of the shim, or start of the container; first time READY
 	reported           *functions.ReplicaStatus
-	shimGone           bool // its shim has hung up
+	shimGone           bool // its shim has disconnected
 }
 
-// timeChangesState reports whether time alone may have changed what a pod's replica is.
+// timeChangesState reports whether the state of a pod's replica may change by time alone.
 func (p *pod) timeChangesState(now time.Time) bool {
 	return p.unscheduled != "" && now.Sub(p.unscheduledAt) >= unschedulable || p.ready && p.reported == nil
 }
@@ -55,7 +55,7 @@ func (p *pod) spawned() bool {
 	return p.running && p.rev != nil && !p.rev.shim
 }
 
-// SetPod takes in what the API server says of a pod.
+// SetPod records a pod as the API server describes it.
 func (f *clusterState) SetPod(k *corev1.Pod) {
 	var hurry, ask bool
 	f.mu.Lock()
@@ -72,7 +72,7 @@ func (f *clusterState) SetPod(k *corev1.Pod) {
 	was := *p
 	p.update(k, f.o.now())
 	if p.terminating && !was.terminating && p.replica != nil && !p.replica.ending {
-		// Somebody else has ended it: its Deployment makes another.
+		// Deleted by others: its Deployment creates another.
 		p.replica.rev.lost = append(p.replica.rev.lost, f.o.now())
 	}
 	switch {
@@ -105,13 +105,12 @@ func (f *clusterState) SetPod(k *corev1.Pod) {
 	f.notifyRevision(p)
 }
 
-// mayForceDelete reports, once, that a pod is to be taken out of the books of Kubernetes
-// though its proxy will be there for half a minute more: it is to end, and its shim
-// has said that the engine has. Under mu.
+// mayForceDelete reports, once per pod, that it is terminating and its engine has exited,
+// so only Knative's proxy still runs in it. mu must be held.
 func (f *clusterState) mayForceDelete(p *pod) bool {
 	r := p.rev
 	if p.replica != nil {
-		r = p.replica.rev // which may be there no more, and its pods still are
+		r = p.replica.rev // the revision may be dropped while its pods still exist
 	}
 	if r == nil || !p.terminating || p.forceDeleted || p.ended || !r.shim {
 		return false
@@ -120,7 +119,7 @@ func (f *clusterState) mayForceDelete(p *pod) bool {
 	return p.forceDeleted
 }
 
-// DropPod takes in that a pod is gone.
+// DropPod records that a pod was deleted.
 func (f *clusterState) DropPod(uid types.UID) {
 	f.mu.Lock()
 	p := f.pods[uid]
@@ -138,7 +137,7 @@ func (f *clusterState) DropPod(uid types.UID) {
 	f.notifyRevision(p)
 }
 
-// unbind ends the replica that a pod was. Under mu.
+// unbind removes the replica of a pod. mu must be held.
 func (f *clusterState) unbind(p *pod) {
 	w := p.replica
 	if w == nil {
@@ -156,7 +155,7 @@ func (f *clusterState) notifyRevision(p *pod) {
 	}
 }
 
-// OnProbeSuccess takes in that a pod without the shim answers.
+// OnProbeSuccess records that a pod without the shim answers.
 func (f *clusterState) OnProbeSuccess(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +167,7 @@ func (f *clusterState) OnProbeSuccess(uid types.UID) {
 	}
 }
 
-// NeedsProbe reports whether a pod is still worth being asked.
+// NeedsProbe reports whether a pod is still to be probed.
 func (f *clusterState) NeedsProbe(uid types.UID) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +175,8 @@ func (f *clusterState) NeedsProbe(uid types.UID) bool {
 	return p != nil && !p.terminating && !p.ended && !p.probed
 }
 
-// OnPodStatus takes in what shims say by way of their node's loader; whole: that is all
-// there are on it.
+// OnPodStatus records the status of pods as their shims report it through the node's
+// loader; whole: the list is complete for the node.
 func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
 	now := f.o.now()
 	var over []*pod
@@ -192,7 +191,7 @@ func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream
 		said := &pods[i]
 		p := f.pods[types.UID(said.UID)]
 		if p == nil || p.node != "" && p.node != node {
-			continue // not seen yet: it says it again in 2 s
+			continue // not observed yet; the shim reports again in 2 s
 		}
 		if said.Gone {
 			p.shimGone = true
@@ -201,7 +200,7 @@ func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream
 			if p.startedAt.IsZero() {
 				p.startedAt = now
 			}
-			if p.node == "" { // its loader knows it before the API server tells
+			if p.node == "" { // the loader knows the node before the API server reports it
 				p.node = node
 				if p.replica != nil {
 					f.moveReplica(p.replica)
@@ -221,7 +220,7 @@ func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream
 	}
 }
 
-// update takes over what matters of a pod.
+// update copies what is needed of a pod.
 func (p *pod) update(k *corev1.Pod, now time.Time) {
 	p.node = cmp.Or(k.Spec.NodeName, p.node)
 	p.ip = cmp.Or(k.Status.PodIP, p.ip)
@@ -257,9 +256,8 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 	}
 }
 
-// podResources is what a pod takes of its node by what it asks for: the sum of its
-// containers, or what one that comes before them asks for where that is more, and
-// what its runtime takes beside.
+// podResources is what a pod requests of its node: the sum of its containers, at least
+// each init container's request, plus the overhead.
 func podResources(spec *corev1.PodSpec) functions.Resources {
 	of := func(c *corev1.Container) (out functions.Resources) {
 		if q, ok := c.Resources.Limits[knative.GPU]; ok {
@@ -283,16 +281,16 @@ func podResources(spec *corev1.PodSpec) functions.Resources {
 	return sum
 }
 
-// waitingProblems are reasons of a waiting container that do not pass by themselves.
+// waitingProblems maps reasons of a waiting container that do not pass by themselves.
 var waitingProblems = map[string]string{
 	"ErrImagePull":               "its image cannot be pulled",
 	"ImagePullBackOff":           "its image cannot be pulled",
 	"InvalidImageName":           "its image has no valid name",
 	"ErrImageNeverPull":          "its image is not on the node",
-	"CreateContainerConfigError": "its container cannot be made",
-	"CreateContainerError":       "its container cannot be made",
+	"CreateContainerConfigError": "its container cannot be created",
+	"CreateContainerError":       "its container cannot be created",
 	"RunContainerError":          "its container cannot be started",
-	"CrashLoopBackOff":           "its container ends again and again",
+	"CrashLoopBackOff":           "its container keeps crashing",
 }
 
 func (p *pod) noteContainer(c *corev1.ContainerStatus) {
@@ -338,7 +336,6 @@ func lastLine(s string) string {
 	return s
 }
 
-// forceDelete has a pod whose engine has ended forgotten. Knative's proxy in it waits half
-// a minute for requests that will not come, and until then the pod's GPUs would be
-// taken; the kubelet ends what is left of it in its own time.
+// forceDelete removes a pod whose engine has exited. Knative's proxy in it would hold the
+// pod's GPUs for another half minute.
 func (f *clusterState) forceDelete(p *pod) { f.o.forceDelete(p.namespace, p.name, p.uid) }

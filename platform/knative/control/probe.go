@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// prober asks pods that have no shim to speak for them whether they take requests:
-// their queue-proxy answers a probe once the container does. Kubernetes would tell
-// later, by a second or two.
+// prober probes pods without the shim: their queue-proxy answers a probe once the
+// container does. Kubernetes would report it one or two seconds later.
 type prober struct {
 	client  *http.Client
 	onReady func(types.UID)
@@ -31,15 +30,15 @@ func newProber(ready func(types.UID), alive func(types.UID) bool) *prober {
 	}
 }
 
-// add has a pod asked until it answers or is gone. It does not block.
+// add starts probing a pod. It does not block.
 func (p *prober) add(x probe) {
 	select {
 	case p.queue <- x:
-	default: // thousands at once: Kubernetes will tell of it
+	default: // full: Kubernetes reports readiness
 	}
 }
 
-// Run asks until ctx ends.
+// Run probes until ctx ends.
 func (p *prober) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -53,8 +52,8 @@ func (p *prober) Run(ctx context.Context) error {
 	}
 }
 
-// probeUntilReady asks one pod, at first often and then less so: a container that is not there
-// after a while takes its time.
+// probeUntilReady probes one pod with growing pauses until it answers or is no longer
+// needed.
 func (p *prober) probeUntilReady(ctx context.Context, x probe) {
 	wait := p.every
 	for p.needed(x.uid) {
@@ -76,7 +75,7 @@ func (p *prober) probeOnce(ctx context.Context, ip string) bool {
 	if err != nil {
 		return false
 	}
-	// As Knative's own activator asks (knative.dev/networking/pkg/http/header).
+	// The headers of Knative's own activator (knative.dev/networking/pkg/http/header).
 	req.Header.Set("K-Network-Probe", "queue")
 	req.Header.Set("User-Agent", "Knative-Activator-Probe")
 	res, err := p.client.Do(req)

@@ -12,15 +12,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// unschedulable is how long a pod may find no node before its replica has failed.
-// What was counted as free a moment ago may be in the act of being freed.
+// unschedulable is how long a pod may stay unscheduled before its replica fails. Room that
+// the orchestrator counts as free may still be in the act of being released.
 const unschedulable = 15 * time.Second
 
-// shimSilence is how long the shim of a pod that Kubernetes calls ready may say nothing
-// before it is believed without: the loader of its node may be away.
+// shimSilence is how long a pod that Kubernetes calls ready may go without a report of its
+// shim before Kubernetes' condition counts: the node's loader may be away.
 const shimSilence = 3 * time.Second
 
-// replicaStatus is a replica as steer hears of it. Under mu.
+// replicaStatus is a replica as reported to the orchestrator. mu must be held.
 func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
 	st := f.replicaState(w, now)
 	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
@@ -41,9 +41,9 @@ func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.Replic
 	return st
 }
 
-// phases are those of a start, counted from when the replica was asked for: first
-// its pod finds its place and comes up there, then its shim tells of the rest. A pod
-// without one has a process, and that is all that is known.
+// phases lists the phases of a start, counted from the placement: first until the shim's
+// first report, then as the shim reports them. Without the shim only the spawn phase is
+// known.
 func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span {
 	came := now
 	if w.pod != nil && !w.pod.startedAt.IsZero() {
@@ -72,9 +72,8 @@ func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span 
 	return out
 }
 
-// replicaState puts together what is known of a replica's pod: what its shim says counts
-// most, and what Kubernetes says where there is none, or where it says that the
-// pod is no more.
+// replicaState derives a replica's state. The shim's report counts first; Kubernetes'
+// status counts without one, or when the pod is ending.
 func (f *clusterState) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
 	p := w.pod
 	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
@@ -104,7 +103,7 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 		return failed("Kubernetes finds no node for it: " + lastLine(p.unscheduled))
 	case p.reported != nil && !p.shimGone:
 		st = *p.reported
-		if st.State == functions.Unloaded { // Kubernetes has not said so yet
+		if st.State == functions.Unloaded { // Kubernetes has not reported it yet
 			st.State = functions.Draining
 		}
 		if st.Endpoint != "" {
@@ -117,7 +116,7 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
 		return st
 	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.plannedAt) > shimSilence:
-		// No loader tells of it, and Kubernetes has asked it.
+		// No loader reports the pod, and Kubernetes' probe succeeded.
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
 		return st
 	case p.running:
@@ -127,9 +126,9 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 	return st
 }
 
-// endpoint is where requests for a pod go. It says the port. Its address is what
-// Kubernetes says; before that has, what it says itself, unless it is another
-// pod's: a pod could have the activators ask engines that only they may ask. Under mu.
+// endpoint is the URL for requests to a pod. The shim reports the port. The address is
+// Kubernetes'; before that is known, the shim's, unless another pod has it: a pod could
+// otherwise direct activators to engines that only they may reach. mu must be held.
 func (f *clusterState) endpoint(p *pod, said string) string {
 	u, err := url.Parse(said)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
@@ -150,10 +149,9 @@ func (f *clusterState) endpoint(p *pod, said string) string {
 	return "http://" + net.JoinHostPort(ip.String(), u.Port())
 }
 
-// NotReadyEndpoints are the replicas of a revision that its picture has no READY ones for, and at
-// whose door a shim takes requests ahead: an activator sends it those that it would
-// let through first, and they wait where the word READY is said. One that is READY and
-// in no picture any more is about to be told to stop.
+// NotReadyEndpoints lists the starting replicas of a revision whose shim accepts requests
+// before READY. A READY replica that is no longer in the snapshot is about to be stopped
+// and is left out.
 func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +169,7 @@ func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.
 			continue
 		}
 		switch state := p.reported.State; {
-		case state == functions.Ready && !w.published, // steer may hear of it a moment later
+		case state == functions.Ready && !w.published, // the orchestrator may learn it a moment later
 			state == functions.Downloading, state == functions.Loading:
 			if at := f.endpoint(p, p.reported.Endpoint); at != "" {
 				out = append(out, snapshot.Replica{ID: w.id, Node: w.node, Endpoint: at})
@@ -182,5 +180,5 @@ func (f *clusterState) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.
 	return out
 }
 
-// queueProxy is the port at which Knative's proxy of a pod takes requests.
+// queueProxy is the port at which Knative's proxy of a pod accepts requests.
 const queueProxy = 8012

@@ -16,13 +16,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Scale is how a revision stands, for its PodAutoscaler.
+// Scale is the scale of a revision, for the status of its PodAutoscaler.
 func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	name := functions.Name{Team: namespace, Name: revision}
 	if !r.settled.Load() || !r.catalog.has(namespace, revision) {
 		return autoscale.Scale{}, false
 	}
-	f, known := r.steer.Function(name) // first: what a turn has decided shows in the scale after it
+	f, known := r.orchestrator.Function(name) // read before the counts, so that they include the turn's decision
 	desired, actual, ready := r.cluster.ReplicaCounts(name)
 	s := autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
 	way := r.evictions.of(name)
@@ -45,7 +45,7 @@ func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
 		if s.Reason = "WaitingForGPUs"; gpus == 0 {
 			s.Reason = "WaitingForRoom"
 		}
-		x, _ := r.steer.Explain(placement.KindPlace, name)
+		x, _ := r.orchestrator.Explain(placement.KindPlace, name)
 		s.Message = waitMessage(gpus, way, r.catalog.serviceOf, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
@@ -55,13 +55,13 @@ func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
 	return s, true
 }
 
-// nodeChosen reports whether a node has been chosen for the start of f: its pod is on
-// its way, or one of it ends.
+// nodeChosen reports whether a node has been chosen for the start of f.
 func nodeChosen(f *snapshot.Snapshot) bool {
 	return f.State != functions.Unloaded && (f.State != functions.Downloading || f.ColdStart == nil || f.ColdStart.Replica != "")
 }
 
-// startMessage says how far a start is, in words: a percentage would be a write each.
+// startMessage describes the state of a start. It has no percentage, which would cause a
+// write per change.
 func startMessage(state functions.State) string {
 	what := "a replica is starting"
 	switch state {
@@ -73,7 +73,7 @@ func startMessage(state functions.State) string {
 	return what
 }
 
-// camelCase is a word of ours as reasons of conditions are written.
+// camelCase turns a code such as no_room into a condition's reason.
 func camelCase(code string) string {
 	var b strings.Builder
 	for _, w := range strings.FieldsFunc(code, func(r rune) bool { return r == '_' || r == ' ' }) {
@@ -82,7 +82,7 @@ func camelCase(code string) string {
 	return cmp.Or(b.String(), "Blocked")
 }
 
-// onEvent tells the Service of a revision what happened to it.
+// onEvent passes an event of the orchestrator to the revision's Service.
 func (r *leaderTerm) onEvent(e functions.Event) {
 	if r.autoscale == nil {
 		return
@@ -115,16 +115,16 @@ func (r *leaderTerm) onEvent(e functions.Event) {
 	r.revisionChanged(name)
 }
 
-// pendingEvictions are replicas that have been told to make way, until they have ended.
+// pendingEvictions are replicas that are being evicted and have not ended yet.
 type pendingEvictions struct {
 	mu        sync.Mutex
-	byReplica map[string]pendingEviction // under mu; by replica
+	byReplica map[string]pendingEviction // guarded by mu; by replica
 }
 
-// pendingEviction is one of them.
+// pendingEviction is one evicted replica.
 type pendingEviction struct {
-	evicted, beneficiary functions.Name // the revision that it is of, and the one that gets its room
-	idleFor              time.Duration  // for so long nobody had asked; 0 is unknown
+	evicted, beneficiary functions.Name // the replica's revision, and the one that gets its room
+	idleFor              time.Duration  // time since its last request; 0: unknown
 }
 
 func (l *pendingEvictions) add(replica string, x pendingEviction) {
@@ -136,7 +136,7 @@ func (l *pendingEvictions) add(replica string, x pendingEviction) {
 	l.byReplica[replica] = x
 }
 
-// remove is that a replica has ended; to whom it made way, if it did.
+// remove drops an ended replica and returns the revision that gets its room.
 func (l *pendingEvictions) remove(replica string) (to functions.Name, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (l *pendingEvictions) remove(replica string) (to functions.Name, ok bool) {
 	return x.beneficiary, ok
 }
 
-// of are those that make way for a revision.
+// of lists the evictions in favour of a revision.
 func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,9 +158,8 @@ func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
 	return out
 }
 
-// waitMessage is a sentence about a revision that has no room yet: what it waits for, and
-// who makes way, by the names of their Services; where nobody does, what the planner
-// says of the nodes.
+// waitMessage describes what a revision without room waits for: the evicted Services, or
+// else why the planner refused each node.
 func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) string, x functions.Explanation) string {
 	what := "room on a node"
 	switch {
@@ -185,8 +184,8 @@ func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) s
 	return "waiting for " + what + "; evicting " + strings.Join(who, " and ")
 }
 
-// candidateProblems is what the planner says of the nodes that it could not take, those of which
-// it says the same together; "" where it has chosen one before, and waits.
+// candidateProblems lists the planner's refusals, grouped by reason; "" if a node was
+// chosen.
 func candidateProblems(x functions.Explanation) string {
 	if x.Chosen != "" {
 		return ""

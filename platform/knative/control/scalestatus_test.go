@@ -92,19 +92,19 @@ func TestNobodyMakesWay(t *testing.T) {
 				notReady: func(*snapshot.Snapshot) []snapshot.Replica { return nil },
 				wake:     func(functions.Name) {}, now: func() time.Time { return now },
 			}
-			r.steer = orchestrator.New(orchestrator.Options{
+			r.orchestrator = orchestrator.New(orchestrator.Options{
 				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, Ring: func() {},
 				Do: func(time.Duration, func(context.Context)) {},
 			})
 			turn := func() {
-				r.steer.Heartbeat(functions.Heartbeat{
+				r.orchestrator.Heartbeat(functions.Heartbeat{
 					AgentID: "n1", Epoch: 1, GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}, Memory: functions.Capacity{Total: 64 << 30},
 					Models: []functions.ReplicaStatus{{
 						ID: "r1", Team: "a", Model: other.Name, State: functions.Ready, Endpoint: "http://10.0.0.9:8080", GPUs: []int{0},
 						Spec: &r.catalog.revisions[other].model.Spec, Since: x.since.Milliseconds(),
 					}},
 				}, nil)
-				r.steer.Turn(t.Context())
+				r.orchestrator.Turn(t.Context())
 			}
 			says := func() string {
 				s, ok := r.Scale(web.Team, web.Name)
@@ -116,7 +116,7 @@ func TestNobodyMakesWay(t *testing.T) {
 				}
 				return s.Reason + " " + s.Message
 			}
-			r.steer.Changed()
+			r.orchestrator.Changed()
 			turn()
 			for range int(x.began / time.Second) {
 				now = now.Add(time.Second)

@@ -12,20 +12,20 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// sharedLimits has the limits of teams hold over all activators together.
+// sharedLimits enforces the limits of teams over all activators together.
 type sharedLimits struct {
 	*ratelimit.Coordinator
-	pods      corelisters.PodNamespaceLister // of thaw itself
-	connected func() []string                // activators that are
-	ready     func() bool                    // what runs is known, so activators are told
+	pods      corelisters.PodNamespaceLister // of thaw's own namespace
+	connected func() []string                // ids of connected activators
+	ready     func() bool                    // activators are told what runs
 }
 
-// gatherFor bounds how long activators of before are waited for.
+// gatherFor bounds the wait for activators of the previous term.
 const gatherFor = 10 * time.Second
 
 var activatorPods = labels.SelectorFromSet(labels.Set{"app.kubernetes.io/part-of": "thaw", "app.kubernetes.io/component": "activator"})
 
-// Run deals out what comes with the time, until ctx ends.
+// Run deals out units as they accrue, until ctx ends.
 func (s *sharedLimits) Run(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -45,8 +45,8 @@ func (s *sharedLimits) Run(ctx context.Context) error {
 	}
 }
 
-// complete reports whether all activators that serve are linked: none of them has
-// something that the bank does not know of.
+// complete reports whether all ready activators are connected, so that the coordinator
+// knows all allotments.
 func (s *sharedLimits) complete() bool {
 	pods, err := s.pods.List(activatorPods)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *sharedLimits) complete() bool {
 	return true
 }
 
-// podIsReady reports whether a pod has been ready and is there.
+// podIsReady reports the pod's Ready condition.
 func podIsReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -74,18 +74,18 @@ func podIsReady(p *corev1.Pod) bool {
 	return false
 }
 
-// isDead reports whether an activator that is away is a pod that is no more. One that
-// is no pod is not known to be dead.
+// isDead reports whether a disconnected activator's pod is gone. An activator that is no
+// pod is never known to be dead.
 func (s *sharedLimits) isDead(id string) bool {
 	p, err := s.pods.Get(id)
 	if err != nil {
 		all, err := s.pods.List(activatorPods)
-		return err == nil && len(all) > 0 // activators are pods here, and this one is gone
+		return err == nil && len(all) > 0 // activators are pods here, and this one does not exist
 	}
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// setTeams tells the limits there are.
+// setTeams sets the limits of all teams.
 func (s *sharedLimits) setTeams(teams []functions.Team) {
 	limits := map[ratelimit.Key]int64{}
 	for i := range teams {
@@ -98,7 +98,7 @@ func (s *sharedLimits) setTeams(teams []functions.Team) {
 	s.SetLimits(limits, time.Now())
 }
 
-// usage is what a team has used of its limits, at all activators.
+// usage is a team's use of its limits at all activators.
 func (s *sharedLimits) usage(team string, now time.Time) ratelimit.Usage {
 	left := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Left + 1e-6) }
 	used := func(k ratelimit.Kind) int { return int(s.Use(ratelimit.Key{Team: team, Kind: k}, now).Used) }

@@ -6,8 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slimObject takes out of objects what nobody here reads: caches of a large cluster are
-// mostly that.
+// slimObject drops the fields that are not read, most of a large cluster's cache.
 func slimObject(obj any) (any, error) {
 	if o, ok := obj.(metav1.Object); ok {
 		o.SetManagedFields(nil)
@@ -27,7 +26,7 @@ func slimObject(obj any) (any, error) {
 	return obj, nil
 }
 
-// slimPodSpec is what is read of a pod: where it is and what it takes.
+// slimPodSpec keeps the node, container names and resources.
 func slimPodSpec(spec *corev1.PodSpec) corev1.PodSpec {
 	few := func(cs []corev1.Container) (out []corev1.Container) {
 		for i := range cs {

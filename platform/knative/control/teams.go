@@ -23,12 +23,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// teamWatcher reads namespaces as teams, with their quotas and keys, and tells steer and
-// the activators of them.
+// teamWatcher reads namespaces as teams, with their quotas and keys, and passes them to
+// the orchestrator and the activators.
 type teamWatcher struct {
 	namespaces corelisters.NamespaceLister
 	quotas     corelisters.ResourceQuotaLister
-	factory    informers.SharedInformerFactory // of the Secrets that hold keys, and no others
+	factory    informers.SharedInformerFactory // only the Secrets that hold keys
 	secrets    corelisters.SecretLister
 	sendKeys   func(controlstream.Keys)
 	setLimits  func([]functions.Team)
@@ -37,10 +37,10 @@ type teamWatcher struct {
 	keys       *auth.KeyStore // of the control API
 	log        *slog.Logger
 	wakeup     chan struct{}
-	firstSent  chan struct{}     // closed when the keys were told once
-	reported   map[string]string // problems that were logged, by namespace
+	firstSent  chan struct{}     // closed after the keys were sent once
+	reported   map[string]string // problems already logged, by namespace
 	kube       kubernetes.Interface
-	events     chan *corev1.Event // that are to be made
+	events     chan *corev1.Event // to be created
 
 	mu sync.Mutex
 }
@@ -53,7 +53,7 @@ func newTeamWatcher(c *control, r *leaderTerm) *teamWatcher {
 	}
 	t.tokens = c.tokens
 	t.keys.Trust(t.tokens()...)
-	// Only Secrets of this one name may be read, so only they are asked for.
+	// The controller may read Secrets of this one name only.
 	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slimObject), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", team.SecretName).String()
 	}))
@@ -61,7 +61,7 @@ func newTeamWatcher(c *control, r *leaderTerm) *teamWatcher {
 	return t
 }
 
-// changed says that something of a team is otherwise.
+// changed schedules a new reading.
 func (t *teamWatcher) changed() {
 	select {
 	case t.wakeup <- struct{}{}:
@@ -69,7 +69,7 @@ func (t *teamWatcher) changed() {
 	}
 }
 
-// Run tells until ctx ends.
+// Run reads and sends until ctx ends.
 func (t *teamWatcher) Run(ctx context.Context) error {
 	informer := t.factory.Core().V1().Secrets().Informer()
 	ring := func(any) { t.changed() }
@@ -81,7 +81,7 @@ func (t *teamWatcher) Run(ctx context.Context) error {
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	telling.Go(func() { t.sendEvents(ctx) })
-	// Keys are heard of in a moment; until they are nobody is let in by one.
+	// Until the keys are listed, no key is accepted.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 	t.changed()
 	var first sync.Once
@@ -93,7 +93,7 @@ func (t *teamWatcher) Run(ctx context.Context) error {
 		}
 		t.read()
 		first.Do(func() { close(t.firstSent) })
-		// Namespaces come and go in crowds.
+		// namespaces are created in bursts
 		select {
 		case <-ctx.Done():
 			return nil
@@ -102,7 +102,7 @@ func (t *teamWatcher) Run(ctx context.Context) error {
 	}
 }
 
-// read takes over what is, and tells it.
+// read reads all teams and keys and passes them on.
 func (t *teamWatcher) read() {
 	spaces, err := t.namespaces.List(labels.Everything())
 	if err != nil {
@@ -149,7 +149,7 @@ func (t *teamWatcher) read() {
 	t.sendKeys(keys)
 }
 
-// reportProblems logs what does not read, once.
+// reportProblems logs the problems of a namespace when they change.
 func (t *teamWatcher) reportProblems(of string, problems []string) {
 	text := strings.Join(problems, "; ")
 	t.mu.Lock()
@@ -159,18 +159,18 @@ func (t *teamWatcher) reportProblems(of string, problems []string) {
 	}
 	t.reported[of] = text
 	if text != "" {
-		t.log.Warn("a team's settings do not read", "namespace", of, "problems", text)
+		t.log.Warn("cannot read the settings of a team", "namespace", of, "problems", text)
 	}
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
 	select {
 	case t.events <- settingsEvent(of, text):
-	default: // the log has it
+	default: // it is in the log
 	}
 }
 
-// settingsEvent says to a team, in its own namespace, what of its settings does not read.
+// settingsEvent is an Event in a team's namespace about settings that could not be read.
 func settingsEvent(namespace, text string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{
@@ -181,7 +181,7 @@ func settingsEvent(namespace, text string) *corev1.Event {
 	}
 }
 
-// sendEvents makes events until ctx ends. One that is not taken is lost: the log has it.
+// sendEvents creates Events until ctx ends. A refused one is only logged.
 func (t *teamWatcher) sendEvents(ctx context.Context) {
 	for {
 		select {
@@ -190,7 +190,7 @@ func (t *teamWatcher) sendEvents(ctx context.Context) {
 		case e := <-t.events:
 			within, cancel := context.WithTimeout(ctx, 10*time.Second)
 			if _, err := t.kube.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				t.log.Warn("an event is not told", "namespace", e.Namespace, "error", err)
+				t.log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
 			}
 			cancel()
 		}

@@ -30,7 +30,7 @@ type leaderTerm struct {
 	epoch        int64
 	log          *slog.Logger
 	hub          *controlstream.Hub
-	steer        *orchestrator.Orchestrator
+	orchestrator *orchestrator.Orchestrator
 	cluster      *clusterState
 	catalog      *revisionCatalog
 	dataPath     *dataPath
@@ -76,13 +76,13 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if err := r.catalog.readAll(); err != nil {
 		return err
 	}
-	r.steer.Attach(r.dataPath)
+	r.orchestrator.Attach(r.dataPath)
 	var err error
 	if r.api, err = r.control(); err != nil {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.steer, r.hub, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	registry.MustRegister(r.orchestrator, r.hub, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be reconciled.",
 	}, func() float64 { return float64(r.autoscale.Queued()) }))
 	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
@@ -112,7 +112,7 @@ func (r *leaderTerm) makeState() {
 	r.probes = newProber(r.onProbeSuccess, func(uid types.UID) bool { return r.cluster.NeedsProbe(uid) })
 	r.cluster = newClusterState(clusterStateOptions{
 		epoch: r.epoch, life: fmt.Sprintf("%s-%d", c.election.identity, r.epoch), log: r.log, now: time.Now,
-		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { r.steer.Heartbeat(hb, n) },
+		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { r.orchestrator.Heartbeat(hb, n) },
 		send:          send,
 		writer: &kubeWriter{
 			kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: r.epoch,
@@ -125,7 +125,7 @@ func (r *leaderTerm) makeState() {
 	r.catalog = &revisionCatalog{
 		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(), services: c.knative.Serving().V1().Services().Lister(),
 		cluster: r.cluster, log: r.log, revisions: map[functions.Name]*revision{}, resources: map[functions.Name]functions.Resources{},
-		changed: func() { r.steer.Changed() }, revisionsChanged: func() { r.ingress.Changed() },
+		changed: func() { r.orchestrator.Changed() }, revisionsChanged: func() { r.ingress.Changed() },
 	}
 }
 
@@ -141,7 +141,7 @@ func (r *leaderTerm) makeOrchestrator(ctx context.Context) {
 	if c.o.NewForesee != nil {
 		foresight = c.o.NewForesee()
 	}
-	r.steer = orchestrator.New(orchestrator.Options{
+	r.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: r.epoch, Catalog: r.catalog, Policy: c.o.Policy, Foresight: foresight, Ledger: ledger, Log: r.log,
 		Hooks: orchestrator.Hooks{Event: r.onEvent},
 	})
@@ -159,12 +159,12 @@ func (r *leaderTerm) makeStreams() {
 		Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) },
 	})
 	r.hub = controlstream.NewHub(controlstream.HubOptions{
-		Tokens: c.tokens, Quiet: true, Waker: r.steer, Coordinator: r.limits, Log: r.log,
+		Tokens: c.tokens, Quiet: true, Waker: r.orchestrator, Coordinator: r.limits, Log: r.log,
 		Node: r.onHeartbeat, Pods: r.onPodStatus, Joined: r.onConnect, Left: r.onDisconnect, FirstToken: r.firstTokens.record,
 		Applied: func() { r.ingress.Changed() },
 	})
 	r.dataPath = &dataPath{
-		activatorHub: r.hub, serviceOf: r.catalog.serviceAndKind, published: r.revisionChanged, wake: r.steer.Nudge, now: time.Now,
+		activatorHub: r.hub, serviceOf: r.catalog.serviceAndKind, published: r.revisionChanged, wake: r.orchestrator.Nudge, now: time.Now,
 		outside: map[functions.Name]outsideDemand{}, dirty: map[functions.Name]bool{}, queued: map[functions.Name]bool{},
 	}
 	if c.o.EarlyDispatch {
@@ -204,7 +204,7 @@ func (r *leaderTerm) makeReconcilers() (err error) {
 // parts lists what runs for the length of a term.
 func (r *leaderTerm) parts() []func(context.Context) error {
 	parts := []func(context.Context) error{
-		r.steer.Run, r.cluster.Run, r.probes.Run, r.peering.Run, r.autoscale.Run, r.ingress.Run, r.teams.Run, r.limits.Run, r.usage.Run,
+		r.orchestrator.Run, r.cluster.Run, r.probes.Run, r.peering.Run, r.autoscale.Run, r.ingress.Run, r.teams.Run, r.limits.Run, r.usage.Run,
 		r.podOwners.Run, r.runForceDeletes, r.openWhenComplete,
 	}
 	if r.hints != nil {
@@ -217,9 +217,8 @@ func (r *leaderTerm) parts() []func(context.Context) error {
 	return parts
 }
 
-// openWhenComplete waits until the loaders of all nodes with pods of ours have been heard,
-// for a bounded time, and then lets activators know what runs. Before, it would
-// look as if nothing did.
+// openWhenComplete waits, up to Options.Settle, until all pods have reported, and then
+// opens the hub to activators. Before, they would see no replicas.
 func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	late := time.NewTimer(r.c.o.Settle)
 	defer late.Stop()
@@ -236,15 +235,14 @@ func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 		}
 	}
 	r.cluster.sendHeartbeats(true)
-	// One turn takes all of it in before the first picture goes out.
-	r.steer.Changed()
+	// one turn takes in all reports before the first snapshot is published
+	r.orchestrator.Changed()
 	select {
 	case <-ctx.Done():
 	case <-time.After(50 * time.Millisecond):
 	}
-	// Whoever has just begun takes requests once it was told of models: it should
-	// know the hosts and the keys by then. No longer: with the API server away there
-	// would be nothing at all.
+	// A starting activator serves once it knows the models, so it should know routes and
+	// keys by then. The wait is bounded: with the API server away they may never come.
 	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
 	defer cancel()
 	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.firstSent} {
@@ -262,7 +260,7 @@ func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	return nil
 }
 
-// onHeartbeat is a node's loader speaking of its node.
+// onHeartbeat takes a heartbeat of a node's loader.
 func (r *leaderTerm) onHeartbeat(node string, hb functions.Heartbeat) {
 	if r.cluster.OnHeartbeat(node, hb) {
 		r.peering.changed()
@@ -293,27 +291,27 @@ func (r *leaderTerm) onDisconnect(kind controlstream.Kind, id string) {
 	r.ingress.Changed()
 }
 
-// revisionChanged is told that a revision stands otherwise than it did.
+// revisionChanged has the PodAutoscaler of a revision reconciled.
 func (r *leaderTerm) revisionChanged(name functions.Name) {
 	if r.autoscale != nil {
 		r.autoscale.Changed(name.Team, name.Name)
 	}
 }
 
-// onOutsideDemand is told of requests for a revision that are at Knative's own activators.
+// onOutsideDemand takes the requests for a revision in Knative's own activators.
 func (r *leaderTerm) onOutsideDemand(namespace, revision string, active, queued int) {
 	r.dataPath.Outside(functions.Name{Team: namespace, Name: revision}, active, queued)
 }
 
-// forceDelete has a pod that is terminating end soon.
+// forceDelete queues the removal of a terminating pod.
 func (r *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
 	select {
 	case r.forceDeletes <- func(ctx context.Context) {
 		if err := r.cluster.o.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
-			r.c.o.Log.Warn("a pod takes its time to end", "pod", namespace+"/"+pod, "error", err)
+			r.c.o.Log.Warn("cannot force the deletion of a pod", "pod", namespace+"/"+pod, "error", err)
 		}
 	}:
-	default: // it ends by itself, later
+	default: // full: the pod ends by itself, later
 	}
 }
 

@@ -15,33 +15,32 @@ import (
 	"github.com/thaw-dev/thaw/platform/quota"
 )
 
-// UsageConfigMap is the ConfigMap in which what teams have used outlives a reign: a day's
-// budget is none the larger for a controller that ends.
+// UsageConfigMap is the ConfigMap that keeps the usage of teams across terms, so that a
+// new controller does not reset daily budgets.
 const UsageConfigMap = "thaw-accounts"
 
 const usageKey = "teams.json"
 
-// usageWriteTimeout bounds one write of the accounts.
+// usageWriteTimeout bounds one write.
 const usageWriteTimeout = 5 * time.Second
 
-// usageStore keeps the accounts of one reign. What steer hands over between two turns
-// is taken at once and written by Run; of several only the newest is.
+// usageStore keeps the usage of teams for one term. The orchestrator hands over a text
+// between two turns without waiting; Run writes the newest.
 type usageStore struct {
 	maps    core.ConfigMapInterface
 	epoch   int64
 	log     *slog.Logger
 	pending chan []byte
 
-	stored     *corev1.ConfigMap // as last read or written; nil there is none
-	superseded bool              // a newer reign writes
+	stored     *corev1.ConfigMap // as last read or written; nil: none exists
+	superseded bool              // a newer term writes
 }
 
 func newUsageStore(maps core.ConfigMapInterface, epoch int64, log *slog.Logger) *usageStore {
 	return &usageStore{maps: maps, epoch: epoch, log: log, pending: make(chan []byte, 1)}
 }
 
-// load reads what the reign before has left. The ledger is good in any case; an
-// error says what is not known.
+// load reads what the previous term stored. The ledger is usable even with an error.
 func (a *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageWriteTimeout)
 	defer cancel()
@@ -58,12 +57,12 @@ func (a *usageStore) load(ctx context.Context) (*quota.Ledger, error) {
 		err = bad
 	}
 	if err != nil {
-		return ledger, fmt.Errorf("accounts of teams (ConfigMap %s): %w", UsageConfigMap, err)
+		return ledger, fmt.Errorf("usage of teams (ConfigMap %s): %w", UsageConfigMap, err)
 	}
 	return ledger, nil
 }
 
-// enqueue takes a text in the place of one that was not written yet.
+// enqueue replaces a text that was not written yet.
 func (a *usageStore) enqueue(text []byte) {
 	for {
 		select {
@@ -78,7 +77,7 @@ func (a *usageStore) enqueue(text []byte) {
 	}
 }
 
-// Run writes what comes until ctx ends.
+// Run writes until ctx ends.
 func (a *usageStore) Run(ctx context.Context) error {
 	for {
 		select {
@@ -86,7 +85,7 @@ func (a *usageStore) Run(ctx context.Context) error {
 			return nil
 		case text := <-a.pending:
 			if ctx.Err() != nil {
-				a.enqueue(text) // it is last's
+				a.enqueue(text) // left for flush
 				return nil
 			}
 			a.write(ctx, text)
@@ -94,7 +93,7 @@ func (a *usageStore) Run(ctx context.Context) error {
 	}
 }
 
-// flush writes what came last, when nobody puts anything any more and Run has ended.
+// flush writes the last text, after Run has ended and nothing is enqueued any more.
 func (a *usageStore) flush(ctx context.Context) {
 	select {
 	case text := <-a.pending:
@@ -103,7 +102,7 @@ func (a *usageStore) flush(ctx context.Context) {
 	}
 }
 
-// write replaces the text, unless a newer reign has written.
+// write stores the text unless a newer term has written.
 func (a *usageStore) write(ctx context.Context, text []byte) {
 	if a.superseded || a.stored != nil && a.stored.Data[usageKey] == string(text) && a.stored.Annotations[epochAnnotation] == strconv.FormatInt(a.epoch, 10) {
 		return
@@ -129,7 +128,7 @@ func (a *usageStore) write(ctx context.Context, text []byte) {
 		if a.stored == nil {
 			now, err = a.maps.Create(ctx, next, metav1.CreateOptions{FieldManager: "thaw"})
 		} else {
-			now, err = a.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // of this version, or not at all
+			now, err = a.maps.Update(ctx, next, metav1.UpdateOptions{FieldManager: "thaw"}) // fails unless stored is the newest version
 		}
 		if err == nil {
 			a.stored = now
@@ -138,7 +137,7 @@ func (a *usageStore) write(ctx context.Context, text []byte) {
 		if !status.IsConflict(err) && !status.IsAlreadyExists(err) && !status.IsNotFound(err) {
 			break
 		}
-		// Somebody wrote since, or took it away: what is there now decides.
+		// Changed meanwhile: decide on the current object.
 		if a.stored, err = a.maps.Get(ctx, UsageConfigMap, metav1.GetOptions{}); status.IsNotFound(err) {
 			a.stored, err = nil, nil
 		}
@@ -147,6 +146,6 @@ func (a *usageStore) write(ctx context.Context, text []byte) {
 		}
 	}
 	if err != nil {
-		a.log.Warn("the accounts of teams are not kept", "error", err)
+		a.log.Warn("cannot store the usage of teams", "error", err)
 	}
 }

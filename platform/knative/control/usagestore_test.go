@@ -19,18 +19,18 @@ func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
 	return m.Data[usageKey], m.Annotations[epochAnnotation]
 }
 
-// What a reign has left is the next one's, and an older one that writes late
+// What a term has left is the next one's, and an older one that writes late
 // changes nothing.
 func TestAccountsOutliveAReign(t *testing.T) {
 	kube := fake.NewClientset()
-	reign := func(epoch int64) *usageStore {
+	term := func(epoch int64) *usageStore {
 		a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), epoch, slog.New(slog.DiscardHandler))
 		if _, err := a.load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	first := reign(3)
+	first := term(3)
 	first.enqueue([]byte(`{"day":1}`))
 	first.enqueue([]byte(`{"day":2}`)) // in its place
 	ctx, cancel := context.WithCancel(t.Context())
@@ -38,12 +38,12 @@ func TestAccountsOutliveAReign(t *testing.T) {
 	if err := first.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	first.flush(ctx) // also when the reign is over
+	first.flush(ctx) // also when the term is over
 	if text, epoch := kept(t, kube); text != `{"day":2}` || epoch != "3" {
 		t.Errorf("%s of epoch %s", text, epoch)
 	}
 
-	second := reign(4)
+	second := term(4)
 	second.write(t.Context(), []byte(`{"day":3}`))
 	first.stored.ResourceVersion = "0" // the real server would say conflict; the fake one does not
 	first.stored = second.stored

@@ -13,14 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// watchHandle is a handler of a reign on an informer that outlives it.
+// watchHandle is a term's handler on an informer, which outlives the term.
 type watchHandle struct {
 	informer cache.SharedIndexInformer
 	handle   cache.ResourceEventHandlerRegistration
 }
 
-// objectHandler has set called for each object of an informer that comes or changes, and drop
-// for each that goes.
+// objectHandler calls set for each added or updated object and drop for each deleted one.
 func objectHandler[T metav1.Object](set, drop func(T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -44,8 +43,8 @@ func objectHandler[T metav1.Object](set, drop func(T)) cache.ResourceEventHandle
 	}
 }
 
-// watch listens to the cluster. When it returns all there is has been taken in:
-// revisions first, since pods and Deployments are somebody's.
+// watch adds the term's handlers and returns when they have seen every object: revisions
+// first, since pods and Deployments refer to them.
 func (r *leaderTerm) watch(ctx context.Context) error {
 	c := r.c
 	again := func(o metav1.Object) { r.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
@@ -79,12 +78,12 @@ func (r *leaderTerm) watch(ctx context.Context) error {
 func (r *leaderTerm) stopWatching() {
 	for _, w := range r.watches {
 		if err := w.informer.RemoveEventHandler(w.handle); err != nil {
-			r.c.o.Log.Warn("a watch stays", "error", err)
+			r.c.o.Log.Warn("cannot remove an informer handler", "error", err)
 		}
 	}
 }
 
-// setDeployment takes in what a revision is scaled by.
+// setDeployment takes the Deployment of a revision.
 func (r *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	name := d.Labels[serving.RevisionLabelKey]
 	if name == "" || d.DeletionTimestamp != nil {
@@ -93,10 +92,10 @@ func (r *leaderTerm) setDeployment(d *appsv1.Deployment) {
 	refuse := ""
 	for _, c := range d.Status.Conditions {
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
-			refuse = fmt.Sprintf("Kubernetes takes no pod of it: %s", lastLine(c.Message))
+			refuse = fmt.Sprintf("Kubernetes refuses its pods: %s", lastLine(c.Message))
 		}
 	}
-	replicas := 1 // what Kubernetes takes where nothing is said
+	replicas := 1 // Kubernetes' default
 	if d.Spec.Replicas != nil {
 		replicas = int(*d.Spec.Replicas)
 	}
