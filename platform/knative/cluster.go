@@ -26,25 +26,24 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Kind says which sort of failure an Error is.
+// Kind is the kind of an Error.
 type Kind int
 
-// Kinds of failures.
 const (
-	Failed   Kind = iota // the cluster could not
-	Refused              // what was asked for is not right
-	NotFound             // it is not there
+	Failed   Kind = iota // the cluster failed
+	Refused              // the request is invalid
+	NotFound             // the object does not exist
 	Denied               // not allowed, or over a quota
 	TimedOut             // no answer in time
-	Away                 // no API server answers; another try may work
+	Away                 // no API server answers; retrying may help
 )
 
-// Error is a failure of the cluster: what, and what to do.
+// Error is a failure of the cluster, with a hint what to do.
 type Error struct {
 	Kind Kind
 	What string
 	Hint string
-	Err  error // what the cluster said; may be nil
+	Err  error // the cluster's answer; may be nil
 }
 
 func (e *Error) Error() string {
@@ -56,21 +55,21 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Access says which cluster, and as whom.
+// Access selects a cluster and an account.
 type Access struct {
-	Kubeconfig string // a file; "" is KUBECONFIG, ~/.kube/config or the pod's own account
-	Context    string // of it; "" is the current one
+	Kubeconfig string // "": KUBECONFIG, ~/.kube/config or the pod's own account
+	Context    string // of the kubeconfig; "": the current one
 	Warn       func(string)
 }
 
-// requestTimeout bounds one request; Knative's webhook has 10 s of it.
+// requestTimeout bounds one request; Knative's webhook may use 10 s of it.
 const requestTimeout = 30 * time.Second
 
-// pageSize is how many services one request lists.
+// pageSize is the number of objects per list request.
 const pageSize = 500
 
-// Cluster is Knative Services that are models, on a cluster. It is safe for
-// concurrent use and holds nothing open that must be closed.
+// Cluster manages the Knative Services of a cluster that are models. It is safe for
+// concurrent use and needs no closing.
 type Cluster struct {
 	serving   servingclient.ServingV1Interface
 	core      corev1.CoreV1Interface
@@ -80,7 +79,7 @@ type Cluster struct {
 	host      string
 }
 
-// Open finds the way to a cluster and asks it nothing.
+// Open makes a Cluster without sending a request.
 func Open(a Access) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
@@ -95,7 +94,7 @@ func Open(a Access) (*Cluster, error) {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
 	}
 	config.Timeout = requestTimeout
-	config.QPS, config.Burst = -1, 0 // one person, and the server has its own bounds
+	config.QPS, config.Burst = -1, 0 // one user; the server has its own limits
 	config.UserAgent = "thaw-knative"
 	config.WarningHandler = warningHandler(a.Warn)
 	namespace, _, err := loader.Namespace()
@@ -123,29 +122,27 @@ func (w warningHandler) HandleWarningHeader(code int, _, text string) {
 	}
 }
 
-// Config is the way there, for clients of other kinds.
+// Config returns the cluster's configuration, for other clients.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Explain turns what a cluster said of something into an Error that a person can
-// act on.
+// Explain turns an error of the cluster into an Error with a hint.
 func (c *Cluster) Explain(err error, what string) error { return c.explain(err, what) }
 
-// Namespace is the one of the kubeconfig's context.
+// Namespace is the namespace of the kubeconfig's context.
 func (c *Cluster) Namespace() string { return c.namespace }
 
-// Outcome of Apply.
+// Outcome is the result of Apply.
 type Outcome string
 
-// Outcomes.
 const (
 	Created   Outcome = "created"
 	Changed   Outcome = "changed"
 	Unchanged Outcome = "unchanged"
 )
 
-// Apply makes the cluster have s: what thaw rendered once and no longer does is
-// taken away, what others set beside it stays. A Service of that name that is no
-// model is not touched. With dry the server checks all and changes nothing.
+// Apply applies s. Fields that thaw rendered before and no longer does are removed, fields
+// that others set stay. A Service of that name that is no model is not changed. With dry
+// the server validates and changes nothing.
 func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Outcome, error) {
 	name := s.Namespace + "/" + s.Name
 	services := c.serving.Services(s.Namespace)
@@ -177,14 +174,14 @@ func (c *Cluster) Apply(ctx context.Context, s *servingv1.Service, dry bool) (Ou
 	return Changed, nil
 }
 
-// Delete takes a model away, with its revisions and pods. A Service that is no
-// model is not touched.
+// Delete removes a model with its revisions and pods. A Service that is no model is not
+// touched.
 func (c *Cluster) Delete(ctx context.Context, namespace, name string) error {
 	s, err := c.service(ctx, namespace, name)
 	if err != nil {
 		return err
 	}
-	// Not another one that has taken the name since.
+	// not a Service created since under the same name
 	o := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}, PropagationPolicy: new(metav1.DeletePropagationBackground)}
 	if err := c.serving.Services(namespace).Delete(ctx, name, o); err != nil {
 		return c.explain(err, namespace+"/"+name)
@@ -192,11 +189,11 @@ func (c *Cluster) Delete(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Model is what a cluster says of one.
+// Model is the status of a model.
 type Model struct {
 	Namespace string           `json:"namespace"`
 	Name      string           `json:"name"`
-	Engine    functions.Engine `json:"engine,omitempty"` // unknown where it was written by hand
+	Engine    functions.Engine `json:"engine,omitempty"` // "": the Service was written by hand
 	GPUs      int64            `json:"gpus"`
 	Min       string           `json:"min,omitempty"`
 	Max       string           `json:"max,omitempty"`
@@ -208,7 +205,7 @@ type Model struct {
 	Created   time.Time        `json:"created"`
 }
 
-// List gives the models of a namespace, or of all for "", by name.
+// List returns the models of a namespace sorted by name; "" means all namespaces.
 func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	models := []Model{}
 	o := metav1.ListOptions{Limit: pageSize}
@@ -227,8 +224,8 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 		}
 	}
 	if len(models) > 0 {
-		// A model at rest is ready, also where its last start failed: its revision says
-		// so. Who may not read revisions misses that.
+		// A model at zero is ready even if its last start failed; its revision has the
+		// reason. Accounts that may not read revisions miss it.
 		why := map[string]*apis.Condition{}
 		for o := (metav1.ListOptions{Limit: pageSize}); ; {
 			page, err := c.serving.Revisions(namespace).List(ctx, o)
@@ -253,15 +250,14 @@ func (c *Cluster) List(ctx context.Context, namespace string) ([]Model, error) {
 	return models, nil
 }
 
-// active takes over why the latest revision does not run, if that is worth a word:
-// it is not where nobody asks for it, or it is on its way.
+// active records why the latest revision does not run, unless it is idle or starting.
 func (m *Model) active(c *apis.Condition) {
 	if c != nil && !c.IsTrue() && m.Reason == "" && c.Reason != "NoTraffic" && c.Reason != "Starting" && c.Reason != "Queued" && c.Reason != "Stopping" {
 		m.Reason, m.Message = c.Reason, c.Message
 	}
 }
 
-// Get is one of them.
+// Get returns one model.
 func (c *Cluster) Get(ctx context.Context, namespace, name string) (Model, error) {
 	s, err := c.service(ctx, namespace, name)
 	if err != nil {
@@ -287,7 +283,7 @@ func (c *Cluster) service(ctx context.Context, namespace, name string) (*serving
 	return s, nil
 }
 
-// isModel are the Services of our class, whoever wrote them.
+// isModel reports whether a Service is of class thaw.dev, also one written by hand.
 func isModel(s *servingv1.Service) bool {
 	return s.Spec.Template.Annotations[ClassAnnotation] == AutoscalerClass
 }
@@ -308,7 +304,7 @@ func modelOf(s *servingv1.Service) Model {
 	if ready := s.Status.GetCondition(apis.ConditionReady); ready != nil {
 		m.Ready, m.Reason, m.Message = string(ready.Status), ready.Reason, ready.Message
 	}
-	// The route says no more than that there is no revision; this says why.
+	// The Route only reports the missing revision; the Configuration has the reason.
 	if c := s.Status.GetCondition(servingv1.ServiceConditionConfigurationsReady); c.IsFalse() {
 		m.Reason, m.Message = c.Reason, c.Message
 	}
@@ -316,19 +312,19 @@ func modelOf(s *servingv1.Service) Model {
 		m.URL = s.Status.URL.String()
 	}
 	var file functions.Model
-	if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &file) == nil { // else it is somebody's own
+	if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &file) == nil { // else a Service written by hand
 		m.Engine = file.Spec.Engine
 	}
 	return m
 }
 
-// isNotFound tells "no such Service" from "no such kind of thing".
+// isNotFound distinguishes a missing object from a missing kind.
 func isNotFound(err error) bool {
 	s, ok := errors.AsType[*status.StatusError](err)
 	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
 }
 
-// explain turns what a cluster said into what a person can act on.
+// explain turns an error of the cluster into an Error with a hint.
 func (c *Cluster) explain(err error, what string) error {
 	e := &Error{Kind: Failed, What: what, Err: err}
 	_, answered := errors.AsType[*status.StatusError](err)
@@ -375,9 +371,8 @@ func isTimeout(err error) bool {
 
 var _ rest.WarningHandler = warningHandler(nil)
 
-// Wait returns when a model can be asked for, which for one at rest means that
-// Knative has taken it and routes to it. The error says why it cannot: an image that
-// is not there, a quota, a controller that does not run.
+// Wait returns when a model accepts requests; for one at zero, when Knative routes to it.
+// The error has the reason: a missing image, a quota, a controller that does not run.
 func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()

@@ -20,34 +20,33 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// What the Secret thaw-control-tls holds beside the token. Pods of activators and loaders
-// have the entries that are theirs as files, and no others.
+// Entries of the Secret thaw-control-tls beside the token. Pods of activators and loaders
+// mount only their own entries.
 const (
-	rootsEntry     = "ca.crt"   // the authorities that are believed
-	rootEntry      = "root.crt" // the one that signed what is shown now
+	rootsEntry     = "ca.crt"   // trusted authorities
+	rootEntry      = "root.crt" // the authority of the certificates in use
 	nextSinceEntry = "next-since"
-	nextPrefix     = "next-" // of what is to be shown once everybody believes its authority
+	nextPrefix     = "next-" // prefix of the entries of the next authority, until all peers trust it
 
-	// trustDelay is how long others have to read a new authority: kubelets bring a
+	// trustDelay is how long peers may take to read a new authority: kubelets bring a
 	// Secret to its pods within two minutes.
 	trustDelay = 10 * time.Minute
 )
 
-// certifiedNames are the entries' names of those who have a certificate.
+// certifiedNames maps the entries of certificates to the names in them.
 var certifiedNames = map[string]string{"controller": controlstream.NameController, "activator": controlstream.NameActivator, "loader": controlstream.NameLoader}
 
-// ErrControlTLS says that the Secret thaw-control-tls does not hold what it should.
+// ErrControlTLS: the Secret thaw-control-tls is incomplete or invalid.
 var ErrControlTLS = errors.New("the Secret " + ControlTLSSecret)
 
-// ControlTLS is what the Secret thaw-control-tls says.
+// ControlTLS is the content of the Secret thaw-control-tls.
 type ControlTLS struct {
 	Token    string
 	Identity *mtls.Identity // the controller's
 }
 
-// RenewControlTLS makes of the Secret's entries what they should be at a time: whatever is
-// missing, and, in two steps, another authority where the certificates grow old. It
-// reports whether something changed.
+// RenewControlTLS brings the Secret's entries up to date: it adds what is missing, and
+// replaces an old authority in two steps. It reports whether data changed.
 func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err error) {
 	if len(data[TokenKey]) == 0 {
 		b := make([]byte, 32)
@@ -83,7 +82,7 @@ func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err e
 		}
 		data[rootsEntry] = data[rootEntry]
 	case len(data[nextSinceEntry]) > 0 && (reads != nil || now.Sub(since) >= trustDelay):
-		// Who still shows what is old is believed until the next time.
+		// The old authority stays trusted until the next rotation.
 		data[rootsEntry] = slices.Concat(data[nextPrefix+rootEntry], data[rootEntry])
 		for key := range data {
 			if own, next := strings.CutPrefix(key, nextPrefix); next && key != nextSinceEntry {
@@ -102,7 +101,8 @@ func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err e
 	return changed, nil
 }
 
-// allCertificatesValid reports whether all ends have a certificate that is good now and fits.
+// allCertificatesValid reports whether every certificate exists, is valid now and fits its
+// authority.
 func allCertificatesValid(data map[string][]byte, now time.Time) bool {
 	for entry := range certifiedNames {
 		id, err := mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data[entry+".crt"], Key: data[entry+".key"]})
@@ -113,7 +113,7 @@ func allCertificatesValid(data map[string][]byte, now time.Time) bool {
 	return len(data[rootEntry]) > 0
 }
 
-// ReadControlTLS reads the Secret's entries.
+// ReadControlTLS decodes the Secret's entries.
 func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
 	l := &ControlTLS{Token: strings.TrimSpace(string(data[TokenKey]))}
 	if len(l.Token) < 32 {
@@ -126,8 +126,8 @@ func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
 	return l, nil
 }
 
-// EnsureControlTLS reads the Secret thaw-control-tls, and with renew makes and renews what it
-// holds: of several that try, one does, and all get the same.
+// EnsureControlTLS reads the Secret thaw-control-tls; with renew it also creates and
+// renews it. Concurrent callers get the same content.
 func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew bool, now time.Time) (*ControlTLS, error) {
 	for range 5 {
 		s, err := secrets.Get(ctx, ControlTLSSecret, metav1.GetOptions{})

@@ -17,16 +17,16 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	What string `json:"what"`
 	Good bool   `json:"good"`
-	Note bool   `json:"note,omitempty"` // not good, but keeps no model from running
-	Hint string `json:"hint,omitempty"` // ends with the command that mends it, where there is one
+	Note bool   `json:"note,omitempty"` // not good, but models run
+	Hint string `json:"hint,omitempty"` // ends with the command that mends it, if there is one
 
 }
 
-// Bad reports whether it keeps a model from running.
+// Bad reports whether the finding keeps models from running.
 func (f Finding) Bad() bool { return !f.Good && !f.Note }
 
 func goodFinding(format string, args ...any) Finding {
@@ -41,8 +41,8 @@ func noteFinding(hint, format string, args ...any) Finding {
 	return Finding{What: fmt.Sprintf(format, args...), Note: true, Hint: hint}
 }
 
-// The versions that the suite of this project runs on; what is less than oldest has
-// not what an installation is made of (policies of admission, version v1).
+// The versions that this project's suite runs on. Below the oldest,
+// ValidatingAdmissionPolicy v1 is missing, which an installation needs.
 const (
 	testedKubernetes = 35 // 1.35
 	oldestKubernetes = 30
@@ -50,19 +50,18 @@ const (
 )
 
 const (
-	servingNamespace = "knative-serving" // where Knative keeps its settings
+	servingNamespace = "knative-serving" // Knative's settings are there
 	podSecurity      = "pod-security.kubernetes.io/enforce"
 	webhookName      = "thaw-place"
-	controllerName   = "thaw-controller" // Deployment, and lease of who leads
-	leaseExpiry      = time.Minute       // a lease that nobody has renewed for so long is nobody's, whatever clocks say
+	controllerName   = "thaw-controller" // Deployment and Lease
+	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, whatever the clocks
 )
 
 const skipPreflightHint = "; --skip-preflight deploys all the same"
 
-// Doctor looks whether the cluster takes what Render makes and runs it: Knative
-// Serving with the settings of it that are off unless somebody turns them on, thaw's
-// own parts, the nodes, and what pods of the namespace may be. With services it looks
-// at what those need as well. What the person who asks may not see is left out.
+// Doctor checks whether the cluster accepts and runs what Render makes: Knative Serving
+// and its settings, thaw's own parts, the nodes and the namespace; with services, also
+// what those need. Checks that the account may not make are left out.
 func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*servingv1.Service) ([]Finding, error) {
 	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil && !status.IsForbidden(err) {
 		return nil, c.explain(err, "Knative Services")
@@ -89,9 +88,9 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	return found, nil
 }
 
-// Check looks, before services are applied, whether they could run: the first things
-// that a new cluster lacks, and what no node and no quota will ever have room for.
-// What the person who asks may not see is not looked at: it is told where it fails.
+// Check checks before services are applied whether they could run: what a new cluster
+// lacks, and whether any node and quota could ever hold them. Checks that the account may
+// not make are left out.
 func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) error {
 	var found []Finding
 	looks := []func() ([]Finding, error){
@@ -127,7 +126,7 @@ func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) err
 	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "one after the other" + skipPreflightHint}
 }
 
-// ignoreForbidden makes of an error nothing where it says that who asks may not look.
+// ignoreForbidden returns nil for an error that only says that the account may not look.
 func (c *Cluster) ignoreForbidden(err error, what string) error {
 	if err == nil || status.IsForbidden(err) {
 		return nil
@@ -151,7 +150,7 @@ func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
 	return append(found, servingFinding(d.Labels["app.kubernetes.io/version"])), nil
 }
 
-// kubernetesFinding is what is known of a version of Kubernetes.
+// kubernetesFinding checks the version of Kubernetes.
 func kubernetesFinding(major, minor, version string) Finding {
 	n, err := strconv.Atoi(strings.TrimRight(minor, "+"))
 	switch {
@@ -165,7 +164,7 @@ func kubernetesFinding(major, minor, version string) Finding {
 	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes is %s", version)
 }
 
-// servingFinding is what is known of a version of Knative.
+// servingFinding checks the version of Knative Serving.
 func servingFinding(version string) Finding {
 	var major, minor int
 	n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &major, &minor)
@@ -175,7 +174,7 @@ func servingFinding(version string) Finding {
 	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of no version that it says"))
 }
 
-// featureFindings looks at settings of Knative.
+// featureFindings checks settings of Knative.
 func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found []Finding, err error) {
 	read := map[string]map[string]string{}
 	for _, f := range needs {
@@ -183,7 +182,7 @@ func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found [
 		if !seen {
 			m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
-				return found, nil // Knative's webhook looks as well
+				return found, nil // Knative's webhook checks them as well
 			}
 			if err != nil && !isNotFound(err) {
 				return found, c.explain(err, servingNamespace+"/"+f.Map)
@@ -203,8 +202,7 @@ func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found [
 	return found, nil
 }
 
-// foreignIngress looks whether requests that come by way of Knative's own activator can be
-// seen.
+// foreignIngress checks whether requests through Knative's own activators can be counted.
 func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
 	const name, key = "config-observability", "metrics-protocol"
 	m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
@@ -225,7 +223,7 @@ func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
 
 const installCommand = "thaw-knative install --image IMAGE --wait"
 
-// notInstalled looks whether there is somebody who would start a model.
+// notInstalled returns a finding if thaw is not installed.
 func (c *Cluster) notInstalled(ctx context.Context) ([]Finding, error) {
 	_, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
 	if isNotFound(err) {
@@ -234,7 +232,7 @@ func (c *Cluster) notInstalled(ctx context.Context) ([]Finding, error) {
 	return nil, c.ignoreForbidden(err, System+"/"+controllerName)
 }
 
-// partFindings looks whether thaw's parts run, and what.
+// partFindings checks thaw's Deployments and DaemonSets.
 func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 	missing, err := c.notInstalled(ctx)
 	if err != nil || len(missing) > 0 {
@@ -277,12 +275,12 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 		found = append(found, partFinding("thaw-loader", d.Status.NumberAvailable, d.Status.DesiredNumberScheduled, image))
 	}
 	switch warm, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-warm", metav1.GetOptions{}); {
-	case isNotFound(err): // as it mostly is
+	case isNotFound(err): // optional
 	case err != nil:
 		return found, c.ignoreForbidden(err, System+"/thaw-warm")
-	case warm.Status.DesiredNumberScheduled > 0: // with no loader it has no node either, which is said
+	case warm.Status.DesiredNumberScheduled > 0: // without a loader it has no node either, which is reported above
 		f := partFinding("thaw-warm", warm.Status.NumberAvailable, warm.Status.DesiredNumberScheduled, imageOf(&warm.Spec.Template.Spec))
-		if !f.Good { // models run all the same
+		if !f.Good { // models still run
 			f = noteFinding("starts are plain meanwhile; kubectl logs -n "+System+" daemonset/thaw-warm -c warm", "%s", f.What)
 		}
 		found = append(found, f)
@@ -300,7 +298,7 @@ func imageOf(spec *corev1.PodSpec) string {
 	return spec.Containers[0].Image
 }
 
-// partFinding tells of pods that are available, of those that are to be.
+// partFinding compares available with desired pods.
 func partFinding(name string, are, asked int32, image string) Finding {
 	what := fmt.Sprintf("%s: %d of %d run, %s", name, are, asked, image)
 	hint := "kubectl get pods -n " + System
@@ -313,7 +311,7 @@ func partFinding(name string, are, asked int32, image string) Finding {
 	return goodFinding("%s", what)
 }
 
-// leaderAndClasses looks whether somebody answers for the two classes and for the webhook.
+// leaderAndClasses checks the leader, the activators and the webhook.
 func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	logs := "kubectl logs -n " + System + " deployment/" + controllerName
 	l, err := c.kube.CoordinationV1().Leases(System).Get(ctx, controllerName, metav1.GetOptions{})
@@ -324,7 +322,7 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	switch {
 	case err != nil && len(found) == 0:
 		if missing, err := c.notInstalled(ctx); err != nil || len(missing) > 0 {
-			return nil, err // said already
+			return nil, err // reported by partFindings
 		}
 		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
 	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil:
@@ -363,8 +361,7 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// readyAddresses are how many a Service of thaw's leads to. One that is not there leads to
-// none.
+// readyAddresses counts the ready addresses of one of thaw's Services.
 func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, err error) {
 	list, err := c.kube.DiscoveryV1().EndpointSlices(System).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
@@ -382,7 +379,7 @@ func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, er
 
 const devicePluginHint = "a node has GPUs once a device plugin says so (nvidia.com/gpu under allocatable); kubectl describe nodes"
 
-// nodes are those of the cluster; none where who asks may not see them.
+// nodes lists the cluster's nodes; visible is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
 	for o := (metav1.ListOptions{Limit: pageSize}); ; {
 		page, err := c.core.Nodes().List(ctx, o)
@@ -396,7 +393,7 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, er
 	}
 }
 
-// gpuFindings tells how many the nodes have.
+// gpuFindings counts the nodes' GPUs.
 func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
 	nodes, seen, err := c.nodes(ctx)
 	if err != nil || !seen {
@@ -414,11 +411,11 @@ func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
 	return []Finding{goodFinding("%d of %d nodes have GPUs, %d in all", with, len(nodes), all)}, nil
 }
 
-// namespaceFindings looks at a namespace.
+// namespaceFindings checks a namespace.
 func (c *Cluster) namespaceFindings(ctx context.Context, namespace string) ([]Finding, error) {
 	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
-		return nil, c.ignoreForbidden(err, namespace+"/") // a team need not see its namespace to deploy into it
+		return nil, c.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
 	}
 	found := []Finding{podSecurityFinding(n)}
 	if _, err := readPodDefaults(n); err != nil {
@@ -438,8 +435,8 @@ func (c *Cluster) podSecurity(ctx context.Context, namespace string) ([]Finding,
 	return []Finding{podSecurityFinding(n)}, nil
 }
 
-// podSecurityFinding looks whether pods of a namespace may have a folder of their node: Knative
-// takes the Service all the same, and no pod of it is ever made.
+// podSecurityFinding checks whether pods of a namespace may mount a host path. Otherwise
+// Knative accepts the Service and its pods are never created.
 func podSecurityFinding(n *corev1.Namespace) Finding {
 	level := cmp.Or(n.Labels[podSecurity], "privileged")
 	what := fmt.Sprintf("namespace %s: %s is %s", n.Name, podSecurity, level)

@@ -10,22 +10,21 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 )
 
-// Feature is a setting of Knative Serving that models need and that is off
-// unless the cluster's operator turns it on.
+// Feature is a setting of Knative Serving that models need and that is off by default.
 type Feature struct {
-	Map   string `json:"configMap"` // in the namespace knative-serving
+	Map   string `json:"configMap"`
 	Key   string `json:"key"`
 	Value string `json:"value"`
-	Unset string `json:"unset"` // what holds where the key is not there
+	Unset string `json:"unset"` // value of a missing key
 	Why   string `json:"why"`
 
-	// used says whether a pod needs it; nil: every model's does.
+	// used reports whether a pod needs the feature; nil: all do.
 	used func(*corev1.PodSpec) bool
-	// field is what Knative's webhook says may not be set where it is off.
+	// field is the field that Knative's webhook names when the feature is off.
 	field string
 }
 
-// Features are those that every model needs.
+// Features are needed by every model.
 var Features = []Feature{
 	{Map: "config-features", Key: "kubernetes.podspec-init-containers", Value: "enabled", Unset: "disabled", Why: "an init container brings the shim into the engine's image", field: "initContainers"},
 	{Map: "config-features", Key: "kubernetes.podspec-volumes-hostpath", Value: "enabled", Unset: "disabled", Why: "the node's store is a folder of the node", field: "hostPath"},
@@ -33,9 +32,8 @@ var Features = []Feature{
 	{Map: "config-autoscaler", Key: "allow-zero-initial-scale", Value: "true", Unset: "false", Why: "a deployed model costs nothing until somebody asks"},
 }
 
-// PodFeatures are those that a model needs whose file says so under spec.pod. Once
-// one is turned on, whoever may write a Service in any namespace may use it: that is
-// Knative's way, and why no more is asked for than what a file uses.
+// PodFeatures are needed by models that set the field under spec.pod. A feature that is on
+// is open to every namespace, so no more is asked for than what a file uses.
 var PodFeatures = []Feature{
 	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled", Why: "spec.pod.nodeSelector says which nodes a model may have",
 		used: func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }, field: "nodeSelector"},
@@ -47,8 +45,7 @@ var PodFeatures = []Feature{
 		used: func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }, field: "priorityClassName"},
 }
 
-// Needs are the features that services need, each once: all of Features, and of
-// PodFeatures those that one of them uses.
+// Needs lists the features that services need: all Features, and the PodFeatures in use.
 func Needs(services ...*servingv1.Service) []Feature {
 	out := slices.Clone(Features)
 	for _, f := range PodFeatures {
@@ -59,25 +56,24 @@ func Needs(services ...*servingv1.Service) []Feature {
 	return out
 }
 
-// On reports whether the feature is on with what its ConfigMap says, and what that is.
+// On reports the feature's value in its ConfigMap, and whether that means on.
 func (f Feature) On(data map[string]string) (has string, on bool) {
 	has, set := data[f.Key]
 	if !set {
 		has = f.Unset
 	}
-	// What stands in a pod is taken as soon as it is not disabled; what stands in its
-	// volumes is not.
+	// Features of the pod are on unless disabled; those of volumes must be enabled.
 	word := strings.ToLower(strings.TrimSpace(has))
 	return has, word == f.Value || f.used != nil && word == "allowed"
 }
 
-// Patch is the command that turns it on.
+// Patch is the command that turns the feature on.
 func (f Feature) Patch() string {
 	data, _ := json.Marshal(map[string]any{"data": map[string]string{f.Key: f.Value}})
 	return fmt.Sprintf("kubectl patch configmap %s -n %s --type merge -p '%s'", f.Map, servingNamespace, data)
 }
 
-// refusedFeatures finds the features that Knative's webhook means by what it said.
+// refusedFeatures lists the features that an error of Knative's webhook is about.
 func refusedFeatures(said string) []Feature {
 	words := map[string]string{
 		"initContainers": "support for init-containers is off", "hostPath": "HostPath volume support is disabled", "emptyDir": "EmptyDir volume support is disabled",

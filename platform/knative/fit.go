@@ -17,18 +17,17 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// fitChecker looks whether what services ask of the cluster could ever be had. It asks
-// for nodes and quotas once, for all of them.
+// fitChecker checks whether services could ever run. It lists nodes and quotas once for
+// all of them.
 type fitChecker struct {
 	c       *Cluster
 	nodes   []corev1.Node
-	visible bool // nodes may be looked at
-	listed  bool // they were asked for
+	visible bool // the account may list nodes
+	listed  bool // nodes were listed
 	quotas  map[string][]corev1.ResourceQuota
 }
 
-// checkService at one service: room on one node, within the namespace's quotas, and what it
-// names.
+// checkService checks one service: node, quotas and the objects it names.
 func (f *fitChecker) checkService(ctx context.Context, s *servingv1.Service) ([]Finding, error) {
 	spec := &s.Spec.Template.Spec.PodSpec
 	if !f.listed {
@@ -63,7 +62,7 @@ func (f *fitChecker) checkService(ctx context.Context, s *servingv1.Service) ([]
 	return append(found, names...), err
 }
 
-// referencedObjects looks for the objects that a pod names.
+// referencedObjects checks that the objects a pod names exist.
 func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (found []Finding, err error) {
 	spec := &s.Spec.Template.Spec.PodSpec
 	look := func(kind, name, hint string, get func() error) {
@@ -100,7 +99,7 @@ func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (
 	return found, err
 }
 
-// nodeFinding looks for a node that would do for a pod if it were empty.
+// nodeFinding looks for a node that would hold the pod if it were empty.
 func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding {
 	c := spec.Containers[0].Resources
 	gpus := c.Limits[GPU]
@@ -155,7 +154,7 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
 }
 
-// describeResources is a list of resources as a person says it.
+// describeResources formats resources for a message.
 func describeResources(list corev1.ResourceList) string {
 	var out []string
 	if q := list[GPU]; q.Value() == 1 {
@@ -172,9 +171,8 @@ func describeResources(list corev1.ResourceList) string {
 	return cmp.Or(strings.Join(out, ", "), "nothing")
 }
 
-// taintsOf are the taints of a node that stay. What asks for GPUs tolerates theirs,
-// where the cluster adds that (ExtendedResourceToleration), as clusters with such
-// taints do.
+// taintsOf lists the permanent taints of a node. Pods with GPUs are assumed to tolerate
+// the GPU taint, which ExtendedResourceToleration adds.
 func taintsOf(n *corev1.Node, gpus bool) (out []functions.Taint) {
 	for _, t := range n.Spec.Taints {
 		if strings.HasPrefix(t.Key, "node.kubernetes.io/") || gpus && t.Key == string(GPU) {
@@ -185,11 +183,10 @@ func taintsOf(n *corev1.Node, gpus bool) (out []functions.Taint) {
 	return out
 }
 
-// quotaFinding finds what of a quota so many replicas of a pod would exceed, if nobody else
-// had anything.
+// quotaFinding checks whether an otherwise unused quota allows the replicas.
 func quotaFinding(name string, spec *corev1.PodSpec, replicas int, q *corev1.ResourceQuota) (Finding, bool) {
 	if q.Spec.ScopeSelector != nil || len(q.Spec.Scopes) > 0 {
-		return Finding{}, false // it may not be about this pod
+		return Finding{}, false // it may not apply to this pod
 	}
 	c := spec.Containers[0].Resources
 	for _, r := range slices.Sorted(maps.Keys(q.Spec.Hard)) {

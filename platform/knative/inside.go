@@ -21,9 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// What is asked of the controller goes through the API server, which asks it on
-// behalf of whoever may get services/proxy in thaw's namespace: no port need be
-// open, and the kubeconfig is all that is needed.
+// Requests to the controller go through the API server's proxy, with the right
+// services/proxy in thaw's namespace: no port has to be open, and the kubeconfig suffices.
 
 const (
 	// System is thaw's own namespace.
@@ -31,22 +30,21 @@ const (
 
 	controllerService = "thaw-controller:8090"
 
-	// ControlTLSSecret holds the token of thaw's own processes under TokenKey, which is
-	// that of an admin to the control API as well.
+	// ControlTLSSecret holds, under TokenKey, the token of thaw's own processes, which is
+	// also an admin token of the control API.
 	ControlTLSSecret = "thaw-control-tls"
 	TokenKey         = "token"
 )
 
-// maxTries bounds how often one of several controllers is asked until it is the one
-// that leads: the API server picks one at random.
+// maxTries bounds the retries until the leader is hit: the API server picks a controller
+// at random.
 const maxTries = 24
 
-// Controller is the way to the controller's API that lies behind the kubeconfig's
-// server. A request's Authorization goes as X-Api-Key, since the API server wants
-// that header for itself.
+// Controller returns the transport to the control API through the API server.
+// Authorization is sent as X-Api-Key, since the API server uses that header itself.
 func (c *Cluster) Controller() (http.RoundTripper, error) {
 	config := rest.CopyConfig(c.config)
-	config.Timeout = 0 // logs are followed
+	config.Timeout = 0 // log streams have no timeout
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Err: err}
@@ -59,18 +57,17 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 	if way == nil {
 		way = http.DefaultTransport
 	}
-	base.Path = "/" + strings.Trim(base.Path, "/") // or what is joined has no slash before it
+	base.Path = "/" + strings.Trim(base.Path, "/") // otherwise the joined path lacks a leading slash
 	return &controllerTransport{c, way, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
 }
 
-// controllerTransport is a RoundTripper.
+// controllerTransport retries requests until the leader answers.
 type controllerTransport struct {
 	c    *Cluster
 	way  http.RoundTripper
 	base *url.URL
 }
 
-// RoundTrip asks until the one that leads has answered.
 func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	var body []byte
 	if req.Body != nil {
@@ -98,7 +95,7 @@ func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, erro
 		}
 		if res.StatusCode == http.StatusMisdirectedRequest && try < maxTries {
 			res.Body.Close()
-			if try > 4 { // several in a row: it may be that nobody leads at this moment
+			if try > 4 { // several misses in a row: there may be no leader now
 				select {
 				case <-req.Context().Done():
 					return nil, req.Context().Err()
@@ -114,8 +111,7 @@ func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, erro
 	}
 }
 
-// checkRefusal is what the API server said instead of the controller, nil where it was
-// the controller that answered.
+// checkRefusal returns the API server's own error; nil if the controller answered.
 func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	if res.StatusCode < 400 || !strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
 		return nil
@@ -147,7 +143,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	}
 }
 
-// Admin is the token that is an admin's to the controller.
+// Admin returns the admin token of the control API.
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	s, err := c.core.Secrets(System).Get(ctx, ControlTLSSecret, metav1.GetOptions{})
 	switch {
@@ -161,7 +157,7 @@ func (c *Cluster) Admin(ctx context.Context) (string, error) {
 	return string(bytes.TrimSpace(s.Data[TokenKey])), nil
 }
 
-// CreateKey makes a key of a team and returns its secret, which is shown this once.
+// CreateKey creates a key of a team and returns its secret, which is not stored.
 func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.Key, error) {
 	if !team.IsTeam(of) {
 		return "", team.Key{}, &Error{Kind: Refused, What: fmt.Sprintf("%s belongs to the cluster itself", of), Hint: "a team's own namespace"}
@@ -176,7 +172,7 @@ func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.
 	return secret, k, nil
 }
 
-// DeleteKey ends a key, of a team or of whichever has it.
+// DeleteKey deletes a key; of "" searches all teams.
 func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 	gone := &Error{Kind: NotFound, What: fmt.Sprintf("there is no key %.80s", id), Hint: "thaw-knative keys list"}
 	if of == "" {
@@ -203,7 +199,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 	return nil
 }
 
-// Keys are those of a team, or of all for "", and what of them does not read.
+// Keys lists the keys of a team, or of all for "", and what could not be read.
 func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, error) {
 	keys, problems, err := team.List(ctx, c.core, of)
 	if err != nil {
@@ -212,7 +208,7 @@ func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, er
 	return keys, problems, nil
 }
 
-// limits looks at what a namespace says of its team.
+// limits checks the annotations and quotas of a team's namespace.
 func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, error) {
 	list, err := c.core.ResourceQuotas(n.Name).List(ctx, metav1.ListOptions{})
 	if status.IsForbidden(err) {

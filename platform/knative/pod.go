@@ -14,15 +14,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// PodAnnotation, on a namespace, is what pods of models with GPUs say where the model
-// file does not: a spec.pod, as YAML or JSON. thaw deploy puts it into what it
-// renders, so that a Service says all that its pods will.
+// PodAnnotation on a namespace is the default spec.pod of its models with GPUs, as YAML or
+// JSON. thaw deploy copies it into the Service.
 const PodAnnotation = team.PodAnnotation
 
-// PodOf is what pods say of the nodes they may have and of what lets them in, however
-// they came to be: by thaw deploy or by hand. What a model file cannot say is left
-// out: a toleration that ends tolerates for as long as that matters to where a pod
-// may start, and of affinities the scheduler alone knows.
+// PodOf returns the placement fields of a pod spec, however it was written. Tolerations
+// with an end count as tolerations; affinities are left to the scheduler.
 func PodOf(spec *corev1.PodSpec) functions.Pod {
 	pod := functions.Pod{NodeSelector: maps.Clone(spec.NodeSelector), ServiceAccountName: spec.ServiceAccountName, PriorityClassName: spec.PriorityClassName}
 	if spec.RuntimeClassName != nil {
@@ -37,7 +34,7 @@ func PodOf(spec *corev1.PodSpec) functions.Pod {
 	return pod
 }
 
-// applyPod puts what a model says into its pods.
+// applyPod copies a model's spec.pod into its pod spec.
 func applyPod(pod *corev1.PodSpec, own functions.Pod) {
 	pod.NodeSelector, pod.ServiceAccountName, pod.PriorityClassName = own.NodeSelector, own.ServiceAccountName, own.PriorityClassName
 	if own.RuntimeClassName != "" {
@@ -51,7 +48,7 @@ func applyPod(pod *corev1.PodSpec, own functions.Pod) {
 	}
 }
 
-// ReadPod reads a spec.pod that stands by itself, strictly; file is for messages.
+// ReadPod decodes a spec.pod strictly; file is for messages.
 func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
 	places, err := catalog.DecodePlaced(file, text, &pod)
 	if err != nil {
@@ -69,7 +66,8 @@ func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
 	return pod, nil
 }
 
-// PodDefaults are those of a namespace; none where who asks may not see it.
+// PodDefaults returns a namespace's default spec.pod; zero if the account may not read the
+// namespace.
 func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.Pod, error) {
 	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
@@ -94,7 +92,7 @@ func readPodDefaults(n *corev1.Namespace) (functions.Pod, error) {
 	return pod, nil
 }
 
-// PodText is a spec.pod as the annotation has it.
+// PodText encodes a spec.pod for the annotation.
 func PodText(pod functions.Pod) (string, error) {
 	b, err := json.Marshal(pod)
 	return string(b), err

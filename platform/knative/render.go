@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// What makes a Knative Service a model of ours. One that is written by hand needs
+// Annotations and labels that make a Knative Service a model. One written by hand needs
 // the two classes and a container that reads THAW_MODEL.
 const (
 	AutoscalerClass = "thaw.dev"
@@ -34,7 +34,7 @@ const (
 	IngressAnnotation      = "networking.knative.dev/ingress.class"
 	ModelAnnotation        = "thaw.dev/model"         // on the Service: the whole model file, as JSON
 	ModelLabel             = "thaw.dev/model"         // on Service and pods: the model's name
-	CachedModelsAnnotation = "thaw.dev/cached-models" // on nodes: the models whose bytes are there
+	CachedModelsAnnotation = "thaw.dev/cached-models" // on nodes: the models in memory and on disk
 
 	minAnnotation      = "autoscaling.knative.dev/min-scale"
 	maxAnnotation      = "autoscaling.knative.dev/max-scale"
@@ -46,70 +46,65 @@ const (
 	managedLabel = "app.kubernetes.io/managed-by"
 )
 
-// GPU is the extended resource that a GPU is asked for as.
+// GPU is the extended resource of a GPU.
 const GPU corev1.ResourceName = "nvidia.com/gpu"
 
 const (
-	// DefaultStore is where a node's loader keeps checkpoints and its socket.
+	// DefaultStore is the folder of a node's loader: checkpoints and its socket.
 	DefaultStore = "/var/lib/thaw"
 
-	// DefaultTimeout is the longest a request may take unless Settings say
-	// otherwise; Knative refuses more than its max-revision-timeout-seconds,
-	// which is this.
+	// DefaultTimeout bounds a request unless Settings do; it equals Knative's default
+	// max-revision-timeout-seconds.
 	DefaultTimeout = 10 * time.Minute
 
-	// shimMemory is what the shim takes beside its engine.
+	// shimMemory is added for the shim.
 	shimMemory = 64 << 20
 
-	// maxDocument bounds the model file in bytes. It stands in an annotation, in
-	// what kubectl apply remembers of that, and in a variable of the pod: 256 KiB
-	// for all annotations and 128 KiB for the variable are Kubernetes' and
-	// Linux's limits.
+	// maxDocument bounds the model file in bytes. It is in an annotation, in kubectl's
+	// last-applied copy and in an environment variable: Kubernetes allows 256 KiB of
+	// annotations, Linux 128 KiB per variable.
 	maxDocument = 48 << 10
 
-	// maxName leaves room for what Knative adds to the name of a revision. Of a longer
-	// one it would make a name that nobody knows again in logs and events.
+	// maxName leaves room for the revision's suffix. Knative shortens a longer name to a
+	// hash.
 	maxName = 63 - len("-00001")
 
 	nobody     = 65532 // uid and gid of the container
 	port       = 8080
-	program    = "/opt/thaw/thaw" // the shim, where the init container puts it
-	scratch    = "/tmp"           // the only place that can be written
+	program    = "/opt/thaw/thaw" // the shim, copied there by the init container
+	scratch    = "/tmp"           // the only writable folder
 	maxReplica = math.MaxInt32
 )
 
-// defaultImages holds the images of engines that are used unless Settings name
-// others. Ember needs none: it is part of thaw. A command's is its author's, and
-// llama.cpp has none where images without a registry's name come from.
+// defaultImages holds the default images of engines. Ember is part of thaw; a command
+// brings its own image; llama.cpp's is not on the default registry.
 var defaultImages = map[functions.Engine]string{
 	functions.EngineVLLM:   "vllm/vllm-openai:v0.32.0",
 	functions.EngineSGLang: "lmsysorg/sglang:latest",
 }
 
-// DefaultImage is the image that an engine runs from unless Settings name
-// another, or empty where there is none.
+// DefaultImage is the default image of an engine; "": none.
 func DefaultImage(e functions.Engine) string { return defaultImages[e] }
 
-// Settings say what a model file does not.
+// Settings is what a model file does not contain.
 type Settings struct {
-	Thaw      string                      // the image with thaw; its entry point is the program
+	Thaw      string                      // thaw's image; its entry point is the program
 	Images    map[functions.Engine]string // instead of DefaultImage
-	Namespace string                      // for models whose file names none; "" leaves them in default
-	Store     string                      // the loader's folder on each node; DefaultStore when empty
-	Timeout   time.Duration               // of one request, whole seconds; DefaultTimeout when 0
-	Pod       functions.Pod               // of models with GPUs, where their files say nothing else
+	Namespace string                      // for models whose file names none; "": default
+	Store     string                      // the loader's folder on each node; "": DefaultStore
+	Timeout   time.Duration               // of one request, whole seconds; 0: DefaultTimeout
+	Pod       functions.Pod               // default spec.pod of models with GPUs
 }
 
-// Service is a Knative Service, for rooms that do not know Kubernetes.
+// Service is a Knative Service, for packages that do not import Kubernetes.
 type Service = servingv1.Service
 
-// Render turns a model into the Knative Service that serves it, as Knative's
-// webhook takes it. The error is catalog.Problems: everything of the model that
-// cannot be had on Kubernetes, each with the way out.
+// Render turns a model into its Knative Service. The error is catalog.Problems: everything
+// that Kubernetes does not support, each with a hint.
 //
-// What only the controller and the activator read (queue, scale.idle) stands in
-// annotations of the Service, so that a change of it makes no new revision. All
-// else is the revision's: replicas that run keep what they were started with.
+// What only the controller and the activator read (queue, scale.idle) is in an annotation
+// of the Service, so its change makes no new revision. All else is part of the revision:
+// running replicas keep it.
 func Render(m *functions.Model, s Settings) (*servingv1.Service, error) {
 	r := rendering{m: m, s: s}
 	if r.s.Store == "" {
@@ -126,7 +121,7 @@ func Render(m *functions.Model, s Settings) (*servingv1.Service, error) {
 	return service, nil
 }
 
-// RenderAll renders all of them or none; everything wrong with any is told.
+// RenderAll renders all models or none, and returns the problems of all.
 func RenderAll(models []*functions.Model, s Settings) ([]*servingv1.Service, error) {
 	var services []*servingv1.Service
 	var problems catalog.Problems
@@ -134,7 +129,7 @@ func RenderAll(models []*functions.Model, s Settings) ([]*servingv1.Service, err
 		service, err := Render(m, s)
 		if p, bad := errors.AsType[catalog.Problems](err); bad {
 			for _, x := range p {
-				// What is wrong with the settings is wrong with each.
+				// a problem of the settings is reported once
 				if x.Path != "" || !slices.ContainsFunc(problems, func(y catalog.Problem) bool { return y.Message == x.Message }) {
 					problems = append(problems, x)
 				}
@@ -151,7 +146,7 @@ func RenderAll(models []*functions.Model, s Settings) ([]*servingv1.Service, err
 	return services, nil
 }
 
-// rendering is one model on its way.
+// rendering is one model being rendered.
 type rendering struct {
 	m        *functions.Model
 	s        Settings
@@ -171,7 +166,7 @@ func (r *rendering) addProblem(path, hint, format string, args ...any) {
 	r.problems = append(r.problems, catalog.Problem{File: file, Line: line, Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-// check finds what thaw takes and Kubernetes does not.
+// check collects what thaw supports and Kubernetes does not.
 func (r *rendering) check() {
 	m := r.m
 	if bad := validation.IsDNS1035Label(m.Metadata.Name); len(bad) > 0 {
@@ -232,7 +227,7 @@ func (r *rendering) check() {
 	}
 }
 
-// source refuses what only this machine has.
+// source refuses sources on the local machine.
 func (r *rendering) source(path, source string) {
 	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
 		return
@@ -248,7 +243,7 @@ func (r *rendering) namespace() string {
 	return r.m.Metadata.Namespace
 }
 
-// image is what the engine runs from; for ember that is thaw itself.
+// image is the engine's image; ember's is thaw itself.
 func (r *rendering) image() string {
 	if own := r.s.Images[r.m.Spec.Engine]; own != "" {
 		return own
@@ -259,9 +254,9 @@ func (r *rendering) image() string {
 	return defaultImages[r.m.Spec.Engine]
 }
 
-// nodeCanLoad says whether thaw is in the engine's image, and no init container has
-// to bring it.
-func (r *rendering) nodeCanLoad() bool {
+// thawInImage reports whether the engine's image contains thaw, so that no init container
+// has to copy it.
+func (r *rendering) thawInImage() bool {
 	return r.m.Spec.Engine == functions.EngineEmber && r.image() == r.s.Thaw
 }
 
@@ -284,18 +279,18 @@ func (r *rendering) service() *servingv1.Service {
 			},
 			Spec: servingv1.RevisionSpec{
 				PodSpec: r.pod(),
-				// How many at a time is decided by who balances, not by the pod.
+				// the activators bound the concurrency, not the pod
 				ContainerConcurrency: new(int64(0)),
 				TimeoutSeconds:       seconds(r.s.Timeout),
-				// Where Knative's activator holds the request, the start counts.
+				// includes the start if Knative's activator holds the request
 				ResponseStartTimeoutSeconds: seconds(answer),
 			},
 		}}},
 	}
 }
 
-// scaling is what autoscalers read of a revision. Its first pod starts when
-// somebody asks, not when it is deployed.
+// scaling is the revision's scaling annotations. The first pod starts with the first
+// request.
 func (r *rendering) scaling() map[string]string {
 	s, d := r.m.Spec.Scale, r.m.Spec.Deadlines
 	a := map[string]string{
@@ -304,7 +299,7 @@ func (r *rendering) scaling() map[string]string {
 		maxAnnotation:     strconv.Itoa(s.Max),
 		targetAnnotation:  strconv.Itoa(s.Target),
 		initialAnnotation: "0",
-		// A Deployment that has not come up by then has failed.
+		// after this time Knative fails the revision
 		progressAnnotation: fmt.Sprintf("%ds", int64(math.Ceil((d.Stage.Std() + d.Start.Std()).Seconds()))),
 	}
 	return a
@@ -317,10 +312,10 @@ func (r *rendering) pod() corev1.PodSpec {
 		own = own.Over(r.s.Pod)
 	}
 	pod := corev1.PodSpec{
-		AutomountServiceAccountToken: new(false), // an engine has nothing to say to Kubernetes
+		AutomountServiceAccountToken: new(false), // engines need no access to Kubernetes
 		EnableServiceLinks:           new(false),
 		Volumes: []corev1.Volume{
-			// Not made where it is missing: a node without a loader cannot serve.
+			// not created if missing: a node without a loader cannot serve
 			{Name: "store", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: r.s.Store, Type: new(corev1.HostPathDirectory)}}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
@@ -331,8 +326,8 @@ func (r *rendering) pod() corev1.PodSpec {
 		Args:  []string{"runtime"},
 		Env:   r.environment(),
 		Ports: []corev1.ContainerPort{{Name: "http1", ContainerPort: port}},
-		// The shim says ready after the engine has made a token. A start takes as
-		// long as it takes: until then nothing is restarted.
+		// The shim is ready after the engine has generated a token. No liveness probe:
+		// starts may take long.
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(port)}},
 			PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 3, SuccessThreshold: 1,
@@ -344,7 +339,7 @@ func (r *rendering) pod() corev1.PodSpec {
 			{Name: "scratch", MountPath: scratch},
 		},
 	}
-	if !r.nodeCanLoad() {
+	if !r.thawInImage() {
 		c.Command = []string{program}
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
@@ -357,7 +352,7 @@ func (r *rendering) pod() corev1.PodSpec {
 		}}
 	}
 	if e := r.m.Spec.Engine; e == functions.EngineVLLM || e == functions.EngineSGLang {
-		// Their workers speak through shared memory, of which a container has 64 MiB.
+		// Workers communicate through shared memory, of which a container has 64 MiB.
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "shared", MountPath: "/dev/shm"})
 		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "shared", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
 	}
@@ -365,28 +360,26 @@ func (r *rendering) pod() corev1.PodSpec {
 	return pod
 }
 
-// environment is what the shim reads. The engine's own env and args are in
-// THAW_MODEL.
+// environment is what the shim reads. The engine's env and args are in THAW_MODEL.
 func (r *rendering) environment() []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "THAW_MODEL", Value: escapeDollars(r.startedSpec())},
 		{Name: "THAW_STORE", Value: escapeDollars(r.s.Store)},
 		{Name: "HOME", Value: scratch},
-		{Name: "USER", Value: "thaw"}, // libraries look a uid without a name up, and fail
+		{Name: "USER", Value: "thaw"}, // libraries fail for a uid without a name
 	}
 	if r.m.Spec.Resources.GPUs == 0 {
-		// NVIDIA's container runtime gives all GPUs to images that say "all", and
-		// those of engines do.
+		// NVIDIA's runtime gives all GPUs to images that set "all", as engines' images do.
 		env = append(env, corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "void"})
 	}
 	return env
 }
 
-// escapeDollars keeps Kubernetes from reading $(NAME) in a value: $$ is a $ to it.
+// escapeDollars keeps Kubernetes from expanding $(NAME): $$ stands for $.
 func escapeDollars(s string) string { return strings.ReplaceAll(s, "$", "$$") }
 
-// startedSpec is the model file as the shim gets it: what is settled when a replica
-// starts.
+// startedSpec is the model file for the shim, without what may change while a replica
+// runs.
 func (r *rendering) startedSpec() string {
 	s := r.m.Spec
 	doc, err := catalog.EncodeYAML(struct {
@@ -411,7 +404,7 @@ func (r *rendering) startedSpec() string {
 	return string(doc)
 }
 
-// modelText is the model file as the controller and the activator get it.
+// modelText is the model file for the controller and the activator.
 func (r *rendering) modelText() string {
 	m := *r.m
 	m.Metadata.Namespace = r.namespace()
@@ -424,13 +417,10 @@ func (r *rendering) modelText() string {
 	return string(doc)
 }
 
-// DefaultCPU is what is set aside for a replica whose file says nothing of
-// processors. Who asks for none has next to no weight where a node is busy, and the
-// loop that feeds the GPUs runs on a processor: a GPU would wait for it. So it is one
-// for each GPU of the engines that are known to have such a loop, and half of one
-// where they compute by themselves, as much as any node has. What ember or a command
-// needs only its author knows. It never is a bound: an engine starts as fast as the
-// node lets it.
+// DefaultCPU is the CPU request of a model without resources.cpu: one per GPU for engines
+// with a scheduling loop, half a CPU where they compute on CPUs, nothing for ember and
+// commands. Without a request the loop that feeds the GPUs would starve on a busy node. It
+// is never a limit, so starts use what is free.
 func DefaultCPU(e functions.Engine, r functions.Resources) functions.CPU {
 	switch e {
 	case functions.EngineVLLM, functions.EngineSGLang, functions.EngineLlamaCpp:
@@ -439,8 +429,7 @@ func DefaultCPU(e functions.Engine, r functions.Resources) functions.CPU {
 	return 0
 }
 
-// resourceRequirements of a model: GPUs are whole and never shared, memory is a promise and
-// a bound, processors are a promise.
+// resourceRequirements of a model: GPUs and memory as request and limit, CPU as request.
 func resourceRequirements(e functions.Engine, r functions.Resources) corev1.ResourceRequirements {
 	var list corev1.ResourceRequirements
 	if r.Memory > 0 {
@@ -470,8 +459,8 @@ func memoryRequirements(bytes int64) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: list(), Limits: list()}
 }
 
-// lockedContext is a container that can do nothing but compute. What stands at the pod
-// instead of the container wants a flag of Knative.
+// lockedContext is a security context without privileges. It is set on containers because
+// the pod's needs a Knative feature.
 func lockedContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
@@ -481,5 +470,5 @@ func lockedContext() *corev1.SecurityContext {
 	}
 }
 
-// IsDomain reports whether it can be the DNS domain of a cluster.
+// IsDomain reports whether name is a valid DNS domain of a cluster.
 func IsDomain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }

@@ -141,7 +141,7 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}
 	for _, word := range c.limits {
 		key, value, _ := strings.Cut(word, "=")
-		if err := team.CheckAnnotation(t, key, value); err != nil {
+		if err := team.SetLimit(t, key, value); err != nil {
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
 		}
 	}

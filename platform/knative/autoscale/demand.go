@@ -28,61 +28,61 @@ import (
 )
 
 const (
-	// Knative's activators, and the port of their metrics: Knative's defaults.
+	// Service of Knative's activators and port of their metrics, both Knative's defaults.
 	activatorService = "activator-service"
 	metricsPort      = "9090"
 
-	// The counters of requests in an activator's hands, per revision: waiting for a
-	// replica, sent on to one, and answered ever since it started. The last tells of
-	// those that came and went between two looks.
+	// Counters of an activator per revision: requests waiting for a replica, forwarded
+	// ones, and all answered ones. The last reveals requests that came and went between
+	// two polls.
 	queuedMetric = "kn_revision_request_queued"
 	activeMetric = "kn_revision_request_active"
 	doneMetric   = "http_server_request_duration_seconds_count"
 
-	pollForeign    = 250 * time.Millisecond // while an ingress of another class leads to a revision
-	pollIdle       = time.Second            // while one could be called by its own Service's name
-	pollUnreadable = 5 * time.Second        // while no activator has such a page
-	pageTimeout    = 2 * time.Second        // bounds one look
-	sampleTTL      = 3 * time.Second        // how long an activator that does not answer is believed
-	maxPageBytes   = 16 << 20               // bytes of a page that are read
+	pollForeign    = 250 * time.Millisecond // while an Ingress of another class routes to a revision of ours
+	pollIdle       = time.Second            // while revisions could be called by their Services' names
+	pollUnreadable = 5 * time.Second        // while no activator serves the metrics
+	pageTimeout    = 2 * time.Second        // bounds one poll
+	sampleTTL      = 3 * time.Second        // how long the last sample of an activator that does not answer counts
+	maxPageBytes   = 16 << 20
 )
 
-// demand is the requests for one revision in Knative's activators. Where some came and
-// went since the look before, at least one is active.
+// demand is the requests for one revision in Knative's activators; active is at least 1 if
+// some ended since the last poll.
 type demand struct{ active, queued int }
 
-// requestCounts is what one activator's page says of a revision.
+// requestCounts is one activator's counters for a revision.
 type requestCounts struct{ active, queued, done int }
 
-// demandWatcher looks at the demand that does not pass our activators.
+// demandWatcher polls the demand that bypasses our activators.
 type demandWatcher struct {
 	log            *slog.Logger
 	system         string
 	slices         discoverylist.EndpointSliceLister // of Knative's activators
 	ingresses      netlist.IngressLister
-	isOurs         func(types.NamespacedName) bool // there is such a revision of our class
-	anyOurs        func() bool                     // there is any
+	isOurs         func(types.NamespacedName) bool // a revision of class thaw.dev
+	anyOurs        func() bool                     // any such revision exists
 	fetch          func(ctx context.Context, address string) (io.ReadCloser, error)
 	report         func(namespace, revision string, active, queued int)
-	foreignChanged func(types.NamespacedName) // foreign has changed of it
+	foreignChanged func(types.NamespacedName) // foreignRoutes changed for the revision
 	now            func() time.Time
 
-	foreignRoutes atomic.Pointer[map[types.NamespacedName]string] // revision → class of the ingress that leads to it
-	unreadable    atomic.Bool                                     // there are activators, and none can be read
+	foreignRoutes atomic.Pointer[map[types.NamespacedName]string] // revision → class of the Ingress that routes to it
+	unreadable    atomic.Bool                                     // there are activators, and none serves metrics
 
-	// Of run alone.
+	// owned by poll
 	samples  map[string]activatorSample // by the activator's address
 	reported map[types.NamespacedName]demand
 }
 
-// activatorSample is what one activator said last.
+// activatorSample is an activator's last metrics.
 type activatorSample struct {
 	at     time.Time
 	demand map[types.NamespacedName]demand
 	counts map[types.NamespacedName]requestCounts
 }
 
-// countedSince is a look after another; none may have been before it.
+// countedSince computes the demand of a sample from the previous one, if known.
 func (l activatorSample) countedSince(before activatorSample, known bool) activatorSample {
 	l.demand = make(map[types.NamespacedName]demand, len(l.counts))
 	for key, c := range l.counts {
@@ -95,12 +95,11 @@ func (l activatorSample) countedSince(before activatorSample, known bool) activa
 	return l
 }
 
-// updateForeign takes in which revisions ingresses of other classes lead to. The handlers
-// of one informer call it, one at a time.
+// updateForeign updates foreignRoutes. It is called by one informer handler only.
 func (o *demandWatcher) updateForeign() {
 	all, err := o.ingresses.List(labels.Everything())
 	if err != nil {
-		return // a lister of memory has no errors
+		return // a lister of a cache returns no errors
 	}
 	next := map[types.NamespacedName]string{}
 	for _, in := range all {
@@ -128,7 +127,7 @@ func (o *demandWatcher) updateForeign() {
 	}
 }
 
-// backends are the Services that an ingress leads to; that of a revision has its
+// backends lists the Services that an Ingress routes to; a revision's Service has its
 // name.
 func backends(in *netv1alpha1.Ingress) map[types.NamespacedName]bool {
 	out := map[types.NamespacedName]bool{}
@@ -145,7 +144,7 @@ func backends(in *netv1alpha1.Ingress) map[types.NamespacedName]bool {
 	return out
 }
 
-// foreignClass is the class of another ingress that leads to a revision, or "".
+// foreignClass is the class of another Ingress that routes to a revision.
 func (o *demandWatcher) foreignClass(namespace, revision string) (string, bool) {
 	if p := o.foreignRoutes.Load(); p != nil {
 		class, ok := (*p)[types.NamespacedName{Namespace: namespace, Name: revision}]
@@ -154,7 +153,7 @@ func (o *demandWatcher) foreignClass(namespace, revision string) (string, bool) 
 	return "", false
 }
 
-// anyForeign reports whether such an ingress leads to any revision of ours.
+// anyForeign reports whether such an Ingress routes to any revision of ours.
 func (o *demandWatcher) anyForeign() bool {
 	if p := o.foreignRoutes.Load(); p != nil {
 		for key := range *p {
@@ -166,7 +165,7 @@ func (o *demandWatcher) anyForeign() bool {
 	return false
 }
 
-// poll looks until ctx ends.
+// poll polls until ctx ends.
 func (o *demandWatcher) poll(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -194,7 +193,7 @@ func (o *demandWatcher) poll(ctx context.Context) {
 	}
 }
 
-// sampleAll asks all activators at once and adds up what they hold.
+// sampleAll reads all activators at once and adds up their demand.
 func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]demand {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
@@ -255,7 +254,7 @@ func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 	return sum
 }
 
-// reportChanges tells what has changed since the last time.
+// reportChanges reports the differences from the last call.
 func (o *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
 	for key, h := range next {
 		if o.reported[key] != h {
@@ -270,7 +269,7 @@ func (o *demandWatcher) reportChanges(next map[types.NamespacedName]demand) {
 	o.reported = next
 }
 
-// addresses are Knative's activators, as its Service has them.
+// addresses lists Knative's activators.
 func (o *demandWatcher) addresses() []string {
 	all, err := o.slices.EndpointSlices(o.system).List(labels.Everything())
 	if err != nil {
@@ -283,7 +282,7 @@ func (o *demandWatcher) addresses() []string {
 			continue
 		}
 		for _, e := range s.Endpoints {
-			// One that ends may hold requests still, and is left out once it is gone.
+			// a terminating activator may still hold requests
 			for _, a := range e.Addresses {
 				if !seen[a] {
 					seen[a] = true
@@ -295,7 +294,7 @@ func (o *demandWatcher) addresses() []string {
 	return out
 }
 
-// pageFetcher gets an activator's page of metrics.
+// pageFetcher fetches an activator's metrics.
 func pageFetcher(client *http.Client) func(context.Context, string) (io.ReadCloser, error) {
 	return func(ctx context.Context, address string) (io.ReadCloser, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
@@ -314,8 +313,8 @@ func pageFetcher(client *http.Client) func(context.Context, string) (io.ReadClos
 	}
 }
 
-// parsePage takes the requests per revision out of a page of metrics, of the revisions
-// that are wanted. A line that it does not understand it leaves.
+// parsePage extracts the counters of wanted revisions and skips lines it does not
+// understand.
 func parsePage(page io.Reader, want func(types.NamespacedName) bool) (map[types.NamespacedName]requestCounts, error) {
 	out := map[types.NamespacedName]requestCounts{}
 	lines := bufio.NewScanner(page)
@@ -344,7 +343,7 @@ func parsePage(page io.Reader, want func(types.NamespacedName) bool) (map[types.
 	return out, lines.Err()
 }
 
-// parseSample is one line of the page: NAME{LABEL="VALUE",…} NUMBER.
+// parseSample parses one line: NAME{LABEL="VALUE",…} NUMBER.
 func parseSample(line string) (types.NamespacedName, int, bool) {
 	var key types.NamespacedName
 	_, rest, ok := strings.Cut(line, "{")

@@ -18,13 +18,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// eventRepeat is how long the same reason is not told anew of a revision that it has not
-// left, though its words have changed.
+// eventRepeat is how long an unchanged reason is not repeated although its message
+// changed.
 const eventRepeat = 5 * time.Minute
 
-// events tells the Knative Service what happens to its revisions. What is told
-// twice is counted up, not written anew, and nobody is told more than a handful a
-// minute: both are the recorder's doing.
+// events records Events of the Knative Service of a revision. The recorder counts repeated
+// ones and limits their rate.
 type events struct {
 	recorder record.EventRecorder
 	now      func() time.Time
@@ -33,17 +32,17 @@ type events struct {
 	last map[types.NamespacedName]lastTold
 }
 
-// lastTold is what was told last of a revision.
+// lastTold is what was last recorded for a revision.
 type lastTold struct {
 	desired int32
 	reason  string
 	message string
 	at      time.Time
-	unseen  bool // it was told that its demand is not seen
+	unseen  bool // DemandUnseen was recorded
 }
 
-// recordScale tells what has changed since the last time. The first time nothing is told:
-// a controller that has just started has seen nothing happen.
+// recordScale records changes since the last call. The first call records nothing: a new
+// controller has seen no change.
 func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
@@ -57,7 +56,7 @@ func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	}
 }
 
-// recordNote tells one thing of a revision.
+// recordNote records one Note.
 func (e *events) recordNote(pa *v1alpha1.PodAutoscaler, n Note) {
 	sort := corev1.EventTypeNormal
 	if n.Warning {
@@ -66,8 +65,8 @@ func (e *events) recordNote(pa *v1alpha1.PodAutoscaler, n Note) {
 	e.recorder.Event(eventTarget(pa), sort, n.Reason, "revision "+pa.Name+": "+n.Message)
 }
 
-// recordUnseen tells once that the demand for a revision is not seen, until it is again.
-// It is called after scale.
+// recordUnseen records once that the demand for a revision cannot be read, until it can be
+// again. It is called after recordScale.
 func (e *events) recordUnseen(pa *v1alpha1.PodAutoscaler, is bool, class string) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
@@ -89,13 +88,13 @@ func (e *events) forget(key types.NamespacedName) {
 	delete(e.last, key)
 }
 
-// normalReasons are the reasons that are the usual course of things.
+// normalReasons cause no Event.
 var normalReasons = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, ReasonStopping}
 
-// pendingEvent is one Event to be.
+// pendingEvent is an Event to be recorded.
 type pendingEvent struct{ kind, reason, text string }
 
-// compareScale is what there is to tell of a step from what was told to s.
+// compareScale returns the Events between before and s.
 func compareScale(before lastTold, known bool, s Scale, now time.Time) (lastTold, []pendingEvent) {
 	next := lastTold{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
 	if !known {
@@ -114,7 +113,7 @@ func compareScale(before lastTold, known bool, s Scale, now time.Time) (lastTold
 	if usual {
 		return next, lines
 	}
-	// A message with a number that grows is the same message.
+	// Messages that differ only in numbers are equal.
 	if s.Reason == before.reason && (withoutNumbers(s.Message) == withoutNumbers(before.message) || now.Sub(before.at) < eventRepeat) {
 		next.message = before.message
 		return next, lines
@@ -127,7 +126,7 @@ func compareScale(before lastTold, known bool, s Scale, now time.Time) (lastTold
 	return next, append(lines, pendingEvent{sort, s.Reason, cmp.Or(s.Message, s.Reason)})
 }
 
-// withoutNumbers is a message without its numbers.
+// withoutNumbers removes digits and dots.
 func withoutNumbers(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r == '.' {
@@ -137,8 +136,8 @@ func withoutNumbers(s string) string {
 	}, s)
 }
 
-// eventTarget is what an Event of a revision is about: its Service, or itself where it
-// has none.
+// eventTarget is the object of a revision's Events: its Service, or the revision if it has
+// none.
 func eventTarget(pa *v1alpha1.PodAutoscaler) *corev1.ObjectReference {
 	ref := &corev1.ObjectReference{APIVersion: "serving.knative.dev/v1", Namespace: pa.Namespace}
 	if name := pa.Labels[serving.ServiceLabelKey]; name != "" {

@@ -8,11 +8,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietLogger is Knative's log, which goes to ours: its errors as warnings, since it tries
-// again, and nothing else of it.
+// quietLogger passes Knative's errors to log as warnings, since Knative retries, and drops
+// the rest.
 func quietLogger(log *slog.Logger) *zap.SugaredLogger { return zap.New(errorCore{log: log}).Sugar() }
 
-// repeatedError is what Knative says of each error before it says it again with more to it.
+// repeatedError is a message that Knative logs again with more detail.
 const repeatedError = "Returned an error"
 
 type errorCore struct{ log *slog.Logger }
@@ -37,7 +37,7 @@ func (c errorCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (c errorCore) Sync() error { return nil }
 
-// attributes keeps what says which object and why.
+// attributes keeps the fields with the object and the error.
 func attributes(fields []zapcore.Field) []any {
 	var out []any
 	values := zapcore.NewMapObjectEncoder()

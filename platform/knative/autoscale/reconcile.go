@@ -16,15 +16,15 @@ import (
 	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
 )
 
-// activatorSubset is how many of Knative's activators a revision's Service leads to in
-// mode Proxy: as few as Knative itself uses.
+// activatorSubset is the number of Knative's activators behind a revision's Service in
+// mode Proxy, as Knative uses.
 const activatorSubset = 2
 
-// noPrivateService is what Knative's own class says until the Service is there.
+// noPrivateService is the message of Knative's own class until the Service exists.
 const noPrivateService = "No Private Service Name"
 
-// classReconciler brings one PodAutoscaler's status, its ServerlessService and its Service's
-// Events up to what the controller says.
+// classReconciler reconciles a PodAutoscaler's status, its ServerlessService and its
+// Service's Events with the controller's state.
 type classReconciler struct {
 	base   *scaling.Base
 	source ScaleSource
@@ -37,8 +37,7 @@ var (
 	_ reconciler.OnDeletionInterface = (*classReconciler)(nil)
 )
 
-// ReconcileKind is called by Knative's generated reconciler, which writes the status
-// that it leaves.
+// ReconcileKind updates pa.Status, which Knative's generated reconciler writes.
 func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
@@ -66,7 +65,7 @@ func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAut
 	return nil
 }
 
-// ensureService makes the ServerlessService be there, in the right mode.
+// ensureService creates or updates the ServerlessService.
 func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAutoscaler, s Scale, known bool) (*netv1alpha1.ServerlessService, error) {
 	mode := netv1alpha1.SKSOperationModeProxy
 	switch {
@@ -86,17 +85,17 @@ func (k *classReconciler) ensureService(ctx context.Context, pa *v1alpha1.PodAut
 	sks, err := k.base.ReconcileSKS(ctx, pa, mode, activatorSubset)
 	switch {
 	case status.IsAlreadyExists(err):
-		// It was made a moment ago, and will be seen in another.
+		// created a moment ago and not in the cache yet
 		return &netv1alpha1.ServerlessService{}, nil
 	case status.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil, controller.NewSkipKey(pa.Namespace + "/" + pa.Name) // so is the revision
+		return nil, controller.NewSkipKey(pa.Namespace + "/" + pa.Name) // the revision's namespace is ending as well
 	case err != nil:
 		return nil, fmt.Errorf("ServerlessService %s/%s: %w", pa.Namespace, pa.Name, err)
 	}
 	return sks, nil
 }
 
-// writeStatus writes the verdict into the status.
+// writeStatus updates pa.Status.
 func (k *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known bool) {
 	st := &pa.Status
 	least, _ := pa.ScaleBounds(&autoscalerconfig.Config{})
@@ -131,15 +130,14 @@ func (k *classReconciler) writeStatus(pa *v1alpha1.PodAutoscaler, s Scale, known
 	}
 }
 
-// ObserveDeletion is called for a PodAutoscaler that is gone.
+// ObserveDeletion is called for a deleted PodAutoscaler.
 func (k *classReconciler) ObserveDeletion(_ context.Context, key types.NamespacedName) error {
 	k.events.forget(key)
 	return nil
 }
 
-// Initial is how many replicas a new revision must have had at once before it is
-// ready, when its min scale asks for no more: what its annotation says, else one, as
-// with Knative's own class. Whoever scales starts as many until
+// Initial is how many replicas a new revision must have had at once to become ready: its
+// annotation, else one as with Knative's own class. The controller starts as many until
 // ScaleTargetInitialized is true.
 func Initial(pa *v1alpha1.PodAutoscaler) int32 {
 	if n, ok := pa.InitialScale(); ok {

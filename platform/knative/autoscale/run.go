@@ -45,8 +45,7 @@ import (
 const (
 	reconcileTimeout = 20 * time.Second // bounds the requests of one reconcile
 	workers          = 8
-	resync           = 10 * time.Minute // what was missed, if ever anything is
-	component        = "thaw"           // who tells Events
+	component        = "thaw" // source of Events
 )
 
 // Resync is how often every PodAutoscaler is reconciled without a change.
@@ -57,7 +56,7 @@ type Options struct {
 	Config *rest.Config // of the API server; Run copies it for clients that write only while it runs
 	Scales ScaleSource
 	Log    *slog.Logger
-	System string // Knative's namespace; "" is knative-serving
+	System string // Knative's namespace; "": knative-serving
 
 	// Informers of all namespaces that the caller has started; Run adds handlers and
 	// removes them at its end. Their resync period is Resync.
@@ -67,28 +66,28 @@ type Options struct {
 	// Transform drops what is not read from the objects of Run's own informers; may be nil.
 	Transform cache.TransformFunc
 
-	// Demand is told of requests for a revision that are in Knative's own
-	// activators: sent on to a replica, and waiting for one. It is told when they
-	// change, also to none, and must return at once. nil: nobody looks.
+	// Demand is called when the requests for a revision in Knative's own activators
+	// change, also to 0: forwarded to a replica, and waiting for one. It must return at
+	// once. nil: not polled.
 	Demand func(namespace, revision string, active, queued int)
 }
 
-// clients are the ways to the API server.
+// clients write to the API server.
 type clients struct {
 	kube       kubernetes.Interface
 	serving    serving.Interface
 	networking networking.Interface
 }
 
-// Note is one thing that happened to a revision and that no Scale says.
+// Note is an Event of a revision that no Scale expresses.
 type Note struct {
 	Reason  string // one word in CamelCase
 	Message string
 	Warning bool
 }
 
-// Reconciler keeps what Kubernetes says of revisions of class thaw.dev up to what
-// the controller does. All of it may be called at any time, from any goroutine.
+// Reconciler keeps the Kubernetes status of revisions of class thaw.dev up to date. It is
+// safe for concurrent use.
 type Reconciler struct {
 	o     Options
 	class string
@@ -97,7 +96,7 @@ type Reconciler struct {
 	now *running // while Run runs
 }
 
-// running is what there is of one Run.
+// running is the state of one Run.
 type running struct {
 	queue  *controller.Impl
 	list   palist.PodAutoscalerLister
@@ -115,15 +114,15 @@ func New(o Options) (*Reconciler, error) {
 	return &Reconciler{o: o, class: knative.AutoscalerClass}, nil
 }
 
-// Changed says that Pictures has something new of a revision.
+// Changed enqueues a revision whose Scale has changed.
 func (r *Reconciler) Changed(namespace, revision string) {
 	if now := r.running(); now != nil {
 		now.queue.EnqueueKey(types.NamespacedName{Namespace: namespace, Name: revision})
 	}
 }
 
-// RecordNote makes an Event of the Knative Service that a revision is of. It does not
-// wait, and is lost while Run does not run.
+// RecordNote records an Event of a revision's Knative Service. It does not wait, and does
+// nothing while Run does not run.
 func (r *Reconciler) RecordNote(namespace, revision string, n Note) {
 	now := r.running()
 	if now == nil {
@@ -146,7 +145,7 @@ func (r *Reconciler) setRunning(now *running) {
 	r.now = now
 }
 
-// Queued is how many PodAutoscalers wait to be looked at; 0 while nothing runs.
+// Queued is the length of the work queue; 0 while Run does not run.
 func (r *Reconciler) Queued() int {
 	if now := r.running(); now != nil {
 		return now.queue.WorkQueue().Len()
@@ -154,8 +153,8 @@ func (r *Reconciler) Queued() int {
 	return 0
 }
 
-// Run reconciles until ctx ends; after that nothing is written any more. It may be
-// called again, but only one runs at a time: who leads runs it.
+// Run reconciles until ctx ends; nothing is written afterwards. The leader calls it, once
+// per term.
 func (r *Reconciler) Run(ctx context.Context) error {
 	config := rest.CopyConfig(r.o.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaderTransport{ctx, next} })
@@ -175,8 +174,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return r.run(ctx, c)
 }
 
-// leaderTransport lets nothing out once its context has ended. The reconciler of Knative's
-// finishes what it has in hand after its own has, and somebody else may lead then.
+// leaderTransport refuses requests once its context has ended: Knative's reconciler
+// finishes its current work later, when another controller may lead.
 type leaderTransport struct {
 	ctx  context.Context
 	next http.RoundTripper

@@ -7,37 +7,35 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ScaleSource is what the controller knows of revisions. It is asked from several
-// goroutines at once and must answer from memory.
+// ScaleSource is the controller's state of revisions. It is called concurrently and must
+// answer from memory.
 type ScaleSource interface {
-	// Scale is how a revision stands. Not ok: the controller has not looked yet,
-	// and what was said of the revision stays.
+	// Scale returns the scale of a revision. Not ok: not known yet, so the last status
+	// stays.
 	Scale(namespace, revision string) (s Scale, ok bool)
 }
 
-// Scale is how a revision stands.
+// Scale is the state of a revision.
 type Scale struct {
-	Desired int32 // replicas that are wanted
-	Actual  int32 // pods that there are, ready or not
-	Ready   int32 // of them, those that take requests
+	Desired int32 // wanted replicas
+	Actual  int32 // pods, ready or not
+	Ready   int32 // pods that accept requests
 
-	// Active is True, Unknown (on the way up) or False (at zero, or given up);
-	// empty: it follows from the numbers. Reason is one word in CamelCase, Message
-	// a sentence for a person, such as "waiting for 2 GPUs; evicting team-b/llama,
-	// idle 14 min"; either may be empty.
+	// Active is True, Unknown (starting) or False (at zero, or failed); empty: derived
+	// from the numbers. Reason is one word in CamelCase, Message a sentence such as
+	// "waiting for 2 GPUs; evicting team-b/llama, idle 14 min"; both may be empty.
 	Active  corev1.ConditionStatus
 	Reason  string
 	Message string
 }
 
-// Reasons that are the usual course of things: no Event tells of them. Any other
-// reason is told, as a warning but for ReasonEvicted.
+// Reasons without an Event. Other reasons are recorded, as warnings except ReasonEvicted.
 const (
-	ReasonNoTraffic = "NoTraffic" // nobody asks: Active is False
+	ReasonNoTraffic = "NoTraffic" // no requests: Active is False
 	ReasonQueued    = "Queued"    // requests wait for a replica: Active is Unknown
-	ReasonStarting  = "Starting"  // a replica is on its way
+	ReasonStarting  = "Starting"  // a replica is starting
 	ReasonStopping  = "Stopping"  // its replicas drain
-	ReasonEvicted   = "Evicted"   // it made way for another model
+	ReasonEvicted   = "Evicted"   // evicted for another model
 )
 
 const (
@@ -46,23 +44,23 @@ const (
 	unseenMessage    = "The controller has not looked at it yet."
 )
 
-// statusBefore is what a PodAutoscaler said before.
+// statusBefore is the previous status of a PodAutoscaler.
 type statusBefore struct {
 	desired     *int32
-	active      corev1.ConditionStatus // "" not yet
+	active      corev1.ConditionStatus // "": not set yet
 	reason      string
 	message     string
 	initialized bool
 }
 
-// scaleBounds are what its annotations and Knative's settings ask of it.
+// scaleBounds is what annotations and Knative require.
 type scaleBounds struct {
 	min, initial int32
 	unreachable  bool // no route leads to it
-	hasService   bool // its Service is there
+	hasService   bool // its Service exists
 }
 
-// newStatus is what it is to say.
+// newStatus is the status to be written.
 type newStatus struct {
 	desired     *int32
 	ready       int32
@@ -72,8 +70,8 @@ type newStatus struct {
 	initialized bool
 }
 
-// decideStatus makes a PodAutoscaler's word of the controller's. It is Knative's own table,
-// with the controller's reasons.
+// decideStatus derives the status from the controller's state by the rules of Knative's
+// own class.
 func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newStatus {
 	v := newStatus{desired: before.desired, active: before.active, reason: before.reason, message: before.message, initialized: before.initialized}
 	first := max(b.min, b.initial)
@@ -104,8 +102,8 @@ func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newSt
 			v.active = corev1.ConditionTrue
 		}
 	}
-	// Knative fails a revision that says False before it was ever up. One that nobody
-	// has tried to start, or that made way, has not failed.
+	// Knative fails a revision that is False before it was ever ready. A revision without
+	// a start attempt, or evicted, has not failed.
 	if v.active == corev1.ConditionFalse && !v.initialized && first > 0 && !b.unreachable {
 		switch {
 		case v.reason == ReasonEvicted:
@@ -133,6 +131,6 @@ func decideStatus(s Scale, known bool, b scaleBounds, before statusBefore) newSt
 	return v
 }
 
-// escapePercent is a message that Knative can carry: it takes messages for formats on the
-// way from a PodAutoscaler to a revision.
+// escapePercent replaces percent signs: Knative uses messages as formats when it copies
+// them from a PodAutoscaler to a revision.
 func escapePercent(message string) string { return strings.ReplaceAll(message, "%", " percent") }

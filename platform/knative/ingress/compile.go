@@ -24,26 +24,25 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// Class is the ingress class; objects of others are not looked at.
+// Class is the Ingress class that this package serves.
 const Class = "thaw.ingress.networking.knative.dev"
 
-// Lookup is what Compile asks of the cluster.
+// Lookup is the cluster state that Compile reads.
 type Lookup struct {
-	Revision func(namespace, name string) bool            // is it one of class thaw.dev
-	Service  func(namespace, name string) *corev1.Service // nil: there is none
-	OwnNames []string                                     // names of our own listeners, as Services have them
+	Revision func(namespace, name string) bool            // reports whether it is a revision of class thaw.dev
+	Service  func(namespace, name string) *corev1.Service // nil: it does not exist
+	OwnNames []string                                     // names of thaw's own Services
 }
 
-// Problem is why an object is not served, or not wholly.
+// Problem is why an object is not served, or only partly.
 type Problem struct {
 	Reason  string // of the condition
 	Message string
-	Wait    bool // it may pass by itself: something is not there yet
+	Wait    bool // it may pass: something does not exist yet
 }
 
 func (p *Problem) Error() string { return p.Message }
 
-// The reasons.
 const (
 	reasonInvalid   = "Invalid"
 	reasonHostTaken = "HostTaken"
@@ -53,8 +52,8 @@ const (
 	reasonTLS       = "InternalTLS"
 )
 
-// Compile makes the objects of our class into a table, whose Version is 0. It
-// says which of them are not served as they ask for, and why.
+// Compile turns the objects of Class into a table of routes, whose Version is 0, and
+// returns the problems of objects that are not fully served.
 func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
 	c := compiler{lookup: known, hosts: map[string]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
@@ -83,16 +82,16 @@ type compiler struct {
 	problems map[types.NamespacedName]*Problem
 }
 
-// pendingHost is one in the making.
+// pendingHost is a host being compiled.
 type pendingHost struct {
 	controlstream.Host
 	owner      types.NamespacedName
-	done       bool // its paths are in order, and lead to no other host
-	inProgress bool // its paths are being made
+	done       bool // its paths are sorted and refer to no other host
+	inProgress bool // finishHost is working on it
 }
 
-// setProblem keeps the first that is said of an object, but a lasting problem goes
-// before one that may pass.
+// setProblem keeps the first problem of an object, but a lasting one replaces one that may
+// pass.
 func (c *compiler) setProblem(name types.NamespacedName, p *Problem) {
 	if old := c.problems[name]; old == nil || (old.Wait && !p.Wait) {
 		c.problems[name] = p
@@ -106,7 +105,7 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 		return
 	}
 	probed := in.DeepCopy()
-	if _, err := ingress.InsertProbe(probed); err != nil { // also asks for the hash of what is routed
+	if _, err := ingress.InsertProbe(probed); err != nil { // needed for the hash of the routes as well
 		c.setProblem(name, &Problem{Reason: reasonInvalid, Message: err.Error()})
 		return
 	}
@@ -133,7 +132,7 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 	}
 }
 
-// validate says what is wrong with an object beyond what depends on others.
+// validate checks an object by itself.
 func validate(in *v1alpha1.Ingress) error {
 	if err := in.Validate(context.Background()); err != nil {
 		return err
@@ -158,8 +157,7 @@ func validate(in *v1alpha1.Ingress) error {
 				return fmt.Errorf("%s: the host %s is for the cluster alone in one rule and for all in another", at, h)
 			}
 			if parts := strings.Split(h, "."); len(parts) > 2 && parts[2] == "svc" || len(parts) == 2 && internal {
-				// Names of the cluster's own DNS belong to the namespace that is in them:
-				// nobody takes those of another team.
+				// Cluster DNS names belong to the namespace in them.
 				if parts[1] != in.Namespace {
 					return fmt.Errorf("%s: the host %s is one of the namespace %s", at, h, parts[1])
 				}
@@ -198,7 +196,7 @@ func exactValues(in map[string]v1alpha1.HeaderMatch) map[string]string {
 	return out
 }
 
-// canonicalFields is a map with names as HTTP spells them; nil if it is empty.
+// canonicalFields canonicalises field names; nil if there are none.
 func canonicalFields(in map[string]string) map[string]string {
 	if len(in) == 0 {
 		return nil
@@ -234,7 +232,8 @@ func (c *compiler) compilePath(owner types.NamespacedName, p *v1alpha1.HTTPIngre
 	return out
 }
 
-// serviceAddress is where a Service answers. With a problem it is where nothing does.
+// serviceAddress is the address of a Service; with a problem, an address that refuses
+// connections.
 func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress string, h2c bool, _ *Problem) {
 	name := b.ServiceName + "." + b.ServiceNamespace + ".svc"
 	nowhere := name + ":0" // refused by every machine
@@ -250,7 +249,7 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 	switch {
 	case i >= 0:
 		port = s.Spec.Ports[i]
-	case external && port.Port > 0: // it need not list its ports
+	case external && port.Port > 0: // an ExternalName Service need not list its ports
 	default:
 		return nowhere, false, &Problem{Reason: reasonPort, Message: fmt.Sprintf("the Service %s/%s has no port %s", s.Namespace, s.Name, b.ServicePort.String()), Wait: true}
 	}
@@ -266,13 +265,13 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 	case external:
 		to := strings.TrimSuffix(strings.ToLower(s.Spec.ExternalName), ".")
 		if net.ParseIP(to) != nil || to == "localhost" || strings.HasSuffix(to, ".localhost") {
-			// An ExternalName is a name of DNS. Addresses would be a way past whatever
-			// rules there are for names, to our own side of the machine.
+			// An ExternalName is a DNS name. An IP address could bypass rules for names
+			// and reach this machine.
 			return nowhere, false, &Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is no name of DNS", s.Namespace, s.Name, to)}
 		}
 		return net.JoinHostPort(to, number), h2c, nil
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
-		// The pods answer themselves, on their own port.
+		// headless: the pods answer on their own port
 		if n := port.TargetPort.IntVal; n > 0 {
 			number = strconv.Itoa(int(n))
 		}
@@ -283,8 +282,8 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 	return net.JoinHostPort(s.Spec.ClusterIP, number), h2c, nil
 }
 
-// addModel makes a Route's main rule, which is known by its name in the cluster,
-// into a model: by what is taken of it where nothing else is asked for.
+// addModel makes a Route's main rule, known by its cluster-local name, a model: the splits
+// for requests without special headers or paths.
 func (c *compiler) addModel(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 	route := in.Labels[serving.RouteLabelKey]
 	name := functions.Name{Team: in.Namespace, Name: route}
@@ -308,8 +307,8 @@ func (c *compiler) addModel(in *v1alpha1.Ingress, rule *v1alpha1.IngressRule) {
 	}
 }
 
-// finishHost puts a host's paths in order and in the table, after those of hosts that
-// it leads to. It is false within a circle.
+// finishHost sorts a host's paths and adds it to the table, after the hosts it refers to.
+// It returns false within a circle.
 func (c *compiler) finishHost(h *pendingHost) bool {
 	if h.done || h.inProgress {
 		return h.done
@@ -341,14 +340,14 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 	return true
 }
 
-// isOwnName is whether a share leads back to us.
+// isOwnName reports whether a split leads back to thaw's ingress.
 func (c *compiler) isOwnName(s controlstream.Split) bool {
 	to, _, _ := net.SplitHostPort(s.Address)
 	return to != "" && slices.Contains(c.lookup.OwnNames, to)
 }
 
-// pathsThrough is the paths of another host, for the requests that p takes and as they
-// are when p has let them through.
+// pathsThrough returns the paths of another host as they apply to requests that path p
+// rewrites to it.
 func pathsThrough(p controlstream.Path, to *pendingHost) []controlstream.Path {
 	given := mergeFields(p.Append, p.Splits[0].Append)
 	var out []controlstream.Path
@@ -382,7 +381,7 @@ next:
 	return out
 }
 
-// mergeFields is the fields of all maps, later ones before earlier; nil if there are none.
+// mergeFields merges maps, later ones winning; nil if all are empty.
 func mergeFields(all ...map[string]string) map[string]string {
 	var out map[string]string
 	for _, m := range all {

@@ -26,53 +26,52 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// Options are what a Controller works with. All are wanted.
+// Options of a Controller; all are required.
 type Options struct {
 	Client    networking.Interface
-	Ingresses netinformers.IngressInformer // of all namespaces, started by who made it
+	Ingresses netinformers.IngressInformer // of all namespaces, started by the caller
 	Services  coreinformers.ServiceInformer
 
-	// Revision is whether a name is that of a revision of class thaw.dev. It must
-	// know all of them when Run is called; Changed says that its answer may be
-	// another one.
+	// Revision reports whether a name is that of a revision of class thaw.dev. It must
+	// know all of them when Run is called; Changed announces new answers.
 	Revision func(namespace, name string) bool
 
-	Push    func(*controlstream.Table)              // hands a table to the activators; it is not changed any more
+	Push    func(*controlstream.Table)              // sends a table to the activators; it is not modified afterwards
 	Applied func() (version uint64, activators int) // see controlstream.Hub
 
-	// Names of the Services before the activators, such as
-	// thaw.thaw-system.svc.cluster.local: for all, and for the cluster alone.
+	// Names of the activators' Services, such as thaw.thaw-system.svc.cluster.local:
+	// external and cluster-local.
 	Public, Private string
 
 	Log *slog.Logger
 }
 
-// Controller makes KIngresses of Class into tables, and says when they hold. One
-// may run in a cluster at a time: whoever leads.
+// Controller compiles KIngresses of Class into tables and reports in their status when
+// they are applied. Only the leader runs one.
 type Controller struct {
 	o      Options
 	wakeup chan struct{}
 	pushed chan struct{} // closed with the first table
 
-	// Of Run's goroutine.
+	// owned by Run
 	objects  []*v1alpha1.Ingress // as they were compiled
 	problems map[types.NamespacedName]*Problem
 	table    *controlstream.Table
 	states   map[types.NamespacedName]tableState
 }
 
-// tableState is where an object stands in the tables that were pushed.
+// tableState is the state of an object in the pushed tables.
 type tableState struct {
 	uid        types.UID
 	generation int64
-	version    uint64    // the first table that it was in as it is
-	since      time.Time // of that
-	written    string    // the ResourceVersion whose status was written already
+	version    uint64    // first table with its current generation
+	since      time.Time // when that was pushed
+	written    string    // ResourceVersion whose status was written
 }
 
-// How long activators may take for a table before that stands in the status, how
-// often they are looked at while somebody waits, the pause after a refusal, and
-// how often all is done anew though nothing was heard.
+// activatorWait is how long activators may take to apply a table before the status says
+// so; pollInterval how often that is checked meanwhile; retryPause follows a failed write;
+// recompileEvery bounds the effect of a missed event.
 const (
 	activatorWait  = time.Second
 	pollInterval   = 10 * time.Millisecond
@@ -80,31 +79,31 @@ const (
 	recompileEvery = time.Minute
 )
 
-// statusWriters is how many objects' status is written at a time.
+// statusWriters bounds concurrent status writes.
 const statusWriters = 8
 
-// New makes a Controller, and makes its informers known to their factories: these
-// are started after New. Run starts the Controller.
+// New makes a Controller and registers its informers, whose factories are started after
+// New.
 func New(o Options) *Controller {
 	o.Ingresses.Informer()
 	o.Services.Informer()
 	return &Controller{o: o, wakeup: make(chan struct{}, 1), pushed: make(chan struct{}), states: map[types.NamespacedName]tableState{}}
 }
 
-// Changed says that an answer of Revision or of Applied may be another one. It
-// never blocks, and may be called at any time.
+// Changed announces a new answer of Revision or Applied. It never blocks and is safe for
+// concurrent use.
 func (c *Controller) Changed() {
 	select {
 	case c.wakeup <- struct{}{}:
-	default: // it rings already
+	default: // already pending
 	}
 }
 
-// Pushed is closed once there is a table, also one without routes: before, an
-// activator would answer for hosts that are there that they are not.
+// Pushed is closed after the first table, even an empty one: before that, an activator
+// would deny hosts that exist.
 func (c *Controller) Pushed() <-chan struct{} { return c.pushed }
 
-// Run works until ctx ends, and then returns nil.
+// Run works until ctx ends and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
 	informers := []cache.SharedIndexInformer{c.o.Ingresses.Informer(), c.o.Services.Informer()}
 	for _, informer := range informers {
@@ -150,7 +149,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			if err := c.compile(now); err != nil {
 				c.o.Log.Error("no list of ingresses", "err", err)
 			}
-			// A burst of changes to many objects may take half a core, not a whole one.
+			// bounds a burst of changes to half a core
 			free = now.Add(2 * time.Since(now))
 		}
 		next, err := c.updateStatuses(ctx, now)
@@ -161,7 +160,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// isOurObject keeps away the news of other classes' ingresses. Of Services it is any.
+// isOurObject filters out Ingresses of other classes; Services pass.
 func isOurObject(x any) bool {
 	if gone, ok := x.(cache.DeletedFinalStateUnknown); ok {
 		x = gone.Obj
@@ -170,8 +169,7 @@ func isOurObject(x any) bool {
 	return !ok || isOurClass(in)
 }
 
-// changesTable is whether an update is of what is compiled. Most are of status: ours,
-// and of a Service none of its doing.
+// changesTable reports whether an update affects the table. Most change only the status.
 func changesTable(old, new any) bool {
 	switch b := new.(type) {
 	case *v1alpha1.Ingress:
@@ -185,7 +183,7 @@ func changesTable(old, new any) bool {
 	return true
 }
 
-// compile makes the table of what there is, and hands it out if it is new.
+// compile compiles a table and pushes it if it differs.
 func (c *Controller) compile(now time.Time) error {
 	all, err := c.o.Ingresses.Lister().List(labels.Everything())
 	if err != nil {
@@ -198,7 +196,7 @@ func (c *Controller) compile(now time.Time) error {
 		Service: func(namespace, name string) *corev1.Service {
 			s, err := services.Services(namespace).Get(name)
 			if err != nil {
-				return nil // a lister has no other error than that there is none
+				return nil // a lister only fails with not found
 			}
 			return s
 		},
@@ -212,7 +210,7 @@ func (c *Controller) compile(now time.Time) error {
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		s := was[name]
 		if problems[name] != nil {
-			s.version = 0 // when it passes, what is then pushed counts
+			s.version = 0 // once the problem passes, the table pushed then counts
 		} else if s.uid != in.UID || s.generation != in.Generation || s.version == 0 {
 			s.version, s.since = c.table.Version, now
 		}
@@ -222,22 +220,22 @@ func (c *Controller) compile(now time.Time) error {
 	return nil
 }
 
-// updateStatuses writes the status of all objects that are to have another one. It returns
-// when to look again though nothing rings.
+// updateStatuses writes the changed statuses. It returns when to check again without an
+// event.
 func (c *Controller) updateStatuses(ctx context.Context, now time.Time) (time.Duration, error) {
 	applied, activators := c.o.Applied()
 	next := recompileEvery
 	var changed []*v1alpha1.Ingress
 	for _, in := range c.objects {
-		// The newest: its status may have moved on since it was compiled.
+		// the newest: its status may have changed since
 		in, err := c.o.Ingresses.Lister().Ingresses(in.Namespace).Get(in.Name)
 		if err != nil || !isOurClass(in) {
-			continue // gone: it rings
+			continue // deleted: an event follows
 		}
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		s := c.states[name]
 		if s.uid != in.UID || s.generation != in.Generation || (s.written != "" && s.written == in.ResourceVersion) {
-			continue // not compiled yet, or written and on its way back to us
+			continue // not compiled yet, or written and not observed yet
 		}
 		out, wait := c.statusOf(in, c.problems[name], s, applied, activators, now)
 		if wait > 0 {
@@ -257,16 +255,16 @@ func (c *Controller) updateStatuses(ctx context.Context, now time.Time) (time.Du
 		s.written = ""
 		c.states[name] = s
 		next = min(next, retryPause)
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // of these a newer one is on its way
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) { // a newer version follows
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
 	return next, errors.Join(errs...)
 }
 
-// pushTable hands out a table that differs from the last one. Versions grow from one
-// controller to the next, since activators outlive them: they count microseconds,
-// and go on from what activators have where another's clock was ahead.
+// pushTable pushes a table that differs from the last. Versions are microseconds, or
+// follow the activators' version if another controller's clock was ahead, so they grow
+// from term to term.
 func (c *Controller) pushTable(table *controlstream.Table, now time.Time) {
 	if c.table != nil {
 		if table.Version = c.table.Version; reflect.DeepEqual(table, c.table) {
@@ -284,12 +282,12 @@ func (c *Controller) pushTable(table *controlstream.Table, now time.Time) {
 	c.o.Log.Debug("a new table of routes", "version", table.Version, "hosts", len(table.Hosts), "models", len(table.Models))
 }
 
-// statusOf is in with the status that it is to have, nil if that is not known yet,
-// and how soon it might be another one by itself, or 0.
+// statusOf returns in with its new status, nil if that is not known yet, and how soon it
+// may change by itself (0: not).
 func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableState, applied uint64, activators int, now time.Time) (*v1alpha1.Ingress, time.Duration) {
 	pending := !in.IsReady() && (activators == 0 || applied < s.version)
 	if problem == nil && pending && now.Sub(s.since) < activatorWait {
-		return nil, pollInterval // most are ready before it is worth a word
+		return nil, pollInterval // most are ready before this wait is over
 	}
 	in = in.DeepCopy()
 	in.Status.InitializeConditions()
@@ -318,8 +316,7 @@ func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableSta
 	return in, 0
 }
 
-// writeStatuses puts the status of objects, a few at a time, and returns those that were
-// not taken.
+// writeStatuses writes statuses concurrently and returns those that failed.
 func (c *Controller) writeStatuses(ctx context.Context, changed []*v1alpha1.Ingress) map[*v1alpha1.Ingress]error {
 	var mu sync.Mutex
 	failed := map[*v1alpha1.Ingress]error{}

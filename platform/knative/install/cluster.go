@@ -23,13 +23,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Cluster is where thaw is installed. It is safe for concurrent use.
+// Cluster installs thaw on a cluster. It is safe for concurrent use.
 type Cluster struct {
 	of     *knative.Cluster
 	client dynamic.Interface
 }
 
-// Open finds the way to a cluster and asks it nothing.
+// Open makes a Cluster without sending a request.
 func Open(of *knative.Cluster) (*Cluster, error) {
 	client, err := dynamic.NewForConfig(of.Config())
 	if err != nil {
@@ -38,7 +38,7 @@ func Open(of *knative.Cluster) (*Cluster, error) {
 	return &Cluster{of, client}, nil
 }
 
-// Name is KIND NAME of an object, with the namespace of one that is not in thaw's own.
+// Name is KIND NAME of an object, with its namespace unless that is thaw's own.
 func Name(x *unstructured.Unstructured) string {
 	kind := strings.ToLower(x.GetKind())
 	if ns := x.GetNamespace(); ns != "" && ns != Namespace {
@@ -48,15 +48,15 @@ func Name(x *unstructured.Unstructured) string {
 }
 
 func (c *Cluster) resource(x *unstructured.Unstructured) dynamic.ResourceInterface {
-	plural, _ := meta.UnsafeGuessKindToResource(x.GroupVersionKind()) // right for all kinds there are in the files
+	plural, _ := meta.UnsafeGuessKindToResource(x.GroupVersionKind()) // right for all kinds in the files
 	if x.GetNamespace() == "" {
 		return c.client.Resource(plural)
 	}
 	return c.client.Resource(plural).Namespace(x.GetNamespace())
 }
 
-// Apply makes the cluster have the objects and tells of each. With dry the server
-// checks all that it can without the namespace being there, and changes nothing.
+// Apply applies the objects and reports each. With dry the server validates what it can
+// without the namespace, and changes nothing.
 func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool, told func(name string, o knative.Outcome)) error {
 	o := metav1.PatchOptions{FieldManager: "thaw", Force: new(true)}
 	if dry {
@@ -65,7 +65,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	linked := dry
 	for _, x := range objects {
 		if !linked && installOrder(x) == workloadOrder {
-			// Their kubelets would look for it again after a while only.
+			// otherwise kubelets notice the Secret only after a while
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
 				return c.of.Explain(err, "secret "+knative.ControlTLSSecret)
 			}
@@ -83,7 +83,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		now, err := c.resource(x).Patch(ctx, x.GetName(), types.ApplyPatchType, body, o)
 		switch {
 		case err != nil && dry && status.IsNotFound(err) && x.GetNamespace() == Namespace:
-			told(Name(x), knative.Created) // into a namespace that would be made as well
+			told(Name(x), knative.Created) // its namespace does not exist yet
 		case err != nil:
 			return c.explain(err, x)
 		case !there:
@@ -97,8 +97,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	return nil
 }
 
-// sameObject reports whether an object is what it was, but for what the server keeps of it
-// and what controllers say of its state meanwhile.
+// sameObject compares two objects except for server fields and status.
 func sameObject(old, now *unstructured.Unstructured) bool {
 	said := func(x *unstructured.Unstructured) map[string]any {
 		x = x.DeepCopy()
@@ -119,7 +118,7 @@ func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
 
 const waitInterval = 500 * time.Millisecond
 
-// Wait returns when all of it runs. The error says what does not.
+// Wait returns when all workloads run. The error names those that do not.
 func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured) error {
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
@@ -149,7 +148,7 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 		}
 		select {
 		case <-ctx.Done():
-			// The time is over, but why is worth a moment more.
+			// ctx has ended, but the reason is worth another request
 			moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			e := &knative.Error{Kind: knative.TimedOut, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
@@ -164,8 +163,8 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 	}
 }
 
-// podProblem is why the first of some pods does not run, as its node or the scheduler
-// says it; "" where none of them says anything.
+// podProblem is why the first failing pod does not run, in the words of its node or the
+// scheduler; "": unknown.
 func podProblem(pods []unstructured.Unstructured) string {
 	for _, x := range pods {
 		var p corev1.Pod
@@ -189,7 +188,7 @@ func podProblem(pods []unstructured.Unstructured) string {
 	return ""
 }
 
-// missingReadiness says what a workload is waiting for, "" for nothing.
+// missingReadiness is what a workload waits for; "": nothing.
 func missingReadiness(x *unstructured.Unstructured) string {
 	number := func(at ...string) int64 {
 		n, _, _ := unstructured.NestedInt64(x.Object, at...)
@@ -210,13 +209,13 @@ func missingReadiness(x *unstructured.Unstructured) string {
 	return ""
 }
 
-// Remove takes all of it away and returns when it is gone. While there are models
-// it does nothing but say so, unless forced.
+// Remove deletes all objects and returns when they are gone. While models exist it
+// refuses, unless forced.
 func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, told func(name string)) error {
 	if !force {
 		models, err := c.of.List(ctx, "")
 		if e, is := err.(*knative.Error); is && e.Kind == knative.NotFound {
-			err = nil // without Knative there is no model
+			err = nil // without Knative there are no models
 		}
 		if err != nil {
 			return err
@@ -246,8 +245,8 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 	return c.removeAnnotations(ctx, told)
 }
 
-// RemoveWarmHosts takes away what an earlier installation had nodes lend to their pods. With dry
-// it tells what there is of it, and leaves it.
+// RemoveWarmHosts deletes the warm host DaemonSet of an earlier installation. With dry it
+// only reports it.
 func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, told func(name string)) error {
 	o := metav1.DeleteOptions{}
 	if dry {
@@ -292,7 +291,7 @@ func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) 
 	}
 }
 
-// removeAnnotations takes away what the controller has written on nodes.
+// removeAnnotations removes the controller's annotations from nodes.
 func (c *Cluster) removeAnnotations(ctx context.Context, told func(string)) error {
 	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	list, err := nodes.List(ctx, metav1.ListOptions{})

@@ -15,10 +15,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Token gives the token of the Secret thaw-control-tls of a namespace, which it makes where
-// there is none, with the certificates of the links: of several that try, one does,
-// and all get the same. An API server
-// that does not answer is tried again until ctx ends.
+// Token returns the token of the Secret thaw-control-tls of a namespace and creates the
+// Secret if missing. Concurrent callers get the same token. It retries until ctx ends.
 func Token(ctx context.Context, c *knative.Cluster, namespace string) (string, error) {
 	core, err := v1.NewForConfig(c.Config())
 	if err != nil {
@@ -38,7 +36,7 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 			return "", err
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // and not that the time is over
+			last = err // rather than the deadline
 		}
 		select {
 		case <-ctx.Done():
@@ -48,13 +46,13 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 	}
 }
 
-// WriteToken puts it where only this user and group read it, whole or not at all.
+// WriteToken writes a token readable by this user and group only.
 func WriteToken(path, token string) error {
 	return durable.WriteFile(path, []byte(token+"\n"), 0o600)
 }
 
-// ChownStore gives a folder to a user and a group of the same number, so that
-// its loader need not be root. What is in it is left as it is.
+// ChownStore gives a folder, not its contents, to a user and a group with the number id,
+// so that the loader need not run as root.
 func ChownStore(folder string, id int) error {
 	info, err := os.Stat(folder)
 	if err != nil {

@@ -21,34 +21,33 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Namespace is thaw's own on a cluster.
+// Namespace is thaw's own namespace.
 const Namespace = knative.System
 
-// Object is anything that a cluster has.
+// Object is a Kubernetes object of any kind.
 type Object = unstructured.Unstructured
 
-// placeholderName is the image of every container in the files.
+// placeholderName is the image in the files.
 const placeholderName = "thaw"
 
-// warmHostName is the image of the interpreter that is lent.
+// warmHostName is the container image name of the warm host.
 const warmHostName = "thaw-warm"
 
-// Options say what differs from cluster to cluster.
+// Options are the settings of an installation.
 type Options struct {
 	Image       string            // with /thaw and /thaw-knative
-	Controllers int               // replicas; 0 is as in the files
-	Activators  int               // replicas; 0 is as in the files
-	Loaders     map[string]string // labels of the nodes that have a loader; nil is as in the files, an empty one all nodes
-	Store       string            // the folder of the node; "" is as in the files
-	Expose      bool              // the Service thaw is a load balancer's
-	Warm        string            // the engine's image, of which nodes lend an interpreter to their pods; "" is none
-	Controller  []string          // flags of thaw-knative controller beyond those in the files
-	Activator   []string          // flags of thaw-knative activator beyond those in the files
-	History     string            // the PersistentVolumeClaim of the controllers' history; "" is none: memory
+	Controllers int               // replicas; 0: as in the files
+	Activators  int               // replicas; 0: as in the files
+	Loaders     map[string]string // labels of nodes with a loader; nil: as in the files, empty: all nodes
+	Store       string            // folder on the node; "": as in the files
+	Expose      bool              // the Service thaw gets a load balancer
+	Warm        string            // engine image for warm hosts; "": none
+	Controller  []string          // further flags of thaw-knative controller
+	Activator   []string          // further flags of thaw-knative activator
+	History     string            // PersistentVolumeClaim of the controllers' history; "": in memory
 }
 
-// Objects are all objects of an installation, in an order in which they can be
-// made.
+// Objects returns the objects of an installation in an order in which they can be created.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Image == "" {
 		return nil, errors.New("no image of thaw is named")
@@ -98,7 +97,7 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 
 const workloadOrder = 4
 
-// installOrder has what others need made first.
+// installOrder ranks an object: what others refer to comes first.
 func installOrder(x *unstructured.Unstructured) int {
 	switch x.GetKind() {
 	case "Namespace":
@@ -121,7 +120,7 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	default:
 		return nil
 	}
-	var more []any // arguments of the container that is named as the part is
+	var more []any // arguments of the container named like the part
 	var part string
 	switch x.GetName() {
 	case "thaw-controller":
@@ -177,10 +176,10 @@ func (o Options) set(x *unstructured.Unstructured) error {
 	return nil
 }
 
-// historyDir is where the controller's container has the folder of its history.
+// historyDir is the mount path of the controllers' history.
 const historyDir = "/history"
 
-// toAnyList are texts as a list of an object has them.
+// toAnyList converts texts to a list of an unstructured object.
 func toAnyList(texts []string) []any {
 	var list []any
 	for _, s := range texts {
@@ -189,7 +188,7 @@ func toAnyList(texts []string) []any {
 	return list
 }
 
-// appendField appends to a list of an object.
+// appendField appends to a list of an unstructured object.
 func appendField(object map[string]any, field string, more ...any) {
 	if len(more) > 0 {
 		list, _ := object[field].([]any)
@@ -197,7 +196,7 @@ func appendField(object map[string]any, field string, more ...any) {
 	}
 }
 
-// Decode reads documents of YAML.
+// Decode decodes YAML documents.
 func Decode(text []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	r := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
@@ -209,7 +208,7 @@ func Decode(text []byte) ([]*unstructured.Unstructured, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Through JSON, so that numbers are int64 as the API's are.
+		// via JSON, so that numbers become int64
 		j, err := yaml.YAMLToJSONStrict(doc)
 		if err != nil {
 			return nil, err

@@ -6,20 +6,19 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Right is one thing that an installation allows its controller, with the reason.
+// Right is one right of the controller, with its reason.
 type Right struct {
-	Where    string // a namespace, or "*" for all and for what is in none
+	Where    string // a namespace; "*": all, and objects without one
 	Group    string
 	Resource string
-	Name     string // "" is any
+	Name     string // "": any
 	Verb     string
 	Why      string
 }
 
-// Rights are all that are granted, to the ServiceAccount thaw-controller alone.
-// Activators and loaders have none.
+// Rights lists all rights, granted to the ServiceAccount thaw-controller. Activators and
+// loaders have none.
 var Rights = makeRights(
-	// The rows: where, group, resources, name, verbs, why.
 	rightRow{"*", "serving.knative.dev", "services", "", "list watch", "models, and their own documents in an annotation"},
 	rightRow{"*", "serving.knative.dev", "revisions", "", "list watch", "functions: what each revision of a model runs, and which still exist"},
 	rightRow{"*", "autoscaling.internal.knative.dev", "podautoscalers", "", "get list watch", "what is to be scaled by our class; a status is written over what is there now"},

@@ -12,14 +12,14 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 )
 
-// maxReviewBytes is what of a request is read, in bytes: an object is at most 1.5 MiB,
-// and an update holds two.
+// maxReviewBytes bounds a request's body: an object is at most 1.5 MiB, and an update
+// holds two.
 const maxReviewBytes = 4 << 20
 
-// preferenceWeight is the most that a preference can weigh.
+// preferenceWeight is the largest weight of a preference.
 const preferenceWeight = 100
 
-// reviewHandler answers the API server. Whatever is asked is allowed.
+// reviewHandler answers the API server's admission requests. It allows all of them.
 type reviewHandler struct {
 	hint func(namespace, revision string) (node string, ok bool)
 }
@@ -50,10 +50,10 @@ func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: a.review(in.Request)}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(out) // who asked has gone
+	_ = json.NewEncoder(w).Encode(out) // the API server has gone
 }
 
-// review is the answer for one pod: a patch, or none.
+// review answers for one pod, with a patch if there is a hint.
 func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	yes := &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}
 	if r.Operation != admissionv1.Create || r.Resource.Resource != "pods" || r.SubResource != "" {
@@ -80,14 +80,14 @@ func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.Admi
 	return yes
 }
 
-// operation is one of a JSON patch.
+// operation is one operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// preferNode has a pod prefer a node, beside whatever it prefers already.
+// preferNode adds a node preference to a pod's affinity.
 func preferNode(pod *corev1.Pod, node string) operation {
 	term := corev1.PreferredSchedulingTerm{Weight: preferenceWeight, Preference: corev1.NodeSelectorTerm{
 		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},

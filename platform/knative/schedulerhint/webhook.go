@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// Name of the webhook's registration, its Service and that one's EndpointSlice.
+	// Name of the webhook's registration, Service and EndpointSlice.
 	Name = "thaw-place"
 
 	path          = "/place"
-	syncEvery     = time.Minute      // how often the objects are looked after
+	syncEvery     = time.Minute      // between two checks of the objects
 	retryEvery    = 5 * time.Second  // after a failure
-	syncTimeout   = 10 * time.Second // bounds one look
-	trustDelay    = time.Minute      // how long API servers have to hear of a new authority
-	answerTimeout = 5 * time.Second  // bounds a question
+	syncTimeout   = 10 * time.Second // bounds one check
+	trustDelay    = time.Minute      // how long API servers may take to read a new authority
+	answerTimeout = 5 * time.Second  // bounds a request
 )
 
 // Options of New.
@@ -40,28 +40,28 @@ type Options struct {
 	Client    kubernetes.Interface
 	Namespace string // of the Service
 	Name      string // of the objects; "" is Name
-	Address   string // HOST:PORT to listen at, such as :8443
-	Advertise string // the IP at which API servers reach this process
+	Address   string // HOST:PORT to listen on, such as :8443
+	Advertise string // IP at which API servers reach this process
 
-	// Hint is the node that the next pod of a revision is to go to. It is asked
-	// from several goroutines and must answer from memory.
+	// Hint is the node for the next pod of a revision. It is called concurrently and must
+	// answer from memory.
 	Hint func(namespace, revision string) (node string, ok bool)
 	Log  *slog.Logger
 }
 
-// Webhook answers for the controller that leads.
+// Webhook serves node hints to API servers, on the leader.
 type Webhook struct {
 	o    Options
 	cert atomic.Pointer[tls.Certificate]
 	now  func() time.Time
 
-	// Of Run alone.
+	// owned by Run
 	current, next *servingCert
-	trustedSince  time.Time // that next is believed
-	lastError     string    // the last failure
+	trustedSince  time.Time // since when next is trusted; zero: not yet
+	lastError     string    // last failure that was logged
 }
 
-// servingCert is a certificate, and the authority that signed it and nothing else.
+// servingCert is a certificate and the authority that signed only it.
 type servingCert struct {
 	root, cert []byte // PEM
 	pair       tls.Certificate
@@ -81,8 +81,8 @@ func New(o Options) (*Webhook, error) {
 	return &Webhook{o: o, now: time.Now}, nil
 }
 
-// Run answers until ctx ends. That it cannot is told in the log, and is no error: pods
-// are made without it.
+// Run serves until ctx ends. Failures are logged and not returned: pods are created
+// without hints.
 func (w *Webhook) Run(ctx context.Context) error {
 	var err error
 	if w.current, err = w.issue(w.now()); err != nil {
@@ -126,7 +126,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 	}
 }
 
-// host is the name by which API servers know it.
+// host is the webhook's DNS name.
 func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
 
 func (w *Webhook) issue(now time.Time) (*servingCert, error) {
@@ -139,7 +139,7 @@ func (w *Webhook) issue(now time.Time) (*servingCert, error) {
 	return &servingCert{made.Root, leaf.Cert, pair}, err
 }
 
-// trustedRoots are the authorities that API servers are to believe.
+// trustedRoots are the authorities that API servers should trust.
 func (w *Webhook) trustedRoots() []byte {
 	if w.next == nil {
 		return w.current.root
@@ -147,7 +147,7 @@ func (w *Webhook) trustedRoots() []byte {
 	return slices.Concat(w.next.root, w.current.root)
 }
 
-// sync brings the objects up to date, and says when to look again.
+// sync updates the EndpointSlice and the registration, and returns when to do so again.
 func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -182,7 +182,7 @@ func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 	return syncEvery
 }
 
-// syncEndpointSlice has the Service lead here.
+// syncEndpointSlice points the Service at this process.
 func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	service, err := w.o.Client.CoreV1().Services(w.o.Namespace).Get(ctx, w.o.Name, metav1.GetOptions{})
 	if err != nil {
@@ -192,7 +192,7 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	if net.ParseIP(w.o.Advertise).To4() == nil {
 		kind = discoveryv1.AddressTypeIPv6
 	}
-	// A port of a slice is that of the Service with the same name.
+	// the port of a slice has the name of the Service's port
 	var name string
 	if len(service.Spec.Ports) > 0 {
 		name = service.Spec.Ports[0].Name
@@ -215,7 +215,7 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 		return err
 	case err != nil:
 		return err
-	case have.AddressType != want.AddressType: // which cannot be changed
+	case have.AddressType != want.AddressType: // immutable
 		if err := slices.Delete(ctx, w.o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	return err
 }
 
-// syncCABundle has API servers believe the certificate.
+// syncCABundle writes the trusted authorities into the registration.
 func (w *Webhook) syncCABundle(ctx context.Context, authorities []byte) error {
 	all := w.o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
 	have, err := all.Get(ctx, w.o.Name, metav1.GetOptions{})

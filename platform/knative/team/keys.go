@@ -24,18 +24,18 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 )
 
-// SecretName is the Secret in a team's namespace that holds its API keys: one entry
-// each, named by the key's id, with an Entry as JSON.
+// SecretName is the Secret in a team's namespace with its API keys: entries by key id,
+// each an Entry as JSON.
 const SecretName = "thaw-keys"
 
-// Entry is one API key in its Secret.
+// Entry is an API key as stored.
 type Entry struct {
 	Name    string `json:"name,omitempty"`
-	Hash    string `json:"hash"`              // hex of the SHA-256 of the secret, which is 256 random bits
+	Hash    string `json:"hash"`              // hex SHA-256 of the secret, which is 256 random bits
 	Created string `json:"created,omitempty"` // RFC 3339
 }
 
-// Key is one as it may be shown.
+// Key is an API key without its hash.
 type Key struct {
 	ID      string `json:"id"`
 	Name    string `json:"name,omitempty"`
@@ -44,11 +44,11 @@ type Key struct {
 	hash    string
 }
 
-// ErrNoKey says that there is no such key.
+// ErrNoKey: there is no such key.
 var ErrNoKey = errors.New("no such key")
 
-// Create makes a key of a team and returns its secret, which is shown this once:
-// the cluster has the hash alone. A new key is known to activators in a moment.
+// Create creates a key of a team and returns its secret; the cluster stores only the hash.
+// Activators know the key a moment later.
 func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, now time.Time) (secret string, k Key, err error) {
 	if len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", Key{}, errors.New("the name of a key is at most 128 printable characters")
@@ -64,7 +64,7 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 	if err != nil {
 		return "", Key{}, err
 	}
-	// By a patch of one entry, so that two who make a key at once both do.
+	// Patches one entry, so that concurrent creations do not overwrite each other.
 	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{k.ID: entry}})
 	if err != nil {
 		return "", Key{}, err
@@ -81,14 +81,14 @@ func Create(ctx context.Context, secrets kube.SecretsGetter, team, name string, 
 		if _, err = secrets.Secrets(team).Create(ctx, s, metav1.CreateOptions{FieldManager: "thaw"}); err == nil {
 			return secret, k, nil
 		}
-		if !status.IsAlreadyExists(err) { // else somebody else made it meanwhile
+		if !status.IsAlreadyExists(err) { // created concurrently
 			return "", Key{}, err
 		}
 	}
 	return "", Key{}, err
 }
 
-// newSecret is the Secret of a team that has no key.
+// newSecret is the Secret of a team without keys.
 func newSecret(team string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -99,8 +99,8 @@ func newSecret(team string) *corev1.Secret {
 
 func secretLabels() map[string]string { return map[string]string{"app.kubernetes.io/part-of": "thaw"} }
 
-// Delete ends a key; activators know it in a moment. ErrNoKey says that the team has
-// none of that id.
+// Delete deletes a key; activators know a moment later. ErrNoKey: the team has no key of
+// that id.
 func Delete(ctx context.Context, secrets kube.SecretsGetter, team, id string) error {
 	s, err := secrets.Secrets(team).Get(ctx, SecretName, metav1.GetOptions{})
 	if status.IsNotFound(err) {
@@ -120,8 +120,8 @@ func Delete(ctx context.Context, secrets kube.SecretsGetter, team, id string) er
 	return err
 }
 
-// List is the keys of a team, or of all for "", by team and age, and what of them
-// does not read.
+// List returns the keys of a team, or of all for "", by team and age, and what could not
+// be read.
 func List(ctx context.Context, secrets kube.SecretsGetter, team string) ([]Key, []string, error) {
 	list, err := secrets.Secrets(team).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", SecretName).String()})
 	if err != nil {

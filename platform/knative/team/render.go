@@ -15,29 +15,28 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Label marks the namespace of a team. What its pods may have of the node is bounded
-// there (deploy/kustomize/base/admission.yaml).
+// Label marks the namespace of a team. deploy/kustomize/base/admission.yaml restricts its
+// pods.
 const Label = "thaw.dev/team"
 
-// PodAnnotation is what pods of models with GPUs say where the model file does not:
-// a spec.pod of one, as YAML or JSON. Who may not change the namespace cannot change
-// it; who may write Services can say the same in each of them.
+// PodAnnotation is the default spec.pod of models with GPUs, as YAML or JSON. Changing it
+// takes the right to change the namespace; the right to write Services allows the same per
+// Service.
 const PodAnnotation = Prefix + "pod"
 
-const objectName = "thaw-team" // of what a team's namespace has
+const objectName = "thaw-team" // name of the objects in a team's namespace
 
 // Settings of Render.
 type Settings struct {
-	Groups  []string // who the team is, as the API server knows them; may be empty
+	Groups  []string // the team's members as the API server knows them; may be empty
 	Users   []string
-	System  string // thaw's own namespace; "" is thaw-system
+	System  string // thaw's namespace; "": thaw-system
 	Pod     string // PodAnnotation; may be empty
-	Knative string // "": nobody but thaw reaches the engines; else Knative's namespace, whose activator does as well
+	Knative string // Knative's namespace, whose activator may reach the engines; "": only thaw may
 }
 
-// Render is what makes a namespace a team's, in an order in which it can be made.
-// Objects of a kind that says nothing here are left out: a quota without a number
-// of GPUs, a binding without anybody.
+// Render returns the objects of a team's namespace in an order in which they can be
+// created. Empty ones are left out: a quota without GPUs, a binding without members.
 func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	name := t.Metadata.Name
 	if bad := validation.IsDNS1123Label(name); len(bad) > 0 {
@@ -82,7 +81,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 			{APIGroups: []string{""}, Resources: []string{"events", "pods", "resourcequotas"}, Verbs: []string{"get", "list", "watch"}},
 			{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{name}, Verbs: []string{"get"}},
-			// The Secret is there, so that nobody needs the right to make others.
+			// The Secret exists, so that members need no right to create Secrets.
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{SecretName}, Verbs: []string{"get", "list", "patch"}},
 		},
 	})
@@ -107,7 +106,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	return append(objects, networkPolicy(meta(objectName), s)), nil
 }
 
-// networkPolicy lets nobody but thaw's own and the team reach the pods of the namespace's
+// networkPolicy admits only thaw's parts and the team to the pods of the namespace's
 // Knative Services.
 func networkPolicy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPolicy {
 	of := func(namespace string, pods *metav1.LabelSelector) networkingv1.NetworkPolicyPeer {
@@ -121,7 +120,7 @@ func networkPolicy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPoli
 	from := []networkingv1.NetworkPolicyPeer{
 		{PodSelector: &metav1.LabelSelector{}}, // the team
 		of(s.System, part("activator")),
-		of(s.System, part("controller")), // which asks queue-proxy whether it is ready
+		of(s.System, part("controller")), // it probes queue-proxy
 	}
 	if s.Knative != "" {
 		from = append(from, of(s.Knative, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "activator"}}))
@@ -136,8 +135,8 @@ func networkPolicy(meta metav1.ObjectMeta, s Settings) *networkingv1.NetworkPoli
 	}
 }
 
-// CheckAnnotation sets a limit of a team as an annotation would.
-func CheckAnnotation(t *functions.Team, key, value string) error {
+// SetLimit sets a limit of a team from the value of its annotation.
+func SetLimit(t *functions.Team, key, value string) error {
 	var known []string
 	for _, l := range Limits {
 		known = append(known, l.Key)

@@ -16,10 +16,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// Prefix of the annotations of a namespace that are ours.
+// Prefix of thaw's annotations on a namespace.
 const Prefix = "thaw.dev/"
 
-// maxLimit is what a limit may at most say.
+// maxLimit is the largest value of a limit.
 const maxLimit = 1 << 50
 
 // Limit is one annotation of a namespace.
@@ -36,8 +36,7 @@ func newLimit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N
 		func(t *functions.TeamSpec) int64 { return int64(*of(t)) }}
 }
 
-// Limits are all annotations that a namespace may have, in the order of a team
-// file's.
+// Limits lists the annotations of a namespace in the order of the team file.
 var Limits = []Limit{
 	newLimit("gpus-guaranteed", "GPUs that the team is owed", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
 	newLimit("concurrent", "requests at once", func(t *functions.TeamSpec) *int { return &t.Limits.Concurrent }),
@@ -51,14 +50,13 @@ var Limits = []Limit{
 
 const storeBytes = "store-bytes"
 
-// IsTeam reports whether a namespace can be a team's: those of the cluster itself and
-// of thaw are nobody's.
+// IsTeam reports whether a namespace can be a team: not the cluster's own nor thaw's.
 func IsTeam(namespace string) bool {
 	return !strings.HasPrefix(namespace, "kube-") && !strings.HasPrefix(namespace, "knative-") && namespace != "thaw-system"
 }
 
-// FromNamespace is a namespace as a team, and what of it does not read, a sentence each. A
-// limit that does not read is none, and told.
+// FromNamespace returns a namespace as a team, and a sentence for each setting that could
+// not be read, which counts as unset.
 func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, []string) {
 	t := functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: ns.Name}}
 	var problems []string
@@ -87,7 +85,7 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functi
 	}
 	for _, q := range slices.SortedFunc(slices.Values(quotas), func(a, b *corev1.ResourceQuota) int { return cmp.Compare(a.Name, b.Name) }) {
 		if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
-			continue // of some pods only: Kubernetes says which when it refuses one
+			continue // of some pods only: Kubernetes explains a refusal itself
 		}
 		for _, name := range []corev1.ResourceName{"requests.nvidia.com/gpu", "limits.nvidia.com/gpu"} {
 			n, set := q.Spec.Hard[name]
@@ -110,7 +108,7 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functi
 	return t, problems
 }
 
-// read is the number that an annotation says.
+// read parses the annotation's value.
 func (l Limit) read(s string) (int64, error) {
 	if l.Key == storeBytes {
 		var b functions.Bytes
@@ -126,7 +124,7 @@ func (l Limit) read(s string) (int64, error) {
 	return n, nil
 }
 
-// Annotations are those of a namespace that is the team: what Of reads.
+// Annotations returns the annotations of a team's namespace.
 func Annotations(t *functions.Team) map[string]string {
 	out := map[string]string{}
 	for _, l := range Limits {
@@ -137,8 +135,8 @@ func Annotations(t *functions.Team) map[string]string {
 	return out
 }
 
-// Keys are the API keys that Secrets hold, and what of them does not read. A key is
-// of the namespace that its Secret is in, whatever it says itself.
+// Keys decodes the API keys in Secrets, and lists what could not be read. A key belongs to
+// the namespace of its Secret.
 func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 	var keys controlstream.Keys
 	var problems []string
@@ -161,7 +159,7 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 	return keys, problems
 }
 
-// readEntries are the keys of one Secret.
+// readEntries decodes the keys of one Secret.
 func readEntries(s *corev1.Secret) ([]Key, []string) {
 	var keys []Key
 	var problems []string

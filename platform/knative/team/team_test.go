@@ -124,7 +124,7 @@ func TestRead(t *testing.T) {
 		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "no number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is no limit"}, {"store-bytes", "x", "store-bytes: "},
 	} {
 		var team functions.Team
-		err := CheckAnnotation(&team, x.key, x.value)
+		err := SetLimit(&team, x.key, x.value)
 		if (err == nil) != (x.problem == "") || err != nil && !strings.Contains(err.Error(), x.problem) {
 			t.Errorf("%s=%s: %v", x.key, x.value, err)
 		}
