@@ -89,9 +89,9 @@ func Open(a Access) (*Cluster, error) {
 	config, err := loader.ClientConfig()
 	if err != nil {
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, &Error{Kind: Refused, What: "there is no kubeconfig to find a cluster with", Hint: hint}
+			return nil, &Error{Kind: Refused, What: "there is no kubeconfig", Hint: hint}
 		}
-		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
+		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
 	}
 	config.Timeout = requestTimeout
 	config.QPS, config.Burst = -1, 0 // one user; the server has its own limits
@@ -109,7 +109,7 @@ func Open(a Access) (*Cluster, error) {
 		c.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Hint: hint, Err: err}
+		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
 	}
 	return c, nil
 }
@@ -289,7 +289,7 @@ func isModel(s *servingv1.Service) bool {
 }
 
 func errNameTaken(name string) error {
-	return &Error{Kind: Refused, What: fmt.Sprintf("%s is a Knative Service, but no model: its template has not the annotation %s: %s", name, ClassAnnotation, AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
+	return &Error{Kind: Refused, What: fmt.Sprintf("%s is a Knative Service, but no model: its template lacks the annotation %s: %s", name, ClassAnnotation, AutoscalerClass), Hint: "take another name, or kubectl delete ksvc"}
 }
 
 func modelOf(s *servingv1.Service) Model {
@@ -345,7 +345,7 @@ func (c *Cluster) explain(err error, what string) error {
 		e.Kind = Refused
 		for i, f := range refusedFeatures(said) {
 			if i == 0 {
-				e.Hint = "thaw-knative doctor says what Knative has to allow"
+				e.Hint = "thaw-knative doctor lists what Knative has to allow"
 			}
 			e.Hint += "; " + f.Why + ": " + f.Patch()
 		}
@@ -353,11 +353,11 @@ func (c *Cluster) explain(err error, what string) error {
 			e.Hint = "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace
 		}
 	case status.IsConflict(err):
-		e.What, e.Hint = what+" was changed by somebody else at this moment", "try again"
+		e.What, e.Hint = what+" was changed concurrently", "try again"
 	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err), isTimeout(err):
 		e.Kind = TimedOut
 	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
-		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "kubectl cluster-info asks the same one"
+		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "compare kubectl cluster-info"
 	case strings.Contains(said, "failed calling webhook"):
 		e.Kind, e.Hint = Away, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
 	}
@@ -387,7 +387,7 @@ func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
 			case last.Ready == "False" && last.Reason != "":
 				e := &Error{Kind: Failed, What: fmt.Sprintf("%s/%s: %s: %s", namespace, name, last.Reason, last.Message), Hint: "thaw-knative get " + name + " -n " + namespace}
 				if strings.Contains(last.Reason, "ContainerMissing") || strings.Contains(last.Message, "Unable to fetch image") {
-					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets one that is behind a password"
+					e.Hint = "--image ENGINE=IMAGE or --thaw-image IMAGE names another; spec.pod.imagePullSecrets the Secrets of private registries"
 				}
 				return e
 			}
@@ -396,7 +396,7 @@ func (c *Cluster) Wait(ctx context.Context, namespace, name string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s cannot be asked for yet (%s)", namespace, name, cmp.Or(last.Reason, "nobody has looked at it")), Hint: "thaw-knative doctor says whether thaw runs; a longer --timeout waits on"}
+			return &Error{Kind: TimedOut, What: fmt.Sprintf("%s/%s is not ready yet (%s)", namespace, name, cmp.Or(last.Reason, "no status yet")), Hint: "thaw-knative doctor checks whether thaw runs; or raise --timeout"}
 		case <-tick.C:
 		}
 	}

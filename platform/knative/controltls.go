@@ -166,5 +166,5 @@ func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew b
 		}
 		return ReadControlTLS(s.Data)
 	}
-	return nil, fmt.Errorf("%w changes all the time", ErrControlTLS)
+	return nil, fmt.Errorf("%w is being changed concurrently", ErrControlTLS)
 }

@@ -57,7 +57,7 @@ const (
 	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, whatever the clocks
 )
 
-const skipPreflightHint = "; --skip-preflight deploys all the same"
+const skipPreflightHint = "; --skip-preflight skips this check"
 
 // Doctor checks whether the cluster accepts and runs what Render makes: Knative Serving
 // and its settings, thaw's own parts, the nodes and the namespace; with services, also
@@ -123,7 +123,7 @@ func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) err
 	for i, f := range found {
 		lines[i] = f.What + " (" + f.Hint + ")"
 	}
-	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "one after the other" + skipPreflightHint}
+	return &Error{Kind: Refused, What: strings.Join(lines, "\n"), Hint: "mend each" + skipPreflightHint}
 }
 
 // ignoreForbidden returns nil for an error that only says that the account may not look.
@@ -155,7 +155,7 @@ func kubernetesFinding(major, minor, version string) Finding {
 	n, err := strconv.Atoi(strings.TrimRight(minor, "+"))
 	switch {
 	case err != nil || major != "1":
-		return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes calls itself %s", version)
+		return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKubernetes), "Kubernetes reports version %s", version)
 	case n < oldestKubernetes:
 		return badFinding(fmt.Sprintf("at least 1.%d: older ones have no ValidatingAdmissionPolicy; tested is 1.%d", oldestKubernetes, testedKubernetes), "Kubernetes is %s", version)
 	case n == testedKubernetes:
@@ -171,7 +171,7 @@ func servingFinding(version string) Finding {
 	if n == 2 && major == 1 && minor == testedKnative {
 		return goodFinding("Knative Serving is %s", version)
 	}
-	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of no version that it says"))
+	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of unknown version"))
 }
 
 // featureFindings checks settings of Knative.
@@ -217,7 +217,7 @@ func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
 		return []Finding{goodFinding("%s: %s is %s", name, key, has)}, nil
 	}
 	data, _ := json.Marshal(map[string]any{"data": map[string]string{key: "prometheus"}})
-	return []Finding{noteFinding(fmt.Sprintf("requests by way of another ingress than thaw's wake nothing until they can be seen; kubectl patch configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
+	return []Finding{noteFinding(fmt.Sprintf("requests through other ingresses start no model until they can be counted; kubectl patch configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
 		name, servingNamespace, data, servingNamespace), "%s: %s is %s", name, key, has)}, nil
 }
 
@@ -227,7 +227,7 @@ const installCommand = "thaw-knative install --image IMAGE --wait"
 func (c *Cluster) notInstalled(ctx context.Context) ([]Finding, error) {
 	_, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
 	if isNotFound(err) {
-		return []Finding{badFinding("thaw's image is made by deploy/images; "+installCommand, "thaw is not installed on the cluster, so nothing would start a model")}, nil
+		return []Finding{badFinding("thaw's image is made by deploy/images; "+installCommand, "thaw is not installed on the cluster, so no model would start")}, nil
 	}
 	return nil, c.ignoreForbidden(err, System+"/"+controllerName)
 }
@@ -268,7 +268,7 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 		for _, k := range slices.Sorted(maps.Keys(d.Spec.Template.Spec.NodeSelector)) {
 			labels = append(labels, k+"="+d.Spec.Template.Spec.NodeSelector[k])
 		}
-		found = append(found, badFinding("install --loaders LABEL=VALUE takes other nodes; kubectl label node NODE "+strings.Join(labels, " "), "no node has a loader: none has the label %s", strings.Join(labels, ", ")))
+		found = append(found, badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.Join(labels, " "), "no node has a loader: none has the label %s", strings.Join(labels, ", ")))
 	default:
 		image := imageOf(&d.Spec.Template.Spec)
 		images[image] = true
@@ -281,12 +281,12 @@ func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
 	case warm.Status.DesiredNumberScheduled > 0: // without a loader it has no node either, which is reported above
 		f := partFinding("thaw-warm", warm.Status.NumberAvailable, warm.Status.DesiredNumberScheduled, imageOf(&warm.Spec.Template.Spec))
 		if !f.Good { // models still run
-			f = noteFinding("starts are plain meanwhile; kubectl logs -n "+System+" daemonset/thaw-warm -c warm", "%s", f.What)
+			f = noteFinding("starts work without it; kubectl logs -n "+System+" daemonset/thaw-warm -c warm", "%s", f.What)
 		}
 		found = append(found, f)
 	}
 	if len(images) > 1 {
-		found = append(found, noteFinding(installCommand, "thaw's parts are of %d images: %s", len(images), strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
+		found = append(found, noteFinding(installCommand, "thaw's parts use %d different images: %s", len(images), strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
 	}
 	return found, nil
 }
@@ -300,7 +300,7 @@ func imageOf(spec *corev1.PodSpec) string {
 
 // partFinding compares available with desired pods.
 func partFinding(name string, are, asked int32, image string) Finding {
-	what := fmt.Sprintf("%s: %d of %d run, %s", name, are, asked, image)
+	what := fmt.Sprintf("%s: %d of %d pods available, %s", name, are, asked, image)
 	hint := "kubectl get pods -n " + System
 	switch {
 	case are == 0:
@@ -328,7 +328,7 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil:
 		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
 	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
-		found = append(found, badFinding(logs, "class %s: who led last was heard %s ago, by the clock of this machine", AutoscalerClass, time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
+		found = append(found, badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass, time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
 	default:
 		who, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
 		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, who))
@@ -338,25 +338,25 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case err != nil:
 		return found, c.ignoreForbidden(err, System+"/thaw")
 	case ready == 0:
-		found = append(found, badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator takes requests", IngressClass))
+		found = append(found, badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator is ready", IngressClass))
 	default:
-		found = append(found, goodFinding("class %s: %d activators take requests", IngressClass, ready))
+		found = append(found, goodFinding("class %s: %d activators are ready", IngressClass, ready))
 	}
 	w, err := c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookName, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
 		return found, c.ignoreForbidden(err, webhookName)
 	}
 	ready, failed := c.readyAddresses(ctx, webhookName)
-	const without = "pods are made all the same, and the scheduler alone says where; "
+	const without = "pods are still created, placed by the scheduler alone;  "
 	switch {
 	case failed != nil:
 		return found, c.ignoreForbidden(failed, System+"/"+webhookName)
 	case err != nil:
 		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
 	case len(w.Webhooks) == 0 || len(w.Webhooks[0].ClientConfig.CABundle) == 0 || ready == 0:
-		found = append(found, noteFinding(without+logs, "nobody answers for the webhook %s", webhookName))
+		found = append(found, noteFinding(without+logs, "the webhook %s has no address", webhookName))
 	default:
-		found = append(found, goodFinding("the webhook %s is answered for", webhookName))
+		found = append(found, goodFinding("the webhook %s is served", webhookName))
 	}
 	return found, nil
 }
@@ -377,7 +377,7 @@ func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, er
 	return n, nil
 }
 
-const devicePluginHint = "a node has GPUs once a device plugin says so (nvidia.com/gpu under allocatable); kubectl describe nodes"
+const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable); kubectl describe nodes"
 
 // nodes lists the cluster's nodes; visible is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
@@ -421,7 +421,7 @@ func (c *Cluster) namespaceFindings(ctx context.Context, namespace string) ([]Fi
 	if _, err := readPodDefaults(n); err != nil {
 		found = append(found, badFinding("kubectl annotate namespace "+namespace+" "+PodAnnotation+"-", "%v", err))
 	} else if n.Annotations[PodAnnotation] != "" {
-		found = append(found, goodFinding("namespace %s: models with GPUs are given its annotation %s", namespace, PodAnnotation))
+		found = append(found, goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, PodAnnotation))
 	}
 	limits, err := c.limits(ctx, n)
 	return append(found, limits...), err
@@ -443,5 +443,5 @@ func podSecurityFinding(n *corev1.Namespace) Finding {
 	if level == "privileged" {
 		return goodFinding("%s", what)
 	}
-	return badFinding(fmt.Sprintf("it forbids the host path that the store is; kubectl label namespace %s %s=privileged --overwrite", n.Name, podSecurity), "%s", what)
+	return badFinding(fmt.Sprintf("it forbids the store's host path; kubectl label namespace %s %s=privileged --overwrite", n.Name, podSecurity), "%s", what)
 }

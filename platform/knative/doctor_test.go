@@ -121,7 +121,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{name: "nothing", spec: everything},
 		{name: "no GPU at all", spec: ""},
-		{name: "thaw is not installed", edit: func(o map[string]runtime.Object) { delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install --image IMAGE --wait; --skip-preflight deploys all the same"},
+		{name: "thaw is not installed", edit: func(o map[string]runtime.Object) { delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install --image IMAGE --wait; --skip-preflight skips this check"},
 		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
 			features(o)["kubernetes.podspec-init-containers"] = "disabled"
 		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},
@@ -133,18 +133,18 @@ func TestCheck(t *testing.T) {
 			o["Namespace ml"].(*corev1.Namespace).Labels = map[string]string{podSecurity: "baseline"}
 		}, what: "enforce is baseline", hint: "kubectl label namespace ml"},
 		{name: "no node with a GPU", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, what: "qwen needs 1 GPU, 1 processor, and no node of the cluster has one", hint: "device plugin"},
-		{name: "more GPUs than any node", spec: "resources: {gpus: 8}", edit: func(o map[string]runtime.Object) { delete(o, "ResourceQuota thaw") }, what: "qwen needs 8 GPUs, 8 processors on one node, and the largest it may have have 4 GPUs", hint: "lower spec.resources"},
+		{name: "more GPUs than any node", spec: "resources: {gpus: 8}", edit: func(o map[string]runtime.Object) { delete(o, "ResourceQuota thaw") }, what: "qwen needs 8 GPUs, 8 processors on one node, and the largest usable nodes have 4 GPUs", hint: "lower spec.resources"},
 		{name: "more memory than any node", spec: "resources: {gpus: 1, memory: 1Ti}", what: "of memory, 1 processor on one node", hint: "lower spec.resources"},
 		{name: "more processors than any node", spec: "resources: {cpu: 65}", what: "65 processors on one node, and the largest", hint: "lower spec.resources"},
 		{name: "a taint", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) {
 			n := o["Node gpu-1"].(*corev1.Node)
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "sku", Value: "gpu", Effect: "NoSchedule"})
-		}, what: "qwen may have no node of 1: of gpu-1 its taint sku=gpu:NoSchedule is not tolerated", hint: `tolerations: [{key: sku, operator: Equal, value: "gpu", effect: NoSchedule}]`},
+		}, what: "none of 1 nodes accepts qwen: of gpu-1 its taint sku=gpu:NoSchedule is not tolerated", hint: `tolerations: [{key: sku, operator: Equal, value: "gpu", effect: NoSchedule}]`},
 		{name: "a selector that no node has", spec: "resources: {gpus: 1}, pod: {nodeSelector: {pool: big}}", what: "of gpu-1 its label is not pool=big", hint: "kubectl get nodes --show-labels"},
 		{name: "more than the quota", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
 			o["ResourceQuota thaw"].(*corev1.ResourceQuota).Spec.Hard["requests.nvidia.com/gpu"] = resource.MustParse("2")
-		}, what: "a replica takes 3 of requests.nvidia.com/gpu, and the quota thaw of namespace ml allows 2 to all", hint: "kubectl edit resourcequota thaw -n ml"},
-		{name: "those that stay are more than the quota", spec: "resources: {gpus: 2}, scale: {min: 3, max: 3}", what: "the 3 replicas that stay take 6 of requests.nvidia.com/gpu", hint: "spec.scale.min"},
+		}, what: "a replica requests 3 of requests.nvidia.com/gpu, and the quota thaw of namespace ml allows 2 in all", hint: "kubectl edit resourcequota thaw -n ml"},
+		{name: "those that stay are more than the quota", spec: "resources: {gpus: 2}, scale: {min: 3, max: 3}", what: "the minimum of 3 replicas requests 6 of requests.nvidia.com/gpu", hint: "spec.scale.min"},
 		{name: "a quota of something else", spec: "resources: {gpus: 3}", edit: func(o map[string]runtime.Object) {
 			q := o["ResourceQuota thaw"].(*corev1.ResourceQuota)
 			q.Spec.Hard["requests.nvidia.com/gpu"], q.Spec.Scopes = resource.MustParse("2"), []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
@@ -156,7 +156,7 @@ func TestCheck(t *testing.T) {
 		{name: "two at once", spec: everything, edit: func(o map[string]runtime.Object) {
 			delete(o, "Secret registry")
 			delete(o, "RuntimeClass nvidia")
-		}, what: "there is no RuntimeClass nvidia (leave spec.pod.runtimeClassName out", hint: "one after the other"},
+		}, what: "there is no RuntimeClass nvidia (leave spec.pod.runtimeClassName out", hint: "mend each"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			objects := healthy()
@@ -260,19 +260,19 @@ func TestDoctor(t *testing.T) {
 		{"another version of Knative", "Knative Serving is 1.20.1", func(o map[string]runtime.Object) {
 			o["Deployment controller"].(*appsv1.Deployment).Labels["app.kubernetes.io/version"] = "1.20.1"
 		}, false, "tested with 1.23"},
-		{"no controller runs", "thaw-controller: 0 of 2 run, example.com/thaw:1", func(o map[string]runtime.Object) {
+		{"no controller runs", "thaw-controller: 0 of 2 pods available, example.com/thaw:1", func(o map[string]runtime.Object) {
 			o["Deployment thaw-controller"].(*appsv1.Deployment).Status.AvailableReplicas = 0
 		}, true, "kubectl get pods -n thaw-system"},
-		{"one of two", "thaw-activator: 1 of 2 run", func(o map[string]runtime.Object) {
+		{"one of two", "thaw-activator: 1 of 2 pods available", func(o map[string]runtime.Object) {
 			o["Deployment thaw-activator"].(*appsv1.Deployment).Status.AvailableReplicas = 1
 		}, false, "kubectl get pods"},
-		{"two images", "of 2 images", func(o map[string]runtime.Object) {
+		{"two images", "use 2 different images", func(o map[string]runtime.Object) {
 			o["Deployment thaw-activator"].(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Image = "example.com/thaw:0"
 		}, false, "install"},
 		{"no loader", "no node has a loader", func(o map[string]runtime.Object) {
 			o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).Status.DesiredNumberScheduled = 0
 		}, true, "kubectl label node NODE nvidia.com/gpu.present=true"},
-		{"an interpreter that nobody can borrow", "thaw-warm: 0 of 1 run, example.com/vllm:1", func(o map[string]runtime.Object) {
+		{"an interpreter that nobody can borrow", "thaw-warm: 0 of 1 pods available, example.com/vllm:1", func(o map[string]runtime.Object) {
 			warm := o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).DeepCopy()
 			warm.Name, warm.Status.NumberAvailable, warm.Spec.Template.Spec.Containers[0].Image = "thaw-warm", 0, "example.com/vllm:1"
 			o["DaemonSet thaw-warm"] = warm
@@ -283,7 +283,7 @@ func TestDoctor(t *testing.T) {
 		{"who led is gone", "class thaw.dev: who led last was heard 1h0m0s ago", func(o map[string]runtime.Object) {
 			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.RenewTime.Time = time.Now().Add(-time.Hour)
 		}, true, "kubectl logs"},
-		{"no activator", "no activator takes requests", func(o map[string]runtime.Object) {
+		{"no activator", "no activator is ready", func(o map[string]runtime.Object) {
 			o["EndpointSlice thaw"].(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = new(false)
 		}, true, "component=activator"},
 		{"no webhook", "the webhook thaw-place is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-place") }, false, "thaw-knative install"},

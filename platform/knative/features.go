@@ -26,22 +26,22 @@ type Feature struct {
 
 // Features are needed by every model.
 var Features = []Feature{
-	{Map: "config-features", Key: "kubernetes.podspec-init-containers", Value: "enabled", Unset: "disabled", Why: "an init container brings the shim into the engine's image", field: "initContainers"},
+	{Map: "config-features", Key: "kubernetes.podspec-init-containers", Value: "enabled", Unset: "disabled", Why: "an init container copies the shim into the engine's image", field: "initContainers"},
 	{Map: "config-features", Key: "kubernetes.podspec-volumes-hostpath", Value: "enabled", Unset: "disabled", Why: "the node's store is a folder of the node", field: "hostPath"},
 	{Map: "config-features", Key: "kubernetes.podspec-volumes-emptydir", Value: "enabled", Unset: "enabled", Why: "the shim, /tmp and shared memory are volumes of the pod", field: "emptyDir"},
-	{Map: "config-autoscaler", Key: "allow-zero-initial-scale", Value: "true", Unset: "false", Why: "a deployed model costs nothing until somebody asks"},
+	{Map: "config-autoscaler", Key: "allow-zero-initial-scale", Value: "true", Unset: "false", Why: "a deployed model costs nothing until the first request"},
 }
 
 // PodFeatures are needed by models that set the field under spec.pod. A feature that is on
 // is open to every namespace, so no more is asked for than what a file uses.
 var PodFeatures = []Feature{
-	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled", Why: "spec.pod.nodeSelector says which nodes a model may have",
+	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.nodeSelector",
 		used: func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }, field: "nodeSelector"},
-	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled", Why: "spec.pod.tolerations lets a model on nodes with taints",
+	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.tolerations",
 		used: func(p *corev1.PodSpec) bool { return len(p.Tolerations) > 0 }, field: "tolerations"},
-	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled", Why: "spec.pod.runtimeClassName says what makes a model's containers",
+	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.runtimeClassName",
 		used: func(p *corev1.PodSpec) bool { return p.RuntimeClassName != nil }, field: "runtimeClassName"},
-	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled", Why: "spec.pod.priorityClassName says what makes way for a model",
+	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled", Why: "the model uses spec.pod.priorityClassName",
 		used: func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }, field: "priorityClassName"},
 }
 

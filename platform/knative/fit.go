@@ -145,11 +145,11 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
 	case may == 0 && taint.Key != "":
 		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace", taint.Key, taint.Value, taint.Effect, PodAnnotation),
-			"%s may have no node of %d: %s", name, gpu, why)
+			"none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case may == 0 && why != "":
-		return badFinding("kubectl get nodes --show-labels", "%s may have no node of %d: %s", name, gpu, why)
+		return badFinding("kubectl get nodes --show-labels", "none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case fit == 0:
-		return badFinding("lower spec.resources, or add larger nodes; kubectl describe nodes", "%s needs %s on one node, and the largest it may have have %s", name, asks, describeResources(most))
+		return badFinding("lower spec.resources, or add larger nodes; kubectl describe nodes", "%s needs %s on one node, and the largest usable nodes have %s", name, asks, describeResources(most))
 	}
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
 }
@@ -207,11 +207,11 @@ func quotaFinding(name string, spec *corev1.PodSpec, replicas int, q *corev1.Res
 		}
 		hint := fmt.Sprintf("lower spec.resources or spec.scale.min; kubectl edit resourcequota %s -n %s", q.Name, q.Namespace)
 		if one.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: a replica takes %s of %s, and the quota %s of namespace %s allows %s to all", name, &one, r, q.Name, q.Namespace, &hard), true
+			return badFinding(hint, "%s: a replica requests %s of %s, and the quota %s of namespace %s allows %s in all", name, &one, r, q.Name, q.Namespace, &hard), true
 		}
 		all := one.DeepCopy()
 		if all.Mul(int64(replicas)); all.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: the %d replicas that stay take %s of %s, and the quota %s of namespace %s allows %s to all", name, replicas, &all, r, q.Name, q.Namespace, &hard), true
+			return badFinding(hint, "%s: the minimum of %d replicas requests %s of %s, and the quota %s of namespace %s allows %s in all", name, replicas, &all, r, q.Name, q.Namespace, &hard), true
 		}
 	}
 	return Finding{}, false

@@ -47,11 +47,11 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 	config.Timeout = 0 // log streams have no timeout
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Err: err}
+		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
 	}
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, &Error{Kind: Refused, What: "the kubeconfig does not lead to a cluster", Err: err}
+		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
 	}
 	way := client.Transport
 	if way == nil {
@@ -137,7 +137,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	case s.Reason == metav1.StatusReasonServiceUnavailable:
 		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: said}
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
-		return &Error{Kind: Denied, What: "the controller cannot be asked through the API server", Hint: "a team asks the address of the Service thaw: --server URL and a key", Err: said}
+		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw: --server URL and a key", Err: said}
 	default:
 		return t.c.explain(&status.StatusError{ErrStatus: s}, "the controller")
 	}

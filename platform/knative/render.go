@@ -214,13 +214,13 @@ func (r *rendering) check() {
 		}
 	}
 	if r.s.Thaw == "" {
-		r.addProblem("", "--thaw-image IMAGE", "no image of thaw is named, and every model's pod needs it")
+		r.addProblem("", "--thaw-image IMAGE", "thaw's image is not set, and every model's pod needs it")
 	}
 	if r.image() == "" {
 		r.addProblem("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine), "there is no image to run engine %s from", m.Spec.Engine)
 	}
 	if !path.IsAbs(r.s.Store) || path.Clean(r.s.Store) != r.s.Store || r.s.Store == "/" {
-		r.addProblem("", "such as "+DefaultStore, "the store %q is no absolute path of a folder of its own", r.s.Store)
+		r.addProblem("", "such as "+DefaultStore, "the store %q is not a clean absolute path", r.s.Store)
 	}
 	if r.s.Timeout < time.Second || r.s.Timeout%time.Second != 0 {
 		r.addProblem("", "such as 10m", "%s is no time for a request: Knative counts whole seconds", r.s.Timeout)

@@ -32,8 +32,8 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --loaders some", kit.ExitUsage, `"some" names no nodes`},
 		{"install --activators -1", kit.ExitUsage, "less than none"},
 		{"install -n other", kit.ExitUsage, "thaw's own namespace is thaw-system"},
-		{"install --store x", kit.ExitUsage, "no absolute path"},
-		{"install --image ", kit.ExitUsage, "no image of thaw is named"},
+		{"install --store x", kit.ExitUsage, "not a clean absolute path"},
+		{"install --image ", kit.ExitUsage, "thaw's image is not set"},
 		{"install --image x", kit.ExitUsage, "there is no kubeconfig"},
 		{"install --eviction fifo", kit.ExitUsage, `"fifo" is no eviction policy: one of lru`},
 		{"install --keep-alive always", kit.ExitUsage, "--keep-alive always\nhint: fixed or learned"},
@@ -42,7 +42,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --prewarm-budget 0", kit.ExitUsage, "--prewarm-budget 0s"},
 		{"install --cluster-domain .local", kit.ExitUsage, `--cluster-domain ".local" is no domain`},
 		{"install --cluster-domain ", kit.ExitUsage, `--cluster-domain "" is no domain`},
-		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is no name of a PersistentVolumeClaim`},
+		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is not a name of a PersistentVolumeClaim`},
 		{"install --hold maybe", kit.ExitUsage, "--hold maybe\nhint: hold, pad or 503"},
 		{"install --max-body 0", kit.ExitUsage, "--max-body 0\nhint: such as 32Mi"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
@@ -58,7 +58,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"keys list --name x", kit.ExitUsage, "--name is for keys create"},
 		{"team", kit.ExitUsage, "create and a name"},
 		{"team create kube-system", kit.ExitUsage, "belongs to the cluster"},
-		{"team create ml --limit wages=1", kit.ExitUsage, "is no limit"},
+		{"team create ml --limit wages=1", kit.ExitUsage, "is not a limit"},
 		{"team create ml --limit concurent=1", kit.ExitUsage, "did you mean concurrent?"},
 		{"team create ml --gpus 1 --guaranteed 2", kit.ExitUsage, "cannot be guaranteed"},
 		{"team create ml -n x", kit.ExitUsage, "the namespace is the team itself"},
@@ -300,7 +300,7 @@ func TestClusterInstall(t *testing.T) {
 
 	// Here is an installation of which nothing runs, and doctor says so, part by part.
 	out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig)
-	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 run, dev.local/none:test", "BAD  thaw-activator: 0 of 2 run", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator takes requests", "nobody answers for the webhook thaw-place", "Kubernetes is v1."} {
+	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 pods available, dev.local/none:test", "BAD  thaw-activator: 0 of 2 pods available", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator is ready", "the webhook thaw-place has no address", "Kubernetes is v1."} {
 		if exit != kit.ExitFailed || !strings.Contains(out, want) {
 			t.Errorf("doctor: exit %d, no %q in\n%s", exit, want, out)
 		}

@@ -234,9 +234,9 @@ func (o *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 			level = slog.LevelWarn
 		}
 		if blind {
-			o.log.Log(ctx, level, "Knative's activators cannot be read, so requests that come through other ingresses wake nothing: set metrics-protocol: prometheus in config-observability of "+o.system+" and restart the activator", "err", errors.Join(errs...))
+			o.log.Log(ctx, level, "cannot read the metrics of Knative's activators, so requests through other ingresses start no model: set metrics-protocol: prometheus in config-observability of "+o.system+" and restart the activator", "err", errors.Join(errs...))
 		} else {
-			o.log.Log(ctx, level, "Knative's activators are read", "activators", good)
+			o.log.Log(ctx, level, "reading the metrics of Knative's activators", "activators", good)
 		}
 		if p := o.foreignRoutes.Load(); p != nil {
 			for key := range *p {

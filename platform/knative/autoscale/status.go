@@ -41,7 +41,7 @@ const (
 const (
 	noTrafficMessage = "The target is not receiving traffic."
 	queuedMessage    = "Requests to the target are being buffered as resources are provisioned."
-	unseenMessage    = "The controller has not looked at it yet."
+	unseenMessage    = "The controller has no state of it yet."
 )
 
 // statusBefore is the previous status of a PodAutoscaler.

@@ -71,7 +71,7 @@ func warmImage(s *space) {
 	tells(installed("--warm-image", lent), "unchanged")
 	s.until("doctor tells of it", func() (bool, string) { // Kubernetes counts a DaemonSet's nodes in its own time
 		out, errs, _ := s.program(s.Context(), "thaw", "doctor", "--to", "knative")
-		return strings.Contains(out, "note thaw-warm: 0 of 1 run, "+lent), out + errs
+		return strings.Contains(out, "note thaw-warm: 0 of 1 pods available, "+lent), out + errs
 	})
 
 	// What is somebody else's to do leaves it alone.

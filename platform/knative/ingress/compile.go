@@ -141,7 +141,7 @@ func validate(in *v1alpha1.Ingress) error {
 	for i, rule := range in.Spec.Rules {
 		at := fmt.Sprintf("spec.rules[%d]", i)
 		if len(rule.Hosts) == 0 {
-			return fmt.Errorf("%s names no host: a rule for all hosts is not served", at)
+			return fmt.Errorf("%s names no host: rules for all hosts are not supported", at)
 		}
 		switch rule.Visibility {
 		case "", v1alpha1.IngressVisibilityExternalIP, v1alpha1.IngressVisibilityClusterLocal:
@@ -151,15 +151,15 @@ func validate(in *v1alpha1.Ingress) error {
 		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
 		for _, h := range rule.Hosts {
 			if h = strings.ToLower(h); h == "" || strings.ContainsAny(h, "*:/ ") || !httpguts.ValidHostHeader(h) {
-				return fmt.Errorf("%s: %q is no name of a host", at, h)
+				return fmt.Errorf("%s: %q is not a host name", at, h)
 			}
 			if was, ok := inside[h]; ok && was != internal {
-				return fmt.Errorf("%s: the host %s is for the cluster alone in one rule and for all in another", at, h)
+				return fmt.Errorf("%s: the host %s is cluster-local in one rule and external in another", at, h)
 			}
 			if parts := strings.Split(h, "."); len(parts) > 2 && parts[2] == "svc" || len(parts) == 2 && internal {
 				// Cluster DNS names belong to the namespace in them.
 				if parts[1] != in.Namespace {
-					return fmt.Errorf("%s: the host %s is one of the namespace %s", at, h, parts[1])
+					return fmt.Errorf("%s: the host %s belongs to the namespace %s", at, h, parts[1])
 				}
 			}
 			inside[h] = internal
@@ -170,7 +170,7 @@ func validate(in *v1alpha1.Ingress) error {
 				return fmt.Errorf("%s: the path %q does not begin with /", at, p.Path)
 			}
 			if p.RewriteHost != "" && !httpguts.ValidHostHeader(p.RewriteHost) {
-				return fmt.Errorf("%s: %q is no name of a host", at, p.RewriteHost)
+				return fmt.Errorf("%s: %q is not a host name", at, p.RewriteHost)
 			}
 			fields := []map[string]string{exactValues(p.Headers), p.AppendHeaders}
 			for _, s := range p.Splits {
@@ -179,7 +179,7 @@ func validate(in *v1alpha1.Ingress) error {
 			for _, f := range fields {
 				for k, v := range f {
 					if !httpguts.ValidHeaderFieldName(k) || !httpguts.ValidHeaderFieldValue(v) {
-						return fmt.Errorf("%s: %q: %q is no header field", at, k, v)
+						return fmt.Errorf("%s: %q: %q is not a valid header field", at, k, v)
 					}
 				}
 			}
@@ -267,7 +267,7 @@ func (c *compiler) serviceAddress(b *v1alpha1.IngressBackend) (serviceAddress st
 		if net.ParseIP(to) != nil || to == "localhost" || strings.HasSuffix(to, ".localhost") {
 			// An ExternalName is a DNS name. An IP address could bypass rules for names
 			// and reach this machine.
-			return nowhere, false, &Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is no name of DNS", s.Namespace, s.Name, to)}
+			return nowhere, false, &Problem{Reason: reasonInvalid, Message: fmt.Sprintf("the Service %s/%s leads to %s, which is not a DNS name", s.Namespace, s.Name, to)}
 		}
 		return net.JoinHostPort(to, number), h2c, nil
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:

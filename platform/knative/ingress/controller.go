@@ -147,14 +147,14 @@ func (c *Controller) Run(ctx context.Context) error {
 		if rang || now.Sub(compiled) >= recompileEvery {
 			rang, compiled = false, now
 			if err := c.compile(now); err != nil {
-				c.o.Log.Error("no list of ingresses", "err", err)
+				c.o.Log.Error("cannot list Ingresses", "err", err)
 			}
 			// bounds a burst of changes to half a core
 			free = now.Add(2 * time.Since(now))
 		}
 		next, err := c.updateStatuses(ctx, now)
 		if err != nil && ctx.Err() == nil {
-			c.o.Log.Warn("the status of ingresses was not written", "err", err)
+			c.o.Log.Warn("cannot write the status of Ingresses", "err", err)
 		}
 		wait.Reset(min(next, recompileEvery-now.Sub(compiled)))
 	}
@@ -303,7 +303,7 @@ func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableSta
 	}
 	in.Status.MarkNetworkConfigured()
 	if pending {
-		message := fmt.Sprintf("not all of the %d activators have taken its routes yet", activators)
+		message := fmt.Sprintf("not all of the %d activators have applied its routes yet", activators)
 		if activators == 0 {
 			message = "no activator is connected to the controller"
 		}

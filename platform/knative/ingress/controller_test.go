@@ -234,7 +234,7 @@ func TestController(t *testing.T) {
 		p.want("o", "Unknown Activators no activator is connected to the controller")
 		p.set(func() { p.activators = 2 })
 		p.rest(activatorWait)
-		p.want("o", "Unknown Activators not all of the 2 activators have taken its routes yet")
+		p.want("o", "Unknown Activators not all of the 2 activators have applied its routes yet")
 		p.apply()
 		p.rest(activatorWait)
 		p.want("o", "True")
@@ -276,7 +276,7 @@ func TestController(t *testing.T) {
 
 		// A spec that is wrong takes its routes away, and comes back.
 		p.change("o", one(`"*"`, "{splits: ["+split("web", 100)+"]}"))
-		p.want("o", `False Invalid spec.rules[0]: "*" is no name of a host`)
+		p.want("o", `False Invalid spec.rules[0]: "*" is not a host name`)
 		if len(p.table().Hosts) != 0 {
 			t.Errorf("it has routes: %v", p.table().Hosts)
 		}

@@ -221,7 +221,7 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 			return err
 		}
 		if len(models) > 0 {
-			return &knative.Error{Kind: knative.Refused, What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which nothing would scale any more", models[0].Namespace, models[0].Name, len(models)),
+			return &knative.Error{Kind: knative.Refused, What: fmt.Sprintf("there are models, such as %s/%s (%d in all), which would no longer be scaled", models[0].Namespace, models[0].Name, len(models)),
 				Hint: "remove them first (thaw-knative rm NAMESPACE/NAME), or --force"}
 		}
 	}

@@ -50,13 +50,13 @@ type Options struct {
 // Objects returns the objects of an installation in an order in which they can be created.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Image == "" {
-		return nil, errors.New("no image of thaw is named")
+		return nil, errors.New("thaw's image is not set")
 	}
 	if o.Store != "" && (!path.IsAbs(o.Store) || path.Clean(o.Store) != o.Store || o.Store == "/") {
-		return nil, fmt.Errorf("the store %q is no absolute path of a folder of its own", o.Store)
+		return nil, fmt.Errorf("the store %q is not a clean absolute path", o.Store)
 	}
 	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
-		return nil, fmt.Errorf("%q is no name of a PersistentVolumeClaim", o.History)
+		return nil, fmt.Errorf("%q is not a name of a PersistentVolumeClaim", o.History)
 	}
 	names, err := fs.Glob(kustomize.Base, "base/*.yaml")
 	if err != nil {

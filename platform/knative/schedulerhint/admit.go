@@ -40,12 +40,12 @@ func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReviewBytes))
 	if err != nil {
-		http.Error(w, "the request is too large, or broke off", http.StatusRequestEntityTooLarge)
+		http.Error(w, "the request is too large or incomplete", http.StatusRequestEntityTooLarge)
 		return
 	}
 	var in admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &in); err != nil || in.Request == nil {
-		http.Error(w, "this is no AdmissionReview", http.StatusBadRequest)
+		http.Error(w, "not an AdmissionReview", http.StatusBadRequest)
 		return
 	}
 	out := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Response: a.review(in.Request)}

@@ -70,10 +70,10 @@ type servingCert struct {
 // New checks the options and starts nothing.
 func New(o Options) (*Webhook, error) {
 	if o.Client == nil || o.Hint == nil || o.Log == nil || o.Namespace == "" {
-		return nil, errors.New("place: Client, Namespace, Hint and Log are needed")
+		return nil, errors.New("schedulerhint: Client, Namespace, Hint and Log are needed")
 	}
 	if net.ParseIP(o.Advertise) == nil {
-		return nil, fmt.Errorf("place: %q is no IP at which API servers reach this process", o.Advertise)
+		return nil, fmt.Errorf("schedulerhint: Advertise %q is no IP address", o.Advertise)
 	}
 	if o.Name == "" {
 		o.Name = Name
@@ -86,13 +86,13 @@ func New(o Options) (*Webhook, error) {
 func (w *Webhook) Run(ctx context.Context) error {
 	var err error
 	if w.current, err = w.issue(w.now()); err != nil {
-		w.o.Log.Error("no hints for the scheduler: there is no certificate", "error", err)
+		w.o.Log.Error("no node hints: cannot issue a certificate", "error", err)
 		return nil
 	}
 	w.cert.Store(&w.current.pair)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.o.Address)
 	if err != nil {
-		w.o.Log.Error("no hints for the scheduler", "error", err)
+		w.o.Log.Error("no node hints", "error", err)
 		return nil
 	}
 	server := &http.Server{
@@ -116,7 +116,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case err := <-served:
-			w.o.Log.Error("no hints for the scheduler any more", "error", err)
+			w.o.Log.Error("no more node hints", "error", err)
 			served <- err
 			<-ctx.Done()
 			return nil
@@ -165,7 +165,7 @@ func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 	if err != nil {
 		if said := err.Error(); said != w.lastError && ctx.Err() == nil {
 			w.lastError = said
-			w.o.Log.Warn("no hints for the scheduler yet", "error", err)
+			w.o.Log.Warn("no node hints yet", "error", err)
 		}
 		return retryEvery
 	}
@@ -240,7 +240,7 @@ func (w *Webhook) syncCABundle(ctx context.Context, authorities []byte) error {
 	for i := range have.Webhooks {
 		c := &have.Webhooks[i].ClientConfig
 		if s := c.Service; s == nil || s.Name != w.o.Name || s.Namespace != w.o.Namespace {
-			return fmt.Errorf("the registration %s leads to another Service than %s", w.o.Name, w.host())
+			return fmt.Errorf("the registration %s refers to another Service than %s", w.o.Name, w.host())
 		}
 		if !bytes.Equal(c.CABundle, authorities) {
 			c.CABundle, changed = authorities, true

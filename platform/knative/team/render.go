@@ -50,7 +50,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 	}
 	for _, l := range Limits {
 		if n := l.get(&t.Spec); n < 0 || n > maxLimit {
-			return nil, fmt.Errorf("%s: %d is no limit", l.Key, n)
+			return nil, fmt.Errorf("%s: %d is not a valid limit", l.Key, n)
 		}
 	}
 	if s.System == "" {
@@ -151,7 +151,7 @@ func SetLimit(t *functions.Team, key, value string) error {
 		return nil
 	}
 	if near := functions.Nearest(key, known, 1); len(near) > 0 {
-		return fmt.Errorf("%.80q is no limit; did you mean %s?", key, near[0])
+		return fmt.Errorf("%.80q is not a limit; did you mean %s?", key, near[0])
 	}
-	return fmt.Errorf("%.80q is no limit", key)
+	return fmt.Errorf("%.80q is not a limit", key)
 }

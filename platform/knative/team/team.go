@@ -38,13 +38,13 @@ func newLimit[N ~int | ~int64](key, what string, of func(*functions.TeamSpec) *N
 
 // Limits lists the annotations of a namespace in the order of the team file.
 var Limits = []Limit{
-	newLimit("gpus-guaranteed", "GPUs that the team is owed", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
+	newLimit("gpus-guaranteed", "guaranteed GPUs", func(t *functions.TeamSpec) *int { return &t.GPUs.Guaranteed }),
 	newLimit("concurrent", "requests at once", func(t *functions.TeamSpec) *int { return &t.Limits.Concurrent }),
 	newLimit("held-requests", "requests that wait at once", func(t *functions.TeamSpec) *int { return &t.Limits.HeldRequests }),
 	newLimit("requests-per-minute", "requests a minute", func(t *functions.TeamSpec) *int { return &t.Limits.RequestsPerMinute }),
 	newLimit("tokens-per-minute", "tokens a minute", func(t *functions.TeamSpec) *int { return &t.Limits.TokensPerMinute }),
 	newLimit("cold-starts-per-hour", "cold starts an hour", func(t *functions.TeamSpec) *int { return &t.Limits.ColdStartsPerHour }),
-	newLimit("gpu-seconds-per-day", "GPU seconds a day: what the team may spend", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
+	newLimit("gpu-seconds-per-day", "GPU seconds a day", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
 	newLimit(storeBytes, "bytes of the stores, such as 200Gi", func(t *functions.TeamSpec) *functions.Bytes { return &t.Limits.StoreBytes }),
 }
 
@@ -76,7 +76,7 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functi
 	}
 	for _, key := range slices.Sorted(maps.Keys(ns.Annotations)) {
 		if strings.HasPrefix(key, Prefix) && key != PodAnnotation && !slices.Contains(known, key) {
-			problem := fmt.Sprintf("annotation %.80q means nothing", key)
+			problem := fmt.Sprintf("annotation %.80q is unknown", key)
 			if near := functions.Nearest(key, known, 1); len(near) > 0 {
 				problem += "; did you mean " + near[0] + "?"
 			}
@@ -119,7 +119,7 @@ func (l Limit) read(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || n > maxLimit {
-		return 0, fmt.Errorf("%.40q is no number from 0 (which is no limit)", s)
+		return 0, fmt.Errorf("%.40q is not a number (0 means no limit)", s)
 	}
 	return n, nil
 }
@@ -149,7 +149,7 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 		problems = append(problems, bad...)
 		for _, k := range found {
 			if first, twice := of[k.hash]; twice {
-				problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s is also one of %s, and stays that", s.Namespace, s.Name, k.ID, first))
+				problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s is also one of %s, which keeps it", s.Namespace, s.Name, k.ID, first))
 				continue
 			}
 			of[k.hash] = s.Namespace
@@ -166,12 +166,12 @@ func readEntries(s *corev1.Secret) ([]Key, []string) {
 	for _, id := range slices.Sorted(maps.Keys(s.Data)) {
 		var e Entry
 		if err := json.Unmarshal(s.Data[id], &e); err != nil {
-			problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s does not read", s.Namespace, s.Name, id))
+			problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s cannot be decoded", s.Namespace, s.Name, id))
 			continue
 		}
 		hash := strings.ToLower(e.Hash)
 		if h, err := hex.DecodeString(hash); err != nil || len(h) != 32 {
-			problems = append(problems, fmt.Sprintf("Secret %s/%s: the hash of key %s is none of SHA-256", s.Namespace, s.Name, id))
+			problems = append(problems, fmt.Sprintf("Secret %s/%s: the hash of key %s is not a SHA-256 hash", s.Namespace, s.Name, id))
 			continue
 		}
 		keys = append(keys, Key{ID: id, Name: e.Name, Team: s.Namespace, Created: e.Created, hash: hash})

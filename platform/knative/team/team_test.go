@@ -52,7 +52,7 @@ func TestOf(t *testing.T) {
 		{name: "of some pods only", quotas: []*corev1.ResourceQuota{scoped}},
 		{name: "no GPU at all", quotas: []*corev1.ResourceQuota{quota("none", "requests.nvidia.com/gpu", "0")}, problems: []string{"ResourceQuota none allows no GPU"}},
 		{name: "no numbers", annotations: map[string]string{"thaw.dev/concurrent": "many", "thaw.dev/requests-per-minute": "-1", "thaw.dev/store-bytes": "big", "thaw.dev/tokens-per-minute": "1e3", "thaw.dev/held-requests": "99999999999999999999", "thaw.dev/gpu-seconds-per-day": ""},
-			problems: []string{"concurrent: \"many\" is no number", "held-requests", "requests-per-minute", "tokens-per-minute", "gpu-seconds-per-day", "store-bytes"}},
+			problems: []string{"concurrent: \"many\" is not a number", "held-requests", "requests-per-minute", "tokens-per-minute", "gpu-seconds-per-day", "store-bytes"}},
 		{name: "a slip", annotations: map[string]string{"thaw.dev/request-per-minute": "4"}, problems: []string{"did you mean thaw.dev/requests-per-minute?"}},
 		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "2")},
 			want: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 2}}, problems: []string{"3 GPUs are more than the 2"}},
@@ -121,7 +121,7 @@ func TestRender(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	for _, x := range []struct{ key, value, problem string }{
-		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "no number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is no limit"}, {"store-bytes", "x", "store-bytes: "},
+		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "not a number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is not a limit"}, {"store-bytes", "x", "store-bytes: "},
 	} {
 		var team functions.Team
 		err := SetLimit(&team, x.key, x.value)
