@@ -276,11 +276,11 @@ func TestDoctor(t *testing.T) {
 			warm := o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).DeepCopy()
 			warm.Name, warm.Status.NumberAvailable, warm.Spec.Template.Spec.Containers[0].Image = "thaw-warm", 0, "example.com/vllm:1"
 			o["DaemonSet thaw-warm"] = warm
-		}, false, "starts are plain meanwhile"},
+		}, false, "starts work without it"},
 		{"no leader is known", "class thaw.dev: no controller leads", func(o map[string]runtime.Object) {
 			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.HolderIdentity = new("")
 		}, true, "kubectl logs"},
-		{"who led is gone", "class thaw.dev: who led last was heard 1h0m0s ago", func(o map[string]runtime.Object) {
+		{"who led is gone", "class thaw.dev: the leader's lease was renewed 1h0m0s ago", func(o map[string]runtime.Object) {
 			o["Lease thaw-controller"].(*coordinationv1.Lease).Spec.RenewTime.Time = time.Now().Add(-time.Hour)
 		}, true, "kubectl logs"},
 		{"no activator", "no activator is ready", func(o map[string]runtime.Object) {
