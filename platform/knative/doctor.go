@@ -347,14 +347,14 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 		return found, c.ignoreForbidden(err, webhookName)
 	}
 	ready, failed := c.readyAddresses(ctx, webhookName)
-	const without = "pods are still created, placed by the scheduler alone;  "
+	const without = "pods are still created, placed by the scheduler alone; "
 	switch {
 	case failed != nil:
 		return found, c.ignoreForbidden(failed, System+"/"+webhookName)
 	case err != nil:
 		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
 	case len(w.Webhooks) == 0 || len(w.Webhooks[0].ClientConfig.CABundle) == 0 || ready == 0:
-		found = append(found, noteFinding(without+logs, "the webhook %s has no address", webhookName))
+		found = append(found, noteFinding(without+logs, "the webhook %s is not served", webhookName))
 	default:
 		found = append(found, goodFinding("the webhook %s is served", webhookName))
 	}

@@ -287,7 +287,7 @@ func TestDoctor(t *testing.T) {
 			o["EndpointSlice thaw"].(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = new(false)
 		}, true, "component=activator"},
 		{"no webhook", "the webhook thaw-place is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-place") }, false, "thaw-knative install"},
-		{"a webhook without an authority", "nobody answers for the webhook", func(o map[string]runtime.Object) {
+		{"a webhook without an authority", "the webhook thaw-place is not served", func(o map[string]runtime.Object) {
 			o["MutatingWebhookConfiguration thaw-place"].(*admissionv1.MutatingWebhookConfiguration).Webhooks[0].ClientConfig.CABundle = nil
 		}, false, "kubectl logs"},
 		{"no GPUs", "none of 1 nodes has a GPU", func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, false, "device plugin"},

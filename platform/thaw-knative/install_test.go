@@ -300,7 +300,7 @@ func TestClusterInstall(t *testing.T) {
 
 	// Here is an installation of which nothing runs, and doctor says so, part by part.
 	out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig)
-	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 pods available, dev.local/none:test", "BAD  thaw-activator: 0 of 2 pods available", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator is ready", "the webhook thaw-place has no address", "Kubernetes is v1."} {
+	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 pods available, dev.local/none:test", "BAD  thaw-activator: 0 of 2 pods available", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator is ready", "the webhook thaw-place is not served", "Kubernetes is v1."} {
 		if exit != kit.ExitFailed || !strings.Contains(out, want) {
 			t.Errorf("doctor: exit %d, no %q in\n%s", exit, want, out)
 		}
