@@ -74,21 +74,9 @@ func (r *Replica) sleeping(n sleepRequest) state {
 				return next
 			case err := <-asleep:
 				falling = false
-				if err != nil && ctx.Err() != nil {
-					return nil
+				if next, over := r.fellAsleep(ctx, n, err); over {
+					return next
 				}
-				if err != nil {
-					if x, ok := r.waitExit(exitAfterError); ok {
-						next, _ := r.engineExited(ctx, x, "falling asleep", false)
-						return next
-					}
-					r.kill(ctx)
-					return r.failed(fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err))
-				}
-				r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
-				r.now.InFlight, r.now.QueueLength = 0, 0
-				r.log.Info("asleep", "level", n.level, "why", n.why)
-				r.notify()
 				if rise != "" {
 					return r.waking(s, n.level, rise)
 				}
@@ -125,6 +113,27 @@ func (r *Replica) sleeping(n sleepRequest) state {
 			}
 		}
 	}
+}
+
+// fellAsleep records the sleep, or ends an engine that failed to fall asleep; over
+// reports that.
+func (r *Replica) fellAsleep(ctx context.Context, n sleepRequest, err error) (next state, over bool) {
+	switch {
+	case err == nil:
+		r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
+		r.now.InFlight, r.now.QueueLength = 0, 0
+		r.log.Info("asleep", "level", n.level, "why", n.why)
+		r.notify()
+		return nil, false
+	case ctx.Err() != nil:
+		return nil, true
+	}
+	if x, ok := r.waitExit(exitAfterError); ok {
+		next, _ := r.engineExited(ctx, x, "falling asleep", false)
+		return next, true
+	}
+	r.kill(ctx)
+	return r.failed(fmt.Sprintf("%s does not fall asleep: %v", r.o.Spec.Engine, err)), true
 }
 
 // fallAsleep waits for requests in flight, for at most the drain deadline, aborts the

@@ -14,7 +14,7 @@ type Tokenizer struct {
 	merges  *merges
 	byteID  [256]int32 // -1 where the vocabulary lacks the byte
 	pattern Pattern
-	prefix  bool // a space goes before a text that does not begin with one
+	prefix  bool // a text gets a leading space
 	nfc     bool
 	whole   bool // a word that is in the vocabulary is not merged (ignore_merges)
 	size    int
@@ -35,8 +35,8 @@ const (
 	isSpecial
 )
 
-// ByteRune is the character that stands for a byte in vocabularies: printable ones
-// for themselves, the others from U+0100 on.
+// ByteRune is the character of a byte in vocabularies: printable bytes are themselves,
+// the others are from U+0100 on.
 func ByteRune(b byte) rune { return byteRunes[b] }
 
 var byteRunes = func() (t [256]rune) {
@@ -52,7 +52,7 @@ var byteRunes = func() (t [256]rune) {
 	return t
 }()
 
-// runeBytes is the way back: byte+1, 0 for characters that stand for none.
+// runeBytes is the inverse of ByteRune: byte+1, 0 for other characters.
 var runeBytes = func() (t [512]uint16) {
 	for b, r := range byteRunes {
 		t[r] = uint16(b) + 1
@@ -60,8 +60,8 @@ var runeBytes = func() (t [512]uint16) {
 	return t
 }()
 
-// decodeByteLevel turns a vocabulary's characters into the bytes they stand for, in place.
-// A name with other characters (only added tokens have such) stays as it is.
+// decodeByteLevel replaces a vocabulary's characters by their bytes, in place. A name
+// with other characters (of an added token) is unchanged.
 func decodeByteLevel(b []byte) []byte {
 	i := 0
 	for i < len(b) && b[i] < 0x80 {
@@ -100,10 +100,10 @@ func decodeTwoByte(b []byte) (r, n int) {
 // Size is one more than the largest token id.
 func (t *Tokenizer) Size() int { return t.size }
 
-// Longest is how many bytes the longest token stands for.
+// Longest is the length in bytes of the longest token.
 func (t *Tokenizer) Longest() int { return t.longest }
 
-// Pattern is how text is cut.
+// Pattern is how text is split into words.
 func (t *Tokenizer) Pattern() Pattern { return t.pattern }
 
 // Find returns the id of the token that is exactly text, added ones first.
@@ -115,18 +115,18 @@ func (t *Tokenizer) Find(text string) (int, bool) {
 	return int(id), id >= 0
 }
 
-// Special says whether a token is not part of the text, such as an end mark.
+// Special reports whether a token is not text, such as an end mark.
 func (t *Tokenizer) Special(id int) bool {
 	return id >= 0 && id < len(t.flags) && t.flags[id]&isSpecial != 0
 }
 
-// Added says whether a token stands in added_tokens.
+// Added reports whether a token is in added_tokens.
 func (t *Tokenizer) Added(id int) bool {
 	return id >= 0 && id < len(t.flags) && t.flags[id]&isAdded != 0
 }
 
-// Bytes is what a token stands for: often not a whole number of characters. The
-// slice must not be written. Unknown ids have none.
+// Bytes returns the bytes of a token, which may be part of a character; none for an
+// unknown id. The slice must not be written.
 func (t *Tokenizer) Bytes(id int) []byte {
 	if id < 0 || id >= t.size {
 		return nil
@@ -134,8 +134,8 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return t.names.bytes(int32(id))
 }
 
-// Decode joins tokens; special ones are left out unless asked for. Bytes that are
-// no character become U+FFFD.
+// Decode joins the text of tokens, without special ones unless requested. Invalid bytes
+// become U+FFFD.
 func (t *Tokenizer) Decode(ids []int, special bool) string {
 	var b []byte
 	for _, id := range ids {
@@ -146,8 +146,8 @@ func (t *Tokenizer) Decode(ids []int, special bool) string {
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
-// Encode turns text into tokens. With around, the tokens that the file's
-// post-processor puts before and after a text are there too.
+// Encode returns the tokens of text; with around, with those of the post-processor
+// before and after it.
 func (t *Tokenizer) Encode(text string, around bool) []int {
 	out := make([]int, 0, len(text)/3+4)
 	if around {
@@ -229,7 +229,7 @@ func (t *Tokenizer) plain(out []int, s string) []int {
 	return out
 }
 
-// maxCached and longest bound the cache: most words come again, long ones do not.
+// maxCached and longest bound the cache: long words rarely repeat.
 const (
 	maxCached = 1 << 14
 	longest   = 64

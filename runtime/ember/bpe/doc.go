@@ -2,15 +2,12 @@
 // tokenizers do (GPT-2, Llama 3, Qwen2, SmolLM).
 //
 // tokenizer.json is large (a hundred thousand names, as many merges or more) and
-// stands in the way of the first token, so the two big tables are read by a
-// scanner of our own straight into flat tables: names as bytes of one arena, two
-// open-addressed hash tables without pointers. Everything else in the file is
-// small and goes through encoding/json.
+// delays the first token, so a scanner reads its two large tables into flat tables:
+// names as bytes of one arena, two open-addressed hash tables without pointers.
+// encoding/json reads the rest.
 //
-// What is not understood is refused by name at load: another model type, a
-// normalizer other than NFC, a split pattern that is not one of the known ones.
-// A tokenizer that is nearly right is worse than none.
+// Load refuses what would be tokenized wrongly: another model type, a normalizer other
+// than NFC, an unknown split pattern.
 //
-// Special tokens in a text are recognised wherever they stand, as Hugging Face
-// and vLLM do. A Tokenizer is safe for concurrent use.
+// Special tokens are recognised anywhere in a text, as in Hugging Face and vLLM. A Tokenizer is safe for concurrent use.
 package bpe

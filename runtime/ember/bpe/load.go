@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// maxVocab bounds token ids, and so the tables a crafted file can ask for.
+// maxVocab bounds token ids, and so the memory for a crafted file.
 const maxVocab = 1 << 21
 
 // maxFile bounds tokenizer.json. The largest known ones have some 30 MB.
@@ -64,7 +64,7 @@ type step struct {
 	} `json:"special_tokens"`
 }
 
-// flatten undoes sequences.
+// flatten expands sequences.
 func (s step) flatten() []step {
 	var out []step
 	for _, l := range [][]step{s.Pretokenizers, s.Normalizers, s.Processors} {
@@ -142,7 +142,7 @@ func decodeStep(raw []byte) ([]step, error) {
 	return s.flatten(), nil
 }
 
-// cutting finds out which of the known patterns the file asks for.
+// cutting finds the known pattern of the file.
 func (t *Tokenizer) cutting(pre, norm []byte) error {
 	ns, err := decodeStep(norm)
 	if err != nil {
@@ -201,8 +201,8 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 	return fmt.Errorf("pre_tokenizer: unknown combination %s", strings.Join(types, ", "))
 }
 
-// model reads the two big tables where they stand, as in all known files the
-// vocabulary comes before the merges; otherwise the merges are kept for later.
+// model reads the two large tables; merges before the vocabulary, which no known file
+// has, are read after it.
 func (t *Tokenizer) model(s *scanner) error {
 	var typ string
 	var later *scanner
@@ -271,7 +271,7 @@ func (t *Tokenizer) model(s *scanner) error {
 
 func (t *Tokenizer) readVocab(s *scanner) error {
 	n := &t.names
-	left := len(s.b) - s.at // of which the vocabulary has about half
+	left := len(s.b) - s.at // the vocabulary is about half of it
 	n.arena = make([]byte, 0, left/4+64)
 	n.grow(int32(min(left/48, maxVocab)))
 	err := s.list('{', '}', func() error {
@@ -430,7 +430,7 @@ func (t *Tokenizer) addTokens(raw []byte) error {
 	return nil
 }
 
-// around reads which special tokens go before and after a text.
+// around reads the special tokens before and after a text.
 func (t *Tokenizer) around(raw []byte) error {
 	ps, err := decodeStep(raw)
 	if err != nil {

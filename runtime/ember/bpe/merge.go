@@ -3,9 +3,8 @@ package bpe
 // merge joins the bytes of a word by the ranks of their pairs, the lowest rank
 // first and of equal ones the leftmost.
 //
-// Short words are searched from the front each time. A long one (a client may send
-// megabytes without a space) goes over a heap of candidates, so the time stays
-// near linear.
+// Short words are searched linearly for each merge. Long ones (a client may send
+// megabytes without a space) use a heap of candidates, in nearly linear time.
 func (t *Tokenizer) merge(w string) []int32 {
 	ids := make([]int32, 0, len(w))
 	for i := range len(w) {
@@ -35,7 +34,7 @@ func (t *Tokenizer) merge(w string) []int32 {
 // candidate is a pair that could be merged: nodes at and right, as they were.
 type candidate struct {
 	rank, at, right, id int32
-	left, rightID       int32 // the ids when it was found; it is stale when they changed
+	left, rightID       int32 // the ids when it was found; it is stale if they have changed
 }
 
 func (c candidate) before(d candidate) bool {

@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// scanner walks JSON in memory. It checks what it steps over only as far as
-// nesting and strings go; what is kept from a skipped value is decoded by
-// encoding/json afterwards.
+// scanner reads JSON in memory. Of skipped values it validates only nesting and
+// strings; encoding/json decodes the used ones later.
 type scanner struct {
 	b  []byte
 	at int

@@ -5,17 +5,17 @@ import (
 	"unicode/utf8"
 )
 
-// Pattern is one of the ways known tokenizers cut text into words before merging.
+// Pattern is how a known tokenizer splits text into words before merging.
 type Pattern int
 
 const (
 	GPT2   Pattern = iota // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-	Digits                // as GPT2, after every digit was cut out on its own (SmolLM)
+	Digits                // as GPT2, after splitting off every digit (SmolLM)
 	Llama3                // (?i:'s|…)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 	Qwen2                 // as Llama3, with \p{N} alone
 )
 
-// Regular expressions as they stand in tokenizer.json files.
+// Regular expressions of tokenizer.json files.
 const (
 	gpt2Regex   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Regex = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -129,7 +129,7 @@ func contraction(s string, i int, fold bool) int {
 	return 0
 }
 
-// Split cuts s into words and gives each to emit. The words joined are s.
+// Split calls emit with each word of s; joined, they are s.
 func (p Pattern) Split(s string, emit func(string)) {
 	switch p {
 	case GPT2:
@@ -180,8 +180,8 @@ func splitGPT2(s string, emit func(string)) {
 	}
 }
 
-// leaveOneSpace is \s+(?!\S)|\s+ : a run of space before a word leaves its last
-// character to the word, unless it is all there is.
+// leaveOneSpace is \s+(?!\S)|\s+ : the last character of spaces before a word
+// belongs to the word, unless there is only one.
 func leaveOneSpace(s string, at, end int) int {
 	if end == len(s) {
 		return end

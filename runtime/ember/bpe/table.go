@@ -27,8 +27,8 @@ func (t *names) bytes(id int32) []byte {
 	return t.arena[s.at : s.at+s.n : s.at+s.n]
 }
 
-// index builds the hash table over all spans. It reports the first id whose name
-// another id has too, or -1.
+// index builds the hash table over all spans. It returns the first id with the
+// name of another id, or -1.
 func (t *names) index() int32 {
 	n := uint32(1) << bits.Len(uint(max(t.count, 8)*2-1))
 	t.slots, t.mask = make([]int32, n), n-1

@@ -1,10 +1,9 @@
 // Package chat renders messages into the prompt a model was trained on.
 //
-// Checkpoints bring their template as a Jinja program. The engine does not run
-// programs out of checkpoints: it recognises the family by the marks the template
-// writes and renders that family in Go. A template of no known family is an error
-// that says so, at load; an operator may name a family instead. A checkpoint
-// without any template gets the plain form.
+// A checkpoint's template is a Jinja program. The engine does not run it: it recognises
+// the family by the marks in the template and renders that family in Go. An unknown
+// family is an error at load; an operator may name one instead. A checkpoint without a
+// template has the plain form.
 //
 // Message texts are not escaped: marks inside them become special tokens, as with
 // Hugging Face's own rendering and in vLLM.
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-// Family is a way of writing a conversation down.
+// Family is a format of conversations.
 type Family string
 
 const (
@@ -31,18 +30,18 @@ const (
 	Mistral Family = "mistral" // [INST] … [/INST], no system mark
 )
 
-// Families are all names an operator may give.
+// Families are the names that an operator may use.
 var families = []Family{Plain, ChatML, Llama3, Llama2, Mistral}
 
 // Template renders one checkpoint's conversations.
 type Template struct {
 	Family Family
-	// System is put first when a conversation does not begin with a system message.
+	// System is the default system message.
 	System string
-	// BOS and EOS are the texts of those tokens, as Llama 2 and 3 write them out.
+	// BOS and EOS are the texts of those tokens, which Llama 2 and 3 write.
 	BOS, EOS string
-	// Dated says that Llama 3.1's date lines belong into the system message; Today
-	// that the date is the present one and not the template's own.
+	// Dated adds Llama 3.1's date lines to the system message; Today uses the current
+	// date instead of the template's.
 	Dated, Today bool
 }
 
@@ -55,8 +54,8 @@ type Message struct {
 // maxConfig bounds the template's files.
 const maxConfig = 16 << 20
 
-// Load finds the template of a checkpoint's folder: chat_template.jinja, else the
-// chat_template of tokenizer_config.json. family, if not empty, names one instead.
+// Load reads the template of a checkpoint's folder: chat_template.jinja, else the
+// chat_template of tokenizer_config.json. family, if not "", replaces it.
 func Load(dir, family string) (*Template, error) {
 	text, bos, eos, err := readTemplate(dir)
 	if err != nil {
@@ -99,8 +98,8 @@ func (t *Template) detect(text string) {
 	}
 }
 
-// defaultSystem finds a system message that a ChatML template writes by itself: a
-// literal between its own marks, with nothing computed in it.
+// defaultSystem finds the default system message of a ChatML template: a literal
+// between its marks.
 func defaultSystem(text string) string {
 	const end = "<|im_end|>"
 	for _, start := range []string{"<|im_start|>system\n", `<|im_start|>system\n`} {
@@ -161,7 +160,7 @@ func readSmallFile(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// namedTemplate reads a template that is a string, or a list of which "default" counts.
+// namedTemplate reads a template: a string, or the entry "default" of a list.
 func namedTemplate(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil
@@ -195,8 +194,8 @@ func tokenText(raw json.RawMessage) string {
 	return ""
 }
 
-// Render writes the conversation; with answer, also the mark behind which the
-// assistant speaks. now is used only by templates that tell the date.
+// Render writes the conversation, with answer followed by the mark that begins the
+// assistant's message. now is for templates with a date.
 func (t *Template) Render(ms []Message, answer bool, now time.Time) (string, error) {
 	var b strings.Builder
 	switch t.Family {
@@ -252,7 +251,8 @@ func (t *Template) llama3(b *strings.Builder, ms []Message, answer bool, now tim
 	}
 }
 
-// inst writes user and assistant by turns; both families know nothing else.
+// inst writes alternating user and assistant messages, the only roles of Llama 2 and
+// Mistral.
 func (t *Template) inst(b *strings.Builder, ms []Message) error {
 	system := ""
 	if len(ms) > 0 && ms[0].Role == "system" {

@@ -2,7 +2,7 @@ package kernel
 
 import "math"
 
-// Four is how many vectors share one pass over a weight row.
+// Four is the number of vectors in one pass over a weight row.
 const Four = 4
 
 // block is how many weight rows are walked for one group of four vectors before
@@ -62,9 +62,9 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 	}
 }
 
-// nextGroup says which four vectors go together next, of which the first width count.
-// Two or three left over are cheaper as four, either with some that were done
-// before (the same bits again) or with whatever lies behind the last one.
+// nextGroup returns the next four vectors, of which the first width count. Two or three
+// remaining ones are faster as four, with earlier ones (computed again) or with the
+// memory behind the last one.
 func nextGroup(v, n, room int) (at, width int) {
 	switch {
 	case v+Four <= n:

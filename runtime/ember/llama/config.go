@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Config is what config.json says, as far as it matters here.
+// Config is the used part of config.json.
 type Config struct {
 	Architecture string
 	Hidden       int // width of the residual stream
@@ -25,7 +25,7 @@ type Config struct {
 	Theta        float64
 	Tied         bool // the output head is the embedding
 	Rope         RopeScaling
-	BOS          int // -1 if none is named
+	BOS          int // -1 for none
 	EOS          []int
 	DType        string // torch_dtype, for people
 }
@@ -91,8 +91,8 @@ func ReadConfig(dir string) (Config, error) {
 	return c, nil
 }
 
-// ParseConfig checks the content of a config.json. What the engine would compute
-// wrongly is an error that names it.
+// ParseConfig checks the content of a config.json. A feature that
+// the engine lacks is an error.
 func ParseConfig(b []byte) (Config, error) {
 	var j configJSON
 	if err := json.Unmarshal(b, &j); err != nil {
@@ -134,35 +134,11 @@ func ParseConfig(b []byte) (Config, error) {
 	if c.MaxPos == 0 {
 		c.MaxPos = 2048
 	}
-	if len(j.Quantization) > 0 && string(j.Quantization) != "null" {
-		return c, errors.New("quantization_config: quantized weights are not supported")
+	if err := j.checkFeatures(); err != nil {
+		return c, err
 	}
-	if j.Act != "" && j.Act != "silu" {
-		return c, fmt.Errorf("hidden_act %q is not supported (known: silu)", j.Act)
-	}
-	if j.MLPBias {
-		return c, errors.New("mlp_bias is not supported")
-	}
-	if j.Sliding {
-		return c, errors.New("use_sliding_window is not supported")
-	}
-	for _, d := range []struct {
-		name     string
-		v, limit int
-	}{
-		{"hidden_size", c.Hidden, 1 << 16}, {"intermediate_size", c.Inter, 1 << 18}, {"num_hidden_layers", c.Layers, 1 << 10},
-		{"num_attention_heads", c.Heads, 1 << 10}, {"num_key_value_heads", c.KVHeads, 1 << 10}, {"head_dim", c.HeadDim, 1 << 12},
-		{"vocab_size", c.Vocab, 1 << 21}, {"max_position_embeddings", c.MaxPos, 1 << 24},
-	} {
-		if d.v <= 0 || d.v > d.limit {
-			return c, fmt.Errorf("%s is %d, want 1 to %d", d.name, d.v, d.limit)
-		}
-	}
-	if c.Heads%c.KVHeads != 0 {
-		return c, fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
-	}
-	if c.HeadDim%2 != 0 {
-		return c, fmt.Errorf("head_dim %d is odd", c.HeadDim)
+	if err := c.checkSizes(); err != nil {
+		return c, err
 	}
 	r := j.RopeScaling
 	if j.RopeParams != nil {
@@ -212,6 +188,46 @@ func (c *Config) rope(r *ropeJSON) error {
 	return nil
 }
 
+// checkFeatures returns an error for a feature that the engine lacks.
+func (j *configJSON) checkFeatures() error {
+	if len(j.Quantization) > 0 && string(j.Quantization) != "null" {
+		return errors.New("quantization_config: quantized weights are not supported")
+	}
+	if j.Act != "" && j.Act != "silu" {
+		return fmt.Errorf("hidden_act %q is not supported (known: silu)", j.Act)
+	}
+	if j.MLPBias {
+		return errors.New("mlp_bias is not supported")
+	}
+	if j.Sliding {
+		return errors.New("use_sliding_window is not supported")
+	}
+	return nil
+}
+
+// checkSizes returns an error for a size out of bounds.
+func (c *Config) checkSizes() error {
+	for _, d := range []struct {
+		name     string
+		v, limit int
+	}{
+		{"hidden_size", c.Hidden, 1 << 16}, {"intermediate_size", c.Inter, 1 << 18}, {"num_hidden_layers", c.Layers, 1 << 10},
+		{"num_attention_heads", c.Heads, 1 << 10}, {"num_key_value_heads", c.KVHeads, 1 << 10}, {"head_dim", c.HeadDim, 1 << 12},
+		{"vocab_size", c.Vocab, 1 << 21}, {"max_position_embeddings", c.MaxPos, 1 << 24},
+	} {
+		if d.v <= 0 || d.v > d.limit {
+			return fmt.Errorf("%s is %d, want 1 to %d", d.name, d.v, d.limit)
+		}
+	}
+	if c.Heads%c.KVHeads != 0 {
+		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
+	}
+	if c.HeadDim%2 != 0 {
+		return fmt.Errorf("head_dim %d is odd", c.HeadDim)
+	}
+	return nil
+}
+
 // tokenIDs reads null, a number or a list of numbers.
 func tokenIDs(raw json.RawMessage) ([]int, error) {
 	s := strings.TrimSpace(string(raw))
@@ -245,8 +261,8 @@ func (c *Config) Frequencies() []float64 {
 	return f
 }
 
-// Llama3Divisor is by how much Llama 3.1's scaling slows a frequency: not at all
-// for short waves, by the whole factor for long ones, and smoothly in between.
+// Llama3Divisor is the divisor of a frequency in Llama 3.1's scaling: 1 for short waves,
+// the factor for long ones, interpolated between.
 func (c *Config) Llama3Divisor(f float64) float64 {
 	r := c.Rope
 	wave := 2 * math.Pi / f

@@ -6,13 +6,13 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
 )
 
-// Cache is the keys and values of one sequence so far.
+// Cache has the keys and values of one sequence.
 type Cache struct {
 	n    int         // positions filled
 	k, v [][]float32 // per layer, KVHeads*HeadDim numbers per position
 }
 
-// NewCache makes an empty cache with room for so many positions; it grows beyond.
+// NewCache makes an empty cache with capacity for so many positions; it grows.
 func (m *Model) NewCache(room int) *Cache {
 	c := &Cache{k: make([][]float32, m.Layers), v: make([][]float32, m.Layers)}
 	c.reserve(room, m.KVHeads*m.HeadDim)
@@ -32,10 +32,10 @@ func (c *Cache) reserve(room, width int) {
 	}
 }
 
-// Len is how many positions are filled.
+// Len is the number of filled positions.
 func (c *Cache) Len() int { return c.n }
 
-// Bytes is how much memory the cache holds.
+// Bytes is the memory of the cache.
 func (c *Cache) Bytes() int {
 	n := 0
 	for i := range c.k {
@@ -44,7 +44,7 @@ func (c *Cache) Bytes() int {
 	return n
 }
 
-// Reset forgets the sequence and keeps the memory.
+// Reset empties the cache and keeps its memory.
 func (c *Cache) Reset() {
 	c.n = 0
 	for i := range c.k {
@@ -52,12 +52,12 @@ func (c *Cache) Reset() {
 	}
 }
 
-// Input is what one sequence brings into a pass: its next tokens.
+// Input is the next tokens of one sequence in a pass.
 type Input struct {
 	Cache  *Cache
 	Tokens []int // at least one, each below Vocab
-	// Logits asks for the scores after the last token; Forward sets Out to Vocab
-	// numbers that are good until the next pass.
+	// Logits requests the scores after the last token; Forward sets Out to Vocab
+	// numbers that are valid until the next pass.
 	Logits bool
 	Out    []float32
 	// Hidden, if not nil, has Hidden numbers; the last hidden state (after the final
@@ -136,10 +136,10 @@ func rmsNorm(out, x, w []float32, eps float64) {
 	}
 }
 
-// small is how many multiplications a job must have before the team is worth asking.
+// small is the least number of multiplications of a job for the team.
 const small = 1 << 18
 
-// pieces runs f for n pieces, by the whole team when there is enough work.
+// pieces runs f for n pieces, by the team if there is enough work.
 func (m *Model) pieces(n, work int, f func(member, piece int)) {
 	if work < small {
 		for i := range n {

@@ -7,7 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 )
 
-// matrix is a row-major weight matrix in the file's own type.
+// matrix is a row-major weight matrix in the file's data type.
 type matrix struct {
 	rows, cols int
 	half       []uint16  // BF16
@@ -33,8 +33,8 @@ type Model struct {
 	s           scratch
 }
 
-// Open maps the weights of the checkpoint in dir and checks that every tensor is
-// there in the shape that c says. threads is how many goroutines share a pass.
+// Open maps the weights of the checkpoint in dir and checks every tensor's shape against
+// c. threads is how many goroutines share a pass.
 func Open(dir string, c Config, threads int) (*Model, error) {
 	set, err := safetensors.OpenFolder(dir)
 	if err != nil {
@@ -43,9 +43,8 @@ func Open(dir string, c Config, threads int) (*Model, error) {
 	return bindModel(dir, set, c, threads)
 }
 
-// Copy is Open for files that are still arriving or will not stay: the weights
-// are read into memory, from the folder or from where from has them; see
-// [safetensors.CopyFolder].
+// Copy is Open for files that are still arriving or are removed later: the weights are
+// read into memory, from the folder or with from; see [safetensors.CopyFolder].
 func Copy(dir string, c Config, threads int, from safetensors.From, report func(done, total int64) bool) (*Model, error) {
 	set, err := safetensors.CopyFolder(dir, from, report)
 	if err != nil {
@@ -71,8 +70,8 @@ func (m *Model) Close() error {
 	return m.set.Close()
 }
 
-// Touch brings the weights into memory; see [safetensors.Set.Touch]. It may run
-// beside anything but Close.
+// Touch reads the weights into memory; see [safetensors.Set.Touch]. It may run
+// concurrently with every method but Close.
 func (m *Model) Touch(report func(done, total int64) bool) { m.set.Touch(report) }
 
 func (m *Model) bind() error {

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// team is the goroutines that share one pass. The caller of do is one of them.
+// team is a group of goroutines that share one pass. The caller of do is a member.
 //
-// A job is cut into pieces that any free member takes, and only pieces that were
-// begun are waited for: on a machine that is busy with something else, a member that
-// gets no processor delays nothing.
+// A job is cut into pieces that any free member takes, and only pieces that
+// were begun are waited for: a member without a processor delays nothing on a busy
+// machine.
 //
-// A pass asks for some five short jobs per layer, so waking a sleeping goroutine for
+// A pass has some five short jobs per layer, so waking a sleeping goroutine for
 // each would cost as much as the work. A waiting goroutine, a member for the next job or
 // the caller for the last pieces, spins for some microseconds, yielding the processor
 // each round so that the process's other goroutines run, and then sleeps.
@@ -25,7 +25,7 @@ type team struct {
 	ended sync.WaitGroup
 }
 
-// job is pieces 0 to n-1 of something; f runs one, and knows by which member.
+// job has pieces 0 to n-1; f runs one, with the number of its member.
 type job struct {
 	f    func(member, piece int)
 	n    int64
@@ -33,17 +33,17 @@ type job struct {
 	left atomic.Int64 // pieces that are not done
 }
 
-// spins is how often a waiter looks before it sleeps: some 50 microseconds.
+// spins is how often a waiter polls before it sleeps: some 50 microseconds.
 const spins = 400
 
-// gate is where waiters sleep.
+// gate is a condition that waiters poll, then sleep on.
 type gate struct {
 	mu     sync.Mutex
 	cond   sync.Cond
 	asleep atomic.Int32
 }
 
-// await returns when ok does.
+// await returns when ok returns true.
 func (g *gate) await(ok func() bool) {
 	for i := range spins {
 		if ok() {
@@ -62,8 +62,8 @@ func (g *gate) await(ok func() bool) {
 	g.mu.Unlock()
 }
 
-// open wakes the sleepers, after what they wait for has become true. A waiter counts
-// itself before it looks a last time, so one of the two sees the other.
+// open wakes the sleepers; the condition is true before. A waiter counts itself before
+// its last poll, so no wakeup is lost.
 func (g *gate) open() {
 	if g.asleep.Load() > 0 {
 		g.mu.Lock()
@@ -103,7 +103,7 @@ func (t *team) do(n int, f func(member, piece int)) {
 	t.done.await(func() bool { return j.left.Load() == 0 })
 }
 
-// help takes pieces of a job until there are none.
+// help runs pieces of a job until none is left.
 func (t *team) help(j *job, member int) {
 	for {
 		i := j.next.Add(1) - 1
