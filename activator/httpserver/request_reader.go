@@ -235,22 +235,25 @@ func (w *conn) readSized(p *pacedReader) error {
 	return nil
 }
 
+// fill reads more bytes behind those not consumed yet, and moves these to the front of
+// the buffer where it is full.
+func (w *conn) fill(p *pacedReader) error {
+	if w.w == len(w.buf) {
+		if w.r == w.headEnd {
+			return errChunk
+		}
+		w.w = w.headEnd + copy(w.buf[w.headEnd:], w.buf[w.r:w.w])
+		w.r = w.headEnd
+	}
+	n, err := p.read(w.buf[w.w:])
+	w.w += n
+	return err
+}
+
 // readChunks reads a chunked body; extensions and trailers are dropped.
 func (w *conn) readChunks(p *pacedReader) error {
 	if len(w.buf)-w.headEnd < 1<<10 {
 		w.buf = append(w.buf, make([]byte, firstBuffer)...)
-	}
-	more := func() error {
-		if w.w == len(w.buf) {
-			if w.r == w.headEnd {
-				return errChunk
-			}
-			w.w = w.headEnd + copy(w.buf[w.headEnd:], w.buf[w.r:w.w])
-			w.r = w.headEnd
-		}
-		n, err := p.read(w.buf[w.w:])
-		w.w += n
-		return err
 	}
 	line := func(limit int) ([]byte, error) {
 		for {
@@ -265,7 +268,7 @@ func (w *conn) readChunks(p *pacedReader) error {
 			if len(b) > limit {
 				return nil, errChunk
 			}
-			if err := more(); err != nil {
+			if err := w.fill(p); err != nil {
 				return nil, err
 			}
 		}
@@ -288,7 +291,7 @@ func (w *conn) readChunks(p *pacedReader) error {
 		}
 		for size > 0 {
 			if w.r == w.w {
-				if err := more(); err != nil {
+				if err := w.fill(p); err != nil {
 					return err
 				}
 			}

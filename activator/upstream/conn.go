@@ -297,24 +297,32 @@ func (k *conn) readHead(res *Response, headOnly bool) error {
 	return nil
 }
 
+// parseStatusLine reads the status of an answer.
+func parseStatusLine(l []byte) (status int, err error) {
+	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
+		return 0, protocolError("its status line is %.60q", l)
+	}
+	for _, d := range l[9:12] {
+		if d < '0' || d > '9' {
+			return 0, protocolError("its status line is %.60q", l)
+		}
+		status = status*10 + int(d-'0')
+	}
+	if status < 100 {
+		return 0, protocolError("its status is %d", status)
+	}
+	return status, nil
+}
+
 // readOneHead reads one status line and its fields.
 func (k *conn) readOneHead(res *Response) error {
 	l, err := k.line()
 	if err != nil {
 		return err
 	}
-	if len(l) < 12 || string(l[:7]) != "HTTP/1." || l[7] != '0' && l[7] != '1' || l[8] != ' ' || len(l) > 12 && l[12] != ' ' {
-		return protocolError("its status line is %.60q", l)
-	}
-	status := 0
-	for _, d := range l[9:12] {
-		if d < '0' || d > '9' {
-			return protocolError("its status line is %.60q", l)
-		}
-		status = status*10 + int(d-'0')
-	}
-	if status < 100 {
-		return protocolError("its status is %d", status)
+	status, err := parseStatusLine(l)
+	if err != nil {
+		return err
 	}
 	res.Status = status
 	k.chunked, k.inChunk, k.remain, k.done = false, false, -1, false

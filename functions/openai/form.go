@@ -28,9 +28,7 @@ func PeekMultipartUnnamed(contentType string, body []byte) (Envelope, error) {
 }
 
 func peekForm(contentType string, body []byte, unnamed bool) (Envelope, error) {
-	fail := func(what string) (Envelope, error) {
-		return Envelope{}, New(InvalidRequest, "The form is not well formed: "+what)
-	}
+	fail := func(what string) (Envelope, error) { return Envelope{}, malformedForm(what) }
 	media, params, err := mime.ParseMediaType(contentType)
 	boundary := params["boundary"]
 	if err != nil || media != "multipart/form-data" || boundary == "" || len(boundary) > 70 {
@@ -81,31 +79,8 @@ func peekForm(contentType string, body []byte, unnamed bool) (Envelope, error) {
 			}
 			seen[name] = true
 		}
-		switch {
-		case file && strings.EqualFold(name, "model"):
-			return fail("model must be a field, not a file.")
-		case file:
-		case name == "model":
-			if len(value) > maxField {
-				return fail("model is too long.")
-			}
-			for _, c := range value {
-				if c < 0x20 || c > 0x7e {
-					return fail("model has characters that no name has.")
-				}
-			}
-			env.Model = string(value)
-			env.model = span{at, end}
-		case name == "stream":
-			switch strings.ToLower(string(value)) {
-			case "true", "1":
-				env.Stream = true
-			case "false", "0", "":
-			default:
-				return fail("stream must be a boolean.")
-			}
-		case strings.EqualFold(name, "model"):
-			return Envelope{}, New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model.")
+		if err := env.addPart(name, file, value, span{at, end}); err != nil {
+			return Envelope{}, err
 		}
 	}
 	if env.model == (span{}) && unnamed {
@@ -116,6 +91,41 @@ func peekForm(contentType string, body []byte, unnamed bool) (Envelope, error) {
 		return Envelope{}, New(MissingRequiredParameter, "")
 	}
 	return env, nil
+}
+
+func malformedForm(what string) error {
+	return New(InvalidRequest, "The form is not well formed: "+what)
+}
+
+// addPart takes from one part what the Envelope has; at is where its value stands.
+func (env *Envelope) addPart(name string, file bool, value []byte, at span) error {
+	switch {
+	case file && strings.EqualFold(name, "model"):
+		return malformedForm("model must be a field, not a file.")
+	case file:
+	case name == "model":
+		if len(value) > maxField {
+			return malformedForm("model is too long.")
+		}
+		for _, c := range value {
+			if c < 0x20 || c > 0x7e {
+				return malformedForm("model has characters that no name has.")
+			}
+		}
+		env.Model = string(value)
+		env.model = at
+	case name == "stream":
+		switch strings.ToLower(string(value)) {
+		case "true", "1":
+			env.Stream = true
+		case "false", "0", "":
+		default:
+			return malformedForm("stream must be a boolean.")
+		}
+	case strings.EqualFold(name, "model"):
+		return New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model.")
+	}
+	return nil
 }
 
 // partName reads the head of a part: exactly one Content-Disposition, form-data,

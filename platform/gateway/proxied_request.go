@@ -366,6 +366,13 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 		stay.Finish(code)
 		p.release()
 	}()
+	code = p.sendReserved(r)
+}
+
+// sendReserved sends a reserved request to replicas until one answers or the
+// reservation ends, and returns the status that the client got.
+func (p *proxiedRequest) sendReserved(r *http.Request) int {
+	g, w, b, stay := p.g, p.w, p.body, p.reservation
 	if b != nil {
 		r.Body, _ = b.send()
 	}
@@ -374,16 +381,13 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 		err := p.send(r)
 		switch {
 		case err == nil:
-			code = w.status
-			return
+			return w.status
 		case w.hijacked || w.status != 0:
-			code = 502
 			g.o.Log.Log(r.Context(), slog.LevelDebug, "a WebSocket broke", "host", r.Host, "error", err)
-			return
+			return 502
 		case b != nil && b.timedOut.Load():
-			code = http.StatusRequestTimeout
 			writeError(w, openai.New(openai.RequestTimeout, ""))
-			return
+			return http.StatusRequestTimeout
 		case context.Cause(r.Context()) != nil:
 			panic(http.ErrAbortHandler)
 		}
@@ -401,12 +405,10 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 			b.waiting.Store(false)
 		}
 		if e != nil {
-			code = e.Status
 			g.writeRefusal(w, b, e)
-			return
+			return e.Status
 		}
-	}
-}
+	}}
 
 // writeRefusal answers a request that was not let to a replica.
 func (g *Gateway) writeRefusal(w *writer, b *body, e *openai.Error) {
