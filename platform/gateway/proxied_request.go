@@ -408,7 +408,8 @@ func (p *proxiedRequest) sendReserved(r *http.Request) int {
 			g.writeRefusal(w, b, e)
 			return e.Status
 		}
-	}}
+	}
+}
 
 // writeRefusal answers a request that was not let to a replica.
 func (g *Gateway) writeRefusal(w *writer, b *body, e *openai.Error) {
