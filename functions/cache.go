@@ -13,8 +13,8 @@ type CacheEntry struct {
 	Memory   *Bytes    `json:"memory_bytes,omitempty"` // of them in the page cache, where that is known
 	Created  time.Time `json:"created"`
 	LastUsed time.Time `json:"last_used"`
-	InUse    bool      `json:"in_use"` // a process holds it
-	Pinned   bool      `json:"pinned"` // it is kept though nobody uses it
+	InUse    bool      `json:"in_use"` // held by a process
+	Pinned   bool      `json:"pinned"` // never evicted
 }
 
 // StoreAction is what may be done to a checkpoint in a store.

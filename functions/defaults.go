@@ -2,8 +2,8 @@ package functions
 
 import "time"
 
-// Defaults is the spec a model file starts from: a decoder fills it first and
-// then overwrites what the file says, so that an explicit 0 stays a 0.
+// Defaults returns the spec that a model file is decoded over, so that an explicit 0 in
+// the file stays a 0.
 // Source and engine have no default.
 func Defaults() ModelSpec {
 	return ModelSpec{
@@ -27,9 +27,8 @@ func NewModel() *Model {
 	return &Model{APIVersion: APIVersion, Kind: KindModel, Metadata: Metadata{Namespace: DefaultTeam}, Spec: Defaults()}
 }
 
-// SetDefaults fills what is zero. It is for models built by a program; a file
-// is decoded over NewModel, because there a 0 somebody wrote is not an absent
-// value.
+// SetDefaults fills zero fields. It is for models built by a program; a file is decoded
+// over NewModel instead, because a 0 written in a file is not an absent value.
 func (m *Model) SetDefaults() {
 	setDefault(&m.APIVersion, APIVersion)
 	setDefault(&m.Kind, KindModel)

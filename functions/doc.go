@@ -1,9 +1,8 @@
-// Package functions holds the words of thaw: what a client may name in the
-// OpenAI field "model" (functions), who owns them (teams), what a replica, a
-// node and a tier can be, and the timeline of a cold start.
+// Package functions defines thaw's domain: what a client may name in the OpenAI field
+// "model" (functions), their teams, the states of replicas, nodes and tiers, the
+// timeline of a cold start, and the records that API, CLI and control stream share.
 //
-// It is layer 0: it imports the standard library only, does no I/O and starts
-// no goroutine, so every other room can speak these words without learning
-// anything about a backend. Decoding a file into these types is the business of
-// platform/catalog; here live the rules: defaults and validation.
+// It imports the standard library only, does no I/O and starts no goroutine.
+// platform/catalog decodes files into these types; their defaults and validation are
+// here.
 package functions

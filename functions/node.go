@@ -74,8 +74,8 @@ type Heartbeat struct {
 	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are folders of it are at hand here only
 	GPUs    []GPU           `json:"gpus"`
 	Memory  Capacity        `json:"memory"`
-	CPU     CPU             `json:"cpu,omitempty"`          // that replicas may reserve; 0: nobody counts
-	Pods    int             `json:"pods,omitempty"`         // that it may hold; 0: nobody counts
+	CPU     CPU             `json:"cpu,omitempty"`          // reservable by replicas; 0: not counted
+	Pods    int             `json:"pods,omitempty"`         // at most; 0: not counted
 	Bars    []string        `json:"bars,omitempty"`         // models that require this of a node (Pod.Requires) may not come here
 	Sleep   Bytes           `json:"sleep_memory,omitempty"` // of Memory, what engines may hold asleep; 0: all of it
 	Store   StoreUse        `json:"store"`
@@ -185,8 +185,8 @@ type ReplicaStatus struct {
 	// AdapterNotes are what is to be known of adapters once they were looked at,
 	// by name: an adapter of the keys and values breaks the sharing of the cache.
 	AdapterNotes map[string]string `json:"adapter_notes,omitempty"`
-	// Key is what the engine wants from whoever asks it, where the one who hears
-	// this reaches it without its agent. It is a secret: nothing lists it.
+	// Key is the engine's API key, for callers that reach the engine without its agent.
+	// It is a secret and never listed.
 	Key   string `json:"engine_key,omitempty"`
 	Since int64  `json:"since"` // milliseconds since the state was entered
 }

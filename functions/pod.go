@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// Pod is what a replica's pod says to a Kubernetes cluster beside what it takes,
-// spelled as in a pod. Agents that are no cluster have no use for it. It is which
-// nodes it may have, and what a pod needs to be let in; what could give it more than
-// other pods (host namespaces, privileges, volumes) is not here.
+// Pod holds Kubernetes pod settings of a replica beside its resources, spelled as in a
+// pod spec; other backends ignore it. Settings that raise a pod's privileges (host
+// namespaces, privileges, volumes) are left out.
 type Pod struct {
 	NodeSelector       map[string]string `json:"nodeSelector,omitempty"`
 	Tolerations        []Toleration      `json:"tolerations,omitempty"`
@@ -73,8 +72,8 @@ func (x Toleration) covers(t Taint) bool {
 	return x.Key != "" && (x.Operator == "" || x.Operator == TolerationEqual) && x.Value == t.Value
 }
 
-// Refuses says why a node with these labels and taints is none for p: "" when it
-// may be one. A taint that only discourages keeps nobody off.
+// Refuses returns why a node with these labels and taints cannot hold p; "" if it can.
+// PreferNoSchedule refuses no pod.
 func (p *Pod) Refuses(labels map[string]string, taints []Taint) string {
 	for _, k := range slices.Sorted(maps.Keys(p.NodeSelector)) {
 		if v, has := labels[k]; !has || v != p.NodeSelector[k] {
@@ -89,8 +88,8 @@ func (p *Pod) Refuses(labels map[string]string, taints []Taint) string {
 	return ""
 }
 
-// Requires is what p asks of a node beside room, in one word for all that ask the
-// same; "" nothing. It is what a person would say of it.
+// Requires describes p's node constraints for people; pods with equal constraints have
+// the same text. "" means none.
 func (p *Pod) Requires() string {
 	var all []string
 	for k, v := range p.NodeSelector {
@@ -120,8 +119,8 @@ func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// Over is p with what it leaves out taken from under: keys of the selector one by
-// one, tolerations and secrets added, each name where p has none.
+// Over merges p with defaults from under: node selector keys missing in p, all
+// tolerations and secrets, and each name that p leaves empty.
 func (p Pod) Over(under Pod) Pod {
 	if len(under.NodeSelector) > 0 {
 		both := maps.Clone(under.NodeSelector)
@@ -150,7 +149,7 @@ func union[T comparable](a, b []T) []T {
 // maxPod bounds the lists of a pod.
 const maxPod = 64
 
-// CheckPod says what is wrong with what a pod says, which stands at path.
+// CheckPod lists the problems of pod, which stands at path in its document.
 func CheckPod(path string, pod *Pod) []Problem {
 	var p problems
 	p.checkFew(path+".nodeSelector", len(pod.NodeSelector))

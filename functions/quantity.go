@@ -48,7 +48,7 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// Human is for people: at most one decimal, binary suffix (1.5 GiB).
+// Human formats b with at most one decimal and a binary suffix (1.5 GiB).
 func (b Bytes) Human() string {
 	for i := 3; i >= 0; i-- {
 		if f := suffixes[i].factor; float64(b) >= f {
@@ -90,7 +90,7 @@ func ParseCPU(s string) (CPU, error) {
 	return CPU(math.Ceil(f * factor)), nil
 }
 
-// String is as files have it: 2 or 500m.
+// String formats c as in files: 2 or 500m.
 func (c CPU) String() string {
 	if c%1000 == 0 {
 		return strconv.FormatInt(int64(c/1000), 10)
@@ -98,7 +98,7 @@ func (c CPU) String() string {
 	return strconv.FormatInt(int64(c), 10) + "m"
 }
 
-// Human is for people: 0.025 processors, 1 processor.
+// Human formats c in words: 0.025 processors, 1 processor.
 func (c CPU) Human() string {
 	if c == 1000 {
 		return "1 processor"

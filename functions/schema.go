@@ -10,7 +10,7 @@ import (
 
 //go:generate go test -run TestSchemaFile -update .
 
-// described says what every key of the files is for. A key without a line, or
+// described has the description of every key of the files. A key without a line, or
 // a line without a key, fails the tests.
 var described = map[string]string{
 	"Model":                              "A model: weights, the engine that serves them, and how it scales.",

@@ -31,8 +31,8 @@ var schemeAliases = map[string]string{
 	"dir": "file", "local": "file", "pvc": "file",
 }
 
-// Without counts: each would be spelled out at every start of the program. How
-// long a name may be is said by who reads it.
+// The patterns have no counted repetitions, which would be expanded at every start of
+// the program. The readers of each scheme bound the lengths.
 var (
 	hubRepo   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[^/@\s][^@\s]*)?(/.*)?$`)
 	bucket    = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
@@ -40,9 +40,8 @@ var (
 	schemeish = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
 )
 
-// CheckSource says what is wrong with the spelling of a source and how it is
-// put right; nothing when it can be read. What is there is the loader's to
-// say, and the finer rules of a scheme are those of the room that reads it.
+// CheckSource checks the spelling of a source and returns the problem and its fix, or
+// nothing. Whether the source exists, and each scheme's finer rules, the loader checks.
 func CheckSource(s string) (message, hint string) {
 	if !printable(s) {
 		return "holds a control character or is not UTF-8", ""

@@ -133,7 +133,7 @@ type Progress struct {
 	ETA     time.Duration `json:"-"`
 }
 
-// NoProgress is that of a function nobody has begun to wake.
+// NoProgress is the progress of a function without a cold start.
 var NoProgress = Progress{State: Unloaded, Percent: -1, ETA: -1}
 
 // Forecast is what the platform expects of the next cold start of a function:

@@ -23,14 +23,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// Identity is who a secret belongs to. KeyID is empty for the admin token.
+// Identity is the owner of a secret. KeyID is empty for the admin token.
 type Identity struct {
 	KeyID string
 	Team  string
 	Admin bool
 }
 
-// Key is one key as it may be shown; its secret is nowhere.
+// Key is one key as it may be shown, without its secret.
 type Key struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name,omitempty"`
@@ -39,7 +39,7 @@ type Key struct {
 	Created time.Time `json:"created"`
 }
 
-// ErrNoKey is told when a key to delete does not exist.
+// ErrNoKey is returned for a key that does not exist.
 var ErrNoKey = errors.New("no such key")
 
 // Prefix begins every secret, so that scanners for leaked secrets know it.
@@ -68,7 +68,7 @@ type KeyStore struct {
 	admins     []digest // fixed secrets that are admin; under mu, and in lookup
 }
 
-// Open reads the book at path, which need not exist yet, and the HMAC key in
+// Open reads the keys at path, which need not exist yet, and the HMAC key in
 // path with ".key" added, which is made if there is none and no keys either.
 func Open(path string) (*KeyStore, error) {
 	b := &KeyStore{path: path}
@@ -122,8 +122,8 @@ func (b *KeyStore) hash(secret string) (d digest) {
 	return d
 }
 
-// Trust makes fixed secrets (the admin token) admins of the default team, and no
-// others any more. They are no keys: Any and List do not know them.
+// Trust replaces the fixed secrets (the admin token) that are admins of the default team.
+// They are no keys: Any and List leave them out.
 func (b *KeyStore) Trust(secrets ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +143,7 @@ func (b *KeyStore) Any() bool {
 	return len(b.keys) > 0
 }
 
-// Lookup tells who a secret belongs to.
+// Lookup returns the identity of a secret.
 func (b *KeyStore) Lookup(secret string) (Identity, bool) {
 	if secret == "" || len(secret) > 512 {
 		return Identity{}, false
@@ -199,7 +199,7 @@ func (b *KeyStore) List(team string) []Key {
 	return out
 }
 
-// save writes first and believes afterwards; under mu.
+// save writes the file and then uses keys; mu must be held.
 func (b *KeyStore) save(keys []stored) error {
 	if b.replicated {
 		return ErrReplicated

@@ -137,7 +137,7 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := b.Lookup(a); !ok {
-		t.Fatal("making a key locks nobody out")
+		t.Fatal("making a key must not lock the admin out")
 	}
 	os.Chmod(filepath.Join(dir, "join-token"), 0o644)
 	JoinToken(dir)

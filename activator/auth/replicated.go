@@ -7,16 +7,16 @@ import (
 	"fmt"
 )
 
-// ReplicatedKey is a key of a book that is kept elsewhere.
+// ReplicatedKey is a key whose store is elsewhere.
 type ReplicatedKey struct {
 	Key
 	Hash string // hex of the SHA-256 of the secret, which is 256 random bits
 }
 
-// ErrReplicated refuses to change a book that is kept elsewhere.
+// ErrReplicated refuses to change keys whose store is elsewhere.
 var ErrReplicated = errors.New("keys are kept elsewhere")
 
-// NewReplicatedKeyStore is a book without a file: Set tells it the keys. Its secrets are random and
+// NewReplicatedKeyStore makes a store without a file, filled by Set. Its secrets are random and
 // long, so a plain hash hides them as well as a keyed one.
 func NewReplicatedKeyStore() *KeyStore {
 	b := &KeyStore{replicated: true}
@@ -25,7 +25,8 @@ func NewReplicatedKeyStore() *KeyStore {
 	return b
 }
 
-// Set replaces all keys of a fed book. One whose hash is none is left out and told.
+// Set replaces all keys of a replicated store. Keys with a damaged hash are left out and
+// reported in the error.
 func (b *KeyStore) Set(keys []ReplicatedKey) error {
 	var bad error
 	next := make([]stored, 0, len(keys))

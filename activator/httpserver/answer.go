@@ -141,8 +141,8 @@ func (s *responseStream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Close closes the stream first and ends the request's context after it: the
-// other way round the end would look like a cancel to whoever feeds it.
+// Close closes the stream first and ends the request's context after it: the other way
+// round the end would look like a cancel to the stream's source.
 func (s *responseStream) Close() error {
 	if s.closed {
 		return nil

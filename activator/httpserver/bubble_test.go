@@ -53,7 +53,7 @@ func TestTwinInVirtualTime(t *testing.T) {
 		defer cancel()
 		q, _ := http.NewRequestWithContext(ctx, "GET", "http://h/wait", nil)
 		if _, err := c.Do(q); err == nil {
-			t.Error("an answer to nobody")
+			t.Error("an answer to a client that left")
 		}
 		if d := <-gone; d != 11*time.Minute {
 			t.Errorf("noticed at %v", d)

@@ -758,7 +758,7 @@ func TestSlowReaderIsEnded(t *testing.T) {
 		select {
 		case <-st.done:
 		case <-time.After(soon):
-			t.Error("it streams on to nobody")
+			t.Error("it streams on after the client left")
 		}
 	})
 }
@@ -933,7 +933,7 @@ func TestPanic(t *testing.T) {
 }
 
 // Bodies stay what they are while a handler waits and while its stream runs,
-// whatever else arrives; leavers disturb nobody.
+// whatever else arrives; clients that leave disturb no other.
 func TestMany(t *testing.T) {
 	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
 		var changed atomic.Int32

@@ -95,8 +95,8 @@ var requestLines = func() (f [2][2][2][]byte) {
 	return f
 }()
 
-// Read gives the server behind its next request. It is also how that server
-// says that the exchange before is over.
+// Read returns the request line of the next request to the server behind. A call also
+// means that the exchange before is over.
 func (w *conn) Read(p []byte) (int, error) {
 	if len(w.requestLine) == 0 {
 		if w.netHTTP && w.isBusy() { // net/http looks for a client that leaves; we do that ourselves
@@ -118,8 +118,8 @@ func (w *conn) isBusy() bool {
 	return w.phase == busy
 }
 
-// The front owns the read deadline; a server behind that sets one only wants
-// its Read back.
+// SetReadDeadline ends a pending Read of the server behind; the read deadline itself is
+// the front's.
 func (w *conn) SetReadDeadline(t time.Time) error {
 	if !t.IsZero() {
 		w.wakeRead()
@@ -148,8 +148,8 @@ var (
 	errOver    = errors.New("httpserver: the connection is over")
 )
 
-// next waits for the next request, reads it whole, and makes it ready. An error
-// means that the connection is over; what was to be said has been said.
+// next waits for the next request and reads it whole. An error means that the connection
+// is over and any refusal has been sent.
 func (w *conn) next() error {
 	select {
 	case <-w.poke: // of an earlier exchange
@@ -200,7 +200,7 @@ func index(b bool) int {
 	return 0
 }
 
-// setString makes *s equal to b; the connection's usual case, the same again, costs nothing.
+// setString makes *s equal to b, without allocating where it is already.
 func setString(s *string, b []byte) {
 	if *s != string(b) {
 		*s = string(b)
@@ -218,7 +218,7 @@ func setMethod(s *string, b []byte) {
 	}
 }
 
-// forget drops what belonged to the exchange before.
+// forget drops the state of the exchange before.
 func (w *conn) forget() {
 	w.text = ""
 	w.fields = w.fields[:0]
@@ -261,7 +261,7 @@ func (w *conn) Write(p []byte) (int, error) {
 	return w.write(p)
 }
 
-// flush sends what waits for the end of a stream.
+// flush sends the bytes held back for the end of a stream.
 func (w *conn) flush() error {
 	if len(w.held) == 0 {
 		return nil
@@ -293,8 +293,8 @@ func (w *conn) write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reset makes the coming close a reset: where the end of the connection is the
-// end of the body, and where the kernel would go on sending for minutes.
+// reset makes the coming close a TCP reset: for bodies that end with the connection, and
+// for clients that stopped reading, to which the kernel would go on sending for minutes.
 func (w *conn) reset() {
 	c := w.Conn
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
@@ -313,7 +313,7 @@ func (w *conn) Close() error {
 		return nil
 	}
 	w.closed = true
-	w.s.bodies.Add(-w.charged) // nobody answers any more
+	w.s.bodies.Add(-w.charged) // no answer is written any more
 	w.mu.Unlock()
 	w.flush()
 	w.disarm(ErrGone)

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// requestContext is the context of one exchange. The standard one would cost six
-// allocations a request to be watched by an engine's exchange; this costs one,
-// and a channel only where somebody selects on it.
+// requestContext is the context of one exchange. A standard one that an engine's exchange
+// watches costs six allocations a request; this costs one, and a channel only on Done.
 type requestContext struct {
 	mu    sync.Mutex
 	err   error

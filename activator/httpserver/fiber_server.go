@@ -22,8 +22,8 @@ func NewFiberServer(o Options) Server {
 		WriteBufferSize:           4<<10 + 64,
 		BodyLimit:                 1,
 		StreamRequestBody:         false,
-		// It would tell the client what it could not parse, secrets included.
-		// The front lets nothing unparsable through, so this is never the case.
+		// The default would repeat unparsable input, secrets included. The front lets
+		// none through.
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			c.Context().Response.Reset()
 			c.Context().SetConnectionClose()
@@ -63,8 +63,8 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	res := w.call()
 	h := &ctx.Response.Header
 	h.SetStatusCode(res.Status)
-	// fasthttp lets nobody set Date and its own clock is a goroutine without an
-	// end; but it writes the reason phrase as it is.
+	// fasthttp has no setter for Date, and its own clock is a goroutine without end; but
+	// it writes the reason phrase unchanged, so Date goes there.
 	w.reason = append(append(w.reason[:0], http.StatusText(res.Status)...), "\r\nDate: "...)
 	w.reason = append(w.reason, f.date.now(time.Now())...)
 	h.SetStatusMessage(w.reason)
@@ -128,7 +128,7 @@ func (w *conn) plainStream(res *Response, s *responseStream) {
 	}
 }
 
-// cleanValue keeps a value on its line.
+// cleanValue replaces control characters of a value by spaces.
 func cleanValue(v string) string {
 	for i := range len(v) {
 		if v[i] < ' ' && v[i] != '\t' || v[i] == 0x7f {

@@ -39,8 +39,8 @@ type Request struct {
 	// Arrived is when the whole request was there.
 	Arrived time.Time
 
-	c  *conn    // of the bodies behind the front
-	nh *request // of the guest, nil elsewhere
+	c  *conn    // of servers behind the front
+	nh *request // of a NetHTTPHandler, nil elsewhere
 }
 
 // Header returns the first value of the named field as it came, in whatever
@@ -97,7 +97,7 @@ func (r *Request) Draining() bool {
 type Response struct {
 	Status int // 0 is 200
 	// Fields of the answer. Those that frame it (Connection, Content-Length,
-	// Transfer-Encoding, Date and their like) are the door's own and ignored here.
+	// Transfer-Encoding, Date) are ignored: the server writes them.
 	Fields []Field
 	// Body is the whole answer where Stream is nil.
 	Body []byte

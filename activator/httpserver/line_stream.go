@@ -8,15 +8,13 @@ import (
 	"time"
 )
 
-// aliveEvery is how often a stream of lines that has nothing to say says so, by
-// an empty line: whoever stands between must not take it for dead.
+// aliveEvery is the period of empty lines on a silent stream, so that proxies keep it.
 const aliveEvery = 15 * time.Second
 
-// NewLineStream runs work and makes a stream of what it says: each value one line of
-// JSON. It returns when work has said something, or has ended without: then
-// with its error, for which there is a better place than a stream. The caller
-// closes the stream, which ends work's context and waits for its return;
-// over, when it is not nil, is asked once a second whether to end it before.
+// NewLineStream runs work and streams each value it says as one line of JSON. It returns
+// after the first value, or with work's error if there was none. Close of the stream
+// cancels work's context and waits for its return; over, if not nil, is polled once a
+// second and ends the stream early.
 func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &lineStream{cancel: cancel, over: over, said: make(chan struct{}, 1), ended: make(chan struct{})}

@@ -16,13 +16,12 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// NetHTTPHandler is the door as a handler in somebody else's net/http server. Its Options
-// count as elsewhere, but for those of heads, idle connections and writes, which
-// are that server's.
+// NetHTTPHandler is an http.Handler for another net/http server. That server's own
+// settings replace the Options of heads, idle connections and writes.
 //
-// The server's connections tell of a client that left, and their contexts must
-// end with [ErrDraining] where the server gives requests up. A response writer
-// that has a method Last() is told by it to end its connection with the answer.
+// A request's context must end when its client leaves, and with [ErrDraining] where the
+// server gives requests up. Last() is called on a response writer that has it, to end the
+// connection with the answer.
 type NetHTTPHandler struct {
 	o        Options
 	bodies   atomic.Int64
@@ -31,13 +30,13 @@ type NetHTTPHandler struct {
 	buffers  sync.Pool
 }
 
-// NewNetHTTPHandler makes a guest; it starts nothing.
+// NewNetHTTPHandler makes a handler; it starts nothing.
 func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.withDefaults()} }
 
 // Drain lets requests find Draining true from now on.
 func (g *NetHTTPHandler) Drain() { g.draining.Store(true) }
 
-// request is one request of a guest.
+// request is one request of a NetHTTPHandler.
 type request struct {
 	g    *NetHTTPHandler
 	r    *http.Request
@@ -125,7 +124,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	body, refusal, err := g.read(v, rw, r, &charged)
 	defer func() { g.bodies.Add(-charged) }()
 	if err != nil {
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client is gone
 	}
 	q.Body, q.Arrived = body, time.Now()
 	v.res = Response{Fields: v.res.Fields[:0]}

@@ -22,7 +22,7 @@ func NewNetHTTPServer(o Options) Server {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if state == http.StateIdle { // the answer is out, nobody looks ahead any more
+			if state == http.StateIdle { // the answer is out
 				c.(*conn).setPhase(idle)
 			}
 		},

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// readRequest reads one head and its body. A refusal is what to answer; an
-// error means that there is nobody to answer.
+// readRequest reads one head and its body. A refusal is the answer to
+// send; an error means that the client is gone.
 func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	if w.buf == nil {
 		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))

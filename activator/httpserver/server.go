@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// server is what both bodies share: the connections and their end.
+// server is the state that both servers share: the connections and their end.
 type server struct {
 	o        Options
 	draining atomic.Bool
@@ -85,7 +85,7 @@ func (s *server) accept(ln net.Listener) (*conn, error) {
 	}
 }
 
-// isTransient tells whether the machine lacks something for a moment only.
+// isTransient reports whether accept may succeed again soon.
 func isTransient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.ECONNABORTED)
@@ -154,7 +154,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 		s.each(func(w *conn) { w.leave(ErrDraining) })
 		if !waitFor(empty, s.o.CutGrace) {
 			s.each(func(w *conn) { w.Conn.Close() })
-			waitFor(empty, time.Second) // a handler that heeds nothing is left behind
+			waitFor(empty, time.Second) // a handler that ignores its context is left behind
 		}
 	}
 	s.mu.Lock()
@@ -178,7 +178,7 @@ func waitFor(done chan struct{}, d time.Duration) bool {
 	}
 }
 
-// date is the Date field, made once a second by whoever needs it first.
+// date caches the Date field for the current second.
 type date struct{ p atomic.Pointer[stamp] }
 
 type stamp struct {

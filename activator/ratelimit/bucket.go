@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Membership is how purses stand to the bank. The zero Tie has none: all of a limit is one
-// purse's. It is immutable.
+// Membership is how buckets stand to the coordinator. The zero Tie has none: all of a limit is one
+// bucket's. It is immutable.
 type Membership struct {
 	Shared    bool      // there is one
 	Connected bool      // and it is heard
 	Share     float64   // of each limit, without a link
-	Since     time.Time // that there is no link: it counts a little later, when the bank knows it too
+	Since     time.Time // that there is no link: it counts a little later, when the coordinator knows it too
 }
 
-// disconnectLag is how much later the other end of a link may see its end.
+// disconnectLag is how much later the coordinator may see a connection end.
 const disconnectLag = 2 * time.Second
 
-// refillShare is which part of a limit fills a purse by itself at a time, and since when.
+// refillShare is the share of a limit by which a bucket refills itself, and since when.
 func (t *Membership) refillShare() (part float64, since time.Time) {
 	switch {
 	case !t.Shared:
@@ -28,7 +28,7 @@ func (t *Membership) refillShare() (part float64, since time.Time) {
 	return t.Share, t.Since.Add(disconnectLag)
 }
 
-// Bucket is what an activator has of one limit of a team. It has no lock of its own.
+// Bucket holds an activator's units of one limit of a team. It has no lock of its own.
 type Bucket struct {
 	kind  Kind
 	size  float64 // of the limit; 0 is none
@@ -49,16 +49,16 @@ type Bucket struct {
 	seq                uint64
 	left               float64
 	reported           UsageReport
-	changed            chan struct{} // closed with the next grant; nil: nobody waits
+	changed            chan struct{} // closed with the next allotment; nil: no request waits
 }
 
-// NewBucket makes one for a limit that is not told yet.
+// NewBucket makes a bucket without a limit.
 func NewBucket(k Kind) Bucket { return Bucket{kind: k} }
 
 // Size is the limit, 0 where there is none.
 func (p *Bucket) Size() int { return int(p.size) }
 
-// Resize tells the limit; what was used stays used.
+// Resize sets the limit; used units stay used.
 func (p *Bucket) Resize(n int, t *Membership) {
 	was := p.size
 	p.size = float64(max(n, 0))
@@ -76,7 +76,7 @@ func (p *Bucket) Resize(n int, t *Membership) {
 	}
 }
 
-// refill adds what has come without the bank.
+// refill adds the units that came by time, without the coordinator.
 func (p *Bucket) refill(t *Membership, now time.Time) {
 	part, since := t.refillShare()
 	from := p.at
@@ -96,14 +96,13 @@ func (p *Bucket) refill(t *Membership, now time.Time) {
 	}
 }
 
-// Free is how many units may be taken now; less than nothing is a debt.
+// Free is how many units may be taken now; negative is a debt.
 func (p *Bucket) Free(t *Membership, now time.Time) float64 {
 	p.refill(t, now)
 	return p.level - float64(p.used)
 }
 
-// Take takes n units, whether there are so many or not. Places are given back with a
-// negative n.
+// Take takes n units, even into debt. A negative n returns places.
 func (p *Bucket) Take(n int64, now time.Time) {
 	p.decayBurn(now)
 	if p.kind.Span() == 0 {
@@ -118,7 +117,7 @@ func (p *Bucket) Take(n int64, now time.Time) {
 // Used is how many places are in use.
 func (p *Bucket) Used() int { return int(p.used) }
 
-// Left is how many units there are in all, as far as is known here.
+// Left is how many units are left in all buckets, as far as known here.
 func (p *Bucket) Left(t *Membership, now time.Time) int {
 	n := p.Free(t, now)
 	if t.Connected {
@@ -127,7 +126,7 @@ func (p *Bucket) Left(t *Membership, now time.Time) int {
 	return int(max(0, math.Floor(n+epsilon)))
 }
 
-// Until is how long it takes, without anybody spending, until there are n in all.
+// Until is the time until there are n units in all, if none is spent meanwhile.
 func (p *Bucket) Until(n float64, t *Membership, now time.Time) time.Duration {
 	have, size := p.Free(t, now), p.size
 	switch part, _ := t.refillShare(); {
@@ -139,7 +138,7 @@ func (p *Bucket) Until(n float64, t *Membership, now time.Time) time.Duration {
 	return timeToRefill(n-have, size, p.kind)
 }
 
-// decayBurn lets what was spent be forgotten.
+// decayBurn ages the recent use.
 func (p *Bucket) decayBurn(now time.Time) {
 	if d := now.Sub(p.burnAt); d > 0 && !p.burnAt.IsZero() {
 		if p.burn *= math.Exp(-d.Seconds()); p.burn < 0.05 {
@@ -174,7 +173,7 @@ func (p *Bucket) Await() <-chan struct{} {
 // EndAwait ends what Wait began.
 func (p *Bucket) EndAwait() { p.waiting-- }
 
-// Apply takes in what the bank says.
+// Apply applies an allotment.
 func (p *Bucket) Apply(g *Allotment, now time.Time) {
 	if more := g.Given - p.received; more > 0 {
 		p.received = g.Given
@@ -193,7 +192,7 @@ func (p *Bucket) Apply(g *Allotment, now time.Time) {
 	}
 }
 
-// Disconnected says that no grant comes any more.
+// Disconnected wakes waiters: no allotment comes any more.
 func (p *Bucket) Disconnected(t *Membership, now time.Time) {
 	p.refill(t, now)
 	if p.changed != nil {
@@ -202,7 +201,7 @@ func (p *Bucket) Disconnected(t *Membership, now time.Time) {
 	}
 }
 
-// NeedsReport reports whether the bank should hear of the purse now and not later.
+// NeedsReport reports whether the bucket should be reported now and not later.
 func (p *Bucket) NeedsReport(t *Membership) bool {
 	if !t.Connected || p.size == 0 {
 		return false
@@ -214,7 +213,7 @@ func (p *Bucket) NeedsReport(t *Membership) bool {
 	return free*2 < p.need() && p.reported.Want == 0
 }
 
-// need is what it should have beforehand.
+// need is how many units the bucket should hold ahead.
 func (p *Bucket) need() int64 {
 	if p.kind.Span() == 0 {
 		return max(0, int64(math.Ceil(p.burn-epsilon))-p.used)
@@ -222,8 +221,8 @@ func (p *Bucket) need() int64 {
 	return int64(math.Ceil(p.burn * prefill.Seconds()))
 }
 
-// Report is what the bank is to be told, if anything. First is the first of a
-// connection: it says everything. All gives back what is not needed as well.
+// Report returns the usage report to send, if any. first is the first of a connection,
+// which says everything; all returns unneeded units as well.
 func (p *Bucket) Report(team string, t *Membership, first, all bool, now time.Time) (UsageReport, bool) {
 	p.refill(t, now)
 	p.decayBurn(now)

@@ -13,22 +13,20 @@ type Key struct {
 	Kind Kind
 }
 
-// CoordinatorOptions of a Bank. Tell must be set.
+// CoordinatorOptions of a Coordinator. Send must be set.
 type CoordinatorOptions struct {
-	// Send tells an activator, newest last; what is not written yet is overtaken by
-	// what is told later of the same. It must not block, nor call the bank.
+	// Send queues a message to an activator; a later one about the same limit replaces one
+	// not written yet. It must not block, nor call the coordinator.
 	Send func(id string, g Allotments)
-	// Saved is what was left of a limit when somebody wrote it down, and how long ago
-	// that was; may be nil.
+	// Saved returns the stored remainder of a limit and its age; may be nil.
 	Saved func(Key) (left float64, ago time.Duration, ok bool)
-	// Dead reports whether an activator that is away is known to live no more; may
-	// be nil.
+	// Dead reports whether a disconnected activator is known to be dead; may be nil.
 	Dead func(id string) bool
 	// Recovering banks wait for Gathered.
 	Recovering bool
 }
 
-// Coordinator has what nobody else has. Its methods may be called concurrently; now is an
+// Coordinator holds the units not allotted to any activator. Its methods may be called concurrently; now is an
 // argument everywhere.
 type Coordinator struct {
 	o CoordinatorOptions
@@ -55,18 +53,18 @@ func (m *member) share() float64 { return max(m.sent, m.reported) }
 type limit struct {
 	key       Key
 	size      float64
-	level     float64 // units in the bank; of places it is counted anew
+	level     float64 // units in the coordinator; of places it is counted anew
 	at        time.Time
 	known     bool    // level is what there is, and not what has come since
-	priorLeft float64 // what a bank before had left, by the activator that was told last
-	priorSeq  uint64  // the number of that; 0: nobody was told
+	priorLeft float64 // what a former coordinator had left, by the activator that was told last
+	priorSeq  uint64  // the Seq of that; 0: there is none
 	recall    uint64
 	recallAt  time.Time
 	turn      int
 	holdings  []*holding
 }
 
-// holding is what one activator has of one limit.
+// holding is one activator's part of one limit.
 type holding struct {
 	id       string
 	member   *member
@@ -80,12 +78,12 @@ type holding struct {
 	sent     Allotment
 }
 
-// NewCoordinator makes one.
+// NewCoordinator makes a coordinator.
 func NewCoordinator(o CoordinatorOptions) *Coordinator {
 	return &Coordinator{o: o, limits: map[Key]*limit{}, unmet: map[*limit]bool{}, members: map[string]*member{}, recovering: o.Recovering}
 }
 
-// maxLimits bounds what activators may tell of.
+// maxLimits bounds the limits that activators may report.
 const maxLimits = 1 << 17
 
 func (b *Coordinator) limit(k Key, now time.Time) *limit {
@@ -97,7 +95,7 @@ func (b *Coordinator) limit(k Key, now time.Time) *limit {
 	return a
 }
 
-// SetLimits tells all limits there are.
+// SetLimits replaces all limits.
 func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,7 +120,7 @@ func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 	}
 }
 
-// initLevel gives an account what a bank before had left, or what it begins with.
+// initLevel gives an account what a former coordinator had left, or what it begins with.
 func (b *Coordinator) initLevel(a *limit) {
 	if a.known || b.recovering || a.size == 0 {
 		return
@@ -141,7 +139,7 @@ func (b *Coordinator) initLevel(a *limit) {
 	a.level = min(a.level, b.maxLevel(a))
 }
 
-// maxLevel is how much the bank may have of a limit.
+// maxLevel is how much the coordinator may have of a limit.
 func (b *Coordinator) maxLevel(a *limit) float64 {
 	n := a.size
 	for _, h := range a.holdings {
@@ -161,7 +159,7 @@ func (b *Coordinator) maxLevel(a *limit) float64 {
 	return n
 }
 
-// refillShare is the part of each limit that comes to the bank and not to purses.
+// refillShare is the part of each limit that comes to the coordinator and not to buckets.
 func (b *Coordinator) refillShare() float64 {
 	part := 1.0
 	if b.recovering {
@@ -197,7 +195,7 @@ func (b *Coordinator) refill(a *limit, now time.Time) {
 	a.level = min(a.level, room)
 }
 
-// refillAll fills every account: how fast they fill is about to change.
+// refillAll refills every limit, before the rate of refill changes.
 func (b *Coordinator) refillAll(now time.Time) {
 	for _, a := range b.limits {
 		b.refill(a, now)
@@ -206,8 +204,8 @@ func (b *Coordinator) refillAll(now time.Time) {
 
 var errReport = errors.New("a claim is less than nothing, or takes back what was said")
 
-// Report takes in what an activator claims. First is the first message of its
-// connection: what the activator had on another one it says anew.
+// Report applies an activator's reports. first marks the first message of a connection,
+// which replaces what the activator reported on another one.
 func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,7 +219,7 @@ func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Ti
 		b.members[id] = m
 	}
 	if m == nil || !m.lost.IsZero() {
-		return nil // of a link that has ended
+		return nil // of a connection that has ended
 	}
 	if c == nil {
 		return nil
@@ -264,7 +262,7 @@ func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, no
 		a.holdings = append(a.holdings, h)
 	}
 	back := c.Returned - h.returned
-	// Who is in debt has less than nothing, and gives nothing back.
+	// A bucket in debt returns nothing.
 	if back < 0 || c.Received < 0 || c.Received > h.given || back > max(0, h.have) {
 		return errReport
 	}
@@ -285,7 +283,7 @@ func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, no
 	return nil
 }
 
-// dropHoldings takes away what an activator had.
+// dropHoldings removes an activator's holdings.
 func (b *Coordinator) dropHoldings(m *member) {
 	for a, h := range m.holds {
 		for i := range a.holdings {
@@ -298,7 +296,7 @@ func (b *Coordinator) dropHoldings(m *member) {
 	clear(m.holds)
 }
 
-// Disconnected is told that an activator's link has ended.
+// Disconnected records that an activator's connection has ended.
 func (b *Coordinator) Disconnected(id string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -311,7 +309,7 @@ func (b *Coordinator) Disconnected(id string, now time.Time) {
 	}
 }
 
-// Recovered says that all activators that are to be expected are there.
+// Recovered ends recovery: all expected activators are connected.
 func (b *Coordinator) Recovered(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -327,8 +325,8 @@ func (b *Coordinator) Recovered(now time.Time) {
 	}
 }
 
-// Tick looks again at what is wanted and was not there, and at who is away. It is
-// called several times a second.
+// Tick serves unmet wants anew and drops activators that are gone for good. It is called
+// several times a second.
 func (b *Coordinator) Tick(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -380,8 +378,7 @@ func (b *Coordinator) balanceShares() {
 	}
 }
 
-// allot gives what is wanted as far as there is something, and calls in what others
-// may have.
+// allot serves wants as far as there are units, and recalls units of other activators.
 func (b *Coordinator) allot(a *limit, now time.Time) {
 	if a.size == 0 {
 		return
@@ -405,7 +402,7 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 	}
 	first := min(free, waiting)
 	b.divide(a, first, func(h *holding) *int64 { return &h.waiting })
-	// Soon after a recall nobody gets what he does not need now, or it goes to and fro.
+	// Soon after a recall only waiting requests are served, or units would oscillate.
 	if free -= first; free > 0 && now.Sub(a.recallAt) >= calm {
 		b.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
 	}
@@ -430,7 +427,7 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 		if g.Given == h.sent.Given && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
 			continue
 		}
-		if g.Exhausted > 0 { // one answer; who still waits after it asks again
+		if g.Exhausted > 0 { // answered once; a request that still waits asks again
 			h.waiting = 0
 		}
 		h.sent = g
@@ -440,7 +437,7 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 	}
 }
 
-// divide gives n units to those whose need is not nothing, evenly and by turns.
+// divide deals n units evenly and in turns to holdings with a need.
 func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 	for n > 0 {
 		var open []*holding
@@ -468,8 +465,8 @@ func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 	}
 }
 
-// requestRecall calls in what others have of a limit that somebody waits for. It tells whether
-// an answer may still bring something.
+// requestRecall recalls the spare units of a limit that requests wait for. It reports
+// whether a recall under way may still bring some.
 func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
 	waits, pending, some := false, false, false
 	for _, h := range a.holdings {
@@ -496,7 +493,7 @@ func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
 	return false
 }
 
-// Use is what a team has used of a limit, as far as the bank knows.
+// Use is a team's use of a limit, as far as the coordinator knows.
 type Use struct {
 	Size int64
 	Left float64 // unspent, wherever it is; of places those that are free
@@ -524,7 +521,7 @@ func (b *Coordinator) Use(k Key, now time.Time) Use {
 	return u
 }
 
-// Levels are what is left of the limits that are not full.
+// Levels are the remainders of the limits that are not full, by team.
 func (b *Coordinator) Levels(kind Kind, now time.Time) map[string]float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What a Refusal was about; also the label of the metric.
+// The limit of a Refusal; also the label of the metric.
 const (
 	LimitConcurrent = "concurrent"
 	LimitHeld       = "held"
@@ -19,29 +19,28 @@ const (
 	LimitColdStarts = "cold_starts"
 )
 
-// Refusal says which limit of a team is used up, and when to come again.
+// Refusal names the used-up limit of a team and when to retry.
 type Refusal struct {
 	Limit      string
 	Message    string
 	RetryAfter time.Duration
 
-	// What Patiently waits for: another activator may have what is missing here.
+	// For RetryUntilAllotment: the bucket that lacks a unit another activator may have.
 	account    *account
 	kind       Kind
 	allotments uint64
 }
 
-// Limits of all teams. The zero value knows no team and refuses nothing, and what
-// teams may use is its alone; after Share others have some of it. Its methods may be
-// called concurrently; now is an argument everywhere.
+// Limits holds the limits and the use of all teams. The zero value has no limits and no
+// coordinator; ShareLimits connects it to one. Its methods may be called concurrently.
 type Limits struct {
-	mu          sync.Mutex // serialises changes of the set of teams, and of how purses are tied
+	mu          sync.Mutex // serialises changes of the set of teams, and of how buckets are tied
 	accounts    atomic.Pointer[map[string]*account]
-	membership  atomic.Pointer[Membership] // nil: there is no bank
+	membership  atomic.Pointer[Membership] // nil: there is no coordinator
 	wantsReport func()                     // set by Share: a claim is to be made now
 }
 
-// account is what one team may use and uses.
+// account holds one team's limits and use.
 type account struct {
 	limiter    *Limits
 	mu         sync.Mutex
@@ -68,7 +67,7 @@ func (l *Limits) memberOf() *Membership {
 	return &alone
 }
 
-// Sizes are the limits by what they count.
+// Sizes returns the limits by kind.
 func Sizes(l functions.Limits) [Kinds]int {
 	return [Kinds]int{
 		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute, ColdStarts: l.ColdStartsPerHour,
@@ -76,8 +75,8 @@ func Sizes(l functions.Limits) [Kinds]int {
 	}
 }
 
-// SetTeams tells the limits of the teams; a team that is not told has none.
-// What a team has used stays used.
+// SetTeams replaces the limits of all teams; a team not in teams has none. What a team
+// has used stays used.
 func (l *Limits) SetTeams(teams []functions.Team) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,11 +133,11 @@ func (l *Limits) account(team string) *account {
 	return a
 }
 
-// Lease is one admitted request of a team, until End.
+// Lease is one admitted request of a team; End ends it.
 type Lease struct{ a *account }
 
-// Admit counts a request of a team in, or says why not. The lease must be
-// ended exactly once where the refusal is nil. team must come from a key or
+// Admit admits a request of a team or refuses it. Without a refusal the lease must be
+// ended exactly once. team must come from a key or
 // from the configuration: an account is kept for each.
 func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	a := l.account(team)
@@ -158,8 +157,8 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	return Lease{a}, nil
 }
 
-// lacks reports whether there is a limit of that kind, and nothing of it here; under
-// mu. Of tokens any will do: how many a request takes is known afterwards.
+// lacks reports whether a limit of that kind has no unit here; mu must be held. Any
+// fraction of tokens will do: a request's tokens are known afterwards.
 func (a *account) lacks(k Kind, now time.Time) bool {
 	p := &a.buckets[k]
 	if p.Size() == 0 {
@@ -172,7 +171,7 @@ func (a *account) lacks(k Kind, now time.Time) bool {
 	return free < 1-epsilon
 }
 
-// take takes n units; under mu.
+// take takes n units; mu must be held.
 func (a *account) take(k Kind, n int64, now time.Time) {
 	p := &a.buckets[k]
 	if p.Size() == 0 && k.Span() > 0 {
@@ -182,14 +181,14 @@ func (a *account) take(k Kind, n int64, now time.Time) {
 	a.requestAllotment(p)
 }
 
-// requestAllotment has a claim made where the purse runs short; under mu.
+// requestAllotment asks the coordinator for units if the bucket is low; mu must be held.
 func (a *account) requestAllotment(p *Bucket) {
 	if a.limiter.wantsReport != nil && p.NeedsReport(a.limiter.memberOf()) {
 		a.limiter.wantsReport()
 	}
 }
 
-// refuse is why not; under mu.
+// refuse makes the refusal; mu must be held.
 func (a *account) refuse(k Kind, now time.Time, limit, what, team string) *Refusal {
 	p := &a.buckets[k]
 	elsewhere, after := p.Missing(a.limiter.memberOf(), now)
@@ -202,7 +201,7 @@ func (a *account) refuse(k Kind, now time.Time, limit, what, team string) *Refus
 
 // RetryUntilAllotment tries until there is no refusal, or one that is about the whole limit and
 // not about what of it is here: that comes in a moment. It waits AllotmentWait at
-// most, and not at all where there is no bank.
+// most, and not at all where there is no coordinator.
 func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refusal {
 	r := try()
 	if r == nil || r.account == nil {
@@ -219,7 +218,7 @@ func RetryUntilAllotment(ctx func() context.Context, try func() *Refusal) *Refus
 	return r
 }
 
-// await waits for the next grant; false: there is none in time.
+// await waits for the next allotment; false: none came in time.
 func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 	a := r.account
 	a.mu.Lock()
@@ -245,7 +244,7 @@ func (r *Refusal) await(ctx context.Context, late <-chan time.Time) bool {
 	return false
 }
 
-// End gives the request's place back and charges its tokens.
+// End returns the request's place and charges its tokens.
 func (l Lease) End(tokens int, now time.Time) {
 	if l.a == nil {
 		return
@@ -259,9 +258,8 @@ func (l Lease) End(tokens int, now time.Time) {
 	l.a.take(Tokens, int64(tokens), now)
 }
 
-// Hold counts a request of a team in that begins to wait, or says why not: the
-// team has as many waiting as it may. Where the refusal is nil, Unhold is called
-// exactly once when the waiting ends.
+// Hold counts a request of a team that begins to wait, or refuses it. Without a refusal
+// Unhold must be called exactly once when the wait ends.
 func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
@@ -275,11 +273,10 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	return nil
 }
 
-// heldRetry is when to come again where requests are held: some of them will
-// have been let through.
+// heldRetry is the Retry-After of a Hold refusal.
 const heldRetry = 5 * time.Second
 
-// Unhold ends what Hold began.
+// Unhold ends one Hold.
 func (l *Limits) Unhold(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
@@ -298,7 +295,7 @@ func (l Lease) NeedsUsage() bool {
 	return l.a.buckets[Tokens].Size() > 0
 }
 
-// AdmitColdStart counts a cold start of a team in, or says why not.
+// AdmitColdStart counts a cold start of a team or refuses it.
 func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()

@@ -70,7 +70,7 @@ func TestLimits(t *testing.T) {
 	if _, r = l.Admit("red", t1); r != nil {
 		t.Fatal(r)
 	}
-	if u := l.Usage("nobody", t1); u != (Usage{}) {
+	if u := l.Usage("unknown", t1); u != (Usage{}) {
 		t.Fatal(u)
 	}
 }

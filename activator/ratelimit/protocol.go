@@ -11,15 +11,15 @@ type Kind uint8
 // The kinds of limits.
 const (
 	Requests   Kind = iota // that begin, a minute
-	Tokens                 // a minute, told after the fact: a purse may be in debt
+	Tokens                 // a minute, told after the fact: a bucket may be in debt
 	ColdStarts             // an hour
 	Concurrent             // requests at once
 	Held                   // requests that wait at once
 	Kinds      = iota
 )
 
-// Span is in how long a limit's units come anew; 0: they come back when a request
-// ends.
+// Span is how long a limit takes to refill; 0: its units are places, returned when a
+// request ends.
 func (k Kind) Span() time.Duration {
 	switch k {
 	case Requests, Tokens:
@@ -31,23 +31,22 @@ func (k Kind) Span() time.Duration {
 }
 
 const (
-	// AllotmentWait is how long a request waits for an answer of the bank.
+	// AllotmentWait is how long a request waits for an allotment.
 	AllotmentWait = 250 * time.Millisecond
-	// PartitionGrace is how long the places and the part of an activator that is away are
-	// its own, where it is not known to be dead.
+	// PartitionGrace is how long a disconnected activator keeps its places and its share,
+	// unless it is known to be dead.
 	PartitionGrace = time.Minute
 
-	prefill      = 250 * time.Millisecond // what a purse spends in that time it has beforehand
+	prefill      = 250 * time.Millisecond // a bucket is filled ahead with what it spends in this time
 	recallEvery  = 50 * time.Millisecond  // between two recalls of one limit
-	calm         = 500 * time.Millisecond // after a recall, until purses are filled ahead again
-	exhaustedFor = 100 * time.Millisecond // how long the answer that there is nothing is taken for granted
-	idleParts    = 8                      // a purse nobody asks of has one of so many parts of its even part
+	calm         = 500 * time.Millisecond // after a recall, until buckets are filled ahead again
+	exhaustedFor = 100 * time.Millisecond // how long an Exhausted answer holds
+	idleParts    = 8                      // an unused bucket holds 1/idleParts of its even share
 	epsilon      = 1e-6                   // forgives what adding up fractions of a unit loses
 )
 
-// UsageReport is what an activator says of its purse for one limit. All but Back and Got is
-// how things are now; the newest counts. Back and Got count from the beginning of a
-// connection.
+// UsageReport is an activator's report of its bucket for one limit. Returned and Received
+// count from the beginning of a connection; the rest is the present state.
 type UsageReport struct {
 	Team     string
 	Kind     Kind
@@ -64,7 +63,7 @@ type UsageReport struct {
 	Left float64
 }
 
-// Allotment is what the bank says of one limit to one activator; the newest counts.
+// Allotment is the coordinator's message about one limit to one activator; the newest counts.
 type Allotment struct {
 	Team      string
 	Kind      Kind
@@ -73,24 +72,24 @@ type Allotment struct {
 	Recall    uint64        // grown: what is not needed now is to be given back
 	Exhausted time.Duration // not 0: there is nothing for who waits; when there will be
 	Seq       uint64        // grows with each grant of all banks there ever were
-	Left      float64       // what the bank has left
+	Left      float64       // what the coordinator has left
 }
 
-// UsageReports is what an activator says. Part is how much of each limit it takes itself to
-// have without a link.
+// UsageReports are an activator's reports. Share is its share of each limit without a
+// connection, as it knows it.
 type UsageReports struct {
 	Share float64
 	List  []UsageReport
 }
 
-// Allotments is what the bank says. Part is what the activator has of each limit once it
-// is without a link.
+// Allotments are the coordinator's messages to one activator. Share is the activator's share
+// of each limit without a connection.
 type Allotments struct {
 	Share float64
 	List  []Allotment
 }
 
-// refilled is how much of size comes in d.
+// refilled is how much of size refills in d.
 func refilled(size float64, k Kind, d time.Duration) float64 {
 	if d <= 0 || k.Span() == 0 {
 		return 0
@@ -98,7 +97,7 @@ func refilled(size float64, k Kind, d time.Duration) float64 {
 	return size * float64(d) / float64(k.Span())
 }
 
-// timeToRefill is how long it takes until so much has come.
+// timeToRefill is how long the missing units take to refill.
 func timeToRefill(missing, size float64, k Kind) time.Duration {
 	if missing <= 0 {
 		return 0

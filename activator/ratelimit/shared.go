@@ -14,9 +14,9 @@ func (l *Limits) ShareLimits(needs func()) {
 	l.membership.Store(&Membership{Shared: true})
 }
 
-// Reports are what the bank is to be told: nil where that is nothing. First begins a
-// connection: all is said, and nothing comes by itself from then on. All gives back
-// what is not needed as well; it is to be asked for once a second.
+// Reports returns the usage reports to send; nil for none. first begins a connection: every
+// bucket is reported, and none refills by itself from then on. all returns unneeded units
+// as well; it is set once a second.
 func (l *Limits) Reports(first, all bool, now time.Time) *UsageReports {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (a *account) reports(team string, was, t *Membership, first, all bool, now 
 	}
 }
 
-// Allotted takes in what the bank says.
+// Allotted applies the coordinator's message.
 func (l *Limits) Allotted(g Allotments, now time.Time) {
 	l.mu.Lock()
 	t := *l.memberOf()
@@ -77,7 +77,7 @@ func (l *Limits) Allotted(g Allotments, now time.Time) {
 	}
 }
 
-// Disconnected says that the link to the bank has ended.
+// Disconnected records that the connection to the coordinator has ended.
 func (l *Limits) Disconnected(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *Limits) Disconnected(now time.Time) {
 	if m := l.accounts.Load(); m != nil {
 		for _, a := range *m {
 			a.mu.Lock()
-			a.allotments++ // who waits for one is not to
+			a.allotments++ // waiters must not go on waiting
 			for k := range a.buckets {
 				a.buckets[k].Disconnected(&t, now)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// realm is a bank and activators, with links between them that are slow and end, in
+// realm is a coordinator and activators, with links between them that are slow and end, in
 // virtual time. It knows the law: a bucket of the whole limit, out of which every
 // admission takes, is never overdrawn.
 type realm struct {
@@ -36,7 +36,7 @@ type act struct {
 	linked bool
 	up     []upward
 	down   []downward
-	ends   int  // ticks until the bank hears that the link has ended
+	ends   int  // ticks until the coordinator sees that the link has ended
 	cut    bool // it lives, and is not linked again
 	needs  bool
 }
@@ -218,7 +218,7 @@ func (r *realm) end(a *act) {
 	}
 }
 
-// TestShareSkewed: whoever is asked, the whole limit is admitted and no more, and a
+// TestShareSkewed: for any choice of activator, the whole limit is admitted and no more, and a
 // refusal says when to come again.
 func TestShareSkewed(t *testing.T) {
 	for _, c := range []struct {
@@ -471,7 +471,7 @@ func TestShareReigns(t *testing.T) {
 	if n != 2 {
 		t.Errorf("%d more under the next controller, 2 are left", n)
 	}
-	// All die. What somebody wrote down counts.
+	// All die. The stored remainder counts.
 	saved := r.bank.Levels(ColdStarts, r.now)
 	r.acts = nil
 	r.reign(func(k Key) (float64, time.Duration, bool) {

@@ -60,7 +60,6 @@ func newConn(c *Client, addr string, nc net.Conn) *conn {
 	return &conn{c: c, addr: addr, netConn: nc, reader: bufio.NewReaderSize(nc, 8<<10)}
 }
 
-// closeConn closes the connection.
 func (k *conn) closeConn() {
 	k.netConn.Close()
 	k.c.forget(k)
@@ -90,7 +89,7 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	k.answered = false
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
-	}); ok { // the door's own: package context would go the same way with four more allocations
+	}); ok { // httpserver's own; package context would do the same with four more allocations
 		k.stop = a.AfterFunc(func() { k.cancel(gen, context.Cause(ctx)) })
 	} else if ctx.Done() != nil {
 		k.stop = context.AfterFunc(ctx, func() { k.cancel(gen, context.Cause(ctx)) })

@@ -1,7 +1,7 @@
 // Package upstream is HTTP out: the client that talks to engines.
 //
-// It is our own because the two at hand do not fit. net/http's costs 40 µs of
-// CPU a request more than this one; fasthttp's pools a connection that still
+// The two existing clients do not fit. net/http's costs 40 µs of CPU a request more than
+// this one; fasthttp's pools a connection that still
 // holds unread stream bytes, so that the request after an abandoned stream is
 // answered with another's tokens, and its calls cannot be cancelled.
 //
@@ -11,10 +11,9 @@
 // whose reused connection died before any byte of an answer is sent once more
 // on a fresh one, since the server had closed it before the request came.
 //
-// The race that bites: a cancel that comes late must not close the connection
-// under its next user. Every exchange has a generation; a cancel names the one
-// it was made for and does nothing to another, and the end of an exchange and
-// a cancel exclude each other by one lock.
+// A late cancel must not close a connection under its next user. Every exchange has a
+// generation; a cancel applies to its own generation only, and one lock orders it
+// against the end of the exchange.
 //
 // A Client has no goroutine of its own beyond one timer for idle connections,
 // which runs only while there are some.

@@ -94,8 +94,7 @@ func New(o Options) *Client {
 		o.MaxHead = 32 << 10
 	}
 	if o.Dial == nil {
-		// A machine that is cut off or without power says nothing more; found out
-		// in twenty seconds, not when the answer is an hour late.
+		// Keepalives find a machine without power or network in twenty seconds.
 		d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3}}
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			return d.DialContext(ctx, "tcp", addr)
@@ -181,9 +180,8 @@ func (c *Client) forget(k *conn) {
 	}
 }
 
-// Cut ends every exchange with addr as if the engine had died, for one that is
-// known to be gone though its machine has not said so. Idle connections to it
-// are closed.
+// Cut ends every exchange with addr as if the engine had died, for an engine that is known
+// to be gone while its connections are still open. Idle connections to it are closed.
 func (c *Client) Cut(addr string) {
 	c.mu.Lock()
 	all := slices.Collect(maps.Keys(c.conns[addr]))
@@ -249,7 +247,7 @@ func (c *Client) sweepIdle() {
 	}
 }
 
-// CloseIdle closes the connections nobody uses.
+// CloseIdle closes the idle connections.
 func (c *Client) CloseIdle() { c.drop(false) }
 
 // Close closes the idle connections and refuses new requests; exchanges under

@@ -417,7 +417,7 @@ func TestCancel(t *testing.T) {
 		select {
 		case <-left:
 		case <-time.After(20 * time.Second):
-			t.Errorf("%s: the engine saw nobody leave", body)
+			t.Errorf("%s: the engine saw no client leave", body)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

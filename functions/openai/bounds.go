@@ -27,14 +27,14 @@ const (
 	MaxSalt        = 128
 )
 
-// outside says that a parameter is out of its bounds.
+// outside is the error of a parameter that is out of its bounds.
 func outside(key []byte, format string, args ...any) *Error {
 	return New(InvalidValue, string(key)+" "+fmt.Sprintf(format, args...)+".").With(pointer(key))
 }
 
-// checkMember checks one top-level member, whose value is valid JSON; of an array or
-// object count is how many elements it has. What it does not know it lets pass:
-// engines have many more parameters, and ignore those they do not know.
+// checkMember checks one top-level member, whose value is valid JSON; count is the
+// number of elements of an array or object. Unknown members pass: engines have many
+// more parameters, and ignore those they do not know.
 func checkMember(key, v []byte, count int) error {
 	if v[0] == 'n' { // null
 		return nil
@@ -79,8 +79,8 @@ func checkMember(key, v []byte, count int) error {
 	case "chat_template", "request_id", "rid", "kv_transfer_params", "ec_transfer_params", "mm_processor_kwargs", "media_io_kwargs",
 		"api_base", "base_url", "logits_processors", "custom_logit_processor", "lora_path", "lora", "session_params",
 		"bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "id_slot", "slot_id":
-		// Code, addresses, names of other requests, places in the engine: none of
-		// it is a caller's to choose.
+		// Code, addresses, ids of other requests and places in the engine are not for
+		// callers to set.
 		return New(UnsupportedParameter, string(key)+" is not supported here.").With(pointer(key))
 	}
 	return nil
@@ -101,9 +101,8 @@ func prompt(key, v []byte, count int) error {
 			return outside(key, "must have at most %d elements", MaxPrompts)
 		}
 	}
-	// Media come as parts of a content, which is an array in the array. Of those
-	// few speak of addresses; only they are walked through. Escapes could hide
-	// the word, but nobody else writes a letter of ASCII as one.
+	// Media are parts of a content, an array in the array. Only bodies that may name a
+	// URL are walked; an escaped ASCII letter counts as such, because it could hide one.
 	if v[0] != '[' || bytes.IndexByte(v[1:], '[') < 0 ||
 		!bytes.Contains(v, []byte("url")) && !bytes.Contains(v, []byte(`\u007`)) && !bytes.Contains(v, []byte(`\u006`)) {
 		return nil
@@ -129,7 +128,7 @@ func media(name []byte) bool {
 	return false
 }
 
-// schema checks what an engine compiles into a grammar.
+// schema checks a value that an engine compiles into a grammar.
 func schema(key, v []byte, most int) error {
 	if len(v) > most {
 		return outside(key, "must have at most %d bytes", most)
@@ -165,8 +164,8 @@ func pattern(key, v []byte) error {
 	return nil
 }
 
-// template checks what goes to a chat template as variables. The engine's own
-// arguments must not be among them.
+// template checks the variables of a chat template. The engine's own arguments must not
+// be among them.
 func template(key, v []byte) error {
 	if v[0] != '{' || len(v) > MaxTemplate {
 		return outside(key, "must be an object of at most %d bytes", MaxTemplate)
@@ -187,7 +186,7 @@ func template(key, v []byte) error {
 	return err
 }
 
-// cleanMessage makes a name of a request's own fit for a message.
+// cleanMessage shortens a name from a request for use in a message.
 func cleanMessage(s string) string {
 	if len(s) > 40 {
 		s = s[:40] + "…"
@@ -210,7 +209,7 @@ func isPlain(v []byte) bool {
 	return true
 }
 
-// walker goes through a value that value has accepted.
+// walker visits the members of a value that scanValue has accepted.
 type walker struct {
 	b     []byte
 	depth int // most nesting; 0: MaxDepth holds already

@@ -1,12 +1,11 @@
-// Package openai knows the OpenAI wire format as far as a gateway must: it
-// peeks at a request's body without decoding it, splices the two values a
-// gateway may change, shapes errors as the official clients expect them, and
-// writes and reads the lines of a server-sent event stream.
+// Package openai implements the parts of the OpenAI wire format that a gateway needs:
+// it reads a request's envelope without decoding the body, splices the two values that
+// a gateway changes, formats errors as the official clients expect them, and writes and
+// reads the lines of a server-sent event stream.
 //
-// Everything here works on bytes and decides nothing: which model exists, who
-// may call it and when to wait is the activator's business. The rules it keeps
-// were measured against real clients; each stands beside the function that
-// keeps it. The three that bite most:
+// The package works on bytes only. Which model exists, which key may call it and when
+// to wait are decided by the activator. The rules were measured against real clients;
+// each stands beside the function that keeps it. The three most important:
 //
 //   - A comment on a held stream ends with one newline, never with a blank
 //     line: openai-go 1.12 and 3.8 decode an empty event from any blank line.
@@ -20,8 +19,7 @@
 // that policy denied. So a body is accepted only if every strict parser reads
 // it alike: the fuzz tests hold Peek against encoding/json/v2.
 //
-// Beyond it, an engine is shared: what one request asks of it, all pay for. So
-// [Peek] also refuses what multiplies an engine's work or reaches out of it (the
-// bounds stand in one place, with what each is there for), and [Public] names
-// the endpoints that anybody may reach. Neither changes a byte of what passes.
+// An engine is shared by many callers, so [Peek] also refuses parameters that multiply
+// an engine's work or make it fetch something (bounds.go), and [Public] lists the
+// endpoints that are open to callers. Neither changes the bytes that pass.
 package openai

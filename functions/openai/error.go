@@ -8,10 +8,9 @@ import (
 )
 
 // Code is the machine-readable reason of an error, the "code" field on the wire.
-// Clients switch on it and on the HTTP status.
 type Code string
 
-// The catalogue. What each answers with is in the table below it.
+// The catalogue; lookup has the answer of each.
 const (
 	InvalidAPIKey            Code = "invalid_api_key"
 	ModelNotFound            Code = "model_not_found"

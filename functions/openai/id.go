@@ -5,8 +5,8 @@ import (
 	"encoding/hex"
 )
 
-// NewID is a request's id: 128 random bits in hex, so that nobody can guess
-// another's. It is the gateway's own; a client's is kept beside it.
+// NewID returns a new request id: 128 random bits in hex, so that it cannot be guessed.
+// It is the gateway's own; a client's id is kept beside it.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:])

@@ -20,8 +20,8 @@ const (
 	MaxName   = 512 // bytes of the model's name as it stands in the body
 )
 
-// Envelope is what a gateway must know of a request's body. The strings are
-// copies; the offsets inside it refer to the body it was peeked from.
+// Envelope holds the values of a request's body that a gateway needs. Its strings are
+// copies; its offsets refer to the body it was read from.
 type Envelope struct {
 	Model        string // unescaped; empty only where the body need not name one
 	User         string // unescaped, "" when absent or longer than MaxName
@@ -53,8 +53,8 @@ type span struct{ at, end int }
 // param.
 func Peek(body []byte) (Envelope, error) { return peek(body, false) }
 
-// PeekUnnamed is [Peek] where the model is known without the body: it may name
-// any, or none.
+// PeekUnnamed is [Peek] for requests whose model is known without the body: the body may
+// name any model, or none.
 func PeekUnnamed(body []byte) (Envelope, error) { return peek(body, true) }
 
 func peek(body []byte, unnamed bool) (Envelope, error) {

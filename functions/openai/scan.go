@@ -2,17 +2,17 @@ package openai
 
 import "bytes"
 
-// Usage is what an answer says it cost, in tokens.
+// Usage is the token usage that an answer reports.
 type Usage struct {
 	Prompt     int64
 	Completion int64
 	Known      bool
 }
 
-// Stream watches a server-sent event stream pass, whatever pieces it comes in,
-// and decodes no content. The zero value watches only; with TakeUsage set it
-// also takes out the chunk that has usage and no choices, which the client did
-// not ask for. All other bytes go on as they came. One goroutine uses it.
+// Stream inspects a server-sent event stream that passes in pieces of any size, without
+// decoding content. With TakeUsage it also removes the chunk that has usage and no
+// choices, which the client did not ask for; all other bytes pass unchanged. It is for
+// one goroutine.
 type Stream struct {
 	TakeUsage bool
 
@@ -31,9 +31,9 @@ type Stream struct {
 // maxLine is what a line may have to be looked at; longer ones only pass.
 const maxLine = 1 << 20
 
-// Pass looks at p and returns what goes on: p itself, or, where something was
-// taken out or held back, bytes of its own that are valid until the next call.
-// With TakeUsage a line is held back until it is whole.
+// Pass inspects p and returns the bytes to send on: p itself or, if something was
+// removed or held back, a buffer that is valid until the next call. With TakeUsage a
+// line is held back until it is whole.
 func (s *Stream) Pass(p []byte) []byte {
 	if !s.TakeUsage {
 		s.watch(p)
@@ -83,14 +83,14 @@ func (s *Stream) Pass(p []byte) []byte {
 	return s.out
 }
 
-// Rest is what is held back when the stream has ended, to be sent on.
+// Rest returns the bytes held back at the end of the stream, to be sent on.
 func (s *Stream) Rest() []byte {
 	l := s.line
 	s.line = nil
 	return l
 }
 
-// maybeUsage tells whether p could hold the chunk to be taken out.
+// maybeUsage reports whether p could hold the chunk to be removed.
 func maybeUsage(p []byte) bool {
 	i := memberValue(p, "choices")
 	for i >= 0 {
@@ -105,7 +105,7 @@ func maybeUsage(p []byte) bool {
 	return false
 }
 
-// watch goes through the lines of p.
+// watch inspects the lines of p.
 func (s *Stream) watch(p []byte) {
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
@@ -133,8 +133,8 @@ func (s *Stream) watch(p []byte) {
 	}
 }
 
-// look reads one line, its end included; true if it is a chunk that carries
-// usage and nothing else.
+// look reads one line with its end. It returns true for a chunk that carries usage and
+// nothing else.
 func (s *Stream) look(l []byte) bool {
 	l = bytes.TrimRight(l, "\r\n")
 	if e, ok := bytes.CutPrefix(l, []byte("event:")); ok {
@@ -184,9 +184,9 @@ func (s *Stream) look(l []byte) bool {
 	return i < len(d) && d[i] == ']'
 }
 
-// Failure is the error of a stream that begins with one: p is how it begins. The
-// status is the frame's own code where that is one of HTTP, else 500. False
-// where the first thing the stream says is no error, or not whole yet.
+// Failure reads the error frame at the start p of a stream. The status is the frame's
+// code if that is an HTTP status, else 500. ok is false if the first event is no error
+// or not whole yet.
 func Failure(p []byte) (status int, message string, ok bool) {
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
@@ -239,7 +239,7 @@ func memberValue(b []byte, name string) int {
 // read takes the numbers of the last usage object in b; false if there is none.
 func (u *Usage) read(b []byte) bool {
 	found := false
-	for range 16 { // more are nobody's answer, and would be work without end
+	for range 16 { // more are in no real answer; the bound keeps the work finite
 		i := memberValue(b, "usage")
 		if i < 0 {
 			break

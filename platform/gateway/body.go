@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// body is that of a request that goes on. What is read of it first is kept, up to
-// keepBody, so that it can be sent again.
+// body is a proxied request's body. Its first keepBody bytes are kept so that it can be
+// sent again.
 type body struct {
 	in       io.ReadCloser
 	control  *http.ResponseController
@@ -19,7 +19,7 @@ type body struct {
 	once     bool        // nothing is kept
 	timedOut atomic.Bool // it did not come in time
 
-	reads   chan struct{} // holds a token while somebody reads: the lock of what follows
+	reads   chan struct{} // holds a token during a read: the lock of the fields below
 	until   time.Time     // the deadline for reads
 	kept    []byte
 	dropped bool  // more was read than is kept
@@ -40,10 +40,10 @@ const readsOn = 100 * time.Millisecond
 type bodySending struct {
 	b      *body
 	at     int         // how much of what is kept has been sent
-	closed atomic.Bool // by whoever sends it; the server closes in
+	closed atomic.Bool // by the sender; the server closes in
 }
 
-// bodyIdle is how long a body whose length was said may not come on.
+// bodyIdle bounds the silence within a body of declared length.
 const bodyIdle = 60 * time.Second
 
 // bodyOf is the body of a request; nil where it has none.
@@ -72,8 +72,8 @@ func (b *body) readWhole(length int64) error {
 	return nil
 }
 
-// readAhead reads while the request waits, in the background: also to see whether its
-// client leaves, which is told once.
+// readAhead reads in the background while the request waits. It calls leave once if the
+// client leaves.
 func (b *body) readAhead(g *Gateway, leave func()) {
 	b.waiting.Store(true)
 	if b.reader != nil {
@@ -95,7 +95,7 @@ func (b *body) readAhead(g *Gateway, leave func()) {
 	}()
 }
 
-// readPiece reads a piece ahead; false where there is none, or no room.
+// readPiece reads one piece ahead; false at the end or without room.
 func (b *body) readPiece(g *Gateway, buf []byte) bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
@@ -122,7 +122,7 @@ func (b *body) stopReadAhead(g *Gateway) {
 	b.waiting.Store(false)
 	select {
 	case <-b.reader:
-	default: // the client says nothing, and nobody wants to know any more
+	default: // the client is silent: end the pending read
 		b.control.SetReadDeadline(time.Unix(1, 0))
 		<-b.reader
 		b.control.SetReadDeadline(time.Time{})
@@ -137,7 +137,7 @@ func (b *body) complete() bool {
 	return b.end == io.EOF && !b.dropped
 }
 
-// unread reports whether nothing was read of it, and nobody reads.
+// unread reports whether nothing was read of it and no read is under way.
 func (b *body) unread() bool {
 	select {
 	case b.reads <- struct{}{}:
@@ -148,7 +148,7 @@ func (b *body) unread() bool {
 	return !b.dropped && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
 }
 
-// readClient reads from the client, for who holds the lock.
+// readClient reads from the client; reads must be held.
 func (b *body) readClient(p []byte) (int, error) {
 	if b.sized {
 		if now := time.Now(); b.until.Sub(now) < bodyIdle {
@@ -167,8 +167,8 @@ func (b *body) readClient(p []byte) (int, error) {
 	return n, err
 }
 
-// send begins to send it, from its first byte; false where that is gone, or
-// somebody still reads on behalf of an earlier sending.
+// send returns the body from its first byte; false if that is no longer kept or a read for
+// an earlier sending is still under way.
 func (b *body) send() (io.ReadCloser, bool) {
 	if b.current != nil {
 		b.current.closed.Store(true)
@@ -189,7 +189,7 @@ func (b *body) send() (io.ReadCloser, bool) {
 	return b.current, true
 }
 
-// getBody is send in the transport's words.
+// getBody is send as http.Request.GetBody.
 func (b *body) getBody() (io.ReadCloser, error) {
 	if r, ok := b.send(); ok {
 		return r, nil

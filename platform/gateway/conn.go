@@ -76,8 +76,8 @@ func (l clientListener) Accept() (net.Conn, error) {
 	return &clientConn{Conn: c}, nil
 }
 
-// trackedConns are the connections to what is behind us, by address, so that those to a
-// machine that is known to be gone can be cut.
+// trackedConns are the connections to backends, by address, so that those to a machine
+// known to be gone can be closed.
 type trackedConns struct {
 	mu   sync.Mutex
 	open map[string]map[*trackedConn]struct{}

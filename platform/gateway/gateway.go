@@ -112,7 +112,7 @@ func New(o Options) *Gateway {
 	g.metrics = newMetrics(o.Metrics)
 	g.quiet = log.New(debugWriter{o.Log}, "", 0)
 	g.table.Store(compileTable(nil, g.functionHandler))
-	base, cut := context.WithCancelCause(context.Background()) // requests outlive the wish to end: that is what a drain is
+	base, cut := context.WithCancelCause(context.Background()) // requests outlive Serve's caller: Shutdown drains them
 	g.cut = cut
 	g.servers = [2]*http.Server{g.server(base, g.Public()), g.server(base, g.Private())}
 	return g
@@ -160,8 +160,8 @@ func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
 	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
 }
 
-// SetTable routes by t from now on; when it returns, every later request is.
-// Requests under way keep what they were given. nil is no routes.
+// SetTable routes all later requests by t. Requests under way keep their route. nil has no
+// routes.
 func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.swap.Lock()
 	defer g.swap.Unlock()
@@ -172,8 +172,8 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 // Version of the table that requests are routed by.
 func (g *Gateway) Version() uint64 { return g.table.Load().version }
 
-// DataPath is the activator as a controller feeds it: what it says of replicas that
-// are to be cut off holds for the connections of both.
+// DataPath is the activator for the control stream: Abort also closes the gateway's
+// connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
 // DataPath is an activator.Activator beside a gateway.
@@ -225,8 +225,8 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 	return failed
 }
 
-// Shutdown drains: who is held is turned away with an error that says to come
-// again; what is in flight goes on until it has ended or ctx has. Then streams get
+// Shutdown drains: held requests are refused with a retryable error; requests in flight
+// go on until they have ended or ctx has. Then streams get
 // a moment for their error frame, and connections are closed. It returns nil if
 // nothing was cut, else ctx's error. It is called once.
 func (g *Gateway) Shutdown(ctx context.Context) error {
@@ -259,7 +259,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// waitForRequests waits, not for long, until no request is under way.
+// waitForRequests waits at most that long until no request is under way.
 func (g *Gateway) waitForRequests(most time.Duration) {
 	g.mu.Lock()
 	if g.inFlight == 0 {
@@ -312,7 +312,7 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// debugWriter is where net/http tells of clients that do not keep to HTTP.
+// debugWriter logs net/http's complaints about clients at debug level.
 type debugWriter struct{ log *slog.Logger }
 
 func (q debugWriter) Write(p []byte) (int, error) {

@@ -245,8 +245,8 @@ func TestByHost(t *testing.T) {
 		{w.private, "mine.example.com", "/v1/chat/completions", 200, "rev GET mine.example.com /v1/chat/completions "},
 		{w.public, "inside.ns.svc", "/", 404, "not_found"},
 		{w.private, "inside.ns.svc", "/", 200, "svc GET"},
-		{w.public, "nobody.example.com", "/", 404, "No service answers for the host nobody.example.com"},
-		{w.public, "nobody.example.com", "/v1/models", 200, `"object":"list"`},
+		{w.public, "unknown.example.com", "/", 404, "No service answers for the host unknown.example.com"},
+		{w.public, "unknown.example.com", "/v1/models", 200, `"object":"list"`},
 		{w.public, "safe.example.com", "/x?y", 301, ""},
 		{w.private, "safe.example.com", "/x?y", 200, "svc GET"},
 	} {
@@ -280,7 +280,7 @@ func TestHeld(t *testing.T) {
 	w.act.Publish(newModel("rev-1", "mine", true, addr))
 	over.Wait()
 	if w.woken() < 1 {
-		t.Error("nobody asked for a replica")
+		t.Error("no replica was requested")
 	}
 }
 

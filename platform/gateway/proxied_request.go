@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// proxiedRequest is one request on its way through, unread, and its answer back.
+// proxiedRequest is one request that is proxied unread, and its answer.
 type proxiedRequest struct {
 	g            *Gateway
 	proxy        httputil.ReverseProxy
@@ -72,7 +72,7 @@ func (g *Gateway) Put(b []byte) {
 	}
 }
 
-// setTarget says where the request goes.
+// setTarget sets where the request goes.
 func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	if rest, ok := strings.CutPrefix(endpoint, "h2c://"); ok {
 		endpoint, h2c = rest, true
@@ -87,7 +87,7 @@ func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	}
 }
 
-// rewrite makes the request that goes on.
+// rewrite makes the outgoing request.
 func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	out.URL.Scheme, out.URL.Host = "http", p.address
@@ -156,7 +156,7 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// onResponseHead sees the head of the answer.
+// onResponseHead runs when the head of the answer is there.
 func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 	p.headReceived = true
 	if p.reservation != nil {
@@ -168,7 +168,7 @@ func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 	return nil
 }
 
-// onError is told that there is no answer, or that a connection could not become a
+// onError records why there is no answer, or why a connection could not become a
 // WebSocket.
 func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
 
@@ -180,7 +180,7 @@ func (p *proxiedRequest) send(r *http.Request) error {
 	return p.err
 }
 
-// proxyService takes a request to a service that is none of ours.
+// proxyService proxies a request to another service.
 func (g *Gateway) proxyService(w *writer, r *http.Request, to *rule, by *split) {
 	p := g.newProxiedRequest(w, to, by)
 	defer p.release()
@@ -199,8 +199,8 @@ const (
 	lastRefusedPause  = 2560 * time.Millisecond
 )
 
-// sendOnce sends a request that is not sent again, unless it was refused before
-// anything of it was sent: then after the pause, if that is one.
+// sendOnce sends a request. It is sent again, after pause (0: never), only if the
+// connection was refused before anything was sent.
 func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause time.Duration) {
 	b := bodyOf(w, r)
 	if b != nil {
@@ -237,7 +237,7 @@ func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause 
 // with its head then.
 const oneWrite = 8 << 10
 
-// readSmallBody reads a small body whole; false where that was answered.
+// readSmallBody reads a small body whole; false if the request was answered.
 func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
 	switch err := b.readWhole(r.ContentLength); {
 	case err == nil:
@@ -246,10 +246,10 @@ func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
 		writeError(w, openai.New(openai.RequestTimeout, ""))
 		return false
 	}
-	panic(http.ErrAbortHandler) // nobody is there
+	panic(http.ErrAbortHandler) // the client is gone
 }
 
-// proxyLeader takes a request to the API of the controller.
+// proxyLeader proxies a request to the leading controller's API.
 func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	addr := g.o.Leader()
 	if addr == "" {
@@ -263,7 +263,7 @@ func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	g.sendOnce(w, r, p, 0)
 }
 
-// writeFailure answers where no answer came.
+// writeFailure answers a request that got no answer.
 func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b *body, err error) {
 	if w.hijacked || w.status != 0 {
 		return
@@ -276,7 +276,7 @@ func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b 
 		return
 	case context.Cause(r.Context()) != nil:
 		w.status = 0
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client is gone
 	case errors.As(err, &large):
 		writeError(w, openai.New(openai.RequestTooLarge, ""))
 		return
@@ -294,7 +294,7 @@ func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b 
 // that leaves is noticed.
 const keepBody = 64 << 10
 
-// serveFunction takes a request that came by host to a function of ours.
+// serveFunction serves a request that was routed by host to one of our functions.
 func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split) {
 	plain, ok := g.act.External(by.function)
 	switch {
@@ -308,7 +308,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 	}
 	team := by.function.Team
 	if !plain {
-		// An engine is asked by those who have a key, whatever the path.
+		// Engines need a key on every path.
 		id, e := g.act.Caller(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
 		if e == nil && id.Team != team && !id.Admin {
 			e = openai.New(openai.PermissionDenied, "This key is of another team.")
@@ -335,7 +335,7 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 		want.Bytes = int64(len(b.kept))
 	}
 	if b != nil && !b.complete() && r.ProtoMajor == 1 {
-		// net/http looks out for a client that leaves once it has read the body.
+		// net/http notices a client that leaves only once it has read the body.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -411,13 +411,13 @@ func (p *proxiedRequest) sendReserved(r *http.Request) int {
 	}
 }
 
-// writeRefusal answers a request that was not let to a replica.
+// writeRefusal answers a request that got no replica.
 func (g *Gateway) writeRefusal(w *writer, b *body, e *openai.Error) {
 	switch {
 	case b != nil && b.timedOut.Load():
 		e = openai.New(openai.RequestTimeout, "")
 	case e.Status == 499:
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client is gone
 	}
 	writeError(w, e)
 }

@@ -93,7 +93,7 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// What Knative's networking asks of the data plane, and what asks nobody else.
+// What Knative's networking asks of the data plane, and what reaches no backend.
 func TestProbe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(newModel("rev-1", "mine", true))
@@ -440,7 +440,7 @@ func TestWebSockets(t *testing.T) {
 }
 
 // Who leaves while held frees its place, whatever it speaks and however much of
-// its body nobody has read.
+// its body is not read yet.
 func TestLeave(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(newModel("rev-1", "mine", true))
@@ -551,7 +551,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A connection that the replica has closed while it was idle is nobody's failure:
+// A connection that the replica has closed while it was idle is no failure:
 // also a POST is sent once more, to the same replica, and the platform hears nothing.
 func TestStale(t *testing.T) {
 	w := newWorld(t, nil)
@@ -795,7 +795,7 @@ func TestLeader(t *testing.T) {
 }
 
 // An engine of ours is asked by who has a key, whatever the path; whom a program
-// of somebody's own answers is its affair.
+// of the user's own answers is its affair.
 func TestKeys(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) { a.Open = false })
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {

@@ -89,7 +89,7 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 const probeField = "K-Network-Probe"
 
 // answerProbe answers the probes of Knative's networking: that the request's route is
-// the one with this hash. It tells of our table, so nobody else is asked, and
+// the one with this hash. The answer is about the table, so no backend is asked, and
 // nothing is woken.
 func answerProbe(w *writer, r *http.Request, to *split) {
 	hash := r.Header.Get(hashField)
@@ -104,7 +104,7 @@ func answerProbe(w *writer, r *http.Request, to *split) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// unhosted answers a request for a host that no route has: by its path.
+// unhosted routes a request by its path, if no route has its host.
 func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 	path := r.URL.Path
 	switch {
@@ -120,7 +120,7 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 	writeError(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
 }
 
-// checkRequest refuses what is not to be served, or could be read in two ways.
+// checkRequest refuses requests that are not served or that are ambiguous.
 func checkRequest(r *http.Request) *openai.Error {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -143,9 +143,8 @@ func checkRequest(r *http.Request) *openai.Error {
 	return nil
 }
 
-// cleanHead takes out of a head what only the network itself says, and upgrades to
-// anything but a WebSocket: h2c, which some clients offer on every connection,
-// would open a way around us.
+// cleanHead removes fields that only the network may set, and upgrades to anything but a
+// WebSocket: h2c, which some clients offer on every connection, would bypass the gateway.
 func cleanHead(r *http.Request, private bool) {
 	for name := range r.Header {
 		switch {

@@ -62,7 +62,7 @@ func TestRules(t *testing.T) {
 		{"only.example.com", "/xy", nil, true, "x"},
 		{"in.ns.svc", "/", nil, false, ""},
 		{"in.ns.svc", "/", nil, true, "in"},
-		{"nobody", "/", nil, true, ""},
+		{"unknown", "/", nil, true, ""},
 	} {
 		got := ""
 		if h := tab.findHost(c.host, c.private); h != nil {

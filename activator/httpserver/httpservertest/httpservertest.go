@@ -1,7 +1,6 @@
-// Package httpservertest is a network inside one process, for tests of what stands
-// behind the door. Its connections have no descriptors and block on channels
+// Package httpservertest is an in-memory network for tests of HTTP handlers. Its connections have no descriptors and block on channels
 // alone, so that a testing/synctest bubble's clock runs while they wait; serve
-// them with door.NewHTTP.
+// them with httpserver.NewNetHTTPServer.
 package httpservertest
 
 import (
