@@ -29,18 +29,18 @@ type Options struct {
 	Version string           // of the program
 	Dir     string           // the store's folder, which pods mount: an absolute path
 	Store   *nodestore.Store // what is in it
-	PeerURL string           // where other nodes borrow; "" where they do not
+	PeerURL string           // where this node serves blocks to others; "" if it does not
 	Memory  functions.Bytes  // of the machine
 
-	// IdentifyPod says which pod dialled; nil is Pod.
+	// IdentifyPod is the uid of the pod that dialled; nil is the function IdentifyPod.
 	IdentifyPod func(*net.UnixConn) (uid string, err error)
-	// Send says news to the controller and does not block; nil: there is none.
-	// Linked reports whether it is heard; nil: it is not.
+	// Send sends a report to the controller and does not block; nil: there is none.
+	// Connected reports whether there is a controller; nil: there is none.
 	Send      func(controlstream.Report)
 	Connected func() bool
 
-	// Private says that the shelf is: a pod gets the folders of its checkpoints open,
-	// over the socket, and sees nothing of the store otherwise.
+	// Private means that the store is: a pod gets its checkpoints as open folders
+	// over the socket, and cannot read the store otherwise.
 	Private bool
 
 	// Allow are beginnings of sources that may be staged, such as
@@ -52,47 +52,47 @@ type Options struct {
 	Pods        int             // connections at once; 512
 	Lines       int             // of one pod, a second; 200
 	PodStages   int             // running stagings of one pod; 16
-	Stages      int             // and of all; more wait their turn; 64
-	PodBytes    functions.Bytes // of what one pod has staged or wants; 0: what the store has
+	Stages      int             // and of all; others wait; 64
+	PodBytes    functions.Bytes // of what one pod holds or has requested; 0: the store's size
 	PrefetchFor time.Duration   // how long a prefetch waits for its pod; 5 minutes
 	LockWait    time.Duration   // for another daemon to leave the folder; 30 s
 
 	Log *slog.Logger // nil is silence
 }
 
-// Daemon is the loader of a node. Its methods may be called from any goroutine.
+// Daemon is the loader of a node. Its methods may be called concurrently.
 type Daemon struct {
 	o    Options
 	log  *slog.Logger
 	life string // names this process among those of the node, in heartbeats
 
-	changes chan struct{} // capacity 1: what the node has may have changed
+	changes chan struct{} // capacity 1: the node's checkpoints may have changed
 	slots   chan struct{} // one per running staging of a pod
 	serving atomic.Bool   // pods are answered
 	ready   chan struct{} // closed when they are for the first time
 
 	counts      counters
 	prefetching sync.WaitGroup // the goroutines of ahead
-	leaseFile   sync.Mutex     // held while it is written down what is held
+	leaseFile   sync.Mutex     // held while the leases file is written
 
 	mu            sync.Mutex // of all that follows; never held over I/O
 	ctx           context.Context
 	ending        bool
 	conns         int
 	connections   map[string]int         // connections by uid, also before their hello
-	complainAfter time.Time              // until when nothing more is said of refusals
+	complainAfter time.Time              // until when refusals are not logged
 	shims         map[string]*shim       // by uid of the pod
 	prefetches    map[string]*prefetch   // by what is staged
 	pendingStops  map[string]pendingStop // for pods that are not connected, by uid
 	leased        map[string]int         // holds on checkpoints, by digest
 	owners        *controlstream.Owners  // nil: not known yet
-	ownersChanged chan struct{}          // closed and replaced when that is said anew
+	ownersChanged chan struct{}          // closed and replaced when owners changes
 	seq           uint64                 // of heartbeats
-	changeCount   uint64                 // of what the node has
-	lastCached    string                 // what it had, for comparison
+	changeCount   uint64                 // of the node's checkpoints
+	lastCached    string                 // the node's checkpoints at the last heartbeat
 }
 
-// pendingStop is a Drain for a pod whose shim is away for a moment.
+// pendingStop is a Drain for a pod whose shim is not connected at the moment.
 type pendingStop struct {
 	controlstream.Drain
 	at time.Time
@@ -100,10 +100,10 @@ type pendingStop struct {
 
 const (
 	helloWait         = 10 * time.Second // for a shim's first line
-	writeWait         = 10 * time.Second // for a line to be taken
+	writeWait         = 10 * time.Second // for a line to be written
 	stopWait          = 2 * time.Minute  // that a Drain waits for its pod
 	maxStops          = 256
-	maxPodConnections = 4 // connections of one pod, of which one is its own: the others are over, or say nothing
+	maxPodConnections = 4 // connections of one pod: one is in use, older ones are ending
 )
 
 // New makes a daemon. It starts nothing.
@@ -136,11 +136,11 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// ErrInUse says that another daemon has the folder.
+// ErrInUse means that another daemon has the folder.
 var ErrInUse = errors.New("another loader uses this folder")
 
-// Run serves until ctx ends, which is no error. What is being staged then stays, to
-// be taken up by the next. It is called once.
+// Run serves until ctx ends, which is no error. Running stagings stop then; the next
+// daemon continues them. It is called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	lock, err := d.lock(ctx)
 	if err != nil || lock == nil {
@@ -183,7 +183,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 // Ready is closed when pods are answered.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// stopAccepting has nothing begin any more.
+// stopAccepting refuses new stagings.
 func (d *Daemon) stopAccepting() {
 	d.serving.Store(false)
 	d.mu.Lock()
@@ -191,7 +191,7 @@ func (d *Daemon) stopAccepting() {
 	d.ending = true
 }
 
-// endingLocked reports whether this loader ends, or has not begun; the lock is held.
+// endingLocked reports whether this loader ends, or has not begun; mu must be held.
 func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
 
 // lock takes the folder: two daemons would answer for one socket.
@@ -221,8 +221,8 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
 }
 
-// listen puts the socket in its place in one step: a shim dials the old one, which
-// no process answers, or this one.
+// listen puts the socket in its place in one step: a shim dials the old one, which has no
+// listener any more, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
 	// The name that is listened on is short: a path of a socket is 107 bytes at most.
 	path := filepath.Join(d.o.Dir, SocketName)
@@ -235,7 +235,7 @@ func (d *Daemon) listen() (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	// Pods have users of their own; who they are the kernel says.
+	// Pods have users of their own; the kernel identifies them.
 	if err = os.Chmod(made, 0o666); err == nil {
 		err = os.Rename(made, path)
 	}
@@ -246,7 +246,7 @@ func (d *Daemon) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// accept takes shims in until the listener is closed.
+// accept serves shims until the listener is closed.
 func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.WaitGroup) error {
 	for {
 		conn, err := l.AcceptUnix()
@@ -258,7 +258,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 		}
 		if err != nil {
 			// No file descriptors left, or the like: it passes.
-			d.log.Error("a pod cannot be answered", "error", err)
+			d.log.Error("a pod's connection cannot be accepted", "error", err)
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -295,7 +295,7 @@ func (d *Daemon) removeConnection() {
 	d.conns--
 }
 
-// countConnection counts the connections of a pod; false where there are enough.
+// countConnection adds n to the connections of a pod; false if there are too many.
 func (d *Daemon) countConnection(uid string, n int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -308,7 +308,7 @@ func (d *Daemon) countConnection(uid string, n int) bool {
 	return true
 }
 
-// complain logs what who dials can bring about at will: once a second.
+// complain logs what a dialling process can cause at will: once a second.
 func (d *Daemon) complain(what string, args ...any) {
 	d.mu.Lock()
 	now := time.Now()
@@ -322,11 +322,11 @@ func (d *Daemon) complain(what string, args ...any) {
 	}
 }
 
-// OnUpdate takes what the controller says.
+// OnUpdate applies an update of the controller.
 func (d *Daemon) OnUpdate(m controlstream.Update) {
 	if m.Peers != nil {
-		// A controller that has just begun says nothing of them, and they are there
-		// all the same.
+		// A controller that has just begun sends none, and the known ones still
+		// serve.
 		d.o.Store.SetPeers(*m.Peers)
 	}
 	if m.Owners != nil {
@@ -340,7 +340,7 @@ func (d *Daemon) OnUpdate(m controlstream.Update) {
 	}
 }
 
-// stopPod passes the controller's word on to a pod, or keeps it until the pod comes.
+// stopPod passes the controller's stop on to a pod, or keeps it until the pod connects.
 func (d *Daemon) stopPod(s controlstream.Stop) {
 	say := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
 	d.mu.Lock()

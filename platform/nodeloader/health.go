@@ -9,10 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Health is what /readyz answers.
+// Health is the answer of /readyz.
 type Health struct {
 	Node       string          `json:"node"`
-	Ready      bool            `json:"ready"`      // pods are answered
+	Ready      bool            `json:"ready"`      // pods are served
 	Connected  bool            `json:"connected"`  // to a controller
 	Pods       int             `json:"pods"`       // that are connected
 	Prefetches int             `json:"prefetches"` // downloads that no pod waits for
@@ -30,8 +30,8 @@ func (d *Daemon) Health() Health {
 	return h
 }
 
-// Handler answers /healthz while the process lives, /readyz once pods are answered
-// (whether or not there is a controller), and /metrics by metrics.
+// Handler answers /healthz while the process lives, /readyz once pods are served (with or
+// without a controller), and /metrics.
 func (d *Daemon) Handler(metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })

@@ -17,12 +17,12 @@ const (
 	storePollEvery = 5 // heartbeats for one look at the store, where nothing was staged
 )
 
-// counters are what the daemon has done.
+// counters are the totals of the daemon's metrics.
 type counters struct {
 	staged, failed, refused, used, wasted atomic.Int64
 }
 
-// notifyChange says that what the node has may have changed.
+// notifyChange has a heartbeat sent soon: the node's checkpoints may have changed.
 func (d *Daemon) notifyChange() {
 	select {
 	case d.changes <- struct{}{}:
@@ -30,7 +30,7 @@ func (d *Daemon) notifyChange() {
 	}
 }
 
-// sendHeartbeats tells the controller what the node has, again and again.
+// sendHeartbeats reports the node's checkpoints to the controller until ctx ends.
 func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 	t := time.NewTicker(heartbeatEvery)
 	defer t.Stop()
@@ -42,7 +42,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 		if gone := d.o.Store.Checkpoints().Stats().Evictions; n%storePollEvery == 0 || gone != evictions {
 			evictions = gone
 			if err := d.o.Store.Refresh(); err != nil {
-				d.log.Warn("the store cannot be looked at", "error", err)
+				d.log.Warn("the store cannot be listed", "error", err)
 			}
 		}
 		hb := d.heartbeat()
@@ -60,7 +60,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 	}
 }
 
-// heartbeat is what the node has now.
+// heartbeat is the node's state now.
 func (d *Daemon) heartbeat() functions.Heartbeat {
 	use, cached := d.o.Store.Usage()
 	hb := functions.Heartbeat{
@@ -87,7 +87,7 @@ func (d *Daemon) heartbeat() functions.Heartbeat {
 	return hb
 }
 
-// FullReport is all there is to say to a controller that has not heard anything.
+// FullReport is everything that a newly connected controller needs.
 func (d *Daemon) FullReport() controlstream.Report {
 	hb := d.heartbeat()
 	up := controlstream.Report{Node: &hb}

@@ -17,7 +17,7 @@ func IdentifyPod(conn *net.UnixConn) (uid string, err error) {
 	return uid, err
 }
 
-// IdentifyAny is the uid of a pod, or a name for a process outside any.
+// IdentifyAny is the uid of the pod that dialled, or a name for a process outside pods.
 func IdentifyAny(conn *net.UnixConn) (uid string, err error) {
 	pid, uid, err := identifyPeer(conn)
 	if errors.Is(err, errNoPod) {

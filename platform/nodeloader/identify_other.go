@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-var errUnsupported = errors.New("which pod dials is known on Linux only")
+var errUnsupported = errors.New("pods are identified on Linux only")
 
 // IdentifyPod is the uid of the pod that dialled.
 func IdentifyPod(*net.UnixConn) (uid string, err error) { return "", errUnsupported }

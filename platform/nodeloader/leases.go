@@ -13,13 +13,13 @@ import (
 
 const (
 	leasesFile = "held.json"
-	// adoptedFor is how long a new loader holds what pods held of the last one: a shim
+	// adoptedFor is how long a new loader holds what pods held at the last one: a shim
 	// dials again within seconds.
 	adoptedFor    = time.Minute
 	maxLeasesFile = 1 << 20
 )
 
-// addLease notes that a checkpoint is held once more.
+// addLease counts one more hold on a checkpoint.
 func (d *Daemon) addLease(digest string) {
 	d.mu.Lock()
 	d.leased[digest]++
@@ -30,7 +30,7 @@ func (d *Daemon) addLease(digest string) {
 	}
 }
 
-// removeLease is its end.
+// removeLease ends one hold.
 func (d *Daemon) removeLease(digest string) {
 	d.mu.Lock()
 	d.leased[digest]--
@@ -45,8 +45,8 @@ func (d *Daemon) removeLease(digest string) {
 	}
 }
 
-// writeLeases writes down what is held, for the next loader. It is no harm if that fails
-// but the one that the next loader is told of.
+// writeLeases writes the held digests for the next loader. Without the file the next
+// loader cannot protect them until the pods have reconnected.
 func (d *Daemon) writeLeases() {
 	d.leaseFile.Lock()
 	defer d.leaseFile.Unlock()
@@ -55,16 +55,16 @@ func (d *Daemon) writeLeases() {
 	d.mu.Unlock()
 	slices.Sort(held)
 	if err := d.writeState(leasesFile, held); err != nil {
-		d.log.Warn("which checkpoints pods hold cannot be written down", "error", err)
+		d.log.Warn("the leases of pods cannot be stored", "error", err)
 	}
 }
 
-// adoptLeases holds what pods held of the loader before this one, until forget.
+// adoptLeases holds what pods held at the previous loader, until forget is called.
 func (d *Daemon) adoptLeases() (forget func()) {
 	var held []string
 	if err := d.readState(leasesFile, maxLeasesFile, &held); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
-			d.log.Warn("which checkpoints pods hold is not known", "error", err)
+			d.log.Warn("the leases of pods cannot be read", "error", err)
 		}
 		return func() {}
 	}
@@ -75,7 +75,7 @@ func (d *Daemon) adoptLeases() (forget func()) {
 		}
 		_, lease, err := d.o.Store.Checkpoints().Acquire(digest)
 		if err != nil {
-			d.log.Warn("what a pod held is not there any more", "digest", digest, "error", err)
+			d.log.Warn("a checkpoint that a pod held has been removed", "digest", digest, "error", err)
 			continue
 		}
 		leases[digest] = lease

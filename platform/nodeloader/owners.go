@@ -16,14 +16,14 @@ import (
 
 const (
 	ownersFile = "owners.json"
-	// ownersWait is how long a pod waits for the controller's word on whose it is. The
+	// ownersWait is how long a pod waits for the controller's word on its owner. The
 	// controller knows it before the pod's first container is made.
 	ownersWait    = 10 * time.Second
 	maxOwnersFile = 16 << 20
 )
 
-// setOwners takes over what the controller says of whose the pods are, and writes it down:
-// the next loader goes by it before a controller has spoken.
+// setOwners applies and stores the owners of the node's pods: the next loader uses them
+// until it hears from a controller.
 func (d *Daemon) setOwners(o *controlstream.Owners) {
 	d.mu.Lock()
 	same := d.owners != nil && maps.EqualFunc(d.owners.Allow, o.Allow, slices.Equal) && maps.Equal(d.owners.Pods, o.Pods)
@@ -35,18 +35,18 @@ func (d *Daemon) setOwners(o *controlstream.Owners) {
 		return
 	}
 	if err := d.writeState(ownersFile, o); err != nil {
-		d.log.Warn("whose the node's pods are cannot be written down", "error", err)
+		d.log.Warn("the owners of the node's pods cannot be stored", "error", err)
 	}
 }
 
-// loadOwners is what the loader before this one was told. Where it cannot be read no team
-// may have anything until the controller has spoken.
+// loadOwners reads the owners that the previous loader stored. If they cannot be read no
+// team may stage anything until the controller has sent them.
 func (d *Daemon) loadOwners() {
 	var o controlstream.Owners
 	if err := d.readState(ownersFile, maxOwnersFile, &o); errors.Is(err, os.ErrNotExist) {
 		return
 	} else if err != nil {
-		d.log.Warn("whose the node's pods are is not known; nothing is staged for them until the controller says it", "error", err)
+		d.log.Warn("the owners of the node's pods cannot be read; nothing is staged for them until the controller sends them", "error", err)
 		o = controlstream.Owners{Said: true, Allow: map[string][]string{"": {}}}
 	}
 	d.mu.Lock()
@@ -54,8 +54,8 @@ func (d *Daemon) loadOwners() {
 	d.owners = &o
 }
 
-// checkPod is nil where a pod may have a source staged, as far as its team is concerned.
-// An unknown pod waits for the controller's owners while any team has an allow-list.
+// checkPod is nil if the pod's team may stage a source. A pod of unknown owner waits for
+// the controller while any team has an allow-list.
 func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
 	late := time.NewTimer(ownersWait)
 	defer late.Stop()
@@ -79,7 +79,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 	}
 }
 
-// checkTeam is nil where a team may have a source, or why not.
+// checkTeam is nil if a team may stage a source, else why not.
 func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 	d.mu.Lock()
 	o := d.owners

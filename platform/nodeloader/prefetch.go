@@ -10,15 +10,15 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// maxPrefetches bounds what is staged with no pod waiting.
+// maxPrefetches bounds the stagings that no pod waits for.
 const maxPrefetches = 32
 
-// prefetchFreshFor is how long what was staged ahead is what the source has: a pod that
-// comes within it does not wait until the source has been listed once more.
+// prefetchFreshFor is how long a prefetched checkpoint counts as what the source has: a
+// pod that comes within it does not wait for another listing of the source.
 const prefetchFreshFor = time.Minute
 
-// prefetch is a staging that no pod waits for, or no more, and then its checkpoint,
-// until a pod has come for it or its time is over.
+// prefetch is a staging that no pod waits for, then its checkpoint, until a pod comes for
+// it or its time is over.
 type prefetch struct {
 	cancel     context.CancelFunc
 	timer      *time.Timer
@@ -26,8 +26,8 @@ type prefetch struct {
 	checkpoint *loader.Checkpoint // once it is here; under the daemon's mu
 }
 
-// prefetch stages what a pod will want that is still being scheduled. It is a word
-// of the controller's, and no pod's.
+// prefetch stages what a pod will need that is still being scheduled. The controller
+// requests it, never a pod.
 func (d *Daemon) prefetch(r functions.LoadRequest) {
 	log := d.log.With("team", r.Team, "model", r.Model, "source", r.Spec.Source)
 	if r.Spec.Source == "" {
@@ -38,7 +38,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 		f = d.checkTeam(r.Team, r.Spec.Source)
 	}
 	if f != nil {
-		log.Warn("what the controller wants ahead is not staged", "error", f.Message)
+		log.Warn("a prefetch is refused", "error", f.Message)
 		return
 	}
 	if d.extendPrefetch(place) {
@@ -54,15 +54,15 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	// theirs is to be the same staging.
 	t, err := d.o.Store.Loader().Stage(ctx, r.Spec.Source, loader.StageOptions{Files: r.Spec.Files, Priority: loader.Low})
 	if err != nil {
-		log.Warn("what the controller wants ahead cannot be staged", "error", err)
+		log.Warn("a prefetch has failed to start", "error", err)
 		return
 	}
-	if d.continuePrefetch(place, t, "a pod is on its way") {
-		log.Info("staging ahead of the pod")
+	if d.continuePrefetch(place, t, "a pod is being scheduled") {
+		log.Info("prefetching for a pod")
 	}
 }
 
-// extendPrefetch reports whether a pod has it or waits for it, or it is kept at already:
+// extendPrefetch reports whether a pod has it or waits for it, or it is being prefetched;
 // then its time begins anew.
 func (d *Daemon) extendPrefetch(place string) bool {
 	d.mu.Lock()
@@ -117,7 +117,7 @@ func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) b
 			d.counts.used.Add(1)
 		case err != nil && ctx.Err() == nil:
 			d.counts.wasted.Add(1)
-			d.log.Warn("what was staged with no pod waiting has failed", "source", place, "why", why, "error", err)
+			d.log.Warn("a prefetch has failed", "source", place, "why", why, "error", err)
 		case !ending:
 			d.counts.wasted.Add(1)
 			d.log.Info("no pod has come for a prefetch", "source", place, "why", why, "done", err == nil)
@@ -126,7 +126,7 @@ func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) b
 	return true
 }
 
-// awaitPrefetch waits for a staging, and then holds it until ctx ends.
+// awaitPrefetch waits for a staging, and then holds its checkpoint until ctx ends.
 func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefetch) (*store.Lease, error) {
 	c, err := t.Wait(ctx)
 	t.Release()
@@ -142,8 +142,8 @@ func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefet
 	return c.Lease, nil
 }
 
-// takePrefetched is what was staged ahead for the pod that wants it now, with a lease of its
-// own; nil where it has to be staged.
+// takePrefetched is the prefetched checkpoint for a pod, with a lease of its own; nil if
+// it has to be staged.
 func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
 	d.mu.Lock()
 	a := d.prefetches[place]
@@ -161,7 +161,7 @@ func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
 	return &c
 }
 
-// endPrefetch ends what was kept for the pod that has it now.
+// endPrefetch ends the prefetch of a checkpoint that its pod has now.
 func (d *Daemon) endPrefetch(place string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

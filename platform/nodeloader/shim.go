@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// shim is a pod's end, for one connection.
+// shim is the connection of one pod.
 type shim struct {
 	d    *Daemon
 	uid  string
@@ -66,14 +66,14 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	s.folders = first.Hello.Folders
 	old := d.register(s)
 	if old != nil {
-		log.Warn("the pod has dialled again; its older connection ends")
+		log.Warn("the pod has connected again; its older connection is closed")
 		old.conn.Close()
 	}
-	log.Info("a pod has come", "address", first.Hello.PodIP, "port", first.Hello.Port, "version", first.Hello.Version)
+	log.Info("a pod has connected", "address", first.Hello.PodIP, "port", first.Hello.Port, "version", first.Hello.Version)
 	var writing, staging sync.WaitGroup
 	writing.Go(func() {
 		if err := s.out.run(conn); err != nil && ctx.Err() == nil {
-			log.Warn("what is said to the pod is not taken", "error", err)
+			log.Warn("the pod does not read its lines", "error", err)
 		}
 		conn.Close() // ends the reading
 	})
@@ -91,13 +91,13 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 	if errors.Is(err, controlstream.ErrLine) {
 		d.counts.refused.Add(1)
-		log.Warn("the pod says nothing sensible", "error", err)
+		log.Warn("a pod has sent an invalid line", "error", err)
 	} else {
 		log.Info("the pod has hung up")
 	}
 }
 
-// refuse says why and no more.
+// refuse answers with the reason and nothing else.
 func (d *Daemon) refuse(conn net.Conn, why string) {
 	d.counts.refused.Add(1)
 	d.complain("refused", "why", why)
@@ -105,7 +105,7 @@ func (d *Daemon) refuse(conn net.Conn, why string) {
 	_ = controlstream.WriteLine(conn, controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
 }
 
-// register makes a connection its pod's, and returns the one that was.
+// register makes a connection its pod's, and returns the previous one.
 func (d *Daemon) register(s *shim) (old *shim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,8 +121,8 @@ func (d *Daemon) register(s *shim) (old *shim) {
 	return old
 }
 
-// unregister forgets a connection, and says that its pod has hung up, unless it is
-// this loader that ends.
+// unregister removes a connection and reports that its pod has hung up, unless this loader
+// ends.
 func (d *Daemon) unregister(s *shim, ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +135,7 @@ func (d *Daemon) unregister(s *shim, ending bool) {
 	}
 }
 
-// readLines hears the shim until the connection ends.
+// readLines handles the shim's lines until the connection ends.
 func (s *shim) readLines(ctx context.Context, in *controlstream.Lines, staging *sync.WaitGroup) error {
 	p := lineLimiter{perSecond: s.d.o.Lines}
 	for {
@@ -169,7 +169,7 @@ func (s *shim) onStatus(said functions.ReplicaStatus) {
 	}
 }
 
-// release lets go of all that the pod held.
+// release releases all checkpoints that the pod held.
 func (s *shim) release() {
 	s.mu.Lock()
 	held := s.leases
@@ -181,9 +181,9 @@ func (s *shim) release() {
 	}
 }
 
-// outbox is what is still to be said to a shim. Progress of one staging overtakes
-// older progress of it; everything else is kept, up to a bound, after which the
-// connection is of no use.
+// outbox holds the lines to be sent to a shim. Progress of a staging replaces older
+// progress of it; all else is kept, up to maxOutLines, after which the connection is
+// closed.
 type outbox struct {
 	wake   chan struct{}
 	hangUp func()
@@ -195,10 +195,10 @@ type outbox struct {
 	closed   bool
 }
 
-// outLine is a line, with what goes with it.
+// outLine is a line, with the folder that is sent with it.
 type outLine struct {
 	controlstream.ToPod
-	folder *os.File // nil: nothing; it is closed when the line is said, or dropped
+	folder *os.File // nil: none; it is closed when the line is sent or dropped
 }
 
 func (s outLine) discard() {
@@ -209,13 +209,13 @@ func (s outLine) discard() {
 
 const maxOutLines = 256
 
-var errOutboxFull = errors.New("too much is waiting to be read")
+var errOutboxFull = errors.New("too many lines are waiting to be read")
 
 func newOutbox(hangUp func()) *outbox { return &outbox{wake: make(chan struct{}, 1), hangUp: hangUp} }
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
-// putWith has a folder go with a line. It takes the folder over.
+// putWith sends a folder with a line. It takes the folder over.
 func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	say := outLine{m, folder}
 	o.mu.Lock()
@@ -242,7 +242,7 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	}
 	if len(o.lines)+len(o.progress) > maxOutLines && !o.full {
 		o.full = true
-		o.hangUp() // now: who writes is waiting for the shim to read
+		o.hangUp() // at once: the writer is blocked on the shim
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -250,7 +250,7 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	}
 }
 
-// dropProgressLocked forgets the progress of a staging that has ended; the lock is held.
+// dropProgressLocked removes the progress of a staging that has ended; mu must be held.
 func (o *outbox) dropProgressLocked(id int) {
 	for i := range o.progress {
 		if o.progress[i].ID == id {
@@ -269,7 +269,7 @@ func (o *outbox) close() {
 	}
 }
 
-// discardAll lets go of what is not said any more.
+// discardAll closes what is not sent any more.
 func (o *outbox) discardAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -20,13 +20,13 @@ import (
 // maxPodCheckpoints is how many checkpoints one pod holds at most: a model, and its adapters.
 const maxPodCheckpoints = 256
 
-// podStaging is one that runs for a pod.
+// podStaging is a staging that runs for a pod.
 type podStaging struct {
 	controlstream.Stage
 	cancel context.CancelFunc
 }
 
-// startStaging begins what a pod wants, or goes on with it.
+// startStaging starts what a pod requests, or leaves it running.
 func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging *sync.WaitGroup) {
 	if err := a.Check(); err != nil {
 		s.d.counts.refused.Add(1)
@@ -37,7 +37,7 @@ func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging 
 	defer s.mu.Unlock()
 	if old := s.stages[a.ID]; old != nil {
 		if reflect.DeepEqual(old.Stage, a) {
-			return // it is under way
+			return // it is running already
 		}
 		old.cancel()
 		delete(s.stages, a.ID)
@@ -64,12 +64,12 @@ func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging 
 	})
 }
 
-// refusal is an error of this loader's own.
+// refusal is an error of this loader's own rules.
 func refusal(why, fix string) *controlstream.Failed {
 	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: why, Fix: fix}
 }
 
-// failure is an error as a pod hears it.
+// failure is an error as it is sent to a pod.
 func failure(err error) *controlstream.Failed {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {
@@ -85,7 +85,8 @@ func (s *shim) sendFailure(id int, f *controlstream.Failed) {
 	s.out.put(controlstream.ToPod{Failed: f})
 }
 
-// stageForPod stages for a pod and tells it all along; nil where it came to nothing.
+// stageForPod stages for a pod and reports progress; nil if it failed, which was reported
+// too.
 func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoint {
 	d := s.d
 	if !s.awaitSlot(ctx, a.ID) {
@@ -105,7 +106,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	}
 	if f != nil {
 		d.counts.refused.Add(1)
-		d.complain("a pod wants what is not staged", "pod", s.uid, "source", a.Source, "kind", f.Kind, "error", f.Message)
+		d.complain("a pod's staging is refused", "pod", s.uid, "source", a.Source, "kind", f.Kind, "error", f.Message)
 		s.sendFailure(a.ID, f)
 		return nil
 	}
@@ -142,8 +143,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	return c
 }
 
-// stageSource is what the source has now; nil where it came to nothing, of which the pod
-// was told.
+// stageSource stages what the source has now; nil if it failed, which was reported.
 func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *loader.Checkpoint {
 	d := s.d
 	t, err := d.o.Store.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
@@ -165,7 +165,7 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 	switch {
 	case err != nil && ctx.Err() != nil:
 		if !s.reportEnding(a.ID) {
-			// It may come again: pods are started anew.
+			// The pod may be started again.
 			d.continuePrefetch(place, t, "the pod that wanted it is gone")
 			return nil
 		}
@@ -181,7 +181,7 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 	return c
 }
 
-// awaitSlot waits until fewer than all may run do.
+// awaitSlot waits until fewer than all allowed stagings run.
 func (s *shim) awaitSlot(ctx context.Context, id int) bool {
 	select {
 	case s.d.slots <- struct{}{}:
@@ -197,7 +197,7 @@ func (s *shim) awaitSlot(ctx context.Context, id int) bool {
 	}
 }
 
-// reportEnding tells the pod where the end is this loader's, and reports that.
+// reportEnding reports whether this loader ends, and tells the pod if it does.
 func (s *shim) reportEnding(id int) (ending bool) {
 	s.d.mu.Lock()
 	ending = s.d.endingLocked()
@@ -229,7 +229,8 @@ func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loa
 	}
 }
 
-// reserveBytes takes note of what a pod wants, and reports whether it may.
+// reserveBytes counts the bytes of a checkpoint for a pod, and reports whether it may have
+// them.
 func (s *shim) reserveBytes(place string, bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,7 +252,7 @@ func (s *shim) reserveBytes(place string, bytes int64) bool {
 	return true
 }
 
-// retain keeps a checkpoint for as long as the connection lives.
+// retain holds a checkpoint for as long as the connection lives.
 func (s *shim) retain(c *loader.Checkpoint) {
 	s.mu.Lock()
 	_, twice := s.leases[c.Digest]
@@ -266,8 +267,8 @@ func (s *shim) retain(c *loader.Checkpoint) {
 	s.d.addLease(c.Digest)
 }
 
-// checkSource is what a source and its patterns are called in the store, or why they are
-// not staged.
+// checkSource is the name of a source and its patterns in the store, or why it is not
+// staged.
 func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlstream.Failed) {
 	scheme, location, err := loader.Locate(src, "")
 	if err != nil {
@@ -296,7 +297,7 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 	return store.Place(location, files), nil
 }
 
-// isBelow: name is at or below root.
+// isBelow reports whether name is at or below root.
 func isBelow(name, root string) bool {
 	rest, ok := strings.CutPrefix(name, root)
 	return ok && (rest == "" || rest[0] == '/' || strings.HasSuffix(root, "/"))

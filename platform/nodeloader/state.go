@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// writeState leaves v in a file for the next loader, whole or as it was.
+// writeState stores v in a file for the next loader, atomically.
 func (d *Daemon) writeState(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -18,8 +18,8 @@ func (d *Daemon) writeState(name string, v any) error {
 	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
 }
 
-// readState is what the loader before this one has left in a file, of which no more than
-// most is looked at. Where it has left none the error is os.ErrNotExist.
+// readState reads at most most bytes of what the previous loader stored. The error is
+// os.ErrNotExist if there is nothing.
 func (d *Daemon) readState(name string, most int64, v any) error {
 	f, err := os.Open(filepath.Join(d.o.Dir, name))
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What a status may hold: far more than any true one does. It goes to the
-// controller, which hears all pods.
+// Bounds of a status, far above those of real ones. It is sent on to the
+// controller, which gets those of all pods.
 const (
 	maxName  = 256  // bytes of a name
 	maxText  = 4096 // bytes of a text for people
 	maxItems = 256  // of a list
 )
 
-// sanitizeStatus is what of a status a pod may say. Which replica of what it is the
-// controller knows by its uid; its engine's key stays in the pod: clients of the pod
-// go through the shim.
+// sanitizeStatus keeps the fields of a status that a pod may report. The controller knows
+// by the uid which replica it is; the engine's key stays in the pod: clients of the pod go
+// through the shim.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
 	st.State, st.Tier = functions.State(clip(string(st.State), maxName)), functions.Tier(clip(string(st.Tier), maxName))
@@ -65,7 +65,7 @@ type lineLimiter struct {
 	count     int
 }
 
-// wait waits until the next line may be heard; false when ctx ended meanwhile.
+// wait waits until the next line may be read; false if ctx ended first.
 func (p *lineLimiter) wait(ctx context.Context) bool {
 	now := time.Now()
 	if now.Sub(p.since) >= time.Second {

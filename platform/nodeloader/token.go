@@ -6,9 +6,9 @@ import (
 	"encoding/hex"
 )
 
-// PeerToken is what loaders show each other, made of the token of the cluster's
-// links: it goes over plain HTTP between nodes, and who hears it there can borrow
-// blocks, and is no peer of the controller.
+// PeerToken is the token between loaders, derived from the token of the control streams:
+// it goes over plain HTTP between nodes, and gives access to blocks only, not to the
+// controller.
 func PeerToken(token string) string {
 	if token == "" {
 		return ""

@@ -18,13 +18,12 @@ const (
 	seedBytes = 1 << 20 // of each
 )
 
-// seedCaches makes the folder for what an engine finds out and compiles, and copies into
-// it what the image holds of that, which is read-only: nine seconds of the first
-// start of a vLLM go into what it asks itself about the class of its model. It is
-// "" for an engine that has no such folder. The folder outlives the container, as
-// the pod's folder for temporary files does: a start that failed is not all lost.
+// seedCaches makes the folder for an engine's caches, and copies into it what the image
+// has of them, which is read-only: nine seconds of vLLM's first start go into inspecting
+// the class of its model. It is "" for an engine without caches. The folder is the pod's,
+// so it outlives a container whose start failed.
 //
-// Nothing of it leaves the pod: it is code, which other pods would run.
+// None of it leaves the pod: it is code that other pods would run.
 func seedCaches(dir string, e functions.Engine, environ []string) (string, error) {
 	shared := engine.CacheShared(e, environ)
 	if shared == nil || dir == "" {
@@ -46,8 +45,8 @@ func seedCaches(dir string, e functions.Engine, environ []string) (string, error
 	return dir, nil
 }
 
-// copySmallFiles copies the files of a folder that are small, can be read and are not
-// there yet. The error is of the first that cannot be read.
+// copySmallFiles copies the small readable files of a folder that are not there yet. The
+// error is of the first that cannot be read.
 func copySmallFiles(from, to string) (first error) {
 	f, err := os.Open(from)
 	if err != nil {

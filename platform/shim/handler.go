@@ -51,7 +51,7 @@ func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 }
 
-// serveReady says so after a real token, and no longer once a drain has begun.
+// serveReady answers 200 after the engine's first token, until a drain begins.
 func (s *Shim) serveReady(_ *httpserver.Request, res *httpserver.Response) {
 	st := s.rep.Status()
 	switch {
@@ -90,15 +90,15 @@ func (s *Shim) timeline() functions.Timeline {
 	return t
 }
 
-// firstRequest is the first request that a READY engine got: when it went on to it, and when the
-// answer began, in unix nanoseconds. 0 is not yet. ahead is that it was here before READY.
+// firstRequest is the first request to a READY engine: when it was passed on, and when the
+// answer began, in unix nanoseconds; 0 is not yet. early is that it was here before READY.
 type firstRequest struct {
 	came, answered atomic.Int64
 	early          atomic.Bool
 }
 
 // firstTokenWithin is how soon after READY a request comes that waited for it. A later one
-// tells of its client, not of the start.
+// measures its client, not the start.
 const firstTokenWithin = time.Second
 
 // claim reports whether a request is the first.
@@ -122,7 +122,7 @@ func (f *firstRequest) span(ready int64, total float64) []functions.Span {
 	}}}
 }
 
-// proxy streams a request to the engine and its answer back.
+// proxy passes a request on to the engine and streams its answer back.
 func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, path string) {
 	waited := false
 	if req.Header(snapshot.EarlyHeader) != "" {
@@ -167,16 +167,16 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 			res.Close = true // the client has left
 			return
 		}
-		s.rep.Suspect("the pod's door: " + err.Error())
+		s.rep.Suspect("the pod's proxy: " + err.Error())
 		enginehttp.WriteError(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
 		return
 	}
 	passing = true
 }
 
-// awaitReady keeps a request that was sent ahead until the replica is READY or will not be,
-// or its client has left. What comes of it is the state's to say: one for which there
-// is no place finds the model loading. It reports whether it has waited for that.
+// awaitReady holds a request that was sent early until the replica is READY or will not
+// be, or until its client leaves. It reports whether it has waited; where maxWaiting
+// requests wait already it has not, and the model is loading.
 func (s *Shim) awaitReady(req *httpserver.Request) bool {
 	select {
 	case <-s.decided:
@@ -195,7 +195,7 @@ func (s *Shim) awaitReady(req *httpserver.Request) bool {
 	}
 }
 
-// refuseNotReady is the answer while there is no engine to ask.
+// refuseNotReady is the answer while there is no engine.
 func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStatus) {
 	switch {
 	case st.State == functions.Failed:
@@ -207,13 +207,13 @@ func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStat
 	}
 }
 
-// loadAdapter has the adapter that a request names loaded, and its body name it as
-// the engine knows it: both NAME:ADAPTER, as clients say, and ADAPTER, as our
-// activators pass it on, are taken.
+// loadAdapter has the adapter that a request names loaded, and rewrites the body to the
+// engine's name of it. Both NAME:ADAPTER, the clients' form, and ADAPTER, the activators',
+// are accepted.
 func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *openai.Error) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
-		return body, nil // the engine says what is wrong with it
+		return body, nil // the engine reports what is wrong with it
 	}
 	name, whole := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
 	if !slices.ContainsFunc(s.o.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name }) {

@@ -38,12 +38,12 @@ const (
 // ErrNoLoader: the node's loader does not answer.
 var ErrNoLoader = errors.New("the node's loader does not answer")
 
-// loaderClient is the shim's end of the loader's socket. It is the replica's Stager.
+// loaderClient is the shim's side of the loader's socket. It is the replica's Stager.
 type loaderClient struct {
 	socket   string
 	dial     func(ctx context.Context) (net.Conn, error)
 	store    string // where the pod has the loader's folder
-	weights  string // folder of our own, for what comes open
+	weights  string // the shim's folder for checkpoints that come as open folders
 	hello    controlstream.Shim
 	patience time.Duration
 	cache    string                    // the engine's, for each checkpoint
@@ -52,26 +52,26 @@ type loaderClient struct {
 	wake     chan struct{} // there is something to say
 
 	mu          sync.Mutex
-	asks        map[int]*stagingRequest // whose checkpoints are wanted, or held
+	asks        map[int]*stagingRequest // requested or held checkpoints
 	last        int                     // id of the newest
 	status      *functions.ReplicaStatus
 	statusCount uint64        // counts statuses
-	sentCount   uint64        // of those, up to which they went out
-	sentChanged chan struct{} // closed and replaced when said grows
+	sentCount   uint64        // of those, how many were sent
+	sentChanged chan struct{} // closed and replaced when sentCount grows
 	node        string
 	down        time.Time // since when there is no loader; zero while there is
 	why         error     // the last dial's
-	gaveUp      bool      // what the replica wants was not waited for any longer
+	gaveUp      bool      // a staging was given up for want of a loader
 }
 
-// stagingRequest is one staging, from the wish until its checkpoint is let go.
+// stagingRequest is one staging, from the request until its checkpoint is released.
 type stagingRequest struct {
 	controlstream.Stage
 	sent      bool // over this connection
 	progress  func(have, whole functions.Bytes)
 	answer    chan stagingResult // gets one
-	delivered bool               // it has got it
-	folder    *openFolder        // that it came as; nil: it is in the store, as the pod has it
+	delivered bool               // the answer was given
+	folder    *openFolder        // it came as an open folder; nil: it is read from the mounted store
 }
 
 type stagingResult struct {
@@ -142,7 +142,7 @@ func (l *loaderClient) onLost(err error) {
 	}
 }
 
-// finishLocked answers; the lock is held.
+// finishLocked delivers the result; the lock is held.
 func (a *stagingRequest) finishLocked(x stagingResult) {
 	select {
 	case a.answer <- x:
@@ -209,7 +209,7 @@ func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error
 	}
 }
 
-// onWelcome begins a connection: everything is said anew.
+// onWelcome begins a connection: all requests and the status are sent again.
 func (l *loaderClient) onWelcome(w controlstream.Welcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +229,7 @@ func (l *loaderClient) wakeLocked() {
 	}
 }
 
-// writeNews says what there is to say until the connection is over.
+// writeNews sends what is new until the connection ends.
 func (l *loaderClient) writeNews(conn net.Conn, over <-chan struct{}) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
@@ -342,7 +342,7 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 	}
 }
 
-// podPath is where the pod finds a path of the loader's.
+// podPath is where the pod sees a path of the loader's.
 func (l *loaderClient) podPath(path, store string) (string, error) {
 	rel, err := filepath.Rel(store, path)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -351,7 +351,7 @@ func (l *loaderClient) podPath(path, store string) (string, error) {
 	return filepath.Join(l.store, rel), nil
 }
 
-// StageError is why the loader does not bring a checkpoint.
+// StageError is why the loader does not stage a checkpoint.
 type StageError struct{ Kind, Message, Fix string }
 
 func (e *StageError) Error() string {
@@ -399,7 +399,7 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 	}
 }
 
-// SendStatus has a status said, the newest where there are several.
+// SendStatus has a status sent; only the newest is.
 func (l *loaderClient) SendStatus(s functions.ReplicaStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -408,7 +408,7 @@ func (l *loaderClient) SendStatus(s functions.ReplicaStatus) {
 	l.wakeLocked()
 }
 
-// FlushStatus waits until the newest status has gone out, for a moment at most.
+// FlushStatus waits until the newest status has been sent, at most flushWait.
 func (l *loaderClient) FlushStatus(ctx context.Context) {
 	t := time.NewTimer(flushWait)
 	defer t.Stop()
@@ -429,21 +429,21 @@ func (l *loaderClient) FlushStatus(ctx context.Context) {
 	}
 }
 
-// allSent reports whether a loader that is there has everything that the shim said.
+// allSent reports whether a connected loader has the newest status.
 func (l *loaderClient) allSent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.down.IsZero() && l.sentCount >= l.statusCount
 }
 
-// Node is the name of the node, "" while no loader has said it.
+// Node is the name of the node, "" before the first loader's welcome.
 func (l *loaderClient) Node() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.node
 }
 
-// lostError is ErrNoLoader where a staging was given up for want of a loader.
+// lostError is ErrNoLoader if a staging was given up for want of a loader.
 func (l *loaderClient) lostError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

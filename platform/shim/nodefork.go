@@ -13,13 +13,14 @@ import (
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
-// nodeAnswerTimeout bounds the answer of a node's interpreter: a fork and a look at it.
+// nodeAnswerTimeout bounds the answer of the node's interpreter, which is a fork and its
+// inspection.
 const nodeAnswerTimeout = 10 * time.Second
 
-// nodeForkServer is the interpreter of the node, which forks engines into the pods that ask
-// (runtime/forkserver/pods). It is asked what it is when the pod begins: by then it is known
-// whether this pod is one that it forks into, and what the engine would be forked
-// from. Where it is not, an interpreter of the pod's own is made, as without one.
+// nodeForkServer is the interpreter of the node, which forks engines into the pods that
+// connect (runtime/forkserver/pods). Its facts are requested when the pod begins, so that
+// it is known early whether it forks into this pod. If it does not, the pod starts an
+// interpreter of its own.
 type nodeForkServer struct {
 	socket  string
 	own     *ownForkServer // nil where the engine has none
@@ -29,10 +30,10 @@ type nodeForkServer struct {
 
 	mu    sync.Mutex
 	facts *forkserver.Facts
-	why   string // it forks nothing here
+	why   string // it does not fork into this pod
 }
 
-// findNodeForkServer looks whether the node lends one; nil if it does not.
+// findNodeForkServer is the node's interpreter, if it has one; nil otherwise.
 func findNodeForkServer(o Options) *nodeForkServer {
 	if forkserver.ImportList(string(o.Model.Spec.Engine)) == "" || !forkserver.Supported || o.Store == "" || o.NoImports || o.NoNodeFork {
 		return nil
@@ -44,8 +45,8 @@ func findNodeForkServer(o Options) *nodeForkServer {
 	return &nodeForkServer{socket: socket, settled: make(chan struct{})}
 }
 
-// run asks the node's interpreter, and where it is none for this pod runs what
-// makes one here.
+// run requests the facts of the node's interpreter. If that cannot fork this pod's engine
+// it runs otherwise, which starts the pod's own.
 func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command, otherwise func(context.Context)) {
 	asked, cancel := context.WithTimeout(ctx, nodeAnswerTimeout)
 	began := time.Now()
@@ -65,16 +66,16 @@ func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command,
 	}
 	l.mu.Unlock()
 	if why == "" {
-		o.Log.Info("the node lends an interpreter", "version", f.Version, "python", f.Python, "after", time.Since(began).Round(time.Millisecond))
+		o.Log.Info("the node has a warm interpreter", "version", f.Version, "python", f.Python, "after", time.Since(began).Round(time.Millisecond))
 		close(l.settled)
 		return
 	}
-	o.Log.Warn("the node's interpreter is not for this pod", "why", why)
+	o.Log.Warn("the node's interpreter cannot fork this pod's engine", "why", why)
 	if l.own == nil || ctx.Err() != nil {
 		close(l.settled)
 		return
 	}
-	// Who waits for a parent waits for that one now.
+	// Starts that wait for the node's interpreter wait for the pod's own now.
 	var beside sync.WaitGroup
 	beside.Go(func() {
 		select {
@@ -87,7 +88,7 @@ func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command,
 	beside.Wait()
 }
 
-// Via is where the engine is forked from, or why it is not.
+// Via is the socket that the engine is forked from, or "" and why there is none.
 func (l *nodeForkServer) Via(cmd engine.Command) (via, note string) {
 	l.mu.Lock()
 	f, why := l.facts, l.why
@@ -111,7 +112,7 @@ func (l *nodeForkServer) Via(cmd engine.Command) (via, note string) {
 	return via, why
 }
 
-// adjustStatus tells a start of an interpreter of the pod's own as a plain one, and why it
+// adjustStatus reports a fork from the pod's own interpreter as a plain start, and why it
 // was not the node's.
 func (l *nodeForkServer) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	if l.used.Load() {

@@ -23,14 +23,14 @@ const (
 	folderModel = "model"
 )
 
-// openFolder is a checkpoint that came open.
+// openFolder is a checkpoint that came as an open folder.
 type openFolder struct {
 	dir  string
 	open *os.File
 }
 
-// newOpenFolder makes links for the files of what came open, in a folder of its own
-// below dir. It takes f over.
+// newOpenFolder makes links for the files of an open folder, in a folder of its own below
+// dir. It takes f over.
 func newOpenFolder(dir string, f *os.File, files []string) (_ *openFolder, err error) {
 	w := &openFolder{dir: dir, open: f}
 	defer func() {
@@ -53,7 +53,7 @@ func newOpenFolder(dir string, f *os.File, files []string) (_ *openFolder, err e
 	for _, name := range files {
 		name = filepath.FromSlash(name)
 		if !filepath.IsLocal(name) {
-			return nil, fmt.Errorf("the loader speaks of a file %q", name)
+			return nil, fmt.Errorf("the loader names a file outside the checkpoint: %q", name)
 		}
 		at := filepath.Join(w.path(), name)
 		if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
@@ -67,25 +67,25 @@ func newOpenFolder(dir string, f *os.File, files []string) (_ *openFolder, err e
 			return nil, err
 		}
 	}
-	// Whether this process gets through says whether the engine will.
+	// The engine reaches the files if this process does.
 	if _, err := os.Stat(filepath.Join(w.path(), filepath.FromSlash(files[0]))); err != nil {
 		if errors.Is(err, fs.ErrPermission) {
 			err = fmt.Errorf("%w (the engine reaches its weights through /proc of the shim)", err)
 		}
-		return nil, fmt.Errorf("the weights that the loader has given: %w", err)
+		return nil, fmt.Errorf("the weights from the loader: %w", err)
 	}
 	return w, nil
 }
 
-// procPath is a path to what this process has open, also for its children.
+// procPath is a path to an open file of this process that its children can use.
 func procPath(f *os.File) string {
 	return filepath.Join("/proc", strconv.Itoa(os.Getpid()), "fd", strconv.FormatUint(uint64(f.Fd()), 10))
 }
 
-// path is what the engine is given.
+// path is the folder that the engine gets.
 func (w *openFolder) path() string { return filepath.Join(w.dir, folderModel) }
 
-// close lets go of it. What is open or mapped stays so.
+// close releases the folder. Files that are open or mapped stay so.
 func (w *openFolder) close() {
 	w.open.Close()
 	os.RemoveAll(w.dir)

@@ -24,28 +24,28 @@ const (
 	ownForkNote   = "forked from an interpreter of this pod's own, which had imported the engine while its weights came"
 )
 
-// ownForkServer is an interpreter of this pod alone that begins with the pod: it imports
-// the engine while the weights come, and the engine is forked from it, both its
-// processes. So a start takes the longer of the two and not their sum, and imports
-// once what a plain one imports twice. It has forked one engine when it ends.
+// ownForkServer is an interpreter of this pod alone: it imports the engine while the
+// weights arrive, and both of the engine's processes are forked from it. So a start takes
+// the longer of the two and not their sum, and imports once what a plain start imports
+// twice. It ends when it has forked one engine.
 //
-// It is of the same container, user and model as what it forks: nothing is shared
-// with other pods.
+// It has the container, user and model of the engine that it forks: nothing is shared with
+// other pods.
 type ownForkServer struct {
 	spawner replica.Spawner
 	socket  string
 	log     *slog.Logger
-	settled chan struct{}   // closed when it is ready, or will not be
+	settled chan struct{}   // closed when it is ready or has failed
 	done    context.Context // ends with end
 	end     context.CancelFunc
 
 	mu    sync.Mutex
 	facts *forkserver.Facts // nil: it is not ready
-	why   string            // there is none
+	why   string            // it has failed
 }
 
-// newOwnForkServer makes the interpreter for a model's engine; nil where its start has
-// none. cmd is the engine's command, with a path that does not matter.
+// newOwnForkServer makes the interpreter for a model's engine; nil if its engine cannot be
+// forked. cmd is the engine's command, with a path that does not matter.
 func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Programs) (*ownForkServer, engine.Command, func(ctx context.Context)) {
 	m := o.Model
 	row := forkserver.ImportList(string(m.Spec.Engine))
@@ -55,18 +55,18 @@ func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Progra
 	dir := filepath.Join(o.Dir, "imports")
 	cmd, err := programs.Prepare(engine.Request{Spec: m.Spec, Name: m.Metadata.Name, Path: "/", Port: 1, Key: "any", Scratch: dir})
 	if err != nil {
-		return nil, engine.Command{}, nil // the replica will say so
+		return nil, engine.Command{}, nil // the replica reports it
 	}
 	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, settled: make(chan struct{})}
 	a.done, a.end = context.WithCancel(context.Background())
 	return a, cmd, func(ctx context.Context) {
 		if err := a.serve(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
-			a.log.Warn("the engine imports by itself", "why", err)
+			a.log.Warn("no fork server in this pod; the engine is started plainly", "why", err)
 		}
 	}
 }
 
-// serve has the interpreter import, and ends it when it has forked or is of no use.
+// serve starts the interpreter, and ends it when it has forked or cannot be used.
 func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir string) (err error) {
 	began := time.Now()
 	var child *supervisor.Child
@@ -129,7 +129,7 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	return nil
 }
 
-// Via is where the engine is forked from, or why it is not.
+// Via is the socket that the engine is forked from, or "" and why there is none.
 func (a *ownForkServer) Via(cmd engine.Command) (via, note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,8 +145,8 @@ func (a *ownForkServer) Via(cmd engine.Command) (via, note string) {
 	return a.socket, ""
 }
 
-// endingSpawner is a spawner that has the interpreter end once an engine was started,
-// from it or not: what it has imported is memory that the engine wants.
+// endingSpawner ends the interpreter when an engine has been started, forked or not: its
+// imports take memory that the engine needs.
 type endingSpawner struct {
 	replica.Spawner
 	a *ownForkServer
@@ -160,8 +160,8 @@ func (s endingSpawner) Spawn(ctx context.Context, p supervisor.Process) (*superv
 	return child, err
 }
 
-// asPlainStart is a status of a start from an interpreter of the pod's own: nothing was
-// warm when the pod began.
+// asPlainStart reports a fork from the pod's own interpreter as a plain start: no
+// interpreter was warm when the pod began.
 func asPlainStart(st functions.ReplicaStatus) functions.ReplicaStatus {
 	if st.Start == functions.StartWarm {
 		st.Start, st.StartNote = functions.StartPlain, ownForkNote

@@ -31,31 +31,31 @@ type Options struct {
 	Listener net.Listener // where it answers; Run closes it
 	IP       string       // of the pod, see Address
 	Port     int          // of the listener, as others reach it
-	Store    string       // the loader's folder, as the pod has it
+	Store    string       // the loader's folder, as mounted in the pod
 	Dir      string       // a folder of the shim's own; Run empties it, and removes it
 	Caches   string       // a folder for what engines compile, which is left; "" is the engine's own choice
 	Exe      string       // the thaw program, which is ember
 	Version  string
 	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
-	Patience time.Duration // with a loader that does not answer; 0 is DefaultPatience
+	Patience time.Duration // for a loader that does not answer; 0 is DefaultPatience
 	Linger   time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
-	Out      io.Writer     // what the engine says
+	Out      io.Writer     // gets the engine's log
 	Log      *slog.Logger
 
-	// NoImports has engines import by themselves, after their weights are there: no
+	// NoImports starts engines plainly, after their weights have arrived: no
 	// interpreter of the pod's own, and none of the node's.
 	NoImports bool
-	// NoNodeFork has them not forked from the node's.
+	// NoNodeFork does not fork them from the node's interpreter.
 	NoNodeFork bool
 }
 
 const (
-	// DefaultLinger is how long a shim that was told to stop waits for the end of
+	// DefaultLinger is how long a stopped shim waits for the end of
 	// its container.
 	DefaultLinger = time.Minute
 
 	// failureLinger is how long one that failed waits to be told what its loader has
-	// passed on: a controller answers in a second, one that has just begun in ten.
+	// passed on: a controller decides in a second, one that has just begun in ten.
 	failureLinger = 15 * time.Second
 
 	supervisorWait = 10 * time.Second
@@ -70,8 +70,7 @@ const (
 	maxBodies = 32 << 20
 )
 
-// Failed is the end of a replica that failed, with its first cause, one line for
-// people.
+// Failed is the end of a replica that failed, with its first cause in one line.
 type Failed struct {
 	Cause string
 	err   error // ErrNoLoader, or nil
@@ -98,14 +97,14 @@ func Decode(text string) (*functions.Model, error) {
 	return m, nil
 }
 
-// Shim is what a model's pod runs.
+// Shim is the first process of a model's pod.
 type Shim struct {
 	o          Options
 	log        *slog.Logger
 	began      time.Time
 	rep        *replica.Replica
 	loader     *loaderClient
-	nodeServer *nodeForkServer // nil: the node lends none
+	nodeServer *nodeForkServer // nil: the node has none
 	engines    *upstream.Client
 
 	inFlight atomic.Int64
@@ -149,7 +148,7 @@ func New(o Options) *Shim {
 // is *Failed where the replica failed, with ErrNoLoader in it where that was why.
 // It must have the process to itself: see supervisor.Run. It is called once.
 func (s *Shim) Run(ctx context.Context) error {
-	// What runs beside the replica ends after it.
+	// The parts beside the replica end after it.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -166,7 +165,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), supervisorWait)
 		defer cancel()
 		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
-			s.log.Error("what the engine left", "error", err)
+			s.log.Error("processes of the engine cannot be ended", "error", err)
 		}
 		kept.Close()
 	}()
@@ -202,12 +201,12 @@ func (s *Shim) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			ctx = context.WithoutCancel(ctx)
-			s.log.Info("told to end by its container", "in flight", s.inFlight.Load(), "drain", drain)
+			s.log.Info("SIGTERM: draining", "in flight", s.inFlight.Load(), "drain", drain)
 			s.drain(drain, "the pod ends")
 		case d := <-s.stopped:
 			stopped = true
 			within := time.Duration(max(0, min(d.Seconds, 86400)) * float64(time.Second))
-			s.log.Info("told to stop by the node's loader", "why", d.Reason, "in flight", s.inFlight.Load(), "drain", within)
+			s.log.Info("stopped by the node's loader", "why", d.Reason, "in flight", s.inFlight.Load(), "drain", within)
 			s.drain(within, d.Reason)
 		case err := <-served:
 			if err == nil {
@@ -245,14 +244,14 @@ func (s *Shim) Run(ctx context.Context) error {
 	return nil
 }
 
-// drain has nothing new sent here and the replica end.
+// drain refuses new requests and ends the replica.
 func (s *Shim) drain(within time.Duration, why string) {
 	s.draining.Store(true)
 	s.decide()
 	s.rep.Unload(within, why)
 }
 
-// startSupervisor runs the keeper in this process.
+// startSupervisor runs the supervisor in this process and connects to it.
 func (s *Shim) startSupervisor(life context.Context, beside *sync.WaitGroup) (*supervisor.Client, error) {
 	dir := filepath.Join(s.o.Dir, "supervisor")
 	socket := filepath.Join(dir, "supervisor.sock")
@@ -279,13 +278,13 @@ func (s *Shim) startSupervisor(life context.Context, beside *sync.WaitGroup) (*s
 	}
 }
 
-// options of the replica, and what imports ahead of it, or nil.
+// options of the replica, and the function that runs its fork server, or nil.
 func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.Context)) {
 	m := s.o.Model
 	environ := Inherited(s.o.Environ)
 	cache, err := seedCaches(s.o.Caches, m.Spec.Engine, environ)
 	if err != nil {
-		s.log.Warn("what the image knows of its engine is not taken over", "error", err)
+		s.log.Warn("the image's engine caches are not copied", "error", err)
 	}
 	s.loader.cache = cache
 	o := replica.Options{
@@ -316,7 +315,7 @@ func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.C
 	return o, run
 }
 
-// Inherited is the container's environment less what is the shim's.
+// Inherited is the container's environment without the variables of the shim itself.
 func Inherited(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		k, _, _ := strings.Cut(kv, "=")
@@ -324,7 +323,7 @@ func Inherited(environ []string) []string {
 	})
 }
 
-// onChange passes on what the replica says.
+// onChange passes a status of the replica on to the loader.
 func (s *Shim) onChange(st functions.ReplicaStatus) {
 	first := st.State == functions.Ready && s.readyAt.CompareAndSwap(0, time.Now().UnixNano())
 	ahead := s.waiting.Load()
@@ -332,12 +331,12 @@ func (s *Shim) onChange(st functions.ReplicaStatus) {
 		s.decide()
 	}
 	s.loader.SendStatus(s.outsideStatus(st))
-	if first { // told first: requests wait for it
+	if first { // after the status, which requests wait for
 		s.log.Info("ready", "after", time.Since(s.began).Round(time.Millisecond), "waited here", ahead)
 	}
 }
 
-// adjustStatus is a status as it is of a pod.
+// adjustStatus is a status with the start that the pod reports.
 func (s *Shim) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	if s.nodeServer != nil {
 		return s.nodeServer.adjustStatus(st)
@@ -345,9 +344,9 @@ func (s *Shim) adjustStatus(st functions.ReplicaStatus) functions.ReplicaStatus 
 	return asPlainStart(st)
 }
 
-// outsideStatus is a status as those outside the pod are to know it: the engine is reached
-// through the shim, which needs no key of them. Requests may come there before there
-// is an engine, so the shim says from the first where it answers.
+// outsideStatus is a status as the loader gets it: the endpoint is the shim's, which
+// requires no key. Requests may be sent there before READY, so it has the endpoint from
+// the first status on.
 func (s *Shim) outsideStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st = s.adjustStatus(st)
 	st.ID, st.Key = "", ""
@@ -357,5 +356,5 @@ func (s *Shim) outsideStatus(st functions.ReplicaStatus) functions.ReplicaStatus
 	return st
 }
 
-// hostPort is the host and port of an engine.
+// hostPort is the host and port of an engine's URL.
 func hostPort(endpoint string) string { return strings.TrimPrefix(endpoint, "http://") }

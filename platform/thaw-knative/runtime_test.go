@@ -259,7 +259,7 @@ func TestClusterRuntime(t *testing.T) {
 	}
 	s.startLoader()
 	s.eventually("the pod at the next loader", func() (bool, string) {
-		return strings.Count(s.heard.String(), "a pod has come") == 2, s.heard.String()
+		return strings.Count(s.heard.String(), "a pod has connected") == 2, s.heard.String()
 	})
 
 	// The engine is killed: not ready, a reason, and Kubernetes starts it again.
