@@ -225,7 +225,7 @@ func TestAdapterErrors(t *testing.T) {
 	}
 }
 
-// TestAdapterTooSlow: nobody waits for it longer than a request may.
+// TestAdapterTooSlow: no request waits for it longer than it may.
 func TestAdapterTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := newAdapterWorld(t)

@@ -147,7 +147,7 @@ func TestAliases(t *testing.T) {
 	})
 }
 
-// What a request that came by host calls the model is nothing to anybody.
+// TestForced: the model that a request by host names in its body is ignored.
 func TestForced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -189,8 +189,8 @@ func TestForced(t *testing.T) {
 	})
 }
 
-// Places for what somebody else carries: the same line, wake, retry and account.
-func TestHold(t *testing.T) {
+// TestReserve: a reservation has the same queue, wake, retry and accounting.
+func TestReserve(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for what, run := range map[string]func(t *testing.T, w *world){
 		"woken once, let through together": func(t *testing.T, w *world) {

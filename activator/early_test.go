@@ -79,7 +79,7 @@ func (w *world) asking(ctx context.Context, n int, body string) chan result {
 	return out
 }
 
-func TestAhead(t *testing.T) {
+func TestEarly(t *testing.T) {
 	for kind, body := range map[string]string{"plain": askPlain, "stream": askStream} {
 		whole := jsonAnswer
 		if kind == "stream" {
@@ -117,7 +117,7 @@ func TestAhead(t *testing.T) {
 
 		ahead("READY at the door first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
 			close(p.opened)
-			served(t, w, got) // nobody else needs to say READY first
+			served(t, w, got) // without a snapshot that says READY
 			if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 0 || d.Active != 0 {
 				t.Errorf("%+v", d)
 			}
@@ -239,9 +239,9 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestAheadIsBounded: the first of the line alone are sent ahead, no more than the
+// TestEarlyIsBounded: the first of the line alone are sent ahead, no more than the
 // replica has slots for, and over several replicas in turn.
-func TestAheadIsBounded(t *testing.T) {
+func TestEarlyIsBounded(t *testing.T) {
 	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", maxEarlyBody)+`","messages"`, 1)
 	for _, c := range []struct {
 		slots, clients int
@@ -279,9 +279,9 @@ func TestAheadIsBounded(t *testing.T) {
 	}
 }
 
-// TestAheadInFlight: an answer that begins before the platform has said READY is in
+// TestEarlyInFlight: an answer that begins before the platform has said READY is in
 // flight at its replica from then on, and when READY is said it is still that one.
-func TestAheadInFlight(t *testing.T) {
+func TestEarlyInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		goOn := make(chan struct{})
@@ -316,9 +316,9 @@ func TestAheadInFlight(t *testing.T) {
 	})
 }
 
-// TestAheadFails: what an engine fails on before the platform has said READY is
-// nobody's answer, and is not sent ahead to the next one.
-func TestAheadFails(t *testing.T) {
+// TestEarlyFails: the failure of an early copy is not an answer, and the request is
+// not sent early to the next replica.
+func TestEarlyFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		p := w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
@@ -339,10 +339,10 @@ func TestAheadFails(t *testing.T) {
 	})
 }
 
-// TestAheadIsTimed: the first token of a cold start counts from when the door let the
+// TestEarlyIsTimed: the first token of a cold start counts from when the door let the
 // request through, which the door says, and not from when it came there. A door that
 // says nonsense says nothing.
-func TestAheadIsTimed(t *testing.T) {
+func TestEarlyIsTimed(t *testing.T) {
 	for said, want := range map[string]time.Duration{"4000000": time.Second, "": 1, "-1": 1, "6000000": 1, "9223372036854775807": 1, "x": 1} {
 		synctest.Test(t, func(t *testing.T) {
 			var took []time.Duration

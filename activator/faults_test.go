@@ -175,7 +175,7 @@ func TestDeadReplicaIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.engineAt("e:2", goodAnswer)
-		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) // nobody listens there
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) // no engine listens there
 		go func() {
 			time.Sleep(100 * time.Millisecond)
 			w.act.Publish(testFunction("tiny"))
@@ -317,11 +317,11 @@ func TestClientLeaves(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			if l := w.act.table.Lookup(testFunction("tiny").Name).Data.queue.Load(time.Now()); l.Queued != 0 || l.Bytes != 0 {
-				t.Fatalf("a second later the gate holds %+v", l)
+				t.Fatalf("a second later the queue holds %+v", l)
 			}
 		}
 		if w.count(&w.nudges) != 2 || w.count(&w.wakes) != 2 {
-			t.Fatalf("%d nudges, %d wakes: nobody waits any more, twice", w.count(&w.nudges), w.count(&w.wakes))
+			t.Fatalf("%d nudges, %d wakes: the last waiting request left, twice", w.count(&w.nudges), w.count(&w.wakes))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -53,8 +53,8 @@ func TestColdStartByPicture(t *testing.T) {
 	}
 }
 
-// TestStirred: it is told once until somebody looks, and with each later change.
-func TestStirred(t *testing.T) {
+// TestDemandChanged: it is called once until the next call of Demand.
+func TestDemandChanged(t *testing.T) {
 	told := 0
 	a := New(Options{DemandChanged: func() { told++ }})
 	a.Publish(readyAt(testFunction("x"), 8, "r"), readyAt(testFunction("y"), 8, "s"))

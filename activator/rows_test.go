@@ -270,7 +270,7 @@ func TestQueueFull(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != time.Minute {
-					t.Errorf("nobody else is disturbed: %+v", r)
+					t.Errorf("another request was disturbed: %+v", r)
 				}
 			})
 		}
@@ -413,7 +413,7 @@ func TestTeamLimits(t *testing.T) {
 		set()
 		r := w.post("/v1/chat/completions", askStream) // five tokens
 		if r.body != streamed {
-			t.Fatalf("the usage chunk that nobody asked for is taken out: %q", r.body)
+			t.Fatalf("the usage chunk that the client did not ask for is taken out: %q", r.body)
 		}
 		if !strings.Contains(e.requests()[0].body, `"include_usage":true`) {
 			t.Fatal("the engine was not asked for usage")
@@ -471,7 +471,7 @@ func TestTeamLimits(t *testing.T) {
 		}
 		wg.Wait()
 		if u := w.limits.Usage("default", time.Now()); u.Held != 0 {
-			t.Fatalf("%d are held, and nobody waits", u.Held)
+			t.Fatalf("%d are held, and none waits", u.Held)
 		}
 		for reason, n := range map[string]string{"tokens": "1", "requests": "1", "concurrent": "1", "cold_starts": "1", "held": "1"} {
 			if m := metric(t, w, "thaw_quota_rejections_total"); !strings.Contains(m, `reason="`+reason+`" team="default" `+n) {
@@ -519,7 +519,7 @@ func TestNothingOfTheClientIsKept(t *testing.T) {
 }
 
 // Exactly one terminal event per request under random faults, and nothing is
-// left afterwards (newWorld checks the gates).
+// left afterwards (newWorld checks the queues).
 func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -756,8 +756,8 @@ func FuzzSpan(f *testing.F) {
 	})
 }
 
-// Nothing tells one team what another has: a model of another team's and a name
-// that is nobody's get the same answer on every endpoint.
+// TestTeamsDoNotSeeEachOther: a model of another team and an unknown name get the
+// same answer on every endpoint.
 func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(o *Options) { o.Open = false })
@@ -777,8 +777,8 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)
 		}
 		for _, path := range paths {
-			a, b := ask(path, "blue/theirs"), ask(path, "blue/nobody")
-			if a.status != 404 || a.code() != "model_not_found" || strings.Replace(a.body, "theirs", "nobody", 1) != b.body {
+			a, b := ask(path, "blue/theirs"), ask(path, "blue/unknown")
+			if a.status != 404 || a.code() != "model_not_found" || strings.Replace(a.body, "theirs", "unknown", 1) != b.body {
 				t.Errorf("%s: %q and %q", path, a.body, b.body)
 			}
 			if r := ask(path, "mine"); r.status != 200 {
@@ -786,8 +786,8 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 			}
 		}
 		a := w.do(t.Context(), "GET", "/v1/models/blue%2Ftheirs", "", "Authorization", "Bearer "+red)
-		b := w.do(t.Context(), "GET", "/v1/models/blue%2Fnobody", "", "Authorization", "Bearer "+red)
-		if a.status != 404 || strings.Replace(a.body, "theirs", "nobody", 1) != b.body {
+		b := w.do(t.Context(), "GET", "/v1/models/blue%2Funknown", "", "Authorization", "Bearer "+red)
+		if a.status != 404 || strings.Replace(a.body, "theirs", "unknown", 1) != b.body {
 			t.Errorf("%q and %q", a.body, b.body)
 		}
 		if n := len(e.requests()); n != len(paths) {

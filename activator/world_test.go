@@ -127,7 +127,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		}
 		for _, e := range w.act.table.All() {
 			if l := e.Data.queue.Load(time.Now()); l.Active != 0 || l.Queued != 0 {
-				t.Errorf("%s: the gate still holds %+v", e.Name, l)
+				t.Errorf("%s: the queue still holds %+v", e.Name, l)
 			}
 		}
 	})

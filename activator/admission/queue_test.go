@@ -309,8 +309,7 @@ func BenchmarkEnterLeaveAmong10000(b *testing.B) {
 	}
 }
 
-// BenchmarkAdmit1000 is the time from Publish to the last of 1,000 waiting
-// goroutines, in place of which the release loop is measured.
+// BenchmarkAdmit1000 queues 1,000 requests and admits them by one Publish.
 func BenchmarkAdmit1000(b *testing.B) {
 	q := withRoom(2000, 1<<30)
 	ws := make([]Request, 1000)

@@ -49,7 +49,7 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 		q.replicas = make([]*replica, 0, len(f.Replicas))
 		for i := range f.Replicas {
 			t := Target{&f.Replicas[i]}
-			r := find(old, t.Replica.ID)
+			r := findReplica(old, t.Replica.ID)
 			if r == nil {
 				r = newReplica(t)
 			}
@@ -66,7 +66,7 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 		}
 	}
 	for i := range f.Replicas {
-		r := find(q.replicas, f.Replicas[i].ID)
+		r := findReplica(q.replicas, f.Replicas[i].ID)
 		r.Replica, r.slots = &f.Replicas[i], f.SlotsOf(&f.Replicas[i])
 	}
 }
@@ -75,8 +75,8 @@ func newReplica(t Target) *replica {
 	return &replica{Target: t, seed: xxh3.HashString(t.Replica.ID)}
 }
 
-// find is the replica with this id, nil if there is none.
-func find(all []*replica, id string) *replica {
+// findReplica is the replica with this id, nil if there is none.
+func findReplica(all []*replica, id string) *replica {
 	for _, r := range all {
 		if r.Replica.ID == id {
 			return r
@@ -115,7 +115,7 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 			least = r
 		}
 		if req.Key != 0 {
-			if h := mix(req.Key ^ r.seed); home == nil || h > highest {
+			if h := mixHash(req.Key ^ r.seed); home == nil || h > highest {
 				home, highest = r, h
 			}
 		}
@@ -168,7 +168,7 @@ func (g *Grant) Release(now time.Time) {
 func (q *Queue) InFlight(id string) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if r := find(q.replicas, id); r != nil {
+	if r := findReplica(q.replicas, id); r != nil {
 		return r.inFlight
 	}
 	return 0
@@ -194,8 +194,8 @@ func AffinityKey(text []byte) uint64 {
 	return xxh3.Hash(text) | 1
 }
 
-// mix is the finaliser of splitmix64.
-func mix(x uint64) uint64 {
+// mixHash is the finaliser of splitmix64.
+func mixHash(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
 	x ^= x >> 27

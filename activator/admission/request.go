@@ -168,7 +168,7 @@ func (r *Request) AdmitAt(t Target) bool {
 		return false
 	}
 	q.waiting.remove(r)
-	at := find(q.replicas, t.Replica.ID)
+	at := findReplica(q.replicas, t.Replica.ID)
 	if at == nil {
 		at = newReplica(t)
 		q.replicas = append(q.replicas, at)

@@ -1,12 +1,11 @@
 // Package simulate is a backend on a virtual clock: a day of a fleet in minutes,
 // with no GPU, and the same to the byte each time it is run.
 //
-// Nothing is decided here. The loop is steer.Steer with its clock, its executor
-// and its names given from outside; the plans are schedule's; requests stand in
-// the very lobby that the activator has for a function (activator.Lobby: gate,
-// balance, wake) and are decided about by activator.Decide. What is modelled is
-// what those command and wait for: nodes with their GPUs, links, disks and
-// stores, and engines.
+// Nothing is decided here. The loop is orchestrator's with its clock, its executor
+// and its names given from outside; the plans are placement's; requests live in the
+// activator's own queues (admission.Queue and Request). What is modelled is what
+// those command and wait for: nodes with their GPUs, links, disks and stores, and
+// engines.
 //
 // # Time
 //
@@ -42,7 +41,7 @@
 //
 // # An engine
 //
-// It works at as many requests at once as its model's scale.target, and the gate
+// It works at as many requests at once as its model's scale.target, and the queue
 // gives it up to twice that, as it does live; the others stand in line in the
 // engine. A request takes its prompt's tokens over the prefill rate and its
 // answer's over the decode rate, however many are worked at.

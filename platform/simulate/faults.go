@@ -336,7 +336,7 @@ type RequestView struct {
 	Function functions.Name
 	Team     string
 	Came     time.Duration
-	Waits    bool          // at the gate
+	Waits    bool          // in the queue
 	Since    time.Duration // it waits
 	Deadline time.Duration // of its wait; 0 it never waited
 	Replica  string        // that it was given to
@@ -362,7 +362,7 @@ func (st *State) Requests(yield func(RequestView) bool) {
 type FunctionView struct {
 	Name           functions.Name
 	Known          bool // it is in the catalogue
-	Active, Queued int  // at its gate
+	Active, Queued int  // in its queue
 	Ready          int  // replicas in its picture
 	State          functions.State
 	InFlight       map[string]int // by replica of the picture

@@ -13,14 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// function is one model: its queue, the activator's own, and what a run must
-// know of it.
+// function is one model of the run, with the activator's queue for it.
 type function struct {
 	st     *State
 	name   functions.Name
 	team   *team
 	model  *functions.Model
-	source string // as stores list it; "" nothing is to be brought
+	source string // as stores list it; "" nothing is staged
 	size   functions.Bytes
 	salt   uint64 // of its draws
 	starts int
@@ -32,7 +31,7 @@ type function struct {
 	evicted bool
 }
 
-// request is one on its way. It is used again once it is over.
+// request is a request under way. It is used again after its end.
 type request struct {
 	admission.Request
 	st   *State
@@ -45,7 +44,7 @@ type request struct {
 	wait bool   // it waits
 
 	input, output int
-	leaves        time.Duration // the client does, if nothing has come by then; 0 never
+	leaves        time.Duration // when the client leaves unless an answer has begun; 0 never
 	deadline      time.Duration // of its wait; 0 it has not waited
 	since         time.Duration // it waits
 	waited        time.Duration
@@ -57,12 +56,12 @@ type request struct {
 	place       int   // in rep.here
 	lined       bool  // in rep.line
 	first, last time.Duration
-	stuck       bool // it has been answered, and the answer does not get through
+	stuck       bool // the answer was sent and does not arrive
 }
 
-// What happens to a request.
+// Events of a request.
 const (
-	reqLimit uint8 = iota // its client leaves, or its wait is over
+	reqLimit uint8 = iota // the client leaves, or the wait is over
 	reqEnd
 	reqSilent // no token within the deadline for the first
 	reqFails  // its replica could not be reached
@@ -226,7 +225,7 @@ func (q *request) wake(again bool) *openai.Error {
 	}, func() string { return st.steer.Wake(f.name, q.who.name) })
 }
 
-// arm sets the time at which whatever q is at now is over at the latest.
+// arm sets the time at which the current step of q is over at the latest.
 func (q *request) arm() {
 	at := time.Duration(0)
 	if q.wait {
@@ -279,7 +278,7 @@ func (st *State) served(q *request, r *replica) {
 		st.clock.set(st.clock.now+time.Millisecond, q, reqFails, q.gen)
 		return
 	case r.n.dead || r.n.mute:
-		q.to = r.n // it hangs until its connection is cut
+		q.to = r.n // no answer until the connection is cut
 		st.away = append(st.away, q)
 	default:
 		r.accept(q)
@@ -297,7 +296,7 @@ func (st *State) served(q *request, r *replica) {
 // streamIdle bounds the silence after the first token.
 const streamIdle = 5 * time.Minute
 
-// firstToken bounds the time to it, from when an engine was asked.
+// firstToken bounds the time from asking an engine to its first token.
 func (f *function) firstToken() time.Duration {
 	if f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
 		return f.model.Spec.Deadlines.FirstToken.Std()
@@ -339,7 +338,7 @@ func (q *request) act(what uint8) {
 	st.settle()
 }
 
-// done: it was answered.
+// done ends a request that was answered.
 func (q *request) done() {
 	t := &q.st.tally
 	t.answered++
@@ -433,8 +432,8 @@ func (f *function) demand() orchestrator.Demand {
 	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
 }
 
-// path is the data path as a loop needs it. One that was replaced and does not
-// know it has none: its own was another process's.
+// path is the data path of one loop. A loop that was replaced has none: its own was
+// that of another process.
 type path struct {
 	*State
 	of *loop
@@ -445,8 +444,8 @@ var _ orchestrator.DataPath = (*path)(nil)
 // lame reports whether the loop has been replaced.
 func (p *path) lame() bool { return p.State.loop != p.of }
 
-// Publish takes pictures in; who is let through by them is at an engine before
-// it returns.
+// Publish takes snapshots in. The requests that it admits are at an engine before it
+// returns.
 func (p *path) Publish(fs ...snapshot.Snapshot) {
 	st := p.State
 	if p.lame() {

@@ -20,7 +20,7 @@ type Result struct {
 
 	TTFTWarm Quantiles `json:"ttft_warm_seconds"`
 	TTFTCold Quantiles `json:"ttft_cold_seconds"`
-	Wait     Quantiles `json:"wait_seconds"` // at the gate, of those answered
+	Wait     Quantiles `json:"wait_seconds"` // in the queue, of those answered
 	WaitCold Quantiles `json:"wait_cold_seconds"`
 	// Thrash counts starts of a function less than ThrashWithin after it was
 	// evicted.
