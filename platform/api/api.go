@@ -36,9 +36,9 @@ type History interface {
 	Events(after uint64) []functions.Event
 }
 
-// Hand does what it is told, soon; neither call blocks.
+// Hand starts and stops functions; neither call blocks.
 type Hand interface {
-	// WakeFor asks for a replica that stays for lease though nobody waits, and
+	// WakeFor requests a replica that stays for lease without requests, and
 	// returns the id of the cold start under way.
 	WakeFor(name functions.Name, lease time.Duration) string
 	Stop(name functions.Name)
@@ -189,7 +189,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	return e.do(x, res)
 }
 
-// browser refuses what only a page of somebody else would send.
+// browser refuses requests of foreign web pages.
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
 	if a.o.Open && !isLoopback(host) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
@@ -245,7 +245,7 @@ func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error)
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
 		return caller{}, openai.New(openai.InvalidAPIKey, "")
 	case r == own && !ok:
-		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this is done for somebody; it wants a key of the model's team or of an admin. Send Authorization: Bearer KEY.")
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this path requires a key of the model's team or of an admin. Send Authorization: Bearer KEY.")
 	case r == read && !ok && !a.open():
 		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: a key is needed here. Send Authorization: Bearer KEY.")
 	case r == admin && !ok:

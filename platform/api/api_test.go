@@ -102,9 +102,9 @@ func TestRights(t *testing.T) {
 			key  string
 			want [5]string // by right: read, admin, join, probe, own; "" is let in
 		}{
-			{"nobody, on loopback without keys", open, "", [5]string{"", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"nobody, with keys", shut, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"nobody, not on loopback", public, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"no key, on loopback without keys", open, "", [5]string{"", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"no key, with keys", shut, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"no key, not on loopback", public, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
 			{"a wrong key, on loopback without keys", open, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
 			{"a wrong key", shut, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
 			{"a team's key", shut, shut.keyA, [5]string{"", "permission_denied", "invalid_api_key", "", ""}},

@@ -175,6 +175,6 @@ func TestPrefetchLeft(t *testing.T) {
 	select {
 	case <-s.left:
 	case <-time.After(40 * time.Second):
-		t.Error("it goes on though nobody is there")
+		t.Error("it goes on after the client left")
 	}
 }

@@ -14,19 +14,19 @@
 // # Who may call
 //
 //   - read: where /v1 is open (a loopback address, until the first key exists)
-//     anybody; else a key. A team's key sees its team and nothing of others:
+//     everyone; else a key. A team's key sees its team and nothing of others:
 //     what belongs to another team does not exist (404).
 //   - admin: the admin token or an admin key, always.
 //   - join: the join token, always; nothing else, the admin token neither.
 //   - own: a key, always: a team's for what is its own, an admin's for all. What
-//     is done under it is on somebody's account.
-//   - probe: anybody. /healthz and /readyz say yes or no to whoever asks,
-//     because a load balancer holds no key; why not is told to readers only.
+//     is done under it is charged to that team.
+//   - probe: everyone. /healthz and /readyz need no key, because a load balancer
+//     has none; the reasons of a 503 are in the answer to readers only.
 //     This replaces, for these two paths, the contracts' "open where /v1 is".
 //
 // On loopback, Host must be a loopback name (421), and a browser's Origin must
-// be the Host itself (403): a page elsewhere must not reach a server on the
-// laptop of who reads it.
+// be the Host itself (403): a foreign page must not reach a server on its
+// reader's laptop.
 //
 // # Watching
 //

@@ -156,10 +156,10 @@ func (a *API) remove(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 // leastLease is that of a wake that names none, where the model's idle time is
-// shorter: whoever wakes it comes back for it.
+// shorter.
 const leastLease = time.Minute
 
-// maxLease bounds a wake without demand: whoever wants longer wants scale.min.
+// maxLease bounds a wake without demand; scale.min keeps a model for longer.
 const maxLease = 7 * 24 * time.Hour
 
 func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {

@@ -49,7 +49,7 @@ const (
 
 // tiers a hint may name, and what is done for each.
 var tiers = []struct{ name, will string }{
-	{"gpu", "a replica is started where nobody who waits needs the room, and kept until then"},
+	{"gpu", "a replica is started where no queued request needs the memory, and kept until then"},
 	{"memory", "its bytes are brought to a node's disk and read into its memory"},
 	{"nvme", "its bytes are brought to a node's disk"},
 }

@@ -95,10 +95,9 @@ type KeyRequest struct {
 	Admin bool   `json:"admin,omitempty"`
 }
 
-// WakeRequest holds the function for a while though nobody asks for it: Lease
-// from now, or Until a time. Neither: for its idle time, at least a minute. A
-// start whose lease is over before its engine runs is called off, so whoever
-// waits for one asks again from time to time.
+// WakeRequest keeps a function without requests: for Lease, or Until a time; with
+// neither for its idle time, at least a minute. A start whose lease ends before its
+// engine runs is cancelled, so a client that waits for one renews the wake.
 type WakeRequest struct {
 	Lease functions.Duration `json:"lease,omitempty"`
 	Until time.Time          `json:"until,omitzero"`

@@ -57,8 +57,8 @@ func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key fu
 	}
 }
 
-// watch is the stream: each Read waits for something to say. It has no
-// goroutine of its own; whoever writes it to the client drives it.
+// watch is the stream: each Read blocks until there is a change. It has no
+// goroutine; the one that writes to the client drives it.
 type watch[T any] struct {
 	ctx     context.Context
 	cancel  context.CancelFunc

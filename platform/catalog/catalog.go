@@ -48,8 +48,8 @@ type Options struct {
 type Catalog struct {
 	o Options
 
-	// turn is held (by filling it) for as long as somebody reads or writes the
-	// folders; it owns files and seen.
+	// turn is a lock (held by filling it) for reading and writing the folders; it
+	// owns files and seen.
 	turn  chan struct{}
 	files map[string]*file // by path: what each holds
 
@@ -386,8 +386,8 @@ func (c *Catalog) rank(path string) int {
 	return 1
 }
 
-// filesDiffer says what must be told to somebody who knows old. Models and teams
-// are compared by pointer: a file that is not read again keeps its own.
+// filesDiffer returns what changed from old to now. Models and teams are compared
+// by pointer: a file that is not read again keeps its own.
 func filesDiffer(old, now picture) (Change, bool) {
 	var ch Change
 	for name, m := range now.models {

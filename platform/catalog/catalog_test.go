@@ -319,7 +319,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: whoever puts, deletes, scans and watches at once sees whole
+// TestManyAtOnce: concurrent puts, deletes, scans and watches see whole
 // pictures, and every Put is told before it returns.
 func TestManyAtOnce(t *testing.T) {
 	c, _, _ := open(t)

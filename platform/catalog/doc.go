@@ -1,28 +1,30 @@
-// Package catalog knows which functions and teams exist: it reads folders of
-// YAML, strictly, and tells when they change.
+// Package catalog reads functions and teams from folders of YAML, strictly, and
+// notifies of changes.
 //
-// Two folders make one picture. The user's (--functions) is read and never
+// Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete
 // alone, one file a model, whole or not at all. The same name in both is an
 // error that names both places.
 //
-// Strict means that what nobody asked for is an error: an unknown key, a key
+// Strict means that everything unexpected is an error: an unknown key, a key
 // twice, a value of another type, each with file, line, column, path and the
 // nearest right name. A typo in a limit would otherwise be no limit.
 //
-// A bad edit takes nothing away. A file that no longer reads keeps the
+// A bad edit removes nothing. A file that no longer reads keeps the
 // documents it held before, and Problems says why; the same for a folder that
 // cannot be listed. A file is read once its size and time have stood still for
 // one look, because editors write in more than one step, and a half-written
 // file can be a valid shorter one.
 //
 // Only the folder's own .yaml and .yml files are read. Folders below hold
-// weights, and nobody wants them searched every second.
+// weights and are not searched.
 //
 // A relative source counts from the folder of its file. A deployed model has no
-// such folder: whoever deploys resolves the path first (thaw deploy does), and
+// such folder: the client resolves the path first (thaw deploy does), and
 // Put refuses a relative one.
 //
-// This room is the only importer of a YAML library; the verbs print YAML
-// through EncodeYAML.
+// No other package imports goccy/go-yaml. Decoding walks the library's syntax tree
+// itself, to report all problems at once with places and suggestions; EncodeYAML
+// writes YAML itself, because the library writes control characters and texts that
+// look like numbers unquoted.
 package catalog

@@ -7,7 +7,7 @@ import (
 )
 
 // tooSlow is what no file takes, even on a busy machine. Without the bounds of
-// parse some take minutes, or longer than anybody waits.
+// parse some take minutes, or longer.
 const tooSlow = time.Minute
 
 // TestSlow: whatever a long file repeats, it is read or refused in a moment. An

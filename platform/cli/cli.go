@@ -182,7 +182,7 @@ func (c *command) agent() *cobra.Command {
 	var file string
 	cfg := new(AgentConfig)
 	cmd := &cobra.Command{
-		Use: "agent --server URL --token-file F", Short: "Lend this machine to a server elsewhere", GroupID: "run",
+		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one", GroupID: "run",
 		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
 		Args:    kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -210,10 +210,10 @@ func (c *command) agent() *cobra.Command {
 func (c *command) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
-		Use: "keep --socket S --dir D", Short: "The parent of engines; an agent starts it", Hidden: true, Args: kit.ExactArgs(),
+		Use: "keep --socket S --dir D", Short: "Parent process of engines, started by an agent", Hidden: true, Args: kit.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if k.Socket == "" || k.Dir == "" {
-				return kit.Usage("an agent starts the keeper; nobody else needs to", "--socket and --dir are needed")
+				return kit.Usage("an agent starts the keeper", "--socket and --dir are needed")
 			}
 			if c.programs.Keep == nil {
 				return c.missing("keeper")
@@ -223,7 +223,7 @@ func (c *command) keep() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&k.Socket, "socket", "", "unix socket to listen on")
 	cmd.Flags().StringVar(&k.Dir, "dir", "", "folder for logs and the lock")
-	cmd.Flags().DurationVar(&k.OrphanTimeout, "orphan-timeout", time.Minute, "how long to live without an agent")
+	cmd.Flags().DurationVar(&k.OrphanTimeout, "orphan-timeout", time.Minute, "how long to run without an agent")
 	return cmd
 }
 

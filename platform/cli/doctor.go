@@ -37,7 +37,7 @@ const (
 func (c *command) doctor() *cobra.Command {
 	var folder string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Say what this machine has, and what is in the way", GroupID: "run", Args: kit.ExactArgs(),
+		Use: "doctor", Short: "Check what models need on this machine", GroupID: "run", Args: kit.ExactArgs(),
 		Long: `Look at what models need on this machine: each engine with its version and what
 is known of it, bytecode, GPUs, memory, disk, ports, the data folder, and the
 server if one runs.
@@ -47,7 +47,7 @@ it: of the folder given with --functions, deployed to the data folder, or served
 by a server on this machine. Exit code 1 if any check failed; a warning is none.
 
 With --to knative it looks at a cluster instead: Knative Serving, the settings of
-it that models need and that somebody has to turn on, whether thaw's parts run and
+it that models need and that have to be enabled, whether thaw's parts run and
 answer, the nodes' GPUs, and the namespace; with -f also what those models need.`,
 		Example: `  thaw doctor
   thaw doctor --to knative
@@ -225,7 +225,7 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 	ready, err := cl.Ready(ctx)
 	if err != nil {
 		explained := c.explain(cl, err)
-		// None is no fault: the port is free for one, unless somebody else has it.
+		// No server is not a failure, unless another program uses the port.
 		if c.server == "" && c.getenv("THAW_SERVER") == "" {
 			if l, err := net.Listen("tcp", strings.TrimPrefix(DefaultServer, "http://")); err == nil {
 				add("server", statusOK, "", "none runs; the port %s is free", strings.TrimPrefix(DefaultServer, "http://"))

@@ -125,7 +125,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 			add(check, statusFail, fmt.Sprintf("install it, or set THAW_ENGINE_%s to its program", strings.ToUpper(string(s.Engine))), "not installed, and needed by %s", needed)
 			continue
 		case err != nil:
-			// Whoever names a program wants it.
+			// A program named by the variable is expected to work.
 			variable := "THAW_ENGINE_" + strings.ToUpper(string(s.Engine))
 			add(check, statusFail, "mend "+variable, "%v", err)
 			continue

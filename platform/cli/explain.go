@@ -143,7 +143,7 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	k := kit.Kind[functions.Candidate]{Word: "Candidate", Name: func(v functions.Candidate) string { return v.Node }}
 	add := func(head string, cell func(functions.Candidate) string) {
 		for _, v := range e.Candidates {
-			if cell(v) != "" { // a column that says nothing of anybody is left out
+			if cell(v) != "" { // empty columns are left out
 				k.Columns = append(k.Columns, kit.Col(head, cell))
 				return
 			}

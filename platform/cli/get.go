@@ -122,7 +122,7 @@ func showList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind
 func (c *command) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "ps", Short: "What runs: replicas, and functions somebody waits for", GroupID: "use", Args: kit.ExactArgs(),
+		Use: "ps", Short: "List replicas, and functions with queued requests", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw ps
   thaw ps --watch
   thaw ps --to knative          of a cluster, by way of its API server
@@ -163,7 +163,7 @@ func (c *command) ps() *cobra.Command {
 func (c *command) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "models", Short: "Which models there are, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
+		Use: "models", Short: "List all models, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw models
   thaw models --watch
   thaw models -o name`,

@@ -17,7 +17,7 @@ func (c *command) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "wake NAME", Short: "Start a model before anybody asks for it", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
+		Use: "wake NAME", Short: "Start a model ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw wake tiny --wait
   thaw wake ml/llama --lease 2h
   thaw wake ml/llama:pirate     # its adapter too`,
@@ -40,7 +40,7 @@ func (c *command) wake() *cobra.Command {
 			return c.printWoken(w)
 		}),
 	}
-	cmd.Flags().DurationVar(&lease, "lease", 0, "keep it for so long though nobody asks; 0 is its own idle time")
+	cmd.Flags().DurationVar(&lease, "lease", 0, "keep it that long without requests; 0 is its own idle time")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
 	return c.asksKnative(cmd)
 }
@@ -64,7 +64,7 @@ func (c *command) printWoken(w api.Woken) error {
 func (c *command) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "stop NAME", Short: "Drain a model's replicas; demand brings it back", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
+		Use: "stop NAME", Short: "Drain a model's replicas; the next request starts it again", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
 		ValidArgsFunction: c.completeNames,
@@ -110,10 +110,10 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 
 func (c *command) rm() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Forget deployed models", GroupID: "own", Args: kit.UpToArgs("the name of a model", 0),
+		Use: "rm NAME...", Short: "Remove deployed models", GroupID: "own", Args: kit.UpToArgs("the name of a model", 0),
 		Example: `  thaw rm ml/llama
   thaw rm ml/llama --to knative`,
-		Long: `Forget deployed models and drain their replicas. Models of the --functions folder
+		Long: `Remove deployed models and drain their replicas. Models of the --functions folder
 belong to you: remove their files there.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {

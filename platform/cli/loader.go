@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// LoaderConfig is everything thaw loader can be told.
+// LoaderConfig is the settings of thaw loader.
 type LoaderConfig struct {
 	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node that holds the checkpoints and the socket loader.sock; pods mount it read-only"`
 	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Beyond 95 % of it, those used longest ago go until 85 % are left"`

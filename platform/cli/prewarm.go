@@ -16,13 +16,13 @@ func (c *command) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
-		Use: "prewarm [NAME]", Short: "Say that a model will be asked for; without a name, what holds", GroupID: "use", Args: kit.UpToArgs("", 1),
-		Long: `Say that a model will be asked for. It is started where nobody who waits needs
-the room, and kept until the time is over or somebody uses it; whoever asks for
-another model meanwhile comes first. Each team has a budget of GPU time for this
-(thaw serve --prewarm-budget). Without a name it lists what holds.
+		Use: "prewarm [NAME]", Short: "Announce requests for a model; without a name, list the announcements", GroupID: "use", Args: kit.UpToArgs("", 1),
+		Long: `Announce that requests for a model will come. The model is started where no queued
+request needs the memory, and kept until the time is over or it is used; requests
+for other models come first. Each team has a budget of GPU time for this
+(thaw serve --prewarm-budget). Without a name the announcements are listed.
 
-Where it must run whatever others need, thaw wake --lease.`,
+thaw wake --lease starts a model regardless of other requests.`,
 		Example: `  thaw prewarm tiny
   thaw prewarm ml/llama --for 30m
   thaw prewarm llama --tier nvme      # only its bytes, on the disk of a node

@@ -19,7 +19,7 @@ const (
 	rewakeEvery   = 20 * time.Second // less than the least lease of a wake
 )
 
-// coldStartCanceled is what a timeline says of a start that nobody waited for any more.
+// coldStartCanceled is the error of a cold start whose last request left.
 const coldStartCanceled = "called_off"
 
 // describeProgress is one cold start in one line.
@@ -52,7 +52,7 @@ func (c *command) followColdStart(ctx context.Context, cl *api.Client, name func
 	var r kit.Rate
 	asked := c.Now()
 	for unknown := 0; ; {
-		// A start that nobody waits for is called off; this one is waited for.
+		// A start without waiting requests is cancelled: another wake renews this one.
 		if now := c.Now(); now.Sub(asked) > rewakeEvery {
 			w, err := cl.Wake(ctx, name, 0)
 			if err != nil {

@@ -199,7 +199,7 @@ func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *a
 		}
 		err = do(ctx, cl, args)
 		if err != nil && ctx.Err() != nil {
-			// What broke, broke because the time was over or somebody said stop.
+			// The deadline or an interrupt caused whatever error came back.
 			err = ctx.Err()
 			if errors.Is(err, context.DeadlineExceeded) {
 				return &kit.Error{Exit: kit.ExitTimeout, What: fmt.Sprintf("not done within %s", bound), Hint: "give it longer with --timeout"}

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// RuntimeConfig is what thaw runtime is told by its pod.
+// RuntimeConfig is the settings of thaw runtime, from flags and the pod's environment.
 type RuntimeConfig struct {
 	Install            string // only copy the program there
 	Model              string // the model file, as text

@@ -34,7 +34,7 @@ var (
 )
 
 // stage is a small platform: a woken function goes one step further every time
-// somebody looks.
+// a request reads it.
 type stage struct {
 	mu       sync.Mutex
 	steps    []functions.Timeline // of cs-1, told one after the other
@@ -42,7 +42,7 @@ type stage struct {
 	leases   map[functions.Name]time.Duration
 	replicas []functions.Replica
 	requests map[string]string // to cold starts
-	looked   chan struct{}     // closed when cs-1 is asked for; nil: nobody waits for it
+	looked   chan struct{}     // closed when cs-1 is asked for; nil: no test waits for it
 	reasons  []string
 	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
@@ -295,7 +295,7 @@ func (s *server) golden(t *testing.T, name, got string) {
 var unsafeName = regexp.MustCompile(`[^a-z0-9]+`)
 
 // TestGolden: what every listing looks like. JSON and YAML are an interface: a
-// difference there breaks somebody's program.
+// difference there breaks scripts of users.
 func TestGolden(t *testing.T) {
 	s := start(t)
 	for _, line := range []string{
@@ -383,7 +383,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("thaw %s: no error line: %s", tt.line, errs)
 		}
 	}
-	// Without a token and a key there is nobody to be.
+	// Without a token and a key the caller is unknown.
 	s.env["THAW_DATA"] = filepath.Join(s.dir, "elsewhere")
 	if _, errs, exit := s.thaw(t, "", "models"); exit != kit.ExitDenied || !strings.Contains(errs, "give --key KEY") {
 		t.Errorf("%d %s", exit, errs)

@@ -15,9 +15,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// ServeConfig is everything thaw serve can be told. The tags are the only place
-// where a setting is named: flag, THAW_ variable, key of the file, help,
-// example and schema are made from them.
+// ServeConfig is the settings of thaw serve. The tags are the only place where a
+// setting is named: package kit makes flag, variable, key, help, example and schema
+// of them.
 type ServeConfig struct {
 	Addr          string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
 	Data          string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
@@ -31,21 +31,21 @@ type ServeConfig struct {
 	Hold          string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 	Host          []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
-	Eviction      string             `json:"eviction" default:"lru" help:"who leaves first where room is short: the least recently used, the least often used, use times reload cost over size, or who is expected back latest for what coming back costs" oneof:"lru,lfu,gdsf,next-use"`
-	KeepAlive     string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is what its past uses are worth, at most six times that (with --prewarm on it also lets go of those that are not due for long)" oneof:"fixed,learned"`
-	Prewarm       string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history foresees, where nobody who waits needs the room; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
+	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Eviction      string             `json:"eviction" default:"lru" help:"which model is evicted first where memory is short: the least recently used, the least often used, the least use times reload cost over size, or the one whose next use is latest for its reload cost" oneof:"lru,lfu,gdsf,next-use"`
+	KeepAlive     string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is computed from past uses, at most six times that (with --prewarm on, models whose next use is far off are unloaded early)" oneof:"fixed,learned"`
+	Prewarm       string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history predicts, where no queued request needs the memory; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
 	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive a server that died"`
+	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their server died"`
 	Drain         functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
 	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
 	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
 }
 
-// AgentConfig is everything thaw agent can be told.
+// AgentConfig is the settings of thaw agent.
 type AgentConfig struct {
 	Server        string             `json:"server" help:"URL of the thaw server to join"`
 	TokenFile     string             `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
@@ -59,24 +59,24 @@ type AgentConfig struct {
 	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
 	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust whoever may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
 	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
-	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines outlive an agent that died"`
+	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their agent died"`
 	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
 	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
 }
 
-// KeepConfig is what thaw keep is told by its agent.
+// KeepConfig is the settings of thaw keep, which its agent passes.
 type KeepConfig struct {
 	Socket        string
 	Dir           string
 	OrphanTimeout time.Duration
 }
 
-// Count is a number, or as many as there are.
+// Count is a number, or auto: as many as the machine has.
 type Count struct {
 	Auto bool
 	N    int
@@ -104,7 +104,7 @@ func (c *Count) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Size is a number of bytes, or what the machine has.
+// Size is a number of bytes, or auto: what the machine has.
 type Size struct {
 	Auto bool
 	functions.Bytes
@@ -138,7 +138,7 @@ func (c ServeConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 // Level is LogLevel for slog.
 func (c AgentConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
-// check says what is wrong with the settings as a whole.
+// check validates the settings together and fills in defaults of the machine.
 func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
@@ -192,7 +192,7 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	return kit.MakeAbsolute(&c.Data, &c.TokenFile)
 }
 
-// dataDir is where data lives when nothing is said.
+// dataDir returns the default data folder, by XDG_DATA_HOME or HOME.
 func dataDir(getenv func(string) string) func(name string) (string, error) {
 	return func(name string) (string, error) {
 		if x := getenv("XDG_DATA_HOME"); filepath.IsAbs(x) {

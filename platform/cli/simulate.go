@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// simulation is what `thaw simulate` was told.
+// simulation is the flags of thaw simulate.
 type simulation struct {
 	fleet, functions, trace, format string
 	policy, gpus, html, how         string
@@ -41,8 +41,8 @@ const (
 func (c *command) simulate() *cobra.Command {
 	var s simulation
 	cmd := &cobra.Command{
-		Use: "simulate --fleet FILE --trace FILE [--functions DIR]", Short: "Replay a trace on a fleet that need not be there", GroupID: "run",
-		Long: `Replay a trace on a fleet that need not be there: the platform's own decisions on
+		Use: "simulate --fleet FILE --trace FILE [--functions DIR]", Short: "Replay a trace on a simulated fleet", GroupID: "run",
+		Long: `Replay a trace on a simulated fleet: the platform's own decisions on
 a virtual clock, with nodes and engines as models. It tells how many requests
 would be cold, how long they would wait, and what the GPUs would be held for.
 
@@ -66,9 +66,9 @@ leaves out what is not there), the most asked for to the first (rank), in turn
 gets).
 
 Policies: lru, lfu, gdsf, next-use, each with +learned (keep-alive from history),
-+prewarm (starts ahead), +idle=10m (one idle time for all), +bare (nobody is left
-alone for having been missed). Several are compared, with clairvoyant beside
-them: the greedy rule told the truth, a bound nobody can run.
++prewarm (starts ahead), +idle=10m (one idle time for all), +bare (no protection
+of models reloaded soon after an eviction). Several are compared, with clairvoyant beside
+them: the greedy rule with knowledge of the future, an upper bound that cannot run.
 
 --gpus 4..64 draws the curve and says how many GPUs the goal of --p99 needs.`,
 		Example: `  thaw simulate --example --html example.html
@@ -410,7 +410,7 @@ func (c *command) printSummary(out *study.Outcome, z *study.Sizing) {
 		}
 	}
 	if slices.ContainsFunc(out.Runs, func(r study.Run) bool { return r.Policy.Future }) {
-		c.Remark("%s is told by the trace what comes: a bound that nothing can run", study.Clairvoyant)
+		c.Remark("%s knows the trace's future: an upper bound that cannot run", study.Clairvoyant)
 	}
 }
 

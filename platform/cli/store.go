@@ -32,14 +32,14 @@ type LocalStore interface {
 type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has
-	// Peers are URLs of nodes that lend blocks, to who shows the join token of
-	// this file.
+	// Peers are URLs of nodes that serve blocks; TokenFile holds the join token
+	// that authenticates to them.
 	Peers     []string
 	TokenFile string
 	Log       io.Writer // for remarks
 }
 
-// resumeHint is what a pull that did not end leaves its reader with.
+// resumeHint is the hint after an interrupted download.
 const resumeHint = "what has arrived stays; the same command goes on from there"
 
 // jsonLines: every line of progress is for a program.
@@ -50,8 +50,8 @@ func (c *command) pull() *cobra.Command {
 	var folder string
 	var o LocalStoreOptions
 	cmd := &cobra.Command{
-		Use: "pull SOURCE|NAME", Short: "Bring a model's weights here, or to a server's node", GroupID: "use", Args: kit.ExactArgs("a source or the name of a model"),
-		Long: `Bring a model's weights into a store: verified, resumable, published whole or not
+		Use: "pull SOURCE|NAME", Short: "Download a model's weights to this machine or to a server's node", GroupID: "use", Args: kit.ExactArgs("a source or the name of a model"),
+		Long: `Download a model's weights into a store: verified, resumable, published whole or not
 at all. The last line on stdout is the folder that holds them under their own
 names.
 
@@ -97,7 +97,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
 	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
-	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that lends what it has, http://HOST:PORT; may be repeated; the source is asked for the rest")
+	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that serves its blocks, http://HOST:PORT; may be repeated; the source is asked for the rest")
 	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
 	return cmd
 }
@@ -117,7 +117,7 @@ func (c *command) pullHere(ctx context.Context, o LocalStoreOptions, word, folde
 	}
 	for _, u := range o.Peers {
 		if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-			return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not where a node lends", functions.Clip(u))
+			return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not the address of a node", functions.Clip(u))
 		}
 	}
 	return c.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
@@ -146,10 +146,9 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 func (c *command) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
-		Use: "prefetch NAME|SOURCE", Short: "Have a node bring a model's weights before anybody asks", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
-		Long: `Have a node of the server bring a model's weights into its store, so that its next
-start finds them there. No engine starts. Who leaves calls it off; what has
-arrived stays.`,
+		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
+		Long: `Download a model's weights into the store of a node of the server, for its next
+start. No engine starts. An interrupt cancels the download; what has arrived stays.`,
 		Example: `  thaw prefetch ml/llama
   thaw prefetch ml/llama --node gpu-7 --pin
   thaw prefetch az://acct/models/llama -o json`,

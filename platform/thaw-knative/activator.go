@@ -56,20 +56,20 @@ func (c *command) activatorPart() *kit.Command {
 			f.StringVar(&a.certs, "certs", "", "folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly")
 			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
 			a.settings(f)
-			f.DurationVar(&a.linger, "shutdown-delay", 3*time.Second, "when told to end, how long to take requests still: others do not know yet")
-			f.DurationVar(&a.drain, "drain", 100*time.Second, "when told to end, how long answers under way have")
+			f.DurationVar(&a.linger, "shutdown-delay", 3*time.Second, "after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn")
+			f.DurationVar(&a.drain, "drain", 100*time.Second, "after SIGTERM, how long active requests may go on")
 			a.log.flags(f)
 		},
 		func(ctx context.Context) error { return a.run(ctx, c) })
 }
 
-// settings are the flags that install has as well, and passes on.
+// settings registers the flags that install also has and passes on.
 func (o *activation) settings(f *kit.FlagSet) {
 	f.StringVar(&o.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
 	f.StringVar(&o.maxBody, "max-body", "32Mi", "the longest body of an API request")
 }
 
-// most looks at the settings, and is the longest body.
+// most validates the settings and returns the longest body.
 func (o *activation) most() (functions.Bytes, error) {
 	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
 		return 0, kit.Usage("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
@@ -81,9 +81,8 @@ func (o *activation) most() (functions.Bytes, error) {
 	return most, nil
 }
 
-// run is the in-cluster activator: a front, the data path behind it, and the link
-// that feeds it. It ends in the order of the data: first nobody is sent here any
-// more, then who is held is told, then the streams are out.
+// run serves requests until ctx ends. Shutdown follows the data: readiness fails, so
+// that no new requests are routed here; held requests are answered; then streams end.
 func (o *activation) run(ctx context.Context, c *command) error {
 	token, err := o.check()
 	if err != nil {
@@ -186,7 +185,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	return nil
 }
 
-// check looks at the flags, and reads the token.
+// check validates the flags and reads the token.
 func (o *activation) check() (token string, err error) {
 	switch {
 	case o.controller == "":
@@ -230,8 +229,8 @@ func sideHandler(registry *prometheus.Registry, missing func() []string) http.Ha
 	return mux
 }
 
-// readiness is why requests are not taken. An activator whose controller is away
-// serves on with what it knows.
+// readiness lists the reasons not to be ready. An activator that loses its controller
+// stays ready and serves with what it knows.
 type readiness struct {
 	platform *controlstream.Activator
 	draining atomic.Bool
@@ -245,7 +244,7 @@ func (r *readiness) missing() []string {
 	case <-r.platform.Heard():
 		return nil
 	default:
-		return []string{"the controller has not told yet which models there are"}
+		return []string{"the controller has not sent the models yet"}
 	}
 }
 

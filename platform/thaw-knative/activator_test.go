@@ -205,7 +205,7 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	})
 	var l net.Listener
 	var err error
-	eventually(r.t, "the controller's address is free", func() bool { // somebody may have had it for a connection
+	eventually(r.t, "the controller's address is free", func() bool { // another connection may have used it
 		l, err = net.Listen("tcp", addr)
 		return !errors.Is(err, syscall.EADDRINUSE)
 	})
@@ -393,7 +393,7 @@ func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestTwoActivators: requests for one cold model are held at both, one replica is
 // started for all of them, what is in flight at both counts, and the one that is
-// killed with requests held takes nobody with it: its clients may ask again.
+// killed with requests held affects no other: its clients may retry.
 func TestTwoActivators(t *testing.T) {
 	t.Parallel()
 	e := &talker{make(chan struct{})}
@@ -507,7 +507,7 @@ func TestControllerAway(t *testing.T) {
 }
 
 // TestActivatorEnds: told to end, it tells who is held, lets streams end, and says
-// meanwhile that it is not to be sent anybody.
+// meanwhile that no request is routed to it.
 func TestActivatorEnds(t *testing.T) {
 	t.Parallel()
 	e := &talker{make(chan struct{})}

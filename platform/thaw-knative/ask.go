@@ -12,25 +12,25 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// asking are the verbs that mean on a cluster what they mean on one machine: the
-// controller is asked as a server is, by the same code, through the API server. A
-// key is the kubeconfig's right to read thaw's token, unless one is given.
+// asking lists the verbs that thaw's own code runs, with the controller as the server,
+// through the API server. Without --key the key is thaw's token, which the kubeconfig
+// must be allowed to read.
 var asking = map[string]string{
 	"describe": "Everything about one model, or about one team: describe team NAME",
 	"events":   "What happened, of one model or of all, and why",
 	"explain":  "Where the time of a cold start went, and why a model is where it is",
-	"logs":     "What a model's engine says",
-	"models":   "Which models there are, cold ones too",
-	"ps":       "What runs: replicas, and models somebody waits for",
-	"stop":     "Drain a model's replicas; demand brings it back",
-	"wake":     "Start a model before anybody asks for it",
+	"logs":     "Print the log of a model's engine",
+	"models":   "List all models, cold ones too",
+	"ps":       "List replicas, and models with queued requests",
+	"stop":     "Drain a model's replicas; the next request starts it again",
+	"wake":     "Start a model ahead of requests",
 }
 
-// kinds are what get lists of a controller; of anything else it lists models as
-// Kubernetes has them.
+// kinds are the words after get that the controller answers; without one of them get
+// lists models as Kubernetes has them.
 var kinds = []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events"}
 
-// asks says whether a verb is a question for the controller.
+// asks reports whether the controller answers the verb.
 func asks(word string, args []string) bool {
 	if word == "get" && len(args) > 0 {
 		return slices.Contains(kinds, args[0]) || slices.Contains(kinds, args[0]+"s")
@@ -49,7 +49,7 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 		switch {
 		case name == "--all-namespaces" || name == "-A": // as it is anyway
 		case name == "--namespace" || name == "-n":
-			return kit.Usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s tells of the whole cluster and takes no %s", strings.Join(rest, " "), name)
+			return kit.Usage("write NAMESPACE/NAME of one; thaw-knative get -n NAMESPACE lists the models of a namespace", "%s lists the whole cluster and takes no %s", strings.Join(rest, " "), name)
 		case into == nil:
 			rest = append(rest, arg)
 		case has:
@@ -71,7 +71,7 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 	return nil
 }
 
-// controller is a client of it.
+// controller returns a client of the cluster's controller.
 func (c *command) controller(ctx context.Context, key string) (*api.Client, error) {
 	cluster, err := knative.Open(c.access)
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *command) controller(ctx context.Context, key string) (*api.Client, erro
 	return api.NewClientOver(explained{way}, "http://thaw-controller."+knative.System, key)
 }
 
-// explained gives what breaks on the way the exit codes of the program.
+// explained gives transport errors the exit codes of the program.
 type explained struct{ http.RoundTripper }
 
 func (e explained) RoundTrip(r *http.Request) (*http.Response, error) {

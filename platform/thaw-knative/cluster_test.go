@@ -249,7 +249,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(errs)
 	}
 
-	// Somebody else's Knative Service is not ours to change, list or remove.
+	// A foreign Knative Service is not changed, listed or removed.
 	c.kubectl(`{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "theirs"}, "spec": {"template": {"spec": {"containers": [{"image": "dev.local/hello:test", "imagePullPolicy": "IfNotPresent"}]}}}}`, "apply", "-f", "-")
 	other := write(t, "theirs.yaml", strings.Replace(model, "qwen", "theirs", 1))
 	for _, args := range [][]string{{"deploy", "-f", other, "--skip-preflight"}, {"rm", "theirs"}, {"get", "theirs"}} {

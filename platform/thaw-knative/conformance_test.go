@@ -112,7 +112,7 @@ func TestConformance(t *testing.T) {
 	for name, result := range results {
 		known := func(k string) bool { return name == k || strings.HasPrefix(name, k+"/") }
 		if _, out := outside[name]; !out && !slices.ContainsFunc(conforming, known) {
-			t.Errorf("%s: %s, and nobody has said yet whether it is to pass", name, result)
+			t.Errorf("%s: %s, and it is in no list of expected results", name, result)
 		}
 	}
 	if failed != nil || t.Failed() {
@@ -240,7 +240,7 @@ func serveBeside(c *cluster) *front {
 // (from 32768): of these a free one may be taken before the program listens there.
 const firstPort, lastPort = 20000, 30000
 
-// free is an address that nobody listens at; each call has another one.
+// free returns an unused address; each call returns another one.
 func (f *front) free(host string) string {
 	for f.port = max(f.port+1, firstPort); f.port <= lastPort; f.port++ {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(f.port)))

@@ -35,7 +35,7 @@ type controlling struct {
 
 func (c *command) controllerPart() *kit.Command {
 	var o controlling
-	return partCommand("controller", "Decide which models run, on which nodes, and tell Kubernetes and the activators",
+	return partCommand("controller", "Decide which models run on which nodes",
 		`  thaw-knative controller --token-file /run/thaw/token
   thaw-knative controller --addr 127.0.0.1:8090 --advertise 127.0.0.1:8090 --token-file token --kubeconfig ~/.kube/config --log-format text`,
 		func(f *kit.FlagSet) {
@@ -44,14 +44,14 @@ func (c *command) controllerPart() *kit.Command {
 			f.StringVar(&o.access.Context, "context", "", "context of it")
 			f.StringVar(&o.addr, "addr", ":8090", "where activators, loaders and the control API come in")
 			f.StringVar(&o.advertise, "advertise", "", "HOST:PORT at which they reach this controller [POD_IP and the port of --addr]")
-			f.StringVar(&o.place, "webhook-addr", "", "where API servers ask on which node a new pod is wanted (the webhook thaw-place), such as :8443; empty answers nobody")
+			f.StringVar(&o.place, "webhook-addr", "", "address of the webhook thaw-place, which API servers ask for the node of a new pod, such as :8443; empty: no webhook")
 			f.BoolVar(&o.near, "annotate-nodes", false, "write on each node, as the annotation thaw.dev/cached-models, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds")
 			f.StringVar(&o.namespace, "namespace", cmp.Or(c.getenv("POD_NAMESPACE"), "thaw-system"), "namespace of thaw itself [POD_NAMESPACE]")
 			f.StringVar(&o.knative, "knative-namespace", "knative-serving", "namespace of Knative Serving, whose activators are asked for requests that come by other ingresses")
 			f.StringVar(&o.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this controller [POD_NAME]")
 			f.StringVar(&o.token, "token-file", "", "file with the token of the cluster's links")
 			f.BoolVar(&o.secure, "secure", false, "take links with certificates only, those of the Secret thaw-control-tls, which is read and renewed while this runs")
-			f.BoolVar(&o.ahead, "early-dispatch", true, "the first requests of a line wait at the door of the pod that starts, and go on to its engine in the moment it is ready; else they do once activators have been told")
+			f.BoolVar(&o.ahead, "early-dispatch", true, "send the first queued requests to the starting pod, which passes them on the moment its engine is ready; else activators send them once they know")
 			f.StringVar(&o.public, "public-service", "thaw", "Service before the activators, for all")
 			f.StringVar(&o.private, "private-service", "thaw-local", "the same for the cluster alone")
 			f.StringVar(&o.data, "data", "", "folder in which history outlives this process; empty keeps it in memory")
@@ -61,16 +61,16 @@ func (c *command) controllerPart() *kit.Command {
 		func(ctx context.Context) error { return o.run(ctx, c) })
 }
 
-// settings are the flags that install has as well, and passes on.
+// settings registers the flags that install also has and passes on.
 func (o *controlling) settings(f *kit.FlagSet) {
 	f.StringVar(&o.cluster, "cluster-domain", "cluster.local", "DNS domain of the cluster")
-	f.StringVar(&o.eviction, "eviction", "lru", "who makes room: lru, lfu, gdsf or next-use")
+	f.StringVar(&o.eviction, "eviction", "lru", "which model is evicted first: lru, lfu, gdsf or next-use")
 	f.StringVar(&o.keepAlive, "keep-alive", "fixed", "how long an idle replica stays: fixed (scale.idle), or learned from history")
-	f.StringVar(&o.prewarm, "prewarm", "off", "start ahead of requests that history foretells: on or off")
+	f.StringVar(&o.prewarm, "prewarm", "off", "start ahead of requests that history predicts: on or off")
 	f.DurationVar(&o.budget, "prewarm-budget", time.Hour, "GPU time that starts ahead may take in an hour, for one team")
 }
 
-// policy looks at the settings, and is what they say of who makes room.
+// policy validates the settings and returns the placement policy they describe.
 func (o *controlling) policy() (placement.Policy, error) {
 	policy := placement.DefaultPolicy
 	var err error
@@ -96,8 +96,8 @@ func (o *controlling) policy() (placement.Policy, error) {
 	return policy, nil
 }
 
-// foresee makes what looks ahead. Without a folder nothing is read or written: the
-// root of the controller's pod is read-only.
+// foresee returns the forecaster. Without a data folder nothing is read or written:
+// the root of the controller's pod is read-only.
 func (o *controlling) foresee(log *slog.Logger) *orchestrator.Foresight {
 	f := &orchestrator.Foresight{History: forecast.New(forecast.Options{})}
 	if o.data != "" {

@@ -18,10 +18,10 @@ import (
 )
 
 func installVerb() verb {
-	return verb{"install", "Put thaw on a cluster, or take it away", `  thaw-knative install --image example.com/thaw:1 --wait --timeout 3m
+	return verb{"install", "Install thaw on a cluster, or uninstall it", `  thaw-knative install --image example.com/thaw:1 --wait --timeout 3m
   thaw-knative install --dry-run -o yaml | kubectl apply --server-side -f -
   thaw-knative install --loaders all           loaders on all nodes, not on those with GPUs alone
-  thaw-knative install --warm-image vllm/vllm-openai:v0.32.0   each node lends an interpreter to its pods: warm starts
+  thaw-knative install --warm-image vllm/vllm-openai:v0.32.0   each node forks engines for its pods: warm starts
   thaw-knative install --cluster-domain k8s.example.com --eviction gdsf --hold pad   how the parts run; without them as their --help says
   thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install}
 }
@@ -29,22 +29,22 @@ func installVerb() verb {
 func installFlags(c *command, f *kit.FlagSet) {
 	i := &c.installation
 	f.StringVar(&i.Image, "image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image with thaw and thaw-knative [THAW_IMAGE]")
-	f.IntVar(&i.Controllers, "controllers", 0, "controllers, of which one leads (2 unless said)")
-	f.IntVar(&i.Activators, "activators", 0, "activators (2 unless said)")
-	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (nvidia.com/gpu.present=true unless said)")
-	f.StringVar(&i.Store, "store", "", "folder of the loader on each node ("+knative.DefaultStore+" unless said)")
-	f.StringVar(&i.Warm, "warm-image", "", "image of the engine, of which each node lends a warm interpreter to its pods; it is root on the node (off unless said)")
+	f.IntVar(&i.Controllers, "controllers", 0, "number of controllers, of which one leads (default 2)")
+	f.IntVar(&i.Activators, "activators", 0, "number of activators (default 2)")
+	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
+	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
+	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
 	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
-	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, in which history outlives them (memory unless said)")
+	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	f.AddFlagSet(c.partFlags())
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
-	f.BoolVar(&c.uninstall, "uninstall", false, "take it away; weights stay on the nodes' disks")
+	f.BoolVar(&c.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
 	f.BoolVar(&c.force, "force", false, "with --uninstall: also while there are models")
 }
 
-// partFlags are flags of the parts, with the parts' own words and checks, of which
-// the ones that are given become arguments of their containers.
+// partFlags returns flags of the parts. Those that are given become arguments of the
+// parts' containers.
 func (c *command) partFlags() *kit.FlagSet {
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for _, part := range []struct {
@@ -64,7 +64,7 @@ func (c *command) partFlags() *kit.FlagSet {
 	return all
 }
 
-// passed is the value of a flag that is passed on.
+// passed records a flag's value as an argument of a container.
 type passed struct {
 	pflag.Value
 	name string
@@ -128,11 +128,11 @@ func (c *command) install(ctx context.Context, args []string) error {
 	return c.apply(ctx, objects, c.installation.Warm == "")
 }
 
-// removed is what has become of what an installation does not have.
+// removed is the outcome of an object that was deleted.
 const removed knative.Outcome = "removed"
 
-// apply makes the cluster have objects, or with --uninstall not have them, and tells
-// of each. unlend takes away what an installation before had nodes lend.
+// apply creates or changes objects, or with --uninstall deletes them, and prints each.
+// unlend removes the warm hosts of an earlier installation.
 func (c *command) apply(ctx context.Context, objects []*install.Object, unlend bool) error {
 	models, err := knative.Open(c.access)
 	if err != nil {

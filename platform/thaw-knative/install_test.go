@@ -65,8 +65,8 @@ func TestWrongOnClusters(t *testing.T) {
 		{"team create ml", kit.ExitUsage, "there is no kubeconfig"},
 		{"ps", kit.ExitUsage, "there is no kubeconfig"},
 		{"ps --kubeconfig", kit.ExitUsage, "--kubeconfig wants a value"},
-		{"ps -n ml", kit.ExitUsage, "ps tells of the whole cluster and takes no -n"},
-		{"get replicas --namespace=ml", kit.ExitUsage, "get replicas tells of the whole cluster"},
+		{"ps -n ml", kit.ExitUsage, "ps lists the whole cluster and takes no -n"},
+		{"get replicas --namespace=ml", kit.ExitUsage, "get replicas lists the whole cluster"},
 		{"get replicas -A", kit.ExitUsage, "there is no kubeconfig"},
 		{"describ x", kit.ExitUsage, "did you mean describe?"},
 	} {
@@ -187,7 +187,7 @@ func TestAsks(t *testing.T) {
 func TestClusterInstall(t *testing.T) {
 	c := open(t)
 	if out := c.kubectl("", "get", "namespaces", "thaw-system", "--ignore-not-found", "-o", "name"); out != "" {
-		sourcetest.Missing(t, "thaw is installed there, for somebody else")
+		sourcetest.Missing(t, "thaw is installed there already")
 	}
 	knative := func(args ...string) string {
 		t.Helper()

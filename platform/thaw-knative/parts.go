@@ -34,7 +34,7 @@ func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
 	return nil, kit.Usage("text or json", "--log-format %s", kit.Plain(l.format))
 }
 
-// readToken reads the token of the cluster's links.
+// readToken reads the token of the control stream.
 func readToken(file string) (string, error) {
 	if file == "" {
 		return "", kit.Usage("the file of the Secret thaw-control-tls", "--token-file is missing")

@@ -15,7 +15,7 @@ import (
 )
 
 // TestClusterPod has a pod of the rendered shape run: with Knative's own class
-// and the cluster's own ingress, since ours wake nobody yet, and with a program
+// and the cluster's own ingress, since ours start no pods yet, and with a program
 // that says what it finds in the place of thaw's shim. All else is as rendered.
 func TestClusterPod(t *testing.T) {
 	ingress := os.Getenv("THAW_CLUSTER_INGRESS")
@@ -57,7 +57,7 @@ func TestClusterPod(t *testing.T) {
 		return strings.Contains(out, `"True"`), out
 	})
 	if out := c.kubectl("", "get", "pods", "-o", "name"); out != "" {
-		t.Fatalf("a pod before anybody asked: %s", out)
+		t.Fatalf("a pod before the first request: %s", out)
 	}
 
 	// The first request wakes it.

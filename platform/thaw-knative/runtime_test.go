@@ -96,7 +96,7 @@ func serving(t *testing.T, name, model, folder string, change func(service map[s
 	if exit != 0 {
 		t.Fatal(errs)
 	}
-	printed = strings.ReplaceAll(printed, `hf://a/b`, "file://"+folder) // which nobody deploys
+	printed = strings.ReplaceAll(printed, `hf://a/b`, "file://"+folder) // which deploy refuses
 	var service map[string]any
 	if err := json.Unmarshal([]byte(printed), &service); err != nil {
 		t.Fatal(err)

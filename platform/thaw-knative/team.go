@@ -14,7 +14,7 @@ import (
 )
 
 func keysVerb() verb {
-	return verb{"keys create|list|rm", "Make, list and end the API keys of teams", `  thaw-knative keys create --team ml --name laptop     printed this once; the cluster has its hash
+	return verb{"keys create|list|rm", "Create, list and revoke API keys of teams", `  thaw-knative keys create --team ml --name laptop     printed this once; the cluster has its hash
   thaw-knative keys list
   thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.team, "team", "", "the team, which is a namespace")
@@ -109,7 +109,7 @@ var keyKind = kit.Kind[team.Key]{Columns: []kit.Column[team.Key]{
 }}
 
 func teamVerb() verb {
-	return verb{"team create NAME", "Make a namespace a team's: GPUs, limits, rights, a policy of who reaches its engines", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
+	return verb{"team create NAME", "Set up a namespace for a team: GPUs, limits, rights, network policy", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
   thaw-knative team create ml --gpus 4 --pod gpu-nodes.yaml    tolerations and the like of the GPU nodes, for all its models
   thaw-knative team create ml --gpus 4 --dry-run -o yaml
   thaw-knative describe team ml`, func(c *command, f *kit.FlagSet) {
@@ -120,12 +120,12 @@ func teamVerb() verb {
 			}
 		}
 		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
-		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is owed")
+		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
 		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=NUMBER; may be repeated: "+strings.Join(limits, ", "))
 		f.StringVar(&c.pod, "pod", "", "file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+team.PodAnnotation)
 		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
 		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
-		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: whoever in the cluster can send it a request then calls them without a key")
+		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: every client in the cluster that reaches it then calls them without a key")
 		f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	}, (*command).makeTeam}
 }

@@ -68,8 +68,8 @@ func verbs() []verb {
   thaw-knative get -A -o json`, func(c *command, f *kit.FlagSet) {
 			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
 		}, (*command).get},
-		{"rm NAME...", "Take models away from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
-		{"doctor [-f FILE|DIR]", "Say what keeps models from running on a cluster", `  thaw-knative doctor
+		{"rm NAME...", "Remove models from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		{"doctor [-f FILE|DIR]", "Check what models need on a cluster", `  thaw-knative doctor
   thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor},
 		installVerb(),
 		keysVerb(),
@@ -84,7 +84,7 @@ func deployFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
-	f.BoolVar(&c.unchecked, "skip-preflight", false, "do not look first whether the cluster could run them")
+	f.BoolVar(&c.unchecked, "skip-preflight", false, "apply without checking whether the cluster can run them")
 	renderFlags(c, f)
 }
 
@@ -93,7 +93,7 @@ func doctorFlags(c *command, f *kit.FlagSet) {
 	renderFlags(c, f)
 }
 
-// renderFlags say of models what their files do not.
+// renderFlags registers the settings of a cluster that model files do not have.
 func renderFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&c.thaw, "thaw-image", cmp.Or(c.getenv("THAW_IMAGE"), "thaw-dev/thaw:"+imageTag(cli.Version)), "image whose entry point is thaw [THAW_IMAGE]")
 	f.StringArrayVar(&c.images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
@@ -192,7 +192,7 @@ func withExitCode(err error) error {
 	return &kit.Error{Exit: cmp.Or(exit, kit.ExitFailed), Hint: e.Hint, Err: err}
 }
 
-// settings are what the flags say of every model.
+// settings returns the flags that apply to every model.
 func (c *command) settings() (s knative.Settings, err error) {
 	s = knative.Settings{Thaw: c.thaw, Namespace: c.namespace, Store: c.store, Timeout: c.request, Images: map[functions.Engine]string{}}
 	for _, word := range c.images {
@@ -225,8 +225,8 @@ func (c *command) readPod() (functions.Pod, error) {
 	return pod, nil
 }
 
-// rendered are the models of the files as services. With a cluster its namespaces
-// may say more of pods; without one only the flags do.
+// rendered returns models as Knative Services. With a cluster, annotations of its
+// namespaces add defaults for pods.
 func (c *command) rendered(ctx context.Context, settings knative.Settings, models []*functions.Model, cluster *knative.Cluster) ([]*knative.Service, error) {
 	services, err := knative.RenderAll(models, settings)
 	if err != nil || cluster == nil || c.pod != "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFailureIsNoSuccess: whoever returns an Error without a code has failed.
+// TestFailureIsNoSuccess: an Error without a code is a failure.
 func TestFailureIsNoSuccess(t *testing.T) {
 	for _, c := range []struct {
 		err  error
