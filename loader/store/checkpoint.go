@@ -26,8 +26,8 @@ type File struct {
 
 // Entry is a published checkpoint.
 type Entry struct {
-	// Digest is "sha256:" and the hex digest of the list of files: equal
-	// digests are equal files under equal names.
+	// Digest is "sha256:" and the hex digest of the list of files: equal digests mean
+	// equal files under equal names.
 	Digest  string    `json:"digest"`
 	Source  string    `json:"source"`
 	Created time.Time `json:"created"`
@@ -37,13 +37,12 @@ type Entry struct {
 	// Path is the folder with the files under their own names.
 	Path     string    `json:"-"`
 	LastUsed time.Time `json:"-"`
-	// Leased: a process uses it. Kept: Pin was called. Pinned is either: it is
-	// not evicted.
+	// Leased: a process uses it. PinnedByUser: Pin was called. Pinned is either of the
+	// two; then it is not evicted.
 	Leased, PinnedByUser, Pinned bool `json:"-"`
 }
 
-// Open opens a file of the checkpoint by its own name; the caller holds a
-// lease.
+// Open opens a file of the checkpoint; the caller holds a lease.
 func (e Entry) Open(name string) (*os.File, error) {
 	root, err := os.OpenRoot(e.Path)
 	if err != nil {
@@ -54,11 +53,11 @@ func (e Entry) Open(name string) (*os.File, error) {
 	return f, diskError(name, err)
 }
 
-// Pin keeps a checkpoint from being evicted until Unpin, also over restarts.
-// Remove and Verify take it out all the same.
+// Pin protects a checkpoint from eviction until Unpin, also across restarts. Remove
+// and Verify ignore it.
 func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
 
-// Unpin takes a Pin back.
+// Unpin undoes Pin.
 func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
 
 func (s *Store) setPin(digest string, setPin bool) error {
@@ -74,10 +73,10 @@ func (s *Store) setPin(digest string, setPin bool) error {
 	return diskError("", durable.WriteFile(mark, nil, 0o644))
 }
 
-// pinName is the file that says that a checkpoint is pinned.
+// pinName is the file that marks a checkpoint as pinned.
 const pinName = "pin"
 
-// Digest is the digest of a checkpoint with these files.
+// Digest returns the digest of a checkpoint with these files.
 func Digest(files []File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {
@@ -88,8 +87,8 @@ func Digest(files []File) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// ParseDigest returns the hex part of "sha256:…", and an error for anything
-// that is not exactly that: digests become names of folders.
+// ParseDigest returns the hex part of "sha256:…", and an error for anything else:
+// digests become names of folders.
 func ParseDigest(d string) (string, error) {
 	h, ok := strings.CutPrefix(d, "sha256:")
 	if ok && isHex(h, 64) {
@@ -102,8 +101,7 @@ func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// Lease keeps a checkpoint from being evicted until it is released or the
-// process ends.
+// Lease protects a checkpoint from eviction until it is released or the process ends.
 type Lease struct {
 	f *os.File
 }
@@ -121,12 +119,12 @@ func (l *Lease) Release() {
 
 func touch(path string) {
 	now := time.Now()
-	// Only the order of eviction hangs on it.
+	// Only the order of eviction depends on it.
 	_ = os.Chtimes(path, now, now)
 }
 
-// Acquire takes a lease on a published checkpoint. An error of kind Missing
-// says that it is not here.
+// Acquire takes a lease on a published checkpoint. An error of kind Missing means that
+// it is not here.
 func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	h, err := ParseDigest(digest)
 	if err != nil {
@@ -153,8 +151,8 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	return e, &Lease{f: f}, nil
 }
 
-// AcquirePath takes a lease on the checkpoint whose files lie at path. Where
-// path is no checkpoint's of this store both results are nil.
+// AcquirePath takes a lease on the checkpoint whose files lie at path. Both results
+// are nil if path is not a checkpoint of this store.
 func (s *Store) AcquirePath(path string) (*Lease, error) {
 	dir := filepath.Dir(path)
 	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.path("checkpoints", h) {
@@ -194,7 +192,8 @@ func (s *Store) List() ([]Entry, error) {
 	return out, diskError("", err)
 }
 
-// list wants the store's lock: probing a lease takes it for a moment.
+// list returns the entries; the caller holds the store's lock, because probing a lease
+// takes it for a moment.
 func (s *Store) list() ([]Entry, error) {
 	dirs, err := os.ReadDir(s.path("checkpoints"))
 	if err != nil {
@@ -225,11 +224,10 @@ func (s *Store) list() ([]Entry, error) {
 	return out, nil
 }
 
-// Verify reads a checkpoint again and compares every file with its digest. A
-// file that differs is taken out together with every checkpoint that holds it,
-// so that the next Stage fetches it anew; the error (kind Digest) names it.
-// Checkpoints in use are taken out too: who maps a bad file keeps its bytes,
-// and nobody new gets them.
+// Verify reads a checkpoint again and compares every file with its digest. A bad file
+// is removed together with every checkpoint that holds it, so that the next Stage
+// fetches it again; the error (kind Digest) names it. Checkpoints in use are removed
+// too: processes that map the file keep its bytes.
 func (s *Store) Verify(digest string) error {
 	e, lease, err := s.Acquire(digest)
 	if err != nil {
@@ -255,7 +253,7 @@ func (s *Store) Verify(digest string) error {
 	return nil
 }
 
-// quarantine takes out a blob and the checkpoints that link to it.
+// quarantine removes a blob and the checkpoints that link to it.
 func (s *Store) quarantine(sum string) error {
 	list, err := s.list()
 	if err != nil {
@@ -281,7 +279,7 @@ func (s *Store) quarantine(sum string) error {
 	return err
 }
 
-// hashFile is the sha256 and length of a file below root.
+// hashFile returns the sha256 and length of a file below root.
 func hashFile(root *os.Root, name string) (string, int64, error) {
 	f, err := root.Open(filepath.FromSlash(name))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes is the bytes that an ordinary user may still write below dir.
+// freeBytes is what an ordinary user may still write below dir.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -17,7 +17,7 @@ func freeBytes(dir string) (int64, error) {
 	return int64(st.Bavail) * int64(st.Bsize), nil
 }
 
-// linkCount is how many names a file has, and what tells its inode from others.
+// linkCount returns how many names a file has, and its inode.
 func linkCount(fi os.FileInfo) (n uint64, inode uint64) {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -28,13 +28,11 @@ func linkCount(fi os.FileInfo) (n uint64, inode uint64) {
 
 var errBusy = errors.New("locked by another")
 
-// lockFile opens path and locks it. The file may be unlinked while this waits
-// for it (its folder was evicted or committed), and a lock on a file that has
-// no name keeps nobody out: then it starts again, and fails with
-// os.ErrNotExist if the folder is gone.
-//
-// Without wait, errBusy says that another holds it. With it the call waits
-// without a bound in the kernel: only for locks held for a moment.
+// lockFile opens path and locks it. The file may be unlinked while this waits (its
+// folder was evicted or committed), and a lock on an unlinked file excludes no other
+// process: then it starts again, and fails with os.ErrNotExist if the folder is gone.
+// Without wait it returns errBusy if another process holds the lock; with it the wait
+// is unbounded: only for locks held for a moment.
 func lockFile(path string, exclusive, wait bool) (*os.File, error) {
 	how := unix.LOCK_SH
 	if exclusive {

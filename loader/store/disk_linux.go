@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate makes sure that size bytes of f can be written without running out
-// of disk.
+// allocate reserves size bytes of the disk for f.
 func allocate(f *os.File, size int64) error {
 	if size == 0 {
 		return f.Truncate(0)
@@ -29,15 +28,14 @@ func allocate(f *os.File, size int64) error {
 	}
 }
 
-// startWrite begins to write n bytes from off to the disk, and does not wait for
-// their end.
+// startWrite starts to write n bytes from off to the disk, without waiting for the
+// end.
 func startWrite(f *os.File, off, n int64) {
 	// A hint: what it does not bring, the fsync does.
 	_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// openDirect opens a file to be written past the page cache; nil where the file
-// system does not do that.
+// openDirect opens a file with O_DIRECT; nil if the file system does not support it.
 func openDirect(path string) *os.File {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -46,10 +44,9 @@ func openDirect(path string) *os.File {
 	return f
 }
 
-// disableReadAhead keeps the kernel from reading more of f than is asked for: what is
-// behind it may be on its way past the cache, and the cache would hold what was
-// there before.
+// disableReadAhead turns the kernel's read-ahead of f off: it would cache bytes before
+// they are written by O_DIRECT.
 func disableReadAhead(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM) }
 
-// startRead begins to read n bytes from off into the cache.
+// startRead starts to read n bytes from off into the cache.
 func startRead(f *os.File, off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) }

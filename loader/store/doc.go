@@ -10,52 +10,49 @@
 //	      files/…                 hard links to blobs under the files' own names
 //	  sources/<key>.json          which checkpoint a source's plan led to
 //	  parts/<key>/                one staging: lock, plan, and per file a part and its journal
-//	  coming/<sha256>             lock of the staging that brings this very file
-//	  trash/                      what an eviction has taken out and not yet deleted
-//	  links.json                  the loader's: what links to sources were like
+//	  coming/<sha256>             lock of the staging that fetches this very file
+//	  trash/                      renamed away by an eviction, to be deleted
+//	  links.json                  the loader's measurements of sources
 //
-// A checkpoint exists when its folder does, and its folder appears complete or
-// not at all. Until then everything lives under parts, and a crash at any
-// instruction leaves a part that the next Begin picks up: the journal says
-// which blocks were written, and each is read back and compared with its
-// checksum before it is believed, because a journal may reach the disk before
-// the data it speaks of.
+// A checkpoint exists when its folder does, and its folder appears complete or not at
+// all. Until then everything lives under parts, and a crash at any instruction leaves a
+// part that the next Claim resumes: the journal records which blocks were written, and
+// each is read back and compared with its checksum, because a journal may reach the
+// disk before its data.
 //
 // Hard links, not symbolic ones: a checkpoint's folder can be mounted into a
-// container by itself, a blob's link count says whether anyone still needs it,
-// and no name in the store can point out of it.
+// container by itself, a blob's link count tells whether it is still needed, and no
+// name in the store can point out of it.
 //
-// Leases and stagings are file locks (flock), so that a process that dies lets
-// go of them, whatever killed it, and so that several processes on a node
-// share one store without a daemon.
+// Leases and stagings are file locks (flock): a process that dies releases them, and
+// several processes on a node share one store without a daemon.
 //
-// A file whose digest is known before it comes is brought by one staging, and
-// published as a blob as soon as it is whole; other stagings that want it,
-// under another name or from another place, wait for that and link it.
+// A file whose digest is known before it arrives is fetched by one staging, and
+// published as a blob as soon as it is complete; other stagings that need it, under
+// another name or from another place, wait for that and link it.
 //
-// # Room
+// # Space
 //
-// What a staging will take is reserved (fallocate) before its first byte is
-// asked for. More than the high mark of the budget, and the checkpoints used
-// longest ago go until the low mark, except those that are leased or pinned;
-// then unfinished stagings that nobody is at work on. Nothing goes for a
-// staging that cannot fit even then.
+// The bytes of a staging are reserved (fallocate) before the first is requested. Above
+// the high watermark of the budget, the least recently used checkpoints are evicted
+// down to the low watermark, except leased and pinned ones; then unfinished stagings
+// that no process has claimed. Nothing is evicted for a staging that cannot fit even
+// then.
 //
-// # Past the page cache
+// # Bypassing the page cache
 //
-// Whole pages of a large file (Options.DirectFrom) are written by O_DIRECT into the
-// reserved room, the rest of it through the cache; a file system that does not
-// know it gets all through the cache. The two never meet in a page: a block has
-// one writer and ends where a page does. A reader of the part sees both, as it
-// reads blocks that are here only, and no more than those (ReadAhead).
+// Whole pages of a large file (Options.DirectFrom) are written with O_DIRECT into the
+// reserved space, the rest through the cache; without O_DIRECT all goes through the
+// cache. The two never share a page: a block has one writer and ends at a page
+// boundary. A reader of the part sees both, because it reads complete blocks only, and
+// no more than those (ReadAhead).
 //
 // # The journal
 //
-// It says of every block what came of it, megabyte by megabyte, and its
-// checksum. After a kill a staging reads back what the journal speaks of and
-// goes on in the middle of its blocks.
+// The journal records how much of each block has arrived, megabyte by megabyte, and its
+// checksum. After a kill a staging reads that back and continues within its blocks.
 //
-// # What a commit asks of the disk
+// # The system calls of a commit
 //
 //	fsync(part)                             every byte of every file
 //	link(part, blob), fsync(blobs/…)
@@ -64,7 +61,7 @@
 //	write, fsync, rename sources/<key>.json, fsync(sources)
 //	unlink the parts
 //
-// Parts are linked, not moved, so that a crash between any two of these finds
-// them where they were. What it cannot repair: a disk that acknowledges an
-// fsync and loses it. Verify finds that later and takes the file out.
+// Parts are linked, not moved: a crash between any two of these leaves them in place.
+// A disk that acknowledges an fsync and loses it cannot be repaired; Verify finds the
+// bad file later and removes it.
 package store

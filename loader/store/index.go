@@ -13,8 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// PlanKey names what a place holds in these versions. It is the same on
-// every node.
+// PlanKey names the files of a place in these versions. It is the same on every node.
 func PlanKey(place string, files []source.File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {
@@ -29,8 +28,8 @@ func planKey(place string, lines []string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// DigestOfPlan is the digest of the published checkpoint that the plan of this key
-// became; "" when there is none.
+// DigestOfPlan returns the digest of the published checkpoint of a plan; "" if there
+// is none.
 func (s *Store) DigestOfPlan(key string) string {
 	list, err := os.ReadDir(s.path("sources"))
 	if err != nil {
@@ -53,9 +52,9 @@ func (s *Store) DigestOfPlan(key string) string {
 	return ""
 }
 
-// planIndex is what sources/<key>.json holds: where a plan led to.
+// planIndex is the content of sources/<key>.json: the checkpoint that a plan led to.
 type planIndex struct {
-	Place  string     `json:"location"` // with what is staged beside the list
+	Place  string     `json:"location"` // with the patterns of files staged beside
 	Digest string     `json:"digest"`
 	Files  []planFile `json:"files"`
 }
@@ -81,8 +80,8 @@ func (s *Store) index(place string) (planIndex, bool) {
 	return ix, true
 }
 
-// LastDigest is the digest of the checkpoint that a place led to last; "" when it
-// never did, or when that checkpoint is gone.
+// LastDigest returns the digest of the checkpoint that a place led to last; "" if it
+// never did, or if that checkpoint is gone.
 func (s *Store) LastDigest(place string) string {
 	ix, ok := s.index(place)
 	if !ok {
@@ -91,8 +90,8 @@ func (s *Store) LastDigest(place string) string {
 	return s.ifPublished(ix.Digest)
 }
 
-// DigestOf is the digest of the published checkpoint that these very files, in
-// these versions, became; "" when there is none.
+// DigestOf returns the digest of the published checkpoint of these files in these
+// versions; "" if there is none.
 func (s *Store) DigestOf(place string, files []source.File) string {
 	ix, ok := s.index(place)
 	if !ok || len(ix.Files) != len(files) {
@@ -121,7 +120,7 @@ func (s *Store) ifPublished(digest string) string {
 	return digest
 }
 
-// knownSums is, per file, the sha256 of bytes the store may have already.
+// knownSums returns, per file, the sha256 of its bytes if known before they arrive.
 func (s *Store) knownSums(place string, files []source.File) []string {
 	out := make([]string, len(files))
 	ix, _ := s.index(place)

@@ -20,11 +20,11 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// ErrBusy says that another process stages the same thing.
+// ErrBusy means that another process stages the same.
 var ErrBusy = errors.New("another process is staging it")
 
-// Ingest is one staging in the making, held by one process. Its methods are
-// for one goroutine; its parts are for many.
+// Ingest is one staging in progress, claimed by one process. Its methods are for one
+// goroutine; its parts are safe for concurrent use.
 type Ingest struct {
 	s        *Store
 	key      string
@@ -35,9 +35,9 @@ type Ingest struct {
 	parts    []*Part
 }
 
-// Place is a location together with what is staged of it beside the list: two
-// models that stage other files of one location share no plan. Without such it is
-// the location.
+// Place is a location together with the patterns of files staged beside the standard
+// ones: two models that stage other files of one location share no plan. Without
+// patterns it is the location.
 func Place(location string, also source.Globs) string {
 	if len(also) == 0 {
 		return location
@@ -46,22 +46,20 @@ func Place(location string, also source.Globs) string {
 	return fmt.Sprintf("%s\n%q", location, also)
 }
 
-// locationOf is the location of a place. No location holds a control character.
+// locationOf returns the location of a place; no location holds a control character.
 func locationOf(place string) string {
 	location, _, _ := strings.Cut(place, "\n")
 	return location
 }
 
-// Key names a staging on the node: a place and the digest it must have, if
-// one is demanded.
+// Key names a staging on the node: a place and its demanded digest, if any.
 func Key(place, digest string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", place, digest))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Claim takes the staging called key, or returns ErrBusy at once when another
-// process (or another Claim here) has it. The claim ends with Close, or with
-// the process.
+// Claim takes the staging called key, or returns ErrBusy at once if another process
+// (or another Claim here) has it. The claim ends with Close, or with the process.
 func (s *Store) Claim(key string) (*Ingest, error) {
 	if !isHex(key, 32) {
 		return nil, diskError("", fmt.Errorf("staging key %q", key))
@@ -89,8 +87,8 @@ func (s *Store) Claim(key string) (*Ingest, error) {
 	}
 }
 
-// SetProgress leaves the progress where other processes see it. Losing it loses
-// nothing, so errors are not.
+// SetProgress shows the progress to other processes. Errors are ignored: it is only
+// informative.
 func (in *Ingest) SetProgress(done, total int64) {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(done))
@@ -98,7 +96,7 @@ func (in *Ingest) SetProgress(done, total int64) {
 	_, _ = in.progress.WriteAt(b[:], 0)
 }
 
-// Progress is the progress another process told last.
+// Progress returns what SetProgress wrote last, in any process.
 func (s *Store) Progress(key string) (done, total int64, ok bool) {
 	b, err := os.ReadFile(s.path("parts", key, "progress"))
 	if err != nil || len(b) != 16 {
@@ -107,10 +105,10 @@ func (s *Store) Progress(key string) (done, total int64, ok bool) {
 	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
 }
 
-// Prepare reserves the bytes of files, evicting if it must, takes over what an
-// earlier try left and still holds true, and what another checkpoint has. ctx
-// bounds the reading back. It is called once per plan; a second call, after
-// the source changed, drops the parts of versions that are no more.
+// Prepare reserves the bytes of files, evicting if it must, and takes over what is
+// still valid of an earlier attempt and what other checkpoints hold. ctx bounds
+// reading that back. It is called once per plan; a second call, after the source
+// changed, drops the parts of old versions.
 func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File, block int64) error {
 	in.closeParts()
 	in.place = place
@@ -188,7 +186,7 @@ func (in *Ingest) allocate(names map[string]bool) error {
 			continue
 		}
 		if err := p.create(); err != nil {
-			// Nothing of this try may stay: what holds no block yet is only a
+			// Nothing of this attempt stays: a part without a block is only a
 			// reservation.
 			for _, q := range in.parts[:i+1] {
 				q.dropEmpty()
@@ -199,11 +197,11 @@ func (in *Ingest) allocate(names map[string]bool) error {
 	return nil
 }
 
-// Parts are the files, in the order of the plan.
+// Parts returns the files, in the order of the plan.
 func (in *Ingest) Parts() []*Part { return in.parts }
 
-// Commit publishes: every part must be sealed. It returns the checkpoint with
-// a lease on it.
+// Commit publishes: every part must be sealed. It returns the checkpoint with a lease
+// on it.
 func (in *Ingest) Commit() (Entry, *Lease, error) {
 	e := Entry{Source: locationOf(in.place), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
@@ -253,14 +251,13 @@ func (in *Ingest) linkBlobs() error {
 			return err
 		}
 	}
-	// The folders made above are names too.
+	// The folders made above are new names.
 	return durable.SyncDir(in.s.path("blobs", "sha256"))
 }
 
-// PollShared looks again after a part that another staging brings (Elsewhere): its
-// bytes are taken over when they are published, and the part becomes this
-// staging's to bring when nobody does any more. It reports whether one of the
-// two has happened.
+// PollShared checks a part that another staging fetches (ArrivesElsewhere): if its
+// bytes are published they are linked; if that staging gave up, the part becomes this
+// one's. It reports whether one of the two has happened.
 func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	s := in.s
 	err := s.locked(func() error {
@@ -288,16 +285,16 @@ func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	return true, diskError(p.File.Name, p.resume(ctx))
 }
 
-// publish makes the folder of links and renames it into sight.
+// publish makes the folder of links and renames it to its final name.
 func (s *Store) publish(e Entry) error {
 	h, err := ParseDigest(e.Digest)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(s.path("checkpoints", h)); err == nil {
-		return nil // the same bytes under the same names, from elsewhere
+		return nil // published by another staging
 	}
-	// Through a root: a name that slipped through every check still cannot
+	// Through a root: a name that passed every check by mistake still cannot
 	// leave the store.
 	root, err := os.OpenRoot(s.o.Dir)
 	if err != nil {
@@ -342,7 +339,7 @@ func (s *Store) publish(e Entry) error {
 	if err := writeSync(s.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
 		return err
 	}
-	// Who can open a file can lock it, and pods have the store mounted.
+	// A user who can open the file can lock it, and pods have the store mounted.
 	if err := writeSync(s.path(tmp, "lease"), nil, 0o600); err != nil {
 		return err
 	}
@@ -385,8 +382,8 @@ func (in *Ingest) closeParts() {
 	in.parts = nil
 }
 
-// remove deletes the staging's folder. It is renamed away first: who waits for
-// the lock in it must find either all of it or nothing (lockFile).
+// remove deletes the staging's folder. It renames it first: a process waiting for the
+// lock in it must find all of it or nothing (lockFile).
 func (in *Ingest) remove() error { return in.s.discard(in.dir) }
 
 func (s *Store) discard(dir string) error {
@@ -400,11 +397,11 @@ func (s *Store) discard(dir string) error {
 	return os.RemoveAll(out)
 }
 
-// Close lets go of the claim. What has arrived stays and is taken up by the
-// next claim; a staging that holds nothing leaves nothing.
+// Close ends the claim. What arrived stays for the next claim; a staging without bytes
+// leaves nothing.
 func (in *Ingest) Close() {
 	for _, p := range in.parts {
-		// A reservation alone is not worth its room.
+		// A reservation without bytes is removed.
 		if fi, err := os.Stat(p.path + ".journal"); err == nil && fi.Size() <= headSize && p.File.Size > 0 {
 			_ = os.Remove(p.path)
 			_ = os.Remove(p.path + ".journal")
@@ -418,7 +415,7 @@ func (in *Ingest) Close() {
 	in.lock.Close()
 }
 
-// Discard deletes what has arrived.
+// Discard deletes what arrived.
 func (in *Ingest) Discard() error {
 	in.closeParts()
 	return diskError("", in.remove())

@@ -13,18 +13,15 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// A journal lies beside a part and says which of its blocks were written and
-// what their checksum was. Appended to, never rewritten:
+// A journal lies beside a part and records which of its blocks were written, and their
+// checksums. It is appended to, never rewritten:
 //
 //	head    "thawj3\n\x00" · identity of the file (32) · block size (8) · crc32c of the above (4)
 //	record  block number (4) · bytes of it (4) · their Sum (8) · crc32c of the above (4)
 //
-// A block may have several records, the last one holds: what had come of it, in
-// order from its front, and at last the whole. So a crash costs a megabyte of
-// every range in flight, not a block.
-//
-// A record cut short by a crash fails its checksum, and it and what follows
-// count as not written.
+// A block may have several records, each longer than the one before; the last one
+// counts. So a crash costs a megabyte of every range in flight, not a block. A record
+// cut short by a crash fails its checksum; it and all after it count as not written.
 const (
 	journalMagic = "thawj3\n\x00"
 	headSize     = 8 + 32 + 8 + 4
@@ -33,14 +30,13 @@ const (
 
 func crc32c(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
 
-// versionID names a file and its version: a part of another version is not
-// worth its blocks.
+// versionID identifies a file in one version: a part of another version is useless.
 func versionID(f source.File) [32]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %d %q %x %s", f.Name, f.Size, f.Version, f.MD5, f.SHA256))
 }
 
-// partName is what a file is called under parts: the names of a listing do not
-// become names on disk before they are published.
+// partName is a file's name under parts: names of a listing are not used on disk
+// before they are published.
 func partName(f source.File) string {
 	id := versionID(f)
 	return hex.EncodeToString(id[:12])
@@ -54,7 +50,7 @@ func journalHead(id [32]byte, block int64) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32c(b))
 }
 
-// blockRecord says what came of a block.
+// blockRecord records how much of a block has arrived.
 type blockRecord struct {
 	bytes int64
 	sum   uint64
@@ -68,9 +64,9 @@ func journalRecord(block int, r blockRecord) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32c(b))
 }
 
-// openJournal opens or makes the journal at path and returns the blocks it
-// knows. It is positioned after the last good record; what came after is cut
-// off. A journal of another file or block size starts empty.
+// openJournal opens or makes the journal at path and returns the blocks it records. It
+// is positioned after the last valid record; the rest is cut off. A journal of another
+// file or block size starts empty.
 func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, map[int]blockRecord, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -98,8 +94,8 @@ func openJournal(path string, id [32]byte, block int64, blocks int) (*os.File, m
 	return f, sums, nil
 }
 
-// readJournal returns what a journal says and where its good part ends; 0 when
-// its head is not the one asked for.
+// readJournal returns the records and where the valid part ends; 0 if the head
+// differs.
 func readJournal(r io.ReaderAt, id [32]byte, block int64, blocks int) (map[int]blockRecord, int64, error) {
 	head := make([]byte, headSize)
 	if _, err := r.ReadAt(head, 0); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Part is one file on its way in, written block by block in any order. Its
-// methods may be called concurrently.
+// Part is one file on its way in, written block by block in any order. Its methods are
+// safe for concurrent use.
 type Part struct {
 	File source.File
 
@@ -21,24 +21,24 @@ type Part struct {
 	path        string
 	block       int64
 	knownSHA256 string // sha256 of bytes the store may have
-	// linked: the bytes are a blob's already, nothing is written.
+	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
 	// arrivesElsewhere: another staging, here or in another process, brings a file of
 	// these very bytes. Changed by Prepare and Settle only.
 	arrivesElsewhere bool
-	claimLock        *os.File // the lock that says that this staging brings it
+	claimLock        *os.File // the lock that marks this staging as its fetcher
 	durable          bool     // synced and read-only
 
 	f, journal *os.File
-	// direct is the same file, written past the page cache; nil where that cannot
-	// be, or does not pay.
+	// direct is the same file opened with O_DIRECT; nil if the file system does not
+	// support it or the file is small.
 	direct       *os.File
-	directFailed atomic.Bool // the file system says no after all
+	directFailed atomic.Bool // the file system refused a direct write
 
 	mu         sync.Mutex // guards the fields below; journal appends run under it, they are one small write
 	have       []bool
-	sums       []uint64        // of the blocks that are here
-	writers    map[int]*Writer // of the blocks that are coming
+	sums       []uint64        // of complete blocks
+	writers    map[int]*Writer // of incomplete blocks
 	blocksHere int
 	bytes      int64
 	resumed    int64
@@ -49,14 +49,14 @@ type Part struct {
 // Blocks is how many blocks the file has; 0 for an empty one.
 func (p *Part) Blocks() int { return int((p.File.Size + p.block - 1) / p.block) }
 
-// Range is where block i lies.
+// Range returns where block i lies.
 func (p *Part) Range(i int) (offset, length int64) {
 	offset = int64(i) * p.block
 	return offset, min(p.block, p.File.Size-offset)
 }
 
-// linkExisting links a blob with the same bytes in place of a part, if there is one.
-// Under the store's lock, so that the blob cannot go meanwhile.
+// linkExisting links a blob with the same bytes in place of the part, if there is one.
+// It runs under the store's lock, so that the blob cannot be evicted meanwhile.
 func (p *Part) linkExisting() error {
 	if p.knownSHA256 == "" {
 		return nil
@@ -81,8 +81,8 @@ func (p *Part) linkExisting() error {
 	return nil
 }
 
-// tryClaim takes the right to bring the file, where its digest is known before:
-// the same bytes may be wanted under another name, or from elsewhere.
+// tryClaim takes the right to fetch the file, if its digest is known before: another
+// staging may fetch the same bytes under another name.
 func (p *Part) tryClaim() error {
 	p.arrivesElsewhere = false
 	if p.knownSHA256 == "" || p.File.Size == 0 || p.claimLock != nil {
@@ -100,23 +100,23 @@ func (p *Part) tryClaim() error {
 // releaseClaim ends a claim.
 func (p *Part) releaseClaim() {
 	if p.claimLock != nil {
-		// The name goes while it is locked: who opened it before finds that out.
+		// Removed while locked: a process that opened it before notices (lockFile).
 		_ = os.Remove(p.claimLock.Name())
 		p.claimLock.Close()
 		p.claimLock = nil
 	}
 }
 
-// ArrivesElsewhere reports whether another staging brings a file of the same bytes;
-// Ingest.PollShared looks after it. For the goroutine that calls Settle.
+// ArrivesElsewhere reports whether another staging fetches the same bytes; see
+// Ingest.PollShared. For the goroutine that calls PollShared.
 func (p *Part) ArrivesElsewhere() bool { return p.arrivesElsewhere }
 
-// create opens the part and makes sure its bytes fit on the disk.
+// create opens the part and allocates its bytes on the disk.
 func (p *Part) create() error {
 	s := p.ingest.s
 	if fi, err := os.Stat(p.path); err == nil {
 		if n, _ := linkCount(fi); n > 1 && fi.Size() == p.File.Size {
-			// A crash came between linking the blob and unlinking this. The
+			// A crash happened between linking the blob and unlinking this. The
 			// inode may be in a checkpoint: it is read from here on, never
 			// written.
 			if p.f, err = os.Open(p.path); err != nil {
@@ -165,7 +165,7 @@ func (p *Part) create() error {
 	}
 }
 
-// dropEmpty deletes a part that has no journal, which is a reservation only.
+// dropEmpty deletes a part without a journal: it is only a reservation.
 func (p *Part) dropEmpty() {
 	if _, err := os.Stat(p.path + ".journal"); err == nil || p.linked {
 		return
@@ -174,8 +174,7 @@ func (p *Part) dropEmpty() {
 	_ = os.Remove(p.path)
 }
 
-// resume reads back the blocks that the journal speaks of and keeps those that
-// are what it says.
+// resume reads back the blocks of the journal and keeps those whose checksum matches.
 func (p *Part) resume(ctx context.Context) error {
 	if p.linked {
 		f, err := os.Open(p.path)
@@ -216,7 +215,7 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		var sum Sum
 		if !p.rereadSum(&sum, buf, off, r.bytes) || sum.Sum64() != r.sum {
-			continue // whatever the reason, the block is fetched again
+			continue // the block is fetched again
 		}
 		p.bytes += r.bytes
 		if r.bytes < n {
@@ -235,13 +234,13 @@ func (p *Part) resume(ctx context.Context) error {
 	if fi, err := p.f.Stat(); err != nil {
 		return err
 	} else if n, _ := linkCount(fi); n > 1 && p.blocksHere < len(p.have) {
-		// See create: this inode is not ours to write.
+		// See create: this inode must not be written.
 		return p.replace()
 	}
 	return nil
 }
 
-// rereadSum feeds n bytes from off to sum; false when they cannot be read.
+// rereadSum feeds n bytes from off to sum; false if they cannot be read.
 func (p *Part) rereadSum(sum *Sum, buf []byte, off, n int64) bool {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
@@ -254,7 +253,7 @@ func (p *Part) rereadSum(sum *Sum, buf []byte, off, n int64) bool {
 	return true
 }
 
-// replace starts the part anew on an inode of its own.
+// replace restarts the part on a new inode.
 func (p *Part) replace() error {
 	p.closeFiles()
 	if err := os.Remove(p.path); err != nil {
@@ -278,29 +277,29 @@ func (p *Part) reset() error {
 	return err
 }
 
-// Reset drops every block: the whole was not what it should be.
+// Reset drops every block: the whole file was bad.
 func (p *Part) Reset() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return diskError(p.File.Name, p.reset())
 }
 
-// Has reports whether block i is here and its checksum held.
+// Has reports whether block i is complete and its checksum matched.
 func (p *Part) Has(i int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.have[i]
 }
 
-// Bytes is how many bytes are here, in whole blocks and of those an earlier try
-// left unfinished, and how many of them were here when the staging began.
+// Bytes returns how many bytes are here, in whole blocks and in unfinished ones of an
+// earlier attempt, and how many of them were here when the staging began.
 func (p *Part) Bytes() (have, resumed int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes, p.resumed
 }
 
-// Changed is closed when the next block comes in.
+// Changed returns a channel that is closed when the next block completes.
 func (p *Part) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -311,14 +310,14 @@ func (p *Part) Changed() <-chan struct{} {
 // is there.
 const checkEvery = 1 << 20
 
-// notify wakes who waits for a change; the caller holds mu.
+// notify wakes waiters of Changed; the caller holds mu.
 func (p *Part) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// BlockSum is the Sum that block i had when it was written; ok is false for one
-// that is not here, or was another checkpoint's.
+// BlockSum returns the checksum that block i had when it was written; ok is false if
+// it is not here, or belongs to another checkpoint.
 func (p *Part) BlockSum(i int) (sum uint64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,7 +327,7 @@ func (p *Part) BlockSum(i int) (sum uint64, ok bool) {
 // Linked reports whether the bytes are another checkpoint's.
 func (p *Part) Linked() bool { return p.linked }
 
-// Arrived is the offset in the file of the first byte of block i that is not here.
+// Arrived is the offset in the file of the first missing byte of block i.
 func (p *Part) Arrived(i int) int64 {
 	p.mu.Lock()
 	w := p.writers[i]
@@ -345,7 +344,7 @@ func (p *Part) Arrived(i int) int64 {
 	return at
 }
 
-// DropBlock drops one block: read back, it was not what had been written.
+// DropBlock drops one block: read back, it differed from what was written.
 func (p *Part) DropBlock(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,8 +355,8 @@ func (p *Part) DropBlock(i int) {
 	}
 }
 
-// StartWrite begins to bring a block to the disk, so that the fsync at the end finds
-// little left to do. It may wait for the disk.
+// StartWrite starts to write a block back to the disk, so that the final fsync finds
+// little left. It may wait for the disk.
 func (p *Part) StartWrite(i int) {
 	if p.direct != nil && !p.directFailed.Load() {
 		return
@@ -366,11 +365,11 @@ func (p *Part) StartWrite(i int) {
 	startWrite(p.f, off, n)
 }
 
-// ReadAt reads what was put; the caller asks Has first.
+// ReadAt reads bytes of blocks that are here (Has).
 func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, off) }
 
-// Seal says that the whole was read, and what its sha256 is. Where that was
-// known before, others may wait for the file: it goes among the blobs at once.
+// Seal marks the part as verified, with its sha256. If that was known before, other
+// stagings may wait for the file: it is published as a blob at once.
 func (p *Part) Seal(sum string) error {
 	p.mu.Lock()
 	whole := p.blocksHere == len(p.have)
@@ -394,7 +393,7 @@ func (p *Part) Seal(sum string) error {
 	return nil
 }
 
-// makeDurable brings every byte to the disk and lets nobody write any more.
+// makeDurable writes every byte to the disk and makes the file read-only.
 func (p *Part) makeDurable() error {
 	if p.linked || p.durable {
 		return nil
@@ -409,7 +408,7 @@ func (p *Part) makeDurable() error {
 	return p.f.Chmod(0o444)
 }
 
-// linkBlob gives the part its name among the blobs; under the store's lock.
+// linkBlob links the part among the blobs; under the store's lock.
 func (p *Part) linkBlob(sum string) error {
 	s := p.ingest.s
 	blob := s.blob(sum)
@@ -426,14 +425,14 @@ func (p *Part) linkBlob(sum string) error {
 	return durable.SyncDir(dir)
 }
 
-// SHA256 is the hex sha256 of a sealed part, and "" before.
+// SHA256 is the hex digest of a sealed part, and "" before.
 func (p *Part) SHA256() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sha256
 }
 
-// Open opens the part for a reader that outlives the staging: its bytes stay
+// Open opens the part for a reader that may outlive the staging: the bytes stay
 // readable after the part's name is gone.
 func (p *Part) Open() (*os.File, error) {
 	f, err := os.Open(p.path)
@@ -443,15 +442,15 @@ func (p *Part) Open() (*os.File, error) {
 	return f, diskError(filepath.Base(p.path), err)
 }
 
-// StartRead begins to bring block i, which is here, into memory.
+// StartRead starts to read block i, which is here, into the page cache.
 func (p *Part) StartRead(i int) {
 	off, n := p.Range(i)
 	startRead(p.f, off, n)
 }
 
-// ReadAhead is Ahead for who reads a block with a file of Open: the kernel reads
-// nothing ahead of such a one by itself, because what is behind it may be on its
-// way past the page cache, which would hold what was there before.
+// ReadAhead starts to read n bytes from off of a file from Part.Open into the page
+// cache. The kernel's own read-ahead is off for such files: it would cache bytes
+// before they are written by O_DIRECT.
 func ReadAhead(f *os.File, off, n int64) { startRead(f, off, n) }
 
 func (p *Part) close() {
@@ -463,7 +462,7 @@ func (p *Part) close() {
 	p.releaseClaim()
 }
 
-// closeFiles closes the file.
+// closeFiles closes the file descriptors.
 func (p *Part) closeFiles() {
 	for _, f := range []*os.File{p.f, p.direct} {
 		if f != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Usage is the bytes the store takes, parts included, and the most it may take:
-// its budget or, where it has none, what the disk has.
+// Usage returns the bytes the store takes, parts included, and the most it may take:
+// its budget or, without one, what the disk has.
 func (s *Store) Usage() (used, budget int64, err error) {
 	if used, err = s.used(); err != nil {
 		return 0, 0, diskError("", err)
@@ -55,7 +55,7 @@ func (s *Store) used() (int64, error) {
 	return sum, nil
 }
 
-// ignoreMissing forgives files that disappear while a folder is walked.
+// ignoreMissing drops the error of a file that disappears during a walk.
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -63,8 +63,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Remove takes a checkpoint out. One in use is not removed: errors of kind
-// Refused say so.
+// Remove removes a checkpoint. One that is in use stays, with an error of kind
+// Refused.
 func (s *Store) Remove(digest string) error {
 	h, err := ParseDigest(digest)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *Store) Remove(digest string) error {
 	}))
 }
 
-// evictCheckpoint takes one checkpoint out of sight and deletes its links; false means
-// that it is pinned. The caller holds the store's lock.
+// evictCheckpoint renames a checkpoint away and deletes its links; false if it is
+// pinned. The caller holds the store's lock.
 func (s *Store) evictCheckpoint(h string) (bool, error) {
 	dir := s.path("checkpoints", h)
 	if _, err := os.Stat(dir); err != nil {
@@ -106,9 +106,8 @@ func (s *Store) evictCheckpoint(h string) (bool, error) {
 	return true, s.discard(dir)
 }
 
-// dropBlobs deletes blobs that have no name but their own, and returns the
-// bytes that came free. The caller holds the store's lock: a commit links a
-// blob and a checkpoint under one hold of it.
+// dropBlobs deletes blobs without other links and returns the bytes freed. The caller
+// holds the store's lock: a commit links a blob and a checkpoint under one hold of it.
 func (s *Store) dropBlobs() (int64, error) {
 	var freed int64
 	err := filepath.WalkDir(s.path("blobs"), func(p string, d fs.DirEntry, err error) error {
@@ -131,10 +130,9 @@ func (s *Store) dropBlobs() (int64, error) {
 	return freed, err
 }
 
-// reserve makes room for need more bytes in the budget and on the disk, by
-// evicting what was used longest ago and is not pinned, then parts that nobody
-// is staging. Nothing is evicted for what cannot fit. The caller holds the
-// store's lock.
+// reserve makes room for need more bytes in the budget and on the disk. It evicts
+// unpinned checkpoints, least recently used first, then parts of unclaimed stagings;
+// nothing is evicted for what cannot fit. The caller holds the store's lock.
 func (s *Store) reserve(need int64, keepPart string) error {
 	for evicted := false; ; evicted = true {
 		used, err := s.used()
@@ -181,8 +179,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 	}
 }
 
-// evictable is at most how many bytes would come free if everything went that
-// may.
+// evictable is an upper bound of the bytes that evicting everything unpinned frees.
 func (s *Store) evictable() (int64, error) {
 	used, err := s.used()
 	if err != nil {
@@ -218,8 +215,8 @@ func noSpaceError(e *NoSpace) error {
 	return &source.Error{Kind: source.NoSpace, What: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
 }
 
-// NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than can be had, with
-// everything evicted that nobody uses.
+// NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than
+// evicting all unused checkpoints would free.
 type NoSpace struct {
 	Needed, Free, Budget int64 // bytes; Budget 0: the disk is the bound
 }
@@ -231,10 +228,10 @@ func (e *NoSpace) Error() string {
 	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", e.Needed, e.Free)
 }
 
-// evictOldest evicts one thing; false when nothing can go.
+// evictOldest evicts one thing; false if nothing can be evicted.
 func (s *Store) evictOldest(keepPart string) (bool, error) {
-	// First what no checkpoint and no staging holds any more: a file that was
-	// published by itself, and whose staging was given up.
+	// First blobs without a checkpoint or staging: files that were published
+	// by themselves and whose staging was given up.
 	if freed, err := s.dropBlobs(); err != nil || freed > 0 {
 		return freed > 0, err
 	}
@@ -269,7 +266,7 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 	return s.dropPart(keepPart)
 }
 
-// dropPart deletes the oldest staging that no process is at work on.
+// dropPart deletes the oldest staging that no process has claimed.
 func (s *Store) dropPart(keep string) (bool, error) {
 	dirs, err := os.ReadDir(s.path("parts"))
 	if err != nil {

@@ -15,34 +15,30 @@ import (
 type Options struct {
 	// Dir is made if it is not there.
 	Dir string
-	// Budget is the most bytes the store may take; 0 means as much as the disk
-	// has.
+	// Budget is the most bytes the store may take; 0 means all that the disk has.
 	Budget int64
-	// High and Low are parts of the budget, or of what the disk has for the
-	// store: when more than High would be taken, checkpoints go until no more
-	// than Low is, so that not every staging evicts a little; 0.95 and 0.85 when
-	// 0. The budget itself is the bound: a model that needs more than High
-	// and fits is let in.
+	// High and Low are watermarks, parts of the budget (or of the disk): if more than
+	// High would be taken, checkpoints are evicted down to Low, so that not every
+	// staging evicts a little; 0.95 and 0.85 if 0. A model that needs more than High
+	// and fits the budget is admitted.
 	High, Low float64
-	// KeepFree is left free on the disk for everything else (logs first of
-	// all).
+	// KeepFree is left free on the disk for everything else (logs first of all).
 	KeepFree int64
-	// DirectFrom is the size of a file from which on it is written past the page
-	// cache; 32 MiB when 0, never when it is less.
+	// DirectFrom is the file size from which on the page cache is bypassed; 32 MiB if
+	// 0, never if negative.
 	DirectFrom int64
-	// Private closes the store to other users, but for the files of a checkpoint
-	// to whoever is given its folder (Entry.Path) open: what is around it cannot be
-	// reached from there.
+	// Private closes the store to other users. A user who receives an open checkpoint
+	// folder (Entry.Path) can read its files and cannot reach anything around it.
 	Private bool
 	// Log may be nil.
 	Log *slog.Logger
-	// Step, when set, is called before each step that changes the disk, with
-	// the step's name. Tests stop the process there; an error fails the step.
+	// Step, if set, is called with a name before each step that changes the disk; an
+	// error fails the step. Tests stop the process there.
 	Step func(name string) error
 }
 
-// Store is a folder of checkpoints. All methods may be called concurrently,
-// and by several processes on the same folder.
+// Store is a folder of checkpoints. Its methods are safe for concurrent use, also by
+// several processes on the same folder.
 type Store struct {
 	o Options
 
@@ -61,7 +57,7 @@ func (s *Store) Stats() Stats {
 	return Stats{Evictions: s.evictions.Load(), EvictedBytes: s.evicted.Load(), Quarantined: s.quarantined.Load()}
 }
 
-// Open makes the folders and clears what earlier processes left half deleted.
+// Open makes the folders and removes what earlier processes left half deleted.
 func Open(o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -91,7 +87,7 @@ func Open(o Options) (*Store, error) {
 			return nil, diskError("", err)
 		}
 	}
-	// Another process that holds the lock does its own sweeping.
+	// A process that holds the lock sweeps by itself.
 	lock, err := lockFile(s.path("lock"), true, false)
 	if errors.Is(err, errBusy) {
 		return s, nil
@@ -106,8 +102,8 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// makePrivate takes the store away from other users; the folder of each checkpoint too,
-// for "files/.." of one that somebody was given is that.
+// makePrivate closes the store to other users. Checkpoint folders are closed as well:
+// a process that holds "files" could otherwise reach its parent by "..".
 func (s *Store) makePrivate() error {
 	if err := os.Chmod(s.o.Dir, 0o700); err != nil {
 		return err
@@ -124,8 +120,8 @@ func (s *Store) makePrivate() error {
 	return nil
 }
 
-// sweep removes what no one can be using: the store's lock is held, so every
-// half-made folder belongs to a process that is gone.
+// sweep removes half-made folders: the store's lock is held, so they belong to
+// processes that are gone.
 func (s *Store) sweep() error {
 	list, err := os.ReadDir(s.path("trash"))
 	if err != nil {
@@ -174,8 +170,8 @@ func (s *Store) step(name string) error {
 	return s.o.Step(name)
 }
 
-// locked runs fn with the store's lock, which other processes hold for as long
-// as links take, never while bytes move.
+// locked runs fn with the store's lock. It is held while links are made or removed,
+// never while bytes move.
 func (s *Store) locked(fn func() error) error {
 	f, err := lockFile(s.path("lock"), true, true)
 	if err != nil {

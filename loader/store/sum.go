@@ -6,12 +6,11 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Sum is the checksum of a block, of bytes written in order: the xxh3 of the
-// xxh3 of every 64 KiB of it. In one level, a hasher that is fed piece by piece
-// copies every byte into a buffer of its own first; a leaf that comes at once
-// is hashed where it lies.
+// Sum is the checksum of a block, of bytes written in order: the xxh3 of the xxh3 of
+// every 64 KiB. A one-level hasher fed piece by piece copies every byte into a buffer
+// first; a leaf that comes whole is hashed where it lies.
 type Sum struct {
-	leaf      xxh3.Hasher // of the leaf that is not whole
+	leaf      xxh3.Hasher // of the incomplete leaf
 	leafBytes int         // its bytes
 	leaves    xxh3.Hasher
 }
@@ -43,7 +42,7 @@ func (s *Sum) addLeaf(leaf uint64) {
 	_, _ = s.leaves.Write(b[:])
 }
 
-// Sum64 is the checksum of what was written; nothing is written after it.
+// Sum64 returns the checksum; nothing may be written after it.
 func (s *Sum) Sum64() uint64 {
 	if s.leafBytes > 0 {
 		s.addLeaf(s.leaf.Sum64())

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Writer is how block i comes in. Who fetches the same block at the same time
-// shares it.
+// Writer returns the writer of block i, shared by all requests for that block.
 func (p *Part) Writer(i int) *Writer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,44 +30,43 @@ func (p *Part) Writer(i int) *Writer {
 	return w
 }
 
-// Writer takes the bytes of one block in order, from one caller or from
-// several who bring the same ones: each byte is written once, whoever brings it
-// first, so that a checksum speaks of what is on the disk. Its methods may be
-// called concurrently.
+// Writer takes the bytes of one block in order, from one or several callers that bring
+// the same ones. Each byte is written once, from the first to bring it, so that the
+// checksum covers what is on the disk. Its methods are safe for concurrent use.
 type Writer struct {
 	p     *Part
 	block int
 	end   int64 // of the block, in the file
 
 	mu     sync.Mutex   // guards the fields below and the order of writes
-	at     atomic.Int64 // written under mu, read by anybody
+	at     atomic.Int64 // written under mu, read without it
 	sum    Sum
 	expect *uint64
 	whole  bool
-	marked int64 // bytes that the journal speaks of
-	kept   int64 // bytes that an earlier try left
+	marked int64 // bytes in the journal
+	kept   int64 // bytes of an earlier attempt
 }
 
-// markEvery is how many bytes of a block the journal says that they came
-// before all have. A multiple of a leaf.
+// markEvery is the interval of bytes at which an incomplete block is recorded in the
+// journal; a multiple of leafSize.
 const markEvery = 1 << 20
 
-// Position is the offset in the file of the first byte that is missing, and where the
+// Position returns the offset in the file of the first missing byte, and where the
 // block ends.
 func (w *Writer) Position() (at, end int64) { return w.at.Load(), w.end }
 
-// ErrSum says that a block is not what Expect promised.
+// ErrSum means that a block does not match Expect.
 var ErrSum = errors.New("the block is not what its checksum says")
 
-// Expect says what the Sum of the block must be.
+// Expect sets the checksum that the block must have.
 func (w *Writer) Expect(sum uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.expect = &sum
 }
 
-// Reset drops what has come of an unfinished block, and what was expected. It
-// returns how many bytes that were.
+// Reset drops the bytes of an unfinished block and the expected checksum. It returns
+// how many bytes were dropped.
 func (w *Writer) Reset() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,9 +86,9 @@ func (w *Writer) reset() int64 {
 	return n
 }
 
-// Write takes the bytes of the file from off on; b does not reach beyond the
-// block and is not kept. What another brought already is passed over; used is
-// the rest. whole says that the block is complete and in the journal.
+// Write takes bytes of the file from off on, within the block; b is not kept. Bytes
+// that are here already are skipped; used counts the others. whole reports that the
+// block is complete and in the journal.
 func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,8 +124,8 @@ func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
 	return len(b), true, nil
 }
 
-// writeMark tells the journal how far the block is. Not of bytes that have yet to
-// show that they are those that were promised.
+// writeMark records in the journal how far the block is, unless its bytes have yet to
+// match an expected checksum.
 func (w *Writer) writeMark(at int64) error {
 	off, _ := w.p.Range(w.block)
 	n := (at - off) / leafSize * leafSize
@@ -146,8 +144,7 @@ func (w *Writer) writeMark(at int64) error {
 	return nil
 }
 
-// write puts bytes at their place. A disk that turns out to be full is made
-// room on once.
+// write writes bytes at their offset. If the disk is full, it evicts once and retries.
 func (p *Part) write(b []byte, at int64) error {
 	for again := false; ; again = true {
 		err := p.ingest.s.step("write block")
@@ -173,16 +170,15 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
-// directFrom is Options.DirectFrom of who says nothing.
+// directFrom is the default of Options.DirectFrom.
 const directFrom = 32 << 20
 
-// pageSize is what lies at whole multiples of itself, in the file and in memory,
-// may be written past the cache.
+// pageSize is the alignment of O_DIRECT, in the file and in memory.
 const pageSize = 4096
 
-// writeAt writes whole pages past the cache, and what is around them through
-// it. No page is written in both ways at once: a block has one writer, and
-// blocks end where pages do.
+// writeAt writes whole pages with O_DIRECT and partial ones through the cache. No page
+// is written in both ways at once: a block has one writer, and blocks end at page
+// boundaries.
 func (p *Part) writeAt(b []byte, at int64) error {
 	if p.direct != nil && !p.directFailed.Load() {
 		head := int(-at & (pageSize - 1))
@@ -212,7 +208,7 @@ func pageAligned(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(pageSize-1) == 0
 }
 
-// dropKept takes bytes that an earlier try had left out of the count.
+// dropKept subtracts the bytes of an earlier attempt.
 func (p *Part) dropKept(kept *int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +216,7 @@ func (p *Part) dropKept(kept *int64) {
 	*kept = 0
 }
 
-// blockWritten says in the journal that a block is here.
+// blockWritten records in the journal that a block is complete.
 func (p *Part) blockWritten(w *Writer, sum uint64) error {
 	i := w.block
 	_, n := p.Range(i)
