@@ -21,10 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Key is what a cache is for.
+// Key identifies a cache.
 type Key struct {
-	// Model is the digest of the checkpoint, or another name of exactly its
-	// bytes.
+	// Model is the digest of the checkpoint, or another name of exactly its bytes.
 	Model string `json:"model"`
 	// Engine is the engine, its version, GPU and flags.
 	Engine string `json:"engine"`
@@ -40,8 +39,8 @@ func (k Key) String() string {
 type Options struct {
 	// Dir is made when it is needed.
 	Dir string
-	// Budget is the most bytes all caches may take; 8 GiB when 0. What was used
-	// longest ago and is not in use goes first.
+	// Budget bounds the bytes of all caches; 8 GiB if 0. The least recently used one
+	// that is not in use is evicted first.
 	Budget int64
 	// Most bytes of one cache that is published or fetched; 2 GiB when 0.
 	Most int64
@@ -49,7 +48,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Caches are those of one node. Their methods may be called concurrently.
+// Caches are the compile caches of one node. Its methods are safe for concurrent use.
 type Caches struct {
 	o    Options
 	once sync.Once
@@ -108,10 +107,9 @@ func (c *Caches) open() error {
 	return c.fail
 }
 
-// Acquire is the cache of a key, made empty if there is none. shared are names in
-// it that lead to a folder which caches have in common: one elsewhere or, where
-// none is named, one of all caches of the same engine here. The caller releases
-// it.
+// Acquire returns the cache of a key, and makes an empty one if there is none. shared
+// maps names in it to folders that caches have in common: the given one or, if empty,
+// one per engine on this node. The caller releases it.
 func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*CacheUse, error) {
 	if err := c.open(); err != nil {
 		return nil, err
@@ -129,7 +127,7 @@ func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*Cac
 			return nil, err
 		}
 		now := time.Now()
-		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction hangs on it
+		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction depends on it
 		u := &CacheUse{c: c, key: key, dir: dir, lease: lease, Fresh: true}
 		if err := c.linkShared(u.Path(), engine, shared); err != nil {
 			u.Release()
@@ -151,7 +149,7 @@ func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*Cac
 	return nil, fmt.Errorf("the cache %s comes and goes", key)
 }
 
-// Scratch is an empty cache whose model is not known yet; see Settle.
+// Scratch returns an empty cache whose model is not known yet; see KeepAs.
 func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, error) {
 	if err := c.open(); err != nil {
 		return nil, err
@@ -168,13 +166,13 @@ func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, er
 	return u, nil
 }
 
-// linkShared makes the links.
+// linkShared makes the links to shared folders.
 func (c *Caches) linkShared(dir, engine string, names map[string]string) error {
 	sum := sha256.Sum256([]byte(engine))
 	for n, to := range names {
 		own := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
 		if to == "" || os.MkdirAll(to, 0o700) != nil {
-			to = own // a home that may not be written to is no reason to do without
+			to = own // the given folder is not writable: use the node's own
 		}
 		if err := os.MkdirAll(to, 0o700); err != nil {
 			return err
@@ -186,7 +184,7 @@ func (c *Caches) linkShared(dir, engine string, names map[string]string) error {
 	return nil
 }
 
-// lockLease locks a cache against eviction, and checks that it is the key's.
+// lockLease protects a cache from eviction, and checks that it belongs to the key.
 func (c *Caches) lockLease(dir string, key Key) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, leaseName), os.O_RDWR, 0)
 	if err != nil {
@@ -210,8 +208,8 @@ func (c *Caches) lockLease(dir string, key Key) (*os.File, error) {
 	return f, nil
 }
 
-// publish publishes a cache in one rename; fill, which may be nil, puts into it
-// what it has. One that is there already stays.
+// publish makes a cache in one rename; fill, which may be nil, adds its content. An
+// existing one stays.
 func (c *Caches) publish(dir string, key Key, fill func(into string) error) error {
 	tmp := filepath.Join(c.o.Dir, newPrefix+rand.Text())
 	defer os.RemoveAll(tmp)
@@ -239,7 +237,7 @@ func (c *Caches) publish(dir string, key Key, fill func(into string) error) erro
 	return err
 }
 
-// Path is the folder the engine is given.
+// Path is the folder for the engine.
 func (u *CacheUse) Path() string {
 	if u.scratch != "" {
 		return filepath.Join(u.scratch, cacheName)
@@ -247,8 +245,8 @@ func (u *CacheUse) Path() string {
 	return filepath.Join(u.dir, cacheName)
 }
 
-// KeepAs keeps what an engine wrote into a scratch as the cache of key, a copy:
-// the engine may go on writing. For any other use it does nothing.
+// KeepAs copies what an engine wrote into a scratch cache to the cache of key; the
+// engine may continue to write. For other caches it does nothing.
 func (u *CacheUse) KeepAs(ctx context.Context, key Key) error {
 	if u.scratch == "" || u.dir != "" {
 		return nil
@@ -271,7 +269,7 @@ func (u *CacheUse) KeepAs(ctx context.Context, key Key) error {
 	return nil
 }
 
-// Release lets go. It may be called more than once, and on nil.
+// Release ends the hold. It may be called more than once, and on nil.
 func (u *CacheUse) Release() {
 	if u == nil {
 		return
@@ -285,7 +283,7 @@ func (u *CacheUse) Release() {
 	}
 }
 
-// Trim evicts what was used longest ago until all caches fit the budget.
+// Trim evicts the least recently used caches until all fit the budget.
 func (c *Caches) Trim() error {
 	if err := c.open(); err != nil {
 		return err
@@ -330,7 +328,7 @@ func (c *Caches) Trim() error {
 	return nil
 }
 
-// evict takes a cache out of sight and then deletes it; false: it is in use.
+// evict renames a cache away and deletes it; false if it is in use.
 func (c *Caches) evict(dir string) (bool, error) {
 	f, err := os.OpenFile(filepath.Join(dir, leaseName), os.O_RDWR, 0)
 	if err != nil {
@@ -340,7 +338,7 @@ func (c *Caches) evict(dir string) (bool, error) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false, nil
 	}
-	// Who waits for the lock meanwhile finds no key where it was.
+	// A process waiting for the lock finds that the key is gone.
 	out := filepath.Join(c.o.Dir, newPrefix+rand.Text())
 	if err := os.Rename(dir, out); err != nil {
 		return false, err
@@ -355,7 +353,7 @@ func folderSize(dir string) (sum int64) {
 				sum += fi.Size()
 			}
 		}
-		return nil // what disappears meanwhile takes no room
+		return nil // deleted meanwhile
 	})
 	return sum
 }

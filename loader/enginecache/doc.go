@@ -15,20 +15,19 @@
 //	_thaw/cache/<key>.json    manifest: the key again, every file with its sha256
 //	_thaw/cache/<sha256>.tar  the files
 //
-// # Decisions at this door
+// # Decisions
 //
 // A key is (model digest, engine, version, GPU, flags). It is a hash, and what
 // was hashed is written beside it and compared: a cache is never used for
 // anything but what it was made for.
 //
-// A cache is code that the engine runs. One that comes from a source is as
-// trustworthy as who may write there, which for weights in formats that carry no
-// code did not matter before. So the agent fetches and publishes caches only
-// when it is told to (--engine-caches trust-source); by default they stay on the
-// node, where they were made by the same user. Digests protect against damage
-// and halves, not against who may write both files.
+// A cache is code that the engine runs. One from a source is as trustworthy as the
+// users who may write there, which does not matter for weights in formats without code.
+// So the agent fetches and publishes caches only with --engine-caches trust-source; by
+// default they stay on the node, where the same user made them. Digests protect against
+// damage and partial files, not against users who may write both files.
 //
-// A pack is whole or not there: the manifest is written after it, and the
-// extracted folder is renamed into place after every digest held. Names are
+// A pack is complete or absent: the manifest is written after it, and the extracted
+// folder is renamed into place after every digest matched. Names are
 // checked, links and devices are refused, bytes and files are bounded.
 package enginecache

@@ -300,7 +300,7 @@ func TestTrim(t *testing.T) {
 	if err := c.Trim(); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []bool{true, false, true} { // b: the oldest that nobody uses
+	for i, want := range []bool{true, false, true} { // b: the oldest that is not in use
 		if _, err := os.Stat(uses[i].Path()); (err == nil) != want {
 			t.Errorf("%s: %v", uses[i].key.Model, err)
 		}

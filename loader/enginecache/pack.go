@@ -20,8 +20,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// Folder is where a source keeps the caches of the checkpoint in the folder
-// above. The loader stages nothing of it.
+// Folder is where a source keeps the caches of the checkpoint in the folder above. The
+// loader stages nothing of it.
 const Folder = "_thaw/cache"
 
 const (
@@ -38,7 +38,7 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// manifest says what is in a pack, and for what it is.
+// manifest lists the content of a pack and the key it belongs to.
 type manifest struct {
 	Format int `json:"format"` // 1
 	Key    Key `json:"key"`
@@ -51,26 +51,25 @@ type manifest struct {
 	Files []File `json:"files"`
 }
 
-// Remote is a source of caches; loader.Source is one.
+// Remote is a source of caches; loader.Source implements it.
 type Remote interface {
 	Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error)
 	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
 }
 
-// Writer is a Remote that may be written to. Write stores size bytes of body as
-// name below location, whole or not at all, in place of what was there. It may
-// be called again after a failure. Where the source does not let us the error
-// is of kind source.Denied.
+// Writer is a Remote that can be written to. Write stores size bytes of body as name
+// below location, atomically, replacing it. It may be called again after a failure. A
+// denied write is an error of kind source.Denied.
 type Writer interface {
 	Remote
 	Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error
 }
 
-// ErrNone says that the source has no such cache.
+// ErrNone means that the source has no such cache.
 var ErrNone = errors.New("the source has no such cache")
 
-// listFiles lists the regular files of a folder, in order; links and all else are
-// left out.
+// listFiles lists the regular files of a folder, in order, without links and other
+// types.
 func listFiles(dir string, most int64) ([]File, error) {
 	var files []File
 	var sum int64
@@ -87,7 +86,7 @@ func listFiles(dir string, most int64) ([]File, error) {
 		}
 		name := filepath.ToSlash(rel)
 		if checkName(name) != nil || strings.HasSuffix(name, ".lock") {
-			return nil // nothing an engine compiles is called so
+			return nil // engines write no such names
 		}
 		fi, err := d.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +105,8 @@ func listFiles(dir string, most int64) ([]File, error) {
 	return files, err
 }
 
-// checkName refuses names that leave the folder. Compiled code has stranger
-// names than checkpoints, so source.CheckName would refuse too many.
+// checkName refuses names that leave the folder. source.CheckName would refuse too
+// many names of compiled code.
 func checkName(name string) error {
 	switch {
 	case name == "" || len(name) > 1024 || strings.Count(name, "/") > 16:
@@ -118,9 +117,9 @@ func checkName(name string) error {
 	return fmt.Errorf("the name %.80q leaves the cache", name)
 }
 
-// Publish writes the cache to the source, under its own key and those of also
-// (other names of the same model). It returns how many bytes went out. A key
-// that is there already is left as it is.
+// Publish writes the cache to the source, under its own key and those of also (other
+// names of the same model), and returns the bytes sent. An existing key stays as it
+// is.
 func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also ...Key) (int64, error) {
 	if u.dir == "" {
 		return 0, errors.New("a cache is published after it was settled")
@@ -161,7 +160,7 @@ func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also
 	if err := to.Write(ctx, at, m.Pack+".tar", tmp, m.Size); err != nil {
 		return 0, err
 	}
-	// Only now: a manifest promises its pack.
+	// Last: a manifest implies its pack.
 	for _, k := range append([]Key{u.key}, also...) {
 		m.Key = k
 		b, err := json.MarshalIndent(m, "", " ")
@@ -175,7 +174,7 @@ func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also
 	return m.Size, nil
 }
 
-// writePack writes files as a tar that is the same for the same files.
+// writePack writes files as a reproducible tar.
 func writePack(ctx context.Context, w io.Writer, dir string, files []File) (out []File, sum int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -202,7 +201,7 @@ func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
 		return f, err
 	}
 	defer in.Close()
-	// Triton maps shared objects that it compiled: who runs matters.
+	// Triton maps shared objects that it compiled: the mode matters.
 	fi, err := in.Stat()
 	if err != nil {
 		return f, err
@@ -222,9 +221,9 @@ func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
 	return f, nil
 }
 
-// Fetch brings the cache of a key from a source into an empty one, and returns
-// the digest of the model that it was made for. ErrNone: it has none. Nothing
-// gets into the cache before all of it held its digests.
+// Fetch reads the cache of a key from a source into an empty one, and returns the
+// digest of its model; ErrNone if the source has none. Nothing enters the cache before
+// every digest matched.
 func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key Key) (model string, bytes int64, err error) {
 	have, err := listNames(ctx, from, location+"/"+Folder)
 	if err != nil {
@@ -250,7 +249,7 @@ func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key 
 	if err := unpack(ctx, from, p, m, tmp); err != nil {
 		return "", 0, err
 	}
-	// Shared links stay; everything else of the pack is moved in.
+	// Shared links stay; the rest of the pack is moved in.
 	list, err := os.ReadDir(tmp)
 	if err != nil {
 		return "", 0, err
@@ -269,7 +268,7 @@ func (u *CacheUse) Fetch(ctx context.Context, from Remote, location string, key 
 	return m.Model, m.Size, nil
 }
 
-// listNames lists what is at a location; nothing is no error.
+// listNames lists a location; an empty one is no error.
 func listNames(ctx context.Context, from Remote, at string) (map[string]source.File, error) {
 	plan, err := from.Plan(ctx, at, nil)
 	if k := source.KindOf(err); k == source.NotFound || k == source.Missing {
@@ -301,7 +300,7 @@ func (c *Caches) manifest(ctx context.Context, from Remote, f source.File, key K
 	return parseManifest(b, key, c.o.Most)
 }
 
-// parseManifest reads a manifest and checks all that can be checked without the pack.
+// parseManifest checks all of a manifest that can be checked without the pack.
 func parseManifest(b []byte, key Key, most int64) (m manifest, err error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return m, fmt.Errorf("the manifest of the cache: %w", err)
@@ -405,7 +404,7 @@ func extractFile(root *os.Root, t io.Reader, f File, runs bool) error {
 	return nil
 }
 
-// packReader reads a file of a source from its beginning to its end.
+// packReader reads a file of a source from start to end.
 type packReader struct {
 	ctx  context.Context
 	from Remote

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// fsType is the type of our mounts, by which Sweep knows them.
+	// fsType is the file system type by which Sweep finds thaw's mounts.
 	fsType = "fuse.thaw"
 	// maxRead bytes of one read; the kernel's own bound without a sysctl.
 	maxRead = 1 << 20
@@ -39,14 +39,14 @@ const (
 // Mount is a folder of files that are still arriving.
 type Mount struct {
 	dir    string
-	done   chan struct{} // closed when the kernel has let go
+	done   chan struct{} // closed when the kernel has unmounted
 	closed chan struct{} // closed by Close
 	once   sync.Once
 }
 
-// New mounts files at dir, an empty folder. It returns when the folder can be
-// used. An error that wraps ErrUnavailable says that it never will be on this
-// machine. The caller closes the mount.
+// New mounts files at dir, an empty folder, and returns when it can be used. An error
+// that wraps ErrUnavailable means that this machine cannot mount. The caller closes
+// the mount.
 func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 	m := &Mount{dir: dir, done: make(chan struct{}), closed: make(chan struct{})}
 	fd, err := attach(dir)
@@ -85,8 +85,7 @@ func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 	return m, nil
 }
 
-// attach opens the device and mounts it, which go-fuse would do without closing
-// it on exec.
+// attach opens the device with close-on-exec, which go-fuse does not, and mounts it.
 func attach(dir string) (fd int, err error) {
 	fd, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -102,9 +101,9 @@ func attach(dir string) (fd int, err error) {
 
 func detach(dir string) error { return unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH) }
 
-// disablePoll has the kernel learn that these files cannot be polled. Until it
-// knows, a file that this very process opens is polled by the runtime's last
-// free thread, which then waits for us.
+// disablePoll makes the kernel learn that these files cannot be polled. Before that, a
+// file opened by this very process is polled by the runtime's last free thread, which
+// then waits for this server.
 func disablePoll(dir string) error {
 	fd, err := unix.Open(filepath.Join(dir, ".go-fuse-epoll-hack"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,7 +117,7 @@ func disablePoll(dir string) error {
 	return err
 }
 
-// raiseReadAhead lets the kernel read further ahead, where it lets us.
+// raiseReadAhead raises the kernel's read-ahead, where permitted.
 func raiseReadAhead(dir string) {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil {
@@ -131,8 +130,8 @@ func raiseReadAhead(dir string) {
 // Path of the folder.
 func (m *Mount) Path() string { return m.dir }
 
-// TryUnmount takes the mount away if nobody uses it, and reports whether it did:
-// then only Close is left to do, which is at no cost.
+// TryUnmount unmounts if no file is open, and reports whether it did; Close then costs
+// nothing.
 func (m *Mount) TryUnmount() bool {
 	select {
 	case <-m.closed:
@@ -146,21 +145,20 @@ func (m *Mount) TryUnmount() bool {
 	return true
 }
 
-// Close takes the mount away and the connection with it: reads that wait fail,
-// and who has a file open gets errors from then on. It may be called more than
-// once.
+// Close unmounts and ends the connection: waiting reads fail, and open files return
+// errors. It may be called more than once.
 func (m *Mount) Close() {
 	m.once.Do(func() {
 		close(m.closed)
-		// An error says that it is away already. Ended by force, go-fuse calls
-		// off the reads under way.
+		// An error means that it is unmounted already. A forced end makes go-fuse
+		// cancel the running reads.
 		_ = detach(m.dir)
 	})
 	<-m.done
 }
 
-// Sweep takes away every mount of ours below dir. They are those of a process
-// that is gone: the caller has none of its own there yet.
+// Sweep unmounts every thaw mount below dir. They belong to a process that is gone:
+// the caller has none there yet.
 func Sweep(dir string) error {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -179,8 +177,8 @@ func Sweep(dir string) error {
 	return errors.Join(append(errs, lines.Err())...)
 }
 
-// mountPoint is where a line of mountinfo has a mount of ours, "" if it is not.
-// ID PARENT MAJ:MIN ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS
+// mountPoint returns where a line of mountinfo has a thaw mount, else "": ID PARENT
+// MAJ:MIN ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS
 func mountPoint(line string) string {
 	left, right, ok := strings.Cut(line, " - ")
 	fields := strings.Fields(left)
@@ -203,7 +201,7 @@ func mountPoint(line string) string {
 	return out.String()
 }
 
-// sharedState is what all nodes share.
+// sharedState is what all nodes of the tree share.
 type sharedState struct {
 	from Bytes
 	log  *slog.Logger
@@ -213,7 +211,7 @@ type sharedState struct {
 	logged map[string]bool
 }
 
-// complain tells of a failing file once; engines try again and again.
+// complain logs the first error of a file; engines retry often.
 func (t *sharedState) complain(name string, off int64, err error) {
 	t.mu.Lock()
 	told := t.logged[name]
@@ -224,7 +222,7 @@ func (t *sharedState) complain(name string, off int64, err error) {
 	}
 }
 
-// fuseLog is where go-fuse's own words go.
+// fuseLog receives go-fuse's own messages.
 type fuseLog struct{ t *sharedState }
 
 func (q fuseLog) Write(b []byte) (int, error) {
@@ -239,7 +237,7 @@ type rootNode struct {
 	files []File
 }
 
-// OnAdd makes the tree, all at once: it is small and never changes.
+// OnAdd builds the whole tree: it is small and never changes.
 func (f *rootNode) OnAdd(ctx context.Context) {
 	for _, file := range f.files {
 		at := f.EmbeddedInode()
@@ -274,13 +272,13 @@ var (
 	_ fs.NodeFlusher   = (*fileNode)(nil)
 )
 
-// Open tells the kernel that there is no open: it asks once per mount, and
-// keeps pages from then on.
+// Open answers ENOSYS: the kernel then asks once per mount, and keeps pages from then
+// on.
 func (n *fileNode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, 0, syscall.ENOSYS
 }
 
-// Flush is the same for close.
+// Flush answers ENOSYS for the same reason.
 func (n *fileNode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
 func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {

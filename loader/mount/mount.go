@@ -12,20 +12,19 @@ type File struct {
 	Size int64
 }
 
-// Bytes are what the files of a tree hold. ReadAt is called concurrently; it
-// fills b from off, which lies within the file, and waits for bytes that are
-// not here until ctx ends. Fewer bytes than asked for come with an error.
+// Bytes is the content of the files. ReadAt is safe for concurrent use; it fills b
+// from off, which lies within the file, and waits for missing bytes until ctx ends.
+// Fewer bytes come with an error.
 type Bytes interface {
 	ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error)
 }
 
-// ErrUnavailable says that nothing can be mounted here, and is wrapped with the
-// reason.
+// ErrUnavailable means that this machine cannot mount; it is wrapped with the reason.
 var ErrUnavailable = errors.New("files cannot be shown while they arrive")
 
 // Options of a tree.
 type Options struct {
-	// Log may be nil. A read that fails is told once per file.
+	// Log may be nil. The first failed read of each file is logged.
 	Log *slog.Logger
 }
 

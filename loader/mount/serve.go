@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Endpoint is the files of a tree over HTTP, on a unix socket: GET and HEAD of
-// /NAME, with a Range or without; a read of bytes that are not here waits. What
-// fails on the way ends the connection before Content-Length is reached.
+// Endpoint serves the files over HTTP on a unix socket: GET and HEAD of /NAME, with or
+// without a Range; a read of missing bytes waits. An error ends the connection before
+// Content-Length is reached.
 type Endpoint struct {
 	path string
 	srv  *http.Server
@@ -23,8 +23,7 @@ type Endpoint struct {
 	once sync.Once
 }
 
-// Serve opens the socket at path, which this user alone may use as far as its
-// folder says so. The caller closes the endpoint.
+// Serve opens the socket at path with mode 0600. The caller closes the endpoint.
 func Serve(path string, files []File, from Bytes, o Options) (*Endpoint, error) {
 	ln, err := net.Listen("unix", path)
 	if err != nil {
@@ -41,7 +40,7 @@ func Serve(path string, files []File, from Bytes, o Options) (*Endpoint, error) 
 	go func() {
 		defer close(e.over)
 		if err := e.srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			o.log().Warn("files that arrive are no longer served", "socket", path, "err", err)
+			o.log().Warn("the endpoint of arriving files has ended", "socket", path, "err", err)
 		}
 	}()
 	return e, nil
@@ -50,14 +49,13 @@ func Serve(path string, files []File, from Bytes, o Options) (*Endpoint, error) 
 // Path of the socket.
 func (e *Endpoint) Path() string { return e.path }
 
-// Close ends the endpoint and the reads that wait. It may be called more than
-// once.
+// Close ends the endpoint and its waiting reads. It may be called more than once.
 func (e *Endpoint) Close() {
 	e.once.Do(func() { e.srv.Close() })
 	<-e.over
 }
 
-// Handler answers for the files of a tree.
+// Handler serves the files.
 func Handler(files []File, from Bytes, o Options) http.Handler {
 	sizes := make(map[string]int64, len(files))
 	for _, f := range files {

@@ -200,7 +200,7 @@ func TestFolderChangesWhileRead(t *testing.T) {
 	}
 }
 
-// Nobody reads what is not lent.
+// What is not shared cannot be read.
 func TestFolderQuestions(t *testing.T) {
 	root := t.TempDir()
 	folder := filepath.Join(root, "m")
@@ -271,7 +271,7 @@ func TestFolderQuestions(t *testing.T) {
 	if status, _ := ask(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
 		t.Errorf("status %d", status)
 	}
-	// A node that nobody knows, or that is gone, is not reached: no reason to
+	// An unknown node, or one that is gone, cannot be reached: no reason to
 	// believe that the folder is gone.
 	for _, known := range [][]p2p.Peer{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
 		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Peer { return known }})

@@ -5,7 +5,7 @@
 //	Resident   how many bytes of files are in memory
 //	Ahead      have the kernel read files, in the order in which they are loaded
 //
-// # Decisions at this door
+// # Decisions
 //
 // Looking must cost next to nothing, because every node looks at every model
 // again and again: a checkpoint is looked at through at most 128 windows of a

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// Globs are patterns of files beside the list of Allowed that are staged as
-// well, as a model file names them (spec.files). A pattern is matched against the
-// whole slash-separated name below the source's folder, as path.Match does: *
-// stays within one folder. No pattern reaches what is hidden, nor what is thaw's
-// own; and what it names passes the same checks as every other file.
+// Globs are patterns of files that are staged beside those of Allowed, as a model file
+// names them (spec.files). A pattern matches the whole slash-separated name as in
+// path.Match: * stays within one folder. No pattern matches hidden files or
+// ReservedFolder, and the files it matches pass the same checks as all others.
 type Globs []string
 
-// Match reports whether a pattern names the file.
+// Match reports whether a pattern matches the file.
 func (g Globs) Match(name string) bool {
 	if len(g) == 0 || hidden(name) {
 		return false
@@ -24,17 +23,16 @@ func (g Globs) Match(name string) bool {
 	})
 }
 
-// Includes reports whether a file is staged: it is on the list, or a pattern names
-// it.
+// Includes reports whether a file is staged: it is Allowed, or a pattern matches it.
 func (g Globs) Includes(name string) bool { return Allowed(name) || g.Match(name) }
 
-// hidden is what is left where it is whatever a pattern says.
+// hidden reports files that no pattern matches.
 func hidden(name string) bool {
 	if strings.HasPrefix(name, ReservedFolder) {
 		return true
 	}
 	for p := range strings.SplitSeq(name, "/") {
-		// "." and ".." are not hidden but hostile: CheckName says so.
+		// "." and ".." are not hidden but refused, by CheckName.
 		if strings.HasPrefix(p, ".") && p != "." && p != ".." {
 			return true
 		}
@@ -42,8 +40,8 @@ func hidden(name string) bool {
 	return false
 }
 
-// Skipped are the files of a listing that are not staged although a pattern could
-// name them, by name.
+// Skipped returns the sorted names of a listing's files that are not staged although a
+// pattern could match them.
 func (g Globs) Skipped(files []File) []string {
 	var out []string
 	for _, f := range files {

@@ -34,12 +34,12 @@ type File struct {
 	Ref string
 }
 
-// Plan is what a source has at a location, in one consistent listing.
+// Plan is one consistent listing of a location.
 type Plan struct {
 	Files []File
 }
 
-// Kind says what went wrong, as people and programs see it.
+// Kind tells what went wrong, for people and programs.
 type Kind string
 
 // The kinds. Only Unavailable and Malformed are worth another try.
@@ -50,27 +50,27 @@ const (
 	Unavailable Kind = "source_unavailable" // network, 429, 5xx
 	Malformed   Kind = "source_malformed"   // the answer is not what was asked for
 	Changed     Kind = "source_unstable"    // the bytes were overwritten while they were read
-	Refused     Kind = "source_refused"     // a name or a type that is not let in
+	Refused     Kind = "source_refused"     // a name or a type that is not accepted
 	Missing     Kind = "weights_missing"    // a file the model needs is not there
 	Truncated   Kind = "weights_truncated"  // shorter than its own header says
 	Corrupt     Kind = "weights_corrupt"    // not the format its name says
 	Digest      Kind = "digest_mismatch"    // not the bytes that were promised
 	NoSpace     Kind = "insufficient_disk"  // nothing left to evict
-	Broken      Kind = "store_failed"       // the local disk said no
+	Broken      Kind = "store_failed"       // the local disk failed
 )
 
-// Error is every error of the loader: what was tried, on what, what came, and
-// what to do about it. It never carries a credential.
+// Error is every error of the loader: what was tried, on what, what happened, and how
+// to fix it. It never holds a credential.
 type Error struct {
 	Kind   Kind
 	Source string // the location, without query
 	File   string // empty when it is about the whole source
-	What   string // one sentence part: what came instead
-	Fix    string // how to put it right; may be empty
-	// RetryAfter is what the source asked for; 0 when it asked for nothing.
+	What   string // part of a sentence: what happened instead
+	Fix    string // how to fix it; may be empty
+	// RetryAfter is the pause that the source asked for; 0 for none.
 	RetryAfter time.Duration
-	// Busy: the source asked for less (429, 503), whether or not it said for how
-	// long.
+	// Busy: the source asked for fewer requests (429, 503), with or without a
+	// RetryAfter.
 	Busy bool
 	Err  error
 }
@@ -105,8 +105,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Code is the stable name of the kind, as in the error catalogue.
 func (e *Error) Code() string { return string(e.Kind) }
 
-// KindOf is the kind of the first Error in err's chain, or "" when there is
-// none.
+// KindOf returns the kind of the first Error in err's chain, or "".
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -114,16 +113,15 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// Bounds of a name. A path of a checkpoint is short; these only have to be
-// generous enough for real ones and small enough for every file system.
+// Bounds of a name: generous for real checkpoints, small enough for every file system.
 const (
 	maxName    = 512
 	maxElement = 200
 	maxDepth   = 8
 )
 
-// CheckName refuses every name that could mean anything but a file below the
-// folder, on any system this may run on or share a disk with.
+// CheckName refuses every name that could mean anything but a file below the folder,
+// on any system that may run this or share the disk.
 func CheckName(name string) error {
 	bad := func(why string) error {
 		return &Error{Kind: Refused, What: fmt.Sprintf("file name %q %s", functions.Clip(name), why)}
@@ -170,13 +168,11 @@ func isDeviceName(part string) bool {
 	return len(stem) == 4 && (strings.HasPrefix(stem, "com") || strings.HasPrefix(stem, "lpt")) && stem[3] >= '0' && stem[3] <= '9'
 }
 
-// ReservedFolder is the folder beside a checkpoint that is thaw's: engines' compile caches.
+// ReservedFolder is thaw's folder beside a checkpoint: compile caches of engines.
 const ReservedFolder = "_thaw/"
 
-// Allowed reports whether a file of this name may be staged at all: weights in
-// formats that carry no code, and the text beside them. Hidden files and
-// folders are left where they are, and so is what thaw itself keeps beside a
-// checkpoint.
+// Allowed reports whether a file of this name is staged: weights in formats that carry
+// no code, and the text beside them. Hidden files and ReservedFolder are not.
 func Allowed(name string) bool {
 	if hidden(name) {
 		return false
@@ -186,7 +182,7 @@ func Allowed(name string) bool {
 	case ".safetensors", ".gguf", ".json", ".txt", ".jinja", ".tiktoken":
 		return true
 	}
-	// sentencepiece models have no suffix of their own: by name only, because
+	// sentencepiece models have no extension of their own: by name only, because
 	// anything may be called x.model.
 	for _, p := range []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"} {
 		if base == p || strings.HasPrefix(base, p+".v") {
@@ -211,9 +207,9 @@ const (
 	maxBytes = int64(1) << 46 // 64 TiB: a sum that large is a lie
 )
 
-// Select checks a listing and returns what of it is staged, in the listing's
-// order: what is on the list, and what also names. Names that leave the folder and names that would be one file on a
-// system that folds case are errors: a listing with either is not a model.
+// Select checks a listing and returns its files that are staged, in the listing's
+// order: those of Allowed, and those that also matches. A name that leaves the folder,
+// or two names that are one file where case does not count, are errors.
 func Select(location string, files []File, also Globs) ([]File, error) {
 	var out []File
 	var sum int64

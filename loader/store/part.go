@@ -24,7 +24,7 @@ type Part struct {
 	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
 	// arrivesElsewhere: another staging, here or in another process, brings a file of
-	// these very bytes. Changed by Prepare and Settle only.
+	// these very bytes. Set by Prepare and PollShared only.
 	arrivesElsewhere bool
 	claimLock        *os.File // the lock that marks this staging as its fetcher
 	durable          bool     // synced and read-only

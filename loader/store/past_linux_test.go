@@ -55,7 +55,7 @@ func cached(t *testing.T, path string) int {
 }
 
 // Bytes come to their place whichever way they take, wherever they begin and
-// end, and whoever reads between sees them.
+// end, and a reader in between sees them.
 func TestPastTheCache(t *testing.T) {
 	const block = 64 << 10
 	const size = 4*block + 777

@@ -1,10 +1,7 @@
-// Package validate looks at files of weights before any engine does.
+// Package validate checks files of weights before any engine reads them.
 //
-// Engines parse headers in C++ and Python, and have been crashed and worse by
-// headers that lie. Here a header is read with bounds on everything, and a
-// file that is shorter than its header says is told apart from one that makes
-// no sense: the first is what an interrupted copy leaves behind, and the
-// person who made it wants to hear just that.
-//
-// The check reads the header only, never the tensors.
+// Engines parse headers in C++ and Python, and have crashed on crafted ones. Here every
+// part of a header is bounded (functions/safetensors), and a file that is shorter than
+// its header says is told apart from an invalid one: an interrupted copy leaves such a
+// file, and the error says so. Only headers are read, never the tensors.
 package validate

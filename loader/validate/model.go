@@ -16,8 +16,8 @@ import (
 // maxJSON bounds the two JSON files that are read whole.
 const maxJSON = 64 << 20
 
-// File checks one file by what its name says it is. Files of other kinds pass:
-// they are data to the engine, and nothing here can tell good from bad.
+// File checks one file by the type its name says. Files of other types pass: they are
+// data for the engine.
 func File(name string, r io.ReaderAt, size int64) error {
 	switch {
 	case strings.EqualFold(path.Ext(name), ".safetensors"):
@@ -30,8 +30,7 @@ func File(name string, r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// GGUF checks magic and version. The rest of that header is left to the
-// engine: a second parser of it would be a second place to be wrong in.
+// GGUF checks magic and version; the engine parses the rest of that header.
 func GGUF(r io.ReaderAt, size int64) error {
 	var head [24]byte
 	if size < int64(len(head)) {

@@ -28,13 +28,13 @@ import (
 
 // Options of a source.
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil. What azidentity looks up
-	// by itself it takes from the process.
+	// Getenv reads the environment; os.Getenv if nil. azidentity reads the process's
+	// by itself.
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
-	// Endpoint stands for the hosts of all accounts, where not empty: a private
-	// endpoint, or a server of tests.
+	// Endpoint replaces the hosts of all accounts, if not empty: a private endpoint,
+	// or a test server.
 	Endpoint string
 }
 
@@ -53,16 +53,16 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	// No guard on what is dialled: hosts are Azure's or the operator's own. An
-	// account does not redirect; whoever does wants the signature.
+	// Any address is dialled: hosts are Azure's or the operator's own. A redirect
+	// is not followed: accounts send none, and it would leak the signature.
 	return &Source{o: o, clients: make(map[string]*containerAccess), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
-// Refresh forgets identities and their tokens, so that the next request looks
-// for them anew; the file of a federated token is then read again, too.
+// Refresh drops identities and tokens, so that the next request looks for them again,
+// including the file of a federated token.
 func (s *Source) Refresh(ctx context.Context, location string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	return plan, nil
 }
 
-// fileOf is one item of a listing; ok is false for what stands for a folder.
+// fileOf converts one item of a listing; ok is false for the marker of a folder.
 func fileOf(p place, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
 	if b == nil || b.Name == nil || b.Properties == nil || b.Properties.ContentLength == nil || b.Properties.ETag == nil {
 		return f, false, malformed(p, "", "the listing has a blob without name, size or ETag")
@@ -181,13 +181,12 @@ func (s *Source) planBlob(ctx context.Context, p place, a *containerAccess) (sou
 	return source.Plan{Files: []source.File{f}}, nil
 }
 
-// refOf is endpoint|account|container|blob; none of these holds a bar but the
-// last.
+// refOf returns endpoint|account|container|blob; only the last may contain a bar.
 func refOf(p place, name string) string {
 	return strings.Join([]string{p.endpoint, p.account, p.container, name}, "|")
 }
 
-// locateBlob is where a file of a plan is.
+// locateBlob returns where a file of a plan is.
 func (s *Source) locateBlob(f source.File) (p place, name string, a *containerAccess, err error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
@@ -256,9 +255,8 @@ func malformed(p place, name, what string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }
 
-// sdkError turns an error of the SDK into one that says which account, container
-// and prefix, what came, and what to do. Nothing of the original text is kept
-// but status and code: it holds URLs, and those may hold signatures.
+// sdkError converts an error of the SDK. Of its text only status and code are kept: it
+// holds URLs, and those may hold signatures.
 func sdkError(ctx context.Context, p place, a *containerAccess, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -267,7 +265,7 @@ func sdkError(ctx context.Context, p place, a *containerAccess, name string, err
 	r, ok := errors.AsType[*azcore.ResponseError](err)
 	switch {
 	case noIdentity(err):
-		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine gives a token for "+p.words(), howTo
+		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.words(), howTo
 		return e
 	case !ok:
 		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+httpsource.Cause(err)
@@ -281,7 +279,7 @@ func sdkError(ctx context.Context, p place, a *containerAccess, name string, err
 	return responseError(p, a, name, r.StatusCode, r.ErrorCode, h)
 }
 
-// responseError is the service's no.
+// responseError converts a refusal of the service.
 func responseError(p place, a *containerAccess, name string, status int, code string, h http.Header) error {
 	e := &source.Error{Source: p.String(), File: name, What: fmt.Sprintf("%s: %d", p.words(), status)}
 	if code != "" && len(code) < 60 {
@@ -308,7 +306,7 @@ func responseError(p place, a *containerAccess, name string, status int, code st
 	return e
 }
 
-// words names a place to a person.
+// words describes a place for people.
 func (p place) words() string {
 	return fmt.Sprintf("account %s, container %s, prefix %q", p.account, p.container, p.prefix)
 }

@@ -15,17 +15,16 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// containerAccess is a client for one container, and in words where its rights come
-// from.
+// containerAccess is a client for one container, and where its credential comes from.
 type containerAccess struct {
 	client *container.Client
 	how    string
-	fix    string // what to do when the rights are not enough
+	fix    string // what to do if access is denied
 }
 
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
 
-// newAccess finds the credential for a place.
+// newAccess finds the credential for a place and makes a client.
 func (s *Source) newAccess(p place) (*containerAccess, error) {
 	env := s.o.Getenv
 	opts := &container.ClientOptions{ClientOptions: policy.ClientOptions{
@@ -81,7 +80,7 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	if s.cred == nil {
 		cred, err := azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{
 			ClientOptions: policy.ClientOptions{Transport: s.http},
-			// Whoever names an authority knows it: a cloud of its own is not in the
+			// A configured authority is trusted: a private cloud is not in the
 			// public one's directory of clouds.
 			DisableInstanceDiscovery: s.o.Getenv("AZURE_AUTHORITY_HOST") != "",
 		})
@@ -121,7 +120,7 @@ func containerURL(endpoint string, p place) string {
 	return strings.TrimSuffix(endpoint, "/") + "/" + url.PathEscape(p.container)
 }
 
-// connection is a connection string taken apart.
+// connection is a parsed connection string.
 type connection struct{ endpoint, account, key, sas string }
 
 // developer is the account that every Azurite has, with its well-known key
@@ -178,8 +177,8 @@ func parseConnection(raw string) (connection, error) {
 	return c, nil
 }
 
-// noIdentity reports whether err came from looking for an identity, before
-// anything was asked of the account.
+// noIdentity reports whether err means that no identity was found, before the account
+// was asked.
 func noIdentity(err error) bool {
 	if _, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
 		return true
@@ -187,6 +186,6 @@ func noIdentity(err error) bool {
 	if _, ok := errors.AsType[*azidentity.AuthenticationRequiredError](err); ok {
 		return true
 	}
-	// The chain's own error when no member is configured is not exported.
+	// The chain's error for no configured member is not exported.
 	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "DefaultAzureCredential")
 }

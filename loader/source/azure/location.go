@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// place is a location taken apart.
+// place is a parsed location.
 type place struct {
 	account, container string
 	prefix             string // without a slash at either end; empty for the whole container

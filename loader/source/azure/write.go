@@ -17,9 +17,8 @@ const (
 	uploads     = 2
 )
 
-// Write stores body as the blob name below location, in place of what was
-// there. A blob is seen when its last byte has arrived, never before. It is what
-// engines' compile caches are published with; nothing else writes to an account.
+// Write stores body as the blob name below location, replacing it. The blob appears
+// when its last byte has arrived. Only compile caches of engines are written.
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
 	if err != nil {
@@ -35,7 +34,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
 	}
 	if err != nil {
 		return sdkError(ctx, p, a, name, err)

@@ -25,8 +25,8 @@ const maxEntries = 20_000
 // Folder is the path of location.
 func (Source) Folder(location string) string { return strings.TrimPrefix(location, "file://") }
 
-// place is a folder opened: the root that no name leaves, and where in it the
-// files are.
+// place is an opened folder: the root that no name leaves, and where in it the files
+// are.
 type place struct {
 	root *os.Root
 	sub  string
@@ -148,7 +148,7 @@ func (s Source) Open(file source.File) (*os.File, error) {
 		return nil, withLocation(folder, file.Name, err)
 	}
 	// A pipe that was put in its place meanwhile is opened without waiting for
-	// somebody to write, and refused below.
+	// another process to write, and refused below.
 	f, err := p.root.OpenFile(full, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		kind := source.Broken

@@ -7,8 +7,8 @@
 //
 // As Google's own tools look for them, first match wins:
 //
-//	THAW_GCS_ANONYMOUS=true            nothing is shown
-//	STORAGE_EMULATOR_HOST              an emulator, which wants nothing
+//	THAW_GCS_ANONYMOUS=true            anonymous access
+//	STORAGE_EMULATOR_HOST              an emulator, without credentials
 //	GOOGLE_APPLICATION_CREDENTIALS     a service account's key, or the description of a federated identity
 //	gcloud's application default credentials
 //	the metadata server                a machine's or a pod's identity
@@ -18,9 +18,9 @@
 //
 // # Writing
 //
-// Engines' compile caches are published beside the weights they are for, where
-// an operator said so. Only then is a token asked for that may write (the scope
-// devstorage.read_write); it takes Storage Object User on PREFIX/_thaw/.
+// Compile caches of engines are published beside their weights, if the operator
+// enables it. Only then is a token with the right to write requested (the scope
+// devstorage.read_write); it needs Storage Object User on PREFIX/_thaw/.
 //
 // # Versions and digests
 //

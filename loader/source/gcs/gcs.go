@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Getenv reads the environment; os.Getenv when nil.
 	Getenv func(string) string
-	// Identity shows the machine's identity to an emulator too.
+	// Identity sends the machine's identity to an emulator too.
 	Identity bool
 }
 
@@ -65,14 +65,14 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// place is a location taken apart.
+// place is a parsed location.
 type place = httpsource.Bucket
 
 func parse(location string) (place, error) { return httpsource.ParseBucket("gs", location, 222) }
 
 const maxAnswer = 16 << 20
 
-// object is what the API says of one; numbers of 64 bits are strings there.
+// object is an object's metadata; 64-bit numbers are strings in the API.
 type object struct {
 	Name            string `json:"name"`
 	Size            string `json:"size"`
@@ -88,14 +88,14 @@ func (s *Source) object(p place, key string) string {
 	return s.endpoint + "/storage/v1/b/" + p.Name + "/o/" + url.PathEscape(key)
 }
 
-// getJSON gets a document of the API.
+// getJSON requests a document of the API.
 func (s *Source) getJSON(ctx context.Context, p place, at string, query url.Values, into any) error {
 	if s.configError != nil {
 		return s.configError
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?"+query.Encode(), nil)
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), What: "cannot be asked for"}
+		return &source.Error{Kind: source.BadSource, Source: p.String(), What: "is not a valid address"}
 	}
 	if err := s.sign(req, p); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (s *Source) authorize(req *http.Request, p place, tokens *tokens) error {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token can be had with " + tokens.describe(), Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token could be fetched with " + tokens.describe(), Fix: howTo}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -174,7 +174,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	})
 }
 
-// fileOf is an object by its whole key.
+// fileOf returns an object as a file whose name is its whole key.
 func fileOf(p place, o object, also source.Globs) (source.File, error) {
 	name := strings.TrimPrefix(o.Name, p.Key(""))
 	size, err := strconv.ParseInt(o.Size, 10, 64)
@@ -182,13 +182,13 @@ func fileOf(p place, o object, also source.Globs) (source.File, error) {
 		return source.File{Name: o.Name}, nil // stands for a folder
 	}
 	if err != nil || size < 0 || o.Generation == "" || strings.Trim(o.Generation, "0123456789") != "" {
-		return source.File{}, p.Malformed(name, "the bucket gives no size or no generation for it")
+		return source.File{}, p.Malformed(name, "the listing has no size or no generation for it")
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
 	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Includes(name) {
 		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
 	}
-	// One digest is enough; the MD5 is the dear one.
+	// One digest is enough; MD5 costs the most processor time.
 	if raw, err := base64.StdEncoding.DecodeString(o.CRC32C); err == nil && len(raw) == 4 {
 		f.CRC32C = raw
 	} else if raw, err := base64.StdEncoding.DecodeString(o.MD5); err == nil && len(raw) == 16 {
@@ -208,7 +208,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.object(p, key)+"?alt=media&ifGenerationMatch="+f.Version, nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "is not a valid address"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length,
 		SameVersion:   func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
@@ -218,7 +218,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError is the bucket's no. Its message is not kept.
+// responseError returns the bucket's refusal. Its message is dropped.
 func (s *Source) responseError(r *http.Response, p place, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {

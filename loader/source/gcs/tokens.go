@@ -27,13 +27,13 @@ const (
 	scopeWrite = "https://www.googleapis.com/auth/devstorage.read_write"
 )
 
-// tokens is where the right to do what scope says comes from.
+// tokens fetches and caches tokens of one scope.
 type tokens struct {
 	env   func(string) string
 	scope string
 	http  *http.Client
 
-	mu        sync.Mutex // held while a token is fetched: all wait for the one
+	mu        sync.Mutex // held while a token is fetched: one fetch serves all
 	anonymous bool       // nothing is shown
 	origin    string
 	file      oauth2.TokenSource // of a credentials file
@@ -51,8 +51,8 @@ func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 	return t
 }
 
-// get returns the token; empty where nothing is shown. Who comes while another
-// fetches it waits for that, which is bounded.
+// get returns the token, empty for anonymous access. Concurrent callers wait for one
+// fetch, which is bounded.
 func (t *tokens) get(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	if t.file != nil {
 		tok, err := t.file.Token()
 		if err != nil {
-			return "", errors.New("no token") // its text may hold what was sent
+			return "", errors.New("no token") // the text may hold what was sent
 		}
 		t.store(tok.AccessToken, time.Until(tok.Expiry))
 		return t.token, nil
@@ -82,7 +82,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 }
 
 func (t *tokens) store(token string, lives time.Duration) {
-	// Looked at again each minute even where it says nothing of its end.
+	// A token without an end is fetched again soon.
 	t.token, t.until = token, time.Now().Add(max(min(lives-time.Minute, time.Hour), 10*time.Second))
 }
 
@@ -112,7 +112,7 @@ func (t *tokens) findCredentials() error {
 		return nil
 	}
 	t.origin = how
-	// The source lives longer than the request that needed it first; its client
+	// The token source outlives the request that needed it first; its client
 	// bounds every exchange.
 	life := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
 	var kind struct {
@@ -129,8 +129,8 @@ func (t *tokens) findCredentials() error {
 	return nil
 }
 
-// fetchFromMetadata asks the metadata server, one hop away or nowhere; where there is
-// none, nothing is shown.
+// fetchFromMetadata asks the metadata server, one hop away; without one, access is
+// anonymous.
 func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	host := t.env("GCE_METADATA_HOST")
 	if host == "" {
@@ -167,7 +167,7 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	return t.token, nil
 }
 
-// reset makes the next request look for credentials anew.
+// reset makes the next request look for credentials again.
 func (t *tokens) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +177,7 @@ func (t *tokens) reset() {
 	}
 }
 
-// describe says in words where the rights come from.
+// describe names the origin of the credentials.
 func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,10 +11,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Write stores body as the object name below location, in place of what was
-// there. An object is seen when its last byte has arrived, never before. It is
-// what engines' compile caches are published with; nothing else writes to a
-// bucket, and only then is the right to write asked for.
+// Write stores body as the object name below location, replacing it. The object
+// appears when its last byte has arrived. Only compile caches of engines are written,
+// and only then is a token with the right to write requested.
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
 	if err == nil {
@@ -26,7 +25,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	at := s.endpoint + "/upload/storage/v1/b/" + p.Name + "/o?" + url.Values{"uploadType": {"media"}, "name": {p.Key(name)}}.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, io.NopCloser(httpsource.Exactly(body, size)))
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "cannot be asked for"}
+		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "is not a valid address"}
 	}
 	if req.ContentLength = size; size == 0 {
 		req.Body = http.NoBody
@@ -37,7 +36,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	r, err := s.http.Do(req)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
 	}
 	if err != nil {
 		return httpsource.Network(ctx, p.String(), name, err)

@@ -18,7 +18,7 @@ func (b Bucket) String() string {
 
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// ParseBucket takes a location apart. longest is how long a name may be.
+// ParseBucket parses a location; longest bounds the bucket's name.
 func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 	bad := func(what string) (Bucket, error) {
 		return Bucket{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: scheme + "://BUCKET/PREFIX"}
@@ -47,7 +47,7 @@ func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 	return b, nil
 }
 
-// Key is the key of a name below the prefix.
+// Key returns the key of a name below the prefix.
 func (b Bucket) Key(name string) string {
 	if b.Prefix == "" {
 		return name
@@ -55,10 +55,10 @@ func (b Bucket) Key(name string) string {
 	return b.Prefix + "/" + name
 }
 
-// Ref is a file's Ref: where in which bucket it is.
+// Ref returns a file's Ref: bucket and key.
 func (b Bucket) Ref(key string) string { return b.Name + "|" + key }
 
-// ParseRef is the bucket and key of a file with such a Ref.
+// ParseRef splits what Bucket.Ref joined.
 func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	name, key, ok := strings.Cut(f.Ref, "|")
 	if !ok {
@@ -67,7 +67,7 @@ func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	return Bucket{scheme, name, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}, key, nil
 }
 
-// Malformed is an answer that makes no sense.
+// Malformed is the error of an invalid answer.
 func (b Bucket) Malformed(name, what string) error {
 	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, What: what}
 }
@@ -78,9 +78,8 @@ const (
 	listPages = 100
 )
 
-// List collects what pages of a listing hold below the prefix. page gets one:
-// files whose Name is their whole key, and where the listing goes on; "" at its
-// end.
+// List collects the pages of a listing below the prefix. page returns the files of one
+// page, whose Name is their whole key, and where the listing continues; "" at its end.
 func (b Bucket) List(page func(from string) (files []source.File, next string, err error)) (source.Plan, error) {
 	var plan source.Plan
 	for n, from := 0, ""; ; n++ {
@@ -98,7 +97,7 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 				return source.Plan{}, b.Malformed("", "the listing has an object that was not asked for")
 			}
 			if name == "" || strings.HasSuffix(name, "/") {
-				continue // stands for a folder
+				continue // the marker of a folder
 			}
 			f.Name, f.Ref = name, b.Ref(key)
 			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
@@ -115,8 +114,8 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 	return plan, nil
 }
 
-// Exactly is size bytes of r to be stored: fewer are an error, so that no half
-// is.
+// Exactly returns the first size bytes of r, and an error if there are fewer, so that
+// no partial object is stored.
 func Exactly(r io.Reader, size int64) io.Reader { return &exactly{r, size} }
 
 type exactly struct {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Conns is how many connections one host is asked over at most: an account
-// gives one of them some 60 MB/s, and a fast link wants many.
+// Conns bounds the connections to one host: an account serves some 60 MB/s on each,
+// and a fast link needs many.
 const Conns = 256
 
 // Options of a client.
 type Options struct {
-	// Trust guards what is dialled; nil dials anything: for hosts that no model
+	// Trust guards what is dialled; nil dials any address: for hosts that no model
 	// file can name.
 	Trust *Trust
-	// Follow follows redirects, within bounds. Else an answer that redirects is
-	// handed out as it is.
+	// Follow follows redirects, within bounds; otherwise they are returned as they
+	// are.
 	Follow bool
 	// Roots that server certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
@@ -36,14 +36,14 @@ func Client(o Options) *http.Client {
 		MaxIdleConns:          0, // the bound is per host
 		MaxIdleConnsPerHost:   Conns,
 		MaxConnsPerHost:       Conns,
-		// What of a body comes with its head is copied once more out of this
+		// Body bytes that arrive with the header are copied once more out of this
 		// buffer; everything after goes straight to the reader, because reads
 		// are larger than it. So it is small.
 		ReadBufferSize: 16 << 10,
-		// The bytes at rest are what was promised; and ranges of something
+		// Digests are of the stored bytes, and ranges of a body
 		// compressed on the way would not fit together.
 		DisableCompression: true,
-		// HTTP/2 puts all ranges on one connection: one window, one loss, one
+		// HTTP/2 puts all ranges on one connection: one window, one packet loss, one
 		// core.
 		TLSNextProto:    map[string]func(string, *tls.Conn) http.RoundTripper{},
 		TLSClientConfig: &tls.Config{RootCAs: o.Roots, NextProtos: []string{"http/1.1"}},

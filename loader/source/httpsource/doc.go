@@ -1,9 +1,8 @@
-// Package httpsource is what all sources that speak HTTP have in common: a transport
-// made for many long ranges, a guard that keeps a source from making this
-// machine call addresses it should not, the reading of an answer to a ranged
-// GET, and errors that hold no URL.
+// Package httpsource is shared by all sources that use HTTP: a transport for many long
+// ranges, a guard against sources that point at internal addresses (SSRF), the checks
+// of the answer to a ranged GET, and errors without URLs.
 //
-// # Why a range is not believed
+// # Checks of a range
 //
 // An answer counts only if it is 206, names in Content-Range exactly the bytes
 // that were asked for of a file of exactly the planned size, is not encoded,
@@ -13,16 +12,16 @@
 //
 // # Where a source may point
 //
-// Sources are written by whoever may deploy a model, and what answers decides
-// where a redirect leads. So a dial goes to the address that was checked, not
-// to a name that resolves anew: public unicast addresses, and nothing else,
-// unless the machine's operator named the host: in THAW_SOURCE_HOSTS (hosts,
+// Any user who may deploy a model names a source, and the server decides where a
+// redirect leads. So a connection goes to the address that was checked, not to a name
+// that is resolved again: public unicast addresses only, unless the operator of the
+// machine named the host: in THAW_SOURCE_HOSTS (hosts,
 // .suffixes, addresses or networks, separated by commas) or as the endpoint of
 // a cloud (AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, HF_ENDPOINT). Where a proxy
 // is set, it decides what is reached; then only literal addresses are checked.
 //
 // # Errors
 //
-// net/http puts the whole URL into its errors, and a URL may hold a signature.
-// Nothing of such a text is passed on: only what kind of thing went wrong.
+// net/http puts the whole URL into its errors, and a URL may hold a signature. None of
+// that text is passed on, only the kind of failure.
 package httpsource

@@ -13,20 +13,19 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// HostsVariable names the hosts that sources may point at although their
-// addresses are not public.
+// HostsVariable names hosts that sources may point at although their addresses are not
+// public.
 const HostsVariable = "THAW_SOURCE_HOSTS"
 
-// Trust is what an operator named: hosts and networks that may be dialled
-// whatever their address.
+// Trust is the hosts and networks that the operator allows, whatever their address.
 type Trust struct {
 	hosts    map[string]bool // host or host:port, small letters
 	suffixes []string        // ".example.org"
 	nets     []netip.Prefix
 }
 
-// NewTrust reads THAW_SOURCE_HOSTS and the proxies of the environment, and adds
-// the hosts of endpoints (URLs; empty ones are passed over).
+// NewTrust reads THAW_SOURCE_HOSTS and the proxies of the environment, and adds the
+// hosts of endpoints (URLs; empty ones are skipped).
 func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
 	t := &Trust{hosts: make(map[string]bool)}
 	for h := range strings.SplitSeq(getenv(HostsVariable), ",") {
@@ -53,8 +52,8 @@ func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
 	return t
 }
 
-// AddEndpoint trusts the host and port of an endpoint. It is called before the trust
-// is used.
+// AddEndpoint trusts the host and port of an endpoint. It is called before the first
+// dial.
 func (t *Trust) AddEndpoint(endpoint string) {
 	if endpoint == "" {
 		return
@@ -89,14 +88,14 @@ func (t *Trust) trustsHost(trustsHost, port string) bool {
 	return false
 }
 
-// refusedAddr is what a dial to such an address fails with.
+// refusedAddr is the error of a dial to an address that is not public.
 type refusedAddr struct{ addr netip.Addr }
 
 func (r refusedAddr) Error() string {
 	return fmt.Sprintf("%s is not a public address; name its host in %s if it is meant", r.addr, HostsVariable)
 }
 
-// checkAddr says whether an address may be dialled.
+// checkAddr returns an error for an address that must not be dialled.
 func (t *Trust) checkAddr(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	for _, n := range t.nets {
@@ -110,9 +109,8 @@ func (t *Trust) checkAddr(a netip.Addr) error {
 	return nil
 }
 
-// dial connects to a host whose every address is checked at the moment of the
-// dial, so that a name cannot mean one address when it is checked and another
-// when it is used.
+// dial checks every address at the moment of the dial, so that a name cannot resolve
+// to one address for the check and to another for the connection.
 func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	guarded := *d
 	guarded.Control = func(network, address string, c syscall.RawConn) error {
@@ -137,8 +135,8 @@ func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr stri
 	}
 }
 
-// CheckURL refuses a URL whose host is an address that may not be dialled, or a
-// name of this machine: with a proxy in between no dial of ours is checked.
+// CheckURL refuses a URL whose host is a forbidden address or a name of this machine:
+// behind a proxy, dial checks no address.
 func (t *Trust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
@@ -157,14 +155,14 @@ func (t *Trust) CheckURL(u *url.URL) error {
 	case host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || host == "":
 		return bad(fmt.Sprintf("%q is not a public host", host))
 	case strings.Trim(host, "0123456789.x") == "" || strings.HasPrefix(host, "0x"):
-		// 2130706433, 0177.1, 0x7f.1: some resolvers take these for addresses.
+		// 2130706433, 0177.1, 0x7f.1: some resolvers read these as addresses.
 		return bad(fmt.Sprintf("%q is neither a name nor an address as they are written", host))
 	}
 	return nil
 }
 
-// reservedNets are the networks within the unicast ones that are not the internet's,
-// or lead to an address written inside the address.
+// reservedNets are networks within the unicast ranges that are not part of the
+// internet, or embed another address.
 var reservedNets = func() (out []netip.Prefix) {
 	for _, s := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "168.63.129.16/32",
@@ -198,16 +196,16 @@ func Public(a netip.Addr) bool {
 	return true
 }
 
-// maxRedirects bounds a chain of them.
+// maxRedirects bounds a chain of redirects.
 const maxRedirects = 5
 
-// checkRedirect is the rule for redirects: few, never from https to http, and never to
-// an address that the first request could not have named.
+// checkRedirect allows few redirects, none from https to http, and none to an address
+// that a source must not name.
 func checkRedirect(t *Trust) func(req *http.Request, via []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		switch {
 		case len(via) > maxRedirects:
-			return &source.Error{Kind: source.Refused, What: "redirects more often than is followed"}
+			return &source.Error{Kind: source.Refused, What: "redirects too often"}
 		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[0].URL.Scheme == "https"):
 			return &source.Error{Kind: source.Refused, What: "redirects from https to something else"}
 		}

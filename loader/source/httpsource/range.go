@@ -14,29 +14,29 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// RangeRequest is one ranged GET: what it is about and what the answer must be.
+// RangeRequest is one ranged GET: its context for errors, and what the answer must be.
 type RangeRequest struct {
 	Source string // for errors
 	File   source.File
 	Offset int64
 	Length int64
-	// ETag is pinned with If-Match and compared; empty where the version is
-	// pinned in another way.
+	// ETag is pinned with If-Match and compared; empty if the version is pinned in
+	// another way.
 	ETag string
-	// MaxWhole is how large a file may be that comes whole where a range was asked
-	// for; what is not wanted of it is thrown away. 0: none.
+	// MaxWhole is the largest file that may come whole in answer to a range; the rest
+	// is discarded. 0: none.
 	MaxWhole int64
-	// SameVersion, where not nil, says whether an answer is of the planned version, for
-	// servers whose ETag does not.
+	// SameVersion, if set, reports whether an answer is of the planned version, for
+	// servers without a usable ETag.
 	SameVersion func(h http.Header) bool
-	// Sign, where not nil, completes the request after its headers are set.
+	// Sign, if set, completes the request after its headers are set.
 	Sign func(req *http.Request) error
-	// ResponseError makes the error of an answer that is no 206; Status when nil.
+	// ResponseError makes the error of an answer other than 206; Status if nil.
 	ResponseError func(r *http.Response) error
 }
 
-// Range does req, completed with the headers of a range, and returns the body
-// when the answer is what was asked for. ctx is req's.
+// Range sends req with the headers of a range, and returns the body if the answer is
+// the requested one. The context is req's.
 func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *http.Response, error) {
 	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
 	req.Header.Set("Accept-Encoding", "identity")
@@ -56,8 +56,8 @@ func Range(c *http.Client, req *http.Request, a RangeRequest) (io.ReadCloser, *h
 	return body, r, err
 }
 
-// ResponseBody returns the body of an answer when it is what was asked for; else the
-// answer is closed.
+// ResponseBody returns the body of an answer if it is the requested one; otherwise it
+// closes it.
 func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.MaxWhole {
 		return cutRange(r, a)
@@ -76,7 +76,7 @@ func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	return nil, err
 }
 
-// cutRange takes the range out of a whole file.
+// cutRange cuts the range out of a whole file.
 func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	fail := func(err error) (io.ReadCloser, error) {
 		r.Body.Close()
@@ -97,7 +97,7 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 	}{io.LimitReader(r.Body, a.Length), r.Body}, nil
 }
 
-// checkVersion reports an answer that is of other bytes than the planned.
+// checkVersion returns an error for an answer with other bytes than the planned ones.
 func checkVersion(r *http.Response, a RangeRequest) error {
 	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "was overwritten while it was read"}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
@@ -110,7 +110,7 @@ func checkVersion(r *http.Response, a RangeRequest) error {
 	return nil
 }
 
-// checkRange reports what of an answer is not what was asked for.
+// checkRange returns an error for an answer that is not the requested range.
 func checkRange(r *http.Response, a RangeRequest) error {
 	bad := func(what string) error {
 		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: what}
@@ -138,8 +138,7 @@ func checkRange(r *http.Response, a RangeRequest) error {
 	return nil
 }
 
-// ReadFull reads exactly len(b) bytes of body into b. read, when not nil, is called
-// for every piece that came.
+// ReadFull reads exactly len(b) bytes of body into b.
 func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) error {
 	n, err := io.ReadFull(body, b)
 	if err == nil {
@@ -154,8 +153,8 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
 }
 
-// Status is the error of an answer's status, for servers without a language of
-// their own.
+// Status converts a status into an error, for servers without error codes of their
+// own.
 func Status(r *http.Response, location, file string) *source.Error {
 	e := &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the server answered %d", r.StatusCode)}
 	switch code := r.StatusCode; {
@@ -174,8 +173,7 @@ func Status(r *http.Response, location, file string) *source.Error {
 	return e
 }
 
-// GoneIsChanged turns "not found" about a file that was listed into what it is: a
-// change.
+// GoneIsChanged turns "not found" about a listed file into a change.
 func GoneIsChanged(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.NotFound {
 		e.Kind, e.What, e.Fix = source.Changed, "is gone since it was listed", ""
@@ -183,8 +181,8 @@ func GoneIsChanged(err error) error {
 	return err
 }
 
-// Network is the error of a request that got no answer. A context that ended
-// is its own cause.
+// Network is the error of a request without an answer. The cause of an ended context
+// is returned as it is.
 func Network(ctx context.Context, location, file string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -198,7 +196,7 @@ func Network(ctx context.Context, location, file string, err error) error {
 	return &source.Error{Kind: source.Unavailable, Source: location, File: file, What: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
 }
 
-// Cause says in a few words why there was no answer, by the error's type: its
+// Cause describes in a few words why there was no answer, by the error's type: its
 // text may hold the URL.
 func Cause(err error) string {
 	if d, ok := errors.AsType[*net.DNSError](err); ok {
@@ -219,7 +217,8 @@ func Cause(err error) string {
 	return "the connection failed"
 }
 
-// RetryAfter is what an answer asks for, in any of the spellings in use.
+// RetryAfter returns the pause that an answer asks for, in any of the spellings in
+// use.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	for _, name := range []string{"x-ms-retry-after-ms", "retry-after-ms"} {
 		if n, err := strconv.Atoi(h.Get(name)); err == nil && n > 0 {
@@ -236,7 +235,7 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// QuoteETag puts an ETag in quotes: listings leave them out, headers want them.
+// QuoteETag puts an ETag in quotes: listings leave them out, headers need them.
 func QuoteETag(e string) string {
 	if strings.HasPrefix(e, "W/") {
 		return e
@@ -244,15 +243,15 @@ func QuoteETag(e string) string {
 	return `"` + strings.Trim(e, `"`) + `"`
 }
 
-// Drain reads the rest of a small answer, so that its connection is used
-// again, and closes it.
+// Drain reads the rest of a small answer, so that its connection is reused, and closes
+// it.
 func Drain(r *http.Response) {
 	_, _ = io.CopyN(io.Discard, r.Body, 8<<10)
 	r.Body.Close()
 }
 
-// ReadBody reads an answer of at most limit bytes; a longer one is an error of
-// kind Malformed.
+// ReadBody reads an answer of at most limit bytes; a longer one is an error of kind
+// Malformed.
 func ReadBody(r *http.Response, limit int64, location string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	switch {

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer bounds what the kernel takes of one connection before anybody reads
-// it. By itself that grows to many megabytes where the sender is quicker than
-// the reader, and is lost with the process, or when a range is given up: killed in
-// the middle of 2 GiB, 6 % were read twice, and with this less than 1. It is
-// enough for 57 MiB/s of one connection at 9 ms; sources further away are read
-// over more connections.
+// receiveBuffer bounds the bytes of one connection in the kernel. By default that
+// grows to many megabytes when the sender is faster than the reader, and is lost with
+// the process or an abandoned range: killed in the middle of 2 GiB, 6 % were
+// downloaded twice, with this bound less than 1. It allows 57 MiB/s per connection at
+// 9 ms; sources farther away are read over more connections.
 const receiveBuffer = 512 << 10
 
-// maxReceiveBuffer is the most a process may ask for. Where that is less, the bound would
-// be one that slows down sources far away: the system's own is left alone.
+// maxReceiveBuffer is the most a process may set. If that is less than receiveBuffer,
+// the system default stays: the bound would slow down distant sources.
 var maxReceiveBuffer = sync.OnceValue(func() int {
 	b, _ := os.ReadFile("/proc/sys/net/core/rmem_max")
 	n, _ := strconv.Atoi(strings.TrimSpace(string(b)))

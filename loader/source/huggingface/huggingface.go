@@ -33,7 +33,7 @@ type Options struct {
 type Source struct {
 	env         func(string) string
 	endpoint    string // without a slash at its end
-	configError error  // an HF_ENDPOINT that is none
+	configError error  // of HF_ENDPOINT
 	http        *http.Client
 
 	mu      sync.Mutex            // guards the fields below
@@ -41,13 +41,13 @@ type Source struct {
 	planned map[string]planInfo   // the last one, by location
 }
 
-// planInfo is what a plan was of.
+// planInfo is the commit and the objects of a plan.
 type planInfo struct {
 	commit  string
 	objects map[string]string // by name of the file
 }
 
-// cdnAddress is where a large file is, until it is not.
+// cdnAddress is where a large file is, until it expires.
 type cdnAddress struct {
 	url   string
 	until time.Time
@@ -73,9 +73,8 @@ func New(o Options) *Source {
 // Close closes idle connections.
 func (s *Source) Close() { s.http.CloseIdleConnections() }
 
-// Planned is the commit that the last plan of a location was of, and the ids of
-// its files' objects by name; empty where there was none. The map is not
-// changed any more.
+// Planned returns the commit of the last plan of a location, and the object ids of its
+// files by name; empty if there was none. The map is never changed.
 func (s *Source) Planned(location string) (commit string, objects map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,14 +86,13 @@ const (
 	maxFiles  = 20_000
 	maxAnswer = 16 << 20
 	maxPages  = 100
-	// maxHops from the hub to where a file is.
+	// maxHops bounds the redirects from the hub to a file.
 	maxHops = 5
-	// addressLifetime is how long an address of the CDN is used; they are signed for an
-	// hour.
+	// addressLifetime bounds the use of a CDN address; they are signed for an hour.
 	addressLifetime = 10 * time.Minute
 )
 
-// token is what the hub is shown; empty for what is public.
+// token returns the token for the hub; empty for public access.
 func (s *Source) token() string {
 	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
 		if t := strings.TrimSpace(s.env(name)); t != "" {
@@ -224,7 +222,7 @@ func fileOf(p place, commit, folder string, e treeEntry) (source.File, error) {
 	return f, nil
 }
 
-// getJSON gets a document of the API; next is where the listing goes on.
+// getJSON requests a document of the API; next is the address of the next page.
 func (s *Source) getJSON(ctx context.Context, p place, at, token string, into any) (next string, err error) {
 	r, err := s.getFollowing(ctx, p, "", at, token, nil)
 	if err != nil {
@@ -246,8 +244,8 @@ func (s *Source) getJSON(ctx context.Context, p place, at, token string, into an
 
 var nextLink = regexp.MustCompile(`<([^>]+)>\s*;\s*rel="?next"?`)
 
-// nextPage is the address of the rest of a listing, which must be the hub's
-// own: the token goes there.
+// nextPage returns the address of the next page, which must be the hub's own: the
+// token is sent there.
 func (s *Source) nextPage(p place, header string) (string, error) {
 	m := nextLink.FindStringSubmatch(header)
 	if m == nil {
@@ -269,8 +267,8 @@ func (s *Source) isHub(u *url.URL) bool {
 	return u.User == nil && (u.Scheme+"://"+u.Host == s.endpoint || strings.HasPrefix(u.String(), s.endpoint+"/"))
 }
 
-// getFollowing does one GET, and follows redirects for as long as they stay within the
-// hub. An answer that leads elsewhere is handed out as it is.
+// getFollowing sends a GET and follows redirects within the hub. An answer that leads
+// elsewhere is returned as it is.
 func (s *Source) getFollowing(ctx context.Context, p place, name, at, token string, header http.Header) (*http.Response, error) {
 	for range maxHops {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
@@ -302,7 +300,7 @@ func (s *Source) getFollowing(ctx context.Context, p place, name, at, token stri
 		httpsource.Drain(r)
 		at = to.String()
 	}
-	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, What: "the hub redirects more often than is followed"}
+	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, What: "the hub redirects too often"}
 }
 
 // Read returns a range of a file of the commit that was planned.
@@ -340,7 +338,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		}
 		switch r.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusGone, http.StatusBadRequest:
-			// The signature is over.
+			// The signature has expired.
 			s.dropAddress(f.Ref)
 			if try == 0 {
 				continue
@@ -350,8 +348,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 }
 
-// resolve asks the hub where a file is. It answers with the range itself, or
-// with an address of the CDN.
+// resolve asks the hub where a file is. The hub answers with the range itself, or with
+// an address of the CDN.
 func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.RangeRequest) (io.ReadCloser, string, error) {
 	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
 	token := s.token()
@@ -361,7 +359,7 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 	}
 	if c := r.Header.Get("X-Repo-Commit"); c != "" && c != p.rev {
 		httpsource.Drain(r)
-		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "the hub gives another commit than was asked for"}
+		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "the hub returned another commit than requested"}
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
 		httpsource.Drain(r)
@@ -383,7 +381,7 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 	return nil, to.String(), nil
 }
 
-// storeAddress keeps an address that worked.
+// storeAddress stores an address that worked.
 func (s *Source) storeAddress(ref, at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -408,8 +406,7 @@ func (s *Source) dropAddress(ref string) {
 	delete(s.cdn, ref)
 }
 
-// Refresh forgets the addresses that were signed; the token is read again
-// anyway.
+// Refresh drops the signed addresses; the token is read again at every use.
 func (s *Source) Refresh(ctx context.Context, location string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,7 +414,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// responseError is the hub's no, in its own words where they help.
+// responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p place, name, token string) error {
 	e := httpsource.Status(r, p.String(), name)
 	login := "set HF_TOKEN to a token that may read it"
@@ -445,7 +442,7 @@ func malformed(p place, name, what string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
 }
 
-// escapePath makes a path fit for a URL.
+// escapePath escapes a path for a URL.
 func escapePath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {

@@ -9,10 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// place is a location taken apart.
+// place is a parsed location.
 type place struct {
 	org, repo string
-	rev       string // main where the location names none
+	rev       string // main if the location names none
 	sub       string // a folder or a file of weights below; mostly empty
 }
 
@@ -34,7 +34,7 @@ var (
 
 const maxName, maxRevision = 96, 200
 
-// isCommit reports whether s is the id of a commit.
+// isCommit reports whether s is a commit id.
 func isCommit(s string) bool { return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // parse reads hf://ORG/REPO[@REV][/FOLDER].

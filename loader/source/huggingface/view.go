@@ -11,12 +11,12 @@ import (
 )
 
 // View is a folder in the layout of huggingface_hub's cache (HF_HOME), over
-// checkpoints that lie elsewhere on the same machine. Its links hold no bytes:
-// a checkpoint that is evicted is gone from it, at the latest at the next Sync.
-// Its methods may be called concurrently.
+// checkpoints elsewhere on the same machine. Its links hold no bytes: an evicted
+// checkpoint disappears from it, at the latest at the next Sync. Its methods are safe
+// for concurrent use.
 type View struct {
 	dir string
-	// source knows what the last plan of a location was of; nil where nobody does.
+	// source reports the commit that a location resolved to; nil if unknown.
 	source interface {
 		Planned(location string) (commit string, objects map[string]string)
 	}
@@ -25,14 +25,14 @@ type View struct {
 
 // Checkpoint is a published checkpoint.
 type Checkpoint struct {
-	Source string   // hf://…; others are passed over
+	Source string   // hf://…; others are skipped
 	Path   string   // the folder with its files under their own names
 	Files  []string // their names
 }
 
-// NewView returns the view at dir, an HF_HOME. from is the source that planned
-// what will be seen here; nil shows only what an earlier one left. Nothing is
-// made before the first Sync that has something to show.
+// NewView returns the view at dir, an HF_HOME. from is the source that planned the
+// checkpoints; nil shows only what an earlier view left. Nothing is made before the
+// first Sync with a checkpoint.
 func NewView(dir string, from *Source) *View {
 	v := &View{dir: dir}
 	if from != nil {
@@ -41,9 +41,8 @@ func NewView(dir string, from *Source) *View {
 	return v
 }
 
-// Sync makes the view show these checkpoints and no others. A checkpoint of a
-// folder of a repository, or of one file, is not shown: the cache knows whole
-// commits only.
+// Sync makes the view show exactly these checkpoints. One of a repository's folder, or
+// of a single file, is not shown: the cache has whole commits only.
 func (v *View) Sync(all []Checkpoint) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -71,8 +70,8 @@ func (v *View) repoFolder(p place) string {
 	return filepath.Join(v.dir, "hub", "models--"+p.org+"--"+p.repo)
 }
 
-// showCheckpoint makes blobs, a snapshot and the revision that names it, in that order:
-// whoever reads meanwhile finds nothing, or all.
+// showCheckpoint makes blobs, a snapshot and the revision that names it, in that
+// order: a concurrent reader finds nothing or all.
 func (v *View) showCheckpoint(p place, commit string, objects map[string]string, c Checkpoint) error {
 	repo := v.repoFolder(p)
 	snapshot := filepath.Join(repo, "snapshots", commit)
@@ -104,8 +103,8 @@ func (v *View) showCheckpoint(p place, commit string, objects map[string]string,
 	return replaceFile(ref, func(tmp string) error { return os.WriteFile(tmp, []byte(commit), 0o644) })
 }
 
-// relink makes link lead to file, relative, so that the whole data folder may
-// be mounted elsewhere.
+// relink points link at file, relative, so that the data folder may be mounted
+// elsewhere.
 func relink(file, link string) error {
 	to, err := filepath.Rel(filepath.Dir(link), file)
 	if err != nil {
@@ -120,7 +119,7 @@ func relink(file, link string) error {
 	return replaceFile(link, func(tmp string) error { return os.Symlink(to, tmp) })
 }
 
-// replaceFile puts what write makes in the place of path, in one step.
+// replaceFile replaces path with what write makes, atomically.
 func replaceFile(path string, write func(tmp string) error) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +131,7 @@ func replaceFile(path string, write func(tmp string) error) error {
 	return os.Rename(tmp, path)
 }
 
-// prune removes what leads nowhere: snapshots that lack a file, revisions of no
+// prune removes dangling entries: snapshots that lack a file, revisions without a
 // snapshot, blobs without bytes, repositories without snapshots.
 func (v *View) prune() error {
 	repos, err := os.ReadDir(filepath.Join(v.dir, "hub"))
@@ -175,7 +174,7 @@ func (v *View) prune() error {
 			return err
 		}
 		for _, b := range blobs {
-			// Never a file: those are no work of ours.
+			// Links only: the view makes no files here.
 			if at := filepath.Join(repo, "blobs", b.Name()); b.Type()&fs.ModeSymlink != 0 && isDangling(at) {
 				if err := os.Remove(at); err != nil {
 					return err

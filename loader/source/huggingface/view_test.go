@@ -111,7 +111,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// A file that somebody else put into the view is left alone.
+// A file that another program put into the view is kept.
 func TestViewLeavesFilesAlone(t *testing.T) {
 	home := t.TempDir()
 	blob := filepath.Join(home, "hub", "models--a--b", "blobs", "x")

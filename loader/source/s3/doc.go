@@ -1,8 +1,8 @@
-// Package s3 reads models from Amazon S3 and whatever speaks its language. It
+// Package s3 reads models from Amazon S3 and compatible servers. It
 // is the only importer of the library whose credential chain and signature it
 // uses; requests, listings and ranges are made here, because a range needs no
 // more than a signed GET and the library's client costs every start of the
-// program twice what its two rooms do.
+// program twice as much as this package.
 //
 //	s3://BUCKET/PREFIX
 //
@@ -21,13 +21,12 @@
 // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names a compatible server, which is
 // then asked with the bucket in the path (THAW_S3_STYLE=virtual puts it into the
 // host's name). AWS_REGION or AWS_DEFAULT_REGION is the region to begin with;
-// where a bucket is elsewhere the answer says so, and that is believed once.
+// if the bucket is elsewhere, the answer names its region, which is tried once.
 //
 // # Writing
 //
-// Engines' compile caches are published beside the weights they are for, where
-// an operator said so; that takes s3:PutObject on PREFIX/_thaw/*. Nothing else is
-// written.
+// Compile caches of engines are published beside their weights, if the operator
+// enables it; that needs s3:PutObject on PREFIX/_thaw/*. Nothing else is written.
 //
 // # Versions and digests
 //

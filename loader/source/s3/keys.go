@@ -15,24 +15,23 @@ import (
 
 const howTo = "set AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give this machine a role, or set THAW_S3_ANONYMOUS=true for a public bucket"
 
-// keys is the credential chain, asked for again when what it gave is over.
+// keys is the credential chain, asked again when its credentials expire.
 type keys struct {
 	http  *http.Client
 	chain *credentials.Credentials
 
-	mu    sync.Mutex // held while a credential is fetched: all wait for the one
+	mu    sync.Mutex // held while a credential is fetched: one fetch serves all
 	from  string
 	given credentials.Value
 	until time.Time
 }
 
-// credentialLifetime is how long a credential without an end of its own is kept: files of
-// profiles change.
+// credentialLifetime bounds the use of credentials without an end: profiles change.
 const credentialLifetime = time.Minute
 
 func newKeys(env func(string) string) *keys {
 	k := &keys{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		// The instance's own service is one hop away, or nowhere.
+		// The instance's metadata service is one hop away or absent.
 		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second, ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
 	}}}
 	if isTrue(env("THAW_S3_ANONYMOUS")) {
@@ -58,7 +57,7 @@ func newKeys(env func(string) string) *keys {
 
 func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
 
-// proxyFor is used for the service of tokens, never for the instance's own.
+// proxyFor returns the proxy for the token service, and none for the metadata service.
 func proxyFor(req *http.Request) (*url.URL, error) {
 	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
 		return nil, nil
@@ -66,8 +65,8 @@ func proxyFor(req *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(req)
 }
 
-// get returns the credentials; empty ones where there are none. Who comes while
-// another fetches them waits for that, which is bounded.
+// get returns the credentials, empty ones if there are none. Concurrent callers wait
+// for one fetch, which is bounded.
 func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,7 +78,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	}
 	v, err := k.chain.GetWithContext(&credentials.CredContext{Client: k.http})
 	if err != nil {
-		return credentials.Value{}, errors.New("no credentials") // its text may hold them
+		return credentials.Value{}, errors.New("no credentials") // the text may hold them
 	}
 	if v.AccessKeyID == "" {
 		k.from = "no credentials"
@@ -95,7 +94,7 @@ func (k *keys) expire() {
 	k.chain.Expire()
 }
 
-// describe says in words where the rights come from.
+// describe names the origin of the credentials.
 func (k *keys) describe() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 
 // Options of a source.
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil. What the library looks
-	// up by itself (profiles, roles) it takes from the process.
+	// Getenv reads the environment; os.Getenv if nil. The library reads profiles and
+	// roles from the process by itself.
 	Getenv func(string) string
 }
 
@@ -37,10 +37,10 @@ type Source struct {
 	endpoint    *url.URL // nil for Amazon's
 	virtual     bool
 	region      string
-	configError error // an endpoint that is none
+	configError error // of the configuration
 
 	mu      sync.Mutex        // guards the fields below
-	regions map[string]string // where buckets said they are
+	regions map[string]string // by bucket, as answers named them
 }
 
 // New returns a source; nothing is read or dialled before it is used.
@@ -81,14 +81,14 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// place is a location taken apart.
+// place is a parsed location.
 type place = httpsource.Bucket
 
 var hostPart = regexp.MustCompile(`^[a-z0-9-]+$`)
 
 func parse(location string) (place, error) { return httpsource.ParseBucket("s3", location, 63) }
 
-// address is the URL of a key, or of the bucket when key is empty.
+// address returns the URL of a key, or of the bucket if key is empty.
 func (s *Source) address(p place, key, region string) *url.URL {
 	u := &url.URL{Scheme: "https"}
 	virtual := s.virtual
@@ -99,7 +99,7 @@ func (s *Source) address(p place, key, region string) *url.URL {
 		if strings.HasPrefix(region, "cn-") {
 			u.Host += ".cn"
 		}
-		// A certificate covers one part, so a bucket with a dot stands in the
+		// A certificate covers one label, so a bucket with a dot goes into the
 		// path.
 		virtual = !strings.Contains(p.Name, ".")
 	}
@@ -123,7 +123,7 @@ func (s *Source) regionOf(bucket string) string {
 	return s.region
 }
 
-// noteRegion notes where an answer says the bucket is; false when that is no news.
+// noteRegion stores the bucket's region from an answer; false if it is the one used.
 func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 	region := r.Header.Get("X-Amz-Bucket-Region")
 	if !hostPart.MatchString(region) || region == used {
@@ -135,14 +135,14 @@ func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 	return true
 }
 
-// sign signs a request with what the credentials are now.
+// sign signs a request with the present credentials.
 func (s *Source) sign(req *http.Request, p place, region string) error {
 	v, err := s.keys.get(req.Context())
 	if err != nil {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no credentials can be had", Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no credentials were found", Fix: howTo}
 	}
 	if v.AccessKeyID == "" {
 		return nil
@@ -152,8 +152,7 @@ func (s *Source) sign(req *http.Request, p place, region string) error {
 	return nil
 }
 
-// do sends a signed request, once more when the bucket turns out to be in
-// another region.
+// do sends a signed request, once more if the bucket is in another region.
 func (s *Source) do(ctx context.Context, p place, method, key string, query url.Values, header http.Header) (*http.Response, error) {
 	if s.configError != nil {
 		return nil, s.configError
@@ -164,7 +163,7 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 		req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 		if err != nil {
-			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "cannot be asked for"}
+			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "is not a valid address"}
 		}
 		for k, v := range header {
 			req.Header[k] = v
@@ -294,8 +293,8 @@ func (s *Source) head(ctx context.Context, p place, key string) (*http.Response,
 	return r, err
 }
 
-// digests asks for what the bucket keeps of the files of weights. What it does
-// not say is no error: then the loader's own sums have to do.
+// digests asks for the digests the bucket keeps of the files of weights. A missing
+// digest is no error: the loader's checksums remain.
 func (s *Source) digests(ctx context.Context, p place, files []source.File) error {
 	slots := make(chan struct{}, heads)
 	var wg sync.WaitGroup
@@ -307,7 +306,7 @@ func (s *Source) digests(ctx context.Context, p place, files []source.File) erro
 		if n++; n > maxHeads {
 			break
 		}
-		slots <- struct{}{} // whoever holds one is bounded by ctx
+		slots <- struct{}{} // the requests that hold them end with ctx
 		wg.Go(func() {
 			defer func() { <-slots }()
 			_, key, _ := strings.Cut(files[i].Ref, "|")
@@ -323,13 +322,13 @@ func (s *Source) digests(ctx context.Context, p place, files []source.File) erro
 	return nil
 }
 
-// digest notes a digest of the whole object. One is enough, the cheapest first.
+// digest stores a digest of the whole object; one is enough, the cheapest first.
 func (s *Source) digest(f *source.File, h http.Header) {
 	whole := !strings.EqualFold(h.Get("X-Amz-Checksum-Type"), "COMPOSITE")
 	sum := func(name string, n int) []byte {
 		raw, err := base64.StdEncoding.DecodeString(h.Get("X-Amz-Checksum-" + name))
 		if err != nil || len(raw) != n || !whole {
-			return nil // composite ones also end in -N, which is no base64
+			return nil // composite digests end in -N, which is not base64
 		}
 		return raw
 	}
@@ -361,7 +360,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	region := s.regionOf(p.Name)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address(p, key, region).String(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "cannot be asked for"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "is not a valid address"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
@@ -370,7 +369,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError is the bucket's no. Its message is not kept: it may hold keys.
+// responseError returns the bucket's refusal. Its message is dropped: it may hold
+// keys.
 func (s *Source) responseError(r *http.Response, p place, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {

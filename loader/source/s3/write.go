@@ -10,10 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-// Write stores body as the object name below location, in place of what was
-// there. An object is seen when its last byte has arrived, never before. It is
-// what engines' compile caches are published with; nothing else writes to a
-// bucket.
+// Write stores body as the object name below location, replacing it. The object
+// appears when its last byte has arrived. Only compile caches of engines are written.
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
 	if err == nil {
@@ -30,20 +28,20 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		region := s.regionOf(p.Name)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(httpsource.Exactly(body, size)))
 		if err != nil {
-			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "cannot be asked for"}
+			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "is not a valid address"}
 		}
 		if req.ContentLength = size; size == 0 {
 			req.Body = http.NoBody
 		}
 		req.Header.Set("Content-Type", "application/octet-stream")
-		// A bucket that will not have it says so before the bytes go.
+		// A bucket that refuses answers before the body is sent.
 		req.Header.Set("Expect", "100-continue")
 		if err := s.sign(req, p, region); err != nil {
 			return err
 		}
 		r, err := s.http.Do(req)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than was said", Err: err}
+			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
 		}
 		if err != nil {
 			return httpsource.Network(ctx, p.String(), name, err)

@@ -50,12 +50,12 @@ const (
 	maxList    = 4 << 20
 	// maxHeads is how many files are asked for their size at once.
 	maxHeads = 16
-	// maxWhole is the largest file that is read from a server without ranges: a
-	// range at its end costs all before it once more.
+	// maxWhole is the largest file read from a server without ranges: each range then
+	// downloads all bytes before it.
 	maxWhole = 64 << 20
 )
 
-// parse checks a location and returns it as a URL without a slash at its end.
+// parse checks a location and returns it as a URL without a trailing slash.
 func (s *Source) parse(location string) (*url.URL, error) {
 	u, err := url.Parse(location)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -101,7 +101,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	return s.headAll(ctx, location, u, files, also)
 }
 
-// readSums reads SHA256SUMS; nil without an error when there is none.
+// readSums reads SHA256SUMS; nil without an error if there is none.
 func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]source.File, error) {
 	r, err := s.get(ctx, location, http.MethodGet, u.JoinPath("SHA256SUMS"))
 	if err != nil {
@@ -175,8 +175,8 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 	return files, nil
 }
 
-// headAll asks every file for its size and version. What would not be staged is
-// not asked; it stays in the plan, so that the loader can name it.
+// headAll asks for size and version of every file. Files that are not staged are not
+// asked for; they stay in the plan, so that the loader can name them.
 func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files []source.File, also source.Globs) (source.Plan, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -190,7 +190,7 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 			cancel(err)
 			break
 		}
-		slots <- struct{}{} // whoever holds one is bounded by ctx
+		slots <- struct{}{} // the requests that hold them end with ctx
 		wg.Go(func() {
 			defer func() { <-slots }()
 			f, err := s.head(ctx, location, u.JoinPath(escapePath(files[i].Name)), files[i])
@@ -208,7 +208,7 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 	return source.Plan{Files: files}, nil
 }
 
-// escapePath makes a name fit for JoinPath, which would clean and unescape it.
+// escapePath prepares a name for JoinPath, which would clean and unescape it.
 func escapePath(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -220,7 +220,7 @@ func escapePath(name string) string {
 func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "cannot be asked for"}
+		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "is not a valid address"}
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
@@ -233,7 +233,7 @@ func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (
 
 const modifiedPrefix = "modified:"
 
-// head completes a file with what the server says of it.
+// head adds size and version of a file, from the server's headers.
 func (s *Source) head(ctx context.Context, location string, u *url.URL, f source.File) (source.File, error) {
 	r, err := s.get(ctx, location, http.MethodHead, u)
 	if err != nil {
@@ -248,14 +248,14 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 		return f, e
 	}
 	if r.ContentLength < 0 {
-		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, What: "the server does not say how long it is"}
+		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, What: "the server does not send its length"}
 	}
 	f.Size, f.Ref = r.ContentLength, u.String()
 	switch tag, when := r.Header.Get("ETag"), r.Header.Get("Last-Modified"); {
 	case strings.HasPrefix(tag, `"`):
 		f.Version = tag
 	case when != "":
-		// Two versions within one second differ by their size, if at all.
+		// Two versions within one second are told apart by their size only.
 		f.Version = fmt.Sprintf("%s%s %d", modifiedPrefix, when, f.Size)
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
@@ -274,7 +274,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escapePath(f.Name)), "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "cannot be asked for"}
+		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "is not a valid address"}
 	}
 	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
 	if strings.HasPrefix(f.Version, `"`) {

@@ -53,7 +53,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// Of returns a server for whoever listens by himself, on url.
+// Of returns a server without a listener, for url.
 func Of(url string) *Server { return &Server{URL: url, blobs: make(map[string]blob)} }
 
 // Getenv is the environment in which a source finds this server.
