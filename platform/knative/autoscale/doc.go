@@ -1,47 +1,44 @@
-// Package autoscale tells Kubernetes what thaw's controller does with a revision
-// of Knative's: it is the reconciler of PodAutoscalers of class thaw.dev. It decides
-// nothing and scales nothing. Who decides is platform/orchestrator, who writes a
-// Deployment's scale is platform/knative/control; what they say of a revision is a
-// Scale, and this room makes of it
+// Package autoscale is the reconciler of PodAutoscalers of class thaw.dev. It reports what
+// the controller does and decides nothing: platform/orchestrator decides, and
+// platform/knative/control writes the scale of Deployments. From the controller's Scale of
+// a revision it makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
-//	                   ScaleTargetInitialized. Knative's revision takes its own from them.
-//	ServerlessService  made and owned here; what it points to is Knative's to write
+//	                   ScaleTargetInitialized, which Knative's revision copies
+//	ServerlessService  created and owned here; Knative fills in its endpoints
 //	Events             of the Knative Service: scaled, evicted, blocked, failed
 //
 // # When a revision is ready
 //
-// As with Knative's own class (the rules are the table in KPA's computeActiveCondition,
-// and the tests hold verdicts to it): once as many replicas were ready as the larger of
-// initial and min scale, ScaleTargetInitialized is true, for ever. For both being zero
-// that is at once, so a model that is deployed is Ready at zero, with Active False and
-// reason NoTraffic. A revision that never came so far and is given up (Active False with
-// a reason of its own) is failed by Knative, with that reason. Only annotations count:
-// the scales in config-autoscaler, which hold where a revision says nothing, are for
-// Knative's own classes.
+// As with Knative's own class (the table in KPA's computeActiveCondition, with which the
+// tests compare): once the larger of initial and min scale was ready at one time,
+// ScaleTargetInitialized stays true. If both are zero, that is at once, so a deployed model
+// is Ready at zero, with Active False and reason NoTraffic. A revision that never came so
+// far and has failed (Active False with its own reason) is failed by Knative with that
+// reason. Only annotations count: the scales in config-autoscaler are for Knative's own
+// classes.
 //
 // Broken images, crashes and pods that fit nowhere are found by Knative's revision
 // reconciler, which reads the Deployment and its pods while its scale is above zero. It
-// needs some seconds after the Deployment's progress deadline: who scales a failed start
-// to zero at that very moment takes its reason away.
+// needs some seconds after the Deployment's progress deadline: scaling a failed start to
+// zero at that moment loses its reason.
 //
 // # The path of a request
 //
-// thaw's activator goes to pods itself and asks no Service. The ServerlessService is for
-// everybody else: mode Proxy puts Knative's activator between, which holds requests
-// while there is no pod, Serve leads to pods directly. Proxy is used at zero, and always
-// where an ingress of another class leads to the revision, since Knative's activator is
-// then the only one who counts its requests; Serve otherwise.
+// thaw's activator sends requests to pods directly. The ServerlessService is for all other
+// clients: in mode Proxy Knative's activator is in the path and holds requests while there
+// is no pod, in mode Serve requests go to pods. Proxy is used at zero, and always if an
+// Ingress of another class routes to the revision, since only Knative's activator counts
+// those requests; Serve otherwise.
 //
-// # Demand that we do not carry
+// # Demand that bypasses thaw's activators
 //
-// Knative's activator tells Knative's autoscaler of requests, and nobody else; a Metric
-// of the revision would be seen by that autoscaler alone, which keeps it to itself. So
-// no Metric is made. What others may read is the activator's own page of metrics
-// (metrics-protocol: prometheus in config-observability; Knative's default is none):
-// requests queued and active at this moment, per revision, and how many were answered
-// ever, by which those show that come and go between two looks. It is read from each
-// activator, four times a second while an ingress of another class leads to a revision
-// of ours, else once a second, and not at all while there is no revision of ours. Where
-// it cannot be read, the Service of a revision that another ingress leads to is told.
+// Knative's activator reports requests only to Knative's autoscaler, which does not share
+// them, so no Metric is created. Instead the activator's metrics are read
+// (metrics-protocol: prometheus in config-observability; Knative's default is none): the
+// requests queued and active now, and the total of answered ones, which reveals requests
+// that came and went between two polls. Each activator is polled four times a second while
+// an Ingress of another class routes to a revision of class thaw.dev, else once a second,
+// and not at all without such a revision. Where the metrics cannot be read, the Service of
+// a revision behind another Ingress gets an Event.
 package autoscale

@@ -1,46 +1,41 @@
-// Package ingress is the class thaw.ingress.networking.knative.dev: it makes the
-// Ingress objects of Knative that name it (KIngresses) into the table that our
-// activators route by, and says of each of them when it holds.
+// Package ingress implements the class thaw.ingress.networking.knative.dev: it compiles
+// Knative's Ingress objects (KIngresses) of the class into the table of routes that the
+// activators use, and reports in their status when it is applied.
 //
-// Compile is pure: objects in, link.Table and problems out. Controller watches the
-// objects and the Services that they point to, hands out each new table with a
-// version, and writes status. An object is ready once every activator that is
-// connected routes by a table in which it stands; once it is, it stays so, also
-// when another activator joins, which gets the table before it serves anything.
+// Compile is pure: objects in, controlstream.Table and problems out. Controller watches the
+// objects and the Services they refer to, pushes each new table with a version, and writes
+// status. An object becomes ready once every connected activator has applied a table that
+// contains it, and stays ready when another activator joins, which gets the table before it
+// serves.
 //
-// # What is taken first
+// # Precedence
 //
-// Of a host's paths the longest prefix, of equals the one that asks for more
-// header fields, of these the first. A prefix is one of letters, not of path
-// segments: /foo fits /foobar. That is what Knative's own implementations do.
+// Of a host's paths the longest prefix wins, then the one with more header fields, then the
+// first. A prefix is one of characters, not of path segments: /foo matches /foobar, as in
+// Knative's own implementations.
 //
-// A host belongs to the oldest object that names it. Who names it later is told
-// so, and the rest of it is served. An object that is wrong is not served at all:
-// what would be left of it is nobody's intention.
+// A host belongs to the oldest object that names it. A later object gets a problem for that
+// host, and its other hosts are served. An invalid object is not served at all.
 //
 // # Where requests go
 //
-// To a revision of class thaw.dev by its name: the activator holds them while it
-// is cold. To any other Service by the address of its cluster IP, or by its name
-// where it has none. A share whose Service does not exist is kept and answered
-// with an error, so that the other shares are served.
+// To a revision of class thaw.dev by its name: the activator holds requests while it is
+// cold. To any other Service by its cluster IP, or by its name if it has none. A split whose
+// Service does not exist is answered with an error, so that the other splits are served.
 //
-// An ExternalName that leads to our own private listener is Knative's way to say
-// "as for that other host" (DomainMapping does): Compile puts the paths of the
-// other host there, so that a request does not pass us twice, and a circle is
-// found here and not by requests.
+// An ExternalName of our own private listener is Knative's way to refer to another host
+// (DomainMapping uses it): Compile copies the paths of that host, so that a request does not
+// pass the ingress twice, and circles are found here.
 //
 // # Models
 //
-// A Route is also a model, under its own name, if all its traffic goes to
-// revisions of class thaw.dev: the field model of the OpenAI API then chooses
-// among the same shares as the host does.
+// A Route is also a model, under its own name, if all its traffic goes to revisions of class
+// thaw.dev: the field model of the OpenAI API then selects the same splits as the host.
 //
 // # TLS
 //
-// Not ended here: certificates are Secrets, and thaw reads no Secret but its own
-// keys. An object with spec.tls is served over plain HTTP, for whatever ends TLS
-// before it (a load balancer or gateway); httpOption Redirected sends plain
-// requests to https, unless X-Forwarded-Proto says that they came by it. Nor is TLS spoken
-// to Services: system-internal-tls is refused with a reason.
+// TLS is not terminated here: certificates are Secrets, and thaw reads only its own. An
+// object with spec.tls is served over plain HTTP behind a load balancer or gateway that
+// terminates TLS; httpOption Redirected redirects plain requests to https unless
+// X-Forwarded-Proto is https. system-internal-tls is refused with a reason.
 package ingress

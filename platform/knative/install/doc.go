@@ -1,23 +1,21 @@
-// Package install puts thaw on a cluster and takes it away again.
+// Package install installs thaw on a cluster and removes it.
 //
-// The objects are the files of deploy/kustomize/base, which kubectl apply -k takes
-// as well; Objects sets the image and the few things that differ from cluster to
-// cluster. The Helm chart (deploy/helm/thaw) renders the same ones, which a test
-// of it holds. Nothing is a hook and no secret comes with an installation: the
-// controller's init container makes the Secret thaw-control-tls where there is none
-// (Token), and the others wait for it as a volume they cannot mount yet. Apply makes
-// it first, so that nobody waits.
+// The objects are the files of deploy/kustomize/base, which kubectl apply -k applies as
+// well; Objects sets the image and the options of a cluster. The Helm chart
+// (deploy/helm/thaw) renders the same objects; a test compares them. There are no hooks and
+// no secret in an installation: the controller's init container creates the Secret
+// thaw-control-tls if it is missing (Token), and the other pods wait for that volume. Apply
+// creates it first, so that they need not wait.
 //
-// # What it may do
+// # Rights
 //
-// Rights lists every verb that the controller is granted, with the reason for it;
-// nobody else is granted anything. A test fails on any difference, both ways.
+// Rights lists every verb granted to the controller, with its reason; no other part has
+// rights. A test compares the list with the files.
 //
-// # What is left
+// # What stays after a removal
 //
-// Remove deletes what Objects made, what the controller has made in thaw's own
-// namespace, and what it has written on nodes. Models are somebody's own: while
-// there are any, Remove refuses, since nothing would scale them or let their
-// ingress go. What loaders have stored stays on the nodes' disks, in the folder of
-// the DaemonSet: checkpoints are dear, and a new installation finds them.
+// Remove deletes what Objects made, what the controller created in thaw's namespace, and its
+// annotations on nodes. While models exist it refuses, since they would no longer be scaled
+// and their Ingresses not released. The loaders' checkpoints stay on the nodes' disks, where
+// a new installation finds them.
 package install

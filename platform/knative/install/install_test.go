@@ -182,7 +182,7 @@ func TestRights(t *testing.T) {
 	// All of a node, of a Deployment and of a pod can be patched by RBAC, and any pod
 	// deleted; nothing but a policy leaves of it what the controller does.
 	for _, r := range Rights {
-		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-hurry", "pods delete": "thaw-hurry"}[r.Resource+" "+r.Verb]
+		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-force-delete", "pods delete": "thaw-force-delete"}[r.Resource+" "+r.Verb]
 		if name == "" {
 			if slices.Contains([]string{"patch", "delete"}, r.Verb) && r.Name == "" && r.Resource != "events" {
 				t.Errorf("%+v is of all there are, and bounded by no policy", r)

@@ -1,30 +1,26 @@
-// Package schedulerhint tells Kubernetes' scheduler on which node thaw wants a pod: a
-// webhook that is asked when a pod of a model is made, and adds a preferred node
-// affinity for the node that platform/orchestrator has chosen, the one where the weights
-// are, or where a GPU is being given up for it. It is a hint: where that node does
-// not fit, the scheduler takes another.
+// Package schedulerhint is a webhook that gives Kubernetes' scheduler the node on which thaw
+// wants a pod. It is called when a pod of a model is created, and adds a preferred node
+// affinity for the node that platform/orchestrator has chosen, the one with the weights or
+// with a GPU that is being released. It is a hint: if the node does not fit, the scheduler
+// takes another.
 //
-// How often a hint is followed is the scheduler's affair. On up to 100 nodes it looks
-// at all and follows it wherever the pod fits. On more it stops looking once it has
-// found enough nodes that fit (percentageOfNodesToScore: 46 of 100 at 500 nodes), and
-// a preferred node beyond them is not seen. Who runs a large cluster and can configure
-// its scheduler sets that to 100; elsewhere weights come from a peer more often.
-// TestClusterKwok (platform/knative/e2e) tells the share.
+// On up to 100 nodes the scheduler scores all and follows the hint wherever the pod fits. On
+// more it stops once it has found enough fitting nodes (percentageOfNodesToScore: 46 of 100
+// at 500 nodes), and a preferred node beyond them is not seen. Operators of large clusters
+// who can configure the scheduler set that to 100; elsewhere weights come from a peer more
+// often. TestClusterKwok (platform/knative/e2e) measures the share.
 //
-// Nothing depends on it. The webhook is registered with failurePolicy Ignore and two
-// seconds, and for pods with the label thaw.dev/model only: while it is away, or the
-// controller does not know either, pods are made as they are and the scheduler
-// decides alone. So nothing here ends the controller.
+// Nothing depends on the webhook. It is registered with failurePolicy Ignore and a timeout
+// of two seconds, and only for pods with the label thaw.dev/model: without it pods are
+// created unchanged. So no error here ends the controller.
 //
-// Only the controller that leads knows where a pod is to go, and API servers reach
-// webhooks by a Service. So the Service (thaw-place) has no selector: who leads writes
-// its own address into the Service's EndpointSlice. The certificate is made then, too,
-// and never leaves the process: its authority is written into the registration. It is
-// valid for a year; when half of that is over, another one is added before it is used.
-// Both objects are looked after once a minute. They are made by whoever installs thaw,
-// and the slice goes with the Service.
+// Only the leading controller knows the chosen nodes, and API servers reach webhooks through
+// a Service. So the Service (thaw-place) has no selector, and the leader writes its own
+// address into the EndpointSlice. The certificate is made at the same time and never leaves
+// the process; its authority is written into the registration. It is valid for a year; after
+// half of that the next one is trusted before it is used. Both objects are checked once a
+// minute. The installation creates them, and the slice is deleted with the Service.
 //
-// Anybody who reaches the port can ask where the next pod of a revision is to go, and
-// learns the name of a node. It is open because API servers show no certificate of
-// their own unless their operator sets one up.
+// Every client that reaches the port can ask for the node of a revision's next pod. It is
+// open because API servers present no client certificate by default.
 package schedulerhint

@@ -1,4 +1,4 @@
-// Package team reads namespaces as teams. A team file and a namespace say the same:
+// Package team reads namespaces as teams. A team file and a namespace correspond so:
 //
 //	spec.gpus.max               ResourceQuota: requests.nvidia.com/gpu (the least of several)
 //	spec.gpus.guaranteed        annotation thaw.dev/gpus-guaranteed
@@ -6,15 +6,14 @@
 //	                            tokens-per-minute, cold-starts-per-hour, gpu-seconds-per-day, store-bytes
 //	keys                        the Secret thaw-keys, an entry for each: the hash, never the key
 //
-// Who may write a namespace's annotations sets its limits, so a team has no right
-// to that: Render gives it rights within its namespace only. A team may make and end
-// its own keys; a key counts for the namespace that its Secret is in.
+// The right to annotate a namespace is the right to set its limits, so a team does not have
+// it: Render grants rights within the namespace only. A team may create and delete its own
+// keys; a key belongs to the namespace of its Secret.
 //
-// What a team may spend is counted in GPU seconds of a day. There is no price of a
-// GPU anywhere in thaw, and so no limit in money.
+// A team's budget is in GPU seconds per day. thaw knows no price of a GPU, so there is no
+// limit in money.
 //
-// The NetworkPolicy of Render lets the activators and the team itself reach the
-// team's pods, and nobody else; Knative's own activator, autoscaler and queue-proxy
-// have to as well. A cluster whose network enforces no policies (the test
-// cluster's bridge is one) takes it and does nothing.
+// The NetworkPolicy of Render admits the activators and the team itself to the team's pods,
+// and Knative's activator, autoscaler and queue-proxy, which need it. A cluster whose network
+// enforces no policies (such as the test cluster's bridge) ignores it.
 package team
