@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// maxInputs is how many texts one embeddings request may bring.
+// maxInputs bounds the texts of one embeddings request.
 const maxInputs = 256
 
 type embedRequest struct {
@@ -38,7 +38,7 @@ type embedAnswer struct {
 }
 
 // embeddings answers with the mean of the last hidden states of each text's tokens,
-// scaled to length 1 as OpenAI's are.
+// scaled to length 1 as in OpenAI's API.
 func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g embedRequest
 	f := decodeBody(w, r, &g)

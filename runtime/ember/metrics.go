@@ -11,8 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// metrics are counted under vLLM's names. Written by hand: the client library would
-// cost every start milliseconds.
+// metrics have vLLM's names. The client library would add milliseconds to every start.
 type metrics struct {
 	prompt, generated atomic.Int64
 	first, e2e        histogram
@@ -59,7 +58,7 @@ func bucketIndex(bounds []float64, v float64) int {
 
 var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// write puts out Prometheus' text format.
+// write writes Prometheus' text format.
 func (m *metrics) write(w io.Writer, model string, l *loop) {
 	label := `model_name="` + escapeLabel.Replace(model) + `"`
 	one := func(kind, name, help string, v any) {

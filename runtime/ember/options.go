@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Options is how an engine is run. The zero value of a field means its default.
+// Options of an engine. The zero value of a field is its default.
 type Options struct {
 	Model string // folder of the checkpoint; required
-	// Names the model answers to; the first is the one it calls itself. Default: the
-	// folder's name.
+	// Names are the names of the model; the first one is used in answers. Default:
+	// the folder's name.
 	Names []string
 	Host  string // default 127.0.0.1
 	Port  int    // 0: any free one, printed
@@ -26,38 +26,37 @@ type Options struct {
 	MaxSeqs   int // sequences that run at once; default 16
 	MaxLen    int // tokens of a sequence, prompt and answer; default and most: the model's
 	MaxBatch  int // tokens of one pass; default 32, at least MaxSeqs
-	MaxQueued int // requests that wait for a place; default 1024, beyond it 503
+	MaxQueued int // requests that wait for a slot; default 1024, more get a 503
 	Threads   int // default GOMAXPROCS
 
 	// Copy reads the weights into memory, in the order of the files, instead of
-	// mapping them: for files that are still arriving, or that will not stay.
+	// mapping them: for files that are still arriving or are removed later.
 	Copy bool
-	// WeightsFrom is a server that has the files of weights, which the folder may
-	// then lack: unix: and the path of a socket, on which GET /NAME answers with
-	// a whole file. They are copied into memory as they come.
+	// WeightsFrom is the server of the weight files, which the folder may lack:
+	// unix:PATH of a socket on which GET /NAME answers with a whole file. They are
+	// copied into memory as they arrive.
 	WeightsFrom string
 
-	ChatTemplate    string        // names a family where the checkpoint's is unknown
-	ShutdownTimeout time.Duration // how long running sequences may go on after the context ends
+	ChatTemplate    string        // the family of an unknown chat template
+	ShutdownTimeout time.Duration // time for running sequences after the context ends
 
-	// Testing aids, for platforms that want a slow model: a pause before it is ready,
-	// and one after each pass that made a token.
+	// Pauses for tests of slow models: before READY, and after each pass that
+	// generated a token.
 	ReadyDelay, TokenDelay time.Duration
-	// BootDelay is one more: a pause before the checkpoint is looked at, as an
-	// interpreter makes.
+	// BootDelay is a pause before the checkpoint is read, like an interpreter's.
 	BootDelay time.Duration
 
-	// NotifySocket is where progress and readiness are pushed (sd_notify): the path
-	// of a unix datagram socket, or @name. Main takes it from NOTIFY_SOCKET.
+	// NotifySocket receives progress and readiness (sd_notify): the path of a unix
+	// datagram socket, or @name. Main reads it from NOTIFY_SOCKET.
 	NotifySocket string
 
-	// Key is what everything but /health, /ping, /version and /metrics wants as a
-	// bearer token; "" wants none. Main takes it from EMBER_API_KEY: a command line can be read
-	// by everybody on the machine.
+	// Key is the bearer token of every path but /health, /ping, /version and
+	// /metrics; "" for none. Main reads it from EMBER_API_KEY, since every local
+	// user can read a command line.
 	Key string
 
-	Log *slog.Logger // nil: silent
-	// Listening, if not nil, is told the address once the listener is open.
+	Log *slog.Logger // nil discards
+	// Listening, if not nil, is called with the address of the open listener.
 	Listening func(addr string)
 }
 
@@ -96,7 +95,7 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// parseOptions reads the command line. Names are vLLM's where vLLM has the flag.
+// parseOptions reads the command line. Flags have vLLM's names if vLLM has them.
 func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	var o Options
 	var names string
@@ -116,7 +115,7 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	f.StringVar(&o.WeightsFrom, "weights-from", "", "`server` of the files of weights, where they are not in the folder: unix: and the path of a socket; implies --copy")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
 	f.Float64Var(&shutdown, "shutdown-timeout", 0, "`seconds` that running sequences may go on after SIGTERM")
-	f.DurationVar(&o.BootDelay, "boot-delay", 0, "testing aid: wait so long before looking at the checkpoint")
+	f.DurationVar(&o.BootDelay, "boot-delay", 0, "testing aid: wait so long before reading the checkpoint")
 	f.DurationVar(&o.ReadyDelay, "ready-delay", 0, "testing aid: wait so long before being ready")
 	f.DurationVar(&o.TokenDelay, "token-delay", 0, "testing aid: wait so long after each token")
 	if err := f.Parse(args); err != nil {
@@ -137,7 +136,7 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	return o, nil
 }
 
-// Main is the engine's program: args are the flags, getenv gives the environment.
+// Main is the engine's program: args are the flags, getenv reads the environment.
 // It returns the exit code: 0 after SIGTERM or SIGINT, 1 when the model cannot be
 // loaded or served (the last line on stderr is then "error: " and why), 2 for wrong
 // flags.
@@ -163,5 +162,5 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 	return 0
 }
 
-// oneLine keeps an error on one line, because the platform shows the last one.
+// oneLine puts an error on one line: the platform shows the last line of the log.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

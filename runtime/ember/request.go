@@ -19,11 +19,11 @@ import (
 // maxBody bounds a request, as the gateway does.
 const maxBody = 32 << 20
 
-// readBound is how long a body may take to arrive.
+// readBound bounds the reading of a body.
 const readBound = time.Minute
 
 // generate is the body of a completion, of a chat or not. Unknown fields are
-// ignored; of double ones the last counts, as in vLLM.
+// ignored; of duplicate fields the last counts, as in vLLM.
 type generate struct {
 	Model         string             `json:"model"`
 	Prompt        jsontext.Value     `json:"prompt"`
@@ -78,7 +78,7 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 			return invalidRequest("", "unsupported_content_type", "Content-Type must be application/json, not %q", t)
 		}
 	}
-	// The bound is lifted again, or it would end a long answer as if the client had left.
+	// Without this the deadline would end a long answer as if the client had gone.
 	rc := http.NewResponseController(w)
 	rc.SetReadDeadline(time.Now().Add(readBound))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -112,7 +112,7 @@ func checkRange[T int | float64](name string, v *T, lo, hi T) *failure {
 	return nil
 }
 
-// check looks at everything that does not need the model.
+// check validates what does not need the model.
 func (g *generate) check() *failure {
 	one := 1
 	for _, f := range []*failure{
@@ -187,7 +187,7 @@ func (g *generate) stops() ([]string, *failure) {
 	return out, nil
 }
 
-// wantLogprobs says how many rivals are asked for, -1 for no logprobs.
+// wantLogprobs is the number of requested alternatives, -1 for no logprobs.
 func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 	k := g.Logprobs.Kind()
 	if k == 0 || k == 'n' {
@@ -219,7 +219,7 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 	return n, nil
 }
 
-// conversation turns messages into what a template takes.
+// conversation converts messages for a template.
 func conversation(ms []message) ([]chat.Message, *failure) {
 	if len(ms) == 0 {
 		return nil, invalidRequest("messages", "missing_required_parameter", "messages is missing or empty")
@@ -230,7 +230,7 @@ func conversation(ms []message) ([]chat.Message, *failure) {
 		switch m.Role {
 		case "system", "user", "assistant", "tool", "function":
 		case "developer":
-			m.Role = "system" // the same thing under its newer name
+			m.Role = "system" // the newer name of system
 		case "":
 			return nil, invalidRequest(at+".role", "missing_required_parameter", "%s has no role", at)
 		default:
@@ -291,7 +291,7 @@ func messageText(v jsontext.Value, at string) (string, *failure) {
 	return "", invalidRequest(at, "invalid_type", "%s must be a string or a list of text parts", at)
 }
 
-// sequence makes what the loop takes, or says what is wrong with the request.
+// sequence makes the sequence for the loop, or the error of an invalid request.
 func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequence, *failure) {
 	q := &sequence{prompt: prompt, sampling: c.defaults, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
 	s := &q.sampling
@@ -350,7 +350,7 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 	return q, nil
 }
 
-// checkLength checks a prompt's tokens and length, with so many more to come.
+// checkLength validates a prompt's tokens and its length with more tokens to follow.
 func checkLength(c *loadedModel, prompt []int, more int) *failure {
 	if len(prompt) == 0 {
 		return invalidRequest("prompt", "invalid_value", "the prompt is empty")
@@ -380,8 +380,8 @@ func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
 	return c.encode(i.text, around)
 }
 
-// encode refuses text that is too long however it is cut, before the work of cutting
-// it. Normalization can shorten a text, hence the four.
+// encode refuses text that must be too long before tokenizing it. The factor of four
+// allows for normalization, which can shorten a text.
 func (c *loadedModel) encode(text string, around bool) ([]int, *failure) {
 	if least := len(text) / max(4*c.tok.Longest(), 1); least > c.maxLen {
 		return nil, tooLong(c, "at least ", least)

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// sampling is how one sequence chooses its tokens.
+// sampling has the sampling parameters of a sequence.
 type sampling struct {
 	temperature float64 // below 1e-5: the most likely token
 	topP        float64 // 1: all
@@ -19,17 +19,17 @@ type sampling struct {
 
 const greedyBelow = 1e-5
 
-// choice is a token and what it weighs.
+// choice is a token and its weight.
 type choice struct {
 	id int
 	p  float64
 }
 
-// sampler chooses for one sequence. It is used by the loop alone.
+// sampler samples the tokens of one sequence. It is owned by the loop.
 type sampler struct {
 	sampling
 	rng    *rand.Rand
-	counts map[int]int // of tokens generated; only kept where a penalty wants it
+	counts map[int]int // of tokens generated; only with a penalty
 	seen   map[int]bool
 	heap   []choice
 }
@@ -48,7 +48,7 @@ func newSampler(s sampling, seed uint64, prompt []int) *sampler {
 	return x
 }
 
-// adjusts says whether next changes the scores.
+// adjusts reports whether next changes the scores.
 func (x *sampler) adjusts() bool {
 	return x.counts != nil || x.seen != nil || len(x.bias) > 0
 }
@@ -127,8 +127,8 @@ func (x *sampler) choose(l []float32) int {
 	return h[len(h)-1].id
 }
 
-// nucleus keeps the top_k most likely choices, and of these the fewest that together
-// reach top_p. Taking them off a heap costs a logarithm each, and few are taken.
+// nucleus returns the top_k most likely choices, and of these the fewest that together
+// reach top_p. It uses a heap, since few are taken.
 func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 	for i := len(h)/2 - 1; i >= 0; i-- {
 		siftDown(h, i)
@@ -149,7 +149,7 @@ func (x *sampler) nucleus(h []choice, total float64) ([]choice, float64) {
 		h = h[:len(h)-1]
 		siftDown(h, 0)
 	}
-	if !all && x.topP < 1 { // top_p is of what top_k left
+	if !all && x.topP < 1 { // top_p applies after top_k
 		limit, part := x.topP*sum, 0.0
 		for i, c := range taken {
 			if part += c.p; part >= limit {
@@ -177,11 +177,10 @@ func siftDown(h []choice, i int) {
 	}
 }
 
-// moreLikely orders by weight, and by id where weights are equal, so that a seed gives
-// the same answer every time.
+// moreLikely orders by weight, then by id, so that a seed reproduces an answer.
 func moreLikely(a, b choice) bool { return a.p > b.p || a.p == b.p && a.id < b.id }
 
-// scored is one token's logarithm of probability and its best rivals'.
+// scored is the log probability of a token and of the best alternatives.
 type scored struct {
 	id      int
 	logprob float64

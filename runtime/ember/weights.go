@@ -12,12 +12,11 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
 )
 
-// unixScheme begins a WeightsFrom.
+// unixScheme is the prefix of WeightsFrom.
 const unixScheme = "unix:"
 
-// weights is where the weights are read from, where that is not the folder. The
-// server waits for bytes that it does not have yet, so nothing but ctx bounds
-// how long a file takes; end lets its connections go.
+// weights opens files at WeightsFrom; nil if that is not set. The server waits for
+// bytes that have not arrived, so only ctx bounds a request; end closes its connections.
 func (o *Options) weights(ctx context.Context) (from safetensors.From, end func()) {
 	if o.WeightsFrom == "" {
 		return nil, func() {}

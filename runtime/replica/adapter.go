@@ -176,7 +176,7 @@ func (r *Replica) loadAdapter(ctx, life context.Context, eng adapterEngine, a fu
 	if release == nil {
 		release = func() {}
 	}
-	note, err := inspect(c.Path, a.Rank, engine.MaxRank(r.o.Spec))
+	note, err := inspectAdapter(c.Path, a.Rank, engine.MaxRank(r.o.Spec))
 	if err != nil {
 		release()
 		return fail(AdapterInvalid, err)

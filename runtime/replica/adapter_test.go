@@ -79,7 +79,7 @@ func TestInspect(t *testing.T) {
 		{name: "larger than the default", rank: 32, modules: one, err: "its rank is 32 and the engine takes 16 at most: say rank: 32 in the model file, or --max-lora-rank in its args"},
 		{name: "its weights are larger than it says", rank: 32, modules: one, change: config(`{"r":8}`), err: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight has shape [32 4], which is no rank of at most 16"},
 		{name: "a larger rank in a pattern", rank: 8, modules: one, change: config(`{"r":8,"rank_pattern":{"q_proj":64}}`), err: "its rank is 64 and the engine takes 16 at most"},
-		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "it is no LoRA adapter: there is no adapter_config.json in it"},
+		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},
 		{name: "config is endless", rank: 8, modules: one, change: config(strings.Repeat(" ", 1<<20+1)), err: "adapter_config.json is larger than 1048576 bytes"},
@@ -102,7 +102,7 @@ func TestInspect(t *testing.T) {
 			if c.change != nil {
 				c.change(dir)
 			}
-			note, err := inspect(dir, c.declared, c.most)
+			note, err := inspectAdapter(dir, c.declared, c.most)
 			if note != c.note || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
 				t.Errorf("%q %v\nwant %q %s", note, err, c.note, c.err)
 			}
@@ -120,13 +120,13 @@ func FuzzInspect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config, weights []byte) {
 		os.WriteFile(filepath.Join(d, "adapter_config.json"), config, 0o600)
 		os.WriteFile(filepath.Join(d, "adapter_model.safetensors"), weights, 0o600)
-		inspect(d, 16, 16)
+		inspectAdapter(d, 16, 16)
 	})
 }
 
 // library stages the model from nowhere, and adapters from a folder.
 type library struct {
-	*stand
+	*fakeNode
 	dir      string
 	mu       sync.Mutex
 	staged   []string
@@ -137,7 +137,7 @@ type library struct {
 
 func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
 	if w.Source == "m" {
-		return l.stand.Stage(ctx, w, progress)
+		return l.fakeNode.Stage(ctx, w, progress)
 	}
 	select {
 	case <-time.After(l.slow):
@@ -173,7 +173,7 @@ func TestLoadAdapter(t *testing.T) {
 	run := func(name string, change func(*Options), f func(t *testing.T, lib *library, l *life)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lib := &library{stand: &stand{}, dir: dir}
+				lib := &library{fakeNode: &fakeNode{}, dir: dir}
 				o := lib.options()
 				o.Stager = lib
 				for _, n := range []string{"a", "b", "c", "kv", "large"} {

@@ -13,21 +13,20 @@ import (
 	"github.com/thaw-dev/thaw/functions/safetensors"
 )
 
-// defaultRank is the largest rank that vLLM takes where nobody says.
+// defaultRank is vLLM's default of --max-lora-rank.
 const defaultRank = 16
 
-// headLimit bounds the header of an adapter's weights: thousands of tensors.
+// headLimit bounds the header of an adapter's weights.
 const headLimit = 16 << 20
 
-// inspect looks at a LoRA adapter (a folder as peft writes it) before an engine
-// does: what is said here is clearer, and an engine that fails on a bad adapter
-// may fail for all. declared is the rank of the model file, 0 for none; most is
-// what the engine was started for, 0 for its default. The note, if not "", is
-// what people should know of it.
-func inspect(dir string, declared, most int) (note string, err error) {
+// inspectAdapter validates a LoRA adapter (a folder in peft's form) before the engine
+// loads it: its errors are clearer, and a bad adapter may break the engine. declared is
+// the rank in the model file, 0 for none; most is the engine's limit, 0 for its
+// default. The note, if not "", is a warning for people.
+func inspectAdapter(dir string, declared, most int) (note string, err error) {
 	b, err := readSmall(filepath.Join(dir, "adapter_config.json"), 1<<20)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("it is no LoRA adapter: there is no adapter_config.json in it")
+		return "", errors.New("not a LoRA adapter: it has no adapter_config.json")
 	}
 	if err != nil {
 		return "", err

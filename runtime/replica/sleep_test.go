@@ -18,19 +18,19 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-func (s *stand) call(format string, a ...any) {
+func (s *fakeNode) call(format string, a ...any) {
 	s.mu.Lock()
 	s.calls = append(s.calls, fmt.Sprintf(format, a...))
 	s.mu.Unlock()
 }
 
-func (s *stand) called() string {
+func (s *fakeNode) called() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.calls, ", ")
 }
 
-func (s *stand) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+func (s *fakeNode) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
 	s.call("sleep %d %s", level, mode)
 	select {
 	case <-time.After(s.dozeTime):
@@ -41,7 +41,7 @@ func (s *stand) Sleep(ctx context.Context, level int, mode engine.SleepMode) err
 	}
 }
 
-func (s *stand) Wake(ctx context.Context, level int) error {
+func (s *fakeNode) Wake(ctx context.Context, level int) error {
 	s.call("wake %d", level)
 	select {
 	case <-time.After(s.wakeTime):
@@ -52,22 +52,22 @@ func (s *stand) Wake(ctx context.Context, level int) error {
 	}
 }
 
-func (s *stand) SleepLevel(context.Context) (int, error) { return int(s.asleep.Load()), nil }
+func (s *fakeNode) SleepLevel(context.Context) (int, error) { return int(s.asleep.Load()), nil }
 
-func (s *stand) LoadAdapter(_ context.Context, name, path string) error {
+func (s *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
 	s.call("load %s", name)
 	err := s.refuse
 	s.refuse = nil
 	return err
 }
 
-func (s *stand) UnloadAdapter(_ context.Context, name string) error {
+func (s *fakeNode) UnloadAdapter(_ context.Context, name string) error {
 	s.call("unload %s", name)
 	return nil
 }
 
 // sleepy is a replica of a model whose engine can sleep, READY.
-func sleepy(t *testing.T, s *stand) *life {
+func sleepy(t *testing.T, s *fakeNode) *life {
 	t.Helper()
 	o := s.options()
 	o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
@@ -92,12 +92,12 @@ func TestSleep(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		s     func() *stand
-		do    func(t *testing.T, s *stand, l *life)
+		s     func() *fakeNode
+		do    func(t *testing.T, s *fakeNode, l *life)
 		calls string
 		said  string // states after the first READY
 	}{
-		{name: "sleeps and wakes", s: func() *stand { return &stand{dozeTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "sleeps and wakes", s: func() *fakeNode { return &fakeNode{dozeTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			synctest.Wait()
 			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 0 {
@@ -123,7 +123,7 @@ func TestSleep(t *testing.T) {
 				t.Error(got)
 			}
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "in flight finish first", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "in flight finish first", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			s.says(inflight(10 * second))
 			l.Sleep(2, "evicted")
 			time.Sleep(9 * second)
@@ -135,7 +135,7 @@ func TestSleep(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 		}, calls: "sleep 2 wait", said: "SLEEPING"},
-		{name: "until the drain is over", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "until the drain is over", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			s.says(inflight(time.Hour))
 			l.Sleep(1, "evicted")
 			time.Sleep(29 * second)
@@ -145,7 +145,7 @@ func TestSleep(t *testing.T) {
 			s.says(inflight(0))
 			time.Sleep(3 * second)
 		}, calls: "sleep 1 wait", said: "SLEEPING"},
-		{name: "what does not finish is aborted", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "what does not finish is aborted", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			s.says(inflight(30*second + 50*time.Millisecond))
 			l.Sleep(1, "evicted")
 			time.Sleep(32 * second)
@@ -153,7 +153,7 @@ func TestSleep(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 		}, calls: "sleep 1 abort", said: "SLEEPING"},
-		{name: "woken while falling asleep", s: func() *stand { return &stand{dozeTime: 5 * second} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "woken while falling asleep", s: func() *fakeNode { return &fakeNode{dozeTime: 5 * second} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
@@ -162,32 +162,32 @@ func TestSleep(t *testing.T) {
 			time.Sleep(5 * second)
 			is(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "a request waits in the engine", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "a request waits in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.says(inflight(10 * second))
 			time.Sleep(3 * second)
 			is(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "taken back", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "taken back", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			l.WakeUp("asked for") // the later wish holds
 			time.Sleep(second)
 			is(t, l, functions.Ready)
 		}, said: ""},
-		{name: "unloaded asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "unloaded asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.Unload(30*second, "stopped")
 			l.ended(t, functions.Unloaded, "")
 		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded falling asleep", s: func() *stand { return &stand{dozeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "unloaded falling asleep", s: func() *fakeNode { return &fakeNode{dozeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.Unload(0, "stopped")
 			l.ended(t, functions.Unloaded, "")
 		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded waking", s: func() *stand { return &stand{wakeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "unloaded waking", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
@@ -195,11 +195,11 @@ func TestSleep(t *testing.T) {
 			l.Unload(time.Minute, "stopped")
 			l.ended(t, functions.Unloaded, "")
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
-		{name: "never sleeps", s: func() *stand { return &stand{dozeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "never sleeps", s: func() *fakeNode { return &fakeNode{dozeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			l.ended(t, functions.Failed, "vllm does not fall asleep: no answer to /sleep within 1m")
 		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
-		{name: "wake hung", s: func() *stand { return &stand{wakeTime: time.Hour} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "wake hung", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			began := time.Now()
@@ -209,22 +209,22 @@ func TestSleep(t *testing.T) {
 				t.Errorf("after %v, killed %d times", d, s.killed.Load())
 			}
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
-		{name: "awake without a token", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "awake without a token", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.hang.Store(true)
 			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake hung: no token within 15s of /wake_up")
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
-		{name: "wake refused", s: func() *stand {
-			return &stand{wakeErr: &engine.StatusError{Status: 500, Body: "CUDA out of memory"}}
-		}, do: func(t *testing.T, s *stand, l *life) {
+		{name: "wake refused", s: func() *fakeNode {
+			return &fakeNode{wakeErr: &engine.StatusError{Status: 500, Body: "CUDA out of memory"}}
+		}, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake failed: HTTP 500: CUDA out of memory")
 		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
-		{name: "dies asleep", s: func() *stand { return &stand{} }, do: func(t *testing.T, s *stand, l *life) {
+		{name: "dies asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL})
@@ -254,7 +254,7 @@ func TestSleep(t *testing.T) {
 		})
 	}
 	t.Run("an engine that cannot", func(t *testing.T) {
-		virtual(t, &stand{}, func(t *testing.T, l *life) {
+		virtual(t, &fakeNode{}, func(t *testing.T, l *life) {
 			time.Sleep(second)
 			l.Sleep(1, "idle")
 			time.Sleep(second)
@@ -268,7 +268,7 @@ func TestSleep(t *testing.T) {
 // An engine that an earlier agent sent to sleep is adopted asleep.
 func TestAdoptAsleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stand{}
+		s := &fakeNode{}
 		s.asleep.Store(2)
 		o := s.options()
 		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
@@ -304,7 +304,7 @@ func TestAdoptAsleep(t *testing.T) {
 
 // arriving is a stager whose checkpoints can be opened before they are whole.
 type arriving struct {
-	*stand
+	*fakeNode
 	after   time.Duration // Rest
 	err     error
 	here    bool
@@ -370,7 +370,7 @@ func TestEarly(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &arriving{stand: &stand{loadTime: c.load}, after: c.rest, err: c.err, here: c.here}
+				a := &arriving{fakeNode: &fakeNode{loadTime: c.load}, after: c.rest, err: c.err, here: c.here}
 				o := a.options()
 				o.Stager, o.Cache = a, "k1"
 				l := live(t, o, New)
@@ -430,7 +430,7 @@ func TestWarm(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stand{noParent: c.noParent}
+				s := &fakeNode{noParent: c.noParent}
 				o := s.options()
 				o.ForkParent = func(cmd engine.Command) (string, string) {
 					if cmd.Engine != functions.EngineVLLM || len(cmd.Argv) == 0 {
@@ -480,7 +480,7 @@ func TestGPUSeenFree(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, began := &stand{}, time.Now()
+				s, began := &fakeNode{}, time.Now()
 				o := s.options()
 				o.GPUs, o.GPUMemory = []int{0}, 80<<30
 				o.Spec.Resources = functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
@@ -512,7 +512,7 @@ func TestGPUSeenFree(t *testing.T) {
 // So does a wake.
 func TestWakeSeesGPUFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stand{}
+		s := &fakeNode{}
 		var free atomic.Int64
 		free.Store(80 << 30)
 		o := s.options()
@@ -540,7 +540,7 @@ func TestWakeSeesGPUFree(t *testing.T) {
 // What outlasts a drain is ended by us before the engine is told to end.
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stand{}
+		s := &fakeNode{}
 		var cut atomic.Bool
 		s.metrics = func() (engine.Metrics, error) {
 			if cut.Load() {

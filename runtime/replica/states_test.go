@@ -19,9 +19,9 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// stand is a small true body of everything a replica needs, in virtual time,
+// fakeNode is a small true body of everything a replica needs, in virtual time,
 // with hooks for faults.
-type stand struct {
+type fakeNode struct {
 	stageTime time.Duration
 	stageErr  error
 	released  atomic.Int64
@@ -55,7 +55,7 @@ type stand struct {
 	calls  []string // of sleep and adapters
 }
 
-func (s *stand) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (s *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
@@ -73,7 +73,7 @@ func (s *stand) Stage(ctx context.Context, w StageRequest, progress func(have, w
 	return Checkpoint{Path: "/store/" + w.Source, Bytes: 100, Release: func() { s.released.Add(1) }}, nil
 }
 
-func (s *stand) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
+func (s *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	if s.spawnErr != nil {
 		return nil, s.spawnErr
 	}
@@ -91,7 +91,7 @@ func (s *stand) Spawn(_ context.Context, p supervisor.Process) (*supervisor.Chil
 	return c, nil
 }
 
-func (s *stand) die(e supervisor.Exit) {
+func (s *fakeNode) die(e supervisor.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.gone {
@@ -100,7 +100,7 @@ func (s *stand) die(e supervisor.Exit) {
 	}
 }
 
-func (s *stand) Signal(_ context.Context, _ string, sig syscall.Signal) error {
+func (s *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error {
 	switch sig {
 	case syscall.SIGKILL:
 		s.killed.Add(1)
@@ -113,9 +113,9 @@ func (s *stand) Signal(_ context.Context, _ string, sig syscall.Signal) error {
 	return nil
 }
 
-func (s *stand) Forget(context.Context, string) error { return nil }
+func (s *fakeNode) Forget(context.Context, string) error { return nil }
 
-func (s *stand) Await(ctx context.Context, listening func()) error {
+func (s *fakeNode) Await(ctx context.Context, listening func()) error {
 	select {
 	case <-time.After(s.loadTime / 2):
 	case <-ctx.Done():
@@ -130,7 +130,7 @@ func (s *stand) Await(ctx context.Context, listening func()) error {
 	}
 }
 
-func (s *stand) Token(ctx context.Context) error {
+func (s *fakeNode) Token(ctx context.Context) error {
 	n := s.tokens.Add(1)
 	if s.hang.Load() {
 		<-ctx.Done()
@@ -142,7 +142,7 @@ func (s *stand) Token(ctx context.Context) error {
 	return nil
 }
 
-func (s *stand) Health(ctx context.Context) error {
+func (s *fakeNode) Health(ctx context.Context) error {
 	if s.hang.Load() {
 		<-ctx.Done()
 		return ctx.Err()
@@ -154,13 +154,13 @@ func (s *stand) Health(ctx context.Context) error {
 }
 
 // says replaces the metrics of an engine that runs.
-func (s *stand) says(f func() (engine.Metrics, error)) {
+func (s *fakeNode) says(f func() (engine.Metrics, error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics = f
 }
 
-func (s *stand) Metrics(context.Context) (engine.Metrics, error) {
+func (s *fakeNode) Metrics(context.Context) (engine.Metrics, error) {
 	s.mu.Lock()
 	f := s.metrics
 	s.mu.Unlock()
@@ -170,9 +170,9 @@ func (s *stand) Metrics(context.Context) (engine.Metrics, error) {
 	return engine.Metrics{Load: true, Flow: true}, nil
 }
 
-func (s *stand) Close() {}
+func (s *fakeNode) Close() {}
 
-func (s *stand) options() Options {
+func (s *fakeNode) options() Options {
 	d := functions.Duration(time.Second)
 	return Options{
 		ID: "r1", Team: "default", Model: "m",
@@ -184,7 +184,7 @@ func (s *stand) options() Options {
 }
 
 // virtual runs one replica in a bubble of its own.
-func virtual(t *testing.T, s *stand, f func(t *testing.T, l *life)) {
+func virtual(t *testing.T, s *fakeNode, f func(t *testing.T, l *life)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := live(t, s.options(), New)
@@ -214,7 +214,7 @@ func is(t *testing.T, l *life, want functions.State) {
 }
 
 func TestPhases(t *testing.T) {
-	s := &stand{stageTime: 10 * time.Second, loadTime: 4 * time.Second}
+	s := &fakeNode{stageTime: 10 * time.Second, loadTime: 4 * time.Second}
 	virtual(t, s, func(t *testing.T, l *life) {
 		time.Sleep(5*time.Second + time.Millisecond)
 		if st := l.Status(); st.State != functions.Downloading || st.Percent < 40 || st.Percent > 50 || st.TotalBytes != 100 {
@@ -247,50 +247,50 @@ func TestFailures(t *testing.T) {
 	second := time.Second
 	for _, c := range []struct {
 		name   string
-		s      *stand
+		s      *fakeNode
 		change func(*Options)
-		during func(s *stand)
+		during func(s *fakeNode)
 		why    string
 		after  time.Duration // at most
 		kills  int64
 	}{
-		{name: "weights missing", s: &stand{stageErr: errors.New("no such blob")}, why: "stage: no such blob"},
-		{name: "staging too slow", s: &stand{stageTime: 2 * time.Hour}, why: "stage: not staged within 1h", after: time.Hour},
-		{name: "engine missing", s: &stand{}, change: func(o *Options) {
+		{name: "weights missing", s: &fakeNode{stageErr: errors.New("no such blob")}, why: "stage: no such blob"},
+		{name: "staging too slow", s: &fakeNode{stageTime: 2 * time.Hour}, why: "stage: not staged within 1h", after: time.Hour},
+		{name: "engine missing", s: &fakeNode{}, change: func(o *Options) {
 			o.Programs.Look = func(string) (string, error) { return "", errors.New("no") }
 		}, why: `engine vllm: program "vllm" not found on PATH; install it or set THAW_ENGINE_VLLM`},
-		{name: "cannot spawn", s: &stand{spawnErr: errors.New("exec format error")}, why: "vllm: exec format error"},
-		{name: "exits while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
+		{name: "cannot spawn", s: &fakeNode{spawnErr: errors.New("exec format error")}, why: "vllm: exec format error"},
+		{name: "exits while loading", s: &fakeNode{loadTime: 20 * second}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
 		}, why: "vllm ended while loading: out of GPU memory: CUDA out of memory. Tried", after: 5 * second},
-		{name: "killed while loading", s: &stand{loadTime: 20 * second}, during: func(s *stand) {
+		{name: "killed while loading", s: &fakeNode{loadTime: 20 * second}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
-		{name: "never ready", s: &stand{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
-		{name: "never ready, cannot be killed", s: &stand{loadTime: time.Hour, deafTo: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
-		{name: "no first token", s: func() *stand { s := &stand{}; s.hang.Store(true); return s }(), why: "vllm: first token: none within 2m", after: 2*time.Minute + second, kills: 1},
-		{name: "first token is an error", s: &stand{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: first token: HTTP 500: CUDA error", after: second, kills: 1},
-		{name: "dies at its first token", s: &stand{loadTime: second}, change: func(o *Options) {
-			s := o.Spawner.(*stand)
+		{name: "never ready", s: &fakeNode{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
+		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, deafTo: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
+		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: first token: none within 2m", after: 2*time.Minute + second, kills: 1},
+		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: first token: HTTP 500: CUDA error", after: second, kills: 1},
+		{name: "dies at its first token", s: &fakeNode{loadTime: second}, change: func(o *Options) {
+			s := o.Spawner.(*fakeNode)
 			s.tokenErr = func(int64) error {
 				s.die(supervisor.Exit{Code: 1, Tail: "ValueError: bad kernel"})
 				return errors.New("EOF")
 			}
 		}, why: "vllm ended while loading: ValueError: bad kernel", after: second},
-		{name: "port taken for ever", s: &stand{}, change: func(o *Options) {
-			s := o.Spawner.(*stand)
+		{name: "port taken for ever", s: &fakeNode{}, change: func(o *Options) {
+			s := o.Spawner.(*fakeNode)
 			s.tokenErr = func(int64) error {
 				s.die(supervisor.Exit{Code: 1, Tail: "OSError: [Errno 98] Address already in use"})
 				return errors.New("EOF")
 			}
 		}, why: "vllm ended while loading: port taken", after: second},
-		{name: "dies when ready", s: &stand{}, during: func(s *stand) {
+		{name: "dies when ready", s: &fakeNode{}, during: func(s *fakeNode) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: 0})
 		}, why: "vllm ended while ready: exit code 0; it wrote nothing", after: time.Minute},
-		{name: "supervisor lost", s: &stand{}, during: func(s *stand) {
+		{name: "supervisor lost", s: &fakeNode{}, during: func(s *fakeNode) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: -1, Lost: true})
 		}, why: "vllm ended while ready: its supervisor is gone", after: time.Minute},
@@ -327,7 +327,7 @@ func TestFailures(t *testing.T) {
 
 // A busy engine is asked again for its first token.
 func TestBusyAtFirst(t *testing.T) {
-	s := &stand{tokenErr: func(n int64) error {
+	s := &fakeNode{tokenErr: func(n int64) error {
 		if n < 5 {
 			return &engine.StatusError{Status: 503}
 		}
@@ -343,7 +343,7 @@ func TestBusyAtFirst(t *testing.T) {
 
 func TestCallOff(t *testing.T) {
 	t.Run("while staging", func(t *testing.T) {
-		s := &stand{stageTime: time.Minute}
+		s := &fakeNode{stageTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
 			l.CancelStart()
@@ -354,7 +354,7 @@ func TestCallOff(t *testing.T) {
 		})
 	})
 	t.Run("once spawned it lives", func(t *testing.T) {
-		s := &stand{loadTime: time.Minute}
+		s := &fakeNode{loadTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
 			l.CancelStart()
@@ -371,7 +371,7 @@ func TestCallOff(t *testing.T) {
 
 func TestUnloadAnywhere(t *testing.T) {
 	t.Run("staging", func(t *testing.T) {
-		s := &stand{stageTime: time.Minute}
+		s := &fakeNode{stageTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
 			l.Unload(time.Minute, "stopped")
@@ -383,7 +383,7 @@ func TestUnloadAnywhere(t *testing.T) {
 	})
 	t.Run("before Run", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{stageTime: time.Minute}
+			s := &fakeNode{stageTime: time.Minute}
 			r := New(s.options())
 			r.Unload(0, "stopped")
 			if err := r.Run(t.Context()); err != nil || r.Status().State != functions.Unloaded {
@@ -396,7 +396,7 @@ func TestUnloadAnywhere(t *testing.T) {
 	})
 	// vLLM swallows SIGTERM while it waits for its core.
 	t.Run("loading, deaf to SIGTERM", func(t *testing.T) {
-		s := &stand{loadTime: time.Minute, deafTo: map[syscall.Signal]bool{syscall.SIGTERM: true}}
+		s := &fakeNode{loadTime: time.Minute, deafTo: map[syscall.Signal]bool{syscall.SIGTERM: true}}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Second)
 			began := time.Now()
@@ -438,7 +438,7 @@ func TestDrain(t *testing.T) {
 					}
 					return 0
 				}
-				s := &stand{metrics: func() (engine.Metrics, error) {
+				s := &fakeNode{metrics: func() (engine.Metrics, error) {
 					if !c.known {
 						return engine.Metrics{}, engine.ErrNoMetrics
 					}
@@ -474,7 +474,7 @@ func TestDrain(t *testing.T) {
 
 func TestHang(t *testing.T) {
 	// running with tokens flowing, then stopped
-	busy := func(s *stand) func() (engine.Metrics, error) {
+	busy := func(s *fakeNode) func() (engine.Metrics, error) {
 		began := time.Now()
 		return func() (engine.Metrics, error) {
 			if s.hang.Load() {
@@ -485,7 +485,7 @@ func TestHang(t *testing.T) {
 	}
 	t.Run("tokens stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{}
+			s := &fakeNode{}
 			s.metrics = busy(s)
 			l := live(t, s.options(), New)
 			time.Sleep(time.Minute)
@@ -503,7 +503,7 @@ func TestHang(t *testing.T) {
 	})
 	t.Run("false alarm", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{metrics: func() (engine.Metrics, error) {
+			s := &fakeNode{metrics: func() (engine.Metrics, error) {
 				return engine.Metrics{Running: 1, Tokens: 7, Load: true, Flow: true}, nil
 			}}
 			l := live(t, s.options(), New)
@@ -518,7 +518,7 @@ func TestHang(t *testing.T) {
 	})
 	t.Run("probe stands behind others", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{}
+			s := &fakeNode{}
 			began := time.Now()
 			s.metrics = func() (engine.Metrics, error) {
 				return engine.Metrics{Running: 1, Tokens: time.Since(began).Seconds(), Load: true, Flow: true}, nil
@@ -534,7 +534,7 @@ func TestHang(t *testing.T) {
 		})
 	})
 	t.Run("no metrics, suspected by the owner", func(t *testing.T) {
-		s := &stand{metrics: func() (engine.Metrics, error) { return engine.Metrics{}, engine.ErrNoMetrics }}
+		s := &fakeNode{metrics: func() (engine.Metrics, error) { return engine.Metrics{}, engine.ErrNoMetrics }}
 		virtual(t, s, func(t *testing.T, l *life) {
 			time.Sleep(time.Minute)
 			l.Suspect("no byte for 10s")
@@ -552,7 +552,7 @@ func TestHang(t *testing.T) {
 		})
 	})
 	t.Run("metrics silent while idle", func(t *testing.T) {
-		s := &stand{}
+		s := &fakeNode{}
 		s.metrics = func() (engine.Metrics, error) {
 			if s.hang.Load() {
 				return engine.Metrics{}, errors.New("timeout")
@@ -566,7 +566,7 @@ func TestHang(t *testing.T) {
 		})
 	})
 	t.Run("bad health", func(t *testing.T) {
-		s := &stand{}
+		s := &fakeNode{}
 		s.tokenErr = func(int64) error {
 			if s.sick.Load() {
 				return &engine.StatusError{Status: 500, Body: "EngineCore died"}
@@ -584,7 +584,7 @@ func TestHang(t *testing.T) {
 		})
 	})
 	t.Run("errors only", func(t *testing.T) {
-		s := &stand{tokenErr: func(n int64) error {
+		s := &fakeNode{tokenErr: func(n int64) error {
 			if n > 1 {
 				return &engine.StatusError{Status: 500, Body: "EngineDeadError"}
 			}
@@ -601,7 +601,7 @@ func TestHang(t *testing.T) {
 		})
 	})
 	t.Run("gone", func(t *testing.T) {
-		s := &stand{tokenErr: func(n int64) error {
+		s := &fakeNode{tokenErr: func(n int64) error {
 			if n > 1 {
 				return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 			}
@@ -617,7 +617,7 @@ func TestHang(t *testing.T) {
 
 // The agent goes: the process stays, unless it was told to end.
 func TestLeft(t *testing.T) {
-	for name, s := range map[string]*stand{
+	for name, s := range map[string]*fakeNode{
 		"staging": {stageTime: time.Hour}, "loading": {loadTime: 9 * time.Minute}, "ready": {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -647,7 +647,7 @@ func TestAdoptStates(t *testing.T) {
 		}
 		return b
 	}
-	adopt := func(t *testing.T, s *stand) *life {
+	adopt := func(t *testing.T, s *fakeNode) *life {
 		o := s.options()
 		p := supervisor.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now())}
 		child, err := s.Spawn(t.Context(), supervisor.Process{ID: "r1"})
@@ -665,7 +665,7 @@ func TestAdoptStates(t *testing.T) {
 	}
 	t.Run("alive", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{}
+			s := &fakeNode{}
 			l := adopt(t, s)
 			time.Sleep(time.Second)
 			st := l.Status()
@@ -684,7 +684,7 @@ func TestAdoptStates(t *testing.T) {
 	})
 	t.Run("checkpoint not to be had", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{stageTime: time.Hour}
+			s := &fakeNode{stageTime: time.Hour}
 			l := adopt(t, s)
 			time.Sleep(time.Minute)
 			is(t, l, functions.Ready)
@@ -694,7 +694,7 @@ func TestAdoptStates(t *testing.T) {
 	})
 	t.Run("does not answer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{}
+			s := &fakeNode{}
 			s.hang.Store(true)
 			l := adopt(t, s)
 			l.ended(t, functions.Failed, "first token: none within 2m")
@@ -705,7 +705,7 @@ func TestAdoptStates(t *testing.T) {
 	})
 	t.Run("died meanwhile", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stand{loadTime: time.Hour}
+			s := &fakeNode{loadTime: time.Hour}
 			go func() { time.Sleep(time.Second); s.die(supervisor.Exit{Code: 1, Tail: "error: no memory"}) }()
 			adopt(t, s).ended(t, functions.Failed, "no memory")
 		})

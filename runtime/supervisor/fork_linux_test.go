@@ -19,7 +19,7 @@ import (
 
 // warmParent runs the real parent with nothing imported, as a process of the
 // supervisor, and gives its socket. program is what it forks.
-func (h *house) warmParent(program string) (socket string, parent *Child) {
+func (h *harness) warmParent(program string) (socket string, parent *Child) {
 	h.t.Helper()
 	python, err := python3()
 	if err != nil {
@@ -61,7 +61,7 @@ func python3() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-func (h *house) fork(id, via string, env []string, args ...string) (*Child, error) {
+func (h *harness) fork(id, via string, env []string, args ...string) (*Child, error) {
 	return h.Client.Spawn(h.t.Context(), Process{ID: id, Via: via, Argv: append([]string{h.program}, args...), Env: env, Dir: h.t.TempDir()})
 }
 

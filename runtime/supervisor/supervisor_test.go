@@ -101,16 +101,16 @@ func act(args []string) int {
 	return 0
 }
 
-type house struct {
+type harness struct {
 	program   string // of its warm parent
 	t         *testing.T
 	dir, sock string
 	*Client
 }
 
-func start(t *testing.T, orphan time.Duration) *house {
+func start(t *testing.T, orphan time.Duration) *harness {
 	t.Helper()
-	h := &house{t: t, dir: t.TempDir()}
+	h := &harness{t: t, dir: t.TempDir()}
 	h.sock = filepath.Join(h.dir, "s")
 	h.Client = h.ensure(orphan)
 	t.Cleanup(func() {
@@ -128,7 +128,7 @@ func start(t *testing.T, orphan time.Duration) *house {
 	return h
 }
 
-func (h *house) ensure(orphan time.Duration) *Client {
+func (h *harness) ensure(orphan time.Duration) *Client {
 	h.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -143,7 +143,7 @@ func (h *house) ensure(orphan time.Duration) *Client {
 	return c
 }
 
-func (h *house) run(id string, args ...string) *Child {
+func (h *harness) run(id string, args ...string) *Child {
 	h.t.Helper()
 	exe, _ := os.Executable()
 	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b", quick}})
@@ -190,7 +190,7 @@ func gone(pid int) bool {
 }
 
 // pids that a log tells of, once there are n.
-func (h *house) pids(c *Child, n int) (out []int) {
+func (h *harness) pids(c *Child, n int) (out []int) {
 	h.t.Helper()
 	eventually(h.t, "pids in the log", func() bool {
 		b, _ := os.ReadFile(c.Log)
@@ -504,7 +504,7 @@ func TestSupervisorAndAgentKilled(t *testing.T) {
 
 func TestOneSupervisorPerFolder(t *testing.T) {
 	dir := t.TempDir()
-	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "s")}
+	h := &harness{t: t, dir: dir, sock: filepath.Join(dir, "s")}
 	var wg sync.WaitGroup
 	clients := make([]*Client, 4)
 	for i := range clients {
@@ -536,7 +536,7 @@ func TestStaleSocketAndLongPath(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, sock: filepath.Join(dir, "supervisor.sock")}
+	h := &harness{t: t, dir: dir, sock: filepath.Join(dir, "supervisor.sock")}
 	short, done, err := shortPath(h.sock)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,5 @@
-// Package gguf writes a checkpoint as one GGUF file (version 3), in F32, so that
-// tests can ask llama.cpp for the same tokens. It knows no more of the format than
-// that needs.
+// Package gguf writes a checkpoint as one GGUF file (version 3), in F32, for tests that
+// compare llama.cpp's tokens. It supports only the parts of the format that they need.
 package gguf
 
 import (
@@ -69,8 +68,7 @@ func (m *metadata) list(k string, kind uint32, n int) {
 	m.u64(uint64(n))
 }
 
-// Write converts the checkpoint in dir. pre is llama.cpp's name for the way text is
-// cut: gpt-2, smollm, llama-bpe or qwen2.
+// Write converts the checkpoint in dir. pre is llama.cpp's name of the split pattern: gpt-2, smollm, llama-bpe or qwen2.
 func Write(path, dir, pre string) error {
 	c, err := llama.ReadConfig(dir)
 	if err != nil {
@@ -195,7 +193,7 @@ func vocabulary(m *metadata, c llama.Config, dir, pre string) error {
 	return nil
 }
 
-// tensor is one to be written; shape as in the checkpoint, rows first.
+// tensor is a tensor to write; its shape is that of the checkpoint, rows first.
 type tensor struct {
 	name  string
 	shape []int
@@ -231,8 +229,8 @@ func tensors(c llama.Config, set *safetensors.Set) ([]tensor, error) {
 		}
 		out = append(out, tensor{"rope_freqs.weight", []int{len(f)}, f})
 	}
-	// llama.cpp turns neighbours in Llama models and halves in Qwen2; Hugging Face
-	// always halves, so Llama's rows are put in the other order.
+	// llama.cpp rotates neighbours in Llama models and halves in Qwen2, Hugging Face
+	// always halves, so Llama's rows are reordered.
 	q, k := c.Heads, c.KVHeads
 	if c.Architecture == "Qwen2ForCausalLM" {
 		q, k = 0, 0

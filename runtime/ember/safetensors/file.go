@@ -45,20 +45,18 @@ const maxIndex = 64 << 20
 // model.safetensors.index.json names, of a checkpoint's folder.
 func OpenFolder(dir string) (*Set, error) { return openFolder(dir, Open) }
 
-// From opens a file of weights for reading from its beginning, and tells its
-// size in bytes.
+// From opens a weight file at its beginning and returns its size in bytes.
 type From func(name string) (io.ReadCloser, int64, error)
 
-// CopyFolder is OpenFolder for files that will not stay, or are still arriving:
-// they are read into memory of the process's own, each once and from its
-// beginning to its end, the files in the order of their names. Weights that from
-// has need not be in the folder; nil is the folder itself. report hears how far
-// it is after each piece and ends the reading when it returns false.
+// CopyFolder is OpenFolder for files that are still arriving or are removed later: they
+// are read into memory, each once from beginning to end, in the order of their names.
+// from opens the weight files; nil opens them in the folder. report is called after each
+// piece and ends the reading if it returns false.
 func CopyFolder(dir string, from From, report func(done, total int64) bool) (*Set, error) {
 	c := copying{from: from, report: report}
 	if from == nil {
 		c.from = func(name string) (io.ReadCloser, int64, error) {
-			f, size, err := regular(filepath.Join(dir, name))
+			f, size, err := openRegular(filepath.Join(dir, name))
 			if err != nil {
 				return nil, 0, err // never a typed nil
 			}
@@ -172,11 +170,11 @@ func (s *Set) add(path string) error {
 	return nil
 }
 
-// piece is how much of a file is read at once: large enough for a source of
-// ranges, small enough for progress.
+// piece is the size of one read: large enough for ranged requests, small enough for
+// progress.
 const piece = 4 << 20
 
-// ErrStopped ends a CopyFolder whose report said so.
+// ErrStopped reports a CopyFolder that its report ended.
 var ErrStopped = errors.New("stopped")
 
 // copying reads files into memory.
@@ -192,8 +190,8 @@ type opened struct {
 	size int64
 }
 
-// open opens all files before the first is read: the total is known then, and
-// one that is missing is told at once.
+// open opens all files before the first is read, for the total size and because a
+// missing file is reported at once.
 func (c *copying) open(paths ...string) (*Set, error) {
 	defer func() {
 		for _, f := range c.next {
@@ -218,7 +216,7 @@ func (c *copying) file(path string) ([]byte, error) {
 	f := c.next[0]
 	c.next = c.next[1:]
 	defer f.Close()
-	all, err := memory(int(f.size))
+	all, err := mapMemory(int(f.size))
 	if err != nil {
 		return nil, fmt.Errorf("%s: no memory for %d bytes: %w", path, f.size, err)
 	}
@@ -250,7 +248,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Size is how many bytes are mapped.
+// Size is the number of mapped bytes.
 func (s *Set) Size() int64 {
 	var n int64
 	for _, f := range s.files {
@@ -316,15 +314,15 @@ func (s *Set) F32(name string) []float32 {
 	return out
 }
 
-// direct says whether this machine's numbers look like the file's: little endian.
-// The header's padding usually aligns the data too; where it does not, a copy is made.
+// direct reports whether this machine is little endian, as files are. Unaligned data,
+// which is rare, is copied.
 var direct = func() bool {
 	x := uint16(1)
 	return *(*byte)(unsafe.Pointer(&x)) == 1
 }()
 
-// Touch brings the pages of the mappings in, chunk by chunk, and reports how many
-// bytes are done after each. It stops when report returns false.
+// Touch reads the pages of the mappings, chunk by chunk, and calls report after each. It
+// stops if report returns false.
 func (s *Set) Touch(report func(done, total int64) bool) {
 	const chunk = 32 << 20
 	total, done := s.Size(), int64(0)

@@ -10,7 +10,7 @@ import (
 
 // mapFile maps a whole file for reading.
 func mapFile(path string) ([]byte, error) {
-	f, size, err := regular(path)
+	f, size, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -22,8 +22,8 @@ func mapFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// regular opens a file that can be held in memory whole.
-func regular(path string) (*os.File, int, error) {
+// openRegular opens a regular file that fits into the address space.
+func openRegular(path string) (*os.File, int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, 0, err
@@ -45,9 +45,8 @@ func regular(path string) (*os.File, int, error) {
 	return f, int(st.Size()), nil
 }
 
-// memory is n bytes that are no business of the collector's and go back to the
-// system with unmap. They begin at a page, as those of a file do.
-func memory(n int) ([]byte, error) {
+// mapMemory returns n bytes outside Go's heap, aligned to a page; unmap frees them.
+func mapMemory(n int) ([]byte, error) {
 	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 }
 
@@ -58,11 +57,11 @@ func unmap(b []byte) error {
 	return syscall.Munmap(b)
 }
 
-// step is at most the size of a page anywhere.
+// step is at most the page size of any system.
 const step = 4096
 
-// read touches one byte of every page. The sum keeps the compiler from dropping it.
-func read(b []byte) byte {
+// readPages reads one byte of every page. The sum keeps the compiler from dropping it.
+func readPages(b []byte) byte {
 	var s byte
 	for i := 0; i < len(b); i += step {
 		s += b[i]

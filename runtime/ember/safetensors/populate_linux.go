@@ -6,12 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// populate asks the kernel for all pages of b: first to begin reading those that are
-// not in memory, all at once instead of some at each fault, then to map them. Kernels
-// before 5.14 cannot do the latter and get the portable way.
+// populate reads and maps all pages of b with two calls of madvise. Kernels before 5.14
+// lack the second and read one byte per page.
 func populate(b []byte) {
 	_ = unix.Madvise(b, unix.MADV_WILLNEED) // only advice
 	if unix.Madvise(b, unix.MADV_POPULATE_READ) != nil {
-		runtime.KeepAlive(read(b))
+		runtime.KeepAlive(readPages(b))
 	}
 }

@@ -4,4 +4,4 @@ package safetensors
 
 import "runtime"
 
-func populate(b []byte) { runtime.KeepAlive(read(b)) }
+func populate(b []byte) { runtime.KeepAlive(readPages(b)) }
