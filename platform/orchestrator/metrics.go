@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/loadermetrics"
 )
 
 // counts are the counters for Prometheus. Labels come from this package and from the
@@ -61,7 +62,7 @@ func (s *Orchestrator) Describe(ch chan<- *prometheus.Desc) {
 	ch <- teamGPUDesc
 	ch <- teamEvictDesc
 	s.counts.late.Describe(ch)
-	describeLoaders(ch)
+	loadermetrics.Describe(ch)
 	for _, d := range []*prometheus.Desc{stateDesc, gpuDesc, nodeDesc, storeDesc, ckptDesc} {
 		ch <- d
 	}
@@ -103,7 +104,7 @@ func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 		gauge(nodeDesc, n.Memory.Used, n.ID, "used")
 		gauge(storeDesc, n.Store.Bytes, n.ID, "total")
 		gauge(storeDesc, n.Store.Used, n.ID, "used")
-		collectLoader(ch, n.ID, n.Store.Loader)
+		loadermetrics.Collect(ch, n.ID, n.Store.Loader)
 		for _, c := range n.Cached {
 			// Enough of the digest to tell the checkpoints of a store apart.
 			digest := strings.TrimPrefix(c.Digest, "sha256:")

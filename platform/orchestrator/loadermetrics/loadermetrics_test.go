@@ -1,4 +1,4 @@
-package orchestrator
+package loadermetrics
 
 import (
 	"strings"
@@ -11,16 +11,16 @@ import (
 
 type loaders map[string]*functions.LoaderStats
 
-func (loaders) Describe(ch chan<- *prometheus.Desc) { describeLoaders(ch) }
+func (loaders) Describe(ch chan<- *prometheus.Desc) { Describe(ch) }
 
 func (l loaders) Collect(ch chan<- prometheus.Metric) {
 	for node, s := range l {
-		collectLoader(ch, node, s)
+		Collect(ch, node, s)
 	}
 }
 
-// TestLoaderMetrics: what an agent says is told by words of ours; two schemes
-// that are not are no two series of one name.
+// TestLoaderMetrics: unknown schemes of an agent share one label, and make no two
+// series of one name.
 func TestLoaderMetrics(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(loaders{"a": {Bytes: map[string]functions.Bytes{"az": 7, "peer": 3}, Retries: 2, Staged: 1, InFlight: 4, EvictedBytes: 9}, "old": nil,

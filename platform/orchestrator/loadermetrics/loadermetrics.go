@@ -1,4 +1,5 @@
-package orchestrator
+// Package loadermetrics exports the counters of the nodes' loaders to Prometheus.
+package loadermetrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,8 +17,8 @@ func loaderDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, append([]string{"node"}, labels...), nil)
 }
 
-// What the loaders of the nodes have done. The counters are the agents' own: one
-// that begins anew begins at nothing, which is what Prometheus expects of one.
+// The counters are the agents' own: they restart at 0 with the agent, as Prometheus
+// expects.
 var (
 	loadedDesc   = loaderDesc("thaw_loader_bytes_total", "Bytes brought into the store, by the source's scheme; peer is other nodes.", "source")
 	loadRateDesc = loaderDesc("thaw_loader_bytes_per_second", "Bytes a second that come into the store now.")
@@ -39,7 +40,8 @@ var (
 	}
 )
 
-func describeLoaders(ch chan<- *prometheus.Desc) {
+// Describe sends the descriptions of all metrics.
+func Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{loadedDesc, loadRateDesc, loadNowDesc, stagingsDesc} {
 		ch <- d
 	}
@@ -48,7 +50,8 @@ func describeLoaders(ch chan<- *prometheus.Desc) {
 	}
 }
 
-func collectLoader(ch chan<- prometheus.Metric, node string, s *functions.LoaderStats) {
+// Collect sends the metrics of one node; none if it reports no loader.
+func Collect(ch chan<- prometheus.Metric, node string, s *functions.LoaderStats) {
 	if s == nil {
 		return
 	}
@@ -61,7 +64,7 @@ func collectLoader(ch chan<- prometheus.Metric, node string, s *functions.Loader
 	bytes := map[string]float64{}
 	for scheme, b := range s.Bytes {
 		if !isSchemeWord(scheme) {
-			scheme = "other" // an agent's word is not ours
+			scheme = "other" // the label comes from an agent
 		}
 		bytes[scheme] += float64(b)
 	}
@@ -78,7 +81,7 @@ func collectLoader(ch chan<- prometheus.Metric, node string, s *functions.Loader
 	}
 }
 
-// isSchemeWord: what a scheme can be.
+// isSchemeWord reports whether s can be the scheme of a source.
 func isSchemeWord(s string) bool {
 	for _, c := range s {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
