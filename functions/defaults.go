@@ -19,7 +19,7 @@ func Defaults() ModelSpec {
 	}
 }
 
-// DefaultHealth is where a command engine answers its health, unless said.
+// DefaultHealth is the default health path of a command engine.
 const DefaultHealth = "/health"
 
 // NewModel is an empty model with every default set.

@@ -33,7 +33,7 @@ type Model struct {
 // FullName is TEAM/NAME.
 func (m *Model) FullName() Name { return Name{Team: m.Metadata.Namespace, Name: m.Metadata.Name} }
 
-// Engine says which program serves a model.
+// Engine is the program that serves a model.
 type Engine string
 
 // The engines thaw knows.
@@ -78,7 +78,7 @@ type Adapter struct {
 // Resources a replica takes. GPUMemory is per GPU, Memory the host's. CPU is what
 // is set aside for it where nodes promise processors, as Kubernetes does; agents do
 // not, and it takes what it gets there. Pods is 1 where replicas are pods, of which
-// a node holds so many; no file says it.
+// a node holds so many; it is not a key of the files.
 type Resources struct {
 	GPUs      int   `json:"gpus"`
 	GPUMemory Bytes `json:"gpuMemory"`

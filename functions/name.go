@@ -17,7 +17,7 @@ type Name struct {
 }
 
 // ParseName reads NAME, TEAM/NAME, NAME:ADAPTER or TEAM/NAME:ADAPTER. team is
-// the team of a name that says none.
+// the team of a name without one.
 func ParseName(s, team string) (Name, error) {
 	n := Name{Team: team}
 	rest := s

@@ -64,7 +64,7 @@ type AdapterRequest struct {
 	Name  string `json:"name"` // as the model file names it
 }
 
-// Heartbeat is what an agent says of itself, every 2 s and at once on a change.
+// Heartbeat is an agent's report of itself, every 2 s and at once on a change.
 type Heartbeat struct {
 	AgentID string          `json:"agent_id"`
 	Epoch   int64           `json:"epoch"`

@@ -20,7 +20,7 @@ type Pod struct {
 	PriorityClassName  string            `json:"priorityClassName,omitempty"`
 }
 
-// Toleration lets a pod on nodes with a taint. Operator is Equal unless it says
+// Toleration allows a pod on nodes with a taint. Operator is Equal unless it says
 // Exists; an empty key with Exists is every taint; an empty effect every effect.
 type Toleration struct {
 	Key      string `json:"key,omitempty"`
@@ -51,7 +51,7 @@ const (
 	TaintNoExecute        = "NoExecute"
 )
 
-// IsZero reports whether p says nothing.
+// IsZero reports whether p is empty.
 func (p Pod) IsZero() bool {
 	return len(p.NodeSelector) == 0 && len(p.Tolerations) == 0 && len(p.ImagePullSecrets) == 0 &&
 		p.RuntimeClassName == "" && p.ServiceAccountName == "" && p.PriorityClassName == ""

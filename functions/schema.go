@@ -210,8 +210,7 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	return s
 }
 
-// withDefault tells the default where it says something; "" and 0 of an
-// optional key are its absence.
+// withDefault adds the default unless it is "" or 0, which mean absence.
 func withDefault(s map[string]any, def reflect.Value) map[string]any {
 	if def.IsValid() && !def.IsZero() {
 		s["default"] = def.Interface()

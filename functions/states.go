@@ -35,7 +35,7 @@ func (s State) Word() string {
 	return "cold"
 }
 
-// Words are all that Word can say, for bounded label sets.
+// Words are all results of Word, for bounded label sets.
 var Words = []string{"cold", "staging", "loading", "ready", "sleeping", "draining", "failed"}
 
 // Over reports whether the replica has ended.
@@ -52,7 +52,7 @@ const (
 	NodeDegraded  NodeState = "DEGRADED"
 )
 
-// Tier says how near a model's bytes are on a node.
+// Tier is how near a model's bytes are on a node.
 type Tier string
 
 // The tiers, nearest first.
@@ -87,7 +87,7 @@ type Span struct {
 	Phase    Phase   `json:"phase"`
 	Start    float64 `json:"start"`
 	Duration float64 `json:"duration"`
-	// Parts are finer steps inside the phase, as the engine's own log tells them.
+	// Parts are finer steps inside the phase, as the engine's log reports them.
 	Parts []Part `json:"parts,omitempty"`
 }
 

@@ -63,8 +63,8 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	}
 }
 
-// Validate says what is wrong with m; nothing when it can be served. It looks
-// at the document alone: whether the weights are there is the loader's to say.
+// Validate lists the problems of m; none if it can be served. It checks the document
+// alone: whether the weights exist, the loader checks.
 func Validate(m *Model) []Problem {
 	var p problems
 	p.checkHead(m.APIVersion, m.Kind, KindModel, m.Metadata)
@@ -112,7 +112,7 @@ func Validate(m *Model) []Problem {
 	return append(p, CheckPod("spec.pod", &s.Pod)...)
 }
 
-// ValidateTeam says what is wrong with t.
+// ValidateTeam lists the problems of t.
 func ValidateTeam(t *Team) []Problem {
 	var p problems
 	p.checkHead(t.APIVersion, t.Kind, KindTeam, t.Metadata)
@@ -224,7 +224,7 @@ const (
 	maxPattern  = 256
 )
 
-// CheckPatterns says what is wrong with patterns of files, which are at path.
+// CheckPatterns lists the problems of file patterns, which stand at path.
 func CheckPatterns(path string, patterns []string) []Problem {
 	var p problems
 	if len(patterns) > maxPatterns {
@@ -239,7 +239,7 @@ func CheckPatterns(path string, patterns []string) []Problem {
 	return p
 }
 
-// CheckPattern says what is wrong with a pattern of files to stage, and how it is
+// CheckPattern returns what is wrong with a pattern of files to stage, and how it is
 // put right; nothing when it can be used. A pattern names files below the
 // source's folder, with slashes, as path.Match reads it.
 func CheckPattern(s string) (message, hint string) {

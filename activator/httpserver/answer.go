@@ -94,7 +94,7 @@ func isOwnField(name string) bool {
 var errStreamPanic = errors.New("httpserver: the stream panicked")
 
 // ErrLast is what a Stream's Read returns in place of io.EOF where the body is
-// whole but the connection should end with it: a stream that broke and said so.
+// whole but the connection should end with it: a stream that reported its own failure.
 var ErrLast = errors.New("httpserver: the last answer of this connection")
 
 // responseStream is a Response's Stream as the server behind reads it.

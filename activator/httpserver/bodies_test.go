@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// Many clients that send large bodies, or begin to, do not take more memory
-// than there is for bodies; who sends a small one is served beside them; and
-// what they held is given back however they end.
+// Large bodies take at most MaxBodies of memory together; small ones are served beside
+// them; and memory is released however a request ends.
 func TestBodiesTogetherAreBounded(t *testing.T) {
 	const budget, size = 1 << 20, 300 << 10
 	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
@@ -39,7 +38,7 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 				t.Errorf("beside full buffers: %d %s", r.StatusCode, b)
 			}
 		}
-		// One sends the rest, one leaves: their room is free again.
+		// One sends the rest, one leaves: their memory is free again.
 		held[0].send("x" + get)
 		if r, _ := held[0].ok("POST"); r.StatusCode != 200 {
 			t.Errorf("a body that was counted: %d", r.StatusCode)

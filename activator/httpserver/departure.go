@@ -41,7 +41,7 @@ func (l *requestContext) Done() <-chan struct{} {
 }
 
 // AfterFunc calls f in a goroutine of its own when l has ended, unless stop was
-// called before; stop tells whether it came in time. Package context looks for
+// called before; stop reports whether it came in time. Package context looks for
 // this method.
 func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()
@@ -67,7 +67,7 @@ func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// end ends the context; the first to do so says why.
+// end ends the context; the first call sets the cause.
 func (l *requestContext) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -84,7 +84,7 @@ func (r *Request) Context() context.Context {
 	return r.c.context()
 }
 
-// Draining tells whether the server has begun to shut down, so that a request
+// Draining reports whether the server has begun to shut down, so that a request
 // that would wait can be refused.
 func (r *Request) Draining() bool {
 	if r.nh != nil {

@@ -72,7 +72,7 @@ func (l *lineStream) take(p []byte) int {
 	return n
 }
 
-// Read waits for what is said next.
+// Read waits for the next lines.
 func (l *lineStream) Read(p []byte) (int, error) {
 	alive := time.NewTimer(aliveEvery)
 	defer alive.Stop()

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// TestLines: what is said comes out as lines; what never began is an error; who
-// closes ends the work.
-func TestLines(t *testing.T) {
+// TestLineStream: values come out as lines, work that fails before its first value is an
+// error, and Close ends the work.
+func TestLineStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body, err := NewLineStream(t.Context(), func(_ context.Context, say func(any)) error {
 			say(map[string]int{"a": 1})
-			time.Sleep(40 * time.Second) // two empty lines say that it lives
+			time.Sleep(40 * time.Second) // two empty lines keep it alive
 			say("last")
 			return errors.New("said before it ended")
 		}, nil)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// startHandler runs a guest in a server that speaks HTTP/1.1 and HTTP/2 without TLS, and
+// startHandler runs a NetHTTPHandler in a server of HTTP/1.1 and HTTP/2 without TLS, and
 // gives a client for each.
 func startHandler(t *testing.T, o Options) (g *NetHTTPHandler, url string, clients map[string]*http.Client, cut context.CancelCauseFunc) {
 	t.Helper()
@@ -159,7 +159,7 @@ func (s *said) Read(p []byte) (int, error) {
 
 func (s *said) Close() error { *s = nil; return nil }
 
-// The context tells of a client that leaves, of a server that gives up, and of the
+// The context ends when the client leaves, when the server gives up, and at the
 // end, and each piece of a stream goes out at once.
 func TestNetHTTPHandlerContext(t *testing.T) {
 	ends := make(chan error, 1)
@@ -260,7 +260,7 @@ func TestNetHTTPHandlerSlowBody(t *testing.T) {
 	}
 }
 
-// All bodies together are bounded, and what ends gives its room back.
+// All bodies together are bounded, and a request that ends frees its memory.
 func TestNetHTTPHandlerBodies(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	g, url, clients, _ := startHandler(t, Options{MaxBodies: 600 << 10, Handler: func(_ *Request, res *Response) {

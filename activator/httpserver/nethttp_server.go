@@ -17,7 +17,7 @@ func NewNetHTTPServer(o Options) Server {
 	t.http = &http.Server{
 		Handler:                      t,
 		DisableGeneralOptionsHandler: true,
-		ErrorLog:                     log.New(io.Discard, "", 0), // the front has said it
+		ErrorLog:                     log.New(io.Discard, "", 0), // the front has logged it
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},

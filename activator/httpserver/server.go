@@ -77,7 +77,7 @@ func (s *server) accept(ln net.Listener) (*conn, error) {
 		if s.draining.Load() {
 			s.mu.Unlock()
 			c.Close()
-			continue // the listener is about to say that it is closed
+			continue // Accept is about to fail
 		}
 		s.conns[w] = struct{}{}
 		s.mu.Unlock()

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Membership is how buckets stand to the coordinator. The zero Tie has none: all of a limit is one
-// bucket's. It is immutable.
+// Membership is an activator's relation to the coordinator. The zero value has none: a
+// bucket holds the whole limit. It is immutable.
 type Membership struct {
-	Shared    bool      // there is one
-	Connected bool      // and it is heard
-	Share     float64   // of each limit, without a link
-	Since     time.Time // that there is no link: it counts a little later, when the coordinator knows it too
+	Shared    bool      // there is a coordinator
+	Connected bool      // and a connection to it
+	Share     float64   // of each limit, without a connection
+	Since     time.Time // when the connection ended; refilling begins disconnectLag later
 }
 
 // disconnectLag is how much later the coordinator may see a connection end.
@@ -148,8 +148,8 @@ func (p *Bucket) decayBurn(now time.Time) {
 	p.burnAt = now
 }
 
-// Missing notes that a unit was missing. It tells whether there may be one elsewhere,
-// which Wait waits for, and otherwise when there will be.
+// Missing records that a unit was missing. It reports whether another bucket may have one,
+// which Await waits for, and otherwise when there will be one.
 func (p *Bucket) Missing(t *Membership, now time.Time) (elsewhere bool, after time.Duration) {
 	p.missingAt = now
 	if !t.Connected {
@@ -161,7 +161,7 @@ func (p *Bucket) Missing(t *Membership, now time.Time) (elsewhere bool, after ti
 	return true, p.Until(1, t, now)
 }
 
-// Await is closed with the next grant. Unwait is called when the waiting is over.
+// Await returns a channel that the next allotment closes. EndAwait must follow.
 func (p *Bucket) Await() <-chan struct{} {
 	p.waiting++
 	if p.changed == nil {
@@ -170,7 +170,7 @@ func (p *Bucket) Await() <-chan struct{} {
 	return p.changed
 }
 
-// EndAwait ends what Wait began.
+// EndAwait ends one Await.
 func (p *Bucket) EndAwait() { p.waiting-- }
 
 // Apply applies an allotment.

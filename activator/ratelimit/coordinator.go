@@ -41,22 +41,22 @@ type Coordinator struct {
 
 // member is an activator.
 type member struct {
-	lost     time.Time // zero while it is linked
-	sent     float64   // its part
-	reported float64   // its part as it said itself
+	lost     time.Time // zero while it is connected
+	sent     float64   // its share
+	reported float64   // its share as it reported itself
 	holds    map[*limit]*holding
 }
 
 func (m *member) share() float64 { return max(m.sent, m.reported) }
 
-// limit is one limit.
+// limit is the state of one limit.
 type limit struct {
 	key       Key
 	size      float64
-	level     float64 // units in the coordinator; of places it is counted anew
+	level     float64 // units not allotted; of places it is computed anew
 	at        time.Time
-	known     bool    // level is what there is, and not what has come since
-	priorLeft float64 // what a former coordinator had left, by the activator that was told last
+	known     bool    // level is the true remainder, not only what came since the start
+	priorLeft float64 // what a former coordinator had left, by the newest allotment
 	priorSeq  uint64  // the Seq of that; 0: there is none
 	recall    uint64
 	recallAt  time.Time
@@ -350,8 +350,8 @@ func (b *Coordinator) Tick(now time.Time) {
 	}
 }
 
-// balanceShares gives each activator its part of what fills without a link: as much as the
-// others, once these have said that they have less.
+// balanceShares gives connected activators equal shares of what refills without a
+// connection. A share grows only after the others have confirmed smaller ones.
 func (b *Coordinator) balanceShares() {
 	if len(b.members) == 0 || b.recovering {
 		return

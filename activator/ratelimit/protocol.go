@@ -11,7 +11,7 @@ type Kind uint8
 // The kinds of limits.
 const (
 	Requests   Kind = iota // that begin, a minute
-	Tokens                 // a minute, told after the fact: a bucket may be in debt
+	Tokens                 // a minute, charged afterwards: a bucket may be in debt
 	ColdStarts             // an hour
 	Concurrent             // requests at once
 	Held                   // requests that wait at once
@@ -58,7 +58,7 @@ type UsageReport struct {
 	Received int64  // of Grant.Given, what it has taken in
 	Recalled uint64 // the newest recall that was carried out
 
-	// In the first claim of a connection: what a bank told last, by its number.
+	// In the first report of a connection: the last allotment, by its number.
 	Seq  uint64
 	Left float64
 }
@@ -70,7 +70,7 @@ type Allotment struct {
 	Given     int64         // units, since the beginning of the connection
 	Idle      int64         // so many it may hold without needing them
 	Recall    uint64        // grown: what is not needed now is to be given back
-	Exhausted time.Duration // not 0: there is nothing for who waits; when there will be
+	Exhausted time.Duration // not 0: no unit for waiting requests before this time
 	Seq       uint64        // grows with each grant of all banks there ever were
 	Left      float64       // what the coordinator has left
 }

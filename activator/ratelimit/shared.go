@@ -1,12 +1,10 @@
 package ratelimit
 
-import (
-	"time"
-)
+import "time"
 
-// ShareLimits says, before anything is admitted, that limits are of several activators:
-// nothing is admitted beyond what Grants gave. needs is called when Claims has
-// something that should be told now; it must not block, nor call back.
+// ShareLimits makes the limits those of several activators, before any request: nothing
+// is admitted beyond what Allotted gave. needs is called when Reports should be sent now;
+// it must not block, nor call back.
 func (l *Limits) ShareLimits(needs func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

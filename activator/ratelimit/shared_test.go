@@ -10,14 +10,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// realm is a coordinator and activators, with links between them that are slow and end, in
+// cluster is a coordinator and activators, with links between them that are slow and end, in
 // virtual time. It knows the law: a bucket of the whole limit, out of which every
 // admission takes, is never overdrawn.
-type realm struct {
+type cluster struct {
 	t      testing.TB
 	now    time.Time
 	limits functions.Limits
-	bank   *Coordinator
+	coord  *Coordinator
 	epoch  int
 	acts   []*act
 	serial int
@@ -48,24 +48,24 @@ type upward struct {
 
 type downward struct{ g Allotments }
 
-func newRealm(t testing.TB, l functions.Limits, n int) *realm {
-	r := &realm{t: t, now: t0, filledAt: t0, limits: l}
+func newCluster(t testing.TB, l functions.Limits, n int) *cluster {
+	r := &cluster{t: t, now: t0, filledAt: t0, limits: l}
 	r.level = [3]float64{float64(l.RequestsPerMinute), 0, float64(l.ColdStartsPerHour)}
-	r.reign(nil)
+	r.startCoordinator(nil)
 	for range n {
 		r.join()
 	}
 	for range 4 {
 		r.step(10 * time.Millisecond)
 	}
-	r.bank.Recovered(r.now)
+	r.coord.Recovered(r.now)
 	r.step(10 * time.Millisecond)
 	return r
 }
 
-func (r *realm) reign(saved func(Key) (float64, time.Duration, bool)) {
+func (r *cluster) startCoordinator(saved func(Key) (float64, time.Duration, bool)) {
 	r.epoch++
-	r.bank = NewCoordinator(CoordinatorOptions{
+	r.coord = NewCoordinator(CoordinatorOptions{
 		Send: func(id string, g Allotments) {
 			for _, a := range r.acts {
 				if a.id == id && a.linked {
@@ -75,10 +75,10 @@ func (r *realm) reign(saved func(Key) (float64, time.Duration, bool)) {
 		},
 		Saved: saved, Recovering: true,
 	})
-	r.bank.SetLimits(r.sizes(), r.now)
+	r.coord.SetLimits(r.sizes(), r.now)
 }
 
-func (r *realm) sizes() map[Key]int64 {
+func (r *cluster) sizes() map[Key]int64 {
 	out := map[Key]int64{}
 	for k, n := range Sizes(r.limits) {
 		if n > 0 {
@@ -88,7 +88,7 @@ func (r *realm) sizes() map[Key]int64 {
 	return out
 }
 
-func (r *realm) join() *act {
+func (r *cluster) join() *act {
 	r.serial++
 	a := &act{id: fmt.Sprint("act-", r.serial), l: &Limits{}}
 	a.l.ShareLimits(func() { a.needs = true })
@@ -98,7 +98,7 @@ func (r *realm) join() *act {
 	return a
 }
 
-func (r *realm) link(a *act) {
+func (r *cluster) link(a *act) {
 	if a.linked || a.ends > 0 {
 		return
 	}
@@ -106,8 +106,8 @@ func (r *realm) link(a *act) {
 	a.up = append(a.up, upward{true, a.l.Reports(true, true, r.now)})
 }
 
-// unlink ends a link; the bank hears of it a little later.
-func (r *realm) unlink(a *act, ticks int) {
+// unlink ends a link; the coordinator sees it a little later.
+func (r *cluster) unlink(a *act, ticks int) {
 	if !a.linked {
 		return
 	}
@@ -117,12 +117,12 @@ func (r *realm) unlink(a *act, ticks int) {
 }
 
 // step lets time go by: messages that were sent before arrive.
-func (r *realm) step(d time.Duration) {
+func (r *cluster) step(d time.Duration) {
 	r.now = r.now.Add(d)
 	for _, a := range r.acts {
 		if a.ends > 0 {
 			if a.ends--; a.ends == 0 {
-				r.bank.Disconnected(a.id, r.now)
+				r.coord.Disconnected(a.id, r.now)
 			}
 			continue
 		}
@@ -132,7 +132,7 @@ func (r *realm) step(d time.Duration) {
 			a.l.Allotted(d.g, r.now)
 		}
 		for _, u := range up {
-			if err := r.bank.Report(a.id, u.first, u.c, r.now); err != nil {
+			if err := r.coord.Report(a.id, u.first, u.c, r.now); err != nil {
 				r.t.Fatal(err)
 			}
 		}
@@ -145,17 +145,17 @@ func (r *realm) step(d time.Duration) {
 	}
 }
 
-func (r *realm) second() {
+func (r *cluster) second() {
 	for _, a := range r.acts {
 		if a.linked {
 			a.up = append(a.up, upward{false, a.l.Reports(false, true, r.now)})
 		}
 	}
-	r.bank.Tick(r.now)
+	r.coord.Tick(r.now)
 }
 
 // spent checks an admission against the law.
-func (r *realm) spent(i int, kind string) {
+func (r *cluster) spent(i int, kind string) {
 	sizes := [3]float64{float64(r.limits.RequestsPerMinute), 0, float64(r.limits.ColdStartsPerHour)}
 	spans := [3]time.Duration{time.Minute, time.Minute, time.Hour}
 	for j := range r.level {
@@ -168,7 +168,7 @@ func (r *realm) spent(i int, kind string) {
 	}
 }
 
-func (r *realm) inUse() {
+func (r *cluster) inUse() {
 	active, held := 0, 0
 	for _, a := range r.acts {
 		active += len(a.leases)
@@ -184,7 +184,7 @@ func (r *realm) inUse() {
 
 // ask tries to have a request admitted, as Patiently does but for the waiting, which
 // is done all at once here.
-func (r *realm) ask(a *act) *Refusal {
+func (r *cluster) ask(a *act) *Refusal {
 	lease, no := a.l.Admit("red", r.now)
 	if no == nil {
 		r.spent(0, "requests")
@@ -195,7 +195,7 @@ func (r *realm) ask(a *act) *Refusal {
 }
 
 // patient asks until there is an answer that is one.
-func (r *realm) patient(a *act) *Refusal {
+func (r *cluster) patient(a *act) *Refusal {
 	no := r.ask(a)
 	for i := 0; no != nil && no.account != nil && i < 25; i++ {
 		p := &no.account.buckets[no.kind]
@@ -203,7 +203,7 @@ func (r *realm) patient(a *act) *Refusal {
 		a.needs = true
 		r.step(10 * time.Millisecond)
 		if i%10 == 9 {
-			r.bank.Tick(r.now)
+			r.coord.Tick(r.now)
 		}
 		p.EndAwait()
 		no = r.ask(a)
@@ -211,7 +211,7 @@ func (r *realm) patient(a *act) *Refusal {
 	return no
 }
 
-func (r *realm) end(a *act) {
+func (r *cluster) end(a *act) {
 	if n := len(a.leases); n > 0 {
 		a.leases[n-1].End(1, r.now)
 		a.leases = a.leases[:n-1]
@@ -236,7 +236,7 @@ func TestShareSkewed(t *testing.T) {
 		{"many", 5, 5000, func(i int) int { return i * i % 5 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRealm(t, functions.Limits{RequestsPerMinute: c.limit}, c.acts)
+			r := newCluster(t, functions.Limits{RequestsPerMinute: c.limit}, c.acts)
 			began := r.now
 			var last *Refusal
 			for i := range c.limit + c.limit/2 + 20 {
@@ -256,9 +256,9 @@ func TestShareSkewed(t *testing.T) {
 	}
 }
 
-// TestSharePlaces: places go to who needs them, and come back.
+// TestSharePlaces: places go to the activators that need them, and come back.
 func TestSharePlaces(t *testing.T) {
-	r := newRealm(t, functions.Limits{Concurrent: 4}, 2)
+	r := newCluster(t, functions.Limits{Concurrent: 4}, 2)
 	a, b := r.acts[0], r.acts[1]
 	for range 4 {
 		if no := r.patient(a); no != nil {
@@ -296,12 +296,12 @@ func TestSharePlaces(t *testing.T) {
 	}
 }
 
-// TestShareDebt: what a request took of tokens is known afterwards, so that a purse may
+// TestShareDebt: what a request took of tokens is known afterwards, so that a bucket may
 // have less than nothing. The debt is paid with what comes, over the end of a link as
 // well, and all of the limit is had besides.
 func TestShareDebt(t *testing.T) {
 	const limit, each = 600, 50
-	r := newRealm(t, functions.Limits{TokensPerMinute: limit}, 2)
+	r := newCluster(t, functions.Limits{TokensPerMinute: limit}, 2)
 	began, spent := r.now, 0
 	for tick := range 1800 {
 		for _, a := range r.acts {
@@ -313,7 +313,7 @@ func TestShareDebt(t *testing.T) {
 			}
 		}
 		r.step(100 * time.Millisecond)
-		r.bank.Tick(r.now)
+		r.coord.Tick(r.now)
 		if tick%10 == 0 {
 			r.second()
 		}
@@ -332,7 +332,7 @@ func TestShareDebt(t *testing.T) {
 
 // TestShareAlone: without a controller each has its part and no more.
 func TestShareAlone(t *testing.T) {
-	r := newRealm(t, functions.Limits{RequestsPerMinute: 600}, 2)
+	r := newCluster(t, functions.Limits{RequestsPerMinute: 600}, 2)
 	for range 10 {
 		r.step(100 * time.Millisecond)
 		r.second()
@@ -340,7 +340,7 @@ func TestShareAlone(t *testing.T) {
 	for _, a := range r.acts {
 		r.unlink(a, 0)
 	}
-	r.bank = NewCoordinator(CoordinatorOptions{Send: func(string, Allotments) {}, Recovering: true})
+	r.coord = NewCoordinator(CoordinatorOptions{Send: func(string, Allotments) {}, Recovering: true})
 	for range 600 {
 		r.step(100 * time.Millisecond)
 		for range 3 {
@@ -361,7 +361,7 @@ func TestShareAlone(t *testing.T) {
 // TestShareAway: what one has without a link the others do not have, from the moment
 // its link ends until it is known to be dead, and newcomers only what others gave up.
 func TestShareAway(t *testing.T) {
-	r := newRealm(t, functions.Limits{RequestsPerMinute: 600}, 2)
+	r := newCluster(t, functions.Limits{RequestsPerMinute: 600}, 2)
 	all := func(span time.Duration, also func(i int)) {
 		for i := range int(span / (100 * time.Millisecond)) {
 			r.step(50 * time.Millisecond)
@@ -405,7 +405,7 @@ func TestShareAway(t *testing.T) {
 	}
 }
 
-// TestShareNewcomer: who has never been told anything admits nothing of what is
+// TestShareNewcomer: a new activator admits nothing of what is
 // limited.
 func TestShareNewcomer(t *testing.T) {
 	var l Limits
@@ -421,7 +421,7 @@ func TestShareNewcomer(t *testing.T) {
 
 // TestShareReigns: what was spent before a controller ended is spent under the next.
 func TestShareReigns(t *testing.T) {
-	r := newRealm(t, functions.Limits{ColdStartsPerHour: 6}, 2)
+	r := newCluster(t, functions.Limits{ColdStartsPerHour: 6}, 2)
 	wake := func(a *act) bool {
 		for range 30 {
 			no := a.l.AdmitColdStart("red", r.now)
@@ -447,7 +447,7 @@ func TestShareReigns(t *testing.T) {
 	}
 	r.second()
 	r.step(10 * time.Millisecond)
-	left := r.bank.Use(Key{Team: "red", Kind: ColdStarts}, r.now).Left
+	left := r.coord.Use(Key{Team: "red", Kind: ColdStarts}, r.now).Left
 	if math.Abs(left-2) > 0.01 {
 		t.Errorf("%v left of 6, 4 were spent", left)
 	}
@@ -455,13 +455,13 @@ func TestShareReigns(t *testing.T) {
 		r.unlink(a, 0)
 	}
 	r.step(time.Second)
-	r.reign(nil)
+	r.startCoordinator(nil)
 	for _, a := range r.acts {
 		a.ends = 0
 		r.link(a)
 	}
 	r.step(10 * time.Millisecond)
-	r.bank.Recovered(r.now)
+	r.coord.Recovered(r.now)
 	n := 0
 	for i := range 6 {
 		if wake(r.acts[i%2]) {
@@ -472,24 +472,24 @@ func TestShareReigns(t *testing.T) {
 		t.Errorf("%d more under the next controller, 2 are left", n)
 	}
 	// All die. The stored remainder counts.
-	saved := r.bank.Levels(ColdStarts, r.now)
+	saved := r.coord.Levels(ColdStarts, r.now)
 	r.acts = nil
-	r.reign(func(k Key) (float64, time.Duration, bool) {
+	r.startCoordinator(func(k Key) (float64, time.Duration, bool) {
 		v, ok := saved[k.Team]
 		return v, time.Minute, ok && k.Kind == ColdStarts
 	})
 	r.join()
 	r.step(10 * time.Millisecond)
-	r.bank.Recovered(r.now)
+	r.coord.Recovered(r.now)
 	r.now = r.now.Add(time.Minute)
 	if wake(r.acts[0]) {
 		t.Error("all was forgotten")
 	}
 }
 
-// playRealm does what bytes say to three activators and a controller.
-func playRealm(t testing.TB, moves []byte) {
-	r := newRealm(t, functions.Limits{RequestsPerMinute: 40, ColdStartsPerHour: 9, Concurrent: 5, HeldRequests: 3}, 3)
+// playCluster does what bytes say to three activators and a controller.
+func playCluster(t testing.TB, moves []byte) {
+	r := newCluster(t, functions.Limits{RequestsPerMinute: 40, ColdStartsPerHour: 9, Concurrent: 5, HeldRequests: 3}, 3)
 	for i, m := range moves {
 		a := r.acts[int(m>>4)%len(r.acts)]
 		switch m & 15 {
@@ -517,7 +517,7 @@ func playRealm(t testing.TB, moves []byte) {
 			r.step(time.Millisecond)
 		case 10:
 			r.step(100 * time.Millisecond)
-			r.bank.Tick(r.now)
+			r.coord.Tick(r.now)
 		case 11:
 			r.step(time.Second)
 			r.second()
@@ -530,7 +530,7 @@ func playRealm(t testing.TB, moves []byte) {
 		case 14: // it dies, its requests with it, and another one begins
 			if i%3 == 0 {
 				r.unlink(a, 0)
-				r.bank.Disconnected(a.id, r.now)
+				r.coord.Disconnected(a.id, r.now)
 				for j := range r.acts {
 					if r.acts[j] == a {
 						r.acts = append(r.acts[:j], r.acts[j+1:]...)
@@ -548,12 +548,12 @@ func playRealm(t testing.TB, moves []byte) {
 				x.ends = 0
 			}
 			r.step(time.Duration(m>>4) * 500 * time.Millisecond)
-			r.reign(nil)
+			r.startCoordinator(nil)
 			for _, x := range r.acts {
 				r.link(x)
 			}
 			r.step(time.Millisecond)
-			r.bank.Recovered(r.now)
+			r.coord.Recovered(r.now)
 		}
 	}
 }
@@ -566,7 +566,7 @@ func TestShareModel(t *testing.T) {
 		for i := range moves {
 			moves[i] = byte(g.Uint32())
 		}
-		playRealm(t, moves)
+		playCluster(t, moves)
 		if t.Failed() {
 			t.Fatal("seed", seed)
 		}
@@ -576,6 +576,6 @@ func TestShareModel(t *testing.T) {
 func FuzzShare(f *testing.F) {
 	f.Add([]byte{3, 19, 35, 11, 15, 3, 12, 3, 13, 14, 3})
 	f.Fuzz(func(t *testing.T, moves []byte) {
-		playRealm(t, moves[:min(len(moves), 2000)])
+		playCluster(t, moves[:min(len(moves), 2000)])
 	})
 }

@@ -146,7 +146,7 @@ func (k *conn) cancel(gen uint64, cause error) {
 	k.mu.Unlock()
 }
 
-// cancelCause tells why the exchange was cancelled; nil if it was not.
+// cancelCause is why the exchange was cancelled; nil if it was not.
 func (k *conn) cancelCause() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -431,7 +431,7 @@ func (k *conn) nextChunk() error {
 	return protocolError("its trailers do not end")
 }
 
-// chunkBuffered tells whether chunk would not have to wait.
+// chunkBuffered reports whether nextChunk would return without waiting.
 func (k *conn) chunkBuffered() bool {
 	b, _ := k.reader.Peek(k.reader.Buffered())
 	if k.inChunk {
@@ -520,7 +520,7 @@ func (k *conn) readChunks(p []byte) (n int, err error) {
 			return n, err
 		}
 	}
-	// The end may already be here: say so together with the last bytes.
+	// The end may already be here: return it together with the last bytes.
 	if k.remain == 0 && k.chunkBuffered() {
 		if b, _ := k.reader.Peek(3); len(b) == 3 && b[2] == '0' {
 			err = k.nextChunk()

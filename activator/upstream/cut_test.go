@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// An address that is cut: who waits there for a head, who reads a body and who
-// comes back on an idle connection hear that the engine is gone, at once; who
-// comes afterwards dials anew, and other addresses notice nothing.
+// After Cut of an address, requests that wait for a head, read a body or reuse an idle
+// connection fail at once as if the engine had died; later requests dial anew, and other
+// addresses are unaffected.
 func TestCut(t *testing.T) {
 	reached := make(chan struct{}, 8)
 	silent := func(c net.Conn, _ *http.Request, body []byte, _ int) bool {

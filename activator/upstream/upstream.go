@@ -40,7 +40,7 @@ type Request struct {
 	Path   string  // with its query; sent as it is
 	Fields []Field // host and content-length are ours to add; framing fields are dropped
 	Body   [][]byte
-	// Bound is how long the engine may say nothing, until the head and between
+	// Bound is how long the engine may be silent, until the head and between
 	// two reads of the body; 0 is no bound. Response.Bound sets it anew.
 	Bound time.Duration
 }
@@ -55,7 +55,7 @@ var (
 	errClosed    = errors.New("upstream: client is closed")
 )
 
-// Error says what was tried where.
+// Error is a failed exchange.
 type Error struct {
 	Addr string
 	Kind error // one of the above, or io.ErrUnexpectedEOF: died inside the body
@@ -299,7 +299,7 @@ func (r *Response) Read(p []byte) (int, error) {
 	return r.k.read(p)
 }
 
-// Bound sets how long the engine may say nothing from now on, until the next
+// Bound sets how long the engine may be silent from now on, until the next
 // call; a Read that finds it longer silent fails with [ErrSilent], at most an
 // eighth of d late.
 func (r *Response) Bound(d time.Duration) {

@@ -62,7 +62,7 @@ type catalogueRow struct {
 	param   string        // where the fault always lies in one place
 	after   time.Duration // Retry-After unless the caller knows better; 0: the row never carries one
 	again   bool          // x-should-retry
-	message string        // when the caller has nothing better to say
+	message string        // the default
 }
 
 // lookup is the whole catalogue. A retry is advised only with 429, 502, 503 and
@@ -199,12 +199,12 @@ func (e *Error) Final() *Error {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// ShouldRetry tells what x-should-retry will say.
+// ShouldRetry is the value of x-should-retry.
 func (e *Error) ShouldRetry() bool {
 	switch e.Status {
 	case 429, 502, 503, 504:
 	default:
-		return false // an official client that is told to would repeat even a 400
+		return false // official clients obey it even on a 400
 	}
 	if e.Retry != nil {
 		return *e.Retry

@@ -27,7 +27,7 @@ type Envelope struct {
 	User         string // unescaped, "" when absent or longer than MaxName
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage
-	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not said
+	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not set
 	N            int   // 1 when absent
 	Messages     int   // elements of messages, input or prompt when that is an array, else 1; 0: none of them
 	PromptBytes  int   // bytes of that value as it stands in the body

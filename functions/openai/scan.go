@@ -296,7 +296,7 @@ func (t *Tail) Pass(p []byte) {
 	t.n += copy(t.b[t.n:], p)
 }
 
-// Usage is what the answer said; Known is false if its end says nothing.
+// Usage is the answer's usage; Known is false if its end has none.
 func (t *Tail) Usage() (u Usage) {
 	b := t.b[:t.n]
 	if i := bytes.LastIndex(b, []byte(`"usage"`)); i >= 0 { // it stands near the end

@@ -64,6 +64,6 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 	return dst
 }
 
-// AsksUsage tells whether Splice with usage set adds what the client did not
+// AsksUsage reports whether Splice with usage set adds what the client did not
 // ask for, so that the extra chunk must be taken out of the stream again.
 func (e *Envelope) AsksUsage() bool { return e.Stream && !e.IncludeUsage && !e.form }

@@ -15,7 +15,7 @@ import (
 type body struct {
 	in       io.ReadCloser
 	control  *http.ResponseController
-	sized    bool        // its length was said: it is to come at some pace
+	sized    bool        // its length was declared: bodyIdle bounds its silence
 	once     bool        // nothing is kept
 	timedOut atomic.Bool // it did not come in time
 

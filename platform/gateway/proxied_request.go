@@ -132,7 +132,7 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 			h["X-Request-Id"] = []string{s.ID}
 		}
 		switch {
-		case s.External: // whom it knows is its own affair
+		case s.External: // it checks its own credentials
 		case s.Token != "":
 			h["Authorization"] = []string{"Bearer " + s.Token}
 		case s.Key != "":
@@ -173,7 +173,7 @@ func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
 
 // send sends the request once. It returns nil when an answer has gone out, be it
-// in part: then a panic says so.
+// in part; an answer broken off panics.
 func (p *proxiedRequest) send(r *http.Request) error {
 	p.err, p.headReceived = nil, false
 	p.proxy.ServeHTTP(p.w, r)
@@ -188,12 +188,10 @@ func (g *Gateway) proxyService(w *writer, r *http.Request, to *rule, by *split) 
 	g.sendOnce(w, r, p, firstRefusedPause)
 }
 
-// A service whose pods have just come, or go, refuses connections until the node's
-// rules are up to date. That takes kube-proxy some tenths of a second at best, over a
-// second as it comes (its minSyncPeriod is one), and more where there is much to do.
-// Who is refused has sent nothing yet: it tries again, after settling and each time
-// after twice as long, up to settled: for 5 s in all, as long as a dial without any
-// answer may take.
+// A service whose pods have just started or ended refuses connections until kube-proxy has
+// updated the node's rules, which takes tenths of a second to over a second. A refused
+// request has sent nothing yet and is retried after firstRefusedPause, doubled up to
+// lastRefusedPause: 5 s in all, as long as a dial without any answer may take.
 const (
 	firstRefusedPause = 20 * time.Millisecond
 	lastRefusedPause  = 2560 * time.Millisecond
@@ -289,9 +287,8 @@ func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b 
 	writeError(w, openai.New(openai.EngineCrashed, "The service behind "+functions.Clip(hostname(r.Host))+" broke off before it answered."))
 }
 
-// keepBody is how much of a body is kept to be sent a second time. One whose length
-// is said to be no more is read whole before the request goes on: then a client
-// that leaves is noticed.
+// keepBody is how much of a body is kept to be sent a second time. A body of no greater
+// declared length is read whole first, so that a client that leaves is noticed.
 const keepBody = 64 << 10
 
 // serveFunction serves a request that was routed by host to one of our functions.

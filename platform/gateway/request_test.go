@@ -552,7 +552,7 @@ func TestRetry(t *testing.T) {
 }
 
 // A connection that the replica has closed while it was idle is no failure:
-// also a POST is sent once more, to the same replica, and the platform hears nothing.
+// also a POST is sent once more, to the same replica, and the platform gets no failure report.
 func TestStale(t *testing.T) {
 	w := newWorld(t, nil)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -725,7 +725,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// Who is held when the gateway ends is told to come again; who is answered is
+// A held request is refused as retryable when the gateway drains; one being answered is
 // answered to the end.
 func TestDrain(t *testing.T) {
 	w := newWorld(t, nil)
@@ -794,8 +794,8 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// An engine of ours is asked by who has a key, whatever the path; whom a program
-// of the user's own answers is its affair.
+// Our engines need a key on every path; a program of the user's own checks its own
+// credentials.
 func TestKeys(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) { a.Open = false })
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {

@@ -22,8 +22,8 @@ const (
 )
 
 // Calls of OpenAI's API, by host and by model, over both protocols: a held stream
-// hears how things stand, then the engine's events as they come; who leaves frees
-// its place, and the engine hears of it; a stream that breaks says so.
+// gets progress comments, then the engine's events as they come; a client that leaves
+// frees its place and cancels the engine's request; a broken stream ends with an error.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) {
 		a.Silent, a.Comment = 20*time.Millisecond, 50*time.Millisecond
@@ -102,7 +102,7 @@ func TestStreams(t *testing.T) {
 			res.Body.Close()
 			w.await(demand(0, 0))
 
-			// One leaves in the middle, and the engine hears of it.
+			// One leaves in the middle, which cancels the engine's request.
 			ctx, cancel := context.WithCancel(context.Background())
 			go func() { say <- event }()
 			res, br = ask(ctx, c, host)

@@ -44,7 +44,7 @@ type split struct {
 	address  string
 	h2c      bool
 	set      []field // header fields that the request goes on with
-	hash     string  // what a probe that asks for it is told
+	hash     string  // the answer to a probe that asks for it
 	serve    httpserver.Handler
 }
 
