@@ -19,10 +19,10 @@ import (
 // Version is set by the linker.
 var Version = "dev"
 
-// Programs are what the verbs that run something run. One that is nil is a verb
-// that says this build does not have it.
+// Programs has the functions of the verbs that run the platform. The verb of a nil
+// one fails: this build does not have it.
 type Programs struct {
-	// Serve and Agent block until ctx ends or they fail. After ctx's end they
+	// Serve and Agent block until ctx ends or they fail. When ctx ends they
 	// drain and return nil.
 	Serve func(ctx context.Context, c ServeConfig, stdout, stderr io.Writer) error
 	Agent func(ctx context.Context, c AgentConfig, stdout, stderr io.Writer) error
@@ -30,7 +30,7 @@ type Programs struct {
 	Keep func(ctx context.Context, c KeepConfig, stderr io.Writer) error
 	// Loader is the loader of a node in a cluster. It ends as Agent does.
 	Loader func(ctx context.Context, c LoaderConfig, stdout, stderr io.Writer) error
-	// WarmHost is the interpreter that a node lends to its pods.
+	// WarmHost runs the interpreter that is forked into the pods of a node.
 	WarmHost func(ctx context.Context, c WarmHostConfig, stdout, stderr io.Writer) error
 	// Runtime is the shim in a model's pod.
 	Runtime func(ctx context.Context, c RuntimeConfig, stdout, stderr io.Writer) error
@@ -38,16 +38,15 @@ type Programs struct {
 	Engines map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	// Bench measures; args are all after the verb.
 	Bench func(ctx context.Context, args []string, stdout, stderr io.Writer) error
-	// Knative is the program for clusters; args are all after its name. It has
-	// said itself what went wrong when it returns an Error without words.
+	// Knative runs thaw-knative; args are all after its name. An Error without
+	// text means that the program has printed its error.
 	Knative func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
-	// Client is what verbs ask instead of a server; key is what --key or THAW_KEY
-	// says. nil: they ask the server at --server.
+	// Client returns the client for verbs that call a server; key is that of
+	// --key or THAW_KEY. nil: the client of the server at --server.
 	Client func(key string) (*api.Client, error)
 	// OpenStore opens the store below a data folder.
 	OpenStore func(LocalStoreOptions) (LocalStore, error)
-	// GPUs lists what the driver sees. driver says which it is, or why there
-	// is none.
+	// GPUs lists the GPUs of the driver. driver is its name, or why there is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)
 	// Getenv is os.Getenv when nil, Now is time.Now.
 	Getenv func(string) string

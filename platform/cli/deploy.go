@@ -19,7 +19,7 @@ import (
 )
 
 // readFiles decodes every document of files and folders (their .yaml and .yml
-// files). All problems of all files are told at once.
+// files). The error has all problems of all files.
 func readFiles(paths []string) ([]catalog.Document, error) {
 	var files []string
 	for _, p := range paths {

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// description is all there is to say of one function.
+// description is the result of thaw describe.
 type description struct {
 	Function  api.Function        `json:"function"`
 	Replicas  []functions.Replica `json:"replicas"`

@@ -79,7 +79,7 @@ func (c *command) wantedModels(ctx context.Context, folder string, add adder) wa
 	return w
 }
 
-// neededBy says who needs an engine.
+// neededBy lists the models that need an engine.
 func (w wanted) neededBy(e functions.Engine) string {
 	names := w.by[e]
 	if len(names) > 3 {
@@ -88,8 +88,8 @@ func (w wanted) neededBy(e functions.Engine) string {
 	return strings.Join(names, ", ")
 }
 
-// examineEngines says of each engine whether it is there, which version it is,
-// and what is known of that. What a model needs and is not there is a failure.
+// examineEngines checks each engine: whether it is installed, its version and known
+// vulnerabilities. A missing engine is a failure if a model needs it.
 func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 	exe, _ := os.Executable()
 	programs := engine.Programs{Thaw: exe, Environ: func() []string {

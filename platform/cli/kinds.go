@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// shortName is a function as its own team's requests say it.
+// shortName returns NAME for functions of the default team, else TEAM/NAME.
 func shortName(name string) string {
 	if n, err := functions.ParseName(name, ""); err == nil && n.Team == functions.DefaultTeam {
 		return n.Short()
@@ -143,7 +143,7 @@ func gpuTime(t api.Team) string {
 	return used
 }
 
-// gpuLeft is what is left of them.
+// gpuLeft is what is left of today's GPU-seconds.
 func gpuLeft(t api.Team) string {
 	if t.Left == nil {
 		return ""

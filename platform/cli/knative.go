@@ -9,16 +9,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// cluster is how a verb is carried out on a cluster instead of a server.
+// cluster describes how a verb runs on a cluster instead of a server.
 type cluster struct {
-	flags  func(*kit.FlagSet) // that only a cluster understands, beside those that lead to it
+	flags  func(*kit.FlagSet) // for clusters only, beside those that select one
 	passed []string           // flags of the verb that mean the same there
 	never  []string           // flags that make no sense there
-	asks   bool               // it means the same there, flag by flag: the controller of the cluster is asked as a server is
+	asks   bool               // all its flags are passed: the controller is called as a server
 }
 
-// toKnative gives a verb its other way: --to knative hands everything to the
-// program for clusters, which has a verb of the same name.
+// toKnative adds --to knative to a verb: thaw-knative then runs its verb of the same
+// name.
 func (c *command) toKnative(cmd *cobra.Command, way cluster) {
 	own := cmd.Flags()
 	only := kit.NewFlagSet()
@@ -97,8 +97,8 @@ func passedArgs(cmd *cobra.Command, words, names []string) []string {
 	return args
 }
 
-// asksKnative gives a verb that only asks or tells a server its other way: the same
-// question to the controller of a cluster.
+// asksKnative adds --to knative to a verb that only calls a server: the controller of
+// the cluster is called instead.
 func (c *command) asksKnative(cmd *cobra.Command) *cobra.Command {
 	c.toKnative(cmd, cluster{asks: true})
 	return cmd

@@ -5,11 +5,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// What the second program, thaw-knative, has in common with this one: it reads
-// the same files and speaks the same way.
-
 // ReadModels decodes the models of files and folders. All problems of all files
-// are told at once; a team among them is refused, as is an empty list.
+// are reported at once; a team among them is refused, as is an empty list.
 func ReadModels(paths []string) ([]*functions.Model, error) {
 	docs, err := readFiles(paths)
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 // DefaultServer is where client verbs look for a server.
 const DefaultServer = "http://127.0.0.1:8080"
 
-// queryTimeout is how long a verb that only asks may take, unless --timeout says.
+// queryTimeout bounds a verb that only reads; --timeout overrides it.
 const queryTimeout = 30 * time.Second
 
-// client is how to reach the server, and where its key came from.
+// client returns a client of the server and sets keyFrom.
 func (c *command) client() (*api.Client, error) {
 	if c.programs.Client != nil {
 		key := c.key
@@ -105,7 +105,7 @@ func (c *command) dataFolders() ([]string, error) {
 	return []string{"data", home}, nil
 }
 
-// isLocal: a token of this machine is sent to this machine only.
+// isLocal reports whether server is on this machine: its admin token is sent nowhere else.
 func isLocal(server string) bool {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
@@ -121,7 +121,7 @@ func isLocal(server string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// explain turns what a client was told into what a person is told.
+// explain gives an error of the client its exit code and a hint.
 func (c *command) explain(cl *api.Client, err error) error {
 	if err == nil {
 		return nil
@@ -176,8 +176,8 @@ func unwrapURLError(err error) error {
 	return err
 }
 
-// remote makes a verb that talks to the server. bound is how long it may take
-// unless --timeout says; 0 is without end.
+// remote makes the body of a verb that calls the server. bound is its time limit,
+// which --timeout overrides; 0 is none.
 func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(kit.OutputForms, c.Output) {

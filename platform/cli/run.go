@@ -249,7 +249,7 @@ func formatPhases(timed []string, separator string) string {
 	return strings.Join(parts, ", ")
 }
 
-// streamFrame is one thing a stream says; only one field is set.
+// streamFrame is one event of a stream; exactly one field is set.
 type streamFrame struct {
 	waiting  *waiting
 	timeline string

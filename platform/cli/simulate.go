@@ -154,7 +154,7 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 	return nil
 }
 
-// readStudy reads everything that is needed, or says what is wrong with it. tr is the
+// readStudy reads all input files of the study. tr is the
 // trace in words.
 func (c *command) readStudy(s *simulation, flags *kit.FlagSet) (st *study.Study, tr string, err error) {
 	st = &study.Study{Seed: s.seed, Parallel: s.parallel}
@@ -356,7 +356,7 @@ func simulationProgress(p study.Progress, took time.Duration) string {
 	return text
 }
 
-// simulationKind is the table: what is looked at first, and more with -o wide.
+// simulationKind is the table of results, with more columns with -o wide.
 var simulationKind = kit.Kind[study.Run]{
 	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Word },
 	Columns: []kit.Column[study.Run]{
@@ -389,7 +389,7 @@ var simulationKind = kit.Kind[study.Run]{
 	},
 }
 
-// printSummary is what is said below the table.
+// printSummary prints what follows the table.
 func (c *command) printSummary(out *study.Outcome, z *study.Sizing) {
 	if c.Output == "wide" {
 		c.teamsTable(out)

@@ -175,7 +175,7 @@ func (c *command) requireOutput(known ...string) error {
 	return nil
 }
 
-// isSource tells a source from a name: it has a scheme, or is written as a path.
+// isSource reports whether word is a source: it has a scheme, or is written as a path.
 func isSource(word string) bool {
 	return strings.Contains(word, "://") || strings.HasPrefix(word, "file:") || strings.HasPrefix(word, ".") || strings.HasPrefix(word, "~") || filepath.IsAbs(word)
 }
@@ -365,7 +365,7 @@ func describeStore(what string, p functions.StoreProgress) string {
 	return strings.Join(parts, " ")
 }
 
-// storeExit turns an error of a store into what a person is told.
+// storeExit gives an error of a store its exit code and a hint.
 func storeExit(err error) error {
 	s, ok := errors.AsType[*functions.StoreError](err)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// WarmHostConfig is everything thaw warm-host can be told.
+// WarmHostConfig is the settings of thaw warm-host.
 type WarmHostConfig struct {
 	Store      string `json:"store" default:"/var/lib/thaw" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
 	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`

@@ -35,7 +35,7 @@ type activation struct {
 	controller, token, id  string
 	certs                  string
 	hold                   string
-	linger, drain          time.Duration
+	shutdownDelay, drain   time.Duration
 	maxBody                string
 	log                    logging
 }
@@ -56,7 +56,7 @@ func (c *command) activatorPart() *kit.Command {
 			f.StringVar(&a.certs, "certs", "", "folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly")
 			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
 			a.settings(f)
-			f.DurationVar(&a.linger, "shutdown-delay", 3*time.Second, "after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn")
+			f.DurationVar(&a.shutdownDelay, "shutdown-delay", 3*time.Second, "after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn")
 			f.DurationVar(&a.drain, "drain", 100*time.Second, "after SIGTERM, how long active requests may go on")
 			a.log.flags(f)
 		},
@@ -125,25 +125,17 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	keys.limits.ShareLimits(platform.Claim)
 	registry.MustRegister(connectedMetric(platform))
 
-	public, err := listen(ctx, "--addr", o.addr)
+	public, private, metrics, err := o.listen(ctx)
 	if err != nil {
 		return err
 	}
 	defer public.Close()
-	private, err := listen(ctx, "--private-addr", o.private)
-	if err != nil {
-		return err
-	}
 	defer private.Close()
-	metrics, err := listen(ctx, "--metrics-addr", o.metrics)
-	if err != nil {
-		return err
-	}
+	defer metrics.Close()
 	state := &readiness{platform: platform}
 	side := &http.Server{Handler: sideHandler(registry, state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 
-	// Each part lives until the parts that need it have ended: life is the link's,
-	// ctx the operator's wish.
+	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	var parts sync.WaitGroup
@@ -160,21 +152,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
 	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.id)
-	select {
-	case <-ctx.Done():
-		log.Info("draining", "for", o.drain.String())
-	case <-life.Done():
-	}
-	state.draining.Store(true)
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.drain)
-	defer cancel()
-	select {
-	case <-time.After(min(o.linger, o.drain)):
-	case <-life.Done():
-	}
-	if err := gate.Shutdown(drain); err != nil {
-		log.Warn("requests were cut at the drain deadline", "error", err)
-	}
+	o.drainRequests(ctx, life, state, gate, log)
 	cause := context.Cause(life)
 	side.Close()
 	end(nil)
@@ -185,6 +163,26 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	return nil
 }
 
+// drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
+// fails for shutdownDelay, then active requests have the rest of drain.
+func (o *activation) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
+	select {
+	case <-ctx.Done():
+		log.Info("draining", "for", o.drain.String())
+	case <-life.Done():
+	}
+	state.draining.Store(true)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.drain)
+	defer cancel()
+	select {
+	case <-time.After(min(o.shutdownDelay, o.drain)):
+	case <-life.Done():
+	}
+	if err := gate.Shutdown(drain); err != nil {
+		log.Warn("requests were cut at the drain deadline", "error", err)
+	}
+}
+
 // check validates the flags and reads the token.
 func (o *activation) check() (token string, err error) {
 	switch {
@@ -192,7 +190,7 @@ func (o *activation) check() (token string, err error) {
 		return "", kit.Usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
 	case o.id == "":
 		return "", kit.Usage("the name of the pod", "--id is missing")
-	case o.linger < 0 || o.drain <= 0:
+	case o.shutdownDelay < 0 || o.drain <= 0:
 		return "", kit.Usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
 	}
 	if _, _, err := net.SplitHostPort(o.controller); err != nil {
@@ -201,7 +199,23 @@ func (o *activation) check() (token string, err error) {
 	return readToken(o.token)
 }
 
-func listen(ctx context.Context, flag, addr string) (net.Listener, error) {
+// listen opens the three listeners.
+func (o *activation) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
+	var open []net.Listener
+	for _, x := range [][2]string{{"--addr", o.addr}, {"--private-addr", o.private}, {"--metrics-addr", o.metrics}} {
+		l, err := listenTCP(ctx, x[0], x[1])
+		if err != nil {
+			for _, l := range open {
+				l.Close()
+			}
+			return nil, nil, nil, err
+		}
+		open = append(open, l)
+	}
+	return open[0], open[1], open[2], nil
+}
+
+func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}

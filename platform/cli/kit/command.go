@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Examples come first: they are what people look for.
+// helpTemplate puts the examples before the flags.
 const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{.UsageString}}`
@@ -99,7 +99,7 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
 }
 
-// FlagError is what is wrong with a flag of a verb, with the one that may be meant.
+// FlagError makes a usage error of a flag error, with a suggestion for an unknown flag.
 func FlagError(verb string, err error, flags ...*FlagSet) *Error {
 	hint := verb + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
@@ -114,7 +114,7 @@ func FlagError(verb string, err error, flags ...*FlagSet) *Error {
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }
 
-// ExactArgs wants n arguments, named for the error.
+// ExactArgs requires one argument per name; the names are for the error.
 func ExactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(names) {
@@ -127,7 +127,7 @@ func ExactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// UpToArgs wants at least one argument, and at most so many (0: any number).
+// UpToArgs requires at least one argument, unless name is empty, and at most most (0: any number).
 func UpToArgs(name string, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && name != "" {

@@ -24,8 +24,8 @@ const (
 	ExitInterrupted = 130
 )
 
-// Error is a failure as a person wants to read it: what went wrong, why, and
-// what to do. Programs may return one to choose the exit code.
+// Error is a failure with its cause, a hint and the exit code. One without text means
+// that the failure has been printed.
 type Error struct {
 	Exit int
 	What string
@@ -49,7 +49,7 @@ func Usage(hint, format string, args ...any) *Error {
 	return &Error{Exit: ExitUsage, What: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Report prints err and says the exit code it deserves.
+// Report prints err and returns its exit code.
 func (t *Terminal) Report(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK
@@ -79,8 +79,8 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 	return exit
 }
 
-// plain spells control characters out: what a server or a file said must not
-// command the terminal.
+// Plain spells out control characters: text of a server or a file must not control
+// the terminal.
 func Plain(s string) string {
 	bad := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
 	if !strings.ContainsFunc(s, bad) {

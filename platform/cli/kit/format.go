@@ -43,7 +43,7 @@ func JoinInts(list []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 }
 
-// Readable is plain for text of several lines: tabs and line ends stay.
+// Readable is Plain for text of several lines: tabs and line ends stay.
 func Readable(s string) string {
 	var b strings.Builder
 	for part := range strings.SplitAfterSeq(s, "\n") {

@@ -14,8 +14,8 @@ const (
 	smoothOver = 10 * time.Second // of the rate shown
 )
 
-// ProgressLine is the progress of one thing on stderr: one line that is rewritten on a
-// terminal, else a line per change of state or 5 s.
+// ProgressLine shows progress on stderr: on a terminal one line that is rewritten,
+// else a line per change of state or 5 s.
 type ProgressLine struct {
 	t     *Terminal
 	state string
@@ -25,7 +25,7 @@ type ProgressLine struct {
 
 func (t *Terminal) NewProgressLine() *ProgressLine { return &ProgressLine{t: t} }
 
-// Show shows text; state is what must change for a plain line to be written early.
+// Show shows text. Without a terminal a change of state writes a line at once.
 func (l *ProgressLine) Show(state, text string) {
 	if l.t.Quiet {
 		return
@@ -47,7 +47,7 @@ func (l *ProgressLine) Show(state, text string) {
 	fmt.Fprintln(l.t.Err, text)
 }
 
-// Clear takes the rewritten line away.
+// Clear erases the rewritten line.
 func (l *ProgressLine) Clear() {
 	if l.drawn {
 		fmt.Fprint(l.t.Err, "\r\x1b[K")
@@ -55,7 +55,7 @@ func (l *ProgressLine) Clear() {
 	}
 }
 
-// Rate is bytes a second, smoothed: what is shown must not jump with every block.
+// Rate is bytes a second, smoothed: the display must not jump with every block.
 type Rate struct {
 	at    time.Time
 	bytes functions.Bytes

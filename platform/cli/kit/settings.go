@@ -89,8 +89,8 @@ func (s Setting) Text() string {
 	return fmt.Sprint(s.value.Interface())
 }
 
-// flagValue lets a setting be a flag. Flags are kept as text until the file and
-// the environment have been read: the flag is the last word.
+// flagValue is a setting as a flag. It keeps its text until the file and the
+// environment have been read: the flag overrides both.
 type flagValue struct {
 	s     Setting
 	given []string
@@ -124,7 +124,7 @@ func (f *flagValue) Type() string {
 	return "string"
 }
 
-// IsBoolFlag lets --leave-engines stand without a value.
+// IsBoolFlag allows --leave-engines without a value.
 func (f *flagValue) IsBoolFlag() bool { return f.s.value.Kind() == reflect.Bool }
 
 // RegisterFlags makes flags of the settings of *config.
@@ -145,7 +145,7 @@ func RegisterFlags(fs *pflag.FlagSet, config any) {
 }
 
 // LoadSettings fills *config: default, then file, then environment, then flag. The
-// result tells where each value came from.
+// result has the origin of each value.
 func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string) string) (map[string]string, error) {
 	origin := map[string]string{}
 	list := Settings(config)
@@ -277,7 +277,7 @@ func SettingsSchema(config any, title string) []byte {
 	return append(b, '\n')
 }
 
-// Quoted is a setting's value as it would stand in the file.
+// Quoted is the value of the setting in the syntax of the file.
 func (s Setting) Quoted() string {
 	switch s.value.Kind() {
 	case reflect.String:

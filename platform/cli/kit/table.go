@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
+// OutputForms are the values of --output.
 var OutputForms = []string{"table", "wide", "json", "yaml", "name"}
 
 // Column is one column of a table; a wide one is shown with -o wide only.
@@ -28,7 +29,7 @@ func WideCol[T any](head string, cell func(T) string) Column[T] {
 	return Column[T]{Head: head, Wide: true, Cell: cell}
 }
 
-// Kind is how one kind of thing is printed.
+// Kind describes how items of one kind are printed.
 type Kind[T any] struct {
 	Word    string // kind in JSON and before a name
 	Path    string // of its list in the API
@@ -51,7 +52,7 @@ func NewList[T any](kind string, items []T) Document[T] {
 	return Document[T]{functions.APIVersion, kind, items}
 }
 
-// WithKind is a single thing: its fields, after version and kind.
+// WithKind is the JSON of v with apiVersion and kind before its fields.
 func WithKind(kind string, v any) (json.RawMessage, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -83,7 +84,7 @@ func Encode(w io.Writer, form string, v any) error {
 	return err
 }
 
-// PrintList prints items as asked for.
+// PrintList prints items in the form of t.Output.
 func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 	switch t.Output {
 	case "json", "yaml":
@@ -102,7 +103,7 @@ func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 	return nil
 }
 
-// PrintOne prints one thing.
+// PrintOne prints v in the form of t.Output.
 func PrintOne[T any](t *Terminal, k Kind[T], v T) error {
 	if t.Output == "json" || t.Output == "yaml" {
 		m, err := WithKind(k.Word, v)

@@ -22,6 +22,7 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
+// NewTerminal finds out which streams are terminals; TERM=dumb and NO_COLOR count.
 func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) *Terminal {
 	dumb := getenv("TERM") == "dumb"
 	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb, Now: time.Now}
@@ -29,6 +30,7 @@ func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) 
 	return t
 }
 
+// IsTTY reports whether v is a file that is a terminal.
 func IsTTY(v any) bool {
 	f, ok := v.(*os.File)
 	return ok && xterm.IsTerminal(int(f.Fd()))
@@ -55,7 +57,7 @@ func (t *Terminal) width() int {
 	return 80
 }
 
-// Remark is for people and goes to stderr.
+// Remark prints a line to Err, unless Quiet.
 func (t *Terminal) Remark(format string, args ...any) {
 	if !t.Quiet {
 		fmt.Fprintln(t.Err, Plain(fmt.Sprintf(format, args...)))
