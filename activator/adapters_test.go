@@ -112,7 +112,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		if r := w.do(t.Context(), "GET", "/v1/models/tiny:pirate", ""); !strings.Contains(r.body, `"parent":"tiny"`) || !strings.Contains(r.body, `"value":"unloaded"`) {
 			t.Errorf("%s", r.body)
 		}
-		// A stream that waits for it is told so.
+		// A stream that waits for it gets a comment.
 		r := w.post("/v1/chat/completions", strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1))
 		if r.status != 200 || plainEvents(r.body) != streamed || !strings.Contains(r.body, ": thaw state=loading\n") || r.took < 20*time.Second {
 			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
@@ -121,7 +121,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		if got := e.requests(); len(got) != 1 || !strings.Contains(got[0].body, `"model":"pirate"`) {
 			t.Errorf("the engine saw %+v", got)
 		}
-		// From now on it costs nothing, and its use is told now and then.
+		// From now on it costs nothing, and its use is reported now and then.
 		for range 5 {
 			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 || r.took > time.Second {
 				t.Errorf("%d after %v: %s", r.status, r.took, r.body)
@@ -162,7 +162,7 @@ func TestAdapterPrefersItsReplica(t *testing.T) {
 	})
 }
 
-// TestAdapterDropped: the engine gave its place to another since we were told.
+// TestAdapterDropped: the engine has evicted it since the snapshot.
 func TestAdapterDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := newAdapterWorld(t)

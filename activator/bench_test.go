@@ -95,7 +95,7 @@ func BenchmarkVerdict(b *testing.B) {
 	}
 }
 
-// BenchmarkWarm is a warm request over real sockets: fiber's door, the data
+// BenchmarkWarm is a warm request over real sockets: the fiber server, the data
 // path with key, metrics and log, the upstream client, and a raw engine and
 // client that cost little. Time and allocations are of all of them together.
 func BenchmarkWarm(b *testing.B) {

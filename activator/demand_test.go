@@ -60,7 +60,7 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	if got := demandOf(a, true); len(got) != 0 {
 		t.Fatalf("%+v", got)
 	}
-	// A picture with room lets waiters through, a failure turns them away: both
+	// A snapshot with free slots admits requests, a failure rejects them: both
 	// are news.
 	far.Enter(y, now)
 	demandOf(a, false)
@@ -70,7 +70,7 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	if got := demandOf(a, false); len(got) != 1 || got["y"].Queued != 0 {
 		t.Fatalf("turned away: %+v", got)
 	}
-	// Who stops early finds the others the next time; who is gone is not told of.
+	// A caller that stops early gets the rest next time; removed functions are not yielded.
 	one.Enter(x, now)
 	far.Enter(y, now)
 	a.Demand(false, func(Demand) bool { return false })

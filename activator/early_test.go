@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// fakeShim is a replica behind a door that keeps requests until it is READY.
+// fakeShim is a replica whose shim keeps requests until it is READY.
 type fakeShim struct {
 	*engine
 	opened  chan struct{}
@@ -62,7 +62,7 @@ func (p *fakeShim) wait(c net.Conn) bool {
 	}
 }
 
-// notReady has a function start at an address that takes requests ahead.
+// startingAt is a starting function at an address that takes early copies.
 func startingAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapshot {
 	f = readyAt(f, slots, addrs...)
 	f.State, f.NotReadyEndpoints, f.Replicas = functions.Loading, f.Replicas, nil
@@ -239,8 +239,8 @@ func TestEarly(t *testing.T) {
 	}
 }
 
-// TestEarlyIsBounded: the first of the line alone are sent ahead, no more than the
-// replica has slots for, and over several replicas in turn.
+// TestEarlyIsBounded: only the first requests of the queue are sent early, no more
+// than the replica has slots, and over several replicas in turn.
 func TestEarlyIsBounded(t *testing.T) {
 	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", maxEarlyBody)+`","messages"`, 1)
 	for _, c := range []struct {
@@ -339,9 +339,9 @@ func TestEarlyFails(t *testing.T) {
 	})
 }
 
-// TestEarlyIsTimed: the first token of a cold start counts from when the door let the
-// request through, which the door says, and not from when it came there. A door that
-// says nonsense says nothing.
+// TestEarlyIsTimed: the first token of a cold start counts from when the shim gave the
+// request to its engine, by its header, and not from its arrival there. An invalid
+// header is ignored.
 func TestEarlyIsTimed(t *testing.T) {
 	for said, want := range map[string]time.Duration{"4000000": time.Second, "": 1, "-1": 1, "6000000": 1, "9223372036854775807": 1, "x": 1} {
 		synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// fakeWaker is a platform that tells when it is called.
+// fakeWaker is a platform that reports its calls.
 type fakeWaker struct{ wake, nudge, ask chan string }
 
 func (c fakeWaker) Wake(n functions.Name, _ string) string       { c.wake <- n.String(); return "cs-1" }

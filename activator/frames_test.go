@@ -92,7 +92,7 @@ func TestErrorFrame(t *testing.T) {
 	}
 }
 
-// After the first byte it is told, counted and never tried again.
+// After the first byte it is reported, counted and never retried.
 func TestErrorFrameInTheMiddle(t *testing.T) {
 	for _, end := range [][]string{{frame500, eventDone}, {frame500}} {
 		synctest.Test(t, func(t *testing.T) {

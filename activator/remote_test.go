@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// noTimelineWaker is a Waker that is not in this process: it tells no id.
+// noTimelineWaker is a Waker in another process: it returns no id.
 type noTimelineWaker struct{ *world }
 
 func (s noTimelineWaker) Wake(name functions.Name, team string) string {
@@ -17,7 +17,7 @@ func (s noTimelineWaker) Wake(name functions.Name, team string) string {
 	return ""
 }
 
-// TestColdStartByPicture: a platform that is elsewhere tells by its pictures which
+// TestColdStartByPicture: a platform in another process reports in its snapshots which
 // cold start a request takes part in.
 func TestColdStartByPicture(t *testing.T) {
 	for _, c := range []struct{ what, old, want string }{

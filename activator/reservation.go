@@ -148,7 +148,7 @@ func (s *Reservation) ColdStart() string {
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
-// The replica cools down and the platform is told. The first time the reservation
+// The replica cools down and the failure is reported. The first time the reservation
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
 func (s *Reservation) Failed(why error) *openai.Error {

@@ -339,7 +339,7 @@ func TestBlocked(t *testing.T) {
 		refused(9, 11, "in about 10 s")
 		time.Sleep(70 * time.Second) // overdue: it is not about to happen
 		refused(9, 11, "in about 10 s")
-		// Who waits is told the same, and where nothing is known nothing is said.
+		// A waiting request gets the same, and unknown values are left out.
 		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
 		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
@@ -453,7 +453,7 @@ func TestTeamLimits(t *testing.T) {
 		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
 			t.Fatalf("%+v", r)
 		}
-		// Held requests: one waits, the next is told, and who does not wait passes.
+		// Held requests: one waits, the next is refused, and one that need not wait passes.
 		limits = functions.Limits{HeldRequests: 1}
 		set()
 		wg.Go(func() {
@@ -481,8 +481,8 @@ func TestTeamLimits(t *testing.T) {
 	})
 }
 
-// The one who asks for unknown models adds no series, and nothing that a client
-// sent stands in logs or metrics.
+// Requests for unknown models add no series, and nothing that a client sent is in
+// logs or metrics.
 func TestNothingOfTheClientIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)

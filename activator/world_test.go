@@ -27,7 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// world is a whole data path in memory: door, activator, upstream client,
+// world is a whole data path in memory: server, activator, upstream client,
 // engines, and a platform that does what the test says.
 type world struct {
 	t       testing.TB
@@ -425,7 +425,7 @@ func metric(t testing.TB, w *world, name string) string {
 }
 
 // wireRules are what real clients need of a stream: a comment is one line, an
-// empty line stands only behind a data line, and nothing comes after the end.
+// empty line comes only after a data line, and nothing comes after the end.
 func wireRules(t testing.TB, body string) {
 	t.Helper()
 	data := false

@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Listener is called when what it stands for has changed, with the queue locked:
+// Listener is called on a change of its request or demand, with the queue locked:
 // it notes the change and returns.
 type Listener interface{ OnChange() }
 
@@ -32,7 +32,7 @@ type Queue struct {
 	announced bool          // Demand was called and TakeDemand not since
 
 	wakeAsked bool   // Wake was called and has had no result yet
-	coldStart string // id of the cold start that Wake was told last
+	coldStart string // id of the cold start that Wake returned last
 }
 
 // limits of what may wait. Zero is zero: no request may.
