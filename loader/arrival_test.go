@@ -123,8 +123,8 @@ func TestArrival(t *testing.T) {
 	}
 }
 
-// A source that changes while an engine reads it: the staging takes the new
-// version, the reader of the old one is told.
+// A source changes while an engine reads it: the staging fetches the new version, and
+// the reader of the old one gets an error.
 func TestArrivalChanged(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	s, a, open := arriving(t, r)
@@ -143,8 +143,8 @@ func TestArrivalChanged(t *testing.T) {
 	}
 }
 
-// Bytes that were read and then found not to be what the source's digest says:
-// the staging gets better ones, and who read the others must not serve.
+// Bytes were read that fail the source's digest: the staging fetches them again, and
+// Verified returns an error.
 func TestArrivalSpoiled(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	var bad atomic.Bool

@@ -22,9 +22,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// The disk says no at every step, in turn, once or from then on. The answer is
-// an error by its name or a staging that got round it; nothing that is not
-// whole is listed, and with a disk that is well again the next try succeeds.
+// The disk fails at every step in turn, once or from then on. The staging fails with a
+// named error or succeeds; no partial checkpoint is listed, and the next attempt on a
+// working disk succeeds.
 func TestDiskFailsAtEveryStep(t *testing.T) {
 	folder := model(t)
 	for name, tc := range map[string]struct {
@@ -99,7 +99,7 @@ func TestDiskFailsAtEveryStep(t *testing.T) {
 	}
 }
 
-// While a model comes in, another one that needs its room does not get it.
+// Space reserved for one staging is not given to another.
 func TestNotEvictedWhileStaging(t *testing.T) {
 	r := newRemote(t, store.Options{Budget: 50_000})
 	gate, half := make(chan struct{}), make(chan struct{})
@@ -140,7 +140,7 @@ func TestNotEvictedWhileStaging(t *testing.T) {
 	stageFolder(t, l, other).Lease.Release()
 }
 
-// A disk gives back what was not written: the block comes anew.
+// A disk returns other bytes than were written: the block is fetched again.
 func TestTornBlock(t *testing.T) {
 	for _, ever := range []bool{false, true} {
 		t.Run(fmt.Sprint(ever), func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestTornBlock(t *testing.T) {
 	}
 }
 
-// A stored file rots: verify takes it out, and the next staging brings it anew.
+// A stored file is damaged: Verify removes it, and the next staging fetches it again.
 func TestRotIsFetchedAgain(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	c, err := r.stage(t, loader.StageOptions{})

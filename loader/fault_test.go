@@ -22,7 +22,7 @@ import (
 
 const block = 4096
 
-// remote is a loader on a blob server that lies as it is told to.
+// remote is a loader on a blob server with injected faults.
 type remote struct {
 	srv   *azuretest.Server
 	store *store.Store
@@ -78,8 +78,8 @@ func (r *remote) check(t *testing.T, c *loader.Checkpoint) {
 	}
 }
 
-// impatient gives up soon on what does not move, where that is the fault: on a
-// busy machine even good answers take their time.
+// impatient has a short idle timeout, for tests of stalled bodies only: on a busy
+// machine good answers are slow too.
 func impatient(t *testing.T, fault string) *remote {
 	r := newRemote(t, store.Options{})
 	if fault == "slow body" || fault == "no headers" {
@@ -98,7 +98,7 @@ func hold(r *http.Request, gate <-chan struct{}) {
 	}
 }
 
-// once lies on the nth ranged GET only.
+// once injects the fault into the nth ranged GET only.
 func once(n int, lie func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request, int) bool {
 	return func(w http.ResponseWriter, r *http.Request, at int) bool {
 		if at != n {
@@ -119,7 +119,7 @@ func always(lie func(w http.ResponseWriter, r *http.Request)) func(http.Response
 	}
 }
 
-// answer is a 206 for the range asked for, with the lies of the caller.
+// answer is a 206 for the requested range, with the faults of the caller.
 func answer(w http.ResponseWriter, r *http.Request, body []byte, change func(h http.Header, part []byte) []byte) {
 	from, to, _ := azuretest.Range(r.Header.Get("x-ms-range"), len(body))
 	if rng := r.Header.Get("Range"); rng != "" {

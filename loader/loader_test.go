@@ -104,8 +104,8 @@ func (p *page) String() string {
 	return p.text.String()
 }
 
-// What a model file names beside the list is staged, is part of what is staged
-// once, and what is left is told once.
+// Files that a model file names are staged and part of the plan; skipped files are
+// logged once.
 func TestFilesBesideTheList(t *testing.T) {
 	folder := model(t)
 	write(t, folder, "modeling.py", []byte("pass"))
@@ -175,7 +175,7 @@ func TestFilesBesideTheList(t *testing.T) {
 	}
 }
 
-// Weights that can carry code are staged for who names them, and only then.
+// Weights that can carry code are staged only if the model file names them.
 func TestPickleByName(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "config.json", []byte("{}"))

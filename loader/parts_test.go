@@ -81,7 +81,7 @@ func TestLink(t *testing.T) {
 	})
 }
 
-// A source that asks to be left alone is, by everybody, and by fewer after it.
+// A source that asks for a pause gets one from all stagings, and fewer ranges after it.
 func TestLinkThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newSourceLimiter(64, linkStats{})

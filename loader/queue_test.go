@@ -86,8 +86,8 @@ func TestQueueOrder(t *testing.T) {
 	}
 }
 
-// Whatever is taken, given back, cut and hurried: every block comes exactly as
-// often as it has to, and the queue ends.
+// In every order of taking, returning, cutting and prioritizing each block is fetched
+// as often as needed, and the queue ends.
 func TestQueueLosesNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -16,9 +16,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// far is a source with the manners of a real account, in time that costs
-// nothing: a rate per connection and one for all, a delay to the first byte, a
-// part of the connections that crawl, and moments in which it is too busy.
+// far is a source shaped like a real account, in synthetic time: a rate per connection
+// and one for all, a delay to the first byte, stragglers, and bursts of 503.
 type far struct {
 	body  []byte
 	each  float64       // bytes a second of one connection
@@ -141,8 +140,7 @@ func shaped(seed uint64, size int) *far {
 		rnd: rand.New(rand.NewPCG(seed, 7))}
 }
 
-// bringFar stages all of it and returns how long that took until the last block
-// had landed.
+// bringFar stages it and returns the time until the last block.
 func bringFar(t *testing.T, s *far) (time.Duration, loader.Stats) {
 	t.Helper()
 	return bringFarWith(t, s, "")
@@ -175,8 +173,8 @@ func bringFarWith(t *testing.T, s *far, links string) (time.Duration, loader.Sta
 	return took, l.Stats()
 }
 
-// A process that has what an earlier one found out about a link begins with it,
-// and loses little where that is not so any more.
+// A process starts with the stats of an earlier one, and loses little if they are
+// outdated.
 func TestLinkIsRemembered(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

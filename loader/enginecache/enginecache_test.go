@@ -167,8 +167,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// What another model's manifest is renamed to, damaged, cut or longer than it
-// says is not used, and leaves nothing.
+// A renamed, damaged, cut or overlong pack is not used, and leaves nothing.
 func TestRefused(t *testing.T) {
 	good := &shelf{files: map[string][]byte{}}
 	u := take(t, New(Options{Dir: t.TempDir()}), key)

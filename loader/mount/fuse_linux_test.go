@@ -72,8 +72,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// What is not there is waited for, as a read and as a fault of a mapping, and
-// the kernel asks for each byte once.
+// Reads and page faults wait for missing bytes, and the kernel requests each byte
+// once.
 func TestWaits(t *testing.T) {
 	want := random(4 << 20)
 	src := newTap(map[string][]byte{"w": want})
@@ -120,8 +120,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// One thread for Go code: the reader in this process and the server of its
-// bytes get by, a command is started beside an open file, too.
+// With one thread for Go code, the reader in this process and the server of its bytes
+// make progress, also while a command is started beside an open file.
 func TestOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	src := newTap(map[string][]byte{"w": random(3 << 20)})
@@ -184,7 +184,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// Close fails those who wait, and leaves nothing mounted.
+// Close fails waiting reads, and leaves nothing mounted.
 func TestClose(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	m := mounted(t, src)
@@ -204,8 +204,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Leave waits for the last who has a file open.
-func TestLeave(t *testing.T) {
+// TryUnmount fails while a file is open.
+func TestTryUnmount(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	src.all()
 	m := mounted(t, src)
@@ -227,8 +227,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// What a dead process left is found by the next: here a mount whose server is
-// gone without a word.
+// Sweep unmounts what a dead process left: here a mount whose server is gone.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	at := filepath.Join(dir, "a b")

@@ -78,7 +78,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// What fails half-way is never taken for the whole.
+// A failure half-way is an error, never a short file.
 func TestServeFails(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	src.open("w", 1<<19, nil)

@@ -74,8 +74,8 @@ func TestFolderConformance(t *testing.T) {
 	})
 }
 
-// A folder of another node's disk comes whole, with what its model names beside
-// the list and nothing else; nodes that want it bring it once between them.
+// A folder on another node's disk is staged with the files its model names and no
+// others; nodes that stage it together read it once.
 func TestFolderIsBorrowed(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "tiny")
 	want := model(3*block + 7)
@@ -115,8 +115,8 @@ func (c changing) Open(file source.File) (*os.File, error) {
 	return c.Source.Open(file)
 }
 
-// A folder that changes while it is borrowed is one version or the other, and
-// one that goes on changing is an error: never a mixture.
+// A folder that changes while it is read is staged in one version or the other, and
+// one that keeps changing is an error: never a mixture.
 func TestFolderChanges(t *testing.T) {
 	for _, times := range []int64{1, 1000} {
 		folder := t.TempDir()

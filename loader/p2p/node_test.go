@@ -33,7 +33,7 @@ const (
 	token = "join-token-CANARY"
 )
 
-// origin is a source with a rate over all who read of it.
+// origin is a source with one rate for all its readers.
 type origin struct {
 	files map[string][]byte
 	sums  map[string]string // sha256 that the source keeps, by name
@@ -214,8 +214,8 @@ func check(t *testing.T, c *loader.Checkpoint, want map[string][]byte) {
 	}
 }
 
-// Cold nodes that start together bring a model once between them. How long that
-// takes is the bench's to say: here eight of them share the machine.
+// Cold nodes that start together fetch a model once between them. The bench measures
+// the time: here eight of them share the machine.
 func TestColdNodesTogether(t *testing.T) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var alone time.Duration
@@ -260,7 +260,7 @@ func TestColdNodesTogether(t *testing.T) {
 
 func sumOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
-// A node that has the model lends all of it.
+// A node that has the model serves all of it.
 func TestPublishedIsLent(t *testing.T) {
 	from := &origin{files: model(4 << 20)}
 	var c cluster
@@ -284,8 +284,8 @@ func TestPublishedIsLent(t *testing.T) {
 	}
 }
 
-// A node that lends other bytes is found out by the file's digest, and its
-// bytes are brought again from the source.
+// A node that sends other bytes is detected by the file's digest, and its blocks are
+// fetched again from the source.
 func TestOtherBytes(t *testing.T) {
 	files := model(4 << 20)
 	from := &origin{files: files, sums: map[string]string{"model.safetensors": sumOf(files["model.safetensors"]), "config.json": sumOf(files["config.json"])}}
@@ -343,8 +343,8 @@ func TestSilence(t *testing.T) {
 	<-gone
 }
 
-// Without the token nothing is told and nothing lent; with a wrong one of its
-// own a node goes to the source.
+// Without the token nothing is announced or served; a node with a wrong token fetches
+// from the source.
 func TestToken(t *testing.T) {
 	from := &origin{files: model(1 << 20)}
 	var c cluster
@@ -383,7 +383,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// What is asked wrongly is refused.
+// Invalid requests are refused.
 func TestBadQuestions(t *testing.T) {
 	from := &origin{files: model(1 << 20)}
 	var c cluster

@@ -1,20 +1,18 @@
-// Package pagecache knows how near a checkpoint's bytes are: on the disk, or in the
-// page cache, from which an engine maps them at the speed of memory; and brings
-// them from the one to the other before they are asked for.
+// Package pagecache measures how much of a checkpoint is in the page cache, from which
+// an engine maps it at the speed of memory, and reads it ahead from the disk.
 //
 //	Resident   how many bytes of files are in memory
-//	Ahead      have the kernel read files, in the order in which they are loaded
+//	ReadAhead  have the kernel read files, in the order in which they are loaded
 //
 // # Decisions
 //
-// Looking must cost next to nothing, because every node looks at every model
-// again and again: a checkpoint is looked at through at most 128 windows of a
-// MiB, spread evenly, so a look takes as long for 100 GB as for 1 GB and is
-// right to about a percent. cachestat(2) answers without mapping anything;
+// A measurement must be cheap, because every node measures every model again and again:
+// at most 128 windows of 1 MiB, spread evenly, so it takes as long for 100 GB as for
+// 1 GB, with an error of about a percent. cachestat(2) answers without a mapping;
 // kernels before 6.5 are asked with mincore(2) on a mapping of the window.
 //
-// Reading ahead is advice: the kernel does it beside, without a copy into this
-// process, and forgets it when memory is short. It goes through the files from
-// the first, which is how engines load them; as much as the caller allows, and
-// never beyond what memory has free, or it would push out what it just brought.
+// Reading ahead is advice to the kernel: no byte is copied into this process, and the
+// kernel drops it when memory is short. Files are read from the first on, as engines
+// load them, up to the caller's limit and never more than the available memory: that
+// would evict what was just read.
 package pagecache

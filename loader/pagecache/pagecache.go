@@ -14,7 +14,7 @@ type File struct {
 }
 
 const (
-	// windowSize is looked at whole, and windows of them at most per call.
+	// A call measures at most maxWindows windows of windowSize bytes.
 	windowSize = 1 << 20
 	maxWindows = 128
 	// adviseStep is asked for at once when reading ahead: between two, the caller's
@@ -22,8 +22,8 @@ const (
 	adviseStep = 8 << 20
 )
 
-// Resident is how many bytes of files are in the page cache; ok is false where
-// the system does not say. Files that cannot be opened have none.
+// Resident returns how many bytes of files are in the page cache; ok is false if the
+// system cannot tell. Files that cannot be opened count 0.
 func Resident(files []File) (bytes int64, ok bool) {
 	var total int64
 	for _, f := range files {
@@ -53,7 +53,7 @@ func Resident(files []File) (bytes int64, ok bool) {
 	return min(bytes, total), true
 }
 
-// sampleResident looks at n windows of a file, or all of it: have of looked bytes are
+// sampleResident measures n windows of a file, or all of it: have of looked bytes are
 // in memory.
 func sampleResident(f File, n int64, whole bool) (have, looked int64, ok bool) {
 	file, err := os.Open(f.Path)
@@ -74,8 +74,8 @@ func sampleResident(f File, n int64, whole bool) (have, looked int64, ok bool) {
 
 type extent struct{ off, len int64 }
 
-// sampleExtents lays n windows evenly over size bytes, beginning on page boundaries;
-// all of it in one piece where that is no more.
+// sampleExtents spreads n windows evenly over size bytes, on page boundaries; one
+// extent if they cover it.
 func sampleExtents(size, n int64, whole bool) []extent {
 	if whole || n*windowSize >= size {
 		return []extent{{0, size}}
@@ -90,9 +90,9 @@ func sampleExtents(size, n int64, whole bool) []extent {
 }
 
 // ReadAhead has the kernel read files into memory, in their order, until ctx ends or
-// limit bytes were asked for; it returns how many were. It returns long before
-// they are all there, but never runs further ahead than the disk's queue. Where
-// the system takes no such advice it does nothing.
+// limit bytes were requested; it returns that number. It returns before they are all
+// read, but is never further ahead than the disk's queue. On other systems it does
+// nothing.
 func ReadAhead(ctx context.Context, files []File, limit int64) (asked int64) {
 	for _, f := range files {
 		if ctx.Err() != nil || asked >= limit {
@@ -109,7 +109,7 @@ func ReadAhead(ctx context.Context, files []File, limit int64) (asked int64) {
 func readAheadFile(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
 	file, err := os.Open(f.Path)
 	if err != nil {
-		return 0, true // its reader will say why
+		return 0, true // its reader reports the error
 	}
 	defer file.Close()
 	for off := int64(0); off < f.Size && asked < limit && ctx.Err() == nil; off += adviseStep {
@@ -122,8 +122,8 @@ func readAheadFile(ctx context.Context, f File, limit int64) (asked int64, ok bo
 	return asked, true
 }
 
-// SpareMemory is how many bytes may be read ahead now without pushing out what is
-// used: half of what memory has available. 0 where the system does not say.
+// SpareMemory returns how many bytes may be read ahead without evicting what is in
+// use: half of the available memory; 0 if unknown.
 func SpareMemory() int64 {
 	m, _ := hostinfo.ReadMemory()
 	return m.Available / 2

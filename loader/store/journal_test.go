@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// No journal, however it reads, gives blocks that the file does not have or
-// more bytes than it holds.
+// No journal yields blocks that the file does not have, or more bytes than it holds.
 func FuzzJournal(f *testing.F) {
 	id := [32]byte{1, 2, 3}
 	good := append(journalHead(id, 1000), journalRecord(0, blockRecord{1000, 7})...)

@@ -269,7 +269,7 @@ func TestDiskFullWhileWriting(t *testing.T) {
 	lease.Release()
 }
 
-// What a part holds is believed only where its checksum says so.
+// Bytes of a part count only if their checksum matches.
 func TestResumeTrustsNothing(t *testing.T) {
 	files := map[string][]byte{"a.gguf": body(4500, 1)}
 	for name, tc := range map[string]struct {
@@ -449,8 +449,8 @@ func TestAcquirePath(t *testing.T) {
 	}
 }
 
-// What came of a block before a crash is not asked for again, megabyte by
-// megabyte; nor is it believed where it is not what it was.
+// Bytes of a block from before a crash are not fetched again, megabyte by megabyte,
+// unless their checksum fails.
 func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 	const mib = 1 << 20
 	want := body(10*mib, 5)
@@ -524,8 +524,8 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 	}
 }
 
-// Two who bring the same block write each byte once, and neither gets ahead of
-// the bytes that are there.
+// Two writers of one block write each byte once, and neither runs ahead of the bytes
+// that are there.
 func TestWriterIsShared(t *testing.T) {
 	want := body(block, 3)
 	s := open(t, store.Options{})
@@ -661,7 +661,7 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// Two stagings want the same bytes, from different places: one brings them.
+// Two stagings need the same bytes, from different places: one fetches them.
 func TestOneBringsAFile(t *testing.T) {
 	s := open(t, store.Options{})
 	shared := body(5000, 1)
@@ -743,7 +743,7 @@ func TestOneBringsAFile(t *testing.T) {
 	}
 }
 
-// A folder that may not be written is an answer.
+// A folder without write permission is a named error.
 func TestReadOnlyFolder(t *testing.T) {
 	data := t.TempDir()
 	open(t, store.Options{Dir: data})

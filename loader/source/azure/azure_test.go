@@ -166,8 +166,8 @@ func TestSingleBlob(t *testing.T) {
 	}
 }
 
-// Every answer that is not the one asked for, and every refusal: its kind, and
-// that it names what a person needs and nothing that is secret.
+// Every invalid answer and every refusal has its kind, names what a user needs, and
+// holds no secret.
 func TestAnswers(t *testing.T) {
 	const canary = "CANARYsignature"
 	for _, tc := range []struct {
@@ -226,7 +226,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestUnreachable(t *testing.T) {
 	const addr = "127.0.0.1:1" // which no test is given
 	s := azure.New(azure.Options{Getenv: func(k string) string {
 		if k == "AZURE_STORAGE_CONNECTION_STRING" {

@@ -28,8 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bucket = "weights"
 
-// server is gofakes3 with a door that can be told to lie, and that wants a
-// signature.
+// server is gofakes3 behind fault injection and a check of signatures.
 type server struct {
 	url   string
 	back  gofakes3.Backend
