@@ -136,9 +136,9 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 }
 
 // Open maps the given files as one set. The same name in two of them is an error.
-func Open(paths ...string) (*Set, error) { return open(mapFile, paths...) }
+func Open(paths ...string) (*Set, error) { return openFiles(mapFile, paths...) }
 
-func open(bring func(path string) ([]byte, error), paths ...string) (*Set, error) {
+func openFiles(bring func(path string) ([]byte, error), paths ...string) (*Set, error) {
 	s := &Set{byName: map[string]place{}, bring: bring}
 	for _, p := range paths {
 		if err := s.add(p); err != nil {
@@ -209,7 +209,7 @@ func (c *copying) open(paths ...string) (*Set, error) {
 		}
 		c.total += size
 	}
-	return open(c.file, paths...)
+	return openFiles(c.file, paths...)
 }
 
 func (c *copying) file(path string) ([]byte, error) {
