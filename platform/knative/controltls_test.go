@@ -28,9 +28,9 @@ func believes(a, b *mtls.Identity, now time.Time) bool {
 	return err == nil
 }
 
-// TestRenewLinks: certificates follow each other, and at every moment whoever has read
-// the Secret within the last minutes and whoever has not yet believe each other.
-func TestRenewLinks(t *testing.T) {
+// TestRenewControlTLS: certificates rotate, and at every moment peers that have read
+// the Secret within the last minutes and peers that have not yet trust each other.
+func TestRenewControlTLS(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data := map[string][]byte{TokenKey: []byte("a-token-that-was-there-before-0123456789")} // of an older version
 	if changed, err := RenewControlTLS(data, now); err != nil || !changed || string(data[TokenKey]) != "a-token-that-was-there-before-0123456789" {
@@ -69,7 +69,7 @@ func TestRenewLinks(t *testing.T) {
 	if stages < 6 || bytes.Equal(first, data["controller.crt"]) {
 		t.Errorf("%d steps in two years", stages)
 	}
-	// After a year without anybody all is new.
+	// After a year without renewal all is new.
 	now = now.Add(2 * mtls.Valid)
 	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)

@@ -218,7 +218,7 @@ func TestMayNotLook(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := clusterOf(objects).Wait(ctx, "ml", "qwen"); err == nil {
-		t.Error("waited for nobody")
+		t.Error("waited for an absent Service")
 	}
 }
 
@@ -272,7 +272,7 @@ func TestDoctor(t *testing.T) {
 		{"no loader", "no node has a loader", func(o map[string]runtime.Object) {
 			o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).Status.DesiredNumberScheduled = 0
 		}, true, "kubectl label node NODE nvidia.com/gpu.present=true"},
-		{"an interpreter that nobody can borrow", "thaw-warm: 0 of 1 pods available, example.com/vllm:1", func(o map[string]runtime.Object) {
+		{"a warm host that is not available", "thaw-warm: 0 of 1 pods available, example.com/vllm:1", func(o map[string]runtime.Object) {
 			warm := o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).DeepCopy()
 			warm.Name, warm.Status.NumberAvailable, warm.Spec.Template.Spec.Containers[0].Image = "thaw-warm", 0, "example.com/vllm:1"
 			o["DaemonSet thaw-warm"] = warm

@@ -69,7 +69,7 @@ const (
 	// hash.
 	maxName = 63 - len("-00001")
 
-	nobody     = 65532 // uid and gid of the container
+	nonrootID  = 65532 // uid and gid of the container
 	port       = 8080
 	program    = "/opt/thaw/thaw" // the shim, copied there by the init container
 	scratch    = "/tmp"           // the only writable folder
@@ -463,7 +463,7 @@ func memoryRequirements(bytes int64) corev1.ResourceRequirements {
 // the pod's needs a Knative feature.
 func lockedContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
-		RunAsNonRoot: new(true), RunAsUser: new(int64(nobody)), RunAsGroup: new(int64(nobody)),
+		RunAsNonRoot: new(true), RunAsUser: new(int64(nonrootID)), RunAsGroup: new(int64(nonrootID)),
 		ReadOnlyRootFilesystem: new(true), AllowPrivilegeEscalation: new(false),
 		Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

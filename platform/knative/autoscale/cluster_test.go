@@ -97,8 +97,8 @@ type standIn struct {
 	want map[string]Scale // by revision; Ready is not read
 	last map[string]Scale
 	held map[string]demand
-	seen time.Time // that somebody asks past us, first
-	wake bool      // one replica for whoever asks past us
+	seen time.Time // first request that bypasses us
+	wake bool      // one replica for requests that bypass us
 }
 
 func (s *standIn) Scale(namespace, revision string) (Scale, bool) {
@@ -414,7 +414,7 @@ func TestClusterOutside(t *testing.T) {
 	t.Logf("woken by another ingress in %v; it was seen after %v", time.Since(began), c.seen.Sub(began))
 	c.mu.Unlock()
 	c.eventually("its activator stays in the path", patience, c.mode("ours", netv1alpha1.SKSOperationModeProxy))
-	c.eventually("nobody asks any more", patience, func() (bool, string) {
+	c.eventually("no requests any more", patience, func() (bool, string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.held["ours-00001"] == demand{}, fmt.Sprintf("%+v", c.held)

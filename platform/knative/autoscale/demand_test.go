@@ -281,7 +281,7 @@ func TestOutside(t *testing.T) {
 		expect("before the first look", "")
 		k.say("10.0.0.1", done(0))
 		wait(pollForeign)
-		expect("nobody is there", "a/llama-00001 0 1")
+		expect("no replica", "a/llama-00001 0 1")
 		k.say("10.0.0.3", done(71))
 		wait(pollForeign)
 		expect("one came and went", "a/llama-00001 1 1")
@@ -317,7 +317,7 @@ func TestOutside(t *testing.T) {
 		k.say("10.0.0.1", "")
 		wait(sampleTTL + 2*pollForeign)
 		if !k.unreadable.Load() || len(k.woken) != 1 {
-			t.Errorf("nobody is told that demand is unseen: %v", k.woken)
+			t.Errorf("no revision is enqueued when demand is unseen: %v", k.woken)
 		}
 		k.heard()
 		wait(20 * time.Second)
@@ -339,14 +339,14 @@ func TestOutside(t *testing.T) {
 		expect("no model is there", "a/llama-00001 0 0")
 		wait(10 * time.Second)
 		if n := k.looks(); n != 0 {
-			t.Errorf("%d looks for nobody", n)
+			t.Errorf("%d polls without a revision", n)
 		}
 		if err := k.routesOf.Replace(nil, ""); err != nil {
 			t.Fatal(err)
 		}
 		k.updateForeign()
 		if _, ok := k.foreignClass("a", "llama-00001"); ok || k.woken[len(k.woken)-1] != "a/llama-00001" {
-			t.Error("the other ingress is gone, and nobody knows")
+			t.Error("the deletion of the other ingress is not noticed")
 		}
 	})
 }

@@ -128,7 +128,7 @@ func (f *fakes) knative(t *testing.T, s *netv1alpha1.ServerlessService, ready bo
 	}
 }
 
-// until takes statuses until one is as wanted; writes between are nobody's promise.
+// until reads written statuses until one is as wanted; the ones before are unspecified.
 func (f *fakes) until(t *testing.T, what string, ok func(st *v1alpha1.PodAutoscalerStatus) bool) *v1alpha1.PodAutoscaler {
 	t.Helper()
 	for {
@@ -250,7 +250,7 @@ func TestARevisionsLife(t *testing.T) {
 	})
 
 	r.RecordNote("a", "llama-00001", Note{Reason: ReasonEvicted, Message: "for team-a/big"})
-	r.RecordNote("a", "nobody", Note{Reason: ReasonEvicted})
+	r.RecordNote("a", "absent", Note{Reason: ReasonEvicted})
 	for {
 		if e := f.event(t); e.Reason == ReasonEvicted {
 			if e.Message != "revision llama-00001: for team-a/big" || e.Type != "Normal" {
@@ -260,7 +260,7 @@ func TestARevisionsLife(t *testing.T) {
 		}
 	}
 
-	// Whoever leads next starts from what is written: nothing is told twice.
+	// The next leader starts from the written status: no Event is repeated.
 	stop()
 	if r.Changed("a", "llama-00001"); r.running() != nil {
 		t.Error("it runs on")
@@ -284,7 +284,7 @@ func TestARevisionsLife(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotOursIsNotTaken: a ServerlessService of the name that somebody else owns
+// TestWhatIsNotOursIsNotTaken: a ServerlessService of the name that another object owns
 // is left, and the PodAutoscaler says so.
 func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
@@ -302,7 +302,7 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatGoes: nothing can be made in it, and that is nobody's error.
+// TestANamespaceThatGoes: nothing can be created in it, which is no error.
 func TestANamespaceThatGoes(t *testing.T) {
 	f := faked(t)
 	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
@@ -332,7 +332,7 @@ type trip func(*http.Request) (*http.Response, error)
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 // TestNothingIsWrittenAfterwards: Knative's reconciler ends what it has begun under a
-// context of its own, and by then somebody else may lead.
+// context of its own, and by then another controller may lead.
 func TestNothingIsWrittenAfterwards(t *testing.T) {
 	out := 0
 	ctx, cancel := context.WithCancel(t.Context())

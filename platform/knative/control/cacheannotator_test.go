@@ -120,7 +120,7 @@ func TestNearIsWritten(t *testing.T) {
 	stores["n1"] = has
 	round(annotateEvery, "n1 t/m=disk")
 	round(annotateEvery)             // it says so already
-	round(absentLoaderGrace, "n2 -") // nobody has spoken for it
+	round(absentLoaderGrace, "n2 -") // no loader connected
 	stores["n1"] = storeReport{cached: has.cached}
 	round(annotateEvery)
 	stores["n1"] = has

@@ -272,7 +272,7 @@ func TestTheRightPodOfTwo(t *testing.T) {
 	}
 }
 
-// A pod that somebody evicts comes back under another name: the replica is another
+// A pod that others evict comes back under another name: the replica is another
 // one, and the Deployment keeps its size for the moment that takes.
 func TestEvictedPod(t *testing.T) {
 	s := newStage(t, true)
@@ -545,7 +545,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 			s.load("n1", "r1")
 			s.SetPod(tc.pod)
 			if tc.pod.Status.Phase == corev1.PodFailed {
-				// It is over before it was anybody's: its replica waits for the next.
+				// It ended before it was bound: its replica waits for the next pod.
 				s.want("n1", "r1", functions.Downloading)
 				return
 			}
@@ -625,7 +625,7 @@ func TestRoomOfNodes(t *testing.T) {
 	}
 	asks := func(cpu string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Labels = nil // nobody's of ours
+			p.Labels = nil // a foreign pod
 			p.Spec.Containers = []corev1.Container{
 				{Name: "a", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}},
 				{Name: "b", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}}},
@@ -667,7 +667,7 @@ func TestRoomOfNodes(t *testing.T) {
 	}
 	s.DropRevision(web)
 	if len(s.constraints) != 0 {
-		t.Errorf("%d kinds of nobody", len(s.constraints))
+		t.Errorf("%d constraints without a revision", len(s.constraints))
 	}
 }
 
@@ -799,7 +799,7 @@ func TestFoundOnTheWay(t *testing.T) {
 	s := newStage(t, true)
 	s.SetDeployment(web, 1, "")
 	if r := s.outdatedScales(true); len(r) != 0 {
-		t.Error("a size that somebody gave it is taken back at once")
+		t.Error("a size that others set is reverted at once")
 	}
 	s.clock = s.clock.Add(adoptDelay)
 	s.SetPod(aPod("p1", "", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(s.clock) }))
@@ -816,7 +816,7 @@ func TestFoundOnTheWay(t *testing.T) {
 	s.SetDeployment(web, 1, "")
 	s.clock = s.clock.Add(adoptDelay)
 	if r := s.outdatedScales(true); len(r) != 1 {
-		t.Error("what nobody wants stays")
+		t.Error("an unwanted pod stays")
 	}
 }
 

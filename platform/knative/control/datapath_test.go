@@ -84,7 +84,7 @@ func TestDemandFromOutside(t *testing.T) {
 	in.held = nil
 	p.Outside(web, 0, 0)
 	all(false)
-	// Whoever stops listening hears the rest later.
+	// A reader that stops gets the rest later.
 	p.Outside(web, 1, 0)
 	p.Demand(false, func(orchestrator.Demand) bool { return false })
 	if len(all(false)) != 1 {

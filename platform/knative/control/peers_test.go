@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// Whoever comes is news for all others; hundreds that come at once are one.
+// A new loader is announced to all others; hundreds at once are one announcement.
 func TestPeering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

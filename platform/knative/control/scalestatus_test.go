@@ -59,9 +59,9 @@ type lobby struct{ inside }
 func (*lobby) InFlightOf(functions.Name, string) int { return 0 }
 func (*lobby) Remove(...functions.Name)              {}
 
-// TestNobodyMakesWay: a revision for which requests wait and nobody makes way says
+// TestWaitingWithoutEviction: a revision for which requests wait without an eviction says
 // so, in the planner's words, for as long as they wait.
-func TestNobodyMakesWay(t *testing.T) {
+func TestWaitingWithoutEviction(t *testing.T) {
 	for _, x := range []struct {
 		name  string
 		gpus  int           // that it needs
@@ -123,7 +123,7 @@ func TestNobodyMakesWay(t *testing.T) {
 				turn()
 			}
 			if got := says(); got != "NoTraffic " {
-				t.Errorf("nobody asks: %q", got)
+				t.Errorf("no requests: %q", got)
 			}
 			moved = nil
 			r.dataPath.Outside(web, 0, 1)
@@ -132,17 +132,17 @@ func TestNobodyMakesWay(t *testing.T) {
 				t.Errorf("%q, want %q", got, x.want)
 			}
 			if !slices.Contains(moved, web) {
-				t.Error("nobody is told that requests wait")
+				t.Error("queued requests are not reported")
 			}
 			moved = nil
 			now = now.Add(100 * time.Millisecond)
 			r.dataPath.Outside(web, 0, 0)
 			turn()
 			if got := says(); got != "NoTraffic " {
-				t.Errorf("nobody asks any more: %q", got)
+				t.Errorf("no requests any more: %q", got)
 			}
 			if !slices.Contains(moved, web) {
-				t.Error("nobody is told that no request waits")
+				t.Error("the end of queued requests is not reported")
 			}
 		})
 	}

@@ -52,7 +52,7 @@ func TestAccountsOutliveAReign(t *testing.T) {
 		t.Errorf("%s of epoch %s, over %v", text, epoch, first.superseded)
 	}
 
-	// Taken away by somebody, it is made again.
+	// Deleted by others, it is created again.
 	if err := kube.CoreV1().ConfigMaps("thaw-system").Delete(t.Context(), UsageConfigMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAccountsOutliveAReign(t *testing.T) {
 	}
 }
 
-// What nobody wrote is said, and accounts begin anew.
+// A missing ConfigMap is reported, and the usage begins anew.
 func TestAccountsThatDoNotRead(t *testing.T) {
 	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Namespace: "thaw-system"}, Data: map[string]string{usageKey: `{"teams":{"a":{"used":-1}}}`}})
 	a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), 1, slog.New(slog.DiscardHandler))

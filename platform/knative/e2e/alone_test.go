@@ -23,7 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
-// pending watches whether a pod ever waits for a GPU while nobody gives one up.
+// pending watches whether a pod ever waits for a GPU without an eviction.
 // The returned function ends it and says what it saw.
 func (s *space) pending() (ended func() []string) {
 	w, err := s.watching.CoreV1().Pods(s.ns).Watch(s.Context(), metav1.ListOptions{})
@@ -95,7 +95,7 @@ func eviction(s *space) {
 		a := s.must("a call of "+name, s.byModel(name, 8, false))
 		s.Logf("call %d, of %s: %s", i+1, name, a.took.Round(time.Millisecond))
 		if warm = append(warm, name); len(warm) > gpus {
-			s.atZero(s.revision(warm[0])) // the least recent makes way, and nobody else
+			s.atZero(s.revision(warm[0])) // only the least recent is evicted
 			warm = warm[1:]
 		}
 		for _, other := range warm {
@@ -105,7 +105,7 @@ func eviction(s *space) {
 		}
 	}
 	for _, bad := range ended() {
-		s.Errorf("a pod waits for a GPU that nobody gives up: %s", bad)
+		s.Errorf("a pod waits for a GPU without an eviction: %s", bad)
 	}
 	s.until("an event tells of an eviction", func() (bool, string) {
 		out := s.events("Service", "")
@@ -149,7 +149,7 @@ func loaderKilled(s *space) {
 	call := make(chan answer, 1)
 	go func() { call <- s.byModel("tiny", 8, false) }()
 	s.until("the fetch is under way", func() (bool, string) {
-		return s.stalled(s.ns + "/tiny/model.safetensors"), "nobody asks for the weights"
+		return s.stalled(s.ns + "/tiny/model.safetensors"), "no request for the weights"
 	})
 	was := s.killPods("loader", 1)
 	s.until("another loader", func() (bool, string) {
@@ -209,7 +209,7 @@ func activatorKilled(s *space) {
 		return true, ""
 	})
 	var again answer
-	s.until("the node leads nobody there", func() (bool, string) { // its rules follow a moment later
+	s.until("the node routes no request there", func() (bool, string) { // its rules follow a moment later
 		again = s.byModel("tiny", 8, false)
 		return again.err == nil, again.String()
 	})
@@ -290,7 +290,7 @@ func controllerKilled(s *space) {
 		return sum == gpus, all
 	})
 	for _, bad := range ended() {
-		s.Errorf("a pod waits for a GPU that nobody gives up: %s", bad)
+		s.Errorf("a pod waits for a GPU without an eviction: %s", bad)
 	}
 }
 

@@ -561,7 +561,7 @@ func benchEvict(b *bench) {
 	}
 	for _, bad := range ended() {
 		starved++
-		b.Logf("a pod waits for a GPU that nobody gives up: %s", bad)
+		b.Logf("a pod waits for a GPU without an eviction: %s", bad)
 	}
 	w.Stop()
 	<-done
@@ -587,7 +587,7 @@ func benchEvict(b *bench) {
 	b.into.parts = append(b.into.parts, report.Part{Heading: "Eviction: two GPUs, three models, called in turn", Table: t})
 	worst := report.Summarize(beyond).Max
 	b.into.Goals.Add(worst < 2, "eviction to the new pod scheduled, beyond the old one's drain, worst", "under 2 s", report.Millis(worst))
-	b.into.Goals.Add(starved == 0, "pods that waited for a GPU nobody gives up", "none", fmt.Sprint(starved))
+	b.into.Goals.Add(starved == 0, "pods that waited for a GPU without an eviction", "none", fmt.Sprint(starved))
 }
 
 // manyWoken is many services at rest, some of which are wanted at once.

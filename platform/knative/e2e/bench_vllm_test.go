@@ -23,7 +23,7 @@ type vllmWakes struct {
 }
 
 // host is what of this machine a pod needs to run its vLLM, whose environment is in no
-// image here: the same for whoever starts it.
+// image here: the same for every user.
 type host struct {
 	venv, model string            // folders of the machine
 	mounts      map[string]string // place in the pod: folder of the machine
@@ -47,7 +47,7 @@ func vllmHost(b *bench) host {
 			b.Fatal(err)
 		}
 		b.blobs.Put(b.ns+"/vllm/"+f.Name(), data)
-		// Pods are nobody, and read what all may.
+		// Pods run as uid 65532 and read world-readable files.
 		if err := os.WriteFile(filepath.Join(h.model, f.Name()), data, 0o644); err != nil {
 			b.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func benchVLLM(b *bench) {
 				v.All[way.name] = append(v.All[way.name], first)
 			}
 			if way.service == ways[knatives].service {
-				continue // nobody tells how its start went
+				continue // its timeline is missing
 			}
 			_, t := b.shim(way.service)
 			line := t.Start + " " + t.StartNote

@@ -2,7 +2,7 @@ package e2e
 
 import "context"
 
-// calledOff is a start that nobody waits for any more: the pod goes while its weights
+// calledOff is a start without waiting requests: the pod goes while its weights
 // still come, long before its idle time, and the next caller has it come back.
 func calledOff(s *space) {
 	s.deployed(s.tiny("tiny", "deadlines: {start: 2m, stage: 2m}", "scale: {idle: 10m}"))

@@ -8,7 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// byHand is a Knative Service that somebody has written who knows of thaw the names of
+// byHand is a Knative Service written by hand with only the names of
 // its two classes: a container that has no shim and no model file goes to zero and
 // comes back as a model does.
 func byHand(s *space) {
@@ -33,7 +33,7 @@ func byHand(s *space) {
 	s.ready("hand")
 	revision := s.revision("hand")
 	if pods := s.pods("hand"); len(pods) > 0 {
-		s.Fatalf("%d pods before anybody asked", len(pods))
+		s.Fatalf("%d pods before the first request", len(pods))
 	}
 	for _, call := range []string{"cold", "cold again"} {
 		a := s.do(s.Context(), s.host("hand"), "/", "")

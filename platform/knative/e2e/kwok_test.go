@@ -489,7 +489,7 @@ func (f *far) engine() {
 			f.answers[name]++
 		}
 		f.mu.Unlock()
-		if p == nil { // as where there is nobody
+		if p == nil { // as where no pod is
 			panic(http.ErrAbortHandler)
 		}
 		if r.URL.Path != "/v1/chat/completions" {
@@ -570,7 +570,7 @@ func (f *far) ask(m farModel) answer {
 	return a
 }
 
-// hand is a Knative Service as somebody writes it who knows nothing of thaw's model
+// hand is a Knative Service written by hand without thaw's model
 // files.
 func (f *far) hand(m farModel) error {
 	limits := map[string]any{string(knative.GPU): fmt.Sprint(m.gpus)}
@@ -1133,7 +1133,7 @@ func (f *far) stop(m farModel) {
 }
 
 // full closes all nodes but two, which are full of models at rest, and asks for more:
-// who rests on these two makes way, and nobody else.
+// only the idle models on these two are evicted.
 func (f *far) full(models, late []farModel) {
 	f.Helper()
 	open := map[string]bool{}

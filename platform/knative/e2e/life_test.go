@@ -18,7 +18,7 @@ func life(s *space) {
 	s.deployed(s.tiny("tiny", "scale: {idle: 10s}")) // longer than a look at the scale takes
 	revision := s.revision("tiny")
 	if pods := s.pods("tiny"); len(pods) > 0 {
-		s.Fatalf("%d pods before anybody asked", len(pods))
+		s.Fatalf("%d pods before the first request", len(pods))
 	}
 	for i, ask := range []func(string, int, bool) answer{s.byModel, s.byHost, s.byModel} {
 		a := s.must("a cold call", ask("tiny", 8, i < 2))

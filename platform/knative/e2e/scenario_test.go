@@ -491,7 +491,7 @@ func (x *scene) Break(m, cause string) {
 	x.causes[m] = cause
 }
 
-// A node whose kubelet and loader are stopped says nothing to anybody, and its
+// A node whose kubelet and loader are stopped reports nothing, and its
 // engines go on.
 func (x *scene) Vanish(n string) { x.signal(n, syscall.SIGSTOP) }
 func (x *scene) Return(n string) { x.signal(n, syscall.SIGCONT) }

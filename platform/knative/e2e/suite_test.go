@@ -101,7 +101,7 @@ func TestCluster(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) { test.run(s.space(t)) })
 		}
 	})
-	s.told(t) // while there is somebody to ask
+	s.told(t) // while the controller runs
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 

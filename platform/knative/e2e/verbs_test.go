@@ -42,7 +42,7 @@ func verbs(s *space) {
 	s.says(0, "cold", "models")
 	s.says(3, "thaw wake "+me, "logs", me)
 	if out := s.says(0, "", "ps"); strings.Contains(out, me) {
-		s.Errorf("it runs before anybody asked:\n%s", out)
+		s.Errorf("it runs before the first request:\n%s", out)
 	}
 
 	// Another team's key knows nothing of it; its own sees it, and starts it by asking.

@@ -74,7 +74,7 @@ func warmImage(s *space) {
 		return strings.Contains(out, "note thaw-warm: 0 of 1 pods available, "+lent), out + errs
 	})
 
-	// What is somebody else's to do leaves it alone.
+	// Changes by others leave it alone.
 	if out, errs, code := s.program(s.Context(), "thaw-knative", "team", "create", s.ns); code != 0 || there() != len(objects) {
 		s.Errorf("team create: exit %d, and of %v there are %d\n%s%s", code, objects, there(), out, errs)
 	}

@@ -236,7 +236,7 @@ func TestCompile(t *testing.T) {
 		"by way of two": {[]string{
 			one("w", "{rewriteHost: v, splits: ["+split("self", 100)+"]}"), one("v", "{rewriteHost: b, splits: ["+split("self", 100)+"]}"), one("b", whole("rev"))},
 			"b [] {} 100%>a/rev\nv [] {} as b 100%>a/rev\nw [] {} as b 100%>a/rev\n", ""},
-		"to nobody": {[]string{one("v", "{rewriteHost: b, splits: ["+split("self", 100)+"]}")},
+		"to an unknown host": {[]string{one("v", "{rewriteHost: b, splits: ["+split("self", 100)+"]}")},
 			"", "o0 ServiceMissing: leads to b, which no ingress has"},
 		"in a circle": {[]string{
 			one("v", "{rewriteHost: w, splits: ["+split("self", 100)+"]}"), one("w", "{rewriteHost: v, splits: ["+split("self", 100)+"]}", "{path: /b, splits: ["+split("rev", 100)+"]}")},
@@ -270,7 +270,7 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestCompileProbes: whoever asks for the hash of what is routed gets it, before
+// TestCompileProbes: a probe for the hash of the routes is answered, before
 // anything else, and the path is otherwise the same.
 func TestCompileProbes(t *testing.T) {
 	in := object(t, "o", one("x", "{path: /a, appendHeaders: {k: v}, splits: ["+split("web", 100)+"]}", "{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}"))

@@ -74,7 +74,7 @@ func TestKinds(t *testing.T) {
 		case "RoleBinding":
 			as[rbacv1.RoleBinding](t, x)
 		case "MutatingWebhookConfiguration":
-			// It may help pods of models, and hinder nobody's.
+			// It may affect only pods of models.
 			for _, w := range as[admissionv1.MutatingWebhookConfiguration](t, x).Webhooks {
 				if w.FailurePolicy == nil || *w.FailurePolicy != admissionv1.Ignore || w.TimeoutSeconds == nil || *w.TimeoutSeconds > 2 ||
 					w.ObjectSelector == nil || !slices.ContainsFunc(w.ObjectSelector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
@@ -91,7 +91,7 @@ func TestKinds(t *testing.T) {
 		case "ValidatingAdmissionPolicyBinding":
 			as[admissionv1.ValidatingAdmissionPolicyBinding](t, x)
 		default:
-			t.Errorf("%s is of a kind that nobody expects here", Name(x))
+			t.Errorf("%s is of an unexpected kind", Name(x))
 		}
 		if x.GetLabels()["app.kubernetes.io/part-of"] != "thaw" {
 			t.Errorf("%s does not say that it is part of thaw", Name(x))
@@ -159,7 +159,7 @@ func TestRights(t *testing.T) {
 		}
 	}
 	for key := range roles {
-		t.Errorf("role %s is nobody's", key)
+		t.Errorf("role %s is not bound", key)
 	}
 	for _, r := range Rights {
 		if r.Why == "" {
@@ -217,7 +217,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%+v: all Secrets of the cluster", r)
 		}
 		if slices.Contains([]string{"impersonate", "escalate", "bind"}, r.Verb) || r.Group == "rbac.authorization.k8s.io" || r.Resource == "pods/exec" || r.Verb == "create" && r.Resource == "pods" {
-			t.Errorf("%+v makes the controller anybody", r)
+			t.Errorf("%+v lets the controller impersonate", r)
 		}
 	}
 }

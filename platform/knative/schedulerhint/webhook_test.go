@@ -141,7 +141,7 @@ func options(c *fake.Clientset) Options {
 }
 
 // ask does what an API server does: it finds the port in the slice and believes the
-// registered authorities, and nobody else.
+// registered authorities only.
 func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) {
 	t.Helper()
 	slice, err := c.DiscoveryV1().EndpointSlices("thaw-system").Get(t.Context(), Name, metav1.GetOptions{})
@@ -281,7 +281,7 @@ func TestRotation(t *testing.T) {
 			t.Fatalf("again in %v", d)
 		}
 		now = now.Add(2 * trustDelay)
-		check("while nobody hears of the next", first, first)
+		check("while the next is not trusted yet", first, first)
 	}
 	away = false
 	w.sync(t.Context(), 8443)
@@ -304,7 +304,7 @@ func TestWhatIsNotThereIsWaitedFor(t *testing.T) {
 		"nothing": fake.NewClientset(),
 		"no registration": fake.NewClientset(
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: Name}}),
-		"a registration of somebody else": fake.NewClientset(
+		"a registration of another Service": fake.NewClientset(
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: Name}},
 			&registrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: Name}, Webhooks: []registrationv1.MutatingWebhook{{ClientConfig: registrationv1.WebhookClientConfig{URL: new("https://example.com")}}}}),
 	} {

@@ -228,7 +228,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestRace: whoever makes the Secret first, both keys are there.
+// TestRace: whichever creates the Secret first, both keys exist.
 func TestRace(t *testing.T) {
 	c := fake.NewClientset()
 	first := true
