@@ -67,7 +67,7 @@ func verbs(s *space) {
 		out, errs, _ := s.program(s.Context(), "thaw", "logs", me, "--to", "knative")
 		return strings.Contains(out, "state=READY"), out + errs
 	})
-	s.says(0, "somebody asked", "events", me)
+	s.says(0, "a lease keeps it ready", "events", me)
 	s.says(0, "Functions:      1", "describe", "team", s.ns)
 
 	// What is stopped answers whom it has, and comes back when it is asked: for those
