@@ -30,4 +30,9 @@
 // n above 1, several prompts in one completion, images, structured output, a forced
 // tool call: 400, in OpenAI's shape. tools with tool_choice none or auto are
 // ignored. Unknown fields are ignored, as in vLLM.
+//
+// # Size
+//
+// The package is one idea, the server: the loop and the HTTP handlers around it share
+// the sequence. What can stand alone is in the packages above.
 package ember

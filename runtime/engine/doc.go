@@ -46,4 +46,9 @@
 // gets --copy, llama.cpp --no-mmap.
 //
 // Engines listen on loopback only; a model file whose args set host or port is refused.
+//
+// # Size
+//
+// The package is one idea, the table of engines: each file is a column of it (arguments,
+// environment, metrics, log, versions), and a new engine is a new row.
 package engine

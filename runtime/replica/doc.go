@@ -57,4 +57,9 @@
 //
 // When Run ends because its ctx ended, the process stays with the supervisor: the next
 // agent adopts it (Adopt), or the supervisor ends it. Unload ends the process.
+//
+// # Size
+//
+// The package is one idea, the state machine: its states share the process, the
+// staging and the phases of one replica, and each has a file.
 package replica
