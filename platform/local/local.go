@@ -48,8 +48,8 @@ type Options struct {
 	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
 	Environ    func() []string
 	Policy     placement.Policy        // zero: placement.DefaultPolicy
-	Foresee    *orchestrator.Foresight // looks ahead; nil: nothing is learned. Its Prefetch is the backend's
-	Peering    *nodestore.Peering      // how the node here brings bytes together with agents; nil: it does not
+	Foresee    *orchestrator.Foresight // forecasts demand; nil: nothing is learned. Its Prefetch is set by New
+	Peering    *nodestore.Peering      // shares downloading with agents; nil: it does not
 
 	Log *slog.Logger
 }
@@ -65,21 +65,21 @@ type Local struct {
 	path   orchestrator.DataPath
 	shared *sharedFolders
 
-	machine string // whose paths the catalogue's local sources are
+	machine string // identity of the host that the catalog's local paths are of
 
 	mu        sync.Mutex
 	remote    map[string]*agent.Client // by agent id
 	peerNodes map[string]peerNode      // by agent id
-	borrowers map[string]bool          // agents that read this machine's folders from here
+	borrowers map[string]bool          // agents that stage this machine's folders
 	first     sync.Once
 	ready     chan struct{}
 }
 
-// ErrInUse says that another server has the folder.
+// ErrInUse means that another server has the folder.
 var ErrInUse = errors.New("another thaw serve uses this folder")
 
-// New takes the folder and raises its epoch. It starts nothing. The data path,
-// which needs the loop to be made, is attached before Run.
+// New locks the folder and raises its epoch. It starts nothing. The data path, which needs
+// the backend to be made, is attached before Run.
 func New(o Options) (*Local, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -126,7 +126,7 @@ func newLocal(o Options) (*Local, error) {
 	}
 	ledger, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
 	if err != nil {
-		o.Log.Error("what teams have used is not known", "error", err)
+		o.Log.Error("the usage of teams cannot be read", "error", err)
 	}
 	if o.Foresee != nil {
 		ahead := *o.Foresee
@@ -141,32 +141,32 @@ func newLocal(o Options) (*Local, error) {
 	return l, nil
 }
 
-// Attach tells the backend its data path. It is called before Run.
+// Attach sets the data path. It is called before Run.
 func (l *Local) Attach(path orchestrator.DataPath) {
 	l.path = path
 	l.Orchestrator.Attach(path)
 }
 
-// Changed is told that the catalogue has changed.
+// Changed applies a change of the catalog.
 func (l *Local) Changed() {
 	l.shared.invalidate()
 	l.Orchestrator.Changed()
-	// What a model that is known will need can be had before it is asked for.
+	// Known models get their warm interpreters before the first request.
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), maxPrewarmModels)] {
 		l.node.Prewarm(m.Spec)
 	}
 }
 
-// maxPrewarmModels models are looked at: environments are few, models may be many.
+// maxPrewarmModels bounds the models that are looked at: environments are few, models may
+// be many.
 const maxPrewarmModels = 256
 
-// Ready is closed when the agent here has found out what runs and takes loads.
+// Ready is closed when the agent here has adopted what runs and takes loads.
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
-// Run runs the loop and the agent until ctx ends or one of them fails. It
-// returns when the engines have ended, unless they are to be left. It is
-// called once.
+// Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
+// engines have ended, unless they are left. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)
@@ -184,8 +184,8 @@ func (l *Local) Run(ctx context.Context) error {
 	return err
 }
 
-// OnHeartbeat takes the heartbeat of an agent that joined. The caller has seen its
-// join token.
+// OnHeartbeat takes the heartbeat of an agent that joined. The caller has checked its join
+// token.
 func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	if !functions.IsLabel(hb.AgentID) {
 		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
@@ -229,18 +229,17 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	return nil
 }
 
-// peerNode is a node that lends blocks, and when it last said so.
+// peerNode is a node that serves blocks, and when it last reported that.
 type peerNode struct {
 	url  string
 	seen time.Time
 }
 
-// peerTTL is how long a node is named to others after its last heartbeat.
-// One that is gone costs them a refused connection.
+// peerTTL is how long a node is named to others after its last heartbeat. One that has
+// ended costs them a refused connection.
 const peerTTL = 15 * time.Second
 
-// Peers are the nodes other than the one named that lend blocks of
-// checkpoints.
+// Peers are the nodes other than the one named that serve blocks of checkpoints.
 func (l *Local) Peers(agent string) []functions.Peer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,11 +265,11 @@ func httpURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
 }
 
-// maxAgents bounds what a loop of joins under new names can take.
+// maxAgents bounds the memory that joins under new names can take.
 const maxAgents = 4096
 
-// Logs opens the log of a replica, wherever it is: its last lines, and with
-// follow what comes, until ctx ends. agent.ErrNoLog where there is none.
+// Logs opens the log of a replica on any node: its last lines and, with follow, what is
+// written until ctx ends. agent.ErrNoLog if there is none.
 func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
 	switch n := l.NodeOf(replica).(type) {
 	case *agent.Node:

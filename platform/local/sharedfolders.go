@@ -9,9 +9,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// sharedFolders is which folders of this machine other nodes may borrow: those that the
-// models of the catalogue, or their adapters, name as their source. It is asked
-// for every range of a file, and looks at the catalogue again after a change.
+// sharedFolders are the folders of this machine that other nodes may stage: those that the
+// catalog's models, or their adapters, name as their source. The catalog is read again
+// after a change.
 type sharedFolders struct {
 	catalog orchestrator.Catalog
 
@@ -19,7 +19,7 @@ type sharedFolders struct {
 	cached map[string][]string
 }
 
-// folder reports whether a folder is lent, and which files beside the list go
+// folder reports whether a folder is shared, and which files beside the listed ones go
 // with it.
 func (l *sharedFolders) folder(path string) (files []string, ok bool) {
 	l.mu.Lock()
@@ -31,14 +31,15 @@ func (l *sharedFolders) folder(path string) (files []string, ok bool) {
 	return files, ok
 }
 
-// invalidate is told that the catalogue has.
+// invalidate has the catalog read again.
 func (l *sharedFolders) invalidate() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cached = nil
 }
 
-// sharedFoldersOf of models and adapters. Two that name one share what is staged of it.
+// sharedFoldersOf are the folders of models and adapters. Two that name one share what is
+// staged of it.
 func sharedFoldersOf(models []*functions.Model) map[string][]string {
 	out := make(map[string][]string)
 	add := func(m *functions.Model, src string, files []string) {
@@ -57,8 +58,8 @@ func sharedFoldersOf(models []*functions.Model) map[string][]string {
 	return out
 }
 
-// normalizeBorrowed makes what an agent says of folders that are this machine's
-// comparable with what the model files say.
+// normalizeBorrowed rewrites an agent's sources of this machine's folders to those of the
+// model files.
 func (l *Local) normalizeBorrowed(hb *functions.Heartbeat) {
 	hb.Borrows = hb.Borrows && l.node.PeerURL() != "" && hb.Machine != l.machine
 	hb.Cached = slices.Clone(hb.Cached)

@@ -17,8 +17,7 @@ import (
 
 var _, _ functions.Store = (*nodestore.Store)(nil), (*agent.Client)(nil)
 
-// stores are the stores of the nodes that answer, by the nodes' ids: the one
-// that is named, or all.
+// stores are those of the nodes that answer, by node id: of the named one, or of all.
 func (l *Local) stores(node string) (map[string]functions.Store, error) {
 	out := map[string]functions.Store{}
 	lost := map[string]bool{}
@@ -41,8 +40,8 @@ func (l *Local) stores(node string) (map[string]functions.Store, error) {
 	return out, nil
 }
 
-// Cached lists the checkpoints of one node, or of all (""); silent are nodes
-// that did not answer.
+// Cached lists the checkpoints of one node, or of all (""); silent are nodes that did not
+// answer.
 func (l *Local) Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error) {
 	all, err := l.stores(node)
 	if err != nil {
@@ -73,7 +72,7 @@ func (l *Local) Cached(ctx context.Context, node string) (list []functions.Cache
 	return list, silent, err
 }
 
-// forEachStore does something with every shelf at once and returns the errors joined.
+// forEachStore calls do for all stores at once and joins the errors.
 func forEachStore(all map[string]functions.Store, do func(id string, s functions.Store) error) error {
 	var wg sync.WaitGroup
 	errs := make(chan error, len(all))
@@ -89,7 +88,7 @@ func forEachStore(all map[string]functions.Store, do func(id string, s functions
 	return out
 }
 
-// storesWith are the shelves that hold a checkpoint.
+// storesWith are the stores that have a checkpoint.
 func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]functions.Store, error) {
 	all, err := l.stores(node)
 	if err != nil {
@@ -115,8 +114,8 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 	return out, nil
 }
 
-// Keep does something to a checkpoint on the node that is named, or on all
-// that hold it (""), and returns on which it did.
+// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it
+// (""), and returns on which it was done.
 func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// hubView shows what was staged from the hub at DATA/hf, in the layout of the
-// hub's own cache: for engines and tools that are started by hand.
+// hubView shows what was staged from Hugging Face at DATA/hf, in the layout of its own
+// cache: for engines and tools that are started by hand.
 type hubView struct {
 	view  *huggingface.View
 	store *store.Store
@@ -40,13 +40,13 @@ func (v *hubView) sync() {
 		err = v.view.Sync(all)
 	}
 	if err != nil {
-		v.log.Warn("the view of what came from the hub is not up to date", "error", err)
+		v.log.Warn("the Hugging Face view is not up to date", "error", err)
 	}
 }
 
 const (
-	viewPollEvery = time.Second // how often is looked whether something was staged
-	viewSyncEvery = time.Minute // how often evictions are looked for without that
+	viewPollEvery = time.Second // how often the count of stagings is checked
+	viewSyncEvery = time.Minute // how often it is synced without new stagings
 )
 
 // run keeps it in step until ctx ends.

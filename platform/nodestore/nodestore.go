@@ -20,9 +20,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Store is the store of a node as people and programs see it: what is in it,
-// what is prefetched into it, what is removed. Its errors are
-// *functions.StoreError. Its methods may be called concurrently.
+// Store is the store of a node: listing, prefetching, verifying and removing checkpoints.
+// Its errors are *functions.StoreError. Its methods may be called concurrently.
 type Store struct {
 	node         string
 	store        *store.Store
@@ -36,32 +35,32 @@ type Store struct {
 	log          *slog.Logger
 
 	mu       sync.Mutex // guards the fields below
-	rate     float64    // bytes a second that came between the last two measurements
+	rate     float64    // bytes per second between the last two measurements
 	loaded   functions.Bytes
 	measured time.Time
 	use      functions.StoreUse
 	cached   []functions.CachedModel
 }
 
-// Options of a shelf.
+// Options of a Store.
 type Options struct {
-	Node   string          // its name; "" is a visitor's, who lends nothing
+	Node   string          // its name; "" is a visitor, which serves no blocks
 	Data   string          // folder; the store lies below it
 	Budget functions.Bytes // 0: all the disk has but keepFree
-	// Peering is how bytes are brought together with other nodes; nil: they are
+	// Peering shares the downloading of bytes with other nodes; nil: they are
 	// not.
 	Peering *Peering
 	// Copies: folders of this machine are staged like any other source, and not used
-	// where they are. Who uses a checkpoint then needs nothing but the store.
+	// where they are. A user of a checkpoint then needs nothing but the store.
 	Copies bool
 	// Private closes the store to other users; see store.Options.
 	Private bool
 	Log     *slog.Logger // may be nil
 }
 
-// Open is the store below a data folder with a loader of its own. Others may have
-// opened the same folder. It makes its folders and starts nothing; the caller
-// closes it.
+// Open opens the store below a data folder with a loader of its own. Other processes may
+// have opened the same folder. It makes its folders and starts nothing; the caller closes
+// it.
 func Open(o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -71,7 +70,7 @@ func Open(o Options) (*Store, error) {
 		return nil, storeError(err)
 	}
 	if o.Private {
-		// Its links say what was staged.
+		// Its links show what was staged.
 		hf := filepath.Join(o.Data, "hf")
 		if err := errors.Join(os.MkdirAll(hf, 0o700), os.Chmod(hf, 0o700)); err != nil {
 			return nil, storeError(err)
@@ -98,21 +97,21 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// copiedSource is a source of folders that says nothing of being at hand.
+// copiedSource is a source of folders that are copied into the store, not used in place.
 type copiedSource struct{ loader.Source }
 
 // keepFree is left on the disk for logs and everything else.
 const keepFree = 256 << 20
 
-// Run lends to other nodes, where there is peering, and keeps the view of what
-// came from the hub in step, until ctx ends.
+// Run serves blocks to other nodes, if there is peering, and keeps the Hugging Face view
+// in step, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	var side sync.WaitGroup
 	if s.listener != nil {
 		side.Go(func() {
-			// Without it this node is alone, and serves as before.
+			// Without it other nodes use their sources; this node serves as before.
 			if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
-				s.log.Error("blocks are not lent any more", "error", err)
+				s.log.Error("serving blocks to other nodes has failed", "error", err)
 			}
 		})
 	}
@@ -121,7 +120,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends what is under way; what has arrived stays for the next.
+// Close ends running stagings; their bytes stay for the next.
 func (s *Store) Close() {
 	s.loader.Close()
 	s.hubView.sync()
@@ -131,24 +130,23 @@ func (s *Store) Close() {
 	s.closeSources()
 }
 
-// Checkpoints is the store itself.
+// Checkpoints is the checkpoint store itself.
 func (s *Store) Checkpoints() *store.Store { return s.store }
 
 // Loader fills the store.
 func (s *Store) Loader() *loader.Loader { return s.loader }
 
-// Sources are all the loader brings from, by scheme.
+// Sources are those of the loader, by scheme.
 func (s *Store) Sources() map[string]loader.Source { return s.sources }
 
-// SetPeers tells which other nodes there are now.
+// SetPeers sets the other nodes.
 func (s *Store) SetPeers(list []functions.Peer) {
 	if s.peers != nil {
 		s.peers.setDiscovered(list)
 	}
 }
 
-// Refresh looks at what is in the store, for Use. It takes as long as a listing of
-// the store does.
+// Refresh lists the store for Usage. It takes as long as a listing of the store does.
 func (s *Store) Refresh() error {
 	var use functions.StoreUse
 	var cached []functions.CachedModel
@@ -169,7 +167,7 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// MeasureRate takes the rate at which bytes came since it was called last.
+// MeasureRate measures the download rate since the last call.
 func (s *Store) MeasureRate(now time.Time) {
 	var sum functions.Bytes
 	for _, b := range s.Stats().Bytes {
@@ -183,8 +181,8 @@ func (s *Store) MeasureRate(now time.Time) {
 	s.loaded, s.measured = sum, now
 }
 
-// Usage is what the last Look saw, with what the loader has done by now. It waits
-// for nothing.
+// Usage is what the last Refresh found, with the loader's totals now. It waits for
+// nothing.
 func (s *Store) Usage() (functions.StoreUse, []functions.CachedModel) {
 	stats := s.Stats()
 	s.mu.Lock()
@@ -215,7 +213,7 @@ func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return out, nil
 }
 
-// Keep does something to one checkpoint that takes no time.
+// Keep removes, pins or unpins a checkpoint.
 func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
 	switch act {
@@ -237,8 +235,8 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 	return nil
 }
 
-// Reread reads a checkpoint again and takes out what is not what it was. It tells that it has begun, and how it
-// ended; an error is of one that never began.
+// Reread verifies a checkpoint by reading it again, and removes changed files. It reports
+// the begin and the end; an error is of one that never began.
 func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	e, lease, err := s.store.Acquire(digest)
 	if err != nil {
@@ -256,9 +254,9 @@ func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.S
 	return nil
 }
 
-// Prefetch brings a source into the store. It tells how far it is, and how it
-// ended; an error is of one that never began. When ctx ends it is called off,
-// unless another caller stages the same; the bytes that have arrived stay.
+// Prefetch downloads a source into the store. It reports progress and the end; an error is
+// of one that never began. When ctx ends it is called off, unless another caller stages
+// the same; the bytes that have arrived stay.
 func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
 	if err != nil {

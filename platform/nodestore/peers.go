@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/dir"
 )
 
-// Peering is how a node brings bytes together with others. Everything between
-// nodes carries the join token.
+// Peering is how a node shares the downloading of bytes with others. All requests between
+// nodes carry the join token.
 type Peering struct {
 	// Listener serves blocks to other nodes; nil: this node serves none.
 	Listener net.Listener
@@ -22,7 +22,7 @@ type Peering struct {
 	// more.
 	Nodes []string
 	// SharedFolder reports whether a folder of this machine is a model's, and which files
-	// beside the list are staged of it; nil: no folder is lent.
+	// beside the listed ones are staged of it; nil: no folder is served.
 	SharedFolder func(folder string) (files []string, ok bool)
 }
 
@@ -33,7 +33,7 @@ func (p *Peering) folders() *p2p.SharedFolders {
 	return &p2p.SharedFolders{Disk: dir.Source{}, Shared: func(folder string) (source.Globs, bool) { return p.SharedFolder(folder) }}
 }
 
-// peerList are the nodes to bring bytes together with, as they are known now.
+// peerList are the other nodes, as they are known now.
 type peerList struct {
 	fixed []p2p.Peer
 

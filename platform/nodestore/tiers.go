@@ -15,8 +15,8 @@ import (
 // it counts as being there: an engine maps it without waiting for the disk.
 const inMemoryShare = 0.9
 
-// tierOf is how near a checkpoint's bytes are, and how many of them are in
-// memory; known is false where the system does not say.
+// tierOf is the tier of a checkpoint, and how many of its bytes are in memory; known is
+// false where the system does not report that.
 func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
 	files := make([]pagecache.File, 0, len(e.Files))
 	for _, f := range e.Files {
@@ -29,10 +29,11 @@ func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool
 	return functions.TierNVMe, functions.Bytes(have), known
 }
 
-// ReadIntoMemory has the kernel read a checkpoint, as much as there is room for.
+// ReadIntoMemory has the kernel read a checkpoint into the page cache, as much as there is
+// room for.
 func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	limit := pagecache.SpareMemory()
-	// What is read for us counts as ours.
+	// Pages that this process reads count towards its control group.
 	if group := hostinfo.GroupLimit(); group > 0 {
 		limit = min(limit, group/2)
 	}

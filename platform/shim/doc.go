@@ -1,8 +1,8 @@
 // Package shim is the shim in a model's pod (thaw runtime): the container's first
-// process, which has the node's loader bring the weights, keeps the engine, and
-// stands in front of it.
+// process. It stages the weights through the node's loader, supervises the engine, and
+// proxies its API.
 //
-// # What it has
+// # Inputs
 //
 // The model file in THAW_MODEL, a port, the loader's folder on the node (read-only,
 // with the loader's socket in it), and /tmp. It has no access to Kubernetes, no
@@ -13,17 +13,16 @@
 //
 // The replica is that of every other node (runtime/replica): its phases, its token
 // before READY, its hang detection, its adapters, its drain. What differs is who
-// decides: the wish for it is the pod, and its end is SIGTERM or the loader's word.
-// The processes of the engine are the shim's own children: the keeper runs in this
+// decides: the pod starts it, and SIGTERM or the loader ends it.
+// The processes of the engine are the shim's own children: the supervisor runs in this
 // process (a second one would cost its memory in each pod, and 20 ms of each
-// start), so as the pod's first process it reaps whatever ends there. If it is
+// start), so as the pod's first process it reaps all that end there. If it is
 // killed the kernel ends all that is in the pod.
 //
 // A replica that fails ends the shim with exit code 1 and the cause in one line, in
-// the container's log and in its termination message. Where the loader has heard of
-// the failure, the shim first waits to be told to end: who decides takes the pod
-// away and starts another when it is due, and Kubernetes would start this one again
-// at once. Without a loader, Kubernetes restarts the container.
+// the container's log and in its termination message. If the loader has got the status,
+// the shim first waits for SIGTERM: the controller deletes the pod and starts another
+// when it is due, and Kubernetes would restart this container at once. Without a loader, Kubernetes restarts the container.
 //
 // # The weights
 //
@@ -37,11 +36,11 @@
 // One connection to the socket, see platform/controlstream. The weights are held for as long
 // as it lives. Without a loader a start waits, and gives up after a bound that is
 // logged; an engine without weights starts at once. A shim that has its weights
-// serves on without a loader, dials again, and says everything anew.
+// serves on without a loader, dials again, and sends everything again.
 //
-// Control words come over that socket alone. Who reaches the port can ask the model
-// and see how its start went, and nothing else: an engine's own way to load code or
-// to sleep stays on the pod's loopback.
+// Commands come over that socket alone. A client of the port can use the model and read
+// the timeline of its start, and nothing else: an engine's own paths to load code or to
+// sleep stay on the pod's loopback.
 //
 //	/readyz    200 after a real token, until the drain begins
 //	/livez     200 while the replica lives
@@ -52,21 +51,21 @@
 //
 // An adapter that a request names is loaded when it is first asked for.
 //
-// # Requests that come ahead
+// # Requests before READY
 //
-// The shim answers at its port before there is an engine, and its first status says
-// where. Activators that are told of
-// it (control.Options.Ahead) send it the requests that they would let through first, with the
-// field thaw-early: they wait here, so many at most, and go on to the engine in the
-// moment it is READY, before READY is reported. Where the start fails or the pod ends
-// each is answered so, which gives it back: it never left its line at the activator.
+// The shim serves its port before there is an engine, and its first status has the
+// endpoint. Activators that early dispatch is enabled for send it the requests that they
+// would admit first, with the header field thaw-early: at most maxWaiting of them wait
+// here, and go on to the engine in the moment it is READY, before READY is reported. If
+// the start fails or the pod ends they get an error, on which the activator keeps their
+// places in its queue.
 // Other requests are refused until READY.
 //
 // # The end
 //
 // SIGTERM comes when queue-proxy has drained: Kubernetes waits for it (preStop)
-// before it signals. Still the shim drains by itself, for those who come past
-// queue-proxy, as our activators do: not ready at once, what is in flight ends
+// before it signals. Still the shim drains by itself, for requests that do not pass
+// queue-proxy, such as those of activators: not ready at once, what is in flight ends
 // within deadlines.drain, what comes all the same is still passed on, then the
 // engine ends, and the shim with exit code 0. The loader's stop is the same with
 // its own bound; after it the shim stays for a moment, without an engine, for
@@ -78,12 +77,12 @@
 // of the pod's own begins with the pod, and when the weights are there both of the
 // engine's processes are forked from it (runtime/forkserver): a start takes the longer of
 // the two. It is of no other container, has forked one engine when it ends, and its
-// starts are told as plain ones, with a note. Where it fails, or differs from what
-// the engine wants, the engine is executed.
+// starts are reported as plain ones, with a note. If it fails, or has another environment
+// than the engine, the engine is executed.
 //
-// Where the node lends an interpreter to its pods (runtime/forkserver/pods, off unless it is
-// installed), it is asked first, when the pod begins: both of the engine's processes
-// are forked from that one, and the start is told as warm. It is asked by a fork that
-// says what it was forked from, so it is known early whether this pod is one that it
-// forks into; where it is not, the pod has its own, and the timeline says why.
+// If the node has an interpreter for its pods (runtime/forkserver/pods, off unless it is
+// installed), its facts are requested when the pod begins: both of the engine's processes
+// are forked from it, and the start is reported as warm. The facts come from a fork, so
+// it is known early whether the host forks into this pod; if it does not, the pod starts
+// its own, and the timeline has the reason.
 package shim

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// runAgent is `thaw agent`: a node, its HTTP face, and the heartbeats to a server.
+// runAgent is `thaw agent`: a node, its HTTP API, and the heartbeats to a server.
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
 	log := logger(stderr, c.LogFormat, c.Level())
 	exe, err := os.Executable()

@@ -50,7 +50,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	defer store.Close()
 	memory, err := nodestore.Memory()
 	if err != nil {
-		log.Warn("how much memory the node has is not known", "error", err)
+		log.Warn("the node's memory cannot be read", "error", err)
 	}
 
 	o := nodeloader.Options{
@@ -96,7 +96,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	}
 	if client != nil {
 		parts.Go(func() {
-			select { // what the controller says then is followed
+			select { // the controller's updates need a running daemon
 			case <-d.Ready():
 				client.Run(ctx)
 			case <-ctx.Done():
@@ -120,6 +120,6 @@ func serveProbes(ctx context.Context, l net.Listener, h http.Handler, log *slog.
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		log.Error("probes are not answered any more", "error", err)
+		log.Error("serving probes has failed", "error", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Command thaw is the whole platform in one binary: server, agent, keeper of
-// engines, the embedded engine, and the verbs that speak to them. This package
-// is wiring and nothing else; each room tells its own story.
+// Command thaw is the platform without Kubernetes in one binary: server, agent,
+// supervisor of engines, the embedded engine, and the verbs of its API. This package
+// is wiring and nothing else.
 package main
 
 import (
@@ -17,9 +17,8 @@ func main() {
 	os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// runUntilSignal runs the program until it ends or is told to. The first SIGINT or
-// SIGTERM ends the context, which drains; a second one ends the process, for
-// who does not want to wait.
+// runUntilSignal runs the program until it ends. The first SIGINT or SIGTERM ends the
+// context, which drains; a second one ends the process at once.
 func runUntilSignal(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -9,13 +9,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// peering opens where this node lends blocks of checkpoints to others: with
-// auto at a free port of the host it listens on. With off it serves no blocks, and
-// borrows all the same.
+// peering opens the address where this node serves blocks of checkpoints to others: with
+// auto a free port of the host it listens on. With off it serves no blocks, and still uses
+// those of others.
 func peering(where, addr, advertise, token string, others []string) (*nodestore.Peering, error) {
 	for _, o := range others {
 		if u, err := url.Parse(o); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--peer " + o + " is not where a node lends", Hint: "http://HOST:PORT, as its --peer-addr says"}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--peer " + o + " is not the address of a node", Hint: "http://HOST:PORT, as its --peer-addr says"}
 		}
 	}
 	p := &nodestore.Peering{Token: token, Nodes: others}
@@ -39,7 +39,7 @@ func peering(where, addr, advertise, token string, others []string) (*nodestore.
 	}
 	at := l.Addr().(*net.TCPAddr)
 	if host == "" && at.IP.IsUnspecified() {
-		// Others cannot be told where: this node borrows only.
+		// Others cannot be told the address: this node only uses their blocks.
 		l.Close()
 		return p, nil
 	}

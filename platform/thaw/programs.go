@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// programs are what the verbs that run something run.
+// programs are the implementations of the verbs that run something.
 func programs() cli.Programs {
 	return cli.Programs{
 		Serve:     serve,
@@ -33,7 +33,7 @@ func programs() cli.Programs {
 	}
 }
 
-// logger writes to w as the operator asked.
+// logger writes to w in the configured format.
 func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -42,20 +42,20 @@ func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// runSupervisor is the process that is the parent of engines.
+// runSupervisor is `thaw keep`: the process that is the parent of engines.
 func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
 	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: logger(stderr, "text", slog.LevelInfo)})
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // it has said why
+		return &kit.Error{Exit: code} // it has printed why
 	}
 	return nil
 }
 
-// openStore is the store below a data folder, without a server or an agent. What
-// goes wrong on the way is in its errors; a log is for those who stay.
+// openStore opens the store below a data folder, without a server or an agent. Errors are
+// returned; only severe ones are logged.
 func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
 	if len(o.Peers) > 0 {

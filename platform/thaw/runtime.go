@@ -20,13 +20,13 @@ import (
 // maxTermination bounds the termination message in bytes; Kubernetes keeps 4096.
 const maxTermination = 2048
 
-// runShimCommand is `thaw runtime`: the shim in a model's pod. What ended it is told to
-// Kubernetes as well.
+// runShimCommand is `thaw runtime`: the shim in a model's pod. Its error goes into the
+// termination message too.
 func runShimCommand(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
 	err := runShim(ctx, c, stdout, stderr)
 	if err != nil {
 		say := strings.Join(strings.Fields(err.Error()), " ")
-		// The file is there where Kubernetes wants to know.
+		// Kubernetes makes the file if it reads a termination message.
 		if f, e := os.OpenFile(c.TerminationMessage, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
 			io.WriteString(f, say[:min(len(say), maxTermination)])
 			f.Close()

@@ -205,7 +205,7 @@ func credentials(dir string) (keys *auth.KeyStore, admin, join string, err error
 	return keys, admin, join, err
 }
 
-// dispatch sends a request to the data path or to the control API.
+// dispatch passes a request to the data path or to the control API.
 func dispatch(data, control httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		if activator.ServesPath(req.Path) {
@@ -225,7 +225,7 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// readiness is why requests are not taken.
+// readiness is why the server is not ready, if it is not.
 type readiness struct {
 	serving, draining atomic.Bool
 	superseded        func() bool

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Bytecode says how many of a sample of an environment's modules are compiled.
-// Without that, each process of a start compiles some 5,000 modules: a start of
-// vLLM takes 96 s instead of 19 s. The packages themselves are looked at, not
-// what is below them: some folders, some hundred names, no file opened.
+// Bytecode counts how many of a sample of an environment's modules are compiled. Without
+// bytecode each process of a start compiles some 5,000 modules: a start of vLLM takes 96 s
+// instead of 19 s. Only the packages themselves are listed, not their subfolders: some
+// folders, some hundred names, no file opened.
 func (e Environment) Bytecode(packages ...string) (have, of int) {
 	if e.Site == "" {
 		return 0, 0
@@ -41,17 +41,17 @@ func (e Environment) Bytecode(packages ...string) (have, of int) {
 	return have, of
 }
 
-// SamplePackages of the packages of a row that Bytecode looks at.
+// SamplePackages are the packages of an import list that Bytecode looks at.
 func SamplePackages(row string) []string {
 	return []string{row, row + "/v1/engine", row + "/entrypoints", row + "/config", "torch", "torch/_dynamo", "torch/distributed", "transformers", "pydantic", "fastapi"}
 }
 
-// CompileCommand is the command that makes an environment's bytecode.
+// CompileCommand is the command that compiles an environment's bytecode.
 func (e Environment) CompileCommand() []string {
 	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.Site)
 }
 
-// Writable reports whether bytecode can be written by us.
+// Writable reports whether this process can write bytecode.
 func (e Environment) Writable() bool {
 	f, err := os.CreateTemp(e.Site, ".thaw-")
 	if err != nil {

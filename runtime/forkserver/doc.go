@@ -1,7 +1,8 @@
-// Package forkserver is the warm interpreter: one process per engine environment on a
-// node that has imported what the engine imports and has started nothing. It
-// forks a complete, unmodified engine on demand, so that a start costs what is
-// particular to its model and not the seconds of imports that all starts share.
+// Package forkserver has warm interpreters: one process per engine environment that has
+// imported what the engine imports and has started nothing. It forks a complete,
+// unmodified engine on demand, so that a start costs what is particular to its model and
+// not the seconds of imports that all starts share. Parent is its state as an owner sees
+// it: an agent, the shim of a pod, or the host of a node (package pods).
 //
 // # The parent
 //
@@ -13,11 +14,11 @@
 //
 // # The fork
 //
-// The keeper asks for it (keeper.Process.Via) and hands three descriptors over.
+// The supervisor requests it (supervisor.Process.Via) and sends three descriptors.
 // The parent forks twice, so that the engine is an orphan at once and becomes
-// the child of the keeper, which is a child subreaper: it waits for the engine,
-// keeps its log and kills its group as it does with any other. The engine says
-// its process id and goes on when the keeper has entered it; one that is not
+// the child of the supervisor, which is a child subreaper: it waits for the engine,
+// keeps its log and kills its group as it does with any other. The engine sends
+// its process id and goes on when the supervisor has entered it; one that is not
 // entered ends by itself. From there it is what executing the program would have
 // made it: the program's own file run as __main__, its own arguments, folder,
 // descriptors, process group and death signal, and the whole environment

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Families of variables that are read by C code when a library is loaded or an
-// interpreter starts, where Python does not see it.
+// nativePrefixes are the prefixes of variables that C code reads when a library is loaded
+// or an interpreter starts, unseen by Python.
 var nativePrefixes = []string{"LD_", "GLIBC_", "MALLOC_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "TCMALLOC_", "ATEN_", "TORCH_", "PYTORCH_"}
 
-// Variables that imports look at and that may differ all the same: what was
-// read is read again, or the parent's row sees to it.
+// rereadVariables are variables that imports read and that may differ: they are read again
+// later, or the parent's import list handles them.
 var rereadVariables = []string{
-	"CUDA_VISIBLE_DEVICES",    // asked for to count GPUs; CUDA itself reads it when it is initialised
+	"CUDA_VISIBLE_DEVICES",    // read to count GPUs; CUDA itself reads it when it is initialised
 	"HOSTNAME",                // of a container; each has its own
 	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
 	"THAW_SUPERVISED",         // the keeper's mark, each process has its own
@@ -20,11 +20,11 @@ var rereadVariables = []string{
 	"TMPDIR", "TEMP", "TMP",   // what was made of them is forgotten in the fork
 }
 
-// Variables that are one engine's own: no parent gets them.
+// privateVariables are particular to one engine: no parent gets them.
 var privateVariables = []string{"CUDA_VISIBLE_DEVICES", "HOSTNAME", "NOTIFY_SOCKET", "VLLM_API_KEY", "VLLM_PORT", "VLLM_CACHE_ROOT", "TMPDIR", "VLLM_RPC_BASE_PATH"}
 
-// ParentEnviron is the environment of a parent of engines with this one: less what is
-// an engine's own. What is secret is the caller's to leave out before.
+// ParentEnviron is the environment of a parent of engines with this one: without the
+// private variables. The caller has removed secrets before.
 func ParentEnviron(env []string) []string {
 	var out []string
 	for _, kv := range env {
@@ -37,8 +37,8 @@ func ParentEnviron(env []string) []string {
 	return out
 }
 
-// DifferingVariable names the first variable for which an engine has another value than
-// the parent had when something read it; "" when the engine can be forked.
+// DifferingVariable names the first variable that an engine has another value of than its
+// parent had when something read it; "" if the engine can be forked.
 func (f Facts) DifferingVariable(env []string) string {
 	engine := make(map[string]string, len(env))
 	for _, kv := range env {

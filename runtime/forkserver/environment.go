@@ -18,7 +18,7 @@ import (
 //go:embed parent.py
 var script []byte
 
-// InstallScript writes the parent's program into a folder and gives its path.
+// InstallScript writes the parent's program into a folder and returns its path.
 func InstallScript(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -31,11 +31,11 @@ func InstallScript(dir string) (string, error) {
 	return path, durable.WriteFile(path, script, 0o600)
 }
 
-// Rows are the engines that can be forked, by the name of their row in
+// importLists are the engines that can be forked, with the name of their import list in
 // parent.py, which is also that of their package.
 var importLists = map[string]string{"vllm": "vllm"}
 
-// ImportList of an engine; "" where its start cannot be made warm.
+// ImportList is the import list of an engine; "" if it cannot be forked.
 func ImportList(engine string) string { return importLists[engine] }
 
 // Environment is an installation of a Python program.
@@ -45,7 +45,7 @@ type Environment struct {
 	Site    string   // its site-packages; "" where it is not found beside the command
 }
 
-// ErrNoScript: a program that is no Python script cannot be forked.
+// ErrNoScript means that a program is no Python script, so it cannot be forked.
 var ErrNoScript = errors.New("it is no Python script")
 
 // FindEnvironment finds the environment of a program.
@@ -75,8 +75,9 @@ func FindEnvironment(program string) (Environment, error) {
 	return e, nil
 }
 
-// interpreter reads the first line of a script, or the second where installers
-// hid a path too long for the kernel behind sh: ”'exec' "/path/python" "$0" "$@".
+// interpreter reads the interpreter from the first line of a script, or from the second
+// where installers hid a path too long for the kernel behind sh: ”'exec' "/path/python"
+// "$0" "$@".
 func interpreter(head string) []string {
 	line, rest, _ := strings.Cut(head, "\n")
 	line, ok := strings.CutPrefix(line, "#!")
@@ -99,13 +100,13 @@ func interpreter(head string) []string {
 	return words
 }
 
-// ParentArgv starts a parent.
+// ParentArgv is the command of a parent.
 func (e Environment) ParentArgv(script, socket, row string) []string {
 	return append(append([]string{}, e.Python...), script, socket, e.Program, row)
 }
 
-// Fingerprint is a fingerprint of files and folders: another one, and what was
-// imported is not what is installed. It costs one stat each.
+// Fingerprint identifies the state of files and folders: if it differs, the installation
+// is not the imported one any more. It costs one stat each.
 func Fingerprint(files []string) string {
 	h := sha256.New()
 	for _, f := range files {
@@ -119,5 +120,5 @@ func Fingerprint(files []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:12])
 }
 
-// InstallFiles that tell an environment before a parent of it has said which it has.
+// InstallFiles identify an environment before a parent has reported its files.
 func (e Environment) InstallFiles() []string { return []string{e.Program, e.Python[0]} }

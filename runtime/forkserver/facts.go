@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Facts are what a parent says of itself.
+// Facts are a parent's report on itself.
 type Facts struct {
 	Protocol int     `json:"protocol"`
 	PID      int     `json:"pid"`
@@ -21,7 +21,7 @@ type Facts struct {
 	Version  string  `json:"version"` // of the engine, "0.32.0"
 	Imports  float64 `json:"import_seconds"`
 	Modules  int     `json:"modules"`
-	// Missing are modules of the row that this version has not.
+	// Missing are modules of the import list that this version lacks.
 	Missing []string `json:"missing"`
 	Threads int      `json:"threads"`   // 1, or nothing is forked
 	Touched []string `json:"touched"`   // devices of accelerators that are open: none, or nothing is forked
@@ -40,8 +40,8 @@ const Protocol = 1
 // maxAnswer bounds the answer of a parent.
 const maxAnswer = 4 << 20
 
-// AskFacts asks a parent what it is. socket is its path, at most some hundred bytes
-// long. It waits until the parent answers or ctx ends.
+// AskFacts asks a parent for its facts on the unix socket at the path. It waits until the
+// parent answers or ctx ends.
 func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	short, done, err := shortPath(socket)
 	if err != nil {
@@ -56,7 +56,7 @@ func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	// One who refuses may have hung up before it was asked: it said why.
+	// A parent that refuses may have hung up already, after an error line.
 	if _, err := conn.Write([]byte("{\"op\":\"facts\"}\n")); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return Facts{}, err
 	}
@@ -81,7 +81,7 @@ func parseFacts(line []byte) (Facts, error) {
 	}
 	switch {
 	case a.Error != "":
-		return Facts{}, fmt.Errorf("the parent says: %.200s", a.Error)
+		return Facts{}, fmt.Errorf("the parent reports: %.200s", a.Error)
 	case a.Facts == nil || a.Facts.PID <= 1:
 		return Facts{}, errors.New("the parent's answer has no facts")
 	case a.Facts.Protocol != Protocol:
@@ -90,7 +90,7 @@ func parseFacts(line []byte) (Facts, error) {
 	return *a.Facts, nil
 }
 
-// Unusable is why a parent would fork nothing; "" if it would.
+// Unusable is why a parent forks nothing; "" if it does.
 func (f Facts) Unusable() string {
 	switch {
 	case f.Threads != 1:

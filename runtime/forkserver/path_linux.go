@@ -20,5 +20,5 @@ func shortPath(path string) (short string, done func(), err error) {
 	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + filepath.Base(path), func() { unix.Close(fd) }, nil
 }
 
-// Supported: a child subreaper is what the fork hangs on.
+// Supported: forked engines need a child subreaper as their parent.
 const Supported = true

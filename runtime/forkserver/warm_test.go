@@ -140,7 +140,7 @@ func TestAsk(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("d", 120))
 	for name, c := range map[string]struct{ answer, want string }{
 		"facts":    {`{"facts":{"protocol":1,"pid":77,"threads":1}}`, ""},
-		"error":    {`{"error":"no"}`, "says: no"},
+		"error":    {`{"error":"no"}`, "reports: no"},
 		"protocol": {`{"facts":{"protocol":2,"pid":77}}`, "protocol 2"},
 		"nothing":  {``, "does not answer"},
 		"nonsense": {`{`, "answer"},

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confinement is all that confines a process, as the kernel tells it from outside.
+// confinement is everything that confines a process, as the kernel reports it from
+// outside.
 type confinement struct {
 	status  map[string]string // lines of /proc/PID/status
 	spaces  map[string]string // what /proc/PID/ns/NAME leads to
@@ -32,13 +33,13 @@ type confinement struct {
 	flags   []uint32
 }
 
-// of status, these are compared.
+// comparedStatus are the lines of status that are compared.
 var comparedStatus = []string{"Uid", "Gid", "Groups", "Umask", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Cpus_allowed", "Mems_allowed"}
 
 var allNamespaces = []string{"cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"}
 
-// readConfinement reads it of a process. Whether it was that process all the while is for the
-// caller to know.
+// readConfinement reads the confinement of a process. The caller checks that the process
+// was the same all the while.
 func readConfinement(pid int) (s confinement, err error) {
 	in := "/proc/" + strconv.Itoa(pid) + "/"
 	file := func(name string) string {

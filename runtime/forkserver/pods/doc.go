@@ -1,17 +1,17 @@
-// Package pods lends the interpreter of a node to its pods: it forks an engine into
-// the pod that asks. runtime/forkserver/pods.md says what a pod could want of that, and why
-// it does not get it; the tests here are its sentences.
+// Package pods forks engines from one warm interpreter of a node into its pods.
+// runtime/forkserver/pods.md lists the attacks of a pod and what prevents each; the tests
+// here are its sentences.
 //
-// # Who does what
+// # Parts
 //
 // The host (this package, in Go) keeps one interpreter (runtime/forkserver, parent.py with
-// fd:3), listens on warm/s in the node's store, and decides. The interpreter hears the
-// host alone, on a socket without a name; it never hears a pod. Neither reads a byte
-// of what a pod says: that is the forked process's, once it is the pod's.
+// fd:3), listens on warm/s in the node's store, and decides. The interpreter reads from
+// the host alone, on a socket without a name, never from a pod. Neither reads a byte
+// that a pod writes: the forked process does, once it is the pod's.
 //
-//	pod dials            who it is: SO_PEERCRED and SO_PEERPIDFD, held to the end; its
-//	                     pod by control group; how often it has asked
-//	host looks           the process as it is confined (state), its seccomp filters by
+//	pod connects         its process: SO_PEERCRED and SO_PEERPIDFD, held to the end; its
+//	                     pod by control group; its rate of requests
+//	host inspects        the process as it is confined (state), its seccomp filters by
 //	                     ptrace, the files that the interpreter has and it must have
 //	interpreter forks    out: the host moves the child into the pod's groups, and gives
 //	                     it its limits; then namespaces, a fork into the process
@@ -19,15 +19,15 @@
 //	                     parent, which is the shim
 //	child confines       labels, umask, groups, bounding set, user, capabilities,
 //	                     no_new_privs, filters in their order; here
-//	host looks again     all of it read back and compared with the process that asked;
+//	host inspects again  all of it read back and compared with the process that connected;
 //	                     descriptors; the parent. Something differs: it is killed
-//	child reads          what the keeper of the pod says, as of any warm parent
+//	child reads          the request of the pod's supervisor, as any warm parent does
 //
-// # Whom
+// # Accepted processes
 //
-// A child is what the process that asked is, so it has nothing that this one could not
-// have executed by itself. Only processes that are confined as thaw renders them are
-// asked for: not root, no capability, no_new_privs, at least one filter, namespaces of
+// A child is confined as the process that connected is, so it can do nothing that this
+// process could not do itself. Only processes that are confined as thaw renders them are
+// accepted: not root, no capability, no_new_privs, at least one filter, namespaces of
 // their own, first of their container. All others, other images, and pods that ask too
 // often are refused with one line, and their engine starts plainly.
 package pods

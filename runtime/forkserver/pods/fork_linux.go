@@ -25,7 +25,8 @@ const stepTimeout = 4 * time.Second
 // last, by the child that is in all others.
 var enteredNamespaces = []string{"cgroup", "ipc", "uts", "net", "pid", "mnt"}
 
-// childPlan is what a child is to become. It reads it; the interpreter does not.
+// childPlan is the confinement that a child applies to itself. The child reads it; the
+// interpreter does not.
 type childPlan struct {
 	UID      int               `json:"uid"`
 	GID      int               `json:"gid"`
@@ -37,9 +38,9 @@ type childPlan struct {
 	Labels   map[string]string `json:"labels"` // to be written to attr/NAME
 }
 
-// forkInto forks the interpreter into the process that asked: what it becomes is what
-// that one is, and nothing more. It returns when the child has been looked at and
-// let go, with its process id as we see it.
+// forkInto forks the interpreter into the process that connected: the child gets the
+// confinement of that process. It returns when the child has been inspected and released,
+// with its process id as seen from here.
 func (p *parent) forkInto(conn *net.UnixConn) (pid int, err error) {
 	// Namespaces and tracing are of a thread, and so is this.
 	err = onThread(func() error { pid, err = p.forkIntoOnThread(conn); return err })
@@ -77,7 +78,7 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Only now is it known that all of it was that process's, and no later one's.
+	// Only now is it known that all of it was read of that process, and of no later one.
 	if !who.Alive() {
 		return 0, errGone
 	}
@@ -85,6 +86,8 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// gate is the socket on which a child reports its steps and is told to go on. The
+	// kernel adds the sender's credentials.
 	gate := gate{pair[0]}
 	f, err := conn.File() // another descriptor of it, that blocks
 	if err == nil {
@@ -109,7 +112,7 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 	return pid, err
 }
 
-// bringThroughGate brings a child through the gate.
+// bringThroughGate moves a child into the pod and inspects it.
 func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (int, error) {
 	out, err := g.receive("out")
 	if err != nil {
@@ -130,8 +133,8 @@ func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (i
 		return 0, fmt.Errorf("the child: %w", err)
 	}
 	defer unix.Close(child)
-	// What spoke before may have been killed, and its number be another's by now: the
-	// descriptor is of the one that speaks again.
+	// The child may have been killed, and its id reused by now: the
+	// descriptor is of the process that answers again.
 	if err := g.send("go"); err != nil {
 		return 0, err
 	}
@@ -164,8 +167,8 @@ func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (i
 	return pid, g.send("go")
 }
 
-// checkConfined says whether a process is one of those that can be made again: confined as
-// thaw renders pods. All others have their engine started by themselves.
+// checkConfined refuses processes that are not confined as thaw renders pods. They start
+// their engines themselves.
 func checkConfined(pod confinement) error {
 	for _, id := range append(strings.Fields(pod.status["Uid"]), strings.Fields(pod.status["Gid"])...) {
 		if id == "0" {
@@ -263,7 +266,7 @@ func (p *parent) openPlan(pid int, pod confinement) (fds []int, err error) {
 	return fds, nil
 }
 
-// labelWrites is what has to be written to take a label on.
+// labelWrites are the writes that take a label on.
 func labelWrites(own, pod map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, want := range pod {
@@ -292,8 +295,8 @@ func singleID(ids string) (int, error) {
 	return strconv.Atoi(f[0])
 }
 
-// checkDescriptors: a child has its three, the connection and the gate, and nothing
-// else.
+// checkDescriptors checks that a child has its three descriptors, the connection and the
+// gate, and no other.
 func checkDescriptors(pid int) error {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
@@ -323,13 +326,13 @@ func checkDescriptors(pid int) error {
 // who speaks.
 type gate struct{ fd int }
 
-var errSilent = errors.New("it says nothing")
+var errSilent = errors.New("no answer")
 
 func (g gate) send(word string) error {
 	return unix.Sendto(g.fd, []byte(word), unix.MSG_NOSIGNAL, nil)
 }
 
-// receive waits for one word, and gives the process that said it.
+// receive waits for one word, and returns the process that sent it.
 func (g gate) receive(word string) (pid int, err error) {
 	end := time.Now().Add(stepTimeout)
 	for {
@@ -359,7 +362,7 @@ func (g gate) receive(word string) (pid int, err error) {
 		return 0, fmt.Errorf("the child: %s", why)
 	}
 	if said != word {
-		return 0, fmt.Errorf("the child says %.20q, not %q", said, word)
+		return 0, fmt.Errorf("the child sent %.20q, not %q", said, word)
 	}
 	msgs, err := unix.ParseSocketControlMessage(oob[:on])
 	if err != nil {

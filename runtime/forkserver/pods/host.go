@@ -27,7 +27,7 @@ type Options struct {
 	// IdentifyPod names the pod of a connection by the kernel's word, or says why it is none.
 	IdentifyPod func(*net.UnixConn) (pod string, err error)
 
-	// Bounds of asks; 0 is the default.
+	// Bounds of requests; 0 is the default.
 	AtOnce  int // under way, all pods
 	PerPod  int // of one pod within Within
 	PerNode int // of all pods within Within
@@ -51,11 +51,11 @@ const (
 	maxRestartDelay = 5 * time.Minute
 )
 
-// ErrUnable: this machine or this process cannot lend an interpreter.
-var ErrUnable = errors.New("no interpreter can be lent to pods from here")
+// ErrUnable means that this machine or process cannot fork into pods.
+var ErrUnable = errors.New("this process cannot fork engines into pods")
 
 // Host keeps the interpreter of a node, and has it fork engines into the pods that
-// ask. One per node.
+// connect. There is one per node.
 type Host struct {
 	o       Options
 	log     *slog.Logger
@@ -88,18 +88,18 @@ func New(o Options) *Host {
 	return &Host{o: o, log: o.Log, limiter: newRequestLimiter(o.PerPod, o.PerNode, o.Within), slots: make(chan struct{}, o.AtOnce)}
 }
 
-// Ready reports whether pods could be lent to now.
+// Ready reports whether engines can be forked now.
 func (h *Host) Ready() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.parent != nil
 }
 
-// Counts are how many engines were forked, and how many asks refused.
+// Counts are the forked engines and the refused requests.
 func (h *Host) Counts() (forked, refused int64) { return h.forked.Load(), h.refused.Load() }
 
-// Run keeps an interpreter until ctx ends, and a new one where one has ended. The
-// error is ErrUnable where there can be none.
+// Run keeps an interpreter until ctx ends, and starts another when it has ended. The error
+// is ErrUnable if there can be none.
 func (h *Host) Run(ctx context.Context) error {
 	if err := checkPrivileges(); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnable, err)
@@ -123,7 +123,7 @@ func (h *Host) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		h.log.Warn("the node's interpreter ended; another begins", "why", err, "after", time.Since(began).Round(time.Second))
+		h.log.Warn("the node's interpreter ended; starting another", "why", err, "after", time.Since(began).Round(time.Second))
 		if time.Since(began) > forkserver.ImportTimeout {
 			wait = minRestartDelay
 		}
@@ -137,7 +137,7 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// runInterpreter is the life of one interpreter; the error is why it is over.
+// runInterpreter is the life of one interpreter; the error is why it ended.
 func (h *Host) runInterpreter(ctx context.Context, script string) error {
 	p, err := h.start(ctx, script)
 	if err != nil {
@@ -177,8 +177,8 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 	}
 }
 
-// accept takes asks until the listener is closed. Nothing that is said on a
-// connection is read here: that is the forked process's, once it is the pod's.
+// accept takes connections until the listener is closed. Nothing that a pod writes is read
+// here: the forked process reads it, once it is confined as its pod is.
 func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitGroup) {
 	for {
 		conn, err := l.AcceptUnix()
@@ -195,7 +195,7 @@ func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitG
 		select {
 		case h.slots <- struct{}{}:
 		default:
-			h.refuse(conn, "", fmt.Errorf("%d others are asking", h.o.AtOnce))
+			h.refuse(conn, "", fmt.Errorf("%d other requests are being served", h.o.AtOnce))
 			conn.Close()
 			continue
 		}
@@ -210,12 +210,12 @@ func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitG
 	}
 }
 
-// serveConn is one ask. The error is why it is refused.
+// serveConn handles one request. The error is why it is refused.
 func (h *Host) serveConn(conn *net.UnixConn) (pod string, err error) {
 	began := time.Now()
 	pod, err = h.o.IdentifyPod(conn)
 	if err != nil {
-		return "", fmt.Errorf("who asks is no pod: %w", err)
+		return "", fmt.Errorf("not a pod: %w", err)
 	}
 	if why := h.limiter.allow(pod, began); why != "" {
 		return pod, errors.New(why)
@@ -235,15 +235,15 @@ func (h *Host) serveConn(conn *net.UnixConn) (pod string, err error) {
 	return pod, nil
 }
 
-// refuse says why, and no more. The pod starts its engine itself.
+// refuse answers with the reason and nothing else. The pod starts its engine itself.
 func (h *Host) refuse(conn *net.UnixConn, pod string, why error) {
 	h.refused.Add(1)
-	h.log.Warn("an ask is refused", "pod", pod, "why", why)
+	h.log.Warn("a request is refused", "pod", pod, "why", why)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
 	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(why.Error()), 300))
 }
 
-// asciiOnly is text that is the same in Go and in JSON, quoted.
+// asciiOnly replaces what is quoted differently in Go and in JSON.
 func asciiOnly(s string) string {
 	b := []byte(s)
 	for i, c := range b {
@@ -277,7 +277,7 @@ func listenHost(store string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	err = os.Chmod(in+base+"~", 0o666) // who may is decided by who it is
+	err = os.Chmod(in+base+"~", 0o666) // access is decided per process, by the kernel's credentials
 	if err == nil {
 		err = os.Rename(in+base+"~", in+base)
 	}

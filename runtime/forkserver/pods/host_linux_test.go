@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 	defer conn.Close()
 	b := make([]byte, 1000)
 	n, err := conn.Read(b)
-	if err != nil || !strings.Contains(string(b[:n]), "who asks is no pod") {
+	if err != nil || !strings.Contains(string(b[:n]), "not a pod") {
 		t.Errorf("%v %s", err, b[:n])
 	}
 }
@@ -247,18 +247,18 @@ func (l *lab) silent() string {
 	return path
 }
 
-// TestMany: asks of a pod, and of all, are bounded; others have their share.
+// TestMany: requests of a pod, and of all, are bounded; others have their share.
 func TestMany(t *testing.T) {
 	l := newLab(t, func(o *Options) { o.PerPod, o.PerNode, o.Within = 3, 5, time.Hour })
 	o := l.pod(room{Name: "many", Do: "facts", Times: 8})
-	if o.Facts == nil || len(o.Errs) != 5 || !strings.Contains(o.Errs[0], "3 asks of a pod") {
+	if o.Facts == nil || len(o.Errs) != 5 || !strings.Contains(o.Errs[0], "3 requests of a pod") {
 		t.Errorf("%+v", o)
 	}
 	if o := l.pod(room{Name: "other", Do: "facts"}); o.Facts == nil {
 		t.Errorf("%+v", o)
 	}
 	l.pod(room{Name: "third", Do: "facts"})
-	if o := l.pod(room{Name: "fourth", Do: "facts"}); o.Facts != nil || !strings.Contains(o.Err, "5 asks in") {
+	if o := l.pod(room{Name: "fourth", Do: "facts"}); o.Facts != nil || !strings.Contains(o.Err, "5 requests in") {
 		t.Errorf("%+v", o)
 	}
 	if f, err := l.facts(); err != nil || f.Forks != 5 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// requestLimiter bounds the asks of each pod and of all of them.
+// requestLimiter bounds the requests of each pod and of all of them.
 type requestLimiter struct {
 	pod, all int
 	within   time.Duration
@@ -24,8 +24,8 @@ func newRequestLimiter(pod, all int, within time.Duration) *requestLimiter {
 	return &requestLimiter{pod: pod, all: all, within: within}
 }
 
-// allow counts one, or says why not: one that is refused counts for nothing, so that
-// a pod that asks too often still gets its share, and takes no other pod's.
+// allow counts a request, or returns why it is refused. A refused one is not counted, so
+// that a pod that asks too often still gets its share, and takes no other pod's.
 func (p *requestLimiter) allow(pod string, now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,9 +40,9 @@ func (p *requestLimiter) allow(pod string, now time.Time) string {
 	}
 	switch {
 	case mine >= p.pod:
-		return fmt.Sprintf("%d asks of a pod in %s are enough", p.pod, p.within)
+		return fmt.Sprintf("more than %d requests of a pod in %s", p.pod, p.within)
 	case len(p.recent) >= p.all:
-		return fmt.Sprintf("%d asks in %s are enough", p.all, p.within)
+		return fmt.Sprintf("more than %d requests in %s", p.all, p.within)
 	}
 	p.recent = append(p.recent, podRequest{pod, now})
 	return ""

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applyOuterConfinement brings a child that is still outside into a pod's control groups, and gives
-// it the limits, the priority and the processors of the pod's process.
+// applyOuterConfinement moves a child that is still outside into a pod's control groups,
+// and gives it the limits, the priority and the processors of the pod's process.
 func applyOuterConfinement(child, of int, pod confinement) error {
 	if err := intoGroups(child, pod.groups); err != nil {
 		return fmt.Errorf("into the pod's control groups: %w", err)
@@ -33,7 +33,7 @@ func applyOuterConfinement(child, of int, pod confinement) error {
 	if _, _, e := unix.Syscall(unix.SYS_IOPRIO_SET, 1, uintptr(child), uintptr(pod.io)); e != 0 {
 		return fmt.Errorf("its priority of I/O: %w", e)
 	}
-	// Sooner killed it may be; later is not for everybody to say.
+	// A lower value takes a capability that may be missing; a higher one is allowed.
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", child), []byte(strconv.Itoa(pod.oom)), 0); err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
@@ -111,9 +111,8 @@ func rootGroups() error {
 	return unix.Setns(fd, unix.CLONE_NEWCGROUP)
 }
 
-// intoGroups writes a process into the groups of a /proc/PID/cgroup, where the
-// machine's first process has them mounted. What could not be written shows when
-// the child is read back.
+// intoGroups writes a process into the groups of a /proc/PID/cgroup, as the machine's
+// first process has them mounted. A failed write shows when the child is inspected.
 func intoGroups(pid int, groups string) error {
 	first := "/proc/1"
 	if _, err := os.Stat(first + "/root/"); errors.Is(err, os.ErrPermission) {
@@ -201,9 +200,9 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// readSeccompFilters are the seccomp filters of a process, oldest first, as it was given them,
-// and their flags. It stops the process for a moment. The caller's thread ends after
-// it, which ends the tracing whatever happens.
+// readSeccompFilters reads the seccomp filters of a process, oldest first, and their
+// flags. It stops the process for a moment. The caller's thread ends after it, which ends
+// the tracing in any case.
 func readSeccompFilters(pid, count int) (all [][]byte, flags []uint32, err error) {
 	if count < 1 || count > 64 {
 		return nil, nil, fmt.Errorf("it has %d", count)

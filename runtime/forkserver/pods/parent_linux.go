@@ -22,7 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
-// parent is the interpreter: a child of ours that hears one descriptor.
+// parent is the interpreter: a child process that reads one descriptor.
 type parent struct {
 	pid    int
 	facts  forkserver.Facts
@@ -31,15 +31,15 @@ type parent struct {
 
 	mu   sync.Mutex // of the conversation
 	conn *os.File   // a socket of whole messages
-	// libraries are what it has mapped, and its program: what has to be the pod's,
-	// too.
+	// libraries are the files that it has mapped, and its program: the pod must have
+	// the same.
 	libraries []string
 }
 
-// maxMessage bounds what the interpreter says at once: its facts.
+// maxMessage bounds one message of the interpreter: its facts.
 const maxMessage = 1 << 20
 
-// checkPrivileges says why this process cannot look at pods, and enter them.
+// checkPrivileges is why this process cannot inspect pods and enter them.
 func checkPrivileges() error {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -68,7 +68,8 @@ func checkPrivileges() error {
 	return nil
 }
 
-// openRootOwnedDir opens a folder that root alone can change, and makes it where it is missing.
+// openRootOwnedDir opens a folder that only root can change, and makes it if it is
+// missing.
 func openRootOwnedDir(in, name string) (*os.File, error) {
 	dir, err := unix.Open(in, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -149,7 +150,7 @@ func (p *parent) kill() {
 	<-p.exited
 }
 
-// readMessage is one message of the interpreter.
+// readMessage reads one message of the interpreter.
 func (p *parent) readMessage(within time.Duration) (forkserver.Facts, error) {
 	p.conn.SetReadDeadline(time.Now().Add(within))
 	b := make([]byte, maxMessage)
@@ -173,7 +174,7 @@ func (p *parent) readMessage(within time.Duration) (forkserver.Facts, error) {
 	return a.Facts, nil
 }
 
-// readFacts asks how it is.
+// readFacts asks the interpreter for its facts.
 func (p *parent) readFacts() (forkserver.Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,8 +206,8 @@ func (p *parent) fork(fds []int) error {
 	return err
 }
 
-// inspect looks at the interpreter from outside: nothing that it writes may be seen
-// by its children's pods, and only root can change its program.
+// inspect checks the interpreter from outside: it shares no writable memory with its
+// children, and only root can change its program.
 func (p *parent) inspect() error {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
 	if err != nil {
@@ -249,7 +250,7 @@ func (p *parent) inspect() error {
 	return nil
 }
 
-// outputLog logs what the interpreter says, and keeps the last line.
+// outputLog logs the interpreter's output, and keeps the last line.
 type outputLog struct {
 	log func(string, ...any)
 	mu  sync.Mutex
@@ -268,7 +269,7 @@ func (t *outputLog) Write(b []byte) (int, error) {
 		}
 		if line := strings.TrimSpace(string(t.buf[:i])); line != "" {
 			t.end = truncate(line, 400)
-			t.log("interpreter", "says", t.end)
+			t.log("interpreter", "output", t.end)
 		}
 		t.buf = t.buf[i+1:]
 	}
@@ -284,8 +285,8 @@ func (t *outputLog) lastLine() string {
 	return t.end
 }
 
-// own thread: what changes namespaces or traces must not be another goroutine's
-// after it.
+// onThread runs f on a thread of its own that ends with it: namespaces and tracing are of
+// a thread, and another goroutine must not inherit them.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

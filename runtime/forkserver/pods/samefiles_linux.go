@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkSameFiles says whether a pod has the files that the interpreter has open: modules that
-// are imported late come from the pod's. The kernel tells it: a file is the same
-// where device and inode are, or where both are of one list of layers below, which
-// is one image to the byte. A pod that changes its own files changes its own engine,
-// which by then is confined as it is.
+// checkSameFiles checks that a pod has the files that the interpreter has open: modules
+// that are imported late come from the pod's. By the kernel's word a file is the same if
+// device and inode are, or if both are of one list of lower layers, which is one image to
+// the byte. A pod that changes its own files changes its own engine, which by then is
+// confined as it is.
 func (p *parent) checkSameFiles(pid int) error {
 	ours, err := openRoot(p.pid)
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *parent) checkSameFiles(pid int) error {
 	return nil
 }
 
-// root is what a process has as /.
+// root is the root folder of a process.
 type root struct {
 	fd     int
 	dev    uint64
@@ -91,7 +91,7 @@ func overlayLayers(mountinfo string) string {
 	return found
 }
 
-// stat looks at a path as the process would see it: no link of its leads out.
+// stat looks at a path as the process would see it: no link leads outside its root.
 func (r root) stat(path string) (st unix.Stat_t, err error) {
 	fd, err := unix.Openat2(r.fd, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
