@@ -207,7 +207,7 @@ type sharedState struct {
 	log  *slog.Logger
 	made time.Time
 
-	mu     sync.Mutex // guards told
+	mu     sync.Mutex // guards logged
 	logged map[string]bool
 }
 

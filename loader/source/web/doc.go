@@ -21,6 +21,6 @@
 // A server without ranges is read whole, where the file is small; large files
 // would be fetched once per block.
 //
-// Where it may point is told in loader/source/httpsource. Redirects are followed, a
+// Package httpsource limits the addresses it may point at. Redirects are followed, a
 // few, https to https.
 package web

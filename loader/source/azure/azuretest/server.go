@@ -1,5 +1,5 @@
 // Package azuretest is a small true blob server for tests: it lists and
-// serves ranges as Azure Blob Storage does, and lies as it is told to.
+// serves ranges as Azure Blob Storage does, with injected faults.
 package azuretest
 
 import (
