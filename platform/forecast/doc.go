@@ -1,6 +1,10 @@
-// Package forecast learns from what functions were asked for when they will be
-// asked for again. It is pure: times come in as arguments, it reads no clock,
-// starts no goroutine and does no I/O. One goroutine owns a History.
+// Package forecast predicts when functions are used next and how long their starts
+// take, from what was measured. Times are arguments: it reads no clock and starts no
+// goroutine, and its only I/O is the file of the history (File). One goroutine owns a
+// History.
+//
+// StartTimes and RateGauge hold measured starts and rates; Budgets bound the GPU time
+// of starts ahead of demand. The rest of this comment is about History.
 //
 // # What is kept of a function
 //
@@ -31,8 +35,8 @@
 // for it: the shortest time of holding the function that buys one use, over all
 // horizons (the index of Gittins). A function that is used after two minutes or
 // else not for a day is near, two minutes long, and then far at once; its median
-// says neither. For a function on a clock both are the same. An eviction that
-// takes the farthest per byte is near to the one that knows the future.
+// says neither. For a function on a clock both are the same. Evicting the
+// farthest per byte comes near to evicting with knowledge of the future.
 //
 // Windows are the stretches of an idle time in which holding it is worth its
 // price: the first one begins at once (the keep-alive), later ones are preceded

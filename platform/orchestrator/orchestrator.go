@@ -36,7 +36,7 @@ type Verifier interface {
 type Demand = activator.Demand
 
 // DataPath is the activator as the loop needs it. Publish releases waiters in
-// the call; none of the methods blocks or calls back into Steer but for Wake,
+// the call; none of the methods blocks or calls back into the loop but for Wake,
 // Nudge and Ask.
 type DataPath interface {
 	Publish(fs ...snapshot.Snapshot)
@@ -62,7 +62,7 @@ type Hooks struct {
 	Event     func(functions.Event)
 }
 
-// Options of a Steer.
+// Options of an Orchestrator.
 type Options struct {
 	Epoch     int64    // of this life, see NextEpoch
 	Path      DataPath // the activator; nil if it is told by Attach

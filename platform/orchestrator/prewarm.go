@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Foresight is what a Steer needs to look ahead. The Steer owns it from New on.
+// Foresight is what an Orchestrator needs to prewarm. It owns the value from New on.
 type Foresight struct {
 	History    *forecast.History // what was; never nil
 	StartAhead bool              // start what it foresees; hints are followed in any case

@@ -146,7 +146,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 		r.sleep.goingToSleep, r.sleep.asleepSince = false, now
 		if r.sleep.level == 0 { // it slept before we came
 			if st.SleepLevel < deepLevel {
-				r.sleep.hostMemory = r.function.sleepMemory() // what schedule was told is from before it was known
+				r.sleep.hostMemory = r.function.sleepMemory() // the planner knew it before its size was known
 			}
 			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
