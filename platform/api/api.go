@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// World is what is, at this moment. Its answers are the caller's to keep.
+// World is the present state of the platform. The caller may keep its answers.
 type World interface {
 	// Function is the picture of one, false where the platform has none yet.
 	Function(name functions.Name) (snapshot.Snapshot, bool)
@@ -82,9 +82,9 @@ type Options struct {
 	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
 	TeamUse func(team string) functions.TeamUse
-	// Heartbeat takes what an agent says of itself.
+	// Heartbeat stores the state that an agent reports.
 	Heartbeat func(functions.Heartbeat) error
-	// Peers are the nodes other than the one named that lend blocks; may be nil.
+	// Peers are the nodes, except the named agent, that serve blocks; may be nil.
 	Peers func(agent string) []functions.Peer
 	// Logs opens the log of a replica from its last tail lines on; with follow
 	// it goes on until ctx ends. The error is ErrNotFound where there is none.
@@ -92,17 +92,17 @@ type Options struct {
 	// Changed is a channel that gets something, or is closed, after the world has
 	// changed; watchers look again then, and every second. May be nil.
 	Changed func(ctx context.Context) <-chan struct{}
-	// Explain says why a function is as it is, without events; false where it
-	// knows none of that name. May be nil.
+	// Explain returns the reasons of a function's state, without events; false for
+	// an unknown function. May be nil.
 	Explain func(kind string, name functions.Name) (functions.Explanation, bool)
-	// Ready says why requests are not taken; nothing when they are.
+	// Ready lists the reasons why no requests are accepted; empty when they are.
 	Ready func() []string
 
 	JoinToken string
 	// Open: the server listens on loopback only, so reading needs no key until
 	// the first one exists.
 	Open bool
-	// Hosts are names, beside those of loopback, that Host may say on loopback.
+	// Hosts are further names that Host may have on loopback.
 	Hosts   []string
 	Metrics prometheus.Gatherer
 	Version string
@@ -127,7 +127,7 @@ func New(o Options) *API {
 	return a
 }
 
-// caller is who asks.
+// caller is the identity of a request.
 type caller struct {
 	id    auth.Identity
 	known bool // by a secret

@@ -212,7 +212,7 @@ func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind stri
 	return getItems[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
 }
 
-// Explain says why a function is as it is; kind is one of ExplainKinds.
+// Explain returns the reasons of a function's state; kind is one of ExplainKinds.
 func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (functions.Explanation, error) {
 	var e functions.Explanation
 	path := "/api/v1/explain/" + url.PathEscape(kind) + "/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
@@ -258,8 +258,8 @@ func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Durat
 	return w, err
 }
 
-// Prewarm says that a model will be asked for until then (the zero time: within
-// ten minutes); tier is gpu ("" too), memory or nvme.
+// Prewarm announces requests for a model before until (the zero time: within ten
+// minutes); tier is gpu ("" too), memory or nvme.
 func (c *Client) Prewarm(ctx context.Context, name functions.Name, until time.Time, tier string) (Prewarmed, error) {
 	var p Prewarmed
 	err := c.call(ctx, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier}, &p)
@@ -329,19 +329,19 @@ func (c *Client) Keep(ctx context.Context, node, digest string, act functions.St
 	return out, err
 }
 
-// Reread has a checkpoint read again on a node, or on all that hold it, and
-// tells how that goes.
+// Reread verifies a checkpoint on a node, or on all that hold it, and reports the
+// progress to tell.
 func (c *Client) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
 	return c.progress(ctx, onNode(cachePath(digest)+"/verify", node), nil, tell)
 }
 
-// Prefetch has weights brought to a node and tells how that goes, to the line
-// that is over. Leaving calls it off.
+// Prefetch downloads weights to a node and reports the progress to tell, up to the
+// last line. The end of ctx cancels it.
 func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, tell func(functions.StoreProgress)) error {
 	return c.progress(ctx, "/api/v1/prefetch", r, tell)
 }
 
-// progress tells every line of a stream; ErrLost where its last was not the end.
+// progress passes every line of a stream to tell; ErrLost if the stream broke off.
 func (c *Client) progress(ctx context.Context, path string, in any, tell func(functions.StoreProgress)) error {
 	header := http.Header{}
 	var body io.Reader
@@ -383,8 +383,8 @@ func (c *Client) progress(ctx context.Context, path string, in any, tell func(fu
 	return nil
 }
 
-// Heartbeat tells the server what an agent says of itself; the client's key is
-// the join token.
+// Heartbeat reports an agent's state to the server; the client's key is the join
+// token.
 func (c *Client) Heartbeat(ctx context.Context, hb functions.Heartbeat) error {
 	return c.call(ctx, "POST", "/api/v1/heartbeat", hb, nil)
 }
@@ -409,7 +409,7 @@ func (c *Client) Schema(ctx context.Context) ([]byte, error) {
 	return raw, err
 }
 
-// Ready tells whether the server takes requests, and why not.
+// Ready returns whether the server accepts requests, and the reasons if not.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	req, err := http.NewRequestWithContext(ctx, "GET", c.server+"/readyz", nil)
 	if err != nil {
@@ -434,7 +434,7 @@ func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 var ErrLost = errors.New("the server ended the watch")
 
 // Watch calls tell for every change of the list at path (such as
-// /api/v1/functions) until ctx ends, tell says false or the server goes away.
+// /api/v1/functions) until ctx ends, tell returns false or the server closes the stream.
 func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[T]) bool) error {
 	sep := "?"
 	if strings.Contains(path, "?") {

@@ -1,12 +1,11 @@
-// Package api is the control API: what functions, replicas, nodes, teams and
-// cold starts there are, and the few things that may be done to them. It is a
-// door.Handler for everything that is not /v1, and the Client for it.
+// Package api is the control API over functions, replicas, nodes, teams, cold starts
+// and keys: an httpserver.Handler for every path outside /v1, and its Client.
 //
 // # One table
 //
 // routes.go lists every path with its method, who may call it and what it
 // answers. Dispatch, 405 and Allow, the rights, the OpenAPI document and the
-// tests of all of these are made from that table, so none can forget a path.
+// tests of all of these are made from that table, so no path is missing in one of them.
 // Who may call is decided from the row that matched, never from the text of a
 // path: a path is compared byte by byte, nothing is decoded or cleaned, so two
 // spellings of one path do not exist.

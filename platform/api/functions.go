@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// find is the model a path names, for who may see it.
+// find returns the model that a path names, if the caller may see it.
 func (a *API) find(x *exchange) (*functions.Model, *openai.Error) {
 	name := x.name()
 	m := a.o.Catalog.Model(name)
@@ -92,7 +92,7 @@ func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
 const hiddenEnv = "(hidden)"
 
 // spec of a model as the caller may see it. What an engine's environment holds
-// is often a secret, and who may read is not who may deploy: only admins see it.
+// is often a secret: only admins see it.
 func (c caller) spec(m *functions.Model) *functions.ModelSpec {
 	if c.known && c.id.Admin || len(m.Spec.Env) == 0 {
 		return &m.Spec

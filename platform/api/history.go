@@ -93,7 +93,7 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	if v.Candidates == nil {
 		v.Candidates = []functions.Candidate{}
 	}
-	// What is another team's is told of as something, not by its name.
+	// Names of other teams' functions are hidden.
 	if v.For != "" && !x.sees(teamOf(v.For)) {
 		v.For = ""
 	}

@@ -22,7 +22,7 @@ type Ahead interface {
 	PrewarmLeft(team string) time.Duration
 }
 
-// PrewarmRequest says that a model will be asked for.
+// PrewarmRequest announces requests for a model.
 type PrewarmRequest struct {
 	Model string    `json:"model"`          // NAME, in the key's own team, or TEAM/NAME
 	Until time.Time `json:"until,omitzero"` // the lease; ten minutes from now where none is given
@@ -47,7 +47,7 @@ const (
 	maxPrewarm   = 24 * time.Hour
 )
 
-// tiers a hint may name, and what is done for each.
+// tiers are the values of a request's tier, and what is done for each.
 var tiers = []struct{ name, will string }{
 	{"gpu", "a replica is started where no queued request needs the memory, and kept until then"},
 	{"memory", "its bytes are brought to a node's disk and read into its memory"},

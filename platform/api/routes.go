@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// right says who may call a path.
+// right is the permission that a path requires.
 type right int
 
 const (

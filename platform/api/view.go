@@ -56,7 +56,7 @@ type Team struct {
 	functions.TeamUse
 }
 
-// ColdStart is a timeline with what is told of it to people.
+// ColdStart is a timeline as the API shows it.
 type ColdStart struct {
 	functions.Timeline
 	ETA      *float64 `json:"eta_s,omitempty"`

@@ -109,7 +109,7 @@ func (w *watch[T]) Close() error {
 	return nil
 }
 
-// compare puts the difference between items and what was told into the buffer.
+// compare writes the difference between items and the last ones to the buffer.
 func (w *watch[T]) compare(items []T) {
 	there := make(map[string]bool, len(items))
 	for i := range items {
@@ -145,8 +145,8 @@ func (w *watch[T]) line(c Change[T]) {
 	}
 }
 
-// followed is a log that goes on: it ends when the server begins to shut down,
-// which must not wait for who only looks.
+// followed is a log that is followed: it ends when the server begins to shut down,
+// which must not wait for readers.
 type followed struct {
 	io.ReadCloser
 	cancel context.CancelFunc

@@ -26,7 +26,7 @@ var (
 	ErrNotFound = errors.New("no such function")
 	// ErrConflict: the name belongs to the user's folder, which is not written.
 	ErrConflict = errors.New("the name is taken")
-	// ErrReadOnly: the catalog was opened without a folder for what is deployed.
+	// ErrReadOnly: the catalog was opened without a folder for deployed models.
 	ErrReadOnly = errors.New("this catalog keeps nothing")
 )
 
@@ -57,8 +57,8 @@ type Catalog struct {
 	picture picture
 	edition uint64        // counts pictures
 	changed chan struct{} // closed and made anew with every new picture
-	// watchers are the Watches that run, each with the edition it has told last;
-	// told is closed and made anew whenever one has told another.
+	// watchers are the running Watches, each with the last edition it delivered;
+	// told is closed and replaced whenever one has delivered another.
 	watchers map[*uint64]struct{}
 	told     chan struct{}
 }
@@ -71,7 +71,7 @@ type file struct {
 	problems Problems
 }
 
-// stamp tells two versions of a file apart. A missing file has none.
+// stamp identifies a version of a file. A missing file has none.
 type stamp struct {
 	size int64
 	time time.Time
@@ -85,8 +85,8 @@ type picture struct {
 	problems Problems
 }
 
-// Change is what Watch tells. Models hold what is new or different, Removed what
-// is gone; Teams and Problems are whole.
+// Change is one notification of Watch. Models has new and changed models, Removed the
+// names of removed ones; Teams and Problems are complete.
 type Change struct {
 	Models   []*functions.Model
 	Removed  []functions.Name
@@ -94,8 +94,8 @@ type Change struct {
 	Problems Problems
 }
 
-// Open reads both folders once. A file that does not read is no error: the
-// others are served, and Problems tells. A folder that cannot be listed is one.
+// Open reads both folders once. A file that cannot be decoded is in Problems and not
+// an error: the others are served. A folder that cannot be listed is an error.
 func Open(o Options) (*Catalog, error) {
 	if o.Every <= 0 {
 		o.Every = DefaultEvery
@@ -152,7 +152,7 @@ func (c *Catalog) Teams() []*functions.Team {
 	return sortedTeams(p.teams)
 }
 
-// Problems are what is wrong with the folders at present.
+// Problems returns the present problems of both folders.
 func (c *Catalog) Problems() Problems { return slices.Clone(c.now().problems) }
 
 func (c *Catalog) now() picture {
@@ -161,8 +161,8 @@ func (c *Catalog) now() picture {
 	return c.picture
 }
 
-// Watch calls tell with everything at once, and then with every change, until
-// ctx ends; never twice at a time. It returns ctx's error.
+// Watch calls tell with everything, and then with every change, until ctx ends;
+// calls do not overlap. It returns ctx's error.
 func (c *Catalog) Watch(ctx context.Context, tell func(Change)) error {
 	tick := time.NewTicker(c.o.Every)
 	defer tick.Stop()
@@ -192,7 +192,7 @@ func (c *Catalog) Watch(ctx context.Context, tell func(Change)) error {
 	}
 }
 
-// ack changes what is known of a watcher and wakes who waits for it.
+// ack changes the state of a watcher and wakes settled.
 func (c *Catalog) ack(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +204,8 @@ func (c *Catalog) ack(change func()) {
 // tellFor bounds how long Put and Delete wait for watchers.
 const tellFor = 2 * time.Second
 
-// settled returns when every watcher has told the present picture, so that who
-// was answered "deployed" finds it served; or after tellFor.
+// settled returns when every watcher has delivered the present state, so that a model
+// is served when its deployment is answered; or after tellFor.
 func (c *Catalog) settled() {
 	c.mu.Lock()
 	want := c.edition
@@ -423,7 +423,7 @@ func sortedTeams(m map[string]*functions.Team) []*functions.Team {
 	return teams
 }
 
-// Check says what Put would do with a document, and does nothing.
+// Check returns what Put would do with a document, without doing it.
 func (c *Catalog) Check(name functions.Name, data []byte) (m *functions.Model, created bool, err error) {
 	docs, err := Decode(name.String(), data)
 	if err != nil {
@@ -466,9 +466,9 @@ func (c *Catalog) path(name functions.Name) string {
 	return filepath.Join(c.o.Deployed, name.Team+"."+name.Name+".yaml")
 }
 
-// Put keeps one model under DATA/functions and serves it from now on. data is
+// Put stores one model under DATA/functions. data is
 // YAML or JSON; name must be the document's own. When it returns, the file is
-// whole on disk and every Watch has told it; so a watcher must not call it.
+// whole on disk and every Watch has delivered it; so a watcher must not call it.
 // Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.
 func (c *Catalog) Put(name functions.Name, data []byte) (created bool, err error) {
 	if c.o.Deployed == "" {
@@ -501,8 +501,8 @@ func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error
 	return created, nil
 }
 
-// Delete forgets a deployed model. Errors: ErrNotFound, ErrConflict for one of
-// the user's folder, or of the disk. Like Put, it returns when it is told.
+// Delete removes a deployed model. Errors: ErrNotFound, ErrConflict for one of
+// the user's folder, or of the disk. Like Put, it returns when every Watch has delivered it.
 func (c *Catalog) Delete(name functions.Name) error {
 	err := c.remove(name)
 	if err == nil {

@@ -80,12 +80,12 @@ func DecodeInto(file string, data []byte, into any) error {
 	return err
 }
 
-// Places says where a path such as nodes[1].gpus stands in a file, or the
-// nearest of its parents; 0, 0 where there is none.
+// Places returns the line and column of a path such as nodes[1].gpus in a file, or of
+// its nearest parent; 0, 0 if there is none.
 type Places func(path string) (line, column int)
 
-// DecodePlaced is DecodeInto for those who have more to say about the values:
-// it tells where each stands. An element of a list that has a method Default()
+// DecodePlaced is DecodeInto for callers that validate the values further: it returns
+// their places. An element of a list that has a method Default()
 // is given its defaults before what the file says.
 func DecodePlaced(file string, data []byte, into any) (Places, error) {
 	d := &decoder{file: file}
@@ -228,7 +228,7 @@ func (d *decoder) shallow(tokens token.Tokens) bool {
 	return true
 }
 
-// syntax tells the parser's error without its picture of the source.
+// syntax adds the parser's error without its excerpt of the source.
 func (d *decoder) syntax(err error) {
 	var e yaml.Error
 	if errors.As(err, &e) && e.GetToken() != nil {
@@ -285,7 +285,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		d.add(kindAt, "kind", suggestName(kind, []string{functions.KindModel, functions.KindTeam}), message)
 		return doc, false
 	}
-	// A value that did not decode is not also told to be missing.
+	// A value that did not decode is not also reported as missing.
 	if len(d.problems) > before {
 		return doc, false
 	}
@@ -305,7 +305,7 @@ func (d *decoder) place(path string) *token.Position {
 	}
 }
 
-// value decodes n into v. Every problem is told; what is wrong is left out.
+// value decodes n into v. Every problem is added; wrong values are left out.
 func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	if d.nodes++; d.nodes > maxNodes {
 		if d.nodes == maxNodes+1 {

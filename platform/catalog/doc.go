@@ -11,7 +11,7 @@
 // nearest right name. A typo in a limit would otherwise be no limit.
 //
 // A bad edit removes nothing. A file that no longer reads keeps the
-// documents it held before, and Problems says why; the same for a folder that
+// documents it held before, and Problems has the reason; the same for a folder that
 // cannot be listed. A file is read once its size and time have stood still for
 // one look, because editors write in more than one step, and a half-written
 // file can be a valid shorter one.

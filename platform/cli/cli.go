@@ -210,6 +210,7 @@ func (c *command) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
 		Use: "keep --socket S --dir D", Short: "Parent process of engines, started by an agent", Hidden: true, Args: kit.ExactArgs(),
+		Example: "  thaw keep --socket /run/thaw/keeper.sock --dir /var/lib/thaw/keeper",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if k.Socket == "" || k.Dir == "" {
 				return kit.Usage("an agent starts the keeper", "--socket and --dir are needed")
@@ -229,6 +230,7 @@ func (c *command) keep() *cobra.Command {
 func (c *command) engine() *cobra.Command {
 	return &cobra.Command{
 		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
+		Example: "  thaw engine ember --help",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return kit.Usage("thaw engine ember --help", "the name of an engine is missing")

@@ -282,7 +282,7 @@ func connectedMetric(platform *controlstream.Activator) prometheus.Collector {
 	})
 }
 
-// keys are those of the cluster, as the controller tells them.
+// keys stores the keys of the cluster, which the controller sends.
 type keys struct {
 	book   *auth.KeyStore
 	limits *ratelimit.Limits
