@@ -57,11 +57,11 @@ const (
 	Hold503    HoldMode = "503"  // model_loading at once, and the model is woken
 )
 
-// Options of an activator. Waker, Who and Engines must be set; each other field has
+// Options of an activator. Waker, Keys and Engines must be set; each other field has
 // the default named.
 type Options struct {
 	Waker   Waker
-	Who     *auth.KeyStore
+	Keys    *auth.KeyStore
 	Engines *upstream.Client
 	// Limits of the teams; nil: there are none.
 	Limits *ratelimit.Limits

@@ -335,7 +335,7 @@ func TestReserve(t *testing.T) {
 func BenchmarkHold(b *testing.B) {
 	w := &world{}
 	book := newBook(b)
-	a := New(Options{Waker: w, Who: book})
+	a := New(Options{Waker: w, Keys: book})
 	f := readyAt(testFunction("tiny"), 8, "e:1", "e:2")
 	a.Publish(f)
 	ctx := b.Context()
@@ -352,7 +352,7 @@ func BenchmarkHold(b *testing.B) {
 
 // BenchmarkAlias is the choice of a function for a name that is split.
 func BenchmarkAlias(b *testing.B) {
-	a := New(Options{Waker: &world{}, Who: newBook(b)})
+	a := New(Options{Waker: &world{}, Keys: newBook(b)})
 	a.Publish(readyAt(testFunction("tiny-1"), 8, "e:1"), readyAt(testFunction("tiny-2"), 8, "e:2"))
 	a.SetAliases([]Alias{alias80("tiny", "tiny-1", "tiny-2")})
 	name := testFunction("tiny").Name

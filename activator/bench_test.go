@@ -46,7 +46,7 @@ func BenchmarkDecide(b *testing.B) {
 	key, _, _ := book.Create("default", "", false)
 	limits := &ratelimit.Limits{}
 	limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
-	a := New(Options{Who: book, Limits: limits})
+	a := New(Options{Keys: book, Limits: limits})
 	var fs []snapshot.Snapshot
 	for i := range 10000 {
 		fs = append(fs, readyAt(testFunction(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
@@ -111,7 +111,7 @@ func benchWarm(b *testing.B, stream bool) {
 	}
 	key, _, _ := book.Create("default", "", false)
 	a := New(Options{
-		Who: book, Engines: upstream.New(upstream.Options{}), Metrics: prometheus.NewRegistry(),
+		Keys: book, Engines: upstream.New(upstream.Options{}), Metrics: prometheus.NewRegistry(),
 		Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Waker: &world{},
 	})
 	engine, err := net.Listen("tcp", "127.0.0.1:0")

@@ -45,7 +45,7 @@ func TestOnRealSockets(t *testing.T) {
 	platform := fakeWaker{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	a := New(Options{Waker: platform, Who: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
+	a := New(Options{Waker: platform, Keys: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

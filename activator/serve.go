@@ -202,11 +202,11 @@ func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai
 		secret = apiKey
 	}
 	if secret != "" {
-		if id, ok := a.o.Who.Lookup(secret); ok {
+		if id, ok := a.o.Keys.Lookup(secret); ok {
 			return id, nil
 		}
 	}
-	if a.o.Open && !a.o.Who.Any() {
+	if a.o.Open && !a.o.Keys.Any() {
 		// A machine of one user, who may do everything.
 		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}

@@ -93,7 +93,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 	w.book = book
 	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
 	o := Options{
-		Waker: w, Who: book, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
+		Waker: w, Keys: book, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
 		Log:        slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
 		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firsts++; w.mu.Unlock() },
 	}

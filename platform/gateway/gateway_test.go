@@ -96,7 +96,7 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		level = slog.LevelDebug
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ao := activator.Options{Waker: w, Who: book, Limits: &w.limits, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
+	ao := activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
 	o := Options{Metrics: w.reg, Log: logs}
 	if change != nil {
 		change(&o, &ao)

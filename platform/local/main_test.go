@@ -261,7 +261,7 @@ func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*ser
 		return nil, err
 	}
 	s := &server{Local: l, up: upstream.New(upstream.Options{}), tok: c.Token}
-	s.act = activator.New(activator.Options{Waker: l, Who: book, Engines: s.up, Open: true, Log: log})
+	s.act = activator.New(activator.Options{Waker: l, Keys: book, Engines: s.up, Open: true, Log: log})
 	l.Attach(s.act)
 	return s, nil
 }

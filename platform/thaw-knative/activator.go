@@ -116,7 +116,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Who: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.hold),
+		Waker: platform, Keys: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.hold),
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: logs(requests),
 	})

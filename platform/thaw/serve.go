@@ -142,7 +142,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 		requestLog: httpserver.NewBatchWriter(stderr), // one line per request, many lines per write
 	}
 	s.data = activator.New(activator.Options{
-		Waker: backend, Adapters: backend, Who: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
 		Metrics: registry, Log: logger(s.requestLog, c.LogFormat, c.Level()),
 	})
 	backend.Attach(s.data)
