@@ -28,7 +28,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// stage is a fleet, and a cluster that only notes what is done to it.
+// stage is a clusterState whose writer records the calls.
 type stage struct {
 	*testing.T
 	*clusterState
@@ -393,9 +393,9 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 	}
 }
 
-// TestFleetInAnyOrder: news of the API server, of loaders and of steer come in any
-// order; what the fleet holds goes together, and goes away.
-func TestFleetInAnyOrder(t *testing.T) {
+// TestClusterStateInAnyOrder: events of the API server, of loaders and of the orchestrator come in any
+// order; the state stays consistent and ends empty.
+func TestClusterStateInAnyOrder(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		s := newStage(t, seed%2 == 0)

@@ -687,7 +687,7 @@ func fleet(f *far) {
 		t.Errorf("the API server asked where %d of %d pods are wanted", w.Hinted, w.Asked)
 	}
 	if *kwokNodes <= sampled && w.AsChosen < w.Hinted {
-		t.Errorf("%d of %d pods are where steer placed them", w.AsChosen, w.Hinted)
+		t.Errorf("%d of %d pods are where the orchestrator placed them", w.AsChosen, w.Hinted)
 	}
 	f.check("after the first half")
 	told("%d woken", len(first))
@@ -725,7 +725,7 @@ func fleet(f *far) {
 	told("quota")
 
 	f.pick(picky)
-	told("where steer did not know")
+	told("where the orchestrator did not know")
 	f.near(first)
 	told("back to where the weights are")
 	f.full(models, late)
@@ -757,7 +757,7 @@ func (f *far) report(models int) {
 	m := farMeasured{Provenance: report.Made("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
 	m.Command, m.Commit = "make bench-kwok", *benchCommit
 	memory := f.rest.Memory
-	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where steer placed them", "queue at most", "controller's processor time", "its memory"}}
+	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where the orchestrator placed them", "queue at most", "controller's processor time", "its memory"}}
 	for _, w := range f.waves {
 		memory = max(memory, w.Cost.Memory)
 		cpu := "(another leads)"
@@ -912,7 +912,7 @@ func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
 	}{{"pod made", w.Made}, {"scheduled", w.Scheduled}, {"answered", w.Answered}} {
 		f.Logf("%s, %d: %s p50 %s, p99 %s", what, w.Asked, x.name, report.Millis(x.of.P50), report.Millis(x.of.P99))
 	}
-	f.Logf("%s: %d of %d pods on the node that steer chose; at most %d in the controller's queue; %+v", what, as, len(models), deep, w.Cost)
+	f.Logf("%s: %d of %d pods on the node that the orchestrator chose; at most %d in the controller's queue; %+v", what, as, len(models), deep, w.Cost)
 	f.waves = append(f.waves, w)
 	return w
 }
@@ -1046,7 +1046,7 @@ func (f *far) same(who string, models []farModel, before map[string]types.UID) {
 	}
 }
 
-// pick is a model that only one node can have, for a reason that steer does not
+// pick is a model that only one node can have, for a reason that the orchestrator does not
 // know: the scheduler knows better, and the controller follows.
 func (f *far) pick(m farModel) {
 	f.Helper()
