@@ -19,7 +19,7 @@ const module = "github.com/thaw-dev/thaw/"
 // own. A package not listed takes the layer of its nearest listed parent, so a
 // new room must be entered here to get a place of its own.
 var layers = map[string]int{
-	"functions":                 0,
+	"functions":                 -1,
 	"functions/openai":          0,
 	"functions/safetensors":     0,
 	"functions/compose":         1,
@@ -31,6 +31,9 @@ var layers = map[string]int{
 	"activator/ratelimit":       1,
 	"activator/snapshot":        1,
 	"loader":                    2,
+	"loader/durable":            0,
+	"runtime/hostinfo":          0,
+	"deploy/docs":               8,
 	"loader/source":             0,
 	"loader/validate":           1,
 	"loader/store":              1,
