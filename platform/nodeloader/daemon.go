@@ -72,7 +72,7 @@ type Daemon struct {
 	ready   chan struct{} // closed when they are for the first time
 
 	counts      counters
-	prefetching sync.WaitGroup // the goroutines of ahead
+	prefetching sync.WaitGroup // the goroutines of prefetches
 	leaseFile   sync.Mutex     // held while the leases file is written
 
 	mu            sync.Mutex // of all that follows; never held over I/O
@@ -161,7 +161,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.serving.Store(true)
 	close(d.ready)
-	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketName), "lends", d.o.PeerURL)
+	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketName), "peer url", d.o.PeerURL)
 
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
@@ -194,12 +194,12 @@ func (d *Daemon) stopAccepting() {
 // endingLocked reports whether this loader ends, or has not begun; mu must be held.
 func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
 
-// lock takes the folder: two daemons would answer for one socket.
+// lock locks the folder: two daemons would serve one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	if err := os.MkdirAll(d.o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	// Not for pods to open: who can open a file can lock it.
+	// Not readable for pods: a process that can open a file can lock it.
 	lock := flock.New(filepath.Join(d.o.Dir, "loader.lock"), flock.SetPermissions(0o600))
 	waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 
 const (
 	heartbeatEvery = 2 * time.Second
-	storePollEvery = 5 // heartbeats for one look at the store, where nothing was staged
+	storePollEvery = 5 // heartbeats for each listing of the store, without new stagings
 )
 
 // counters are the totals of the daemon's metrics.
@@ -38,7 +38,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 	defer adopted.Stop()
 	evictions := int64(-1)
 	for n := 0; ; n++ {
-		// What another process evicts or removes is seen with the next look.
+		// What another process evicts or removes is seen with the next listing.
 		if gone := d.o.Store.Checkpoints().Stats().Evictions; n%storePollEvery == 0 || gone != evictions {
 			evictions = gone
 			if err := d.o.Store.Refresh(); err != nil {

@@ -72,7 +72,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 		select {
 		case <-heard:
 		case <-late.C:
-			return refusal("the controller has not said whose pod this is, and teams have lists of what they may have here", "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
+			return refusal("the owner of this pod is not known yet, and namespaces have allow-lists of sources", "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
 		case <-ctx.Done():
 			return refusal(ctx.Err().Error(), "")
 		}

@@ -158,13 +158,13 @@ func (s *shim) readLines(ctx context.Context, in *controlstream.Lines, staging *
 // onStatus passes a status on at once.
 func (s *shim) onStatus(said functions.ReplicaStatus) {
 	st := sanitizeStatus(said)
-	// Said again, it goes on all the same: the controller may not have known the pod
-	// when it was said first.
+	// A repeated status is passed on too: the controller may not have known the pod
+	// the first time.
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	s.status = &st
 	if s.d.shims[s.uid] == s {
-		// Under the lock: what an older connection says does not come after this.
+		// Under the lock: a status of an older connection is not sent after this one.
 		s.d.o.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
 	}
 }

@@ -161,14 +161,7 @@ func (s *Shim) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), supervisorWait)
-		defer cancel()
-		if err := kept.End(last, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
-			s.log.Error("processes of the engine cannot be ended", "error", err)
-		}
-		kept.Close()
-	}()
+	defer s.endSupervisor(context.WithoutCancel(ctx), kept)
 	options, importing := s.options(kept)
 	s.rep = replica.New(options)
 	if importing != nil {
@@ -223,25 +216,42 @@ func (s *Shim) Run(ctx context.Context) error {
 	st := s.rep.Status()
 	s.loader.FlushStatus(ctx)
 	failed := st.State == functions.Failed
-	// The controller knows by now and deletes the pod. If this process ended
-	// first, Kubernetes would restart the container at once, which is not wanted.
-	// Without a controller that restart is the only recovery.
-	if (stopped || failed && s.loader.allSent()) && ctx.Done() != nil {
-		linger := s.o.Linger
-		if !stopped {
-			linger = min(linger, failureLinger)
-		}
-		t := time.NewTimer(linger)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
+	if stopped || failed && s.loader.allSent() {
+		s.awaitTermination(ctx, stopped)
 	}
 	if failed {
 		return &Failed{st.Error, s.loader.lostError()}
 	}
 	return nil
+}
+
+// awaitTermination waits for SIGTERM, for a bounded time. The controller knows of the
+// replica's end and deletes the pod: if this process ended first, Kubernetes would restart
+// the container at once. Without a controller that restart is the only recovery.
+func (s *Shim) awaitTermination(ctx context.Context, stopped bool) {
+	if ctx.Done() == nil {
+		return // it has come already
+	}
+	linger := s.o.Linger
+	if !stopped {
+		linger = min(linger, failureLinger)
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// endSupervisor ends the processes that the engine left.
+func (s *Shim) endSupervisor(ctx context.Context, kept *supervisor.Client) {
+	ctx, cancel := context.WithTimeout(ctx, supervisorWait)
+	defer cancel()
+	if err := kept.End(ctx, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
+		s.log.Error("processes of the engine cannot be ended", "error", err)
+	}
+	kept.Close()
 }
 
 // drain refuses new requests and ends the replica.

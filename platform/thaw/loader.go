@@ -32,18 +32,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
-	advertise := ""
-	if c.Advertise != "" {
-		advertise = "http://" + net.JoinHostPort(c.Advertise, "0")
-	}
-	lending, err := peering(c.PeerAddr, "", advertise, nodeloader.PeerToken(token), c.Peer)
-	if err != nil {
-		return err
-	}
-	if token == "" {
-		lending = nil
-	}
-	store, err := nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: lending, Copies: true, Private: true, Log: log})
+	store, peerURL, err := openLoaderStore(c, token, log)
 	if err != nil {
 		return err
 	}
@@ -54,14 +43,11 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	}
 
 	o := nodeloader.Options{
-		Node: c.Node, Version: cli.Version, Dir: c.Store, Store: store, Memory: memory, IdentifyPod: nodeloader.IdentifyPod,
+		Node: c.Node, Version: cli.Version, Dir: c.Store, Store: store, PeerURL: peerURL, Memory: memory, IdentifyPod: nodeloader.IdentifyPod,
 		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, PrefetchFor: c.AheadFor.Std(), Log: log,
 	}
 	if c.AllowLocal {
 		o.IdentifyPod = nodeloader.IdentifyAny
-	}
-	if lending != nil {
-		o.PeerURL = lending.URL
 	}
 	var d *nodeloader.Daemon
 	var client *controlstream.Client
@@ -111,6 +97,26 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "one loader per node: look for another DaemonSet, or a pod that does not end"}
 	}
 	return err
+}
+
+// openLoaderStore opens the node's store, and the address where it serves blocks to other
+// nodes; without a token it exchanges none.
+func openLoaderStore(c cli.LoaderConfig, token string, log *slog.Logger) (store *nodestore.Store, peerURL string, err error) {
+	advertise := ""
+	if c.Advertise != "" {
+		advertise = "http://" + net.JoinHostPort(c.Advertise, "0")
+	}
+	peers, err := peering(c.PeerAddr, "", advertise, nodeloader.PeerToken(token), c.Peer)
+	if err != nil {
+		return nil, "", err
+	}
+	if token == "" {
+		peers = nil
+	} else {
+		peerURL = peers.URL
+	}
+	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true, Log: log})
+	return store, peerURL, err
 }
 
 // serveProbes answers probes and Prometheus until ctx ends.
