@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/simulateverb"
 )
 
 // Version is set by the linker.
@@ -113,7 +114,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: "+strings.Join(kit.OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.warmHost(), c.runtime(), c.engine(), c.bench(), c.simulate(), c.version(), c.config(), c.completion(), c.check()}
+	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.warmHost(), c.runtime(), c.engine(), c.bench(), simulateverb.New(c.Terminal, Version), c.version(), c.config(), c.completion(), c.check()}
 	for _, cmd := range own {
 		// They speak to no server, so they do not list how to find one.
 		kit.HideInherited(cmd)

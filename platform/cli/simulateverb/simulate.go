@@ -1,4 +1,6 @@
-package cli
+// Package simulateverb is the verb thaw simulate: it replays a trace on a simulated
+// fleet and prints the results.
+package simulateverb
 
 import (
 	"context"
@@ -11,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -20,6 +20,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/study"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
+
+// command is one run of the verb.
+type command struct {
+	*kit.Terminal
+	version string
+}
 
 // simulation is the flags of thaw simulate.
 type simulation struct {
@@ -38,9 +44,11 @@ const (
 	examplePolicy = "lru,gdsf,next-use"
 )
 
-func (c *command) simulate() *cobra.Command {
+// New makes the verb; version is for the page of results.
+func New(t *kit.Terminal, version string) *kit.Command {
+	c := &command{t, version}
 	var s simulation
-	cmd := &cobra.Command{
+	cmd := &kit.Command{
 		Use: "simulate --fleet FILE --trace FILE [--functions DIR]", Short: "Replay a trace on a simulated fleet", GroupID: "run",
 		Long: `Replay a trace on a simulated fleet: the platform's own decisions on
 a virtual clock, with nodes and engines as models. It tells how many requests
@@ -77,7 +85,7 @@ them: the greedy rule with knowledge of the future, an upper bound that cannot r
   thaw simulate --fleet fleet.yaml --functions models --trace access.log --gpus 4..64 --p99 10s
   thaw simulate --fleet fleet.yaml --trace gen:models=200,requests=100000 --policy lru,next-use+learned -o json`,
 		Args: kit.ExactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *kit.Command, _ []string) error {
 			if s.exampleFleet {
 				_, err := c.Out.Write(fleet.Example)
 				return err
@@ -127,7 +135,7 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 		began := c.Now()
 		st.Progress = func(p study.Progress) {
 			now := c.Now()
-			if now.Sub(last) < progressEvery {
+			if now.Sub(last) < 200*time.Millisecond {
 				return
 			}
 			last = now
@@ -140,7 +148,7 @@ func (c *command) runSimulation(ctx context.Context, s *simulation, flags *kit.F
 		return usageInput(err)
 	}
 	if s.html != "" {
-		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: Version, Sizing: st.Sizing}
+		a := study.About{Command: s.command(), Trace: tr, Fleet: fleetWords(st.Fleet), Seed: s.seed, Made: c.Now(), Version: c.version, Sizing: st.Sizing}
 		if err := os.WriteFile(s.html, []byte(out.Page(a)), 0o644); err != nil {
 			return err
 		}
