@@ -2,7 +2,7 @@
 
     python parent.py SOCKET PROGRAM ROW
 
-PROGRAM is the engine's own command (a Python script). Whoever connects to the
+PROGRAM is the engine's own command (a Python script). A process that connects to the
 unix socket sends one line of JSON:
 
     {"op": "facts"}                                      -> {"facts": {...}}
@@ -190,7 +190,7 @@ def main():
     owner = None
     if path.startswith("fd:"):
         owner = socket.socket(fileno=int(path[3:]))
-        # Nobody but root looks into it, nor into its children before they are a pod's.
+        # Only root can look into it, nor into its children before they are a pod's.
         if LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
     else:
@@ -246,7 +246,7 @@ def listen(path):
     old = os.umask(0o177)
     s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Whoever finds the socket finds it listening.
+        # The socket has its name only when it listens.
         at = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
         short = f"/proc/self/fd/{at}/"
         base = os.path.basename(path)
@@ -470,7 +470,7 @@ def lend(owner, facts):
         data, fds, _, _ = socket.recv_fds(owner, 16, 16)
         try:
             if not data:
-                os._exit(0)  # nobody owns it
+                os._exit(0)  # its owner has ended
             if data == b"facts":
                 facts.update(threads=len(threads()), touched=touched(), own_bytes=memory())
                 owner.send(json.dumps({"facts": facts}).encode())
@@ -680,7 +680,7 @@ def ahead_vllm():
 
 def late_vllm(env):
     # EngineCore is forked, not spawned: the second process need not import
-    # everything again. Only where nobody has said how it is to be started.
+    # everything again. Only where the start method is not configured.
     how = "VLLM_WORKER_MULTIPROC_METHOD"
     if how not in env:
         os.environ[how] = "fork"
