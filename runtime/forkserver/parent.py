@@ -190,7 +190,7 @@ def main():
     owner = None
     if path.startswith("fd:"):
         owner = socket.socket(fileno=int(path[3:]))
-        # Only root can look into it, nor into its children before they are a pod's.
+        # Only root can look into it, and into its children before they are a pod's.
         if LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
     else:
