@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -120,7 +119,7 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 		add("memory", statusOK, "", "%s of %s free", free.Human(), total.Human())
 	}
 
-	if n, err := openFiles(); err != nil {
+	if n, err := kit.OpenFiles(); err != nil {
 		add("open files", statusWarn, "", "not known: %v", err)
 	} else if n < minOpenFiles {
 		add("open files", statusWarn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
@@ -187,12 +186,12 @@ func (c *command) examineData(add adder) {
 	}
 	probe, err := os.CreateTemp(at, ".thaw-doctor-*")
 	if err != nil {
-		add("data folder", statusFail, "give another --data DIR, or the right to write there", "%s: %v", at, rootCause(err))
+		add("data folder", statusFail, "give another --data DIR, or the right to write there", "%s: %v", at, kit.RootCause(err))
 		return
 	}
 	name := probe.Name()
 	if err := errors.Join(probe.Close(), os.Remove(name)); err != nil {
-		add("data folder", statusFail, "", "%s: %v", at, rootCause(err))
+		add("data folder", statusFail, "", "%s: %v", at, kit.RootCause(err))
 		return
 	}
 	if at != dir {
@@ -203,7 +202,7 @@ func (c *command) examineData(add adder) {
 			add("admin token", statusFail, "chmod 600 "+filepath.Join(dir, "admin-token"), "others can read it")
 		}
 	}
-	if free, err := freeDisk(at); err != nil {
+	if free, err := kit.FreeDisk(at); err != nil {
 		add("disk", statusWarn, "", "not known: %v", err)
 	} else if free < minDisk {
 		add("disk", statusWarn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
@@ -269,14 +268,4 @@ func (c *command) examineServer(ctx context.Context, add adder) {
 			add("node "+n.ID, statusOK, "", "%s, %d GPUs, %d replicas", n.State, len(n.GPUs), n.Replicas)
 		}
 	}
-}
-
-func rootCause(err error) error {
-	if p, ok := errors.AsType[*os.PathError](err); ok {
-		return p.Err
-	}
-	if e, ok := errors.AsType[*exec.Error](err); ok {
-		return e.Err
-	}
-	return err
 }

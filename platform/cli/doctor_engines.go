@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
@@ -194,7 +195,7 @@ func (c *command) examineCommands(w wanted, add adder) {
 			program = filepath.Join(w.dirs[name], program)
 		}
 		if found, err := exec.LookPath(program); err != nil {
-			add("engine command", statusFail, "", "%s, of %s: %v", program, name, rootCause(err))
+			add("engine command", statusFail, "", "%s, of %s: %v", program, name, kit.RootCause(err))
 		} else {
 			add("engine command", statusOK, "", "%s, of %s", found, name)
 		}
@@ -209,7 +210,7 @@ func (c *command) examineStart(w wanted, add adder) {
 		add("ports", statusOK, "", "loopback gives them")
 		l.Close()
 	}
-	if err := checkFUSE(); err != nil {
+	if err := kit.CheckFUSE(); err != nil {
 		add("fuse", statusOK, "", "not to be had (%v): engines start when their checkpoints are whole", err)
 	} else {
 		add("fuse", statusOK, "", "engines start while their checkpoints arrive")

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,9 +21,9 @@ type ServeConfig struct {
 	Addr          string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
 	Data          string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
 	Functions     string             `json:"functions" help:"folder of model and team files; read, never written"`
-	GPUs          Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUs          kit.Count          `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory        Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Memory        kit.Size           `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
 	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
 	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	MaxBody       functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
@@ -53,9 +52,9 @@ type AgentConfig struct {
 	Advertise     string             `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
 	Name          string             `json:"name" help:"name of this node" shown:"the host's name"`
 	Data          string             `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
-	GPUs          Count              `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUs          kit.Count          `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
 	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory        Size               `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	Memory        kit.Size           `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
 	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
 	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
@@ -74,62 +73,6 @@ type KeepConfig struct {
 	Socket        string
 	Dir           string
 	OrphanTimeout time.Duration
-}
-
-// Count is a number, or auto: as many as the machine has.
-type Count struct {
-	Auto bool
-	N    int
-}
-
-func (c Count) String() string {
-	if c.Auto {
-		return "auto"
-	}
-	return strconv.Itoa(c.N)
-}
-
-func (c Count) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
-
-func (c *Count) UnmarshalText(b []byte) error {
-	if string(b) == "auto" {
-		*c = Count{Auto: true}
-		return nil
-	}
-	n, err := strconv.Atoi(string(b))
-	if err != nil || n < 0 {
-		return fmt.Errorf("%q is neither auto nor a number", functions.Clip(string(b)))
-	}
-	*c = Count{N: n}
-	return nil
-}
-
-// Size is a number of bytes, or auto: what the machine has.
-type Size struct {
-	Auto bool
-	functions.Bytes
-}
-
-func (s Size) String() string {
-	if s.Auto {
-		return "auto"
-	}
-	return s.Bytes.String()
-}
-
-func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-func (s *Size) UnmarshalText(b []byte) error {
-	if string(b) == "auto" {
-		*s = Size{Auto: true}
-		return nil
-	}
-	n, err := functions.ParseBytes(string(b))
-	if err != nil {
-		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", functions.Clip(string(b)))
-	}
-	*s = Size{Bytes: n}
-	return nil
 }
 
 // Level is LogLevel for slog.

@@ -264,14 +264,14 @@ func catalogTeams(cat *catalog.Catalog) []functions.Team {
 	return out
 }
 
-func gpuCount(c cli.Count) int {
+func gpuCount(c kit.Count) int {
 	if c.Auto {
 		return -1
 	}
 	return c.N
 }
 
-func memorySize(s cli.Size) functions.Bytes {
+func memorySize(s kit.Size) functions.Bytes {
 	if s.Auto {
 		return 0
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"unicode"
@@ -96,4 +98,15 @@ func Plain(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// RootCause returns the cause of an error of a file or a program, without the name.
+func RootCause(err error) error {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
+		return p.Err
+	}
+	if e, ok := errors.AsType[*exec.Error](err); ok {
+		return e.Err
+	}
+	return err
 }

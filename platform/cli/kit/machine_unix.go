@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package cli
+package kit
 
 import (
 	"golang.org/x/sys/unix"
@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// freeDisk is what an ordinary user may still write at path.
-func freeDisk(path string) (functions.Bytes, error) {
+// FreeDisk is what an ordinary user may still write at path.
+func FreeDisk(path string) (functions.Bytes, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return 0, err
@@ -17,9 +17,9 @@ func freeDisk(path string) (functions.Bytes, error) {
 	return functions.Bytes(int64(s.Bavail) * int64(s.Bsize)), nil
 }
 
-// openFiles is how many files a process may have open. Go raises the soft limit
+// OpenFiles is how many files a process may have open. Go raises the soft limit
 // to the hard one for itself, so that is what counts.
-func openFiles() (uint64, error) {
+func OpenFiles() (uint64, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
 		return 0, err

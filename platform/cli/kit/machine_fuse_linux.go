@@ -1,4 +1,4 @@
-package cli
+package kit
 
 import (
 	"errors"
@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// checkFUSE is nil where this process may mount a folder whose files are still
+// CheckFUSE is nil where this process may mount a folder whose files are still
 // arriving, otherwise what is missing.
-func checkFUSE() error {
+func CheckFUSE() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("/dev/fuse: %w", rootCause(err))
+		return fmt.Errorf("/dev/fuse: %w", RootCause(err))
 	}
 	f.Close()
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		return rootCause(err)
+		return RootCause(err)
 	}
 	_, rest, _ := strings.Cut(string(b), "CapEff:")
 	line, _, _ := strings.Cut(rest, "\n")

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package kit
+
+import "errors"
+
+func CheckFUSE() error { return errors.New("only Linux has it") }

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package cli
-
-import "errors"
-
-func checkFUSE() error { return errors.New("only Linux has it") }
