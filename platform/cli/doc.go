@@ -6,6 +6,9 @@
 // the other verbs call a server through api.Client. Package kit has what is shared
 // with thaw-knative.
 //
+// It is one package because the verbs share one client, its keys and its errors, and
+// the tables of the same records.
+//
 // Output: results go to stdout, everything else to stderr. Colours and bars are for
 // terminals only; otherwise progress is plain lines, one per change of state or 5 s.
 // JSON and YAML are an interface, tables are not. Text of servers and files is
