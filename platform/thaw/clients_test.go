@@ -137,7 +137,7 @@ func serveClients(t *testing.T) *served.Platform {
 	}
 	var models strings.Builder
 	for _, k := range kinds {
-		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench, engine, --addr, \"127.0.0.1:{port}\"]\n", fakeOf(k.name).Name, exe)
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeOf(k.name).Name, exe)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(models.String()), 0o600); err != nil {
 		t.Fatal(err)

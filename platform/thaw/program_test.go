@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/bench/fake"
 )
 
 // TestMain lets the test binary be the program: the keepers, engines, servers
@@ -26,6 +30,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "fake-vllm":
 			os.Exit(fakeVLLM(os.Args[2:]))
+		case "bench-engine":
+			os.Exit(benchEngine(os.Args[2:]))
 		case "keep", "loader", "runtime", "engine", "serve", "agent", "bench", "fake", "pull":
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
@@ -38,6 +44,21 @@ func TestMain(m *testing.M) {
 	// killed on a busy machine, where the agent gives it 1.2 s.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	os.Exit(m.Run())
+}
+
+// benchEngine serves the benchmarks' engine, which generates nothing, at --addr.
+func benchEngine(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	ln, err := net.Listen("tcp", args[1])
+	if err == nil {
+		err = fake.New(fake.Options{}).Serve(ctx, ln)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
 }
 
 // journal is the output of a server, kept for the day a test fails.
