@@ -80,31 +80,11 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 			return err
 		}
 	}
-	var p *served.Platform
-	if *server != "" {
-		token := *key
-		if *data != "" {
-			if token, err = served.AdminToken(*data); err != nil {
-				return err
-			}
-		}
-		p, err = served.At(*server, token)
-	} else {
-		var dir, exe string
-		var done func(error)
-		if exe, err = Program(*thaw); err != nil {
-			return err
-		}
-		if dir, done, err = Scratch(stderr); err != nil {
-			return err
-		}
-		defer func() { done(err) }()
-		fmt.Fprintf(stderr, "a platform of the bench's own serves %s\n", *functionsDir)
-		p, err = served.Start(ctx, served.Options{Exe: exe, Dir: dir, Functions: *functionsDir})
-	}
+	p, end, err := openPlatform(ctx, stderr, *server, *key, *data, *thaw, *functionsDir)
 	if err != nil {
 		return err
 	}
+	defer func() { end(err) }()
 	defer p.End()
 	done, err := coldstart.Run(ctx, p, coldstart.Options{
 		Function: name, Rounds: *rounds, Each: *each,
@@ -138,6 +118,34 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return errors.New(strings.Join(lines, "; "))
 	}
 	return nil
+}
+
+// openPlatform connects to the platform at server, or starts one of the benchmark's
+// own; end ends that and, after a success, removes its folder.
+func openPlatform(ctx context.Context, stderr io.Writer, server, key, data, thaw, functionsDir string) (p *served.Platform, end func(error), err error) {
+	if server != "" {
+		if data != "" {
+			if key, err = served.AdminToken(data); err != nil {
+				return nil, nil, err
+			}
+		}
+		p, err = served.At(server, key)
+		return p, func(error) {}, err
+	}
+	exe, err := Program(thaw)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, done, err := Scratch(stderr)
+	if err != nil {
+		return nil, nil, err
+	}
+	fmt.Fprintf(stderr, "a platform of the benchmark's own serves %s\n", functionsDir)
+	if p, err = served.Start(ctx, served.Options{Exe: exe, Dir: dir, Functions: functionsDir}); err != nil {
+		done(err)
+		return nil, nil, err
+	}
+	return p, done, nil
 }
 
 // tinyArgs serve a small model where there is no GPU.

@@ -24,8 +24,8 @@ const (
 	Ready = "ready"
 	// FirstToken is from the request's first byte to the first text, by the client's.
 	FirstToken = "client_first_token"
-	// Unmeasured is what of FirstToken no phase covers. It should be next to
-	// nothing: a stage nobody measures is a stage that grows.
+	// Unmeasured is the part of FirstToken that no phase covers. It should be close
+	// to 0: a phase without a measurement grows unseen.
 	Unmeasured = "unmeasured"
 )
 

@@ -19,7 +19,7 @@ import (
 // about Size bytes.
 type Ask struct {
 	Model  string
-	Key    string // bearer key; empty sends a key that nobody checks
+	Key    string // bearer key; empty sends a key that is not checked
 	Stream bool
 	Words  string // the user's message
 	Size   int

@@ -58,7 +58,7 @@ type noise struct {
 	path   string
 	period int64
 
-	mu   sync.Mutex // guards sums; held while one is computed, so that nobody computes it twice
+	mu   sync.Mutex // guards sums; held while one is computed, so that it is computed once
 	sums map[int64][]byte
 }
 

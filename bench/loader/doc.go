@@ -15,9 +15,9 @@
 // nothing else), the disk alone, and the checksums alone. A ratio to a ceiling
 // is what carries to another machine.
 //
-// Time is told twice: until the contender ended, and until its bytes were on
-// the disk. thaw says "here" only when they are; the others leave that to the
-// kernel, so the second is the comparison of like with like. Processor time and
-// the highest memory are the contender's own, as the kernel counts them at its
-// end; what the kernel spends on writing back later is in nobody's.
+// Two times are reported: until the contender ended, and until its bytes were on the
+// disk. thaw publishes a checkpoint only then; the others leave writing back to the
+// kernel, so the second time is the fair comparison. Processor time and peak memory
+// are the contender's own, as the kernel counts them at its end; what the kernel
+// spends on later write-back is not counted.
 package loader

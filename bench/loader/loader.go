@@ -107,7 +107,7 @@ func stats(ctx context.Context, url string) (s Stats, err error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-// contender is somebody who downloads.
+// contender is one way to download.
 type contender struct {
 	name string
 	argv func(server string, size int64, md5 bool, into string) []string
@@ -402,8 +402,8 @@ func (b *bench) resume(ctx context.Context) error {
 		return nil
 	}
 	size := int64(b.Resume)
-	// The server counts what it gives to the kernel; what that holds back was
-	// never read by anybody.
+	// The server counts what it writes to its socket; a small send buffer keeps
+	// bytes that were never received out of that count.
 	server, end, err := b.serve(ctx, Shape{Buffer: 128 << 10})
 	if err != nil {
 		return err

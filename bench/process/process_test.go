@@ -27,8 +27,8 @@ func TestEndKillsTheGroup(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	p.End(50 * time.Millisecond)
-	// It is killed, and dies when it is next given the processor; then it is a
-	// zombie until somebody collects it.
+	// The killed process ends when it is next scheduled; then it is a zombie until
+	// its parent reaps it.
 	for end := time.Now().Add(40 * time.Second); ; {
 		b, err := os.ReadFile("/proc/" + child + "/stat")
 		if err != nil || strings.Contains(string(b), ") Z ") {

@@ -46,7 +46,7 @@ type Agreement struct {
 	// is left out: two nodes with room are told apart by which was quicker before.
 	Live []string `json:"-"`
 	Sim  []string `json:"-"`
-	// Waits are the cold requests of the live run, for whoever has to find a difference.
+	// Waits are the cold requests of the live run, to explain a difference.
 	Waits []string `json:"-"`
 }
 
@@ -402,7 +402,7 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		c.Functions = append(c.Functions, m)
 		c.Sizes[m.FullName()] = 1 // loading is in the warm-up, as it was measured
 	}
-	// A GPU stands there because a fleet needs one; nobody here wants it.
+	// A fleet needs a GPU; no model of this one uses it.
 	var first, second fleet.Node
 	first.Default()
 	first.Name, first.GPUs, first.Memory = "first", 1, 2*agreeSlot+agreeSlot/2

@@ -147,11 +147,18 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	}
 	d.WakeP50, d.WakeP99, d.WakeMax = report.Quantile(took, 0.5), report.Quantile(took, 0.99), report.Quantile(took, 1)
 	d.WakeAllocs = float64(allocs) / float64((o.Rounds+15)/16)
-	took, allocs = nil, 0
-	rounds := max(o.Rounds/40, 5)
+	return d, decideFromNothing(ctx, d, policy, w, rest, now, max(o.Rounds/40, 5))
+}
+
+// decideFromNothing measures whole plans of w for d; each has one waiting request more.
+func decideFromNothing(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant, rounds int) error {
+	var took []float64
+	var allocs uint64
+	var before, after runtime.MemStats
+	draw := rand.New(rand.NewPCG(2, 3))
 	for range rounds {
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		f := rest[draw.IntN(len(rest))]
 		f.Queued, f.Needed, f.Oldest = 1, 1, now
@@ -165,5 +172,5 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	}
 	d.FullP50, d.FullP99, d.FullMax = report.Quantile(took, 0.5), report.Quantile(took, 0.99), report.Quantile(took, 1)
 	d.FullAllocs = float64(allocs) / float64(rounds)
-	return d, nil
+	return nil
 }

@@ -26,8 +26,8 @@ type Cold struct {
 	Rows     []ColdRow `json:"policies"`
 	Best     string    `json:"best"`
 	ToLRU    float64   `json:"best_to_lru"`
-	// Two rules know the future: one weighs it with the cost of the way back for
-	// each byte, the other evicts whoever is used last (the traces' README).
+	// Two rules know the future: one weighs the next use with the cost of loading
+	// each byte again, the other evicts the model that is used last (the traces' README).
 	ToFuture   float64 `json:"best_to_clairvoyant"`
 	ToFurthest float64 `json:"best_to_furthest"`
 }
@@ -79,8 +79,8 @@ func cutTrace(read trace.Requests, end time.Duration) trace.Requests {
 }
 
 // The costs of the traces' README: a start takes eight seconds and the bytes at
-// 2 GiB/s, whoever else starts. So each size is an engine of its own, whose boot
-// is all of that; nothing is to be staged, and nobody sleeps.
+// 2 GiB/s, however many start at once. So each size is an engine of its own, whose
+// boot is all of that; nothing is staged, and no engine sleeps.
 const (
 	boot = 8 * time.Second
 	rate = 2 * gib // a second

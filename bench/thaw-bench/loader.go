@@ -85,6 +85,29 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 		}
 		parts[part] = true
 	}
+	leaveOut(&o, parts, size)
+	if o.Self, err = os.Executable(); err != nil {
+		return err
+	}
+	if o.Thaw, err = filepath.Abs(*thaw); err != nil {
+		return err
+	}
+	dir, done, err := bench.ScratchIn(*where, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	o.Dir = dir
+	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
+	r := loader.Result{Provenance: report.Made(loader.Kind, bench.CommandLine("loader", args), time.Now())}
+	if r, err = loader.Run(ctx, o, r); err != nil {
+		return err
+	}
+	return told.Write("loader", r, r.Goals, stdout, stderr)
+}
+
+// leaveOut sets the sizes of the parts that are run, and clears those of the others.
+func leaveOut(o *loader.Options, parts map[string]bool, size functions.Bytes) {
 	if parts["unshaped"] || parts["md5"] {
 		o.Unshaped, o.MD5 = size, parts["md5"]
 	}
@@ -106,24 +129,6 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	if !parts["stream"] {
 		o.Stream = 0
 	}
-	if o.Self, err = os.Executable(); err != nil {
-		return err
-	}
-	if o.Thaw, err = filepath.Abs(*thaw); err != nil {
-		return err
-	}
-	dir, done, err := bench.ScratchIn(*where, stderr)
-	if err != nil {
-		return err
-	}
-	defer func() { done(err) }()
-	o.Dir = dir
-	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := loader.Result{Provenance: report.Made(loader.Kind, bench.CommandLine("loader", args), time.Now())}
-	if r, err = loader.Run(ctx, o, r); err != nil {
-		return err
-	}
-	return told.Write("loader", r, r.Goals, stdout, stderr)
 }
 
 // inMemory is a folder of a file system that is in memory; "" where there is

@@ -107,12 +107,12 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	}
 }
 
-// forgetAfter is how long a hub remembers what somebody who was cut off may not
-// have heard: that a replica left the routes, and the end of the last request of a
-// function that nobody here knows.
+// forgetAfter is how long a hub keeps what a disconnected activator may have missed:
+// that a replica left the routes, and when a function without a snapshot ended its
+// last request.
 const forgetAfter = time.Hour
 
-// prune forgets that; under mu.
+// prune drops what is older than forgetAfter; mu is held.
 func (h *Hub) prune() {
 	now := h.o.Now()
 	for name, list := range h.removed {

@@ -1,57 +1,56 @@
-// Package controlstream is what the processes of a cluster say to each other: the
-// controller, which decides, the activators, which hold requests, and on each node
-// the loader, which speaks for the pods there.
+// Package controlstream connects the processes of a cluster: the controller, which
+// decides, the activators, which hold requests, and on each node the loader, which
+// also speaks for the pods there. It is one idea: the messages, their transport and
+// both of its ends.
 //
-// Activators and loaders dial the controller that leads and keep one connection
-// to it. What they send is news, never a question: everything is pushed, both
-// ways, so a wake costs a hop and not an interval. The first messages of a
-// connection say everything anew, so whoever restarts, on either end, is told
-// what is; nothing is remembered for somebody who is away.
+// Activators and loaders dial the leading controller and keep one connection to it.
+// Everything is pushed, in both directions, so a wake costs a hop and not an interval.
+// The first messages of a connection are a full sync, so a process that restarts, at
+// either end, learns the present state; nothing is stored for a peer that is away.
 //
-// None of this needs the API of Kubernetes: an activator has no access to it at
-// all.
+// None of this needs the API of Kubernetes: an activator has no access to it.
 //
 // # On the wire
 //
-// A connection begins as an HTTP upgrade with a bearer token and goes on as frames,
-// each a piece of one gob stream per direction. News that cannot be written yet is
-// kept by subject, the newest of each: a slow peer gets fewer messages, never older
-// ones, and no queue grows beyond the number of subjects. What is pending goes out
-// in one write. A picture goes without its model where that is the one told last,
-// so READY is about 300 bytes. Moments travel as how long ago they were: clocks of
-// two machines are never compared. In an installation a link is TLS with certificates
-// at both ends (platform/mtls): an activator cannot say that it is a loader, and
-// the port is safe where no NetworkPolicy is enforced. Token and certificates are read
-// anew for each connection. Plain links are for tests and for one machine.
+// A connection begins as an HTTP upgrade with a bearer token and continues as frames,
+// each a piece of one gob stream per direction. News that cannot be written yet is kept
+// by subject, the newest of each: a slow peer gets fewer messages, never older ones, and
+// no queue grows beyond the number of subjects. Pending news goes out in one write. A
+// snapshot goes without its model if the peer has that model already, so READY is about
+// 300 bytes. Moments travel as durations before now: the clocks of two machines are
+// never compared. In an installation the connection is TLS with certificates at both
+// ends (platform/mtls): an activator cannot pass for a loader, and the port is safe
+// where no NetworkPolicy is enforced. Token and certificates are read again for each
+// connection. Plain connections are for tests and for one machine.
 //
-// Who lives says something each second. Who says nothing, or takes nothing, for
-// five is gone, stopped processes and lost cables included. Whoever is without a
-// link asks all addresses of the controller's name at once, at first after 50 ms,
-// at most each second; a controller that does not lead answers 421 and names the
-// one that does. A message that makes no sense ends its own connection, and no
-// other.
+// Each end sends at least one frame a second. A peer that sends nothing, or reads
+// nothing, for five seconds is gone, which covers stopped processes and lost cables. A
+// peer without a connection dials all addresses of the controller's name at once, first
+// after 50 ms, then at most once a second; a controller that does not lead answers 421
+// and names the leader. A malformed message ends its own connection and no other.
 //
 // # The controller's end
 //
-// A Hub is the data path of steer over all activators: a picture goes to each, and
-// what they hold is added up. A replica that has left the routes counts as in use
-// until each activator has said that it heard, together with what it gave the
-// replica in that moment: the loop ends nobody's request by a race. An activator
-// that is gone is believed for two seconds; then its requests are gone too, because
-// they were on its connections. One that links again under its name replaces its
-// former self in one step. A controller that has just begun is Quiet until it knows
-// what runs, or warm models would look cold.
+// A Hub is the orchestrator's data path over all activators: a snapshot goes to each,
+// and their demand is added up. A replica that has left the routes counts as in use
+// until each activator has acknowledged that, together with the requests it sent to the
+// replica meanwhile: the loop ends no request by a race. The demand of an activator
+// whose connection is lost counts for two more seconds; then its requests are gone too,
+// because they were on its connections. An activator that connects again under its name
+// replaces its former connection in one step. A controller that has just started is
+// Quiet until it knows what runs, or READY models would look cold.
 //
-// The limits of teams hold over all activators by claims and grants that go along
-// (activator/ratelimit); the hub only carries them, and tells the bank who is away.
+// The limits of teams hold over all activators by usage reports and allotments that
+// travel along (package activator/ratelimit); the hub carries them and reports
+// disconnected activators to the Coordinator.
 //
 // # The other ends
 //
-// An Activator feeds the data path and speaks for it: demand is told the moment it
-// changes (then not again for 50 ms: every request through a warm model changes
-// it), and all of it once a second. An activator whose controller is away serves on
-// with what it was told last; the first message to the next one says who waits and
-// when each model was used last, so nobody is forgotten and nobody looks idle since
-// ever. A loader speaks through a Client; pods' shims speak to their loader over a
-// Unix socket in the words of node.go.
+// An Activator publishes snapshots to the data path and reports its demand: at once when
+// it changes (then not again for 50 ms, since every request through a READY model
+// changes it), and all of it once a second. Without a controller an activator serves on
+// with the last snapshots; its first message to the next controller has the waiting
+// requests and the last use of each model, so no request is lost and no model looks idle
+// since ever. A loader uses a Client; the pods' shims speak to their loader over a Unix
+// socket with the lines of node.go.
 package controlstream

@@ -40,8 +40,8 @@ func WriteLineWith(conn *net.UnixConn, v any, f *os.File) error {
 	return sent
 }
 
-// NewFolderLines reads from a connection over which folders come. Close lets go of
-// those that nobody has taken.
+// NewFolderLines reads from a connection that carries open folders. Close closes those
+// that Folder did not return.
 func NewFolderLines(conn *net.UnixConn) *Lines {
 	f := &folders{conn: conn}
 	l := NewLines(f)

@@ -31,8 +31,8 @@ import (
 const (
 	protocol = "thaw-control/2" // of the Upgrade field; another one is refused
 
-	pingEvery = time.Second     // somebody who lives says something at least so often
-	deadAfter = 5 * time.Second // who says nothing, or takes nothing, for so long is gone
+	pingEvery = time.Second     // a live peer sends a frame at least so often
+	deadAfter = 5 * time.Second // a peer that sends nothing, or reads nothing, for so long is gone
 
 	maxUp   = 16 << 20 // bytes of one frame of a peer
 	maxDown = 64 << 20 // and of one of the controller
@@ -223,8 +223,8 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 	return u, nil
 }
 
-// models is what one end of a connection knows of the other's: the model in the
-// last picture of each function. Its owner is whoever reads, or writes, there.
+// models holds the model in the last snapshot of each function that went over one
+// direction of a connection. Its owner is the reader or the writer of that direction.
 type models map[functions.Name]*functions.Model
 
 // pack makes the frame of a Down.

@@ -23,8 +23,8 @@ type Coordinator interface {
 	Disconnected(id string, now time.Time)
 }
 
-// HubOptions of a Hub. Token must be set: without one nobody is let in. What is
-// called is called in the order of one peer's messages, from any goroutine, and
+// HubOptions of a Hub. Token must be set: without one no peer is accepted. The
+// functions are called in the order of one peer's messages, from any goroutine, and
 // must not block.
 type HubOptions struct {
 	Token string // that peers show
@@ -68,7 +68,7 @@ type Hub struct {
 	peers           map[Kind]map[string]*peer // connected, or an activator that is believed for a while
 	demandChanged   []functions.Name          // demand has changed
 	isDemandChanged map[functions.Name]bool
-	ends            map[functions.Name]time.Time        // of the last request of each function, whoever had it
+	ends            map[functions.Name]time.Time        // of the last request of each function, at any activator
 	removed         map[functions.Name][]removedReplica // replicas that have left the routes
 	conns           map[net.Conn]bool
 	connections     sync.WaitGroup // the goroutines of conns
@@ -177,7 +177,7 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		f := fs[i]
 		if h.snapshots[f.Name] == nil {
-			h.markDemandChanged(f.Name) // what was said of it before anybody here knew it
+			h.markDemandChanged(f.Name) // demand may have come before the snapshot
 		}
 		h.noteRemovedReplicas(f.Name, h.snapshots[f.Name], &f)
 		h.snapshots[f.Name] = &f

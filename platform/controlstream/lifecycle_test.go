@@ -198,8 +198,8 @@ func (w *town) run(f func(context.Context) error) (stop func()) {
 
 func at(ip int) string { return fmt.Sprintf("10.0.0.%d", ip) }
 
-// TestTheOneThatLeads: all addresses of the name are asked at once; one that does
-// not lead sends us on, and one that does not answer holds nobody up.
+// TestTheOneThatLeads: all addresses of the name are dialled at once; one that does
+// not lead redirects, and one that does not answer delays no other.
 func TestTheOneThatLeads(t *testing.T) {
 	for what, c := range map[string]struct {
 		names []int // of the name
@@ -293,8 +293,8 @@ func TestSilentAddress(t *testing.T) {
 	})
 }
 
-// TestRedial: whoever finds no controller asks again soon, then less often, for
-// ever, and says so once.
+// TestRedial: a client that finds no controller tries again soon, then less often,
+// without end, and logs it once.
 func TestRedial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -329,7 +329,7 @@ func TestRedial(t *testing.T) {
 	})
 }
 
-// TestWrongToken: nobody is let in without the token, and told nothing.
+// TestWrongToken: a peer without the token is refused and receives nothing.
 func TestWrongToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -576,8 +576,8 @@ func TestNodeReplaced(t *testing.T) {
 	})
 }
 
-// TestQuiet: a hub that does not know yet what runs takes nothing from anybody; what
-// it says then is all there is, and what it does not name is no more.
+// TestQuiet: a hub that does not know yet what runs sends activators nothing; its
+// first message is a full sync, and what that does not name is gone.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)

@@ -108,8 +108,8 @@ func Read(roots []byte, leaf Leaf) (*Identity, error) {
 	return id, nil
 }
 
-// Server takes connections of whoever shows a certificate of one of the names. of is
-// asked for each.
+// Server accepts connections whose client certificate has one of the names. of returns
+// the identity for each connection.
 func Server(of func() (*Identity, error), names ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -237,7 +237,7 @@ func TestSplit(t *testing.T) {
 	if got, err := get(Client(identity(t, ours.Leaves["activator"], ours), "controller"), "https"); err == nil {
 		t.Error("let in:", got)
 	}
-	// One who says nothing keeps nobody.
+	// A silent connection delays no other.
 	silent, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -118,8 +118,8 @@ func closeReadable(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, 1<<16)
 }
 
-// refused says whom we did not let in, now and then. Who only hung up, because another
-// controller leads, is nobody's news.
+// refused logs a refused connection, rate limited. A peer that only hung up, because
+// another controller leads, is not logged.
 func (s *Split) refused(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return

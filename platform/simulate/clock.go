@@ -2,9 +2,9 @@ package simulate
 
 import "time"
 
-// actor is whoever an event is for. what is a word of its own. An event of
-// another generation than the actor's age has been called off: events are not
-// taken out of the heap. One of generation 0 cannot be.
+// actor receives events. what tells its events apart. An event of another generation
+// than the actor's age was cancelled: events are not removed from the heap. Generation
+// 0 cannot be cancelled.
 type actor interface {
 	act(what uint8)
 	age() uint32

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pipe is a rate that whoever moves bytes through it shares evenly: a node's
-// link, its disk, its copy to GPUs, or what all sources together give.
+// pipe is a rate that its flows share evenly: a node's link, its disk, its copy to
+// GPUs, or all sources together.
 type pipe struct {
 	rate  float64 // bytes a second
 	flows []*flow
@@ -17,9 +17,9 @@ func (p *pipe) share() float64 {
 	return p.rate / float64(max(len(p.flows), 1))
 }
 
-// flow is bytes on their way through pipes. It goes as fast as the narrowest of
-// its shares; what it leaves of the others nobody takes, so a simulated fleet is
-// never faster than a real one.
+// flow is a transfer through pipes. Its rate is the smallest of its shares; what it
+// leaves unused of the others goes to no other flow, so a simulated fleet is never
+// faster than a real one.
 type flow struct {
 	st    *State
 	pipes [2]*pipe // the second may be nil

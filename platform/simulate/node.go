@@ -79,7 +79,7 @@ func (n *node) push() {
 	}
 }
 
-// note has the next heartbeat say what has changed: nobody waits for it.
+// note marks a change for the next heartbeat, which is not sent early for it.
 func (n *node) note() {
 	n.changed = true
 	if n.st.watched() {

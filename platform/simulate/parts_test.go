@@ -93,8 +93,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// Flows share what they go through; nobody gets more than a pipe gives, and all
-// bytes come.
+// Flows share their pipes; no flow exceeds a pipe's rate, and all bytes arrive.
 func TestFlows(t *testing.T) {
 	st := &State{}
 	a, b, all := &pipe{rate: 100}, &pipe{rate: 100}, &pipe{rate: 150}

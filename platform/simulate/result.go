@@ -57,7 +57,7 @@ type Result struct {
 //     sleeper, until READY;
 //   - wasted: everything that was held by a replica that never served a request,
 //     and the time others took to end or to fall asleep;
-//   - free: held by nobody.
+//   - free: held by no replica.
 type GPUHours struct {
 	Busy    float64 `json:"busy"`
 	Idle    float64 `json:"idle"`

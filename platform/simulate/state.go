@@ -143,8 +143,8 @@ func (st *State) begin() {
 	l.want(st.clock.now)
 }
 
-// watched reports whether anybody looks at how far a start is: clients that say
-// how long they wait are told at once whether it will do.
+// watched reports whether the progress of a start matters: clients with a timeout get
+// an answer at once if the start will take longer.
 func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
 
 // foresee is what one life of the loop looks ahead with; nil where it does not.
@@ -333,7 +333,7 @@ func (st *State) event(e *functions.Event) {
 	case "stop", "sleep":
 		f := st.parsed(e.Function)
 		if e.For == "" || f == nil {
-			return // it makes way for nobody
+			return // no other function causes it
 		}
 		st.tally.evictions++
 		f.evicted, f.last = true, st.clock.now
@@ -453,7 +453,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if err := st.until(ctx, max(c.Until, last)); err != nil {
 		return Result{}, err
 	}
-	// Every wait has a bound; an hour more is for whoever is generated for long.
+	// Every wait has a bound; an hour more is for long generations.
 	for len(st.live) > 0 && st.clock.now < max(c.Until, last)+lastHour {
 		if err := st.until(ctx, st.clock.now+tick); err != nil {
 			return Result{}, err

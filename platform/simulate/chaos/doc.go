@@ -19,7 +19,7 @@
 // numbers are its own):
 //
 //	1   every request ends exactly once, and fails only where something broke
-//	2   no queue is longer than its bound, nobody waits beyond the deadline
+//	2   no queue is longer than its bound, no request waits beyond its deadline
 //	3   no GPU and no host memory is held twice; no team is given more than its
 //	    maximum; what a team is guaranteed is not evicted for a borrower
 //	4   one start at a time from zero, and no function started over and over

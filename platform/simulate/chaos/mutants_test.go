@@ -18,8 +18,8 @@ var mutants = flag.Bool("mutants", false, "put the list of small bugs into the s
 // edit of a source file: old, which is there just once, becomes new.
 type edit struct{ file, old, new string }
 
-// bugs that anybody could make. Each must be found by a seed. One whose text is
-// no longer there must be looked for anew: the list follows the sources.
+// bugs are plausible mistakes. Each must be found by a seed. An edit whose old text is
+// no longer in the source must be updated: the list follows the sources.
 var bugs = []struct {
 	name  string
 	edits []edit

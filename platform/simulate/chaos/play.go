@@ -42,10 +42,93 @@ func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, ni
 func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
 	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
 	p.watch = newWatch(p)
+	c, err := s.config()
+	if err != nil {
+		return Report{}, err
+	}
+	c.Step = func(*simulate.State) error { return p.watch.step() }
+	c.Event = func(e functions.Event) {
+		if tell != nil && p.st != nil {
+			tell(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
+		}
+		p.watch.event(e)
+	}
+	st, err := simulate.Open(c)
+	if err != nil {
+		return Report{}, err
+	}
+	p.st = st
+	for i := range s.Hosts {
+		if _, ok := st.Node(hostName(i)); !ok {
+			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", hostName(i))
+		}
+	}
+	st.Fated = func(f simulate.Fate) {
+		if tell != nil {
+			tell(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
+		}
+		p.watch.fated(f)
+	}
+	p.disturb()
+	for i := range s.Faults {
+		d := s.Faults[i]
+		st.At(d.At.Std(), func() {
+			if tell != nil {
+				tell(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
+			}
+			p.do(&d)
+		})
+	}
+	// The calm: everything has ended by itself, and each model is asked once more.
+	at := s.Calm.Std() + calm
+	for i, m := range c.Functions {
+		if why := p.watch.hopeless(i); why != "" {
+			continue
+		}
+		st.At(at, func() { p.watch.expect(m.FullName()); p.ask(i, 1) })
+		at += 90 * time.Second // a start, a drain and a start again
+	}
+	st.At(s.Calm.Std(), func() { p.mend() })
+	err = st.Pass(ctx, at+5*time.Minute)
+	w := p.watch
+	if err == nil {
+		err = w.end()
+	}
+	r := Report{Broken: w.broken, At: st.Now(), Steps: w.steps, Requests: w.asked, Answered: w.answered, States: w.states}
+	if w.broken != nil {
+		return r, nil
+	}
+	return r, err
+}
+
+// disturb lets heartbeats and answers be late, doubled and lost while a fault demands it.
+func (p *play) disturb() {
+	st := p.st
+	st.Late = func() time.Duration {
+		if st.Now() >= p.until.late {
+			return 0
+		}
+		return time.Duration(p.rng.IntN(p.n.late+1)) * time.Millisecond
+	}
+	st.Heard = func(string) []time.Duration {
+		now := st.Now()
+		if now < p.until.lost && p.rng.IntN(p.n.lost) == 0 {
+			return nil
+		}
+		if now < p.until.doubled {
+			return []time.Duration{0, time.Duration(p.rng.IntN(3000)) * time.Millisecond}
+		}
+		return []time.Duration{0}
+	}
+	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
+}
+
+// config is the simulator's configuration of the scene, without its callbacks.
+func (s *Scene) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
 	e, err := placement.ParseEviction(s.Policy)
 	if err != nil {
-		return Report{}, err
+		return simulate.Config{}, err
 	}
 	policy.Eviction = e
 	if s.Learn {
@@ -74,77 +157,9 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 			GPUs: functions.TeamGPUs{Guaranteed: t.Guaranteed, Max: t.Max},
 		}})
 	}
-	st, err := simulate.Open(simulate.Config{
+	return simulate.Config{
 		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: s.Seed, Learn: s.Learn, Ahead: s.Ahead,
-		Step: func(*simulate.State) error { return p.watch.step() },
-		Event: func(e functions.Event) {
-			if tell != nil && p.st != nil {
-				tell(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
-			}
-			p.watch.event(e)
-		},
-	})
-	if err != nil {
-		return Report{}, err
-	}
-	p.st = st
-	for i := range s.Hosts {
-		if _, ok := st.Node(hostName(i)); !ok {
-			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", hostName(i))
-		}
-	}
-	st.Fated = func(f simulate.Fate) {
-		if tell != nil {
-			tell(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
-		}
-		p.watch.fated(f)
-	}
-	st.Late = func() time.Duration {
-		if st.Now() >= p.until.late {
-			return 0
-		}
-		return time.Duration(p.rng.IntN(p.n.late+1)) * time.Millisecond
-	}
-	st.Heard = func(string) []time.Duration {
-		now := st.Now()
-		if now < p.until.lost && p.rng.IntN(p.n.lost) == 0 {
-			return nil
-		}
-		if now < p.until.doubled {
-			return []time.Duration{0, time.Duration(p.rng.IntN(3000)) * time.Millisecond}
-		}
-		return []time.Duration{0}
-	}
-	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
-	for i := range s.Faults {
-		d := s.Faults[i]
-		st.At(d.At.Std(), func() {
-			if tell != nil {
-				tell(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
-			}
-			p.do(&d)
-		})
-	}
-	// The calm: everything has ended by itself, and each model is asked once more.
-	at := s.Calm.Std() + calm
-	for i, m := range models {
-		if why := p.watch.hopeless(i); why != "" {
-			continue
-		}
-		st.At(at, func() { p.watch.expect(m.FullName()); p.ask(i, 1) })
-		at += 90 * time.Second // a start, a drain and a start again
-	}
-	st.At(s.Calm.Std(), func() { p.mend() })
-	err = st.Pass(ctx, at+5*time.Minute)
-	w := p.watch
-	if err == nil {
-		err = w.end()
-	}
-	r := Report{Broken: w.broken, At: st.Now(), Steps: w.steps, Requests: w.asked, Answered: w.answered, States: w.states}
-	if w.broken != nil {
-		return r, nil
-	}
-	return r, err
+	}, nil
 }
 
 // Each host is the only one of its kind.
@@ -189,7 +204,7 @@ func (p *play) running() (out []simulate.ReplicaView) {
 	return out
 }
 
-// do a deed. What it breaks for a while is mended when that is over.
+// do carries out a fault; what it breaks for a while is mended at its end.
 func (p *play) do(d *Fault) {
 	st, w := p.st, p.watch
 	node, model := p.host(d.Node), d.Model%len(p.scene.Models)
@@ -214,20 +229,7 @@ func (p *play) do(d *Fault) {
 		st.FailStarts(name, "out of luck")
 		st.At(end, func() { st.FailStarts(name, "") })
 	case crash, memory, hang:
-		rs := p.running()
-		if len(rs) == 0 {
-			return
-		}
-		r := rs[d.N%len(rs)]
-		w.touched[r.ID] = true
-		switch d.Do {
-		case crash:
-			st.Crash(r.ID, "signal: segmentation fault")
-		case memory:
-			st.Crash(r.ID, "CUDA out of memory")
-		default:
-			st.Hang(r.ID)
-		}
+		p.breakReplica(d)
 	case sick:
 		gpu := d.N % p.scene.Hosts[d.Node%len(p.scene.Hosts)].GPUs
 		st.Sicken(node, gpu, true)
@@ -270,6 +272,24 @@ func (p *play) do(d *Fault) {
 		w.removed[name] = true
 		st.Deploy(p.models()...)
 		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.models()...) })
+	}
+}
+
+// breakReplica ends or hangs one of the running replicas.
+func (p *play) breakReplica(d *Fault) {
+	rs := p.running()
+	if len(rs) == 0 {
+		return
+	}
+	r := rs[d.N%len(rs)]
+	p.watch.touched[r.ID] = true
+	switch d.Do {
+	case crash:
+		p.st.Crash(r.ID, "signal: segmentation fault")
+	case memory:
+		p.st.Crash(r.ID, "CUDA out of memory")
+	default:
+		p.st.Hang(r.ID)
 	}
 }
 

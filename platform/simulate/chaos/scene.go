@@ -147,6 +147,16 @@ func Make(seed uint64) Scene {
 		}
 		s.Teams = append(s.Teams, t)
 	}
+	s.drawFaults(rng)
+	if s.Learn = rng.IntN(3) == 0; s.Learn {
+		s.Ahead = rng.IntN(2) == 0
+	}
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+	return s
+}
+
+// drawFaults draws the requests and the faults.
+func (s *Scene) drawFaults(rng *rand.Rand) {
 	after := func(most time.Duration) functions.Duration {
 		return functions.Duration(time.Duration(rng.Int64N(int64(most))).Round(time.Millisecond))
 	}
@@ -186,11 +196,6 @@ func Make(seed uint64) Scene {
 		}
 		s.Faults = append(s.Faults, d)
 	}
-	if s.Learn = rng.IntN(3) == 0; s.Learn {
-		s.Ahead = rng.IntN(2) == 0
-	}
-	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.At - b.At) })
-	return s
 }
 
 // name of the ith model.

@@ -30,7 +30,7 @@ type watch struct {
 	blocked map[functions.Name]bool
 	churn   map[functions.Name]churn
 
-	// What is broken: who fails on it is not held against anybody.
+	// What a fault broke: failures on it are no violations.
 	touched         map[string]bool          // replicas
 	nodes           map[string]time.Duration // when a node was broken or came back last
 	touchedFunction map[functions.Name]time.Duration
@@ -471,7 +471,7 @@ func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	if alone {
 		for _, b := range w.reps {
 			if b.f == f.Name && !b.leaving && !b.called {
-				alone = false // somebody comes
+				alone = false // another replica is coming
 			}
 		}
 	}
@@ -484,7 +484,7 @@ func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	}
 }
 
-// end of the scene: nobody is left.
+// end checks that the scene leaves no request behind.
 func (w *watch) end() error {
 	if w.broken == nil {
 		n := 0

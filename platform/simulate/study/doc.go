@@ -4,9 +4,9 @@
 //
 // A policy is a word: who is evicted first (lru, lfu, gdsf, next-use), and after
 // a + what else differs: learned keep-alive, prewarm, one idle time for all
-// (idle=10m), or that nobody is left alone for having been missed (bare). clairvoyant is no policy anybody can run: it is next-use told the
-// truth by the trace, and stands beside the others as a bound of what knowing
-// the future would bring.
+// (idle=10m), or no protection of what was
+// evicted too early (bare). clairvoyant cannot be run: it is next-use with the trace's
+// own future, the bound of what knowing the future would bring.
 //
 // Every run is one of platform/simulate with the same trace and seed; nothing is
 // decided here.

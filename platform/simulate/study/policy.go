@@ -18,12 +18,12 @@ type Policy struct {
 	Prewarm  bool // starts ahead of requests that history foresees
 	Idle     time.Duration
 	Future   bool // it is told what the trace holds
-	Bare     bool // nobody is left alone for having been missed
+	Bare     bool // no protection of what was evicted too early
 }
 
-// Clairvoyant and Furthest are the words of the bounds: both are told the future;
-// the one weighs it with what the way back costs for each byte, the other lets
-// whoever is used last go first.
+// Clairvoyant and Furthest name the bounds; both know the future. The first weighs the
+// next use with the cost of loading each byte again, the second evicts the model whose
+// next use is furthest away.
 const (
 	Clairvoyant = "clairvoyant"
 	Furthest    = "furthest"

@@ -266,8 +266,8 @@ func (w *work) known() []job {
 	return out
 }
 
-// good reports whether a run reaches the goal: also, nobody was refused for
-// want of room more than one in a hundred.
+// good reports whether a run reaches the goal, and at most one request in a hundred was
+// refused for lack of room.
 func (w *work) good(r *Run) bool {
 	refused := int64(0)
 	for _, n := range r.Refused {

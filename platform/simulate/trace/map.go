@@ -60,37 +60,9 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		m.Read = inTurn(t.read, models)
 		return m, nil
 	}
-	to := make(map[functions.Name]functions.Name, len(t.Uses))
-	switch how {
-	case MapRank:
-		for i, u := range ByUse(t.Uses) {
-			to[u.Name] = models[i%len(models)]
-		}
-	case MapRound:
-		for i, u := range t.Uses {
-			to[u.Name] = models[i%len(models)]
-		}
-	default:
-		known := make(map[functions.Name]bool, len(models))
-		for _, n := range models {
-			known[n] = true
-		}
-		var unknown []string
-		for _, u := range t.Uses {
-			if base := u.Name.WithoutAdapter(); known[base] {
-				to[u.Name] = base
-				continue
-			}
-			m.Left += u.Requests
-			m.Names++
-			if len(unknown) < 3 {
-				unknown = append(unknown, u.Name.String())
-			}
-		}
-		if m.Names > 0 && (how == MapName || len(to) == 0) {
-			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves them out, %s and %s deal them among the models",
-				m.Names, len(t.Uses), strings.Join(unknown, ", "), ellipsis(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
-		}
+	to, err := t.targets(m, models)
+	if err != nil {
+		return nil, err
 	}
 	uses := map[functions.Name]int64{}
 	for _, u := range t.Uses {
@@ -117,6 +89,43 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 		}
 	}
 	return m, nil
+}
+
+// targets maps the trace's functions to models by m.How, and counts in m what is left out.
+func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]functions.Name, error) {
+	to := make(map[functions.Name]functions.Name, len(t.Uses))
+	switch m.How {
+	case MapRank:
+		for i, u := range ByUse(t.Uses) {
+			to[u.Name] = models[i%len(models)]
+		}
+	case MapRound:
+		for i, u := range t.Uses {
+			to[u.Name] = models[i%len(models)]
+		}
+	default:
+		known := make(map[functions.Name]bool, len(models))
+		for _, n := range models {
+			known[n] = true
+		}
+		var unknown []string
+		for _, u := range t.Uses {
+			if base := u.Name.WithoutAdapter(); known[base] {
+				to[u.Name] = base
+				continue
+			}
+			m.Left += u.Requests
+			m.Names++
+			if len(unknown) < 3 {
+				unknown = append(unknown, u.Name.String())
+			}
+		}
+		if m.Names > 0 && (m.How == MapName || len(to) == 0) {
+			return nil, fmt.Errorf("%d of the %d functions in the trace are no models here: %s%s; --map says what becomes of them: %s leaves them out, %s and %s deal them among the models",
+				m.Names, len(t.Uses), strings.Join(unknown, ", "), ellipsis(m.Names, len(unknown)), MapKnown, MapRank, MapRound)
+		}
+	}
+	return to, nil
 }
 
 func ellipsis(all, shown int) string {

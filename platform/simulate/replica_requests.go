@@ -1,0 +1,78 @@
+package simulate
+
+import "slices"
+
+// A request came to the engine.
+func (r *replica) accept(q *request) {
+	r.account()
+	q.rep, q.place = r, len(r.here)
+	r.here = append(r.here, q)
+	r.inFlight++
+	if r.served == 0 {
+		r.served = 1
+	}
+	if r.running < r.slots {
+		r.work(q)
+	} else {
+		r.line = append(r.line, q)
+		q.lined = true
+	}
+}
+
+// work begins a request.
+func (r *replica) work(q *request) {
+	r.running++
+	q.lined = false
+	if r.hung {
+		r.after(r.spec.Deadlines.Hang.Std()+hangLooks, repHang)
+		return
+	}
+	e := r.eng
+	now := r.st.clock.now
+	prefill := float64(q.input) / float64(e.Prefill)
+	token := 1 / float64(e.Decode)
+	q.first = now + durationOf(prefill+token)
+	q.last = max(now+durationOf(prefill+token*float64(max(q.output, 1))), q.first)
+	r.st.clock.set(q.last, q, reqEnd, q.gen)
+}
+
+// part: a request leaves the engine, done or not.
+func (r *replica) part(q *request) {
+	r.account()
+	last := len(r.here) - 1
+	if q.place != last {
+		r.here[q.place] = r.here[last]
+		r.here[q.place].place = q.place
+	}
+	r.here[last] = nil
+	r.here = r.here[:last]
+	r.inFlight--
+	if q.lined {
+		r.line = slices.DeleteFunc(r.line, func(x *request) bool { return x == q })
+		q.lined = false
+	} else {
+		r.running--
+		if len(r.line) > 0 && r.running < r.slots {
+			next := r.line[0]
+			r.line = slices.Delete(r.line, 0, 1)
+			next.gen++
+			r.work(next)
+			next.arm()
+		}
+	}
+	q.rep = nil
+	r.settled()
+}
+
+// cut fails the requests that it has.
+func (r *replica) cut() {
+	for len(r.here) > 0 {
+		r.line = r.line[:0:0] // none of them is begun for those that go
+		for _, q := range r.here {
+			q.lined = false
+		}
+		r.running = len(r.here)
+		r.here[len(r.here)-1].fail("it died before the first byte of an answer")
+	}
+	r.line, r.running = nil, 0
+}
