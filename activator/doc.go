@@ -39,4 +39,7 @@
 // The rules of holding, the error rows and the header fields were measured with real
 // clients; an odd number (one newline after a comment, no Retry-After above 55 s) is
 // there because a client broke on another.
+//
+// It is one idea, the life of one request: each file is a part of that way, and all of
+// them work on the same request.
 package activator

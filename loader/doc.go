@@ -74,4 +74,7 @@
 // The first block of every file comes before the second of any: configs and tokenizers
 // are here at once, and a truncated file is found by its header before the rest of it
 // is downloaded.
+//
+// It is one idea: one staging, from the plan to the publication. Its parts share the
+// state of the blocks and cannot be used apart.
 package loader

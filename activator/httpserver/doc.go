@@ -39,4 +39,7 @@
 // uses HTTP/1.1.
 //
 // [BatchWriter] and [ProcTuner] keep a program that forwards many small requests cheap.
+//
+// It is one idea: a strict HTTP/1.1 front whose servers answer alike, held to that by one
+// conformance suite.
 package httpserver

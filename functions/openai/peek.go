@@ -51,13 +51,13 @@ type span struct{ at, end int }
 // keys and numbers within the bounds above, nothing behind it. Otherwise the
 // error is an *[Error] ready to be answered: 400 with a JSON pointer as its
 // param.
-func Peek(body []byte) (Envelope, error) { return peek(body, false) }
+func Peek(body []byte) (Envelope, error) { return peekBody(body, false) }
 
 // PeekUnnamed is [Peek] for requests whose model is known without the body: the body may
 // name any model, or none.
-func PeekUnnamed(body []byte) (Envelope, error) { return peek(body, true) }
+func PeekUnnamed(body []byte) (Envelope, error) { return peekBody(body, true) }
 
-func peek(body []byte, unnamed bool) (Envelope, error) {
+func peekBody(body []byte, unnamed bool) (Envelope, error) {
 	p := peeker{b: body, unnamed: unnamed}
 	p.env.N = 1
 	if err := p.run(); err != nil {

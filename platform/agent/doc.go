@@ -62,4 +62,7 @@
 // life of the agent; a lower one is refused (409 over HTTP). Commands are idempotent by
 // replica id, so a command whose answer was lost can be repeated. Every path requires
 // the join token, compared in constant time.
+//
+// It is one idea: the state of one node. Replicas, memory, store and fork servers change
+// together and go out in one heartbeat.
 package agent

@@ -35,7 +35,7 @@ func NewHandler(a *Agent, token string, engines *upstream.Client) *Handler {
 func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	if !d.authorized(req.Header("Authorization")) {
 		res.Set("WWW-Authenticate", "Bearer")
-		fail(res, 401, "invalid_api_key", "an agent requires the join token")
+		setError(res, 401, "invalid_api_key", "an agent requires the join token")
 		return
 	}
 	switch path := req.Path; {
@@ -75,7 +75,7 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 		h := d.agent.replicaByID(id)
 		switch {
 		case h == nil:
-			fail(res, 404, codeNoReplica, "no replica "+functions.Clip(id)+" here")
+			setError(res, 404, codeNoReplica, "no replica "+functions.Clip(id)+" here")
 		case rest == "logs" && req.Method == "GET":
 			d.logs(h, req, res)
 		case rest == "verify" && req.Method == "POST":
@@ -85,7 +85,7 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 			d.proxy(h, "/"+rest, req, res)
 		}
 	default:
-		fail(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
+		setError(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
 	}
 }
 
@@ -123,7 +123,7 @@ func (d *Handler) reply(id string) functions.LoadReply {
 func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	e, err := openai.Peek(req.Body)
 	if err != nil {
-		fail(res, 400, "invalid_json", err.Error())
+		setError(res, 400, "invalid_json", err.Error())
 		return
 	}
 	_, name, found := strings.Cut(e.Model, "/")
@@ -141,7 +141,7 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	}
 	d.agent.mu.Unlock()
 	if h == nil {
-		fail(res, 404, "model_not_found", "no READY replica of "+functions.Clip(e.Model)+" here")
+		setError(res, 404, "model_not_found", "no READY replica of "+functions.Clip(e.Model)+" here")
 		return
 	}
 	d.proxy(h, enginehttp.InferPath(req.Body), req, res)
@@ -152,7 +152,7 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 // to have an engine load code or report its requests.
 func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
-		fail(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
+		setError(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
 		return
 	}
 	if !enginehttp.AllowMethod("POST", req, res) {
@@ -160,7 +160,7 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 	}
 	u, err := url.Parse(h.Status().Endpoint)
 	if st := h.Status().State; (st != functions.Ready && st != functions.Draining) || err != nil || u.Host == "" {
-		fail(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", h.id, st))
+		setError(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", h.id, st))
 		return
 	}
 	d.agent.proxied.add(h.id, 1)
@@ -170,18 +170,18 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 	if err != nil {
 		d.agent.proxied.add(h.id, -1)
 		h.Suspect("the proxy: " + err.Error())
-		fail(res, 502, "engine_crashed", "the engine of replica "+h.id+" did not answer")
+		setError(res, 502, "engine_crashed", "the engine of replica "+h.id+" did not answer")
 	}
 }
 
 func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
 	d := json.NewDecoder(bytes.NewReader(req.Body))
 	if err := d.Decode(v); err != nil {
-		fail(res, 400, "invalid_json", "the body is not what is expected here: "+err.Error())
+		setError(res, 400, "invalid_json", "the body is not what is expected here: "+err.Error())
 		return false
 	}
 	if _, err := d.Token(); err != io.EOF {
-		fail(res, 400, "invalid_json", "the body goes on after its end")
+		setError(res, 400, "invalid_json", "the body goes on after its end")
 		return false
 	}
 	return true
@@ -191,14 +191,14 @@ func decode(req *httpserver.Request, res *httpserver.Response, v any) bool {
 func refuse(res *httpserver.Response, err error) {
 	switch {
 	case errors.Is(err, functions.ErrStaleEpoch):
-		fail(res, 409, codeStale, err.Error())
+		setError(res, 409, codeStale, err.Error())
 	case errors.Is(err, ErrNoReplica):
-		fail(res, 404, codeNoReplica, err.Error())
+		setError(res, 404, codeNoReplica, err.Error())
 	case errors.Is(err, ErrBadRequest):
-		fail(res, 400, "invalid_value", err.Error())
+		setError(res, 400, "invalid_value", err.Error())
 	case errors.Is(err, ErrStarting):
 		res.Set("Retry-After", "1")
-		fail(res, 503, "agent_starting", err.Error())
+		setError(res, 503, "agent_starting", err.Error())
 	default:
 		if e, ok := errors.AsType[*functions.AdapterError](err); ok {
 			status := 503
@@ -208,10 +208,10 @@ func refuse(res *httpserver.Response, err error) {
 			case "adapter_invalid":
 				status = 400
 			}
-			fail(res, status, e.Code, e.Message)
+			setError(res, status, e.Code, e.Message)
 			return
 		}
-		fail(res, 500, "internal_error", err.Error())
+		setError(res, 500, "internal_error", err.Error())
 	}
 }
 
@@ -228,7 +228,7 @@ type problem struct {
 	} `json:"error"`
 }
 
-func fail(res *httpserver.Response, status int, code, message string) {
+func setError(res *httpserver.Response, status int, code, message string) {
 	var p problem
 	p.Error.Message, p.Error.Code, p.Error.Type = message, code, "invalid_request_error"
 	if status >= 500 {

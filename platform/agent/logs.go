@@ -23,19 +23,19 @@ const maxTail = 1 << 20
 func (d *Handler) logs(h *managedReplica, req *httpserver.Request, res *httpserver.Response) {
 	q, err := url.ParseQuery(req.Query)
 	if err != nil {
-		fail(res, 400, "invalid_value", "the query cannot be read")
+		setError(res, 400, "invalid_value", "the query cannot be read")
 		return
 	}
 	lines := 200
 	if v := q.Get("tail"); v != "" {
 		if lines, err = strconv.Atoi(v); err != nil || lines < 0 {
-			fail(res, 400, "invalid_value", "tail is a number of lines")
+			setError(res, 400, "invalid_value", "tail is a number of lines")
 			return
 		}
 	}
 	log, err := d.agent.Logs(req.Context(), h.id, lines, q.Get("follow") == "true")
 	if err != nil {
-		fail(res, 404, "log_not_found", err.Error())
+		setError(res, 404, "log_not_found", err.Error())
 		return
 	}
 	res.Set("Content-Type", "text/plain; charset=utf-8")

@@ -41,9 +41,9 @@ func (d *Handler) WithStore(s *nodestore.Store) httpserver.Handler {
 			err = serveAct(s, strings.TrimPrefix(path, "/"), req, res)
 		}
 		if e, ok := errors.AsType[*functions.StoreError](err); ok {
-			fail(res, e.Status(), e.Code, e.Message)
+			setError(res, e.Status(), e.Code, e.Message)
 		} else if err != nil {
-			fail(res, 500, "internal_error", err.Error())
+			setError(res, 500, "internal_error", err.Error())
 		}
 	}
 }

@@ -117,7 +117,7 @@ func Open(o Options) (*Catalog, error) {
 	}
 	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}), watchers: map[*uint64]struct{}{}, told: make(chan struct{})}
 	for _, dir := range c.folders() {
-		if _, err := list(dir); err != nil {
+		if _, err := listFiles(dir); err != nil {
 			return nil, fmt.Errorf("folder of functions: %w", err)
 		}
 	}
@@ -242,7 +242,7 @@ func (c *Catalog) scan(settle bool) {
 	defer func() { <-c.turn }()
 	var broken Problems
 	for _, dir := range c.folders() {
-		found, err := list(dir)
+		found, err := listFiles(dir)
 		if err != nil {
 			// What was there stays: a mount that blinks takes no function away.
 			broken = append(broken, Problem{File: dir, Message: fmt.Sprintf("cannot be listed; its functions stay as they were: %v", err)})
@@ -274,8 +274,8 @@ func (c *Catalog) scan(settle bool) {
 	c.assemble(broken)
 }
 
-// list gives the YAML files of a folder.
-func list(dir string) (map[string]stamp, error) {
+// listFiles gives the YAML files of a folder.
+func listFiles(dir string) (map[string]stamp, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err

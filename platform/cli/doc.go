@@ -21,4 +21,7 @@
 // Settings of serve and agent come from a flag, else the environment (THAW_…),
 // else the file of --config, else the default; thaw config view --show-origin
 // shows which. All four use the same name of a setting.
+//
+// It is one idea: the verbs of one program, which share the server client and the forms
+// of output.
 package cli

@@ -20,23 +20,23 @@ const (
 // through the shim.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
-	st.State, st.Tier = functions.State(clip(string(st.State), maxName)), functions.Tier(clip(string(st.Tier), maxName))
-	st.Endpoint, st.Start = clip(st.Endpoint, maxName), clip(st.Start, maxName)
-	st.Error, st.StartNote = clip(st.Error, maxText), clip(st.StartNote, maxText)
+	st.State, st.Tier = functions.State(clipText(string(st.State), maxName)), functions.Tier(clipText(string(st.Tier), maxName))
+	st.Endpoint, st.Start = clipText(st.Endpoint, maxName), clipText(st.Start, maxName)
+	st.Error, st.StartNote = clipText(st.Error, maxText), clipText(st.StartNote, maxText)
 	st.Phases = st.Phases[:min(len(st.Phases), maxItems)]
 	parts := maxItems
 	for i := range st.Phases {
 		p := &st.Phases[i]
-		p.Phase = functions.Phase(clip(string(p.Phase), maxName))
+		p.Phase = functions.Phase(clipText(string(p.Phase), maxName))
 		p.Parts = p.Parts[:min(len(p.Parts), parts)]
 		parts -= len(p.Parts)
 		for j := range p.Parts {
-			p.Parts[j].Name = clip(p.Parts[j].Name, maxName)
+			p.Parts[j].Name = clipText(p.Parts[j].Name, maxName)
 		}
 	}
 	st.Adapters = st.Adapters[:min(len(st.Adapters), maxItems)]
 	for i := range st.Adapters {
-		st.Adapters[i] = clip(st.Adapters[i], maxName)
+		st.Adapters[i] = clipText(st.Adapters[i], maxName)
 	}
 	if len(st.AdapterNotes) > maxItems {
 		st.AdapterNotes = nil
@@ -45,13 +45,13 @@ func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 		if len(name) > maxName {
 			delete(st.AdapterNotes, name)
 		} else if len(note) > maxText {
-			st.AdapterNotes[name] = clip(note, maxText)
+			st.AdapterNotes[name] = clipText(note, maxText)
 		}
 	}
 	return st
 }
 
-func clip(s string, n int) string {
+func clipText(s string, n int) string {
 	if len(s) > n {
 		s = s[:n]
 	}

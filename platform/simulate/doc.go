@@ -67,4 +67,7 @@
 // prefix caches, batching that slows single requests down, and clients that come
 // again after they were refused. A flow that is slow elsewhere leaves its share
 // of a link unused.
+//
+// It is one idea: one world on one clock. Nodes, replicas, flows and requests are actors
+// of the same heap of events.
 package simulate

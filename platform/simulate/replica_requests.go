@@ -1,6 +1,10 @@
 package simulate
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/thaw-dev/thaw/functions"
+)
 
 // A request came to the engine.
 func (r *replica) accept(q *request) {
@@ -75,4 +79,43 @@ func (r *replica) cut() {
 		r.here[len(r.here)-1].fail("it died before the first byte of an answer")
 	}
 	r.line, r.running = nil, 0
+}
+
+// account counts the hours of its GPUs until now.
+func (r *replica) account() {
+	now := r.st.clock.now
+	d := (now - r.last).Seconds() * r.hold
+	r.last = now
+	if d <= 0 {
+		return
+	}
+	all := &r.st.series.sum
+	switch {
+	case r.state == functions.Downloading || r.state == functions.Loading:
+		r.held.loading += d
+		all.loading += d
+	case r.inFlight > 0:
+		r.held.busy += d
+		all.busy += d
+	case r.state == functions.Ready:
+		r.held.idle += d
+		all.idle += d
+	default:
+		r.held.wasted += d
+		all.wasted += d
+	}
+}
+
+// spent is what it held, seen from now: all in vain if it never served.
+func (r *replica) spent() held {
+	if r.served > 0 {
+		return r.held
+	}
+	return held{wasted: r.held.sum()}
+}
+
+// settleHours books them at its end.
+func (r *replica) settleHours() {
+	r.f.team.held = r.f.team.held.plus(r.spent())
+	r.held = held{}
 }

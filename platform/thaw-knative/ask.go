@@ -30,8 +30,8 @@ var asking = map[string]string{
 // lists models as Kubernetes has them.
 var kinds = []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events"}
 
-// asks reports whether the controller answers the verb.
-func asks(word string, args []string) bool {
+// isControllerVerb reports whether the controller answers the verb.
+func isControllerVerb(word string, args []string) bool {
 	if word == "get" && len(args) > 0 {
 		return slices.Contains(kinds, args[0]) || slices.Contains(kinds, args[0]+"s")
 	}

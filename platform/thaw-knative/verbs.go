@@ -114,7 +114,7 @@ func imageTag(version string) string {
 
 // execute runs the verb that args name.
 func (c *command) execute(ctx context.Context, args []string) error {
-	if len(args) > 0 && asks(args[0], args[1:]) {
+	if len(args) > 0 && isControllerVerb(args[0], args[1:]) {
 		return c.ask(ctx, args[0], args[1:])
 	}
 	root := c.root()

@@ -153,7 +153,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:     func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse:   backend.TeamUse,
-		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: logs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{

@@ -32,7 +32,7 @@ func (h history) ColdStarts(limit int) []functions.Timeline {
 	return list
 }
 
-func logs(l *local.Local) func(context.Context, string, int, bool) (io.ReadCloser, error) {
+func openLogs(l *local.Local) func(context.Context, string, int, bool) (io.ReadCloser, error) {
 	return func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
 		r, err := l.Logs(ctx, replica, tail, follow)
 		if errors.Is(err, agent.ErrNoLog) {

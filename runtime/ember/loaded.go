@@ -131,14 +131,14 @@ func (c *loadedModel) generation(path string) error {
 		c.eos = append(c.eos, many...)
 	}
 	d := &c.defaults
-	set(&d.temperature, g.Temperature)
-	set(&d.topP, g.TopP)
-	set(&d.topK, g.TopK)
-	set(&d.repetition, g.Repetition)
+	setIfGiven(&d.temperature, g.Temperature)
+	setIfGiven(&d.topP, g.TopP)
+	setIfGiven(&d.topK, g.TopK)
+	setIfGiven(&d.repetition, g.Repetition)
 	return nil
 }
 
-func set[T any](dst *T, src *T) {
+func setIfGiven[T any](dst *T, src *T) {
 	if src != nil {
 		*dst = *src
 	}

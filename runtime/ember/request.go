@@ -295,14 +295,14 @@ func messageText(v jsontext.Value, at string) (string, *failure) {
 func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequence, *failure) {
 	q := &sequence{prompt: prompt, sampling: c.defaults, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
 	s := &q.sampling
-	set(&s.temperature, g.Temperature)
-	set(&s.topP, g.TopP)
-	set(&s.topK, g.TopK)
-	set(&s.minP, g.MinP)
-	set(&s.presence, g.Presence)
-	set(&s.frequency, g.Frequency)
-	set(&s.repetition, g.Repetition)
-	set(&q.minTokens, g.MinTokens)
+	setIfGiven(&s.temperature, g.Temperature)
+	setIfGiven(&s.topP, g.TopP)
+	setIfGiven(&s.topK, g.TopK)
+	setIfGiven(&s.minP, g.MinP)
+	setIfGiven(&s.presence, g.Presence)
+	setIfGiven(&s.frequency, g.Frequency)
+	setIfGiven(&s.repetition, g.Repetition)
+	setIfGiven(&q.minTokens, g.MinTokens)
 	q.seed = rand.Uint64()
 	if g.Seed != nil {
 		q.seed = uint64(*g.Seed)

@@ -67,4 +67,7 @@
 //
 // Nothing is kept on disk. The usage of teams outlives a term in a ConfigMap
 // (usageStore), written every half minute and at the end of the term.
+//
+// It is one idea: the translation between the cluster and the orchestrator. Its files
+// share one picture of pods, nodes and revisions under one lock.
 package control

@@ -161,7 +161,7 @@ func Add(y []float32, a float32, x []float32) {
 	x = x[:len(y)]
 	n := len(y) &^ 7
 	if n > 0 {
-		axpy(y[:n], a, x[:n])
+		addScaled(y[:n], a, x[:n])
 	}
 	for i := n; i < len(y); i++ {
 		y[i] += float32(a * x[i])

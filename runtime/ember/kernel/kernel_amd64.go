@@ -132,7 +132,7 @@ func fourWeightsF32(o *[Four]float32, w, x []float32) {
 	}
 }
 
-func axpy(y []float32, a float32, x []float32) {
+func addScaled(y []float32, a float32, x []float32) {
 	if !avx2 {
 		genericAxpy(y, a, x)
 		return

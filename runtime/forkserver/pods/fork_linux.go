@@ -48,7 +48,7 @@ func (p *parent) forkInto(conn *net.UnixConn) (pid int, err error) {
 }
 
 func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
-	who, err := peer(conn)
+	who, err := dialingProcess(conn)
 	if err != nil {
 		return 0, err
 	}
@@ -378,8 +378,8 @@ func (g gate) receive(word string) (pid int, err error) {
 
 var errGone = errors.New("the process that asked has ended")
 
-// peer is the process that dialled. Its id is held until it is closed.
-func peer(conn syscall.Conn) (peercred.Peer, error) {
+// dialingProcess is the process that dialled. Its id is held until it is closed.
+func dialingProcess(conn syscall.Conn) (peercred.Peer, error) {
 	p, err := peercred.Of(conn)
 	switch {
 	case err != nil:

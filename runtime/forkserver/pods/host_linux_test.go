@@ -288,7 +288,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p, err := peer(conn)
+	p, err := dialingProcess(conn)
 	if err != nil || p.PID != os.Getpid() || !p.Alive() {
 		t.Fatalf("%+v %v", p, err)
 	}

@@ -404,7 +404,7 @@ func (l *lab) ready(not int) int {
 }
 
 func (l *lab) who(conn *net.UnixConn) (string, error) {
-	p, err := peer(conn)
+	p, err := dialingProcess(conn)
 	if err != nil {
 		return "", err
 	}
