@@ -110,14 +110,19 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	fmt.Fprintf(stderr, "wrote %s\n", filepath.Join(*out, "coldstart.{json,html,svg}"))
-	if len(worse) > 0 {
-		var lines []string
-		for _, w := range worse {
-			lines = append(lines, w.String())
-		}
-		return errors.New(strings.Join(lines, "; "))
+	return regression(worse)
+}
+
+// regression is the error of a run that is slower than its baseline; nil if it is not.
+func regression(worse []coldstart.Worse) error {
+	var errs []string
+	for _, w := range worse {
+		errs = append(errs, w.String())
 	}
-	return nil
+	if len(errs) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(errs, "; "))
 }
 
 // openPlatform connects to the platform at server, or starts one of the benchmark's

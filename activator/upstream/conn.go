@@ -370,9 +370,7 @@ func (k *conn) readOneHead(res *Response) error {
 			k.chunked = true
 			continue
 		case "connection":
-			if http1.EqualFold(value, "close") {
-				k.close = true
-			}
+			k.close = k.close || http1.EqualFold(value, "close")
 			continue
 		case "keep-alive", "upgrade", "trailer", "proxy-connection", "te":
 			continue
