@@ -22,12 +22,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// The control API speaks of models, which are Knative Services; the controller of
-// revisions. Here one is said in the other's words: what is asked of a Service is
-// answered by the revision that serves it, and a replica names its revision in its
-// id.
+// This file translates between the control API, which speaks of models (Knative
+// Services), and the controller, which speaks of revisions. A request about a Service is
+// answered by the revision that serves it; the id of a replica names its revision.
 
-// control is the control API of a term.
+// control returns the control API of a term.
 func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{r}, Keys: r.teams.keys, World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
@@ -49,8 +48,8 @@ func (r *leaderTerm) missing() []string {
 	return nil
 }
 
-// current is the revision that answers for a Service: the newest that has a
-// replica, else the newest. A name that is a revision's is itself.
+// current returns the revision that answers for a Service: the newest with a replica,
+// else the newest. The name of a revision is returned unchanged.
 func (r *leaderTerm) current(name functions.Name) functions.Name {
 	if r.catalog.get(name.WithoutAdapter()) != nil {
 		return name.WithoutAdapter()
@@ -67,7 +66,7 @@ func (r *leaderTerm) current(name functions.Name) functions.Name {
 	return functions.Name{}
 }
 
-// public is a function's name as people know it.
+// public returns a function's public name: its Service, else the revision itself.
 func (r *leaderTerm) public(function string) string {
 	name, err := functions.ParseName(function, functions.DefaultTeam)
 	if err != nil {
@@ -79,7 +78,7 @@ func (r *leaderTerm) public(function string) string {
 	return function
 }
 
-// apiCatalog is the catalogue: one model for each Service.
+// apiCatalog lists one model for each Service.
 type apiCatalog struct{ r *leaderTerm }
 
 func (s apiCatalog) Model(name functions.Name) *functions.Model {
@@ -122,8 +121,8 @@ func (s apiCatalog) Check(functions.Name, []byte) (*functions.Model, bool, error
 func (s apiCatalog) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
 func (s apiCatalog) Delete(functions.Name) error              { return errDeploy }
 
-// Function is the picture of a Service: that of its current revision, and the
-// replicas of all.
+// Function returns the snapshot of a Service: that of its current revision, with the
+// replicas of all its revisions.
 func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	current := r.current(name)
 	f, ok := r.orchestrator.Function(current)
@@ -138,7 +137,7 @@ func (r *leaderTerm) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	return f, true
 }
 
-// Replicas are all there are.
+// Replicas lists all replicas.
 func (r *leaderTerm) Replicas() []functions.Replica {
 	list := r.orchestrator.Replicas()
 	for i := range list {
@@ -147,7 +146,7 @@ func (r *leaderTerm) Replicas() []functions.Replica {
 	return list
 }
 
-// Nodes are all there are. A GPU of unknown memory reports 0.
+// Nodes lists all nodes. A GPU of unknown memory reports 0.
 func (r *leaderTerm) Nodes() []functions.Node {
 	list := r.orchestrator.Nodes()
 	for i := range list {
@@ -161,14 +160,14 @@ func (r *leaderTerm) Nodes() []functions.Node {
 	return list
 }
 
-// ColdStart finds a cold start.
+// ColdStart returns the timeline of a cold start.
 func (r *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
 	t, ok := r.orchestrator.ColdStart(id)
 	t.Function = r.public(t.Function)
 	return r.firstTokens.complete(t), ok
 }
 
-// ColdStarts are the newest first.
+// ColdStarts lists the latest cold starts, the newest first.
 func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
 	list := r.orchestrator.ColdStarts(limit)
 	for i := range list {
@@ -178,7 +177,7 @@ func (r *leaderTerm) ColdStarts(limit int) []functions.Timeline {
 	return list
 }
 
-// Events are those after a number.
+// Events lists the events with a higher number than after.
 func (r *leaderTerm) Events(after uint64) []functions.Event {
 	list := r.orchestrator.Events(after)
 	for i := range list {
@@ -187,7 +186,7 @@ func (r *leaderTerm) Events(after uint64) []functions.Event {
 	return list
 }
 
-// apiActions wakes and stops.
+// apiActions wakes and stops models.
 type apiActions struct{ r *leaderTerm }
 
 func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
@@ -202,7 +201,7 @@ func (h apiActions) Stop(name functions.Name) {
 	}
 }
 
-// demand of a Service is that of its revisions.
+// demand sums the demand of a Service's revisions.
 func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
 	for _, of := range append(r.catalog.revisionsOf(name), name) {
 		d := r.hub.DemandOf(of)
@@ -211,7 +210,7 @@ func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
 	return active, queued
 }
 
-// explain names Services in place of revisions.
+// explain returns an explanation with Services in place of revisions.
 func (r *leaderTerm) explain(kind string, name functions.Name) (functions.Explanation, bool) {
 	e, ok := r.orchestrator.Explain(kind, r.current(name))
 	e.Function, e.For = name.String(), r.public(e.For)
@@ -221,7 +220,7 @@ func (r *leaderTerm) explain(kind string, name functions.Name) (functions.Explan
 	return e, ok
 }
 
-// logs is the log of the container of a replica's pod.
+// logs opens the log of a replica's container.
 func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error) {
 	namespace, name, ok := r.cluster.PodOf(replica)
 	if !ok {
@@ -247,7 +246,7 @@ func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow 
 	return body, err
 }
 
-// noStore is what a controller does not know: requests are the activators'.
+// noStore answers for what a controller does not hold: stores and single requests.
 type noStore struct{}
 
 func (noStore) ColdStartOf(string) (string, bool)           { return "", false }

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// crowd is a fleet of many nodes and revisions, and a pod of every fourth.
+// crowd makes a cluster state with one pod for every fourth revision.
 func crowd(nodes, revisions int) *clusterState {
 	f := newClusterState(clusterStateOptions{
 		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
@@ -45,8 +45,8 @@ func crowd(nodes, revisions int) *clusterState {
 	return f
 }
 
-// What the fleet does twice a second though nothing happens, and what one change
-// costs.
+// BenchmarkFleet measures the half-second tick without changes, and the cost of one
+// change.
 func BenchmarkFleet(b *testing.B) {
 	for _, size := range []struct{ nodes, revisions int }{{1, 200}, {500, 2000}, {500, 10000}} {
 		f := crowd(size.nodes, size.revisions)

@@ -45,13 +45,13 @@ func TestNear(t *testing.T) {
 			t.Errorf("%v: %q, want %q", list, got, want)
 		}
 	}
-	// What serves is there, under whatever source the store has it.
+	// A serving model is cached, under whatever source the store lists it.
 	rev := functions.Name{Team: "d", Name: "same-00001"}
 	serves := storeReport{connected: true, cached: []functions.CachedModel{cached(qwen, functions.TierDRAM)}, ready: []functions.Name{rev}}
 	if got := serves.annotation(by, []modelSource{{"d/same", "az://acct/models/same", rev}, of("d/other", "az://x/y/z")}); got != "b/qwen=memory,d/same=disk" {
 		t.Errorf("%q", got)
 	}
-	// Bounded, whatever there is.
+	// The annotation is bounded.
 	by = api.Sources{}
 	var many []functions.CachedModel
 	for i := range 300 {
@@ -64,9 +64,9 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearIsWritten: on change alone, to a bounded number of nodes in a round; a
-// node whose loader is away keeps what it had for a while; what is refused is not
-// asked for again and again.
+// TestNearIsWritten: annotations are written only when they change, to a bounded number
+// of nodes per round. A node without a loader keeps its annotation for a while, and a
+// refused write pauses further writes.
 func TestNearIsWritten(t *testing.T) {
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	add := func(name, near string) {
@@ -119,12 +119,12 @@ func TestNearIsWritten(t *testing.T) {
 	round(0)
 	stores["n1"] = has
 	round(annotateEvery, "n1 t/m=disk")
-	round(annotateEvery)             // it says so already
+	round(annotateEvery)             // already written
 	round(absentLoaderGrace, "n2 -") // no loader connected
 	stores["n1"] = storeReport{cached: has.cached}
 	round(annotateEvery)
 	stores["n1"] = has
-	round(absentLoaderGrace) // it has come back
+	round(absentLoaderGrace) // reconnected within the grace
 	stores["n1"] = storeReport{connected: true}
 	round(annotateEvery, "n1 -")
 

@@ -28,7 +28,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// stage is a clusterState whose writer records the calls.
+// stage is a clusterState whose writer records its calls.
 type stage struct {
 	*testing.T
 	*clusterState
@@ -102,7 +102,7 @@ func aNode(name string) *corev1.Node {
 	}}
 }
 
-// A pod says at which port it answers, and no more about where.
+// TestEndpoint: a shim reports its port; its address is taken from Kubernetes.
 func TestEndpoint(t *testing.T) {
 	f := &clusterState{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}}
 	for _, x := range []struct{ ip, said, want string }{
@@ -128,7 +128,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// pod is one of web's, as the API server has it.
+// aPod returns a pod of the revision web, as the API server describes it.
 func aPod(uid, node string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-00001-deployment-" + uid, Namespace: "a", UID: types.UID(uid), Labels: map[string]string{serving.RevisionLabelKey: "web-00001"}}}
 	p.Spec.NodeName = node
@@ -156,7 +156,7 @@ func waits(reason, message string) func(*corev1.Pod) {
 	}
 }
 
-// states are the replicas of a node as its next heartbeat tells them.
+// states returns a node's replicas as reported in its next heartbeat.
 func (s *stage) states(node string) map[string]functions.ReplicaStatus {
 	s.Helper()
 	s.clusterState.mu.Lock()
@@ -189,7 +189,7 @@ func (s *stage) want(node, id string, state functions.State) functions.ReplicaSt
 func TestReplicaOfAPod(t *testing.T) {
 	s := newStage(t, true)
 	s.load("n1", "r1")
-	s.load("n1", "r1") // again is the same
+	s.load("n1", "r1") // loading the same id again changes nothing
 	if len(s.scales) != 1 || s.scales[0] != "a/web-00001 web-00001-deployment 1" {
 		t.Errorf("scales %q", s.scales)
 	}
@@ -214,7 +214,7 @@ func TestReplicaOfAPod(t *testing.T) {
 	if d, a, r := s.clusterState.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
 		t.Errorf("scale %d %d %d", d, a, r)
 	}
-	// Drained: its shim is told, the Deployment is smaller, and the pod hurries.
+	// Unload: the shim is told to stop, the Deployment shrinks, and the pod is deleted at once.
 	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r1", Reason: "idle"}); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestReplicaOfAPod(t *testing.T) {
 	if len(s.hurry) != 1 {
 		t.Errorf("hurried %q", s.hurry)
 	}
-	s.want("n1", "r1", functions.Draining) // its room is taken until it is gone
+	s.want("n1", "r1", functions.Draining) // its resources are occupied until it is gone
 	s.DropPod("p1")
 	if st := s.states("n1"); len(st) != 0 {
 		t.Errorf("left: %v", st)
@@ -272,8 +272,8 @@ func TestTheRightPodOfTwo(t *testing.T) {
 	}
 }
 
-// A pod that others evict comes back under another name: the replica is another
-// one, and the Deployment keeps its size for the moment that takes.
+// TestEvictedPod: the Deployment replaces a pod that was deleted by others. The new pod
+// is another replica, and the size of the Deployment stays for that moment.
 func TestEvictedPod(t *testing.T) {
 	s := newStage(t, true)
 	s.load("n1", "r1")
@@ -293,7 +293,7 @@ func TestEvictedPod(t *testing.T) {
 		t.Error("the replacement is taken back")
 	}
 
-	// One that nothing replaces is given up after a moment.
+	// A replica without a replacement pod is given up after replacementWait.
 	s.SetPod(aPod("p2", "n1", runs, ends))
 	s.DropPod("p2")
 	s.clock = s.clock.Add(time.Minute)
@@ -303,15 +303,15 @@ func TestEvictedPod(t *testing.T) {
 	}
 }
 
-// TestWantedAgain: a replica is wanted in the moment in which the last one was told to
-// end. The Deployment grows once Kubernetes has begun to end that one's pod, and not
-// before: it would keep the pod, and make no other.
+// TestWantedAgain: a replica is wanted at the moment the last one is told to stop. The
+// Deployment grows only once that one's pod is terminating: earlier it would keep that
+// pod and create no other.
 func TestWantedAgain(t *testing.T) {
 	deployment := "a/web-00001 web-00001-deployment "
 	for _, c := range []struct {
 		what   string
-		pods   int // READY before, of which one ends
-		during int // size while that has not begun to
+		pods   int // READY ones, of which one ends
+		during int // size until that one is terminating
 	}{{"the only one", 1, 0}, {"one of two", 2, 1}} {
 		t.Run(c.what, func(t *testing.T) {
 			s := newStage(t, true)
@@ -326,7 +326,7 @@ func TestWantedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.load("n2", "again")
-			for range 3 { // whatever else there is to write
+			for range 3 { // other writes in between
 				for _, r := range s.outdatedScales(true) {
 					s.writeScale(t.Context(), r)
 				}
@@ -348,8 +348,8 @@ func TestWantedAgain(t *testing.T) {
 	}
 }
 
-// TestNextBeforeTheLast: one that is asked for before another is told to end has its
-// pod on the way; the Deployment shrinks by the one that ends.
+// TestNextBeforeTheLast: a replica requested before another is stopped already has its
+// pod; the Deployment then shrinks by the stopped one.
 func TestNextBeforeTheLast(t *testing.T) {
 	s := newStage(t, true)
 	s.load("n1", "r0")
@@ -365,8 +365,8 @@ func TestNextBeforeTheLast(t *testing.T) {
 	}
 }
 
-// TestPodsOfADroppedRevision: a revision may be gone before its pods are told to end;
-// their GPUs are free once their engines have, as those of others.
+// TestPodsOfADroppedRevision: if a revision is deleted before its pods, their GPUs are
+// still released as soon as their engines have exited.
 func TestPodsOfADroppedRevision(t *testing.T) {
 	s := newStage(t, true)
 	for _, id := range []string{"1", "2", "3"} {
@@ -393,8 +393,8 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 	}
 }
 
-// TestClusterStateInAnyOrder: events of the API server, of loaders and of the orchestrator come in any
-// order; the state stays consistent and ends empty.
+// TestClusterStateInAnyOrder: the state stays consistent and ends empty, in whatever
+// order events of the API server, loaders and orchestrator arrive.
 func TestClusterStateInAnyOrder(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -545,7 +545,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 			s.load("n1", "r1")
 			s.SetPod(tc.pod)
 			if tc.pod.Status.Phase == corev1.PodFailed {
-				// It ended before it was bound: its replica waits for the next pod.
+				// Its pod ended before it was bound: the replica waits for the next pod.
 				s.want("n1", "r1", functions.Downloading)
 				return
 			}
@@ -560,7 +560,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes: 2 Insufficient cpu."}}
 	})
 	s.SetPod(lost)
-	s.want("n1", "r1", functions.Downloading) // what was free a moment ago may be in the act of it
+	s.want("n1", "r1", functions.Downloading) // room that counts as free may still be in the act of being released
 	s.clock = s.clock.Add(unschedulable)
 	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes finds no node for it: 0/2 nodes: 2 Insufficient cpu." {
 		t.Errorf("%q", st.Error)
@@ -576,7 +576,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 	}
 }
 
-// What others hold on a node is not ours to give.
+// TestStrangers: resources of foreign pods are not offered to replicas.
 func TestStrangers(t *testing.T) {
 	s := newStage(t, true)
 	s.load("n1", "r1")
@@ -601,7 +601,7 @@ func TestStrangers(t *testing.T) {
 	if hb := s.beats["n1"]; len(hb.GPUs) != 2 || hb.Change == change {
 		t.Errorf("%+v", hb)
 	}
-	// A node that is cordoned takes nothing new and keeps what it has.
+	// A cordoned node gets no new replicas and keeps its own.
 	s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}, Status: corev1.NodeStatus{
 		Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		Allocatable: corev1.ResourceList{knative.GPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("8Gi")},
@@ -612,7 +612,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// What a node can take is told with it, less what strangers have of it.
+// TestRoomOfNodes: a heartbeat has the node's free resources without those of foreign pods.
 func TestRoomOfNodes(t *testing.T) {
 	s := newStage(t, true)
 	node := func(name, cpu, pods string, labels map[string]string, taints ...corev1.Taint) {
@@ -650,7 +650,7 @@ func TestRoomOfNodes(t *testing.T) {
 		t.Errorf("a full node has %s and %d pods", hb.CPU, hb.Pods)
 	}
 
-	// Who may not come there is told in the words of who asks.
+	// Constraints are reported as the pod's own selector and taints.
 	s.Require(web, functions.Pod{NodeSelector: map[string]string{"zone": "b"}})
 	node("n1", "2", "3", map[string]string{"zone": "a"})
 	node("n2", "2", "3", map[string]string{"zone": "b"}, corev1.Taint{Key: "sku", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
@@ -671,7 +671,7 @@ func TestRoomOfNodes(t *testing.T) {
 	}
 }
 
-// What is kept of pods and Deployments still says what they take.
+// TestSlimTakes: slimmed pods and Deployments keep their resource requests.
 func TestSlimTakes(t *testing.T) {
 	one := corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m"), corev1.ResourceMemory: resource.MustParse("1Gi")},
@@ -693,8 +693,8 @@ func TestSlimTakes(t *testing.T) {
 	}
 }
 
-// What was placed on a node that closes before its pod has come there is placed
-// anew, and has the pod that is looking for its node.
+// TestClosedOnTheWay: a replica placed on a node that is cordoned before its pod is
+// scheduled there is placed again, and gets the unscheduled pod.
 func TestClosedOnTheWay(t *testing.T) {
 	s := newStage(t, true)
 	load := func(id, node string) {
@@ -723,8 +723,8 @@ func TestClosedOnTheWay(t *testing.T) {
 	}
 }
 
-// While it is not sure who leads, a replica is neither started nor refused: refused,
-// everybody who waits for it would be sent away, and the next term can serve them.
+// TestScaleInDoubt: while the lease is in doubt a replica is neither started nor refused.
+// A refusal would reject all waiting requests, which the next term can serve.
 func TestScaleInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, true)
@@ -752,7 +752,7 @@ func TestScaleInDoubt(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Second)
-		cancel() // the term is over
+		cancel() // the term ends
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("a term that ends says %v", err)
 		}
@@ -774,7 +774,7 @@ func TestScaleRefused(t *testing.T) {
 	}
 }
 
-// A shim whose loader is away is believed by way of Kubernetes.
+// TestLoaderAway: without reports of a loader, Kubernetes' Ready condition counts.
 func TestLoaderAway(t *testing.T) {
 	s := newStage(t, true)
 	s.SetPod(aPod("p1", "n1", runs, func(p *corev1.Pod) {
@@ -793,8 +793,7 @@ func TestLoaderAway(t *testing.T) {
 	}
 }
 
-// A controller that has just begun finds what another one was about to do, and
-// leaves it that way.
+// TestFoundOnTheWay: a new controller adopts the starts that the previous one began.
 func TestFoundOnTheWay(t *testing.T) {
 	s := newStage(t, true)
 	s.SetDeployment(web, 1, "")
@@ -820,8 +819,7 @@ func TestFoundOnTheWay(t *testing.T) {
 	}
 }
 
-// A controller that begins while a pod ends, which another one told to, knows that
-// its GPU is not free yet.
+// TestFoundEnding: a new controller counts the GPU of a terminating pod as occupied.
 func TestFoundEnding(t *testing.T) {
 	s := newStage(t, true)
 	s.SetPod(aPod("p1", "n1", runs, ends))

@@ -53,8 +53,8 @@ type Options struct {
 	AnnotateNodes bool                           // nodes are annotated with the models they have cached
 	Version       string
 	Log           *slog.Logger
-	// Settle bounds how long a new leader collects reports before it tells activators what
-	// runs. 0: 3 s.
+	// Settle bounds how long a new leader collects reports before it sends activators
+	// snapshots. 0: 3 s.
 	Settle time.Duration
 	// EarlyDispatch lets activators send the first queued requests to a pod before it is
 	// READY; its shim holds them.

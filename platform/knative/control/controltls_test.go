@@ -22,7 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// TestLinksToken: a token that changes counts at once, and the one before for a while.
+// TestLinksToken: a changed token is valid at once, and the previous one for a while.
 func TestLinksToken(t *testing.T) {
 	kube := fake.NewClientset()
 	now, told := time.Now(), 0
@@ -58,15 +58,14 @@ func TestLinksToken(t *testing.T) {
 	if err := secrets.Delete(t.Context(), knative.ControlTLSSecret, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	l.leads = func() bool { return false } // who does not lead makes none
+	l.leads = func() bool { return false } // only the leader creates one
 	l.reload(t.Context())
 	if after, _ := l.identity(); after != before || !slices.Equal(l.tokens(), []string{other}) {
 		t.Error("what was read is forgotten")
 	}
 }
 
-// TestSecurePort: with certificates a link is taken by them alone, and probes go on
-// without.
+// TestSecurePort: with certificates, control streams need one; probes do not.
 func TestSecurePort(t *testing.T) {
 	kube := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
@@ -115,7 +114,7 @@ func TestSecurePort(t *testing.T) {
 	client := controlstream.NewClient(controlstream.ClientOptions{
 		Addr: listener.Addr().String(), Token: l.tokens()[0], Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: "n1"},
 		TLS:  func() (*tls.Config, error) { return mtls.Client(id, controlstream.NameController), nil },
-		Down: func(controlstream.Update) { once() }, // of each link that there is
+		Down: func(controlstream.Update) { once() }, // called for each control stream
 	})
 	running, stop := context.WithCancel(ctx)
 	ran := make(chan error, 1)

@@ -9,11 +9,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// inside is the activators as far as a path needs them.
+// inside is the part of the activators that a dataPath uses.
 type inside struct {
 	orchestrator.DataPath
-	demand []orchestrator.Demand // that has changed
-	held   []orchestrator.Demand // that has not
+	demand []orchestrator.Demand // changed since the last call
+	held   []orchestrator.Demand // unchanged
 	got    []snapshot.Snapshot
 }
 
@@ -52,7 +52,7 @@ func TestDemandFromOutside(t *testing.T) {
 		return out
 	}
 	p.Outside(web, 1, 2)
-	p.Outside(web, 1, 2) // the same is no news
+	p.Outside(web, 1, 2) // unchanged, so not reported again
 	if rang != 1 {
 		t.Errorf("rang %d times", rang)
 	}
@@ -63,7 +63,7 @@ func TestDemandFromOutside(t *testing.T) {
 	if len(all(false)) != 0 || len(all(true)) != 1 {
 		t.Error("what did not change is told again, or what is there is not")
 	}
-	// Beside what our activators have.
+	// Outside demand is added to that of our activators.
 	in.demand = []orchestrator.Demand{{Name: web, Active: 3, Queued: 1, Oldest: now.Add(-time.Second), Teams: map[string]int{"b": 1}}}
 	d = all(true)[web.Name]
 	if d.Active != 4 || d.Queued != 3 || !d.Oldest.Equal(now.Add(-time.Second)) || d.Teams["a"] != 2 || d.Teams["b"] != 1 || len(in.demand[0].Teams) != 1 {
@@ -75,7 +75,7 @@ func TestDemandFromOutside(t *testing.T) {
 	if d := all(false)[web.Name]; d.Active+d.Queued != 0 || !d.LastEnd.Equal(now) || d.Teams != nil {
 		t.Errorf("%+v", d)
 	}
-	// What our activators have, of which there is no news, is not forgotten for it.
+	// Unchanged demand of our activators is still included.
 	in.held = []orchestrator.Demand{{Name: web, Active: 5}}
 	p.Outside(web, 2, 0)
 	if d := all(false)[web.Name]; d.Active != 7 {
@@ -84,7 +84,7 @@ func TestDemandFromOutside(t *testing.T) {
 	in.held = nil
 	p.Outside(web, 0, 0)
 	all(false)
-	// A reader that stops gets the rest later.
+	// If the reader stops early, the rest is yielded in the next round.
 	p.Outside(web, 1, 0)
 	p.Demand(false, func(orchestrator.Demand) bool { return false })
 	if len(all(false)) != 1 {

@@ -57,7 +57,7 @@
 // the lease lately, by the monotonic clock, writes nothing.
 //
 // A term begins by collecting reports. Existing pods and Deployment sizes are adopted.
-// Activators are told nothing (controlstream.HubOptions.Quiet) until every pod has been
+// Activators are sent nothing (controlstream.HubOptions.Quiet) until every pod has been
 // reported or Options.Settle is over: a snapshot without replicas would queue requests
 // that a warm model could serve.
 //
@@ -69,5 +69,5 @@
 // (usageStore), written every half minute and at the end of the term.
 //
 // It is one idea: the translation between the cluster and the orchestrator. Its files
-// share one picture of pods, nodes and revisions under one lock.
+// share one state of pods, nodes and revisions under one lock.
 package control

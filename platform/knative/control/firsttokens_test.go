@@ -12,7 +12,7 @@ func TestFirstToken(t *testing.T) {
 	var f firstTokens
 	f.record(functions.Name{}, "", time.Second)
 	f.record(functions.Name{}, "cs-1", 2*time.Second)
-	f.record(functions.Name{}, "cs-1", 9*time.Second) // another activator's
+	f.record(functions.Name{}, "cs-1", 9*time.Second) // from another activator
 	phases := []functions.Span{{Phase: functions.PhaseQueue}}
 	got := f.complete(functions.Timeline{ID: "cs-1", State: functions.Ready, Total: 3, Phases: phases})
 	if len(got.Phases) != 2 || got.Phases[1].Phase != functions.PhaseFirstToken || got.Phases[1].Start != 3 || got.Phases[1].Duration != 2 || len(phases) != 1 {

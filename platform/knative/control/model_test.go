@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// rendered is a model as it comes out of the cluster: what thaw deploy made, and
-// what Knative made of that.
+// rendered returns a model as read from the cluster: what thaw deploy rendered, with
+// what Knative derives from it.
 func rendered(t *testing.T, m *functions.Model, name string) (*autoscalingv1alpha1.PodAutoscaler, *servingv1.Revision, *servingv1.Service) {
 	t.Helper()
 	m.SetDefaults()
@@ -68,7 +68,7 @@ func TestReadRendered(t *testing.T) {
 		t.Error("the same is read otherwise")
 	}
 
-	// Scaling in the file changes with the Service; the rest is the revision's.
+	// Scaling follows the Service; everything else belongs to the revision.
 	pa.Spec.Reachability = autoscalingv1alpha1.ReachabilityUnreachable
 	if r := readRevision(pa, rev, s); r.model.Spec.Scale.Min != 0 || r.model.Spec.Scale.Idle.Std() > time.Second {
 		t.Errorf("a revision that no route leads to keeps replicas: %+v", r.model.Spec.Scale)
@@ -99,7 +99,7 @@ func TestReadByHand(t *testing.T) {
 		len(p.Tolerations) != 1 || p.Tolerations[0] != (functions.Toleration{Key: "sku", Operator: "Exists"}) || len(p.ImagePullSecrets) != 1 || p.ImagePullSecrets[0].Name != "mine" {
 		t.Errorf("by hand: %+v", p)
 	}
-	// It says no initial scale, so it is to have run once, as with Knative's own class.
+	// Without an initial scale it must have had one replica, as with Knative's own class.
 	pa.Status.MarkScaleTargetInitialized()
 	if r := readRevision(pa, rev, nil); r.model.Spec.Scale.Min != 0 {
 		t.Errorf("a revision that has run once keeps %d replicas", r.model.Spec.Scale.Min)

@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// TestComing: activators are told of a door that takes requests ahead as soon as its
-// shim has said where it is, and no longer than its pod may become READY.
+// TestComing: activators get the address of a starting pod as soon as its shim reports
+// it, until the pod is READY in a snapshot or cannot become READY.
 func TestComing(t *testing.T) {
 	s := newStage(t, true)
 	want := func(when, endpoint string, picture snapshot.Snapshot) {
@@ -34,7 +34,7 @@ func TestComing(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	want("its shim has said nothing", "", snapshot.Snapshot{})
 	says(functions.Downloading, "http://10.0.0.7:8080")
-	want("it starts", door, snapshot.Snapshot{}) // at the address that Kubernetes has
+	want("it starts", door, snapshot.Snapshot{}) // with the address from Kubernetes
 	says(functions.Loading, door)
 	want("it loads", door, snapshot.Snapshot{})
 	says(functions.Ready, door)

@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// A new loader is announced to all others; hundreds at once are one announcement.
+// TestPeering: new loaders are announced to all others, hundreds at once together.
 func TestPeering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -31,8 +31,8 @@ func TestAllowList(t *testing.T) {
 	}
 }
 
-// Loaders are told whose their own pods are, on change alone, and nothing of pods
-// while no namespace has a list.
+// TestOwners: loaders get the namespaces of their own pods, only on change, and nothing
+// about pods while no namespace has an allow list.
 func TestOwners(t *testing.T) {
 	index := func() cache.Indexer {
 		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
@@ -88,7 +88,7 @@ func TestOwners(t *testing.T) {
 	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a", "2": "b"}}})
 	pods.Delete(was)
 	round(map[string]*controlstream.Owners{"n1": {Said: true, Allow: allow, Pods: map[string]string{"1": "a"}}})
-	o.sent["n2"] = nil // it has come anew
+	o.sent["n2"] = nil // its loader has reconnected
 	round(map[string]*controlstream.Owners{"n2": {Said: true, Allow: allow}})
 	space("b")
 	round(map[string]*controlstream.Owners{"n1": nothing, "n2": nothing})

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// TestWaiting: who waits for room is told who makes way, until those have ended.
+// TestWaiting: a waiting revision's message names the evicted Services until they end.
 func TestWaiting(t *testing.T) {
 	named := func(team, name string) functions.Name { return functions.Name{Team: team, Name: name} }
 	to, other := named("a", "qwen-00001"), named("a", "tiny-00002")
@@ -53,20 +53,20 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// lobby is activators at which nothing is in flight.
+// lobby is a data path without requests.
 type lobby struct{ inside }
 
 func (*lobby) InFlightOf(functions.Name, string) int { return 0 }
 func (*lobby) Remove(...functions.Name)              {}
 
-// TestWaitingWithoutEviction: a revision for which requests wait without an eviction says
-// so, in the planner's words, for as long as they wait.
+// TestWaitingWithoutEviction: a revision whose requests wait without an eviction has the
+// planner's reason in its status for as long as they wait.
 func TestWaitingWithoutEviction(t *testing.T) {
 	for _, x := range []struct {
 		name  string
-		gpus  int           // that it needs
-		since time.Duration // the other is READY
-		began time.Duration // the controller leads
+		gpus  int           // GPUs that the model needs
+		since time.Duration // time since the other model became READY
+		began time.Duration // time since the term began
 		want  string
 	}{
 		{"too young to go", 1, 0, 10 * time.Second, "WaitingForGPUs waiting for a GPU: no room (n1)"},

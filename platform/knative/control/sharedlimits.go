@@ -17,7 +17,7 @@ type sharedLimits struct {
 	*ratelimit.Coordinator
 	pods      corelisters.PodNamespaceLister // of thaw's own namespace
 	connected func() []string                // ids of connected activators
-	ready     func() bool                    // activators are told what runs
+	ready     func() bool                    // activators get snapshots
 }
 
 // gatherFor bounds the wait for activators of the previous term.

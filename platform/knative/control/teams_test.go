@@ -11,8 +11,8 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// TestComplain: what of a team's settings does not read is told to the team, once,
-// as an Event that the API server takes.
+// TestComplain: unreadable settings of a team are reported once, as a valid Event in its
+// namespace.
 func TestComplain(t *testing.T) {
 	kube := fake.NewClientset()
 	made := make(chan *corev1.Event, 8)
@@ -23,10 +23,10 @@ func TestComplain(t *testing.T) {
 	})
 	x := &teamWatcher{reported: map[string]string{}, log: slog.New(slog.DiscardHandler), kube: kube, events: make(chan *corev1.Event, 8)}
 	x.reportProblems("a", []string{"one", "two"})
-	x.reportProblems("a", []string{"one", "two"}) // the same again
-	x.reportProblems("b", nil)                    // nothing to say
+	x.reportProblems("a", []string{"one", "two"}) // unchanged
+	x.reportProblems("b", nil)                    // no problems
 	x.reportProblems("", []string{"of no team"})
-	x.reportProblems("a", nil) // mended
+	x.reportProblems("a", nil) // repaired
 	x.reportProblems("a", []string{"three"})
 	close(x.events)
 	var got []string
@@ -43,7 +43,7 @@ func TestComplain(t *testing.T) {
 	go func() { defer close(done); x.sendEvents(ctx) }()
 	x.reportProblems("c", []string{"four"})
 	e := <-made
-	// Kubernetes takes an event only in the namespace of what it is about.
+	// Kubernetes accepts an Event only in the namespace of its object.
 	if e.Namespace != "c" || e.InvolvedObject.Namespace != "c" || e.InvolvedObject.Name != "c" || e.InvolvedObject.Kind != "Namespace" || e.Type != corev1.EventTypeWarning || e.GenerateName == "" || e.Message != "four" {
 		t.Errorf("%+v", e)
 	}

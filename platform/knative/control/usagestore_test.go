@@ -19,8 +19,8 @@ func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
 	return m.Data[usageKey], m.Annotations[epochAnnotation]
 }
 
-// What a term has left is the next one's, and an older one that writes late
-// changes nothing.
+// TestAccountsOutliveAReign: a term loads what the previous one stored, and a late write
+// of an older term changes nothing.
 func TestAccountsOutliveAReign(t *testing.T) {
 	kube := fake.NewClientset()
 	term := func(epoch int64) *usageStore {
@@ -32,27 +32,27 @@ func TestAccountsOutliveAReign(t *testing.T) {
 	}
 	first := term(3)
 	first.enqueue([]byte(`{"day":1}`))
-	first.enqueue([]byte(`{"day":2}`)) // in its place
+	first.enqueue([]byte(`{"day":2}`)) // replaces the first
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := first.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
-	first.flush(ctx) // also when the term is over
+	first.flush(ctx) // flush works after the term's end
 	if text, epoch := kept(t, kube); text != `{"day":2}` || epoch != "3" {
 		t.Errorf("%s of epoch %s", text, epoch)
 	}
 
 	second := term(4)
 	second.write(t.Context(), []byte(`{"day":3}`))
-	first.stored.ResourceVersion = "0" // the real server would say conflict; the fake one does not
+	first.stored.ResourceVersion = "0" // a real server returns a conflict, the fake one does not
 	first.stored = second.stored
 	first.write(t.Context(), []byte(`{"day":9}`))
 	if text, epoch := kept(t, kube); text != `{"day":3}` || epoch != "4" || !first.superseded {
 		t.Errorf("%s of epoch %s, over %v", text, epoch, first.superseded)
 	}
 
-	// Deleted by others, it is created again.
+	// If others delete the ConfigMap, it is created again.
 	if err := kube.CoreV1().ConfigMaps("thaw-system").Delete(t.Context(), UsageConfigMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAccountsOutliveAReign(t *testing.T) {
 	}
 }
 
-// A missing ConfigMap is reported, and the usage begins anew.
+// TestAccountsThatDoNotRead: an invalid ConfigMap is an error; the usage starts at zero.
 func TestAccountsThatDoNotRead(t *testing.T) {
 	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Namespace: "thaw-system"}, Data: map[string]string{usageKey: `{"teams":{"a":{"used":-1}}}`}})
 	a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), 1, slog.New(slog.DiscardHandler))
