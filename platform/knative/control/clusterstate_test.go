@@ -560,7 +560,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes: 2 Insufficient cpu."}}
 	})
 	s.SetPod(lost)
-	s.want("n1", "r1", functions.Downloading) // room that counts as free may still be in the act of being released
+	s.want("n1", "r1", functions.Downloading) // free room may still be in the act of being released
 	s.clock = s.clock.Add(unschedulable)
 	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes finds no node for it: 0/2 nodes: 2 Insufficient cpu." {
 		t.Errorf("%q", st.Error)

@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
-// pending watches whether a pod ever waits for a GPU without an eviction.
-// The returned function ends it and says what it saw.
+// pending watches for pods that wait for a GPU while no pod is terminating. The returned
+// function ends the watch and lists such pods.
 func (s *space) pending() (ended func() []string) {
 	w, err := s.watching.CoreV1().Pods(s.ns).Watch(s.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *space) pending() (ended func() []string) {
 	}
 }
 
-// gpuPods are the pods of a namespace that hold GPUs, also those on their way out.
+// gpuPods lists the pods of a namespace that hold GPUs, also terminating ones.
 func (s *space) gpuPods() (held int64, names []string) {
 	list, err := s.core.CoreV1().Pods(s.ns).List(s.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *space) gpuPods() (held int64, names []string) {
 	return held, names
 }
 
-// eviction is two GPUs and three models that want one each, called in turn.
+// eviction calls three models of one GPU each in turn, on two GPUs.
 func eviction(s *space) {
 	for _, name := range []string{"a", "b", "c"} {
 		s.deployed(s.tiny(name, gpu(1), "scale: {idle: 10m}", "deadlines: {drain: 5s}"))
@@ -95,7 +95,7 @@ func eviction(s *space) {
 		a := s.must("a call of "+name, s.byModel(name, 8, false))
 		s.Logf("call %d, of %s: %s", i+1, name, a.took.Round(time.Millisecond))
 		if warm = append(warm, name); len(warm) > gpus {
-			s.atZero(s.revision(warm[0])) // only the least recent is evicted
+			s.atZero(s.revision(warm[0])) // only the least recently used model is evicted
 			warm = warm[1:]
 		}
 		for _, other := range warm {
@@ -113,7 +113,7 @@ func eviction(s *space) {
 	})
 }
 
-// quota is a team that may have one GPU, and one that may have all.
+// quota calls the models of a team with a quota of one GPU, and of one without a quota.
 func quota(s *space) {
 	s.patch(s.T, "namespace", "", s.ns, map[string]any{"metadata": map[string]any{"annotations": map[string]string{"thaw.dev/requests-per-minute": "1000"}}})
 	if _, err := s.core.CoreV1().ResourceQuotas(s.ns).Create(s.Context(), &corev1.ResourceQuota{
@@ -124,7 +124,7 @@ func quota(s *space) {
 	}
 	other := s.team(s.T, "free")
 	file := []string{gpu(2), "scale: {idle: 2s}"}
-	s.deployed(s.tiny("two", file...), "--skip-preflight") // or it would be refused at once
+	s.deployed(s.tiny("two", file...), "--skip-preflight") // the check would refuse it
 	s.deployed(s.tiny("one", gpu(1), "scale: {idle: 2s}"))
 	other.deployed(other.tiny("two", file...))
 	a := s.byModel("two", 8, false)
@@ -140,7 +140,7 @@ func quota(s *space) {
 	other.must("two GPUs of another team", other.byModel("two", 8, false))
 }
 
-// loaderKilled kills the node's loader while it fetches.
+// loaderKilled kills the node's loader while it stages.
 func loaderKilled(s *space) {
 	file := s.tiny("tiny", "deadlines: {start: 2m, stage: 2m}")
 	s.deployed(file)
@@ -194,7 +194,7 @@ func activatorKilled(s *space) {
 		s.Errorf("no error that a client retries: %s", lost)
 	}
 	s.Logf("%s after the end of its activator: %s", time.Since(began).Round(time.Millisecond), lost)
-	s.until("Kubernetes knows of its end", func() (bool, string) { // until then it leads requests there
+	s.until("Kubernetes knows of its end", func() (bool, string) { // until then Kubernetes routes requests to it
 		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
 		if err != nil {
 			return false, err.Error()
@@ -209,7 +209,7 @@ func activatorKilled(s *space) {
 		return true, ""
 	})
 	var again answer
-	s.until("the node routes no request there", func() (bool, string) { // its rules follow a moment later
+	s.until("the node routes no request there", func() (bool, string) { // kube-proxy's rules follow a moment later
 		again = s.byModel("tiny", 8, false)
 		return again.err == nil, again.String()
 	})
@@ -226,17 +226,17 @@ func activatorKilled(s *space) {
 	})
 }
 
-// controllerKilled kills who leads in the middle of an eviction.
+// controllerKilled kills the leading controller in the middle of an eviction.
 func controllerKilled(s *space) {
 	for _, name := range []string{"a", "b", "c"} {
 		s.deployed(s.tiny(name, gpu(1), "args: [--token-delay, 20ms]", "scale: {idle: 10m}", "deadlines: {drain: 10s}"))
 	}
 	s.must("a call of a", s.byModel("a", 8, false))
 	s.must("a call of b", s.byModel("b", 8, false))
-	s.must("another call of a", s.byModel("a", 8, false)) // b is the least recent
+	s.must("another call of a", s.byModel("a", 8, false)) // so b is the least recently used
 	long := make(chan answer, 1)
 	go func() { long <- s.byModel("a", 200, true) }()
-	// The shim of b stands still, so that its end takes until the test lets it go on.
+	// The shim of b is stopped by a signal, so that its drain lasts until the test continues it.
 	victim := s.pods("b")[0].Name
 	shim := 0
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -276,7 +276,7 @@ func controllerKilled(s *space) {
 	}
 	goes()
 	s.must("the call that an eviction was for", <-call)
-	<-long // whole, or cut by the drain's end
+	<-long // complete, or cut at the end of the drain
 	if held, names := s.gpuPods(); held > gpus {
 		s.Errorf("%d GPUs are held by %v", held, names)
 	}
@@ -326,15 +326,15 @@ func serverAway(s *space) {
 		_, err := s.core.Discovery().ServerVersion()
 		return err == nil, fmt.Sprint(err)
 	})
-	s.until("its scale is what it was", func() (bool, string) { // the first looks may fail
+	s.until("its scale is what it was", func() (bool, string) { // the first requests may fail
 		want, _, saw := s.scale(s.revision("tiny"))
 		if want >= 0 && want != 1 {
 			s.Fatalf("a wrong scale after it: %s", saw)
 		}
 		return want == 1, saw
 	})
-	// Kubernetes takes a node whose word could not reach it for lost, all its pods with
-	// it, and so the addresses behind every Service; a moment later it hears of them.
+	// Kubernetes marks a node whose heartbeats could not reach it as not ready, and with it
+	// all pods and Service endpoints; the next heartbeat ends that.
 	s.until("Kubernetes believes in the activators again", func() (bool, string) {
 		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
 		if err != nil {
@@ -367,8 +367,8 @@ func serverAway(s *space) {
 	s.atZero(s.revision("after"))
 }
 
-// processOf finds a process of the cluster by its first arguments: this process is
-// in the cluster's namespaces.
+// processOf finds a process of the cluster by its first arguments. The test runs in the
+// cluster's process namespace.
 func processOf(s *space, word string) int {
 	s.Helper()
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -387,7 +387,7 @@ func processOf(s *space, word string) int {
 	return 0
 }
 
-// thawPods are the pods of one of thaw's own components.
+// thawPods lists the pods of one of thaw's components.
 func (s *suite) thawPods(component string) []corev1.Pod {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -413,7 +413,7 @@ func ready(p corev1.Pod) bool {
 	return false
 }
 
-// killPods ends pods of a component at once.
+// killPods deletes a component's pods without grace.
 func (s *space) killPods(component string, want int) []corev1.Pod {
 	s.Helper()
 	pods := s.thawPods(component)
@@ -428,7 +428,7 @@ func (s *space) killPods(component string, want int) []corev1.Pod {
 	return pods
 }
 
-// stalls are blobs that are asked for and not answered.
+// stalls holds blobs whose requests the blob server does not answer yet.
 type stalls struct {
 	mu    sync.Mutex
 	blobs map[string]*stalling
@@ -439,8 +439,8 @@ type stalling struct {
 	open  chan struct{}
 }
 
-// stall makes the account take requests for a blob and not answer them, until the
-// returned function is called.
+// stall makes the blob server hold requests for a blob until the returned function is
+// called.
 func (s *space) stall(blob string) (open func()) {
 	x := &stalling{open: make(chan struct{})}
 	s.stalls.mu.Lock()
@@ -461,9 +461,9 @@ func (s *suite) stalled(blob string) bool {
 	return x != nil && x.asked
 }
 
-// fault is what the account asks before each answer.
+// fault is called by the blob server before each answer.
 func (x *stalls) fault(_ http.ResponseWriter, r *http.Request, n int) bool {
-	if n == 0 { // a listing
+	if n == 0 { // a listing of blobs
 		return false
 	}
 	x.mu.Lock()

@@ -33,7 +33,7 @@ var (
 	benchStarts = flag.Int("bench-starts", 20, "starts of each kind that are measured")
 )
 
-// measured is what TestBench writes down.
+// measured is the result that TestBench writes.
 type measured struct {
 	report.Provenance
 	Wake     *wakes       `json:"wake,omitempty"`
@@ -45,11 +45,11 @@ type measured struct {
 	parts    []report.Part
 }
 
-// bench is one figure's way: a space, what is asked beside thaw, and where the
-// result goes.
+// bench is one part of the benchmark: its namespace, Knative's own ingress for
+// comparison, and the result that it fills in.
 type bench struct {
 	*space
-	theirs string // http://ADDRESS of the cluster's own ingress
+	theirs string // http://ADDRESS of the cluster's own ingress, for Knative's classes
 	into   *measured
 }
 
@@ -57,8 +57,8 @@ const aboutBench = "A real cluster of deploy/cluster on this machine alone: Kube
 	"\"Knative's\" is the same pod, with the same engine and thaw's shim, under Knative's own autoscaler class and activator, behind the ingress class edge of deploy/cluster. Rounds are interleaved. " +
 	"While a start is measured no other pod begins or ends, but for the proxies of thaw's former pods: Kubernetes has forgotten those, and they drain for half a minute"
 
-// TestBench measures on the cluster that thaw is installed on for it. Its parts
-// are asked for one by one: make bench-knative RUN=TestBench/wake.
+// TestBench installs thaw and measures. Parts can be selected:
+// make bench-knative RUN=TestBench/wake.
 func TestBench(t *testing.T) {
 	if *benchOut == "" {
 		t.Skip("-bench-out names no folder: make bench-knative")
@@ -72,7 +72,7 @@ func TestBench(t *testing.T) {
 	m := &measured{Provenance: report.Made("KnativeBench", nil, time.Now())}
 	m.Command, m.Commit = "make bench-knative", *benchCommit
 	if f := flag.Lookup("test.run"); f != nil && f.Value.String() != "^TestBench$" {
-		m.Command += " RUN='" + strings.ReplaceAll(f.Value.String(), "$", "$$") + "'" // as make takes it
+		m.Command += " RUN='" + strings.ReplaceAll(f.Value.String(), "$", "$$") + "'" // make expands $
 	}
 	m.Command += fmt.Sprintf(" STARTS=%d", *benchStarts)
 	for _, part := range []struct {
@@ -83,7 +83,7 @@ func TestBench(t *testing.T) {
 		{"warm", benchWarm},
 		{"evict", benchEvict},
 		{"vllm", benchVLLM},
-		{"many", benchMany}, // the last: what it leaves takes a while to go
+		{"many", benchMany}, // last: its many pods take a while to end
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(&bench{s.space(t), strings.TrimSuffix(theirs, "/"), m}) })
 	}
@@ -100,15 +100,15 @@ func TestBench(t *testing.T) {
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
-// apart deploys the same model under Knative's own classes, as another service.
-// scaling are annotations of its autoscaler; without any, it goes to zero as soon as
-// the cluster's own windows, which are short, allow.
+// apart deploys the same model under Knative's own classes, as another Service. scaling
+// are annotations of its autoscaler; without any it scales to zero after the cluster's
+// own short windows.
 func (b *bench) apart(name, as, file string, scaling map[string]string) {
 	b.Helper()
 	b.knatives(b.rendered(strings.Replace(file, "metadata: {name: "+name+"}", "metadata: {name: "+as+"}", 1)), as, scaling)
 }
 
-// rendered is a model file as the Knative Service that thaw makes of it.
+// rendered returns the Knative Service that thaw renders from a model file.
 func (b *bench) rendered(file string, args ...string) map[string]any {
 	b.Helper()
 	at := filepath.Join(b.TempDir(), "m.yaml")
@@ -127,7 +127,7 @@ func (b *bench) rendered(file string, args ...string) map[string]any {
 	return doc
 }
 
-// knatives gives a rendered Service to Knative's own classes.
+// knatives changes a rendered Service to Knative's own classes and creates it.
 func (b *bench) knatives(doc map[string]any, as string, scaling map[string]string) {
 	b.Helper()
 	doc["metadata"].(map[string]any)["annotations"] = map[string]any{knative.IngressAnnotation: "edge.ingress.networking.knative.dev"}
@@ -140,7 +140,7 @@ func (b *bench) knatives(doc map[string]any, as string, scaling map[string]strin
 	b.post(doc, as)
 }
 
-// says reports whether a line of a stream has text of the model, or its end.
+// says reports whether a line of a stream contains generated text or the end.
 func says(line []byte) bool {
 	data, ok := bytes.CutPrefix(line, []byte("data:"))
 	var chunk struct {
@@ -165,7 +165,7 @@ const (
 	retention = "autoscaling.knative.dev/scale-to-zero-pod-retention-period"
 )
 
-// post makes a Knative Service, and waits until it can be asked for.
+// post creates a Knative Service and waits until it is ready.
 func (b *bench) post(doc map[string]any, as string) {
 	b.Helper()
 	text, err := json.Marshal(doc)
@@ -179,7 +179,7 @@ func (b *bench) post(doc map[string]any, as string) {
 	b.ready(as)
 }
 
-// at asks a service by its host name at an ingress, over connections that are kept.
+// at sends a request to a Service by its host name at an ingress, over kept connections.
 func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 	began := time.Now()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, ingress+"/v1/chat/completions", strings.NewReader(body))
@@ -196,8 +196,7 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 		return answer{err: err, took: time.Since(began)}
 	}
 	defer res.Body.Close()
-	// What comes before the first token, while the model starts, are comments and
-	// chunks that add nothing.
+	// While the model starts, the stream has comments and empty chunks before the first token.
 	var text bytes.Buffer
 	var first time.Time
 	for lines := bufio.NewReader(res.Body); ; {
@@ -217,7 +216,7 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 
 func ratio(x float64) string { return fmt.Sprintf("%.2fx", x) }
 
-// leader is where the API of the controller that leads is.
+// leader returns the leading controller's pod and the URL of its API.
 func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
 	lease, err := s.of("lease", install.Namespace).Get(ctx, "thaw-controller", metav1.GetOptions{})
 	if err != nil {
@@ -231,11 +230,11 @@ func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
 	return pod, "http://" + address, nil
 }
 
-// warmCost is processor time of warm requests.
+// warmCost is the processor time of warm requests.
 type warmCost struct {
-	Requests int                `json:"requests"` // of each kind and way
+	Requests int                `json:"requests"` // of each kind and path
 	Rows     []warmRow          `json:"rows"`
-	Ratio    map[string]float64 `json:"ratio"` // thaw's to Knative's
+	Ratio    map[string]float64 `json:"ratio"` // thaw's divided by Knative's
 }
 
 type warmRow struct {
@@ -244,14 +243,14 @@ type warmRow struct {
 	Micros  map[string]float64 `json:"cpu_us_per_request"` // by process
 	Sum     float64            `json:"cpu_us_per_request_sum"`
 	Latency report.Summary     `json:"latency_seconds"`
-	Broken  int                `json:"broken"` // answers of Knative's that were not whole; one of thaw's ends the bench
+	Broken  int                `json:"broken"` // incomplete answers through Knative; an incomplete one through thaw ends the bench
 }
 
-// benchWarm is the processor time between client and engine, per request. What is
-// counted: on thaw's side the activators; on Knative's the ingress edge and
-// Knative's activator; on both sides the queue-proxy of the pod, whether requests
-// go through it or not. The engine, the shim, the controllers and the kernel's
-// share of the client are not.
+// benchWarm measures the processor time per request between client and engine. Counted
+// are thaw's activators on one side, the ingress edge and Knative's activator on the
+// other, and on both sides the pod's queue-proxy, whether requests pass it or not. Not
+// counted are the engine, the shim, the controllers and the kernel's share of the
+// client.
 func benchWarm(b *bench) {
 	file := b.tiny("tiny", "scale: {idle: 10m, max: 1}", "args: [--max-num-seqs, \"32\"]")
 	b.deployed(file)
@@ -344,7 +343,7 @@ type meter struct {
 	read func() (int64, error)
 }
 
-// meters are those between the client and a service's engine.
+// meters lists the processes between the client and a Service's engine.
 func (b *bench) meters(ours bool, name string) []meter {
 	b.Helper()
 	var list []meter
@@ -394,7 +393,7 @@ func read(b *bench, meters []meter) map[string]int64 {
 	return sum
 }
 
-// group is a container's control group, of either version.
+// group returns the path of a container's control group, of version 1 or 2.
 func group(controller, uid, id string) (string, error) {
 	for _, top := range []string{"/sys/fs/cgroup/" + controller, "/sys/fs/cgroup"} {
 		found, _ := filepath.Glob(top + "/thaw-cluster*/kubepods*/*/*" + uid + "*/" + id)
@@ -406,7 +405,7 @@ func group(controller, uid, id string) (string, error) {
 	return "", fmt.Errorf("no control group of container %s", id)
 }
 
-// groupTime is the processor time of a container.
+// groupTime returns the processor time of a container.
 func groupTime(uid, id string) (int64, error) {
 	dir, err := group("cpuacct", uid, id)
 	if err != nil {
@@ -432,8 +431,8 @@ func groupField(dir, file, name string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", file, name)
 }
 
-// processTime is the processor time of a process: what the scheduler has counted
-// for its threads.
+// processTime returns the processor time of a process: the sum of what the scheduler
+// counted for its threads.
 func processTime(pid int) (int64, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(tasks) == 0 {
@@ -443,7 +442,7 @@ func processTime(pid int) (int64, error) {
 	for _, f := range tasks {
 		b, err := os.ReadFile(f)
 		if err != nil {
-			continue // a thread that has just ended
+			continue // the thread has just ended
 		}
 		var ns int64
 		if _, err := fmt.Sscan(string(b), &ns); err != nil {
@@ -467,7 +466,7 @@ func processNamed(s *space, name string) int {
 	return 0
 }
 
-// evicting is one call that needed another's GPU.
+// evicting is one call that evicted another model.
 type evicting struct {
 	Model     string  `json:"model"`
 	Evicted   string  `json:"evicted"`
@@ -478,9 +477,9 @@ type evicting struct {
 	Answered  float64 `json:"answered_seconds"`
 }
 
-// benchEvict is two GPUs and three models called in turn. The decision is taken to
-// be when the old pod is told to go, as the API server has it; what counts is how
-// long after the old pod's end the new one is scheduled.
+// benchEvict calls three models in turn on two GPUs. The time of the decision is the old
+// pod's deletion timestamp as watched; the result is the time from the old pod's end to
+// the scheduling of the new one.
 func benchEvict(b *bench) {
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
@@ -491,9 +490,9 @@ func benchEvict(b *bench) {
 		b.Fatal(err)
 	}
 	type life struct{ model, phase string }
-	seen := map[life]time.Time{} // the newest
+	seen := map[life]time.Time{} // latest occurrence
 	starved := 0
-	refused := map[string]string{} // pods that were given the node and not taken by it, and why
+	refused := map[string]string{} // pods that the node refused after scheduling, and why
 	var mu sync.Mutex
 	done := make(chan struct{})
 	go func() {
@@ -590,20 +589,20 @@ func benchEvict(b *bench) {
 	b.into.Goals.Add(starved == 0, "pods that waited for a GPU without an eviction", "none", fmt.Sprint(starved))
 }
 
-// manyWoken is many services at rest, some of which are wanted at once.
+// manyWoken is the result of waking many idle Services at once.
 type manyWoken struct {
 	Services    int            `json:"services"`
 	Woken       int            `json:"woken"`
 	Deployed    float64        `json:"deployed_seconds"` // until the last was ready
 	Answered    int            `json:"answered"`
-	AllAnswered float64        `json:"all_answered_seconds"` // since the first was asked for
+	AllAnswered float64        `json:"all_answered_seconds"` // since the first request
 	Deepest     int            `json:"queue_most"`
-	QueueBusy   float64        `json:"queue_busy_seconds"` // the longest time in which it was never seen empty
+	QueueBusy   float64        `json:"queue_busy_seconds"` // longest time in which the queue was never empty
 	Answers     report.Summary `json:"answer_seconds"`
 	Memory      int64          `json:"controller_peak_bytes"`
 }
 
-// benchMany is 200 services at zero, of which 50 are woken within one second.
+// benchMany deploys 200 Services at zero and wakes 50 of them within one second.
 func benchMany(b *bench) {
 	const services, woken = 200, 50
 	source := b.weights("tiny")
@@ -650,8 +649,8 @@ func benchMany(b *bench) {
 	began = time.Now()
 	tick := time.NewTicker(time.Second / woken)
 	defer tick.Stop()
-	// Who asks is more patient than the 2 minutes of other tests: 50 pods start on few
-	// cores, as many at a time as the node has room for.
+	// This client waits longer than the 2 minutes of other tests: 50 pods start on few cores,
+	// as many at a time as the node has room for.
 	patient := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 8 * time.Minute}
 	answers := make(chan answer, woken)
 	var took []float64
@@ -665,8 +664,8 @@ func benchMany(b *bench) {
 			<-tick.C
 		}
 	}()
-	// The queue is looked at until all are answered: what counts is the longest time in
-	// which it was never seen empty.
+	// The queue's depth is polled until all are answered; the result is the longest time in
+	// which it was never empty.
 	look := time.NewTicker(250 * time.Millisecond)
 	defer look.Stop()
 	empty := time.Now()
@@ -711,7 +710,7 @@ func benchMany(b *bench) {
 	b.into.Goals.Add(m.Memory < 200<<20, "controller's memory with 200 services", "under 200 MiB", fmt.Sprintf("%d MiB", m.Memory>>20))
 }
 
-// memory is what a pod's first container holds that is not cache.
+// memory returns the memory of a pod's first container without its page cache.
 func memory(p *corev1.Pod) (int64, error) {
 	for _, st := range p.Status.ContainerStatuses {
 		if st.Name != p.Spec.Containers[0].Name {
@@ -729,7 +728,7 @@ func memory(p *corev1.Pod) (int64, error) {
 	return 0, fmt.Errorf("%s has no running container", p.Name)
 }
 
-// queued is how many objects wait for the controller.
+// queued returns the length of the controller's work queue.
 func queued(b *bench, url string) (depth int, saw string) {
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url+"/metrics", nil)
 	if err != nil {

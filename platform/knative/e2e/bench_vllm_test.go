@@ -13,24 +13,24 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-// vllmWakes are cold requests to a real vLLM.
+// vllmWakes are the results of cold requests to a real vLLM.
 type vllmWakes struct {
 	Rounds int                       `json:"rounds"`
 	Ways   map[string]report.Summary `json:"seconds"`
-	Ratio  map[string]float64        `json:"p50_ratio"` // to Knative's
+	Ratio  map[string]float64        `json:"p50_ratio"` // divided by Knative's
 	All    map[string][]float64      `json:"each_seconds"`
-	Spans  map[string][]string       `json:"timelines,omitempty"` // of thaw's starts
+	Spans  map[string][]string       `json:"timelines,omitempty"` // of starts by thaw
 }
 
-// host is what of this machine a pod needs to run its vLLM, whose environment is in no
-// image here: the same for every user.
+// host lists the folders of this machine that a pod with vLLM mounts: no image of the
+// tests contains vLLM. They are readable for every user.
 type host struct {
-	venv, model string            // folders of the machine
-	mounts      map[string]string // place in the pod: folder of the machine
+	venv, model string            // folders on the machine
+	mounts      map[string]string // from path in the pod to folder on the machine
 }
 
-// vllmHost looks for a vLLM, and puts the model's files where loaders, and pods
-// without one, read them. The test is skipped where there is none.
+// vllmHost finds vLLM and copies the model's files to where loaders, and pods without a
+// loader, read them. It skips the test if there is no vLLM.
 func vllmHost(b *bench) host {
 	program, model := os.Getenv("THAW_ENGINE_VLLM"), os.Getenv("THAW_VLLM_MODEL")
 	if program == "" || model == "" {
@@ -57,7 +57,7 @@ func vllmHost(b *bench) host {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// What thaw's image of vLLM holds beside it, see deploy/images.
+	// These files are in thaw's vLLM image as well, see deploy/images.
 	found := b.TempDir()
 	ask := exec.Command(python, filepath.Join("..", "..", "..", "deploy", "images", "modelinfos.py"), "LlamaForCausalLM")
 	ask.Env = append(os.Environ(), "VLLM_TARGET_DEVICE=cpu", "VLLM_CACHE_ROOT="+found)
@@ -71,8 +71,8 @@ func vllmHost(b *bench) host {
 	return h
 }
 
-// into mounts them in the container of a rendered Service, more of the machine's
-// folders beside, and sets variables.
+// into adds mounts of the host's folders and of more to the container of a rendered
+// Service, and sets environment variables.
 func (h host) into(doc map[string]any, more, env map[string]string) (container map[string]any) {
 	spec := doc["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 	container = spec["containers"].([]any)[0].(map[string]any)
@@ -93,21 +93,21 @@ func (h host) into(doc map[string]any, more, env map[string]string) (container m
 	return container
 }
 
-// shimmed are the variables of a pod with thaw's shim.
+// shimmed is the environment of a pod with thaw's shim.
 func (h host) shimmed() map[string]string {
 	return map[string]string{"PATH": filepath.Join(h.venv, "bin") + ":/usr/bin:/bin", "VLLM_CACHE_ROOT": "/opt/vllm"}
 }
 
-// alone are the variables of one that the node lends no interpreter.
+// alone is the environment of a pod with the shim but without the node's warm host.
 func (h host) alone() map[string]string {
 	env := h.shimmed()
 	env["THAW_WARM"] = "false"
 	return env
 }
 
-// served turns the rendered Service into one that a user of vLLM writes: vllm serve, no
-// shim, the checkpoint in a folder of the node. The engine's own settings are those
-// that thaw gives it, one process included.
+// served turns a rendered Service into one that a vLLM user writes: vllm serve, no shim,
+// the checkpoint in a folder of the node. The engine's settings are those that thaw
+// sets, including a single process.
 func (h host) served(doc map[string]any, name string, args []string) {
 	spec := doc["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 	delete(spec, "initContainers")
@@ -129,15 +129,15 @@ func (h host) served(doc map[string]any, name string, args []string) {
 	})
 }
 
-// vllmWay is one way from zero to the first token of the same vLLM.
+// vllmWay is one of the compared deployments of the same vLLM.
 type vllmWay struct {
 	name, service string
 	ingress       string
-	goal          float64 // of its median to Knative's; 0 there is none
+	goal          float64 // bound of its median divided by Knative's; 0: none
 }
 
-// benchVLLM is zero to the first token of a real vLLM in a pod. No pod begins or ends
-// while another's start is measured.
+// benchVLLM measures the time from zero to the first token of a real vLLM in a pod. No
+// other pod starts or ends during a measured start.
 func benchVLLM(b *bench) {
 	h := vllmHost(b)
 	args := []string{"--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "33554432"}
@@ -152,7 +152,7 @@ func benchVLLM(b *bench) {
 		return b.model(name, "source: "+azuretest.Location(b.ns+"/vllm"), "engine: vllm", "args: ["+listed+"]", "env: {VLLM_TARGET_DEVICE: cpu}",
 			"scale: {idle: 2s}", "resources: {memory: 1500Mi}", "deadlines: {drain: 5s}")
 	}
-	// Programs come from the machine, so any image will do.
+	// Programs are mounted from the machine, so any image will do.
 	const images = "vllm=dev.local/hello:test"
 	ways := []vllmWay{
 		{"thaw's classes, plain start", "vllm", b.gateway, 0.75},
@@ -180,7 +180,7 @@ func benchVLLM(b *bench) {
 		}
 	}
 	v := &vllmWakes{Rounds: max(1, *benchStarts/5), Ways: map[string]report.Summary{}, Ratio: map[string]float64{}, All: map[string][]float64{}, Spans: map[string][]string{}}
-	// The first of each is not counted: files come into memory, weights to the node.
+	// The first start of each is not counted: it fills the page cache and the node's store.
 	for i := range v.Rounds + 1 {
 		for k := range ways {
 			way := ways[(i+k)%len(ways)]
@@ -196,7 +196,7 @@ func benchVLLM(b *bench) {
 				v.All[way.name] = append(v.All[way.name], first)
 			}
 			if way.service == ways[knatives].service {
-				continue // its timeline is missing
+				continue // pods without the shim have no timeline
 			}
 			_, t := b.shim(way.service)
 			line := t.Start + " " + t.StartNote

@@ -14,23 +14,23 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// wakes are cold requests.
+// wakes are the results of cold requests.
 type wakes struct {
 	Thaw    report.Summary `json:"thaw"`
 	Knative report.Summary `json:"knative"`
 	P50     float64        `json:"p50_ratio"`
 	Worst   float64        `json:"worst_ratio"`
 
-	// From the shim's READY on, of thaw's starts.
-	Release report.Summary `json:"ready_to_request"` // until the held request went on from the pod's door to the engine
+	// Phases of thaw's starts, counted from the shim's READY.
+	Release report.Summary `json:"ready_to_request"` // until the shim forwards the held request to the engine
 	Engine  report.Summary `json:"request_to_engine"`
 	Client  report.Summary `json:"ready_to_client"`
-	ByHand  report.Summary `json:"by_hand"` // the same request, straight to the same pod, from its sending to its first data
+	ByHand  report.Summary `json:"by_hand"` // the same request sent directly to the pod, until its first data
 
 	Rounds []wakeRound `json:"rounds"`
 }
 
-// wakeRound is one start of each, in seconds.
+// wakeRound is one start by thaw and one by Knative, in seconds.
 type wakeRound struct {
 	Thaw    float64 `json:"thaw"`
 	Knative float64 `json:"knative"`
@@ -41,36 +41,35 @@ type wakeRound struct {
 }
 
 const (
-	// twins of Knative's side take turns: a pod of Knative's that has been told to end
-	// is there for half a minute more, and none is to end while a start is measured.
+	// twins is the number of Knative's Services, used in turn: a terminating pod of Knative
+	// takes another half minute, and no pod may end during a measured start.
 	twins = 7
-	// resting is how long a twin's pod stays after its request: until all of them have
-	// had their turn.
+	// resting is how long a twin's pod is retained after its request: until all twins have
+	// been used.
 	resting = 55 * time.Second
 )
 
-// benchWake is zero to one, and the way from READY to the first byte. While a start is
-// measured no other pod begins or ends; those of twins that have had their turn are
-// idle. What calm cannot see are the proxies of thaw's former pods, which Kubernetes has
-// forgotten, and which drain for half a minute: they end beside starts of both.
+// benchWake measures starts from zero to one, and from READY to the first byte. No other
+// pod starts or ends during a measured start; used twins are idle. Only the proxies of
+// thaw's force-deleted pods, which calm cannot see, drain for half a minute beside the
+// starts of both.
 func benchWake(b *bench) {
-	// The same pod for both. It asks for a part of a processor as a pod that matters
-	// does: one that asks for none has a twelfth of its own queue-proxy's weight. All
-	// twins fit on a node of two processors.
+	// Both use the same pod. It requests CPU as a real one does: without a request it would
+	// have a twelfth of its own queue-proxy's CPU weight. All twins fit on a node of two
+	// CPUs.
 	const small = "resources: {cpu: 40m, memory: 64Mi}"
 	file := b.tiny("tiny", "scale: {idle: 2s}", small)
 	b.deployed(file)
 	ours := b.revision("tiny")
 	var theirs, revisions []string
-	for i := range min(twins, *benchStarts) + 1 { // the first is for what is not counted
+	for i := range min(twins, *benchStarts) + 1 { // the first is for the start that is not counted
 		name := fmt.Sprintf("tiny-knative-%d", i)
 		b.apart("tiny", name, file, map[string]string{retention: resting.String()})
 		theirs, revisions = append(theirs, name), append(revisions, b.revision(name))
 	}
 	began := time.Now()
 	w := &wakes{}
-	// The first start of each is not counted: weights come to the node, and images are
-	// unpacked.
+	// The first start of each is not counted: it stages weights and unpacks images.
 	b.wakeBoth(ours, theirs[0], 0)
 	for i := range *benchStarts {
 		turn := 1 + i%(len(theirs)-1)
@@ -125,7 +124,7 @@ type row struct {
 	of   report.Summary
 }
 
-// wakeBoth is one cold request to each, in turn.
+// wakeBoth sends one cold request to each, in turn.
 func (b *bench) wakeBoth(ours, theirs string, i int) (r wakeRound) {
 	b.Helper()
 	for _, who := range []int{i % 2, 1 - i%2} {
@@ -154,7 +153,7 @@ func (b *bench) wakeBoth(ours, theirs string, i int) (r wakeRound) {
 	return r
 }
 
-// shim is where the one pod of a service is, and how its start went.
+// shim returns the URL of a Service's only pod and the timeline of its start.
 func (b *bench) shim(name string) (url string, t functions.Timeline) {
 	b.Helper()
 	pods := b.pods(name)
@@ -176,8 +175,7 @@ func (b *bench) shim(name string) (url string, t functions.Timeline) {
 	return url, t
 }
 
-// empty waits until a revision has no pod at all: those that drain take time of
-// the same cores.
+// empty waits until a revision has no pod at all: draining pods use the same cores.
 func (b *bench) empty(revision string) {
 	b.Helper()
 	until(b.T, 3*time.Minute, revision+" has no pods", func() (bool, string) {
@@ -190,9 +188,9 @@ func (b *bench) empty(revision string) {
 	})
 }
 
-// calm waits until no pod of the namespace begins or ends, and for a moment in which
-// the processors have little to do. That moment may not come on a machine that others
-// use; then the start is measured as it is.
+// calm waits until no pod of the namespace starts or ends and the processors are nearly
+// idle. That moment may not come on a shared machine; then the start is measured
+// anyway.
 func (b *bench) calm() {
 	b.Helper()
 	until(b.T, 3*time.Minute, "no pod begins or ends", func() (bool, string) {
@@ -220,7 +218,7 @@ func (b *bench) calm() {
 	}
 }
 
-// processors are the ticks that the machine's have been idle, and all there were.
+// processors returns the machine's idle ticks and the total of ticks.
 func processors() (idle, all int64) {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")

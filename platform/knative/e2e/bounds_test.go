@@ -14,9 +14,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// bounds: the account of the controller may scale what Knative made of a revision and
-// forget its pods that are ending, and nothing else of any Deployment or pod. That it
-// may do so much is what all other scenes show.
+// bounds checks that the controller's account may only scale Deployments of revisions and
+// remove their terminating pods, and change no other Deployment or pod. The other tests
+// show that these rights suffice.
 func bounds(s *space) {
 	s.deployed(s.tiny("bounds", "scale: {idle: 10m}"))
 	s.must("cold", s.byModel("bounds", 2, false))
@@ -89,7 +89,7 @@ func bounds(s *space) {
 		s.Errorf("the first to go: %v", err)
 	}
 
-	// It is held, so that it is there while it ends.
+	// A finalizer keeps the pod while it terminates.
 	s.patch(s.T, "pod", s.ns, pod.Name, map[string]any{"metadata": map[string]any{"finalizers": []string{"e2e.thaw.dev/held"}}})
 	s.Cleanup(func() {
 		if _, err := s.core.CoreV1().Pods(s.ns).Patch(context.Background(), pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {

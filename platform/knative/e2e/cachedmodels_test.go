@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// near: a node says which models' bytes it has, and the account that writes it can
-// change nothing else of a node.
+// near checks that a node is annotated with its cached models, and that the account that
+// writes this can change nothing else of a node.
 func near(s *space) {
 	s.deployed(s.tiny("near"))
 	s.must("cold", s.byModel("near", 2, false))

@@ -2,8 +2,8 @@ package e2e
 
 import "context"
 
-// calledOff is a start without waiting requests: the pod goes while its weights
-// still come, long before its idle time, and the next caller has it come back.
+// calledOff cancels a start without waiting requests: its pod ends while weights are still
+// being staged, long before the idle time, and the next request starts it again.
 func calledOff(s *space) {
 	s.deployed(s.tiny("tiny", "deadlines: {start: 2m, stage: 2m}", "scale: {idle: 10m}"))
 	revision := s.revision("tiny")

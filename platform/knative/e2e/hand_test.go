@@ -8,9 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// byHand is a Knative Service written by hand with only the names of
-// its two classes: a container that has no shim and no model file goes to zero and
-// comes back as a model does.
+// byHand deploys a Knative Service written by hand with only the names of the two classes.
+// Its container without shim and model file scales to zero and back as a model does.
 func byHand(s *space) {
 	doc, err := json.Marshal(map[string]any{
 		"apiVersion": "serving.knative.dev/v1", "kind": "Service",

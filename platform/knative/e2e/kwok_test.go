@@ -42,60 +42,60 @@ var (
 )
 
 const (
-	// sampled is how many nodes Kubernetes' scheduler looks at before it is content. Of
-	// more it takes a sample, and does not see a preferred node that is not in it.
+	// sampled is the number of feasible nodes at which Kubernetes' scheduler stops looking.
+	// With more nodes it may not see a preferred one.
 	sampled = 100
 
-	// What deploy/cluster/kwok has: pods of such nodes have their addresses here.
+	// The pod network of KWOK's nodes, as in deploy/cluster/kwok.
 	farPods = "10.245.0.0/16"
 	farGPUs = 8
 )
 
-// far is nodes that KWOK plays. What a node has of thaw's is played here: its loader,
-// which is linked to the controller as a real one is and speaks for the shims of its
-// pods, and one engine that answers at the addresses of all pods.
+// far is a cluster of nodes simulated by KWOK. The test plays each node's loader, which
+// has a real control stream to the controller and reports for the shims of its pods, and
+// one engine that answers at the addresses of all pods.
 type far struct {
 	*testing.T
 	*suite
 	controller string // HOST:PORT of the controller's Service
 	token      string
-	tls        *tls.Config // a loader's
+	tls        *tls.Config // for a loader's control stream
 
 	mu      sync.Mutex
 	loaders map[string]*farLoader
 	pods    map[types.UID]*farPod
-	closed  map[string]time.Time // nodes that nothing new is to come to, and since when
-	wrong   []string             // what must never be, as it was seen
+	closed  map[string]time.Time // cordoned nodes, and since when
+	wrong   []string             // violations of what must always hold
 	byIP    map[string]*farPod
-	answers map[string]int // by pod's name
+	answers map[string]int // by pod name
 
-	rest  farCost // the controller's while nothing happens
+	rest  farCost // the controller's cost while nothing happens
 	waves []farWave
 }
 
-// farPod is a pod as it was seen last, and when it was seen first.
+// farPod is a pod as last observed, and when it was first observed.
 type farPod struct {
 	uid             types.UID
 	namespace, name string
 	model           string
 	node, ip        string
-	wanted          string // the node that it was made to prefer; "" none
+	wanted          string // its preferred node; "": none
 	gpus            int
 	shim            bool
 	made, scheduled time.Time
 	gone, stopping  bool
-	toldAt          time.Time // that it was told to go
+	toldAt          time.Time // when it was told to stop
 	unschedulable   string
 }
 
-// stop notes that it was told to go. Under far's mu.
+// stop records that the pod was told to stop. far's mu must be held.
 func (p *farPod) stop() {
 	if !p.stopping {
 		p.stopping, p.toldAt = true, time.Now()
 	}
 }
 
-// farLoader is the loader of a node.
+// farLoader plays the loader of a node.
 type farLoader struct {
 	f      *far
 	node   string
@@ -104,11 +104,11 @@ type farLoader struct {
 
 	mu     sync.Mutex
 	cached []functions.CachedModel
-	said   map[string]functions.ReplicaStatus // by pod's uid
+	said   map[string]functions.ReplicaStatus // last reported status by pod uid
 	peers  int
 }
 
-// newFar starts KWOK. All of it ends with the test.
+// newFar starts KWOK, which ends with the test.
 func newFar(t *testing.T, s *suite) *far {
 	f := &far{T: t, suite: s, loaders: map[string]*farLoader{}, pods: map[types.UID]*farPod{}, closed: map[string]time.Time{}, byIP: map[string]*farPod{}, answers: map[string]int{}}
 	program, err := exec.LookPath("kwok")
@@ -153,7 +153,7 @@ func newFar(t *testing.T, s *suite) *far {
 	return f
 }
 
-// grow makes the nodes, and waits for them and their loaders.
+// grow creates the nodes and waits for them and their loaders.
 func (f *far) grow(nodes int) {
 	t, s := f.T, f.suite
 	t.Helper()
@@ -195,7 +195,7 @@ func (f *far) grow(nodes int) {
 	t.Logf("%d nodes and their loaders after %s", nodes, time.Since(began).Round(time.Millisecond))
 }
 
-// each does f for all, some at a time.
+// each calls f for all items, at most lanes at a time.
 func each[T any](lanes int, all []T, f func(T)) {
 	var wg sync.WaitGroup
 	free := make(chan struct{}, lanes)
@@ -220,7 +220,7 @@ func (f *far) until(what string, ok func() (bool, string)) {
 	until(f.T, 2*time.Minute, what, ok)
 }
 
-// node makes one, with its loader.
+// node creates a node with its loader.
 func (f *far) node(name string) error {
 	has := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("512Gi"),
@@ -231,7 +231,7 @@ func (f *far) node(name string) error {
 			Name: name, Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"},
 			Labels: map[string]string{"type": "kwok", "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"},
 		},
-		// As clouds have it: nothing comes here that does not ask for a GPU.
+		// As on cloud GPU nodes, only pods that request a GPU are admitted.
 		Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: string(knative.GPU), Value: "present", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{Capacity: has, Allocatable: has},
 	}, metav1.CreateOptions{})
@@ -242,7 +242,7 @@ func (f *far) node(name string) error {
 	return nil
 }
 
-// link finds the controller.
+// link opens the address of the controller for the loaders.
 func (f *far) link() {
 	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {
@@ -309,7 +309,7 @@ func (l *farLoader) first() controlstream.Report {
 	return up
 }
 
-// say is what the shim of a pod says.
+// say reports a pod's status as its shim would.
 func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
 	l.mu.Lock()
 	l.said[string(p)] = st
@@ -317,7 +317,7 @@ func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
 	l.client.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: string(p), Status: st}}})
 }
 
-// hear is what the controller says: bytes come at once, and engines end at once.
+// hear handles an update of the controller: models are staged and engines end at once.
 func (l *farLoader) hear(m controlstream.Update) {
 	if m.Peers != nil {
 		l.mu.Lock()
@@ -349,7 +349,7 @@ func (l *farLoader) hear(m controlstream.Update) {
 	}
 }
 
-// watch follows all pods of models.
+// watch observes all pods of models.
 func (f *far) watch() {
 	ctx, stop := context.WithCancel(f.Context())
 	factory := informers.NewSharedInformerFactoryWithOptions(f.watching, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "serving.knative.dev/revision" }))
@@ -374,7 +374,7 @@ func (f *far) watch() {
 	})
 }
 
-// seen takes in a pod.
+// seen records an observed pod.
 func (f *far) seen(k *corev1.Pod) {
 	now := time.Now()
 	f.mu.Lock()
@@ -430,7 +430,7 @@ func (f *far) seen(k *corev1.Pod) {
 	}
 }
 
-// add checks that the GPUs of a node are not given away twice. Under mu.
+// add checks that no GPU of a node is used twice. mu must be held.
 func (f *far) add(node string) {
 	if f.loaders[node] == nil {
 		return
@@ -467,8 +467,8 @@ func (f *far) left(k *corev1.Pod) {
 	}
 }
 
-// engine answers for all pods: requests of the API, Knative's probes, and anything
-// else with the name of the pod.
+// engine answers for all pods: API requests, Knative's probes, and everything else with
+// the pod's name.
 func (f *far) engine() {
 	l, err := net.Listen("tcp", ":8012")
 	if err != nil {
@@ -489,7 +489,7 @@ func (f *far) engine() {
 			f.answers[name]++
 		}
 		f.mu.Unlock()
-		if p == nil { // as where no pod is
+		if p == nil { // refuse as an address without a pod would
 			panic(http.ErrAbortHandler)
 		}
 		if r.URL.Path != "/v1/chat/completions" {
@@ -507,7 +507,7 @@ func (f *far) engine() {
 	})
 }
 
-// check fails the test for what was seen and must never be.
+// check fails the test if a violation was recorded.
 func (f *far) check(when string) {
 	f.Helper()
 	f.mu.Lock()
@@ -518,7 +518,7 @@ func (f *far) check(when string) {
 	f.wrong = nil
 }
 
-// live are the pods of a model that have not been told to go.
+// live lists the pods of a model that were not told to stop.
 func (f *far) live(team, model string) []farPod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -531,7 +531,7 @@ func (f *far) live(team, model string) []farPod {
 	return out
 }
 
-// cordon has nothing new come to nodes, or lets it come again.
+// cordon cordons or uncordons nodes.
 func (f *far) cordon(names []string, is bool) {
 	each(16, names, func(name string) {
 		f.patch(f.T, "node", "", name, map[string]any{"spec": map[string]any{"unschedulable": is}})
@@ -551,12 +551,12 @@ type farModel struct {
 	name string
 	gpus int
 	hand bool   // a Service written by hand, without the shim
-	disk string // of it: ephemeral storage, which thaw knows nothing of
+	disk string // its ephemeral storage, which thaw does not consider
 }
 
 func (m farModel) String() string { return m.sp.ns + "/" + m.name }
 
-// ask is one request that must be answered, by a pod of the model.
+// ask sends one request, which a pod of the model must answer.
 func (f *far) ask(m farModel) answer {
 	var a answer
 	if m.hand {
@@ -570,8 +570,7 @@ func (f *far) ask(m farModel) answer {
 	return a
 }
 
-// hand is a Knative Service written by hand without thaw's model
-// files.
+// hand creates a Knative Service written by hand, without a model file.
 func (f *far) hand(m farModel) error {
 	limits := map[string]any{string(knative.GPU): fmt.Sprint(m.gpus)}
 	if m.disk != "" {
@@ -581,7 +580,7 @@ func (f *far) hand(m farModel) error {
 		"apiVersion": "serving.knative.dev/v1", "kind": "Service",
 		"metadata": map[string]any{"name": m.name, "namespace": m.sp.ns, "annotations": map[string]string{knative.IngressAnnotation: knative.IngressClass}},
 		"spec": map[string]any{"template": map[string]any{
-			// With the label its pods are asked about when they are made, as models' are.
+			// With the label, the webhook is called for its pods, as for those of models.
 			"metadata": map[string]any{"labels": map[string]string{knative.ModelLabel: m.name}, "annotations": map[string]string{
 				knative.ClassAnnotation: knative.AutoscalerClass, "autoscaling.knative.dev/initial-scale": "0", "autoscaling.knative.dev/min-scale": "0",
 				"autoscaling.knative.dev/max-scale": "1", "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "10m",
@@ -596,14 +595,14 @@ func (f *far) hand(m farModel) error {
 		SetHeader("Content-Type", "application/json").Body(body).Do(f.Context()).Error()
 }
 
-// TestClusterKwok is thaw on a fleet of nodes that are not there: 500 of them where the
-// machine has nothing else to do (make bench-kwok).
+// TestClusterKwok runs thaw on simulated nodes: 500 of them in make bench-kwok, on an
+// otherwise idle machine.
 func TestClusterKwok(t *testing.T) {
 	s := open(t)
 	for _, f := range knative.Features {
 		s.patch(t, "configmap", "knative-serving", f.Map, map[string]any{"data": map[string]string{f.Key: f.Value}})
 	}
-	// One loader, where there is a kubelet. Those of the other nodes are played.
+	// Only the node with a kubelet runs a real loader; the others are played.
 	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "kubernetes.io/hostname=node1", "--wait", "--timeout", "3m"); code != 0 {
 		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
 	}
@@ -625,7 +624,7 @@ func TestClusterKwok(t *testing.T) {
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
-// fleet is what happens there, one after the other.
+// fleet runs the steps of the test in order.
 func fleet(f *far) {
 	t, s := f.T, f.suite
 	began := time.Now()
@@ -646,12 +645,12 @@ func fleet(f *far) {
 			sum += m.gpus
 			models = append(models, m)
 		}
-		// Room for the late ones, and for what is on a node that is lost: Kubernetes
-		// counts it still.
+		// The quota includes the late models, and the pods of a lost node, which Kubernetes still
+		// counts.
 		f.quota(sp, sum+16+farGPUs)
 	}
-	// One team that may have less than its models want, and models that come when the
-	// nodes are full.
+	// One team has a smaller quota than its models need, and the late models are requested
+	// when the nodes are full.
 	tight := s.team(t, "tight")
 	f.quota(tight, 2)
 	var few []farModel
@@ -672,7 +671,7 @@ func fleet(f *far) {
 	f.check("at rest")
 	f.cost("at rest", 3*time.Second)
 
-	// Half of them, at once.
+	// Wakes half of the models at once.
 	var first, second []farModel
 	for i, m := range models {
 		if i%2 == 0 {
@@ -692,7 +691,7 @@ func fleet(f *far) {
 	f.check("after the first half")
 	told("%d woken", len(first))
 
-	// The rest, while the controller that leads goes. Who runs keeps running.
+	// Wakes the rest while the leading controller is deleted. Running replicas stay.
 	before := f.standing(first)
 	f.wave("woken at once, and the controller restarts", second, func() {
 		pod, _, err := s.leader(t.Context())
@@ -708,7 +707,7 @@ func fleet(f *far) {
 	f.same("a controller that has restarted", first, before)
 	told("%d woken, and the controller restarted", len(second))
 
-	// A team that may have two GPUs and asks for three models: the oldest makes way.
+	// A team with a quota of two GPUs requests three models: the oldest is evicted.
 	for _, m := range few {
 		if a := f.ask(m); a.err != nil {
 			t.Errorf("%s: %s", m, a)
@@ -740,7 +739,7 @@ func fleet(f *far) {
 	}
 }
 
-// farMeasured is what make bench-kwok writes down.
+// farMeasured is the result that make bench-kwok writes.
 type farMeasured struct {
 	report.Provenance
 	Nodes  int          `json:"nodes"`
@@ -795,7 +794,7 @@ func (f *far) quota(sp *space, gpus int) {
 	}
 }
 
-// deploy makes the Services of all.
+// deploy creates the Services of all models.
 func (f *far) deploy(models []farModel) {
 	f.Helper()
 	files := map[*space]*strings.Builder{}
@@ -836,7 +835,7 @@ func (f *far) deploy(models []farModel) {
 	}
 }
 
-// atRest waits until all can be asked.
+// atRest waits until all Services are ready.
 func (f *far) atRest(models []farModel) {
 	f.Helper()
 	spaces := map[string]bool{}
@@ -860,8 +859,7 @@ func (f *far) atRest(models []farModel) {
 	})
 }
 
-// wave asks all once, at once, and says how long it took them; beside happens while
-// they wait.
+// wave sends one request to each model at once and measures; beside runs while they wait.
 func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
 	f.Helper()
 	asked := time.Now()
@@ -917,7 +915,7 @@ func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
 	return w
 }
 
-// depth is how many PodAutoscalers waited at most until done.
+// depth returns the largest number of queued PodAutoscalers until done is closed.
 func (f *far) depth(done chan struct{}) (most int) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -937,7 +935,7 @@ func (f *far) depth(done chan struct{}) (most int) {
 	}
 }
 
-// metric is one number of the controller's.
+// metric returns one metric of the controller.
 func (f *far) metric(url, name string) (float64, error) {
 	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Second)
 	defer cancel()
@@ -962,12 +960,12 @@ func (f *far) metric(url, name string) (float64, error) {
 	return 0, errors.New("no " + name)
 }
 
-// farWave is many models that are asked at once.
+// farWave is the result of many models requested at once.
 type farWave struct {
 	What      string         `json:"what"`
 	Asked     int            `json:"asked"`
-	Made      report.Summary `json:"pod_made"`  // seconds since all were asked
-	Scheduled report.Summary `json:"scheduled"` // until the pod had its node
+	Made      report.Summary `json:"pod_made"`  // seconds since all were requested
+	Scheduled report.Summary `json:"scheduled"` // until the pod was scheduled
 	Answered  report.Summary `json:"answered"`
 	All       float64        `json:"all_answered_seconds"`
 	Hinted    int            `json:"pods_with_a_preferred_node"`
@@ -976,15 +974,15 @@ type farWave struct {
 	Cost      farCost        `json:"controller"`
 }
 
-// farCost is what the controller that leads took. Who leads since less long than that
-// has not been counted: Processor is 0.
+// farCost is the resource use of the leading controller. Processor is 0 if the leader
+// changed during the measurement.
 type farCost struct {
 	Processor float64 `json:"processor_seconds"`
 	Over      float64 `json:"over_seconds"`
 	Memory    int64   `json:"bytes"`
 }
 
-// meter begins to count what the controller that leads takes; what it returns ends it.
+// meter starts measuring the leading controller; the returned function ends it.
 func (f *far) meter() func() farCost {
 	read := func() (pod string, cpu, bytes int64) {
 		name, _, err := f.leader(f.Context())
@@ -1012,7 +1010,7 @@ func (f *far) meter() func() farCost {
 	}
 }
 
-// cost says what the controller takes while nothing happens.
+// cost records the controller's resource use while nothing happens.
 func (f *far) cost(what string, over time.Duration) {
 	f.Helper()
 	stop := f.meter()
@@ -1024,7 +1022,7 @@ func (f *far) cost(what string, over time.Duration) {
 	f.Logf("%s: %+v", what, f.rest)
 }
 
-// standing are the pods of models, by their names.
+// standing returns the uids of the models' pods by name.
 func (f *far) standing(models []farModel) map[string]types.UID {
 	out := map[string]types.UID{}
 	for _, m := range models {
@@ -1035,7 +1033,7 @@ func (f *far) standing(models []farModel) map[string]types.UID {
 	return out
 }
 
-// same fails unless models have the pods that they had.
+// same fails the test unless the models still have these pods.
 func (f *far) same(who string, models []farModel, before map[string]types.UID) {
 	f.Helper()
 	now := f.standing(models)
@@ -1046,8 +1044,8 @@ func (f *far) same(who string, models []farModel, before map[string]types.UID) {
 	}
 }
 
-// pick is a model that only one node can have, for a reason that the orchestrator does not
-// know: the scheduler knows better, and the controller follows.
+// pick requests a model that only one node can hold, for a reason unknown to the
+// orchestrator: the scheduler decides and the controller follows.
 func (f *far) pick(m farModel) {
 	f.Helper()
 	const only = "fake-17"
@@ -1065,8 +1063,8 @@ func (f *far) pick(m farModel) {
 	f.Logf("%s was to come to %q and came to %s", m, pods[0].wanted, only)
 }
 
-// near is a model that is stopped and asked again: its weights are on one node of all,
-// and there it is wanted.
+// near stops a model and requests it again: it must be placed on the only node that has
+// its weights.
 func (f *far) near(models []farModel) {
 	f.Helper()
 	var m farModel
@@ -1089,7 +1087,7 @@ func (f *far) near(models []farModel) {
 		}
 		again := f.live(m.sp.ns, m.name)
 		if len(again) == 1 && again[0].wanted == "" {
-			continue // the API server did not ask in time, and no promise holds
+			continue // the webhook was not called in time, so nothing is promised
 		}
 		if len(again) != 1 || again[0].uid == was.uid || again[0].wanted != was.node || *kwokNodes <= sampled && again[0].node != was.node {
 			f.Errorf("%s was on %s, where its weights are, and is now %+v", m, was.node, again)
@@ -1099,7 +1097,7 @@ func (f *far) near(models []farModel) {
 	f.Errorf("the API server makes three pods of %s in a row without asking where", m)
 }
 
-// stop ends a model's replicas, and waits for that.
+// stop ends a model's replicas and waits until they are gone.
 func (f *far) stop(m farModel) {
 	f.Helper()
 	_, url, err := f.leader(f.Context())
@@ -1132,8 +1130,8 @@ func (f *far) stop(m farModel) {
 	})
 }
 
-// full closes all nodes but two, which are full of models at rest, and asks for more:
-// only the idle models on these two are evicted.
+// full cordons all nodes but two, which are full of idle models, and requests more: only
+// the idle models on these two may be evicted.
 func (f *far) full(models, late []farModel) {
 	f.Helper()
 	open := map[string]bool{}
@@ -1154,8 +1152,8 @@ func (f *far) full(models, late []farModel) {
 		f.Fatal("no two nodes are full")
 	}
 	f.cordon(shut, true)
-	// Steer hears of it in its next turn. What it had placed before would wait for a node
-	// that has been closed, and fail: that is not what this is about.
+	// The orchestrator sees it in its next turn. Starts placed earlier on a node that is
+	// cordoned now would fail, which is not tested here.
 	select {
 	case <-time.After(5 * time.Second):
 	case <-f.Context().Done():
@@ -1186,8 +1184,7 @@ func (f *far) full(models, late []farModel) {
 	}
 }
 
-// lost is a node that is not ready any more, and whose loader has gone: its models
-// come up elsewhere.
+// lost makes a node not ready and stops its loader: its models must start on other nodes.
 func (f *far) lost(models []farModel) {
 	f.Helper()
 	var node string
@@ -1205,14 +1202,14 @@ func (f *far) lost(models []farModel) {
 	}
 	f.mu.Lock()
 	loader := f.loaders[node]
-	for _, p := range f.pods { // what runs there is not reached any more
+	for _, p := range f.pods { // its pods become unreachable
 		if p.node == node {
 			delete(f.byIP, p.ip)
 		}
 	}
 	f.mu.Unlock()
 	loader.stop()
-	f.patch(f.T, "node", "", node, map[string]any{"metadata": map[string]any{"labels": map[string]string{"lost": "yes"}}}) // KWOK leaves it so
+	f.patch(f.T, "node", "", node, map[string]any{"metadata": map[string]any{"labels": map[string]string{"lost": "yes"}}}) // KWOK stops updating a node with this label
 	now := metav1.Now()
 	f.patch(f.T, "node", "", node, map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastHeartbeatTime: now, LastTransitionTime: now}}}}, "status")
@@ -1227,7 +1224,7 @@ func (f *far) lost(models []farModel) {
 	})
 	answers := many(len(on), func(i int) answer {
 		var a answer
-		// Who asks before the node is known to be lost may be told to ask again.
+		// Requests before the node is known to be lost may get a retryable error.
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
 		for end := time.Now().Add(time.Minute); ; {
@@ -1257,7 +1254,7 @@ func (f *far) lost(models []farModel) {
 	f.Logf("%s is lost, with %d models", node, len(on))
 }
 
-// peers waits until each loader knows all others.
+// peers waits until each loader has the addresses of all others.
 func (f *far) peers() {
 	f.Helper()
 	f.until("each loader knows its peers", func() (bool, string) {
