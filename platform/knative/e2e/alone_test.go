@@ -236,7 +236,7 @@ func controllerKilled(s *space) {
 	s.must("another call of a", s.byModel("a", 8, false)) // so b is the least recently used
 	long := make(chan answer, 1)
 	go func() { long <- s.byModel("a", 200, true) }()
-	// The shim of b is stopped by a signal, so that its drain lasts until the test continues it.
+	// SIGSTOP holds the shim of b, so that its drain lasts until the test continues it.
 	victim := s.pods("b")[0].Name
 	shim := 0
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")

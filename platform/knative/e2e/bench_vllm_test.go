@@ -23,7 +23,7 @@ type vllmWakes struct {
 }
 
 // host lists the folders of this machine that a pod with vLLM mounts: no image of the
-// tests contains vLLM. They are readable for every user.
+// tests contains vLLM.
 type host struct {
 	venv, model string            // folders on the machine
 	mounts      map[string]string // from path in the pod to folder on the machine

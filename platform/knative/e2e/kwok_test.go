@@ -242,7 +242,7 @@ func (f *far) node(name string) error {
 	return nil
 }
 
-// link opens the address of the controller for the loaders.
+// link reads the controller's address, token and certificates for the loaders.
 func (f *far) link() {
 	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.ControlTLSSecret, metav1.GetOptions{})
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// life is deploy, cold calls by name and by host, to zero and back, and rm.
+// life deploys a model, calls it cold by name and by host, scales to zero, and removes it.
 func life(s *space) {
-	s.deployed(s.tiny("tiny", "scale: {idle: 10s}")) // longer than a look at the scale takes
+	s.deployed(s.tiny("tiny", "scale: {idle: 10s}")) // longer than one poll of the scale
 	revision := s.revision("tiny")
 	if pods := s.pods("tiny"); len(pods) > 0 {
 		s.Fatalf("%d pods before the first request", len(pods))
@@ -28,7 +28,7 @@ func life(s *space) {
 		}
 		s.must("a warm call", ask("tiny", 8, false))
 		s.atZero(revision)
-		s.ready("tiny") // one at rest is ready all the same
+		s.ready("tiny") // a model at zero is ready as well
 	}
 	if _, errs, code := s.program(s.Context(), "thaw-knative", "rm", "--namespace", s.ns, "tiny"); code != 0 {
 		s.Fatalf("rm: %s", errs)
@@ -39,7 +39,7 @@ func life(s *space) {
 	})
 }
 
-// load is many clients for a while: more replicas, and back.
+// load runs many clients for a while: the model scales up, and back.
 func load(s *space) {
 	s.deployed(s.tiny("tiny", "args: [--token-delay, 20ms]", "scale: {max: 3, target: 2, idle: 3s}"))
 	revision := s.revision("tiny")
@@ -76,8 +76,8 @@ func load(s *space) {
 	s.must("a cold call after it", s.byHost("tiny", 8, false))
 }
 
-// canary splits traffic between two revisions, by model and by host alike. The
-// newer one takes shorter requests only, and so tells that it was asked.
+// canary splits traffic between two revisions, by model and by host. The newer one accepts
+// shorter requests only, so its refusals show that it was chosen.
 func canary(s *space) {
 	file := s.tiny("tiny", "scale: {idle: 1m}")
 	s.deployed(file)
@@ -116,7 +116,7 @@ func canary(s *space) {
 			}
 			newer += a.status
 		}
-		// Five standard deviations of a fair choice.
+		// The bound is five standard deviations of a random choice.
 		if newer < n*20/100-28 || newer > n*20/100+28 {
 			s.Errorf("by %s: %d of %d went to the revision with 20 %%", by, newer, n)
 		}
@@ -124,7 +124,7 @@ func canary(s *space) {
 	}
 }
 
-// rollout makes a new revision while the old one answers.
+// rollout creates a new revision while the old one serves.
 func rollout(s *space) {
 	file := s.tiny("tiny", "scale: {idle: 3s}")
 	s.deployed(file + "  args: [--token-delay, 25ms]\n")
@@ -167,7 +167,7 @@ func rollout(s *space) {
 	s.Logf("%d requests meanwhile, all answered", asked.Load())
 }
 
-// badImage is one that no node has.
+// badImage deploys an image that does not exist.
 func badImage(s *space) {
 	s.deploy(s.tiny("tiny", "deadlines: {start: 20s}"), "--image", "ember=dev.local/missing:1")
 	revision := s.revision("tiny")
@@ -179,13 +179,13 @@ func badImage(s *space) {
 		out, errs, _ := s.program(s.Context(), "thaw-knative", "get", "--namespace", s.ns)
 		return strings.Contains(out, "dev.local/missing:1"), out + errs
 	})
-	s.atZero(revision) // it is not tried for ever
-	// Mended by the next deploy.
+	s.atZero(revision) // starts are not retried forever
+	// The next deploy repairs it.
 	s.deployed(s.tiny("tiny"))
 	s.must("a call after it is mended", s.byModel("tiny", 8, false))
 }
 
-// badSource is weights that are not there.
+// badSource deploys a source without weights.
 func badSource(s *space) {
 	missing := s.weights("x")
 	missing = missing[:len(missing)-1] + "nothing"
@@ -201,7 +201,7 @@ func badSource(s *space) {
 	s.must("a call after it is mended", s.byModel("tiny", 8, false))
 }
 
-// neverReady is an engine that loads for ever.
+// neverReady deploys an engine that never finishes loading.
 func neverReady(s *space) {
 	s.deployed(s.tiny("tiny", "args: [--ready-delay, 1h]", "deadlines: {start: 5s}"))
 	revision := s.revision("tiny")
@@ -213,7 +213,7 @@ func neverReady(s *space) {
 	s.atZero(revision)
 }
 
-// evictedPod is a node's operator who asks for the pods back.
+// evictedPod evicts a model's pod through the API, as kubectl drain does.
 func evictedPod(s *space) {
 	s.deployed(s.tiny("tiny", "args: [--token-delay, 20ms]", "scale: {idle: 1m}"))
 	s.must("a cold call", s.byModel("tiny", 8, false))

@@ -14,19 +14,19 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
-// spending is what a team that has a limit was given, at all activators.
+// spending counts what a limited team was granted at all activators.
 type spending struct {
 	*space
-	kind  string // of its limit
-	limit int    // a minute
+	kind  string // kind of limit: requests or tokens
+	limit int    // per minute
 
 	mu                        sync.Mutex
 	requests, tokens, refused int
-	most                      int // tokens of one request
+	most                      int // largest token count of one request
 	began                     time.Time
 }
 
-// ask is one request of the team, at one activator.
+// ask sends one request of the team to one activator.
 func (x *spending) ask(at *space) (admitted bool) {
 	one := at.as(x.space)
 	a := one.byModel("tiny", 16, false)
@@ -51,15 +51,15 @@ func (x *spending) ask(at *space) (admitted bool) {
 	return a.whole()
 }
 
-// as is the same way in, for another team.
+// as returns the space of another team whose requests go to s's activator.
 func (s *space) as(team *space) *space {
 	one := *team
 	one.suite = s.suite
 	return &one
 }
 
-// spend asks at all gates at once, with two clients each, until so much was given and
-// all clients have been refused since they began.
+// spend sends requests through all gates with two clients each, until atLeast was granted
+// and every client has been refused three times.
 func (x *spending) spend(gates []*space, atLeast int) {
 	began := time.Now()
 	many(2*len(gates), func(i int) answer {
@@ -78,7 +78,7 @@ func (x *spending) spend(gates []*space, atLeast int) {
 	})
 }
 
-// given is how much of what the limit counts.
+// given returns the granted amount in the limit's unit.
 func (x *spending) given() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -88,8 +88,8 @@ func (x *spending) given() int {
 	return x.requests
 }
 
-// check holds what was given to the limit: all of it at first and what came with
-// the time since, and of tokens, which are known afterwards, what was in flight.
+// check compares the grants with the limit: one full bucket plus the refill since, and for
+// tokens, which are counted after the answer, those of requests in flight.
 func (x *spending) check(when string) {
 	x.Helper()
 	given, over := x.given(), 1
@@ -105,7 +105,7 @@ func (x *spending) check(when string) {
 	}
 }
 
-// known waits until each gate has heard of the limit, which its answers tell.
+// known waits until the response headers of each activator show the limit.
 func (x *spending) known(gates []*space) {
 	x.Helper()
 	for _, at := range gates {
@@ -113,7 +113,7 @@ func (x *spending) known(gates []*space) {
 			a := at.as(x.space).byModel("tiny", 16, false)
 			if a.whole() {
 				x.mu.Lock()
-				x.requests++ // its few tokens are within what is in flight
+				x.requests++ // its few tokens are within the tolerance of check
 				x.mu.Unlock()
 			}
 			return a.header.Get("X-Ratelimit-Limit-"+x.kind) == fmt.Sprint(x.limit), a.String()
@@ -121,8 +121,8 @@ func (x *spending) known(gates []*space) {
 	}
 }
 
-// limits are requests and tokens a minute of teams: they hold over both activators
-// together, for these teams alone, and over the end of an activator.
+// limits checks teams' requests and tokens per minute: they hold over both activators
+// together, for these teams only, and while an activator is replaced.
 func limits(s *space) {
 	pods := s.thawPods("activator")
 	if len(pods) != 2 {
@@ -179,7 +179,7 @@ func limits(s *space) {
 	if err := s.core.CoreV1().Pods(install.Namespace).Delete(s.Context(), pods[0].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
 		s.Fatal(err)
 	}
-	many(len(limited), func(i int) answer { // what comes with the time is given by the one that is left
+	many(len(limited), func(i int) answer { // the refill is granted by the remaining activator
 		limited[i].spend(gates[1:], limited[i].given()+limited[i].limit/20)
 		return answer{}
 	})

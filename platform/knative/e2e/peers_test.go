@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// peers: what a model's first pod had its node fetch, a pod of another node has from
-// that node. Where the weights come from is asked for them once.
+// peers checks that a second node stages a model from the first node: the source is read
+// only once.
 func peers(s *space) {
 	source := s.tiny("tiny", gpu(1), "args: [--token-delay, 50ms]", "scale: {max: 2, target: 1, idle: 10m}", "deadlines: {drain: 5s}")
 	s.deployed(source)
@@ -32,7 +32,7 @@ func peers(s *space) {
 		s.Fatalf("the weights came from elsewhere: %v", once)
 	}
 
-	// Two at once, and each node has one GPU: the second pod is on the other node.
+	// Two requests at once need two pods, and each node has one GPU, so the nodes differ.
 	calls := make(chan []answer, 1)
 	go func() { calls <- many(2, func(int) answer { return s.byModel("tiny", 200, true) }) }()
 	var both []corev1.Pod

@@ -28,27 +28,27 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 )
 
-// sceneImage is the engine of testdata/scene.
+// sceneImage is the image of the engine in testdata/scene.
 const sceneImage = "dev.local/scene:test"
 
-// The nodes of the scenarios, by their names there. The first node of the cluster
-// has thaw's own pods and no GPU: it is not the one that is lost.
+// sceneNodes maps the scenarios' node names to nodes of the cluster. The first node has
+// thaw's own pods and no GPU, so it is never the lost one.
 var sceneNodes = map[string]string{"a": "node2", "b": "node3"}
 
-// TestClusterScenes tells the stories of platform/orchestrator/scenario, the same as on one
-// machine and in virtual time, on Kubernetes: two nodes with their own kubelets,
-// models that are Knative Services, requests over thaw's gateway. No bound of a story
-// is another one than there. Boot is a minute, since that is what Kubernetes takes to
-// call a node lost (50 s of silence).
+// TestClusterScenes runs the scenarios of platform/orchestrator/scenario on Kubernetes, as
+// they run on one machine and in virtual time: two nodes with their own kubelets, models
+// that are Knative Services, requests through thaw's gateway. The bounds of the scenarios
+// are the same. Boot is a minute, which is what Kubernetes takes to declare a node lost
+// (50 s without heartbeats).
 //
-// The long stories are left out, as on the real processes of one machine:
+// Some scenarios are left out, as on the real processes of one machine:
 //
 //	one, two, none                       nine minutes of windows
 //	who is never idle takes turns        a quarter of an hour
 //	no crash loop                        a minute of ten requests a second
-//	called off before its process        is told by called-off in TestCluster, where weights stall
-//	an empty catalogue is looked at      cannot be: there is no file to be read wrongly,
-//	twice                                each Service is deleted by itself and on purpose
+//	called off before its process        tested by called-off in TestCluster, by stalling staging
+//	an empty catalogue is looked at      impossible: no file can be misread, and each Service
+//	twice                                is deleted by itself and on purpose
 func TestClusterScenes(t *testing.T) {
 	s := open(t)
 	t.Cleanup(func() { nodes(t, "leave") })
@@ -80,7 +80,7 @@ func TestClusterScenes(t *testing.T) {
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
-// nodes has the scenes' nodes join the cluster or leave it.
+// nodes joins the scenarios' nodes to the cluster or removes them.
 func nodes(t *testing.T, verb string) bool {
 	var all sync.WaitGroup
 	for _, node := range sceneNodes {
@@ -101,7 +101,7 @@ func (s *suite) patchGPUs(t *testing.T, node string, n int) {
 	s.patch(t, "node", "", node, map[string]any{"status": map[string]any{"capacity": amount, "allocatable": amount}}, "status")
 }
 
-// gatekeeper is who engines ask whether they may start and when requests are to end.
+// gatekeeper answers the engines: whether they may start, and when a request ends.
 type gatekeeper struct {
 	at string
 
@@ -151,7 +151,7 @@ func (g *gatekeeper) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scene is the scenarios' world on the cluster: a namespace.
+// scene implements the scenarios' world in a namespace of the cluster.
 type scene struct {
 	*space
 	keeper   *gatekeeper
@@ -162,8 +162,8 @@ type scene struct {
 	mu     sync.Mutex
 	asks   []*asked
 	causes map[string]string
-	pods   map[string]string // name: model
-	starts map[string]int    // of engines, by pod
+	pods   map[string]string // pod name to model
+	starts map[string]int    // engine starts by pod
 	told   map[string]string
 	all    sync.WaitGroup
 }
@@ -172,7 +172,7 @@ type scene struct {
 type asked struct {
 	model      string
 	cancel     context.CancelFunc
-	free       chan struct{} // closed: it is to end
+	free       chan struct{} // closed when the request is to end
 	held, over bool
 }
 
@@ -219,9 +219,9 @@ func newScene(t *testing.T, s *suite, g *gatekeeper) *scene {
 	return x
 }
 
-// whole reports whether each node takes pods, and thaw knows that it does, and whether
-// it is empty: the story before may have taken one away, and Kubernetes is slow to take
-// it back; and what still ends there makes it the fuller one, which is asked first.
+// whole reports whether thaw and Kubernetes consider every node ready and empty. After a
+// scenario that lost a node Kubernetes is slow to take it back, and pods still ending
+// there would change where the next ones are placed.
 func (x *scene) whole() (bool, string) {
 	nodes, err := x.api.Nodes(x.Context())
 	if err != nil {
@@ -252,7 +252,7 @@ func (x *scene) whole() (bool, string) {
 	return true, ""
 }
 
-// end leaves the GPUs to the next story.
+// end removes the models, so that the GPUs are free for the next scenario.
 func (x *scene) end() {
 	for node := range sceneNodes {
 		x.Return(node)
@@ -317,7 +317,7 @@ func (x *scene) Deploy(models ...*functions.Model) {
 	if len(docs) == 0 {
 		return
 	}
-	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--skip-preflight") // some never fit
+	x.deploy(strings.Join(docs, "---\n"), "--image", "command="+sceneImage, "--skip-preflight") // some models never fit
 	for _, m := range models {
 		x.ready(m.Metadata.Name)
 		x.until("the controller knows "+m.Metadata.Name, func() (bool, string) {
@@ -360,7 +360,7 @@ func (x *scene) Ask(m string, n int) {
 	})
 }
 
-// count is how many requests for a model are so.
+// count returns the number of requests for a model that satisfy so.
 func (x *scene) count(m string, so func(*asked) bool) (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -391,7 +391,7 @@ func (x *scene) hold(ctx context.Context, id int) {
 	}
 }
 
-// begun is told that an engine begins; what it fails with.
+// begun records an engine start and returns the error with which it is to fail; "": none.
 func (x *scene) begun(m, pod string) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -473,7 +473,7 @@ func (x *scene) Replicas(m string) (out []string) {
 	return out
 }
 
-// Starts counts pods, and those engines of them that are not the first there.
+// Starts counts pods, and further engine starts within a pod.
 func (x *scene) Starts(m string) (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -491,12 +491,12 @@ func (x *scene) Break(m, cause string) {
 	x.causes[m] = cause
 }
 
-// A node whose kubelet and loader are stopped reports nothing, and its
-// engines go on.
+// Vanish stops a node's kubelet and loader. The node reports nothing, and its engines
+// continue.
 func (x *scene) Vanish(n string) { x.signal(n, syscall.SIGSTOP) }
 func (x *scene) Return(n string) { x.signal(n, syscall.SIGCONT) }
 
-// signal sends one to the kubelet and the loader of a node: all of its processes
+// signal sends a signal to the kubelet and the loader of a node. All of a node's processes
 // descend from its first one.
 func (x *scene) signal(n string, s syscall.Signal) {
 	x.Helper()
@@ -539,13 +539,13 @@ func (x *scene) signal(n string, s syscall.Signal) {
 	}
 }
 
-// read is what is in a file, nothing where there is none any more.
+// read returns the contents of a file; nil if it no longer exists.
 func (x *scene) read(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b
 }
 
-// Restart ends the controller that leads, as kill -9 does; the other one takes over.
+// Restart kills the leading controller with SIGKILL; the other one takes over.
 func (x *scene) Restart() {
 	x.Helper()
 	holder := func() string {

@@ -25,15 +25,15 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-// space is one test's namespace, which is a team.
+// space is the namespace of one test, which is a team.
 type space struct {
 	*testing.T
 	*suite
 	ns  string
-	key string // API key of the team, where there is one
+	key string // API key of the team; may be empty
 }
 
-// space makes a namespace for a test; it goes with the test.
+// space creates a namespace for a test and deletes it afterwards.
 func (s *suite) space(t *testing.T) *space {
 	t.Helper()
 	base := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
@@ -45,7 +45,7 @@ func (s *suite) space(t *testing.T) *space {
 	}, base))
 }
 
-// team makes another namespace.
+// team creates another namespace.
 func (s *suite) team(t *testing.T, name string) *space {
 	t.Helper()
 	made, err := s.core.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + name + "-"}}, metav1.CreateOptions{})
@@ -54,13 +54,13 @@ func (s *suite) team(t *testing.T, name string) *space {
 	}
 	sp := &space{T: t, suite: s, ns: made.Name}
 	t.Cleanup(func() {
-		// The test's context is over by now.
+		// The test's context has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if t.Failed() {
 			sp.told(ctx)
 		}
-		// Pods go at once: their GPUs are wanted by the next test.
+		// Pods are deleted without grace: the next test needs their GPUs.
 		s.core.CoreV1().Namespaces().Delete(ctx, sp.ns, metav1.DeleteOptions{})
 		s.core.CoreV1().Pods(sp.ns).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
 	})
@@ -68,7 +68,7 @@ func (s *suite) team(t *testing.T, name string) *space {
 	return sp
 }
 
-// withKey gives the team an API key, and waits until it is known.
+// withKey creates an API key for the team and waits until activators accept it.
 func (s *space) withKey() {
 	s.Helper()
 	secret := auth.Prefix + rand.Text() + rand.Text()
@@ -80,7 +80,7 @@ func (s *space) withKey() {
 		s.Fatal(err)
 	}
 	s.key = secret
-	// Each activator has to know it.
+	// Every activator must accept it.
 	for _, p := range s.thawPods("activator") {
 		direct := s.through(p)
 		s.until("the key is known to "+p.Name, func() (bool, string) {
@@ -90,7 +90,7 @@ func (s *space) withKey() {
 	}
 }
 
-// through is the same space, which asks one activator.
+// through returns the same space with requests sent to one activator.
 func (s *space) through(p corev1.Pod) *space {
 	one, all := *s, *s.suite
 	all.gateway = "http://" + p.Status.PodIP + ":8080"
@@ -98,7 +98,7 @@ func (s *space) through(p corev1.Pod) *space {
 	return &one
 }
 
-// told prints what is in the namespace of a test that failed.
+// told logs the state of the namespace of a failed test.
 func (s *space) told(ctx context.Context) {
 	for _, kind := range []string{"ksvc", "revision", "pa", "kingress"} {
 		list, err := s.of(kind, s.ns).List(ctx, metav1.ListOptions{})
@@ -129,7 +129,7 @@ func (s *space) told(ctx context.Context) {
 	}
 }
 
-// logs are the last lines of a container.
+// logs returns the last lines of a container's log.
 func (s *suite) logs(ctx context.Context, ns, pod, container string, lines int64) string {
 	b, err := s.core.CoreV1().Pods(ns).GetLogs(pod, &corev1.PodLogOptions{Container: container, TailLines: &lines}).DoRaw(ctx)
 	if err != nil {
@@ -138,8 +138,8 @@ func (s *suite) logs(ctx context.Context, ns, pod, container string, lines int64
 	return string(b)
 }
 
-// weights puts the shipped model into a folder of the account, and returns what a
-// model file names it by.
+// weights puts the embedded model into a folder of the blob server and returns its source
+// for a model file.
 func (s *space) weights(folder string) string {
 	s.Helper()
 	folder = s.ns + "/" + folder
@@ -158,13 +158,13 @@ func (s *space) weights(folder string) string {
 	return azuretest.Location(folder)
 }
 
-// tiny is a model file of the embedded engine; more are lines below spec.
+// tiny returns a model file for the embedded engine; more are lines of its spec.
 func (s *space) tiny(name string, more ...string) string {
 	s.Helper()
 	return s.model(name, append([]string{"source: " + s.weights(name), "engine: ember"}, more...)...)
 }
 
-// model is a model file with the lines of its spec.
+// model returns a model file with the given lines of spec.
 func (s *space) model(name string, spec ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n", name)
@@ -174,7 +174,7 @@ func (s *space) model(name string, spec ...string) string {
 	return b.String()
 }
 
-// deploy is thaw deploy --to knative of a model file.
+// deploy runs thaw deploy --to knative with a model file.
 func (s *space) deploy(file string, args ...string) {
 	s.Helper()
 	at := filepath.Join(s.TempDir(), "m.yaml")
@@ -187,7 +187,7 @@ func (s *space) deploy(file string, args ...string) {
 	}
 }
 
-// deployed deploys a model and waits until it can be asked for.
+// deployed deploys a model and waits until it is ready.
 func (s *space) deployed(file string, args ...string) {
 	s.Helper()
 	s.deploy(file, args...)
@@ -196,7 +196,7 @@ func (s *space) deployed(file string, args ...string) {
 	s.ready(name)
 }
 
-// ready waits for a Knative Service that can be asked for.
+// ready waits until a Knative Service is ready.
 func (s *space) ready(name string) {
 	s.Helper()
 	s.until("Knative Service "+name+" is ready", func() (bool, string) {
@@ -213,13 +213,13 @@ func (s *space) get(kind, name string) (*unstructured.Unstructured, error) {
 	return s.of(kind, s.ns).Get(s.Context(), name, metav1.GetOptions{})
 }
 
-// until is for what takes seconds on an idle machine: minutes beside ten others.
+// until waits minutes for what takes seconds on an idle machine: ten tests run beside it.
 func (s *space) until(what string, ok func() (bool, string)) {
 	s.Helper()
 	until(s.T, 3*time.Minute, what, ok)
 }
 
-// revision is the newest of a service.
+// revision returns the newest revision of a Service.
 func (s *space) revision(name string) string {
 	s.Helper()
 	var latest string
@@ -234,7 +234,7 @@ func (s *space) revision(name string) string {
 	return latest
 }
 
-// scale is how many pods a revision is meant to have, and how many are ready.
+// scale returns the wanted and the ready pods of a revision.
 func (s *space) scale(revision string) (want, ready int64, saw string) {
 	list, err := s.of("deployment", s.ns).List(s.Context(), metav1.ListOptions{LabelSelector: "serving.knative.dev/revision=" + revision})
 	if err != nil || len(list.Items) != 1 {
@@ -257,7 +257,7 @@ func listed(l *unstructured.UnstructuredList) []unstructured.Unstructured {
 	return l.Items
 }
 
-// atZero waits until a revision has no pod. Those that drain count for nothing.
+// atZero waits until a revision has no pod other than draining ones.
 func (s *space) atZero(revision string) {
 	s.Helper()
 	s.until(revision+" at zero", func() (bool, string) {
@@ -266,13 +266,13 @@ func (s *space) atZero(revision string) {
 	})
 }
 
-// answer is what came back.
+// answer is the result of a request.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 	took   time.Duration
-	first  time.Time // when its first data was there, where that is looked for
+	first  time.Time // when the first data arrived, if measured
 	err    error
 }
 
@@ -283,12 +283,12 @@ func (a answer) String() string {
 	return fmt.Sprintf("%d after %s: %.600s", a.status, a.took.Round(time.Millisecond), a.body)
 }
 
-// whole says whether it is a whole answer of a model.
+// whole reports whether this is a complete answer of a model.
 func (a answer) whole() bool {
 	return a.err == nil && a.status == http.StatusOK && (strings.Contains(a.body, `"finish_reason":"`) || strings.Contains(a.body, "data: [DONE]"))
 }
 
-// code is the code of an error in OpenAI's form.
+// code returns the code of an OpenAI error.
 func (a answer) code() string {
 	var e struct {
 		Error struct{ Code, Type, Message string }
@@ -299,7 +299,7 @@ func (a answer) code() string {
 	return cmp.Or(e.Error.Code, e.Error.Type)
 }
 
-// client has no connections left over from who is gone.
+// client keeps no connections, which might lead to activators that have ended.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // do sends one request to thaw's gateway. host may be empty.
@@ -330,25 +330,25 @@ func (s *space) do(ctx context.Context, host, path, body string) (a answer) {
 	return answer{status: res.StatusCode, header: res.Header, body: string(b), err: err}
 }
 
-// chat is the body of a request.
+// chat returns the body of a chat request.
 func chat(model string, tokens int, stream bool) string {
 	return fmt.Sprintf(`{"model": %q, "stream": %v, "max_tokens": %d, "min_tokens": %[3]d, "ignore_eos": true, "messages": [{"role": "user", "content": "What is thaw?"}]}`, model, stream, tokens)
 }
 
-// byModel asks as an OpenAI client does, by the model's name.
+// byModel sends a request as an OpenAI client does, by the model's name.
 func (s *space) byModel(name string, tokens int, stream bool) answer {
 	return s.do(s.Context(), "", "/v1/chat/completions", chat(s.ns+"/"+name, tokens, stream))
 }
 
-// host is the name that Knative gives a service.
+// host returns the host name that Knative gives a Service.
 func (s *space) host(name string) string { return name + "." + s.ns + "." + s.domain }
 
-// byHost asks the service by its host name.
+// byHost sends a request to the Service's host name.
 func (s *space) byHost(name string, tokens int, stream bool) answer {
 	return s.do(s.Context(), s.host(name), "/v1/chat/completions", chat(name, tokens, stream))
 }
 
-// must fails the test unless the answer is whole.
+// must fails the test unless the answer is complete.
 func (s *space) must(what string, a answer) answer {
 	s.Helper()
 	if !a.whole() {
@@ -368,7 +368,7 @@ func many(n int, ask func(i int) answer) []answer {
 	return answers
 }
 
-// pods are those of a service that are not on their way out.
+// pods lists the pods of a Service that are not terminating.
 func (s *space) pods(name string) []corev1.Pod {
 	s.Helper()
 	list, err := s.core.CoreV1().Pods(s.ns).List(s.Context(), metav1.ListOptions{LabelSelector: "serving.knative.dev/service=" + name})
@@ -384,7 +384,7 @@ func (s *space) pods(name string) []corev1.Pod {
 	return live
 }
 
-// events are the texts of what happened to an object of the namespace.
+// events returns the messages of the events of an object.
 func (s *space) events(kind, name string) string {
 	list, err := s.core.CoreV1().Events(s.ns).List(s.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -399,5 +399,5 @@ func (s *space) events(kind, name string) string {
 	return b.String()
 }
 
-// gpu is a line of a model file that asks for some.
+// gpu is the line of a model file that requests n GPUs.
 func gpu(n int) string { return fmt.Sprintf("resources: {gpus: %d, memory: 64Mi}", n) }

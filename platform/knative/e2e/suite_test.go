@@ -33,12 +33,12 @@ import (
 const (
 	image = "dev.local/thaw:test"
 	gpus  = 2
-	// blobsAt is where weights come from: an address of the node that every
-	// cluster of deploy/cluster has.
+	// blobsAt is the address of the blob server: one of the node's that every cluster of
+	// deploy/cluster has.
 	blobsAt = "10.88.0.1:10000"
 )
 
-// suite is the cluster with thaw on it.
+// suite is the cluster with thaw installed.
 type suite struct {
 	kubeconfig string
 	programs   string // folder with thaw and thaw-knative
@@ -46,13 +46,13 @@ type suite struct {
 	config     *rest.Config
 	dynamic    dynamic.Interface
 	core       kubernetes.Interface
-	watching   kubernetes.Interface // without a bound of time
+	watching   kubernetes.Interface // without a request timeout
 	blobs      *azuretest.Server
 	stalls     *stalls
 	gateway    string // http://ADDRESS of the Service thaw
 }
 
-// TestCluster is all of it.
+// TestCluster runs the tests of a cluster in order.
 func TestCluster(t *testing.T) {
 	s := open(t)
 	s.install(t)
@@ -101,11 +101,11 @@ func TestCluster(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) { test.run(s.space(t)) })
 		}
 	})
-	s.told(t) // while the controller runs
+	s.told(t) // before the controller is removed
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
-// open skips where no cluster is named.
+// open connects to the cluster, or skips the test if none is named.
 func open(t *testing.T) *suite {
 	s := &suite{kubeconfig: os.Getenv("THAW_CLUSTER_KUBECONFIG"), programs: os.Getenv("THAW_PROGRAMS"), domain: os.Getenv("THAW_CLUSTER_DOMAIN")}
 	if s.kubeconfig == "" {
@@ -134,7 +134,7 @@ func open(t *testing.T) *suite {
 	return s
 }
 
-// Kinds of objects, by the names that kubectl has for them.
+// kinds maps kubectl's names of kinds to their resources.
 var kinds = map[string]schema.GroupVersionResource{
 	"ksvc":       {Group: "serving.knative.dev", Version: "v1", Resource: "services"},
 	"revision":   {Group: "serving.knative.dev", Version: "v1", Resource: "revisions"},
@@ -166,8 +166,8 @@ func (s *suite) of(kind, namespace string) dynamic.ResourceInterface {
 	return s.dynamic.Resource(gvr).Namespace(namespace)
 }
 
-// field is a value within an object: "status.conditions" and the like; nil where
-// there is none.
+// field returns a value within an object by its path, such as status.conditions; nil if
+// absent.
 func field(o *unstructured.Unstructured, path string) any {
 	if o == nil {
 		return nil
@@ -176,7 +176,7 @@ func field(o *unstructured.Unstructured, path string) any {
 	return v
 }
 
-// condition is the status of a condition, with its reason and message.
+// condition returns a condition's status, with its reason and message.
 func condition(o *unstructured.Unstructured, kind string) (status, why string) {
 	list, _ := field(o, "status.conditions").([]any)
 	for _, c := range list {
@@ -187,7 +187,7 @@ func condition(o *unstructured.Unstructured, kind string) (status, why string) {
 	return "", "no condition " + kind
 }
 
-// until waits for what a cluster does in its own time.
+// until polls until ok returns true.
 func until(t *testing.T, bound time.Duration, what string, ok func() (good bool, saw string)) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -233,7 +233,7 @@ func (s *suite) patch(t *testing.T, kind, namespace, name string, merge any, sub
 	}
 }
 
-// install puts thaw on the cluster as an operator does.
+// install installs thaw as an operator does.
 func (s *suite) install(t *testing.T) {
 	s.serveBlobs(t)
 	for _, f := range knative.Features {
@@ -249,7 +249,7 @@ func (s *suite) install(t *testing.T) {
 	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all"); code != 0 {
 		t.Fatalf("install: exit %d\n%s", code, errs)
 	}
-	// What only a test has: where this account's blobs are, and haste.
+	// Settings for tests only: the address of the blob server, and short intervals.
 	account := s.blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING")
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"containers": [{"name": "loader", "env": [{"name": "AZURE_STORAGE_CONNECTION_STRING", "value": %q}]}]}}}}`, account)
 	if _, err := s.core.AppsV1().DaemonSets(install.Namespace).Patch(t.Context(), "thaw-loader", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -287,7 +287,7 @@ func (s *suite) install(t *testing.T) {
 	})
 }
 
-// serveBlobs runs the account that weights come from.
+// serveBlobs runs the blob server that holds the weights.
 func (s *suite) serveBlobs(t *testing.T) {
 	l, err := net.Listen("tcp", blobsAt)
 	if err != nil {
@@ -307,10 +307,10 @@ func (s *suite) serveBlobs(t *testing.T) {
 	})
 }
 
-// uninstall takes thaw away, and looks for what is left of it.
+// uninstall removes thaw and checks what is left of it.
 func (s *suite) uninstall(t *testing.T) {
-	// Each test deletes its namespace and does not wait for that. Knative's controllers
-	// take a minute to come back from the one that the API server was away for.
+	// Tests do not wait for the deletion of their namespaces, and Knative's controllers take a
+	// minute to recover from the test that stops the API server.
 	until(t, 5*time.Minute, "the tests' own models are gone", func() (bool, string) {
 		list, err := s.dynamic.Resource(kinds["ksvc"]).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
@@ -325,7 +325,7 @@ func (s *suite) uninstall(t *testing.T) {
 		return len(left) == 0, strings.Join(left, " ")
 	})
 	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--image", image, "--loaders", "all", "--timeout", "2m"); code != 0 {
-		// What a test that failed left refuses it. The next suite is not to find thaw.
+		// Models of failed tests block the removal. The next suite must find no thaw.
 		s.program(t.Context(), "thaw-knative", "install", "--uninstall", "--force", "--image", image, "--loaders", "all", "--timeout", "2m")
 		t.Fatalf("uninstall: exit %d\n%s", code, errs)
 	}
@@ -345,7 +345,7 @@ func (s *suite) uninstall(t *testing.T) {
 			for i := range list.Items {
 				o := &list.Items[i]
 				if strings.HasPrefix(o.GetNamespace(), "e2e-") || strings.HasPrefix(o.GetName(), "e2e-") {
-					continue // of a test that just ended
+					continue // belongs to a test that just ended
 				}
 				if strings.Contains(o.GetName(), "thaw") || o.GetNamespace() == install.Namespace || o.GetLabels()["app.kubernetes.io/part-of"] == "thaw" {
 					left = append(left, gvr.Resource+" "+o.GetNamespace()+"/"+o.GetName())
@@ -369,9 +369,9 @@ func (s *suite) uninstall(t *testing.T) {
 	})
 }
 
-// told fails the suite where a process of thaw's has ended by itself, with what it
-// said then: Kubernetes starts it again, and most tests would not notice. Of a suite
-// that failed it prints what they all said last.
+// told fails the suite if a process of thaw ended by itself, with the log of that
+// process: Kubernetes restarts it and most tests would not notice. If the suite failed,
+// it prints the logs of all of them.
 func (s *suite) told(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -384,10 +384,10 @@ func (s *suite) told(t *testing.T) {
 		for _, c := range p.Status.ContainerStatuses {
 			end := c.LastTerminationState.Terminated
 			if c.Name == "warm" {
-				continue // warm-image gives it an image without an engine
+				continue // warm-image uses an image without an engine
 			}
 			if end == nil || end.ExitCode == 0 || end.ExitCode == 128+int32(syscall.SIGKILL) || end.ExitCode == 128+int32(syscall.SIGTERM) {
-				continue // by a test, or by Kubernetes
+				continue // ended by a test or by Kubernetes
 			}
 			b, err := s.core.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: true, TailLines: new(int64(60))}).DoRaw(ctx)
 			t.Errorf("%s: %s ended with exit code %d (%s %s):\n%s%v", p.Name, c.Name, end.ExitCode, end.Reason, end.Message, b, err)

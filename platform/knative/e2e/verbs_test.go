@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// says runs a verb of thaw on the cluster, and holds it to its exit code and to what
-// it has to say.
+// says runs a verb of thaw on the cluster and checks its exit code and part of its
+// output.
 func (s *space) says(exit int, part string, args ...string) string {
 	s.Helper()
 	out, errs, code := s.program(s.Context(), "thaw", append(args, "--to", "knative")...)
@@ -17,8 +17,8 @@ func (s *space) says(exit int, part string, args ...string) string {
 	return out
 }
 
-// verbs are those that a user has for a model and for a team, on what is there and on
-// what is not, with the right key and with another's.
+// verbs checks the verbs for models and teams, on existing and missing objects, with the
+// right key and with another team's.
 func verbs(s *space) {
 	other := s.team(s.T, "other")
 	me := s.ns + "/a"
@@ -45,7 +45,7 @@ func verbs(s *space) {
 		s.Errorf("it runs before the first request:\n%s", out)
 	}
 
-	// Another team's key knows nothing of it; its own sees it, and starts it by asking.
+	// Another team's key does not find it; the team's own key does.
 	for _, verb := range []string{"describe", "logs"} {
 		s.says(3, "does not exist", verb, me, "--key", other.key)
 	}
@@ -63,17 +63,16 @@ func verbs(s *space) {
 	}
 	s.says(0, me, "ps")
 	s.says(0, "ready", "describe", me)
-	s.until("its words", func() (bool, string) { // the node tells of a container a little later than that runs
+	s.until("its words", func() (bool, string) { // the node serves a container's log a little after it runs
 		out, errs, _ := s.program(s.Context(), "thaw", "logs", me, "--to", "knative")
 		return strings.Contains(out, "state=READY"), out + errs
 	})
 	s.says(0, "a lease keeps it ready", "events", me)
 	s.says(0, "Functions:      1", "describe", "team", s.ns)
 
-	// What is stopped answers whom it has, and comes back when it is asked: for those
-	// whom it has, too, until they are answered.
+	// A stopped model finishes its running requests, and a later request starts it again.
 	long := make(chan answer, 1)
-	go func() { long <- s.byModel("a", 500, true) }() // 30 s: two programs start in between
+	go func() { long <- s.byModel("a", 500, true) }() // 30 s: two programs start meanwhile
 	s.until("a request is under way", func() (bool, string) {
 		out := s.says(0, "", "describe", me)
 		return strings.Contains(out, "1 active"), out
@@ -90,7 +89,7 @@ func verbs(s *space) {
 		a := s.byModel("a", 8, false)
 		return a.status == http.StatusNotFound && len(s.pods("a")) == 0, a.String()
 	})
-	s.until("the controller has forgotten it", func() (bool, string) { // after its gateway, which hears of routes
+	s.until("the controller has forgotten it", func() (bool, string) { // its gateway gets the deleted route earlier
 		out, errs, code := s.program(s.Context(), "thaw", "wake", me, "--to", "knative")
 		return code == 3 && strings.Contains(out+errs, "does not exist"), fmt.Sprint(code, " ", out, errs)
 	})

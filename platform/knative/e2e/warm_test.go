@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
-// lend has the node lend an interpreter of the machine's vLLM, as an operator does;
-// what no image has here is mounted.
+// lend installs a warm host with the machine's vLLM, as an operator does. The files that
+// no image here contains are mounted.
 func (b *bench) lend(h host) {
 	b.Helper()
 	if _, errs, code := b.program(b.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--warm-image", "dev.local/hello:test"); code != 0 {

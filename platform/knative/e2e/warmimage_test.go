@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
-// warmImage installs with an image of interpreters that nodes lend, without, and with
-// it once more, which is what the end of the suite takes away.
+// warmImage installs thaw with a warm host image, without it, and with it again, so that
+// the removal at the end of the suite covers it.
 func warmImage(s *space) {
 	installed := func(args ...string) string {
 		s.Helper()
@@ -57,7 +57,7 @@ func warmImage(s *space) {
 			}
 		}
 	}
-	const lent = "dev.local/hello:test" // which has no interpreter: it never is ready, and says so
+	const lent = "dev.local/hello:test" // without an interpreter: it never becomes ready
 	none(installed())
 	tells(installed("--warm-image", lent, "--dry-run"), "would be created")
 	if n := there(); n != 0 {
@@ -69,12 +69,12 @@ func warmImage(s *space) {
 		return len(pods) == len(s.thawPods("loader")), fmt.Sprint(len(pods))
 	})
 	tells(installed("--warm-image", lent), "unchanged")
-	s.until("doctor tells of it", func() (bool, string) { // Kubernetes counts a DaemonSet's nodes in its own time
+	s.until("doctor tells of it", func() (bool, string) { // Kubernetes updates a DaemonSet's counts after a while
 		out, errs, _ := s.program(s.Context(), "thaw", "doctor", "--to", "knative")
 		return strings.Contains(out, "note thaw-warm: 0 of 1 pods available, "+lent), out + errs
 	})
 
-	// Changes by others leave it alone.
+	// Other changes of the installation keep it.
 	if out, errs, code := s.program(s.Context(), "thaw-knative", "team", "create", s.ns); code != 0 || there() != len(objects) {
 		s.Errorf("team create: exit %d, and of %v there are %d\n%s%s", code, objects, there(), out, errs)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// TestClusterVLLMWarm: a real vLLM is forked into a pod, answers, goes back to zero
-// and leaves nothing, and again.
+// TestClusterVLLMWarm forks a real vLLM into a pod, which answers, scales to zero and
+// leaves no process, twice.
 func TestClusterVLLMWarm(t *testing.T) {
 	s := open(t)
 	if program, model := os.Getenv("THAW_ENGINE_VLLM"), os.Getenv("THAW_VLLM_MODEL"); program == "" || model == "" {
@@ -67,15 +67,15 @@ func warmInPods(b *bench) {
 		b.atZero(revision)
 	}
 	b.empty(revision)
-	// Whatever was forked has gone with its pod: of the interpreter's children there
-	// is none, and of its engines no process is left.
+	// All forked processes ended with their pods: the interpreter has no child and no engine
+	// process is left.
 	left := engines()
 	if len(left) > 0 {
 		b.Errorf("left: %v", left)
 	}
 }
 
-// engines are the processes of vLLM's engines on this machine's cluster.
+// engines lists the processes of vLLM's engines on the cluster's nodes.
 func engines() (left []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range all {

@@ -1,9 +1,9 @@
-// Scene is the engine of the scenarios: it asks the test whether it may start, and
-// holds each request that says so until the test lets it go.
+// Scene is the engine of the scenarios: it asks the test whether it may start, and holds
+// marked requests until the test ends them.
 //
 //	scene PORT MODEL URL
 //
-//	URL/start?model=M&pod=P    409 with a cause: it fails with that
+//	URL/start?model=M&pod=P    409: the start fails with the body as its cause
 //	URL/hold?model=M&id=N      answers when request N is to end
 package main
 
@@ -74,7 +74,7 @@ func serve(port, model, test string) error {
 	return nil
 }
 
-// ask returns once the test has said yes, or with what it said instead.
+// ask returns nil once the test allows it, else the test's answer as an error.
 func ask(ctx context.Context, at string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
