@@ -9,13 +9,13 @@ import (
 	"github.com/thaw-dev/thaw/bench/schedule"
 )
 
-// TestSimulatorAgrees: the simulator is right about a live platform: the same
-// load on two agents with real engines, and simulated with each start as long as
-// that very start was there, has the same starts in the same order, for which the
-// same models make way. How many requests a start finds waiting goes with the pace
-// of the machine, which the bench compares.
+// TestSimulatorAgrees: the simulator predicts a live platform. The same load runs on two
+// agents with real engines, and in the simulator with the measured duration of each
+// start. Both must have the same starts in the same order, with the same evictions. The
+// number of requests that wait for a start depends on the machine's speed and is not
+// compared.
 func TestSimulatorAgrees(t *testing.T) {
-	dir, err := os.MkdirTemp("", "thaw") // short: it holds unix sockets
+	dir, err := os.MkdirTemp("", "thaw") // short, for unix sockets
 	if err != nil {
 		t.Fatal(err)
 	}

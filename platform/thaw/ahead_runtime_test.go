@@ -11,13 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// TestRuntimeAhead: requests may be at the door of a pod before its engine is READY.
-// They wait there, so many and no more, and go on with READY; a start that comes to
-// nothing gives them back.
+// TestRuntimeAhead: a shim holds a bounded number of requests before its engine is READY.
+// They go to the engine at READY; if the start fails they are returned unserved.
 func TestRuntimeAhead(t *testing.T) {
 	const most, more = 16, 3
-	// ahead sends requests to a shim whose loader is away, and waits until those for
-	// which there is no place have come back.
+	// ahead sends requests to a shim without a loader, and waits until those beyond the bound
+	// are refused.
 	ahead := func(p *podded) (waiting func() []reply) {
 		var all sync.WaitGroup
 		answers := make(chan reply, most+more)
@@ -101,7 +100,7 @@ func TestRuntimeAhead(t *testing.T) {
 	})
 }
 
-// heard is all that was said.
+// heard lists all statuses that the shim reported.
 func (l *nodeLoader) heard() []functions.ReplicaStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()

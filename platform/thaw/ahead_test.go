@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// TestPrewarm: a hint makes a model ready ahead, it makes way for who asks, and
-// what was learned outlives the server.
+// TestPrewarm: a hint starts a model before its first request, a request for another model
+// evicts it, and the learned usage is stored when the server ends.
 func TestPrewarm(t *testing.T) {
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "a", "resources: {memory: 600Mi}"),
@@ -50,7 +50,7 @@ func TestPrewarm(t *testing.T) {
 	}
 }
 
-// TestPrewarmSettings: what the flags do not take is an error of usage.
+// TestPrewarmSettings: invalid flag values are usage errors.
 func TestPrewarmSettings(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--keep-alive forever", "fixed, learned"},

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Bad input and bad days, on the whole program.
+// These tests give the whole program bad input and failures.
 
 func TestBadInput(t *testing.T) {
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--max-body", "64Ki")
@@ -59,7 +59,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// raw sends bytes and returns the answer's beginning.
+// raw sends bytes and returns the beginning of the answer.
 func (p *platform) raw(s string) string {
 	c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
 	if err != nil {
@@ -109,8 +109,8 @@ func TestQueueFullAndWaitOver(t *testing.T) {
 	wg.Wait()
 }
 
-// A start that fails tells every waiter why, at once, is not repeated faster
-// than its back-off, and works after the fix.
+// TestStartFails: every waiting request gets the cause of a failed start at once. Starts
+// are not repeated faster than the backoff, and succeed after the fix.
 func TestStartFails(t *testing.T) {
 	root := t.TempDir()
 	flag := filepath.Join(root, "dies")
@@ -190,7 +190,7 @@ func TestEngineKilled(t *testing.T) {
 		p.eventually(patience, "the engine's process", func() bool { return p.engine("load") != 0 })
 		signalPID(t, p.engine("load"), syscall.SIGKILL)
 		r := <-got
-		// It is told of this start's end, and does not wait for another.
+		// The request fails with this start and does not wait for another.
 		starts := 0
 		for _, c := range p.items("/api/v1/coldstarts") {
 			if c["function"] == "default/load" {
@@ -215,8 +215,8 @@ func TestEngineKilled(t *testing.T) {
 	})
 }
 
-// An engine that is stopped in the middle of its work answers nothing, and its
-// health is no help: it must be found by its tokens.
+// TestEngineHangs: a stopped engine answers nothing although its health endpoint may; the
+// hang is detected by missing tokens.
 func TestEngineHangs(t *testing.T) {
 	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\ndeadlines: {hang: 1s, firstToken: 5s}")})
 	res, r := p.open(t.Context(), "m", 1000)
@@ -231,7 +231,7 @@ func TestEngineHangs(t *testing.T) {
 	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 }
 
-// Streams that an engine ends in ways that look clean and are not.
+// TestBrokenStreams: engines end streams in ways that look complete and are not.
 func TestBrokenStreams(t *testing.T) {
 	files := map[string]string{}
 	for _, mode := range []string{"cut", "half", "frame"} {
@@ -252,7 +252,7 @@ func TestBrokenStreams(t *testing.T) {
 
 func TestClientLeaves(t *testing.T) {
 	p := start(t, map[string]string{
-		"warm.yaml": tiny(t, "warm", "args: [--token-delay, 200ms]"), // its answer lasts longer than we wait
+		"warm.yaml": tiny(t, "warm", "args: [--token-delay, 200ms]"), // its answer outlasts the test's wait
 	})
 	t.Run("mid-stream", func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -311,7 +311,7 @@ func TestClientLeavesWhileCold(t *testing.T) {
 	leave()
 	<-done
 	p.eventually(promised, "the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
-	// The engine's process runs already: the replica becomes READY, lives its idle time, and goes.
+	// The engine's process exists: the replica becomes READY and ends after its idle time.
 	os.Remove(loads)
 	p.eventually(patience, "READY all the same", func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 })
 	p.eventually(patience, "gone after its idle time", func() bool { return p.state("default/m") == "" && p.engine("m") == 0 })
@@ -362,7 +362,7 @@ func TestTermWithStreamInFlight(t *testing.T) {
 	p.nothingLeft()
 }
 
-// A second agent takes a model; killed, its replicas are placed again.
+// TestAgentKilled: a second agent runs a model; after it is killed, its replicas start elsewhere.
 func TestAgentKilled(t *testing.T) {
 	p := spawn(t, map[string]string{
 		"m.yaml": tiny(t, "m", "resources: {memory: 2Gi}"),

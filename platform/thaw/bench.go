@@ -11,7 +11,7 @@ import (
 // runBench is `thaw bench`.
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := bench.Main(ctx, args, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // it has printed why
+		return &kit.Error{Exit: code} // the bench has printed the cause
 	}
 	return nil
 }

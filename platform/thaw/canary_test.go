@@ -16,10 +16,10 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-// Secrets, prompts and completions are nowhere but where they belong: not in
-// logs (at the level debug), metrics, the control API, the data folder, the
-// arguments and environments of processes. Each is a canary: a word that is
-// nowhere else. It is taken through good days and bad ones, and then looked for.
+// TestCanaries: secrets, prompts and completions do not leak into logs (at level debug),
+// metrics, the control API, the data folder, or arguments and environments of processes.
+// Each is a canary, a word that occurs nowhere else. The test runs requests that succeed
+// and requests that fail, and then searches for the canaries.
 func TestCanaries(t *testing.T) {
 	linuxOnly(t)
 	blobs := azuretest.New(t)
@@ -44,7 +44,7 @@ func TestCanaries(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", azuretest.Account, account, blobs.URL, azuretest.Account))
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "otheraccount")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2024-01-01&sp=rl&sig="+signature)
-	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // nothing leaves this machine
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // requests outside this machine fail
 	t.Setenv("HF_TOKEN", "canary-hub-token-c8")
 	p := spawn(t, map[string]string{
 		"blob.yaml":    modelFile("blob", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"),
@@ -64,7 +64,7 @@ func TestCanaries(t *testing.T) {
 		body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"echo nothing %s"}],"user":%q%s}`, model, prompt, session, more)
 		return p.do("POST", "/v1/chat/completions", body, append(header, "Authorization", auth, "thaw-session", session, "Cookie", session, "X-Forwarded-For", session)...)
 	}
-	// Good days.
+	// These succeed.
 	for _, m := range []string{"blob", "tiny", "fake"} {
 		for _, more := range []string{`,"max_tokens":4`, `,"max_tokens":4,"stream":true`} {
 			if r := ask(m, more, key); r.status != 200 {
@@ -78,7 +78,7 @@ func TestCanaries(t *testing.T) {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
 	p.do("POST", "/v1/embeddings", `{"model":"tiny","input":["`+prompt+`"]}`, "X-Api-Key", strings.TrimPrefix(key, "Bearer "))
-	// Bad ones.
+	// These fail.
 	for _, m := range []string{"missing", "sas", "cut", "frame", "nosuch"} {
 		ask(m, "", key)
 		ask(m, `,"stream":true`, key)
@@ -101,7 +101,7 @@ func TestCanaries(t *testing.T) {
 	p.do("POST", "/api/v1/keys", `{"team":"`+prompt+`"`, "Authorization", adminKey)
 	p.do("POST", "/api/v1/heartbeat", `{"agent_id":`, "Authorization", p.join())
 	p.do("POST", "/api/v1/heartbeat", `{"agent_id":"x"}`, "Authorization", "Bearer "+wrongKey)
-	// An engine that dies with the prompt in it.
+	// An engine crashes while it holds the prompt.
 	req := strings.NewReader(`{"model":"tiny","stream":true,"ignore_eos":true,"max_tokens":400,"messages":[{"role":"user","content":"` + prompt + `"}]}`)
 	got := make(chan reply, 1)
 	go func() {
@@ -114,7 +114,7 @@ func TestCanaries(t *testing.T) {
 	for _, pid := range p.processes() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if strings.Contains(string(line), "\x00engine\x00") && strings.Contains(string(line), "\x00tiny\x00") {
-			syscall.Kill(pid, syscall.SIGQUIT) // the runtime writes all stacks
+			syscall.Kill(pid, syscall.SIGQUIT) // the Go runtime prints all stacks
 		}
 	}
 	<-got
@@ -174,7 +174,7 @@ func TestCanaries(t *testing.T) {
 				}
 				b = bytes.TrimSpace(b)
 				if string(b) == p.secret(base) {
-					return nil // it is the secret
+					return nil // the file holds the secret itself
 				}
 			}
 			look(path, b)

@@ -19,18 +19,17 @@ import (
 	"time"
 )
 
-// A storm: many clients on more models than there is memory for, while engines
-// are killed and stopped, an agent dies and comes back, models are stopped,
-// woken and edited, well and badly. Whatever happens, every request ends
-// exactly once and in time, with the whole answer, an error that says what it
-// is, or a cut connection, and never with a part that looks like the whole;
-// and when the storm is over nothing of it is left.
+// TestStorm runs many clients on more models than fit in memory, while engines are killed
+// and stopped, an agent is killed and restarted, and models are stopped, woken and edited,
+// also invalidly. Every request must end exactly once and in time: with a complete answer,
+// with an error that names the cause, or with a cut connection, and never with a partial
+// answer that looks complete. Afterwards nothing may be left over.
 //
-// THAW_SEED is another storm, THAW_STORM another length.
+// THAW_SEED sets the random seed, THAW_STORM the duration.
 func TestStorm(t *testing.T) { stormy(t, false) }
 
-// The same with an agent that is on another machine by all it reports, so
-// that requests for its replicas go through it.
+// TestStormFarAway is TestStorm with an agent that reports another machine, so that the
+// requests for its replicas pass through it.
 func TestStormFarAway(t *testing.T) { stormy(t, true) }
 
 func stormy(t *testing.T, far bool) {
@@ -61,9 +60,9 @@ func stormy(t *testing.T, far bool) {
 const (
 	stormModels  = 4
 	stormClients = 6
-	// No request takes longer: the wait at the gate (6 s), twice the first token
-	// (4 s), what finds a hung engine (1 s and a probe of 5 s), and the machine's
-	// own slowness under the race detector.
+	// stormBound bounds a request: the wait in the queue (6 s), twice the deadline of the first
+	// token (4 s), the detection of a hung engine (1 s and a probe of 5 s), and the
+	// slowness of the race detector.
 	stormBound = 35 * time.Second
 )
 
@@ -71,7 +70,7 @@ type storm struct {
 	t     *testing.T
 	p     *platform
 	seed  uint64
-	whole string // the model's completion, as long as the longest request
+	whole string // the model's completion at the greatest length requested
 
 	mu       sync.Mutex
 	texts    map[int]string // by number of tokens
@@ -88,7 +87,7 @@ func newStorm(t *testing.T, seed uint64, far bool) *storm {
 	if far {
 		addr = "0.0.0.0:0"
 	}
-	// Memory for one model here and for one at the agent.
+	// There is memory for one model here and for one at the agent.
 	p := spawn(t, files, "--memory", "600Mi", "--addr", addr)
 	p.bearer = p.admin()
 	return &storm{t: t, seed: seed, p: p, texts: map[int]string{}, outcomes: map[string]int{}}
@@ -174,7 +173,7 @@ func (s *storm) run(length time.Duration) {
 	}
 }
 
-// settled waits until nothing is at the gates or at engines.
+// settled waits until no request is queued or at an engine.
 func (p *platform) settled() {
 	p.t.Helper()
 	for _, g := range []string{"thaw_active_requests", "thaw_buffered_requests", "thaw_buffer_bytes"} {
@@ -209,7 +208,7 @@ func (s *storm) agent() *exec.Cmd {
 	return c
 }
 
-// weather does what a day can bring, and returns the agent of the last hour.
+// weather injects random faults until end, and returns the agent's current process.
 func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
 	p := s.p
 	engines := func() (pids []int) {
@@ -237,7 +236,7 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 			strike(syscall.SIGKILL)
 		case n < 7:
 			strike(syscall.SIGSTOP)
-		case n < 8: // frozen, for longer than it is believed or not
+		case n < 8: // stopped, for shorter or longer than its lease
 			pid := agent.Process.Pid
 			syscall.Kill(pid, syscall.SIGSTOP)
 			thaws := time.AfterFunc(time.Duration(rng.IntN(8000))*time.Millisecond, func() { syscall.Kill(pid, syscall.SIGCONT) })
@@ -259,7 +258,7 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 		case n < 18:
 			p.file(name+".yaml", "kind: Model\nspec: [")
 		case n < 19:
-			p.file(name+".yaml", strings.Replace(stormModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits nowhere
+			p.file(name+".yaml", strings.Replace(stormModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits on no node
 		default:
 			os.Remove(filepath.Join(p.functions, name+".yaml"))
 		}
@@ -268,7 +267,7 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 	return agent
 }
 
-// request asks once, in one of the ways that clients have, and judges the end.
+// request sends one request as a random kind of client does, and checks how it ended.
 func (s *storm) request(rng *rand.Rand) {
 	model, tokens := fmt.Sprintf("m%d", rng.IntN(stormModels)), 1+rng.IntN(48)
 	kind, header := "plain", ""
@@ -316,7 +315,7 @@ func (s *storm) request(rng *rand.Rand) {
 	}
 }
 
-// ask returns how a request ended and what was wrong with that end.
+// ask returns how a request ended, and what was wrong with that end.
 func (s *storm) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
 	res, err := web.Do(req)
 	if err != nil {
@@ -347,7 +346,7 @@ func (s *storm) ask(ctx context.Context, req *http.Request, stream bool, tokens 
 		}
 		return fmt.Sprint(r.status, " ", f.Code), ""
 	case err != nil:
-		return "cut", "" // the client knows that it has not all
+		return "cut", "" // the client sees that the answer is incomplete
 	case stream:
 		return s.judgeStream(r, tokens)
 	}
@@ -405,7 +404,7 @@ func (s *storm) judgeStream(r reply, tokens int) (outcome, wrong string) {
 	return "truncated", "ended cleanly without its end: " + r.body
 }
 
-// same expects that one question has one answer.
+// same checks that equal requests get equal answers.
 func (s *storm) same(text string, tokens int) (wrong string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

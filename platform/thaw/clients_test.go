@@ -25,21 +25,21 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// What OpenAI clients, unchanged, meet at a real `thaw serve`: the cases of
-// deploy/clients/README.md. The official Go client runs in this process; the
-// others are found by variables that .ci/components prints. Without them they
-// are skipped, or fail where THAW_REQUIRE=all.
+// These tests run unchanged OpenAI clients against a real `thaw serve`: the cases of
+// deploy/clients/README.md. The official Go client runs in this process; the others are
+// found by variables that .ci/components prints. Without them they are skipped, or fail if
+// THAW_REQUIRE=all.
 
 var tinyFunction = functions.Name{Team: functions.DefaultTeam, Name: "tiny"}
 
-// fakeOf is the function of a client that the fake engine serves. Each has its
-// own: an engine that dies once is mended at once, one that dies again and
-// again is held back, and here each client kills one.
+// fakeOf is the function of a client that the fake engine serves. Each client kills an
+// engine and has its own function: an engine that crashes once is restarted at once,
+// repeated crashes cause a backoff.
 func fakeOf(client string) functions.Name {
 	return functions.Name{Team: functions.DefaultTeam, Name: "fake-" + client}
 }
 
-// seen is what a client showed its user in one case.
+// seen is what a client reported for one case.
 type seen struct {
 	Text      string `json:"text"`
 	Chunks    int    `json:"chunks"`
@@ -47,16 +47,16 @@ type seen struct {
 	Tool      string `json:"tool"`
 	Arguments string `json:"arguments"`
 	Usage     int64  `json:"usage"`
-	Plain     *seen  `json:"plain"`    // of the case tools
-	Streamed  *seen  `json:"streamed"` // of the case tools
+	Plain     *seen  `json:"plain"`    // for the case tools
+	Streamed  *seen  `json:"streamed"` // for the case tools
 	Error     *shown `json:"error"`
-	Failed    string `json:"failed"` // the script itself failed
+	Failed    string `json:"failed"` // the script's own failure
 }
 
-// shown is an error as a client shows it.
+// shown is an error as the client reports it.
 type shown struct {
 	Class     string `json:"class"`
-	Known     bool   `json:"known"` // it is the client's own API error
+	Known     bool   `json:"known"` // it is the client's own type of API error
 	Status    int    `json:"status"`
 	Code      string `json:"code"`
 	Param     string `json:"param"`
@@ -65,18 +65,18 @@ type shown struct {
 	RequestID string `json:"request_id"`
 }
 
-// official is a client: it does a case. The error is that of the client's
-// program, not one that the case is to show.
+// official runs a case with a client. The error is a failure of the client's program, not
+// one that the case expects.
 type official func(ctx context.Context, name string) (seen, error)
 
 // kind is one client of the matrix.
 type kind struct {
 	name     string
-	variable string // tells where it is installed; "" for the one in this process
+	variable string // names its folder; "" for the client in this process
 	program  string // in that folder, or on PATH
 	script   string // in deploy/clients
-	pkg      string // that the script loads
-	words    bool   // it shows an error's status and message, not its other members
+	pkg      string // package that the script loads
+	words    bool   // it shows only an error's status and message
 }
 
 var kinds = []kind{
@@ -90,8 +90,8 @@ var kinds = []kind{
 	{name: "litellm", variable: "THAW_PYTHON_LITELLM", program: "bin/python", script: "python/cases_litellm.py", words: true},
 }
 
-// open starts the client for the time of its test. model is what it asks for
-// where it asks a real model, fake where it asks the fake engine.
+// open starts the client until the end of the test. It requests model for cases with a
+// real model, and fake for cases with the fake engine.
 func (k kind) open(t *testing.T, base, key, model, fake string) official {
 	t.Helper()
 	if k.variable == "" {
@@ -123,7 +123,7 @@ func TestOfficialClients(t *testing.T) {
 	}
 }
 
-// serveClients starts a platform with the shipped model and the fake engine.
+// serveClients starts a platform with the embedded model and the fake engine.
 func serveClients(t *testing.T) *served.Platform {
 	t.Helper()
 	exe, err := os.Executable() // see TestMain
@@ -214,7 +214,7 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 	})
 }
 
-// toolsArrived checks that the engine got the tools as the client sent them.
+// toolsArrived checks that the engine received the tools as the client sent them.
 func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
 	r, err := p.Ready(t.Context(), of)
@@ -249,7 +249,7 @@ func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
 	}
 }
 
-// clientLeft checks that the engine saw its client leave, and that nothing runs.
+// clientLeft checks that the engine saw the client disconnect and that no request is left.
 func clientLeft(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -276,11 +276,11 @@ func clientLeft(t *testing.T, p *served.Platform, of functions.Name) {
 	}
 }
 
-// scriptClient opens a client that is a program: it reads names of cases and answers
-// each with a line of JSON. It runs for the time of its test.
+// scriptClient starts a client that is a program: it reads names of cases and answers each
+// with a line of JSON. It runs until the end of the test.
 func scriptClient(t *testing.T, program, file string, env ...string) official {
 	t.Helper()
-	// Its end is the end of its input, which comes after t's context.
+	// The program ends when its input is closed, which happens after t's context has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	cmd := exec.CommandContext(ctx, program, file)
 	cmd.Env = append(os.Environ(), env...)
@@ -324,7 +324,7 @@ func scriptClient(t *testing.T, program, file string, env ...string) official {
 	}
 }
 
-// goClient does the cases with the official client for Go.
+// goClient runs the cases with the official client for Go.
 func goClient(base, key, model, fake string) official {
 	c := openai.NewClient(option.WithBaseURL(base), option.WithAPIKey(key))
 	ask := func(model, words string) openai.ChatCompletionNewParams {
@@ -381,7 +381,7 @@ func goPlain(ctx context.Context, c openai.Client, q openai.ChatCompletionNewPar
 	return s, nil
 }
 
-// goStream reads a stream to its end, or leaves after so many chunks.
+// goStream reads a stream to its end, or disconnects after leave chunks.
 func goStream(ctx context.Context, c openai.Client, q openai.ChatCompletionNewParams, leave int) seen {
 	var s seen
 	stream := c.Chat.Completions.NewStreaming(ctx, q)
@@ -420,7 +420,7 @@ func goError(err error) *shown {
 			e.RequestID = api.Response.Header.Get("X-Request-Id")
 		}
 	}
-	// An error in a stream is the event itself, for the user to look into.
+	// The client returns an error in a stream as the raw event.
 	var event *ssestream.StreamError
 	if errors.As(err, &event) {
 		var frame struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// TestEvictionChoices: the flag offers what the core knows, and says so.
+// TestEvictionChoices: the flag accepts every eviction policy and lists them in its error.
 func TestEvictionChoices(t *testing.T) {
 	f, ok := reflect.TypeFor[cli.ServeConfig]().FieldByName("Eviction")
 	if !ok || f.Tag.Get("oneof") != strings.Join(placement.Evictions(), ",") || f.Tag.Get("default") != placement.LRU.String() {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// fakeEngine is an OpenAI-compatible server of a few lines for `engine:
-// command`: it fails in the ways that ember cannot be made to.
+// fakeEngine is a small OpenAI-compatible server for `engine: command`. It fails in ways
+// that ember cannot be made to fail.
 func fakeEngine(args []string) int {
 	f := flag.NewFlagSet("fake", flag.ExitOnError)
 	name := f.String("name", "", "")
@@ -96,7 +96,7 @@ func fakeEngine(args []string) int {
 	return 0
 }
 
-// faked is a model file of the fake engine.
+// faked returns a model file for the fake engine.
 func faked(name, flags, more string) string {
 	argv := []string{os.Args[0], "fake", "--name", "{name}", "--port", "{port}"}
 	argv = append(argv, strings.Fields(flags)...)

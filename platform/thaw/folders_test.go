@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestFolderOfAnotherMachine: a model whose source is a folder of the server's
-// machine runs on an agent of another one, which brings it from there, where the
-// server's own node is full. What the model file does not name stays there.
+// TestFolderOfAnotherMachine: a model whose source is a folder on the server's machine is
+// staged by an agent on another machine, since the server's own node is full. Only files
+// that the model needs are copied.
 func TestFolderOfAnotherMachine(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "copy")
 	if err := os.CopyFS(folder, os.DirFS(tinyDir(t))); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// secretOf is a variable of a process's environment.
+// secretOf returns a variable of a process's environment.
 func secretOf(t *testing.T, pid int, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -33,8 +33,8 @@ func secretOf(t *testing.T, pid int, name string) string {
 	return ""
 }
 
-// TestEngineWantsItsKey: an engine on loopback answers its owner only. Its key is
-// on no command line, in no list and in no log.
+// TestEngineWantsItsKey: an engine on loopback requires its key, which is in no command
+// line, list or log.
 func TestEngineWantsItsKey(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", ""), "b.yaml": tiny(t, "b", "")})
 	keys := map[string]bool{}
@@ -76,9 +76,8 @@ func TestEngineWantsItsKey(t *testing.T) {
 	}
 }
 
-// TestVLLMGuard: a real vLLM with all it can be told at run time switched on.
-// Its whole list of endpoints is walked; adapters and sleep are what they are on
-// the real one.
+// TestVLLMGuard runs a real vLLM with every runtime control switched on and requests each
+// of its endpoints. Adapters and sleep must work on it as well.
 func TestVLLMGuard(t *testing.T) {
 	checkpoint := os.Getenv("THAW_VLLM_MODEL")
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || checkpoint == "" {
@@ -93,9 +92,9 @@ func TestVLLMGuard(t *testing.T) {
   env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu, VLLM_SERVER_DEV_MODE: "1"}
   adapters: [{name: pirate, source: `+dir+`/pirate, rank: 8}, {name: wide, source: `+dir+`/wide}]
   scale: {idle: 20s}
-`)}, "--warm", "off") // one start alone: a parent's imports would only slow it
+`)}, "--warm", "off") // one start only: a warm parent would slow it down
 	began := time.Now()
-	// Awake before it is asked: on a busy machine that takes longer than clients wait.
+	// Woken first: on a busy machine the start takes longer than a client's timeout.
 	if r := p.do("POST", "/api/v1/functions/default/v/wake", `{}`, "Authorization", p.admin()); r.status != 202 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
@@ -104,7 +103,7 @@ func TestVLLMGuard(t *testing.T) {
 	replica := p.items("/api/v1/replicas")[0]
 	engine := fmt.Sprint(replica["endpoint"])
 
-	// The list it gives of itself, beside the one that tests without it walk.
+	// Adds the endpoints in its own OpenAPI document to the list used by tests without vLLM.
 	res, err := web.Get(engine + "/openapi.json")
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +134,7 @@ func TestVLLMGuard(t *testing.T) {
 				if code == "unknown_endpoint" && r.status != 404 {
 					t.Errorf("%s %s: %d %s", method, concrete, r.status, r.body)
 				}
-			case r.status/100 == 2 && (concrete == "/metrics" || concrete == "/openapi.json"): // ours, not the engine's
+			case r.status/100 == 2 && (concrete == "/metrics" || concrete == "/openapi.json"): // answered by thaw, not by the engine
 				if strings.Contains(r.body, "vllm:") || strings.Contains(r.body, "load_lora_adapter") {
 					t.Errorf("%s %s is the engine's own", method, concrete)
 				}
@@ -168,12 +167,11 @@ func TestVLLMGuard(t *testing.T) {
 			t.Errorf("a key on a command line: %q", line)
 		}
 	}
-	// An error of the caller's that the engine finds in a stream is an HTTP error.
+	// A request error that the engine reports in a stream becomes an HTTP error.
 	if r := p.do("POST", "/v1/completions", `{"model":"v","prompt":"a","stream":true,"max_tokens":2,"structured_outputs":{"grammar":"root ::= ("}}`); r.status != 400 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 
-	// Adapters.
 	base := p.chat("v", `"max_tokens":8`)
 	pirate := p.chat("v:pirate", `"max_tokens":8`)
 	if pirate.status != 200 || pirate.text() == base.text() {
@@ -183,7 +181,7 @@ func TestVLLMGuard(t *testing.T) {
 		t.Errorf("a rank too large: %d %s", r.status, r.body)
 	}
 
-	// Asleep when idle, awake when asked.
+	// It sleeps when idle and wakes on a request.
 	p.eventually(2*time.Minute, "v sleeps", func() bool { return p.state("default/v") == "SLEEPING" })
 	r := p.chat("v", `"max_tokens":8`)
 	if r.status != 200 || r.text() != base.text() {
@@ -199,8 +197,8 @@ func TestVLLMGuard(t *testing.T) {
 	}
 }
 
-// loraFor writes an adapter of q_proj for a Llama checkpoint: weights that change
-// what it says.
+// loraFor writes an adapter of q_proj for a Llama checkpoint, whose weights change the
+// model's answers.
 func loraFor(t *testing.T, checkpoint, dir string, rank int) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(checkpoint, "config.json"))
@@ -227,7 +225,7 @@ func loraFor(t *testing.T, checkpoint, dir string, rank int) {
 	head, data, seed := map[string]tensor{}, []byte{}, uint32(1)
 	add := func(name string, rows, columns int) {
 		at := len(data)
-		for range rows * columns { // small numbers of either sign, bf16
+		for range rows * columns { // small numbers of either sign, in bf16
 			seed = seed*1664525 + 1013904223
 			data = binary.LittleEndian.AppendUint16(data, uint16(0x3e00|seed>>31<<15|seed>>20&0x7f))
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The journeys of a newcomer, on the real engine.
+// These are the first steps of a new user, on the embedded engine.
 
 func TestColdStreamed(t *testing.T) {
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
@@ -59,7 +59,7 @@ func TestColdPlain(t *testing.T) {
 	}
 }
 
-// A model that is idle goes away, stays listed, and comes back.
+// TestIdleToZeroAndBack: an idle model is unloaded, stays listed, and starts again on request.
 func TestIdleToZeroAndBack(t *testing.T) {
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "scale: {idle: 300ms}")})
 	for range 2 {
@@ -76,7 +76,7 @@ func TestIdleToZeroAndBack(t *testing.T) {
 	}
 }
 
-// However many ask, one wake.
+// TestManyWaitersOneWake: many concurrent requests cause one start.
 func TestManyWaitersOneWake(t *testing.T) {
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "args: [--ready-delay, 500ms]")})
 	var wg sync.WaitGroup
@@ -99,7 +99,7 @@ func TestManyWaitersOneWake(t *testing.T) {
 	}
 }
 
-// Two models where memory holds one: the idle one makes way.
+// TestEviction: memory holds one of two models, and the idle one is evicted.
 func TestEviction(t *testing.T) {
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "a", "resources: {memory: 600Mi}"),
@@ -125,7 +125,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// A held stream tells what happens: state, and in the end the timeline.
+// TestHeldStreamTells: a held stream has comments with the state, and at last the timeline.
 func TestHeldStreamTells(t *testing.T) {
 	if testing.Short() {
 		t.Skip("holds a stream for four seconds")
@@ -172,7 +172,7 @@ func TestDeployGetRemove(t *testing.T) {
 	}
 }
 
-// Keys, teams and limits.
+// TestTeams checks keys, teams and limits.
 func TestTeams(t *testing.T) {
 	p := start(t, map[string]string{
 		"all.yaml": tiny(t, "red/tiny", "") + "---\n" + tiny(t, "blue/tiny", "") +
@@ -193,7 +193,7 @@ func TestTeams(t *testing.T) {
 	if r := p.chat("red/tiny", "", "Authorization", blue); r.status != 404 || r.failure().Code != "model_not_found" {
 		t.Errorf("another team's model: %d %s", r.status, r.body)
 	}
-	// Awake: a place of red's limit is free again after half a minute.
+	// Wakes the model: red's cold-start limit has a free slot again after half a minute.
 	p.do("POST", "/api/v1/functions/red/tiny/wake", `{"lease":"5m"}`, "Authorization", p.admin())
 	p.eventually(patience, "red's model is READY", func() bool {
 		return strings.Contains(fmt.Sprint(p.itemsAs("/api/v1/replicas", p.admin())), "state:READY")

@@ -8,7 +8,7 @@ import (
 
 const module = "github.com/thaw-dev/thaw/"
 
-// TestNoKubernetesInThaw: who runs thaw on one machine carries no cluster.
+// TestNoKubernetesInThaw: the program thaw imports no Kubernetes package.
 func TestNoKubernetesInThaw(t *testing.T) {
 	tool, err := exec.LookPath("go")
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// Many at once, on the whole program.
+// These tests put many clients on the whole program.
 
-// perRequest bounds what a held request or an idle connection may cost: about
-// 20 KiB, and five times as much under the race detector.
+// perRequest bounds the memory of a held request or an idle connection: about 20 KiB, and
+// five times as much with the race detector.
 const perRequest = 256 << 10
 
-// rss is the resident memory of the server's process, in bytes.
+// rss returns the resident memory of the server's process, in bytes.
 func (p *platform) rss() int64 {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.proc.Process.Pid))
 	var kib int64
@@ -37,8 +37,8 @@ func linuxOnly(t *testing.T) {
 	}
 }
 
-// Two thousand requests that wait for one cold model cause one start, cost
-// little while they wait, and are all answered.
+// TestHerd: two thousand requests for one cold model cause one start, use little memory
+// while they wait, and are all answered.
 func TestHerd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two thousand connections")
@@ -87,9 +87,9 @@ func TestHerd(t *testing.T) {
 		held, most = max(held, p.metric("thaw_buffered_requests{")), max(most, p.rss())
 		mu.Lock()
 		defer mu.Unlock()
-		return held >= 0.9*herd || !first.IsZero() // on a busy machine the model may be sooner than the herd
+		return held >= 0.9*herd || !first.IsZero() // on a busy machine the model may be READY before all requests arrived
 	})
-	// Who comes to another model meanwhile is not held up by them.
+	// Requests for another model are not delayed meanwhile.
 	began := time.Now()
 	if r := p.chat("ok", `"max_tokens":2`); r.status != 200 {
 		t.Errorf("another model beside the herd: %d %v %s", r.status, r.err, r.body)
@@ -114,11 +114,11 @@ func TestHerd(t *testing.T) {
 		t.Errorf("a held request costs %d KiB", each>>10)
 	}
 	p.settled()
-	p.eventually(patience, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // the engine's connections are kept for a while
+	p.eventually(patience, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // connections to the engine are kept for a while
 }
 
-// Clients that ask for much and do not read do not delay others, and fill no
-// memory but the kernel's.
+// TestSlowReaders: clients that request much and do not read neither delay others nor use
+// memory outside the kernel's socket buffers.
 func TestSlowReaders(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{
@@ -141,7 +141,7 @@ func TestSlowReaders(t *testing.T) {
 		c.(*net.TCPConn).SetReadBuffer(4 << 10)
 		body := chatBody("flood", `"stream":true`)
 		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-		io.ReadFull(c, make([]byte, 12)) // it has begun
+		io.ReadFull(c, make([]byte, 12)) // the answer has begun
 		slow = append(slow, c)
 	}
 	var worst atomic.Int64
@@ -175,7 +175,7 @@ func TestSlowReaders(t *testing.T) {
 	p.settled()
 }
 
-// Idle connections cost little and do not delay others.
+// TestIdleConnections: idle connections use little memory and do not delay others.
 func TestIdleConnections(t *testing.T) {
 	linuxOnly(t)
 	const idle = 1000
@@ -192,7 +192,7 @@ func TestIdleConnections(t *testing.T) {
 		}
 		defer c.Close()
 		conns = append(conns, c)
-		if i%2 == 0 { // half of them have asked once
+		if i%2 == 0 { // half of them have sent one request
 			io.WriteString(c, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
 				t.Fatalf("%q %v", line, err)

@@ -24,8 +24,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// stalling is a store of weights that, while stall is set, breaks off after so many
-// bytes of the weights, and then gives no more.
+// stalling is a blob server that, while stall is set, breaks the connection after so many
+// bytes of weights and sends no more.
 type stalling struct {
 	*azuretest.Server
 	stall atomic.Bool
@@ -58,14 +58,13 @@ func (w *slow) Write(b []byte) (int, error) {
 	}
 	w.ResponseWriter.(http.Flusher).Flush()
 	if n > 0 {
-		panic(http.ErrAbortHandler) // the connection breaks
+		panic(http.ErrAbortHandler) // breaks the connection
 	}
 	<-w.gone
 	return n, io.ErrClosedPipe
 }
 
-// stallingTiny is the small model at a place of which the first life of a loader
-// gets a part.
+// stallingTiny serves the small model, of which a first loader process gets only a part.
 func stallingTiny(t *testing.T) *stalling {
 	t.Helper()
 	s := &stalling{after: 5 << 18}
@@ -88,7 +87,7 @@ func stallingTiny(t *testing.T) *stalling {
 	return s
 }
 
-// loaderOf starts a loader in a process of its own.
+// loaderOf starts a loader in its own process.
 func loaderOf(t *testing.T, store string, log io.Writer, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", "n1", "--addr", "off", "--allow-local"}, args...)...)
@@ -107,7 +106,7 @@ func loaderOf(t *testing.T, store string, log io.Writer, args ...string) *exec.C
 	return c
 }
 
-// pods are what a controller was told of them.
+// told records what loaders report to the controller.
 type told struct {
 	mu     sync.Mutex
 	pods   map[string]functions.ReplicaStatus
@@ -130,7 +129,7 @@ func (h *told) states(s functions.State) (n int) {
 	return n
 }
 
-// controllerOf is a controller's end of the links.
+// controllerOf is the controller's end of control streams.
 func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 	t.Helper()
 	const token = "a-token-of-links"
@@ -163,9 +162,9 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 	return hub, h, []string{"--controller", strings.TrimPrefix(srv.URL, "http://"), "--token-file", file}
 }
 
-// TestLoaderOfANode: two pods want one model; the loader is killed while it comes,
-// and the next goes on where it was. Both serve; the controller hears of them, and
-// one is told to stop.
+// TestLoaderOfANode: two pods need one model; the loader is killed while it stages, and the
+// next one resumes. Both pods serve, the controller gets their status, and one is told
+// to stop.
 func TestLoaderOfANode(t *testing.T) {
 	source := stallingTiny(t)
 	source.stall.Store(true)
@@ -197,7 +196,7 @@ func TestLoaderOfANode(t *testing.T) {
 	first.Process.Kill()
 	first.Wait()
 	source.stall.Store(false)
-	source.Fault(nil) // forgets what was asked
+	source.Fault(nil) // forget earlier requests
 	second := loaderOf(t, store, log, args...)
 	for _, p := range pods {
 		p.ready()
@@ -233,11 +232,11 @@ func TestLoaderOfANode(t *testing.T) {
 		})
 		return found
 	})
-	// What people see of it.
+	// The verbs show it.
 	if out, errs, code := verb(t, "cache", "ls", "--data", store, "-o", "json"); code != 0 || !strings.Contains(out, `"in_use": true`) || !strings.Contains(out, azuretest.Location("tiny")) {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
-	// The controller's word reaches the pod it names.
+	// A stop of the controller reaches the named pod.
 	uid := "local-" + strconv.Itoa(pods[0].proc.Process.Pid)
 	if !hub.Tell("n1", controlstream.Update{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
 		t.Error("no loader to tell")
@@ -250,7 +249,7 @@ func TestLoaderOfANode(t *testing.T) {
 		heard.at(func() { gone = heard.gone[uid] && len(heard.pods) == 1 })
 		return gone
 	})
-	// The other serves on without a loader.
+	// The other pod serves on without a loader.
 	second.Process.Signal(syscall.SIGTERM)
 	if err := second.Wait(); err != nil {
 		t.Errorf("the loader ended with %v", err)

@@ -22,7 +22,7 @@ func main() {
 func runUntilSignal(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // back to the default action: the second one kills
+	context.AfterFunc(ctx, stop) // restores the default action: a second signal kills
 	return run(ctx, args, stdin, stdout, stderr)
 }
 

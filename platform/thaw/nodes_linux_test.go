@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// shortFolder is a folder that a socket can be in.
+// shortFolder makes a folder whose path is short enough for a unix socket.
 func shortFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "thaw-node")
@@ -36,8 +36,8 @@ func shortFolder(t *testing.T) string {
 	return dir
 }
 
-// TestPodThatVanishes: a pod whose processes are killed all at once, as by a deletion
-// without grace, leaves no lease, no process and no mount, and the controller hears it.
+// TestPodThatVanishes: a pod is killed all at once, as by a deletion without grace. It leaves
+// no lease, process or mount, and the controller is informed.
 func TestPodThatVanishes(t *testing.T) {
 	if os.Getuid() != 0 {
 		sourcetest.Missing(t, "a pod's namespaces take root")
@@ -57,7 +57,7 @@ func TestPodThatVanishes(t *testing.T) {
 	}
 	before := strings.Count(mounts(), store)
 
-	// Its own processes and its own /proc, as in a container.
+	// The pod has its own process namespace and /proc, as in a container.
 	scratch := shortFolder(t)
 	c := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`, os.Args[0],
 		"runtime", "--port", "0", "--store", store, "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
@@ -98,7 +98,7 @@ func TestPodThatVanishes(t *testing.T) {
 		t.Fatalf("processes of the pod: %v", engines)
 	}
 
-	ended() // SIGKILL: the kernel ends all that is in the pod
+	ended() // SIGKILL of the first process: the kernel kills all others
 	p.eventually(60*time.Second, "the lease is gone", func() bool { return !inUse() })
 	p.eventually(60*time.Second, "all processes are gone", func() bool { return len(inheritors(scratch)) == 0 })
 	p.eventually(60*time.Second, "the controller hears it", func() bool {
@@ -119,7 +119,7 @@ type borrower struct {
 	in *controlstream.Lines
 }
 
-// borrow has a loader stage a source; on hears how far it is, and may be nil.
+// borrow has a loader stage a source; on gets the progress and may be nil.
 func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
 	t.Helper()
 	var conn *net.UnixConn
@@ -155,7 +155,7 @@ func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) 
 	}
 }
 
-// aLoader is one of several nodes.
+// aLoader starts the loader of one of several nodes.
 func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", name, "--addr", "off", "--allow-local", "--peer-addr", "127.0.0.1:0", "--advertise", "127.0.0.1"}, args...)...)
@@ -174,10 +174,9 @@ func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 	return c
 }
 
-// TestLoadersLend: three nodes want one model, one after the other. Its bytes leave
-// the store of weights once; the others have them from one another, as the controller
-// tells them where. One that is killed while it lends costs its borrower nothing but
-// the way to the next.
+// TestLoadersLend: three nodes stage one model in turn. Its bytes leave the blob server
+// once; later nodes get them from peers, whose addresses the controller sends. If a peer is
+// killed while it sends, the receiver continues with the next one.
 func TestLoadersLend(t *testing.T) {
 	const size = 32 << 20
 	s := &stalling{}
@@ -194,7 +193,7 @@ func TestLoadersLend(t *testing.T) {
 	body = append(body, rest...)
 	s.Put("big/config.json", []byte(`{"model_type":"llama"}`))
 	s.Put("big/model.safetensors", body)
-	// What left the store, in bytes of weights.
+	// egress is the number of weight bytes that left the blob server.
 	egress := func() (n int64) {
 		for _, get := range s.Gets() {
 			_, span, ok := strings.Cut(get, ".safetensors bytes=")
@@ -212,7 +211,7 @@ func TestLoadersLend(t *testing.T) {
 		return n
 	}
 
-	// A controller that tells of who lends.
+	// The controller sends the addresses of the block servers.
 	const token = "a-token-of-links"
 	var mu sync.Mutex
 	urls := map[string]string{}
@@ -273,7 +272,7 @@ func TestLoadersLend(t *testing.T) {
 	if n := egress(); n != once {
 		t.Errorf("the second node had %d bytes from the store", n-once)
 	}
-	// The first is killed while the third borrows.
+	// The first node is killed while the third reads from it.
 	var killed sync.Once
 	got := borrow(t, stores["n3"], source, func(p controlstream.Staging) {
 		if p.Done > 0 && p.Done < p.Total {
@@ -287,7 +286,7 @@ func TestLoadersLend(t *testing.T) {
 	if n := egress() - once; n >= size {
 		t.Errorf("of %d bytes %d came from the store, as without peers", size, n)
 	}
-	// Whether it was caught in the act or not, the next goes without it.
+	// Even if the kill came too late, the next node must stage without it.
 	killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })
 	fmt.Fprintln(t.Output(), "egress", egress(), "of", size)
 }

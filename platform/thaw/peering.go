@@ -39,7 +39,7 @@ func peering(where, addr, advertise, token string, others []string) (*nodestore.
 	}
 	at := l.Addr().(*net.TCPAddr)
 	if host == "" && at.IP.IsUnspecified() {
-		// Others cannot be told the address: this node only uses their blocks.
+		// The port's address cannot be announced to others: this node only uses their blocks.
 		l.Close()
 		return p, nil
 	}

@@ -12,10 +12,9 @@ import (
 
 var lends = regexp.MustCompile(`msg=agent .*lends=(http://\S+)`)
 
-// TestNodesBringOnce: two cold agents are told of each other by the server and
-// bring a model once between them; a third that comes later asks the source
-// for nothing but its list, and neither does a pull without a server that names a
-// node.
+// TestNodesBringOnce: two agents with empty stores get each other's address from the server
+// and together download a model once. A third agent later requests only the listing from
+// the source, and so does a pull without a server that names a peer.
 func TestNodesBringOnce(t *testing.T) {
 	blobs := shelved(t)
 	p := start(t, nil)
@@ -26,7 +25,7 @@ func TestNodesBringOnce(t *testing.T) {
 		p.eventually(patience, "the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
 	}
 	known(3)
-	blobs.Fault(nil) // forgets what was asked
+	blobs.Fault(nil) // forget earlier requests
 	var all sync.WaitGroup
 	bring := func(node string) {
 		if out, errs, code := verb(t, "prefetch", azuretest.Location("tiny"), "--node", node, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer ")); code != 0 {

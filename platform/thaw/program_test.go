@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/bench/fake"
 )
 
-// TestMain lets the test binary be the program: the keepers, engines, servers
-// and agents that these tests start are this binary under the program's verbs.
+// TestMain lets the test binary be the program: supervisors, engines, servers and agents of
+// these tests are this binary with the program's verbs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -39,9 +39,9 @@ func TestMain(m *testing.M) {
 			os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		}
 	}
-	// A program with the race detector sleeps for a second before it has ended: a
-	// replica would hold its room so long, and an engine that was told to end be
-	// killed on a busy machine, where the agent gives it 1.2 s.
+	// With the race detector a program sleeps for a second before it exits. A replica would
+	// occupy its memory for that long, and on a busy machine the agent would kill an engine
+	// that was told to stop after 1.2 s.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	os.Exit(m.Run())
 }
@@ -61,7 +61,7 @@ func benchEngine(args []string) int {
 	return 0
 }
 
-// journal is the output of a server, kept for the day a test fails.
+// journal keeps the output of a server for the log of a failed test.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -87,19 +87,19 @@ type platform struct {
 	data      string
 	log       *journal
 	args      []string
-	bearer    string       // Authorization of do, where a test names none
-	sessions  map[int]bool // of its keepers
+	bearer    string       // default Authorization of do
+	sessions  map[int]bool // process sessions of its supervisors
 
 	// In this process:
 	cancel context.CancelFunc
 	code   chan int
-	// Or in one of its own:
+	// Or in its own process:
 	proc *exec.Cmd
 }
 
 var says = regexp.MustCompile(`thaw serves on (http://\S+)`)
 
-// tinyDir is the shipped checkpoint.
+// tinyDir returns the folder of the embedded model's checkpoint.
 func tinyDir(t testing.TB) string {
 	d, err := filepath.Abs("../../functions/shipped/tiny")
 	if err != nil {
@@ -108,7 +108,7 @@ func tinyDir(t testing.TB) string {
 	return d
 }
 
-// tiny is a model file of the shipped checkpoint; more is YAML below spec.
+// tiny returns a model file of that checkpoint; more is YAML below spec.
 func tiny(t testing.TB, name, more string) string {
 	return modelFile(name, "  source: "+tinyDir(t)+"\n  engine: ember\n"+indent(more))
 }
@@ -132,8 +132,8 @@ func indent(s string) string {
 	return b.String()
 }
 
-// start runs a server in this process, with files (name to text) as its
-// functions folder. It is ended, and its engines found gone, at the test's end.
+// start runs a server in this process, with files (name to text) as its functions folder. At
+// the test's end it is stopped and no engine may be left.
 func start(t *testing.T, files map[string]string, args ...string) *platform {
 	t.Helper()
 	p := prepare(t, files, args...)
@@ -148,7 +148,7 @@ func start(t *testing.T, files map[string]string, args ...string) *platform {
 	return p
 }
 
-// spawn runs a server in a process of its own, so that it can be killed.
+// spawn runs a server in its own process, so that it can be killed.
 func spawn(t *testing.T, files map[string]string, args ...string) *platform {
 	t.Helper()
 	p := prepare(t, files, args...)
@@ -165,7 +165,7 @@ func spawn(t *testing.T, files map[string]string, args ...string) *platform {
 
 func prepare(t *testing.T, files map[string]string, args ...string) *platform {
 	t.Helper()
-	root, err := os.MkdirTemp("", "thaw") // short: it holds unix sockets
+	root, err := os.MkdirTemp("", "thaw") // short, for unix sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func (p *platform) respawn() {
 	p.await(p.serving(func(stdout io.Writer) { io.Copy(stdout, r); r.Close() }))
 }
 
-// kill ends the server's process at once.
+// kill ends the server's process with SIGKILL.
 func (p *platform) kill() {
 	if p.proc != nil {
 		p.proc.Process.Kill()
@@ -252,7 +252,7 @@ func (p *platform) kill() {
 	}
 }
 
-// stop asks the server to end, expects code 0, and that nothing is left.
+// stop ends the server with SIGTERM, and expects exit code 0 and no process left.
 func (p *platform) stop() {
 	p.t.Helper()
 	if p.cancel == nil {
@@ -271,8 +271,8 @@ func (p *platform) stop() {
 	p.nothingLeft()
 }
 
-// processes of the platform: those whose arguments name its folder, and every
-// one in a session of its keepers, dead or alive. The test's own is not counted.
+// processes lists the platform's processes: those whose arguments name its folder and those
+// in a session of its supervisors, also zombies, without the test's own process.
 func (p *platform) processes() []int {
 	type process struct{ pid, session int }
 	var all []process
@@ -317,20 +317,18 @@ func (p *platform) processes() []int {
 func (p *platform) nothingLeft() {
 	p.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		return // only Linux can look
+		return // needs Linux's /proc
 	}
 	p.eventually(patience, "all processes gone", func() bool { return len(p.processes()) == 0 })
 }
 
-// patience is how long a test waits for what must come: more than a busy machine
-// needs, and nothing where all is well.
+// patience bounds waits for what must happen: more than a busy machine needs.
 const patience = 40 * time.Second
 
-// promised is as long for what users are promised within a second.
+// promised bounds what users are promised within a second.
 const promised = 10 * time.Second
 
-// eventually waits for a condition outside this process. Tests wait for events
-// where there are any; processes have none.
+// eventually polls a condition outside this process, where there is no event to wait for.
 func (p *platform) eventually(within time.Duration, what string, ok func() bool) {
 	p.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -346,8 +344,8 @@ func (p *platform) eventually(within time.Duration, what string, ok func() bool)
 	}
 }
 
-// answered waits until a node has had an answer to a heartbeat, which tells it of
-// the others: it says its next word after that.
+// answered waits until a node has had an answer to a heartbeat, which contains the peers:
+// its following heartbeat proves that.
 func (p *platform) answered(node string) {
 	p.t.Helper()
 	seen := func() string {
@@ -363,7 +361,7 @@ func (p *platform) answered(node string) {
 	p.eventually(patience, node+" has had an answer", func() bool { return seen() != first })
 }
 
-// reply is an answer read whole.
+// reply is an answer, completely read.
 type reply struct {
 	status int
 	header http.Header
@@ -396,7 +394,7 @@ func (p *platform) do(method, path, body string, header ...string) reply {
 	return reply{res.StatusCode, res.Header, string(b), err}
 }
 
-// chat asks a model; more is JSON members beside model and messages.
+// chat sends a chat request; more is JSON members beside model and messages.
 func (p *platform) chat(model, more string, header ...string) reply {
 	return p.do("POST", "/v1/chat/completions", chatBody(model, more), header...)
 }
@@ -408,7 +406,7 @@ func chatBody(model, more string) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"What is thaw?"}],"temperature":0%s}`, model, more)
 }
 
-// text is the answer's content, streamed or not.
+// text returns the answer's content, streamed or not.
 func (r reply) text() string {
 	type choice struct {
 		Message, Delta struct{ Content string }
@@ -426,7 +424,7 @@ func (r reply) text() string {
 	return out.String()
 }
 
-// failure is the error object of an answer or of its last frame.
+// failure returns the error object of an answer or of its last event.
 func (r reply) failure() (e struct{ Message, Type, Code, Param string }) {
 	at := strings.LastIndex(r.body, `{"error":`)
 	if at < 0 {
@@ -451,7 +449,7 @@ func (p *platform) items(path string) []map[string]any {
 	return o.Items
 }
 
-// state is the state of a function's only replica, "" for none.
+// state returns the state of a function's only replica, "" if it has none.
 func (p *platform) state(function string) string {
 	for _, r := range p.items("/api/v1/replicas") {
 		if r["function"] == function {
@@ -482,7 +480,7 @@ func (p *platform) admin() string {
 	return "Bearer " + strings.TrimSpace(string(b))
 }
 
-// open begins a streamed chat and returns after the first content.
+// open starts a streamed chat and returns after the first content.
 func (p *platform) open(ctx context.Context, model string, tokens int) (*http.Response, *bufio.Reader) {
 	p.t.Helper()
 	req, _ := http.NewRequestWithContext(ctx, "POST", p.url+"/v1/chat/completions", strings.NewReader(chatBody(model, fmt.Sprintf(`"stream":true,"ignore_eos":true,"max_tokens":%d`, tokens))))
@@ -516,7 +514,7 @@ func signalPID(t *testing.T, pid int, sig syscall.Signal) {
 	}
 }
 
-// newRequest posts JSON with a context.
+// newRequest makes a POST of JSON with a context.
 func newRequest(ctx context.Context, url string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, "POST", url, body)
 	if err != nil {
@@ -526,8 +524,7 @@ func newRequest(ctx context.Context, url string, body io.Reader) (*http.Response
 	return web.Do(req)
 }
 
-// agent joins another node to the server, in a process of its own, and returns
-// what kills it.
+// agent starts another node in its own process; the returned function kills it.
 func (p *platform) agent(name string, args ...string) (kill func()) {
 	p.t.Helper()
 	c := exec.Command(os.Args[0], append([]string{"agent", "--server", p.url, "--token-file", filepath.Join(p.data, "join-token"),

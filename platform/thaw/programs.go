@@ -49,7 +49,7 @@ func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) erro
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // it has printed why
+		return &kit.Error{Exit: code} // the supervisor has printed the cause
 	}
 	return nil
 }

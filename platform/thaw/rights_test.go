@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// Who may do what, asked of the whole program: the wiring could undo what each
-// room promises.
+// These tests check access rights on the whole program: wrong wiring could bypass the checks
+// of each package.
 
-// callers are Authorizations.
+// callers holds the Authorization of each kind of caller.
 type callers struct{ none, wrong, red, blue, adminKey, admin, join string }
 
 func (p *platform) join() string {
@@ -37,7 +37,7 @@ func contents(t *testing.T, path string) string {
 	return string(b)
 }
 
-// key makes a key and returns its Authorization and its id.
+// key creates a key and returns its Authorization and its id.
 func (p *platform) key(team string, admin bool) (bearer, id string) {
 	p.t.Helper()
 	r := p.do("POST", "/api/v1/keys", fmt.Sprintf(`{"team":%q,"admin":%t}`, team, admin), "Authorization", p.admin())
@@ -48,7 +48,7 @@ func (p *platform) key(team string, admin bool) (bearer, id string) {
 	return "Bearer " + k.Key, k.ID
 }
 
-// right is the row of the contracts' table a path belongs to.
+// right is one path with its row in the documented table of rights.
 type right struct {
 	method, path, body string
 	who                string // data, read, admin, join, probe
@@ -107,13 +107,13 @@ func TestRights(t *testing.T) {
 	}{
 		{"127.0.0.1:0", false, true},
 		{"127.0.0.1:0", true, false},
-		{"127.0.0.2:0", false, true}, // all of 127/8 is loopback
+		{"127.0.0.2:0", false, true}, // all of 127.0.0.0/8 is loopback
 		{"0.0.0.0:0", false, false},
 		{"0.0.0.0:0", true, false},
 	} {
 		t.Run(fmt.Sprintf("%s keys=%t", where.addr, where.keys), func(t *testing.T) {
 			if l, err := net.Listen("tcp", where.addr); err != nil {
-				t.Skip(err) // macOS has 127.0.0.1 only, unless told otherwise
+				t.Skip(err) // by default macOS has only 127.0.0.1
 			} else {
 				l.Close()
 			}
@@ -134,7 +134,7 @@ func TestRights(t *testing.T) {
 					}
 					r := p.do(row.method, row.path, row.body, header...)
 					is := known[auth]
-					want := 401 // or 0: let in
+					want := 401 // 0: accepted
 					switch {
 					case row.who == "probe":
 						want = 0
@@ -174,8 +174,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// The paths that change something have one spelling, and no other spelling
-// reaches them, whatever key it comes with.
+// TestPathConfusion: each path that changes something has one spelling. No other spelling
+// reaches it, with any key.
 func TestPathConfusion(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "red/a", "")})
 	team, _ := p.key("red", false)
@@ -219,7 +219,7 @@ func TestPathConfusion(t *testing.T) {
 				}
 				for who, auth := range map[string]string{"no key": "", "a team": "Authorization: " + team + "\r\n", "the admin": "Authorization: " + p.admin() + "\r\n"} {
 					if who == "no key" && method != "POST" {
-						continue // for the time it takes
+						continue // accepted for that time
 					}
 					got := p.raw(method + " " + f(target) + " HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
 					m := status.FindStringSubmatch(got)
@@ -230,7 +230,7 @@ func TestPathConfusion(t *testing.T) {
 			}
 		}
 	}
-	// X-Original-URL and its kin are not ours, nor is a method in a header.
+	// X-Original-URL and similar headers are ignored, and so is a method in a header.
 	for _, h := range []string{"X-Original-URL", "X-Rewrite-URL", "X-HTTP-Method-Override", "X-Forwarded-Prefix", "X-Forwarded-For"} {
 		if r := p.do("POST", "/api/v1/keys", `{"team":"red"}`, "Authorization", team, h, map[bool]string{true: "GET", false: "127.0.0.1"}[strings.Contains(h, "Method")]); r.status != 403 {
 			t.Errorf("with %s: %d %s", h, r.status, r.body)
@@ -254,8 +254,8 @@ func (p *platform) itemsAs(path, auth string) (items []map[string]any) {
 	return o.Items
 }
 
-// Nothing of one team is seen by another: not its models, replicas, cold
-// starts, logs, events or metrics, nor whom it had to make way for.
+// TestTeamsDoNotSeeEachOther: a team sees nothing of another one: no models, replicas, cold
+// starts, logs, events or metrics, nor which team's model evicted its own.
 func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "crimson/ruby", "resources: {memory: 600Mi}"),
@@ -264,7 +264,7 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	}, "--memory", "1Gi")
 	crimson, _ := p.key("crimson", false)
 	azure, _ := p.key("azure", false)
-	// Each evicts the other, and each has errors to show.
+	// Each team evicts the other's model and has errors.
 	ids := map[string]string{}
 	for i, ask := range []struct{ model, auth string }{{"ruby", crimson}, {"lapis", azure}, {"ruby", crimson}, {"lapis", azure}} {
 		r := p.chat(ask.model, `"max_tokens":2`, "Authorization", ask.auth, "X-Client-Request-Id", fmt.Sprintf("mine-%d", i))
@@ -314,7 +314,7 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 		}
 		cancel()
 	}
-	// What is another's is as if it did not exist, to the letter.
+	// Answers about another team's objects equal those about objects that do not exist.
 	gone := strings.NewReplacer("crimson", "nobodys", "ruby", "none", ids["ruby"], "cs-none", "mine-0", "mine-9")
 	same := gone.Replace
 	for _, path := range []string{"/v1/models/crimson/ruby", "/v1/models/crimson%2Fruby", "/api/v1/functions/crimson/ruby", "/api/v1/teams/crimson", "/api/v1/coldstarts/" + ids["ruby"], "/api/v1/coldstarts/mine-0"} {
@@ -342,13 +342,13 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	if len(mine) < 2 {
 		t.Errorf("azure saw no events: %v", mine)
 	}
-	// A client's own id is the client's: who else uses it takes nothing away.
+	// A request id chosen by a client stays valid for it, even if another team uses the same id.
 	if r := p.do("GET", "/api/v1/coldstarts/mine-3", "", "Authorization", azure); r.status != 200 {
 		t.Errorf("its own cold start by the client's id: %d %s", r.status, r.body)
 	}
 }
 
-// around is the text about a find.
+// around returns the text around a match.
 func around(s string, at []int) string {
 	if at == nil {
 		return s
@@ -356,7 +356,7 @@ func around(s string, at []int) string {
 	return s[max(0, at[0]-200):min(len(s), at[1]+200)]
 }
 
-// An agent obeys the join token and nothing else.
+// TestAgentRights: an agent accepts only the join token.
 func TestAgentRights(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "")})
 	p.agent("second", "--memory", "4Gi")

@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// Rough handling that is in no journey.
+// These tests misuse the program in ways that the journeys do not cover.
 
-// A request that is held when the server ends is answered at once, and the end does not
-// wait for a model that is still loading.
+// TestTermWithHeldRequests: held requests are answered at once when the server ends, which
+// does not wait for a loading model.
 func TestTermWithHeldRequests(t *testing.T) {
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 60s]")})
 	got := make(chan reply, 8)
@@ -28,13 +28,13 @@ func TestTermWithHeldRequests(t *testing.T) {
 	for i := range 8 {
 		held.Go(func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t`, i%2 == 0)) })
 	}
-	// Half of them are streams whose head goes out after three seconds.
+	// Half of them are streams, whose headers are sent after three seconds.
 	p.eventually(patience, "eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
 	res, err := newRequest(t.Context(), p.url+"/v1/chat/completions", strings.NewReader(chatBody("m", `"stream":true`)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close() // its head is out
+	defer res.Body.Close() // its headers are sent
 	began := time.Now()
 	p.proc.Process.Signal(syscall.SIGTERM)
 	held.Wait()
@@ -52,13 +52,13 @@ func TestTermWithHeldRequests(t *testing.T) {
 		t.Errorf("the server ended with %v", err)
 	}
 	p.proc = nil
-	if took := time.Since(began); took > 30*time.Second { // half of what the model still loads
+	if took := time.Since(began); took > 30*time.Second { // half of the remaining load time
 		t.Errorf("the end took %s", took)
 	}
 	p.nothingLeft()
 }
 
-// Two servers on one data folder would both own its engines.
+// TestSecondServerOnTheSameData: a second server on one data folder refuses to start.
 func TestSecondServerOnTheSameData(t *testing.T) {
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
@@ -79,8 +79,8 @@ func TestSecondServerOnTheSameData(t *testing.T) {
 	}
 }
 
-// A client of HTTP/1.0 has no chunks: the end of its stream is the end of the
-// connection, and a break must look like one.
+// TestOldHTTP: HTTP/1.0 has no chunks. The end of the connection ends a stream, so an error
+// must not look like a normal end.
 func TestOldHTTP(t *testing.T) {
 	files := map[string]string{"whole.yaml": faked("whole", "", "")}
 	for _, mode := range []string{"cut", "half"} {
@@ -114,7 +114,7 @@ func (p *platform) wire(s string) (string, error) {
 	return string(b), err
 }
 
-// Ways to send a body, all of them legal.
+// TestWaysToSendABody checks several legal ways to send a body.
 func TestWaysToSendABody(t *testing.T) {
 	p := start(t, map[string]string{"m.yaml": faked("m", "", "")})
 	body := chatBody("m", "")
@@ -159,15 +159,15 @@ func TestWaysToSendABody(t *testing.T) {
 	}
 }
 
-// kill -9 of the server cuts what is under way: no client takes the part for the
-// whole, and what comes after finds the same engine.
+// TestServerKilledUnderLoad: kill -9 of the server cuts running requests, which no client
+// mistakes for complete answers. Later requests reach the same engine.
 func TestServerKilledUnderLoad(t *testing.T) {
 	loads := filepath.Join(t.TempDir(), "loads")
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": faked("cold", "--loads "+loads, "")})
-	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address again
+	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address as before
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
 	}
@@ -207,8 +207,8 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	p.settled()
 }
 
-// A model that is edited while it answers: what is under way is finished by the
-// old engine, what comes next meets the new one.
+// TestEditedUnderLoad: when a model is edited while it answers, running requests finish on
+// the old engine and new ones go to a new engine.
 func TestEditedUnderLoad(t *testing.T) {
 	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 10ms]")})
 	res, r := p.open(t.Context(), "m", 150)
@@ -233,7 +233,7 @@ func TestEditedUnderLoad(t *testing.T) {
 		t.Errorf("the stream was cut by the edit: %v\n%s", err, rest)
 	}
 	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
-	// And removed while it is asked.
+	// The model is removed during a request.
 	res, r = p.open(t.Context(), "m", 150)
 	defer res.Body.Close()
 	os.Remove(filepath.Join(p.functions, "m.yaml"))
@@ -244,7 +244,7 @@ func TestEditedUnderLoad(t *testing.T) {
 	p.eventually(patience, "its engine gone", func() bool { return p.engine("m") == 0 })
 }
 
-// running are the processes of a verb.
+// running lists the processes of a verb.
 func (p *platform) running(verb string) (pids []int) {
 	for _, pid := range p.processes() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -255,8 +255,8 @@ func (p *platform) running(verb string) (pids []int) {
 	return pids
 }
 
-// A supervisor that is killed loses no request: what is
-// under way is answered whole, and then another engine takes over.
+// TestKeeperKilled: when a supervisor is killed, running requests are completed, and then
+// another engine takes over.
 func TestKeeperKilled(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 30ms]")})
@@ -273,7 +273,7 @@ func TestKeeperKilled(t *testing.T) {
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	for range 2 {
-		// An engine whose parent is gone may be ended too: then it is said.
+		// An engine without its parent may end as well; then the client gets an error.
 		if r := <-got; r.status == 200 && r.failure().Code == "" && !strings.Contains(r.body, `"finish_reason":"length"`) || r.err != nil {
 			t.Errorf("%d %v %s", r.status, r.err, r.body)
 		}
@@ -285,8 +285,8 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// A machine that falls silent, all of it at once, closes no connection: a request that
-// waits for it is told in time, and its models are placed elsewhere.
+// TestMachineFallsSilent: a machine stops as a whole and closes no connection. Requests that
+// wait for it fail in time, and its models start elsewhere.
 func TestMachineFallsSilent(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
@@ -324,7 +324,7 @@ func TestMachineFallsSilent(t *testing.T) {
 	for range 4 {
 		select {
 		case r := <-got:
-			// Told, or answered by the other machine.
+			// It failed with an error or was answered by the other machine.
 			if r.err != nil || r.failure().Code == "" && !strings.Contains(r.body, `"finish_reason":"length"`) {
 				t.Errorf("%d %v %s", r.status, r.err, r.body)
 			}

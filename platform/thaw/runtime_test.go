@@ -21,8 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// nodeLoader is the loader of a pod's node as the socket knows it: it has the
-// folders of shelf in its store, and says what it is asked.
+// nodeLoader plays the loader of a pod's node at its socket. It has the folders of shelf in
+// its store and records requests and reports.
 type nodeLoader struct {
 	t     *testing.T
 	store string
@@ -34,14 +34,14 @@ type nodeLoader struct {
 	asked []controlstream.Stage
 	hello controlstream.Shim
 	said  []functions.ReplicaStatus
-	fails controlstream.Failed // the answer to sources it does not know
-	mute  bool                 // stagings are not answered
+	fails controlstream.Failed // the answer for unknown sources
+	mute  bool                 // requests are not answered
 	wg    sync.WaitGroup
 }
 
 func newNodeLoader(t *testing.T) *nodeLoader {
 	t.Helper()
-	store, err := os.MkdirTemp("", "thaw-pod") // short: it holds a unix socket
+	store, err := os.MkdirTemp("", "thaw-pod") // short, for a unix socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func newNodeLoader(t *testing.T) *nodeLoader {
 	return l
 }
 
-// has puts a checkpoint into the store and gives the path in it.
+// has copies a checkpoint into the store.
 func (l *nodeLoader) has(source, dir string) {
 	l.t.Helper()
 	to := filepath.Join(l.store, fmt.Sprintf("checkpoint-%d", len(l.shelf)))
@@ -82,7 +82,7 @@ func (l *nodeLoader) open() {
 	})
 }
 
-// close ends the socket and every connection, as the end of the process would.
+// close closes the socket and every connection, as the end of the process would.
 func (l *nodeLoader) close() {
 	l.mu.Lock()
 	if l.ln != nil {
@@ -138,7 +138,7 @@ func (l *nodeLoader) serve(c net.Conn) {
 	}
 }
 
-// tell says something to every shim.
+// tell sends a message to every shim.
 func (l *nodeLoader) tell(m controlstream.ToPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +147,7 @@ func (l *nodeLoader) tell(m controlstream.ToPod) {
 	}
 }
 
-// last is the newest status.
+// last returns the newest status.
 func (l *nodeLoader) last() (st functions.ReplicaStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,12 +163,12 @@ func (l *nodeLoader) stages() []controlstream.Stage {
 	return append([]controlstream.Stage(nil), l.asked...)
 }
 
-// podded is a shim that runs, in a process of its own as in a pod. What of a
-// platform asks, asks it.
+// podded is a shim in its own process, as in a pod. The platform's request methods send to
+// it.
 type podded struct {
 	*platform
-	out     *journal // what its engine says
-	message string   // file for its last words
+	out     *journal // the engine's output
+	message string   // the termination message
 	scratch string
 	ended   chan struct{}
 	exit    int
@@ -207,7 +207,7 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
 			c.Process.Kill()
 			<-p.ended
 		}
-		// Each engine has the folder in its arguments or its environment.
+		// Every engine has the folder in its arguments or its environment.
 		p.eventually(patience, "all processes gone", func() bool { return len(inheritors(p.scratch)) == 0 })
 		if t.Failed() {
 			t.Logf("the shim's log:\n%s\nthe engine's:\n%s", p.log, p.out)
@@ -232,8 +232,8 @@ func (p *podded) over() bool {
 	}
 }
 
-// ends waits for the shim's end, which is to be this exit code, with these words
-// in the termination message.
+// ends waits until the shim ends and checks its exit code and the words in its termination
+// message.
 func (p *podded) ends(exit int, words ...string) {
 	p.t.Helper()
 	select {
@@ -258,8 +258,8 @@ func (p *podded) ends(exit int, words ...string) {
 	}
 }
 
-// taken is what the cluster does with a shim that has told its loader of a failure,
-// and waits for that: if it ended by itself, it would be started anew.
+// taken does what the cluster does with a shim that reported a failure: it sends SIGTERM. The
+// shim must wait for that, since a container that exits is restarted.
 func (p *podded) taken(l *nodeLoader) {
 	p.t.Helper()
 	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
@@ -278,7 +278,7 @@ func (p *podded) ready() {
 	}
 }
 
-// inPodOf is a model as a pod has it.
+// inPodOf returns a model file as a pod has it.
 func inPodOf(source, engine, more string) string {
 	return modelFile("ml/tiny", "  source: "+source+"\n  engine: "+engine+"\n"+indent(more))
 }
@@ -334,19 +334,19 @@ func TestRuntime(t *testing.T) {
 	}
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
-	// Its words lie in the socket when it has ended.
+	// Its last report may still be in the socket.
 	p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
 	if !strings.Contains(p.out.String(), "listening on") {
 		t.Errorf("what the engine says is not in the container's log: %q", p.out)
 	}
 }
 
-// commandInPod is a model of the fake engine, which needs no weights.
+// commandInPod returns a model of the fake engine, which needs no weights.
 func commandInPod(flags, more string) string {
 	return faked("ml/tiny", flags, more)
 }
 
-// What is in flight at the end may finish, however late it comes to be told.
+// TestRuntimeDrains: requests in flight may finish, whichever way the stop arrives.
 func TestRuntimeDrains(t *testing.T) {
 	l := newNodeLoader(t)
 	l.open()
@@ -381,8 +381,7 @@ func TestRuntimeDrains(t *testing.T) {
 			}
 			p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
 			if name == "by the loader" {
-				// Kubernetes would start a container again that ends before its pod
-				// is to go.
+				// It must not exit: Kubernetes would restart the container until its pod is deleted.
 				if r := p.chat("tiny", ""); p.over() || r.status != 503 || r.failure().Code != "shutting_down" {
 					t.Errorf("after the stop: %d %s", r.status, r.body)
 				}
@@ -393,7 +392,7 @@ func TestRuntimeDrains(t *testing.T) {
 	}
 }
 
-// A stream that outlasts the drain is cut, and the shim ends all the same.
+// TestRuntimeDrainsNoLonger: a stream longer than the drain is cut, and the shim ends.
 func TestRuntimeDrainsNoLonger(t *testing.T) {
 	p := runtimeOf(t, t.TempDir(), commandInPod("--mode flood", "deadlines: {drain: 300ms}\n"))
 	p.ready()
@@ -406,7 +405,7 @@ func TestRuntimeDrainsNoLonger(t *testing.T) {
 	p.ends(0)
 }
 
-// The loader may come late, go, and come again.
+// TestRuntimeLoaderComesAndGoes: the loader may start late and be restarted.
 func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l := newNodeLoader(t)
 	l.has(tinySource, tinyDir(t))
@@ -424,13 +423,13 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l.open()
 	asked := func(n int) func() bool { return func() bool { return len(l.stages()) >= n } }
 	p.eventually(patience, "a wish for the weights", asked(1))
-	// It dies before it has them, and the next one has.
+	// The loader ends before the checkpoint is staged; the next one has it.
 	l.close()
 	l.mute = false
 	l.open()
 	p.ready()
 	p.eventually(patience, "that it is ready", func() bool { return l.last().State == functions.Ready })
-	// It dies while they are in use.
+	// The loader ends while the weights are in use.
 	l.close()
 	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
 	if r := p.chat("tiny", ""); r.status != 200 {
@@ -445,7 +444,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	if s := l.stages()[n]; s.Digest != "sha256:checkpoint-0" || s.Source != tinySource {
 		t.Errorf("it asked again for %+v, and not for what it has", s)
 	}
-	// What the loader says now changes nothing.
+	// A late failure of an earlier request changes nothing.
 	l.tell(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
 	if r := p.chat("tiny", ""); r.status != 200 {
 		t.Errorf("after a failure of another request: %d %s", r.status, r.body)
@@ -454,7 +453,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	p.ends(0)
 }
 
-// What goes wrong ends the container with a code and one line that says what.
+// TestRuntimeFails: each failure has an exit code and a termination message of one line.
 func TestRuntimeFails(t *testing.T) {
 	known := newNodeLoader(t)
 	known.fails = controlstream.Failed{Kind: "source_not_found", Message: "no such container: models", Fix: "look at the account"}
@@ -496,7 +495,7 @@ func TestRuntimeFails(t *testing.T) {
 	}
 }
 
-// An engine that dies is no longer ready, and its end is the container's.
+// TestRuntimeEngineDies: if the engine ends, the shim is no longer ready and exits as well.
 func TestRuntimeEngineDies(t *testing.T) {
 	l := newNodeLoader(t)
 	l.open()
@@ -517,7 +516,7 @@ func TestRuntimeEngineDies(t *testing.T) {
 	}
 }
 
-// A vLLM's adapters are brought by the loader when they are first asked for.
+// TestRuntimeAdapters: the loader stages a vLLM adapter at its first request.
 func TestRuntimeAdapters(t *testing.T) {
 	asVLLM(t)
 	l := newNodeLoader(t)
@@ -554,7 +553,7 @@ func TestRuntimeAdapters(t *testing.T) {
 func TestRuntimeInstall(t *testing.T) {
 	dir := t.TempDir()
 	to := filepath.Join(dir, "thaw")
-	for range 2 { // over what is there as well
+	for range 2 { // also over an existing file
 		var out, errs strings.Builder
 		if exit := run(t.Context(), []string{"runtime", "--install", to}, strings.NewReader(""), &out, &errs); exit != 0 || out.String()+errs.String() != "" {
 			t.Fatalf("%d %s%s", exit, out.String(), errs.String())
@@ -576,8 +575,8 @@ func TestRuntimeInstall(t *testing.T) {
 	}
 }
 
-// Where nothing can be imported ahead, the engine imports by itself, and the
-// timeline says why.
+// TestRuntimeImportsByItself: without a fork server the engine starts plainly, and the
+// timeline has the reason.
 func TestRuntimeImportsByItself(t *testing.T) {
 	dir := t.TempDir()
 	python, program := filepath.Join(dir, "python3-fake"), filepath.Join(dir, "vllm")
@@ -614,8 +613,8 @@ func (p *podded) timeline() (line functions.Timeline) {
 	return line
 }
 
-// A real vLLM imports once, for both of its processes, and what it was forked
-// from is gone when it serves.
+// TestVLLMRuntime: a real vLLM imports its modules once for both of its processes, and the
+// fork server ends once it serves.
 func TestVLLMRuntime(t *testing.T) {
 	checkpoint := realVLLM(t)
 	l := newNodeLoader(t)
@@ -638,7 +637,7 @@ env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 	p.ends(0)
 }
 
-// commands of processes, for looking through them.
+// commands returns the command lines of processes.
 func commands(pids []int) string {
 	var b strings.Builder
 	for _, pid := range pids {
@@ -649,7 +648,7 @@ func commands(pids []int) string {
 	return b.String()
 }
 
-// Who is told to end before there is an engine ends.
+// TestRuntimeEndsEarly: a SIGTERM before there is an engine ends the shim.
 func TestRuntimeEndsEarly(t *testing.T) {
 	p := runtimeOf(t, t.TempDir(), inPodOf(tinySource, "ember", ""))
 	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })

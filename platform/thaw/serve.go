@@ -225,7 +225,7 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// readiness is why the server is not ready, if it is not.
+// readiness returns why the server is not ready, if it is not.
 type readiness struct {
 	serving, draining atomic.Bool
 	superseded        func() bool

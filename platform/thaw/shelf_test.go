@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-// shelved is a blob server with the tiny model in it, and the environment in
-// which the program finds it.
+// shelved starts a blob server with the tiny model, and sets the environment through which
+// the program finds it.
 func shelved(t *testing.T) *azuretest.Server {
 	t.Helper()
 	blobs := azuretest.New(t)
@@ -38,7 +38,7 @@ func shelved(t *testing.T) *azuretest.Server {
 	return blobs
 }
 
-// verb runs the program here.
+// verb runs the program in this process.
 func verb(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -51,14 +51,14 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// TestPullWithoutServer is an init container's life: a folder comes, with its
-// files under their own names; killed, it goes on; what is wrong has a code.
+// TestPullWithoutServer: thaw pull in an init container. It stages a folder with the files'
+// own names, resumes after a kill, and has an exit code for each error.
 func TestPullWithoutServer(t *testing.T) {
 	blobs := shelved(t)
 	data := filepath.Join(t.TempDir(), "data")
 	source := azuretest.Location("tiny")
 
-	// Killed while its biggest file is on the way.
+	// It is killed while its largest file is being downloaded.
 	stuck := make(chan struct{})
 	defer close(stuck)
 	reached := make(chan struct{}, 100)
@@ -102,7 +102,7 @@ func TestPullWithoutServer(t *testing.T) {
 		}
 	}
 
-	// Again: it is here, the source is listed and nothing is read.
+	// Again: the checkpoint is present, so the source is listed and no file is read.
 	before := len(blobs.Gets())
 	out, _, code = verb(t, "pull", source, "--data", data, "-o", "json", "--pin")
 	var last struct{ State, Path string }
@@ -136,7 +136,7 @@ func TestPullWithoutServer(t *testing.T) {
 		}
 	}
 
-	// Rot is found, and mended by the next pull.
+	// Verify finds a corrupt file, and the next pull repairs it.
 	weights := filepath.Join(folder, "model.safetensors")
 	if err := os.Chmod(weights, 0o644); err != nil {
 		t.Fatal(err)
@@ -163,8 +163,8 @@ func TestPullWithoutServer(t *testing.T) {
 	}
 }
 
-// TestPrefetch: weights come to the node that is meant, over the agent's own
-// door; the cache verbs see all nodes; what runs is not removed.
+// TestPrefetch: weights are staged on the requested node through the agent's API, the cache
+// verbs cover all nodes, and a checkpoint in use is not removed.
 func TestPrefetch(t *testing.T) {
 	shelved(t)
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})
@@ -193,8 +193,8 @@ func TestPrefetch(t *testing.T) {
 	if out, errs, code = thaw("cache", "verify", "tiny", "--node", "second"); code != 0 || !strings.Contains(out, "as they came") {
 		t.Errorf("cache verify: %d %s%s", code, out, errs)
 	}
-	// While it is served, it stays; then it may go.
-	// (Both stores are on one disk: which node has the most room is not defined.)
+	// While it is served it cannot be removed. (Both stores are on one disk, so the node with the
+	// most free space is not defined.)
 	here := ""
 	for _, n := range p.items("/api/v1/nodes") {
 		if name := fmt.Sprint(n["id"]); name != "second" {
@@ -231,7 +231,7 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestAgentShelfWantsToken: the new doors of an agent are shut like its others.
+// TestAgentShelfWantsToken: the store endpoints of an agent require its token too.
 func TestAgentShelfWantsToken(t *testing.T) {
 	p := start(t, nil)
 	p.agent("second")

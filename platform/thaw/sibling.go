@@ -46,7 +46,7 @@ func spawned(ctx context.Context, path string, args []string, stdin io.Reader, s
 		return ctx.Err()
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
-		return &kit.Error{Exit: exit.ExitCode()} // it has said why
+		return &kit.Error{Exit: exit.ExitCode()} // the program has printed the cause
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(path), err)

@@ -14,12 +14,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// TestBeside: the program for clusters is run from beside this one, or its
-// absence is told.
+// TestBeside: the program for clusters runs from the folder of this one; if it is missing,
+// the error says so.
 func TestBeside(t *testing.T) {
 	var out, errs bytes.Buffer
 	file := filepath.Join(t.TempDir(), "m.yaml")
-	// The test's binary lies alone, and one on PATH is not taken for it.
+	// The test's binary has no sibling, and a program on PATH is not used instead.
 	script := func(text string) string {
 		path := filepath.Join(t.TempDir(), "thaw-knative")
 		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
@@ -46,7 +46,7 @@ func TestBeside(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Told to end, it ends it.
+	// A cancelled context ends the program.
 	ctx, stop := context.WithCancel(t.Context())
 	path := script("trap 'echo drained; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done")
 	from, to := io.Pipe()

@@ -16,12 +16,12 @@ import (
 	"testing"
 )
 
-// fakeVLLM speaks what of vLLM's protocol ember does not: sleep, wake and
-// adapters, behind a key. It is started as vLLM is, by a program of its own
-// name (asVLLM). FAKE_WAKE names a file: while it is there, no wake succeeds.
+// fakeVLLM implements the parts of vLLM's protocol that ember lacks: sleep, wake and
+// adapters, behind a key. It is started as vLLM is, by a program of its own name (asVLLM).
+// While the file that FAKE_WAKE names exists, every wake fails.
 func fakeVLLM(args []string) int {
 	if len(args) < 2 || args[0] != "serve" || strings.HasPrefix(args[1], "--help") {
-		return 2 // it does not tell its flags, so none is checked
+		return 2 // it has no flags manual, so flags are not checked
 	}
 	flag := func(name string) string {
 		if i := slices.Index(args, name); i >= 0 && i+1 < len(args) {
@@ -149,7 +149,7 @@ func (p *platform) awaitState(function, want string) {
 	p.eventually(patience, function+" is "+want, func() bool { return p.state(function) == want })
 }
 
-// coldStart of the newest wake of a function.
+// coldStart returns a cold start by its id.
 func (p *platform) coldStart(id string) map[string]any {
 	p.t.Helper()
 	r := p.do("GET", "/api/v1/coldstarts/"+id, "")
@@ -160,9 +160,9 @@ func (p *platform) coldStart(id string) map[string]any {
 	return m
 }
 
-// TestSleepLadder: two models share one GPU. Each asked for in turn, one sleeps
-// while the other serves, and neither is loaded twice; a wake that fails is a
-// cold start; who sleeps for too long is gone.
+// TestSleepLadder: two models share one GPU. Requested in turn, one sleeps while the other
+// serves, and neither is loaded twice. A failed wake becomes a cold start, and a model that
+// sleeps for too long is unloaded.
 func TestSleepLadder(t *testing.T) {
 	asVLLM(t)
 	broken := filepath.Join(t.TempDir(), "no-wake")
@@ -201,7 +201,7 @@ func TestSleepLadder(t *testing.T) {
 	}
 	p.awaitState("default/b", "SLEEPING")
 
-	// b cannot wake: it is started anew, and its client hears of no failure.
+	// b cannot wake: it is started again, and its client sees no failure.
 	if err := os.WriteFile(broken, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestSleepLadder(t *testing.T) {
 		t.Errorf("metrics do not tell of the wake that failed")
 	}
 
-	// Idle once it sleeps, idle twice it is gone.
+	// After one idle time it sleeps, after two it is unloaded.
 	for _, name := range []string{"a", "b"} {
 		p.file(name+".yaml", sleepy(name, "3s"))
 	}
@@ -235,8 +235,8 @@ func lora(t *testing.T, dir, module, config string) {
 	}
 }
 
-// TestAdapters: NAME:ADAPTER is listed, loaded when it is first asked for, and
-// what is wrong with one is told for it alone.
+// TestAdapters: NAME:ADAPTER is listed and is loaded at its first request; an invalid adapter
+// fails only its own requests.
 func TestAdapters(t *testing.T) {
 	asVLLM(t)
 	dir := t.TempDir()
@@ -250,7 +250,7 @@ func TestAdapters(t *testing.T) {
 	}
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+tinyDir(t)+"\n  engine: vllm\n  args: [--max-loras, \"1\"]\n  adapters: ["+
 		strings.TrimSuffix(adapters, ", ")+"]\n  resources: {memory: 64Mi}\n")}, "--warm", "off")
-	r := p.chat("m:pirate", "") // cold: model and adapter both
+	r := p.chat("m:pirate", "") // loads model and adapter
 	if r.status != 200 || !strings.HasPrefix(r.text(), "pirate of ") {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
@@ -268,14 +268,14 @@ func TestAdapters(t *testing.T) {
 	if r := p.chat("m:lost", ""); r.status/100 == 2 || !strings.HasPrefix(r.failure().Code, "adapter_") {
 		t.Errorf("one without a source: %d %s", r.status, r.body)
 	}
-	// One slot: the first one made way, and comes back.
+	// There is one slot: the first adapter was evicted and is loaded again.
 	if r := p.chat("m:pirate", ""); r.status != 200 || !strings.HasPrefix(r.text(), "pirate of ") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	if r := p.chat("m", ""); r.status != 200 || !strings.HasPrefix(r.text(), "m of ") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	// It is told with the node's next word.
+	// The node's next heartbeat has it.
 	var replica map[string]any
 	p.eventually(patience, "what is loaded is told", func() bool {
 		replica = p.items("/api/v1/replicas")[0]

@@ -17,13 +17,13 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// arriving is a blob server with a model of some MiB whose weights stop behind
-// their first block until open is called.
+// arriving is a blob server with a model of some MiB, whose weights stall after their first
+// block until open is called.
 type arriving struct {
 	*azuretest.Server
 	once sync.Once
 	gate chan struct{}
-	deny atomic.Bool // behind the gate there is nothing but 403
+	deny atomic.Bool // after the gate, requests get only 403
 }
 
 func newArriving(t *testing.T) *arriving {
@@ -74,7 +74,7 @@ func (a *arriving) model() string {
 	return modelFile("big", "  source: "+azuretest.Location("m")+"\n  engine: ember\n  resources: {memory: 64Mi}\n")
 }
 
-// mounts of ours below a folder.
+// mounts counts thaw's mounts below a folder.
 func mounts(dir string) (n int) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(b)) {
@@ -85,8 +85,8 @@ func mounts(dir string) (n int) {
 	return n
 }
 
-// showing waits until an engine was started on a checkpoint that arrives, or
-// skips where none can be.
+// showing waits until an engine was started on a checkpoint that is still being staged, or
+// skips the test if files cannot be mounted.
 func (p *platform) showing() {
 	p.t.Helper()
 	p.eventually(patience, "an engine before its bytes", func() bool {
@@ -107,7 +107,7 @@ func (p *platform) hasEngine(name string) bool {
 	return false
 }
 
-// The engine starts before the last byte is here; the second start is local.
+// TestStreamingStart: the engine starts before the last byte arrives; the second start is local.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
@@ -172,7 +172,7 @@ func (p *platform) spans(id string) map[string]span {
 	return out
 }
 
-// A staging that fails ends the engine that was started early, with its cause.
+// TestStreamingFails: a failed staging ends the engine that was started early, with its cause.
 func TestStreamingFails(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
@@ -189,8 +189,8 @@ func TestStreamingFails(t *testing.T) {
 	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
-// A server that is killed while bytes come leaves a dead mount; the next one
-// clears it away and starts again.
+// TestStreamingKilled: a server that is killed during staging leaves a dead mount, which the
+// next server removes before it starts the model again.
 func TestStreamingKilled(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
@@ -209,7 +209,7 @@ func TestStreamingKilled(t *testing.T) {
 	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
-// An unmodified vLLM starts while its weights are still arriving.
+// TestStreamingVLLM: an unmodified vLLM starts while its weights are still being staged.
 func TestStreamingVLLM(t *testing.T) {
 	linuxOnly(t)
 	realVLLM(t)
@@ -257,7 +257,7 @@ func TestStreamingVLLM(t *testing.T) {
 		to, err := os.Readlink(links[0])
 		return err == nil && strings.Contains(to, "/store/checkpoints/")
 	})
-	// Its boot and the download were side by side.
+	// Its boot and the download overlapped.
 	for _, c := range p.items("/api/v1/coldstarts") {
 		spans := p.spans(fmt.Sprint(c["id"]))
 		if spans["stage"].end() < spans["spawn"].end() || spans["spawn"].Start > spans["stage"].end() {

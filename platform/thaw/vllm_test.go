@@ -22,12 +22,12 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// The journeys with a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL
-// a checkpoint that it can serve without a GPU (deploy/vllm). One platform, and
-// as few starts as tell everything.
+// This test runs a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL a checkpoint
+// that it can serve without a GPU (deploy/vllm). All steps share one platform, since each
+// start takes long.
 
-// realVLLM is the checkpoint to serve; without a vLLM the test is skipped, or
-// fails where everything is required.
+// realVLLM returns the checkpoint to serve. Without vLLM the test is skipped, or fails if
+// THAW_REQUIRE=all.
 func realVLLM(t *testing.T) (checkpoint string) {
 	t.Helper()
 	checkpoint = os.Getenv("THAW_VLLM_MODEL")
@@ -38,7 +38,7 @@ func realVLLM(t *testing.T) (checkpoint string) {
 	return ""
 }
 
-// vllmModel is a model file for a machine without a GPU; more is YAML below spec.
+// vllmModel returns a model file for a machine without a GPU; more is YAML below spec.
 func vllmModel(name, checkpoint, more string) string {
 	return modelFile(name, "  source: "+checkpoint+`
   engine: vllm
@@ -52,8 +52,7 @@ func TestVLLMJourneys(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("processes are found in /proc")
 	}
-	// What a process inherited tells that it came from here, whatever it calls
-	// itself.
+	// The variable marks every process that descends from this test, whatever its name.
 	mark := t.Name() + "-" + strconv.Itoa(os.Getpid())
 	t.Setenv("JOURNEY", mark)
 	const v = "resources: {memory: 1000Mi}\n"
@@ -93,11 +92,11 @@ type vllmJourney struct {
 	p          *platform
 	v          string // spec of the model v
 	checkpoint string
-	first      time.Duration // its first start took
+	first      time.Duration // duration of its first start
 }
 
-// warm: an interpreter that has imported vLLM, without which each of these starts
-// would take twenty seconds. (How the start without one goes: runtime/replica.)
+// warm prepares an interpreter that has imported vLLM, without which each of these starts would
+// take twenty seconds. (Plain starts are tested in runtime/replica.)
 func (j *vllmJourney) warm(t *testing.T) {
 	j.p.eventually(2*time.Minute, "a warm interpreter", func() bool {
 		for _, n := range j.p.items("/api/v1/nodes") {
@@ -113,14 +112,14 @@ func (j *vllmJourney) warm(t *testing.T) {
 	})
 }
 
-// cold: every client asks while the model is at rest, half of them for a stream.
-// All wait for one start, and all see the same answer.
+// cold: every client sends a request to the cold model, half of them streamed. All wait for
+// one start and get the same answer.
 func (j *vllmJourney) cold(t *testing.T) {
 	var clients []official
 	for _, k := range kinds {
 		clients = append(clients, k.open(t, j.p.url+"/v1", "none", "v", "v"))
 	}
-	// Answered at once: then the client is up.
+	// A first answer shows that the client program runs.
 	for i, do := range clients {
 		s, err := do(t.Context(), "unknown_model")
 		if e := s.Error; err != nil || e == nil || !e.Known || e.Status != 404 {
@@ -157,8 +156,8 @@ func (j *vllmJourney) cold(t *testing.T) {
 	j.timeline(t, fmt.Sprint(all[0]["id"]))
 }
 
-// timeline: the phases follow one another and fill the time; the engine's own
-// steps lie inside theirs.
+// timeline: the phases are consecutive and cover the whole time, and the engine's own steps
+// lie inside them.
 func (j *vllmJourney) timeline(t *testing.T, id string) {
 	var tl functions.Timeline
 	r := j.p.do("GET", "/api/v1/coldstarts/"+id, "")
@@ -170,7 +169,7 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 	for i, ph := range tl.Phases {
 		names = append(names, string(ph.Phase))
 		t.Logf("%-12s %7.3f s for %7.3f s", ph.Phase, ph.Start, ph.Duration)
-		if ph.Phase != functions.PhaseFirstToken { // of the request: the total ends when the engine is ready
+		if ph.Phase != functions.PhaseFirstToken { // it belongs to the request: the total ends at READY
 			sum += ph.Duration
 		}
 		if i > 0 && ph.Start < tl.Phases[i-1].Start {
@@ -178,8 +177,7 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 		}
 		for _, part := range ph.Parts {
 			t.Logf("    %-10s %7.3f s for %7.3f s", part.Name, part.Start, part.Duration)
-			// The log of vLLM has whole milliseconds, and its steps may reach a
-			// little beyond what is seen from outside.
+			// vLLM's log has whole milliseconds, so its steps may exceed the measured phases a little.
 			if part.Duration < 0 || part.Start < ph.Start-0.5 || part.Start+part.Duration > ph.Start+ph.Duration+0.5 {
 				t.Errorf("the step %s %+v lies outside of %s %.3f+%.3f", part.Name, part, ph.Phase, ph.Start, ph.Duration)
 			}
@@ -196,8 +194,8 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 	}
 }
 
-// leaves: a client that goes away in the middle has its request aborted. (vLLM
-// counts such a request nowhere; that it made no more tokens tells.)
+// leaves: if a client disconnects in the middle, its request is aborted. (vLLM does not count
+// aborted requests; the number of generated tokens shows it.)
 func (j *vllmJourney) leaves(t *testing.T) {
 	p := j.p
 	const tokens = 1900
@@ -213,7 +211,7 @@ func (j *vllmJourney) leaves(t *testing.T) {
 	}
 }
 
-// sameTokens: greedy, in float32, what vLLM says is what ember says.
+// sameTokens: with greedy sampling in float32, vLLM and ember give the same answer.
 func (j *vllmJourney) sameTokens(t *testing.T, model, ember string) {
 	for _, prompt := range []string{
 		"<|im_start|>user\nWhat is thaw?<|im_end|>\n<|im_start|>assistant\n",
@@ -233,8 +231,8 @@ func (j *vllmJourney) sameTokens(t *testing.T, model, ember string) {
 			}
 		}
 		g, w := got.Choices[0], want.Choices[0]
-		// A token that is part of a character is � to the one, nothing to the other;
-		// so is one that the answer ends with.
+		// A token that is part of a character is � in one answer and nothing in the other, and so is
+		// such a token at the end.
 		g.Text, w.Text = strings.TrimRight(g.Text, "\ufffd"), strings.TrimRight(w.Text, "\ufffd")
 		for i, token := range w.Logprobs.Tokens {
 			w.Logprobs.Tokens[i] = strings.ReplaceAll(token, "\ufffd", "")
@@ -256,8 +254,8 @@ type completion struct {
 	}
 }
 
-// killed: EngineCore dies while it streams. The client is told within a second,
-// and the next request is answered within one start.
+// killed: EngineCore is killed during a stream. The client gets an error within a second, and
+// the next request is answered within one start.
 func (j *vllmJourney) killed(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")
@@ -269,7 +267,7 @@ func (j *vllmJourney) killed(t *testing.T) {
 	if took := time.Since(began); took > promised {
 		t.Errorf("the client was told after %s", took)
 	}
-	// vLLM's own words, if it still had the time, or ours.
+	// The error is vLLM's own, if it had the time, or thaw's.
 	if e := (reply{body: tail}).failure(); e.Code != "engine_crashed" && e.Type != "InternalServerError" {
 		t.Errorf("the stream ended with %q", last(tail, 400))
 	}
@@ -288,7 +286,7 @@ func (j *vllmJourney) killed(t *testing.T) {
 	p.eventually(patience, "nothing of the engine that died", func() bool { return !alive(api) && !alive(core) })
 }
 
-// scales: a second replica, and then none.
+// scales: load starts a second replica, and later none is left.
 func (j *vllmJourney) scales(t *testing.T) {
 	p := j.p
 	ready := func() (n int) {
@@ -318,7 +316,7 @@ func (j *vllmJourney) scales(t *testing.T) {
 	})
 }
 
-// evicts: there is memory for one of two models; the requested one runs.
+// evicts: there is memory for one of two models, and the requested one runs.
 func (j *vllmJourney) evicts(t *testing.T) {
 	p := j.p
 	for i, m := range []string{"v", "other", "v"} {
@@ -344,14 +342,14 @@ func (j *vllmJourney) evicts(t *testing.T) {
 	}
 }
 
-// hangs: EngineCore is stopped, and health says all is well. Requests that stream and
-// requests that wait get an error within 16 seconds, and nothing of the engine is left.
+// hangs: EngineCore is stopped while its health endpoint answers. Streamed and plain requests
+// fail within 16 seconds, and no process of the engine is left.
 func (j *vllmJourney) hangs(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")
 	res, rest := p.open(t.Context(), "v", 1900)
 	defer res.Body.Close()
-	for range 600 { // tokens flow, and the platform has seen them
+	for range 600 { // until the platform has seen tokens
 		if _, err := rest.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +367,7 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	if e := (reply{body: tail}).failure(); e.Code != "engine_hung" && e.Code != "engine_crashed" || strings.Contains(tail, "[DONE]") {
 		t.Errorf("the stream ended with %q", last(tail, 400))
 	}
-	// Nothing of its answer had come: it is told, or asked again of a new engine.
+	// Nothing of this answer was sent: it fails, or is sent again to a new engine.
 	r := <-waits
 	t.Logf("who waited: %d %s after %s", r.status, r.failure().Code, time.Since(began))
 	if r.status != 200 && (!strings.Contains(r.body, "hung") || time.Since(began) > 16*time.Second) {
@@ -378,7 +376,7 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	p.eventually(patience, "the engine gone", func() bool { return !alive(api) && !alive(core) })
 }
 
-// untilEnd reads what is left of a stream.
+// untilEnd reads the rest of a stream.
 func untilEnd(r *bufio.Reader) string {
 	b, _ := io.ReadAll(r)
 	return string(b)
@@ -386,7 +384,7 @@ func untilEnd(r *bufio.Reader) string {
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// engineMetric is the sum of an engine's samples whose labels hold some text.
+// engineMetric sums an engine's samples whose labels contain label.
 func (p *platform) engineMetric(name, metric, label string) (sum float64) {
 	p.t.Helper()
 	r, err := web.Get(p.endpoint(name) + "/metrics")
@@ -415,9 +413,8 @@ func (p *platform) endpoint(name string) string {
 	return ""
 }
 
-// vllm finds the API server and the EngineCore of a function's replica: the
-// process that listens at its endpoint, and its child of that name. What they
-// call themselves depends on how they were started.
+// vllm finds the processes of a function's replica: the API server, which listens at its
+// endpoint, and its child EngineCore. Their names depend on how they were started.
 func (p *platform) vllm(name string) (api, core int) {
 	p.t.Helper()
 	_, port, _ := strings.Cut(strings.TrimPrefix(p.endpoint(name), "http://"), ":")
@@ -443,7 +440,7 @@ func (p *platform) vllm(name string) (api, core int) {
 	return api, core
 }
 
-// listener is the process that listens on a loopback port, 0 for none.
+// listener returns the process that listens on a loopback port, 0 for none.
 func listener(port int) int {
 	b, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -461,7 +458,7 @@ func listener(port int) int {
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil && to == socket {
 			n, _ := strconv.Atoi(strings.Split(fd, "/")[2])
-			// A child may have it too, or a warm interpreter's: the eldest is asked.
+			// A child or a warm interpreter may have inherited the socket: the oldest process is meant.
 			if pid == 0 || n < pid {
 				pid = n
 			}
@@ -470,7 +467,7 @@ func listener(port int) int {
 	return pid
 }
 
-// inheritors are the processes with the mark in their environment.
+// inheritors lists the processes with the mark in their environment.
 func inheritors(mark string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -483,7 +480,7 @@ func inheritors(mark string) (pids []int) {
 	return pids
 }
 
-// alive reports whether a process runs; one that only waits to be reaped does not.
+// alive reports whether a process runs and is no zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	at := bytes.LastIndexByte(stat, ')')

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestVLLMWarmParentDies: a warm interpreter that is killed takes no engine with it,
-// an engine's group that is killed takes no interpreter with it, and the same
-// words come whether an engine was forked or executed.
+// TestVLLMWarmParentDies: killing a warm interpreter ends no engine, killing an engine's
+// process group ends no interpreter, and a forked engine's answers equal those of one that
+// was executed.
 func TestVLLMWarmParentDies(t *testing.T) {
 	checkpoint := realVLLM(t)
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
@@ -81,7 +81,7 @@ func TestVLLMWarmParentDies(t *testing.T) {
 	}
 }
 
-// titled is the process of the platform that calls itself so, 0 for none.
+// titled finds the platform's process with this process title, 0 for none.
 func (p *platform) titled(name string) int {
 	for _, pid := range p.processes() {
 		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.HasPrefix(line, []byte(name)) {
@@ -91,7 +91,7 @@ func (p *platform) titled(name string) int {
 	return 0
 }
 
-// leader of the group that serves a model with vLLM.
+// leader returns the process group leader of the vLLM that serves a model.
 func (p *platform) leader(name string) int {
 	p.t.Helper()
 	for _, pid := range p.processes() {

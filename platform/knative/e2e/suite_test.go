@@ -249,7 +249,7 @@ func (s *suite) install(t *testing.T) {
 	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all"); code != 0 {
 		t.Fatalf("install: exit %d\n%s", code, errs)
 	}
-	// Settings for tests only: the address of the blob server, and short intervals.
+	// For tests only: the loaders' address of the blob server.
 	account := s.blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING")
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"containers": [{"name": "loader", "env": [{"name": "AZURE_STORAGE_CONNECTION_STRING", "value": %q}]}]}}}}`, account)
 	if _, err := s.core.AppsV1().DaemonSets(install.Namespace).Patch(t.Context(), "thaw-loader", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
