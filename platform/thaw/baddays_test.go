@@ -362,7 +362,7 @@ func TestTermWithStreamInFlight(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestAgentKilled: a second agent runs a model; after it is killed, its replicas start elsewhere.
+// TestAgentKilled: replicas of a killed agent are started elsewhere.
 func TestAgentKilled(t *testing.T) {
 	p := spawn(t, map[string]string{
 		"m.yaml": tiny(t, "m", "resources: {memory: 2Gi}"),

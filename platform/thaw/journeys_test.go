@@ -59,7 +59,7 @@ func TestColdPlain(t *testing.T) {
 	}
 }
 
-// TestIdleToZeroAndBack: an idle model is unloaded, stays listed, and starts again on request.
+// TestIdleToZeroAndBack: an idle model is unloaded, stays listed, and starts again.
 func TestIdleToZeroAndBack(t *testing.T) {
 	p := start(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "scale: {idle: 300ms}")})
 	for range 2 {

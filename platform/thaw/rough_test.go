@@ -58,7 +58,7 @@ func TestTermWithHeldRequests(t *testing.T) {
 	p.nothingLeft()
 }
 
-// TestSecondServerOnTheSameData: a second server on one data folder refuses to start.
+// TestSecondServerOnTheSameData: servers never share a data folder with its engines.
 func TestSecondServerOnTheSameData(t *testing.T) {
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")})
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {

@@ -193,8 +193,8 @@ func TestPrefetch(t *testing.T) {
 	if out, errs, code = thaw("cache", "verify", "tiny", "--node", "second"); code != 0 || !strings.Contains(out, "as they came") {
 		t.Errorf("cache verify: %d %s%s", code, out, errs)
 	}
-	// While it is served it cannot be removed. (Both stores are on one disk, so the node with the
-	// most free space is not defined.)
+	// While it is served it cannot be removed. (Both stores are on one disk, so which node
+	// has the most free space is not defined.)
 	here := ""
 	for _, n := range p.items("/api/v1/nodes") {
 		if name := fmt.Sprint(n["id"]); name != "second" {

@@ -107,7 +107,7 @@ func (p *platform) hasEngine(name string) bool {
 	return false
 }
 
-// TestStreamingStart: the engine starts before the last byte arrives; the second start is local.
+// TestStreamingStart: an engine starts before the last byte arrives; later starts are local.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
@@ -172,7 +172,7 @@ func (p *platform) spans(id string) map[string]span {
 	return out
 }
 
-// TestStreamingFails: a failed staging ends the engine that was started early, with its cause.
+// TestStreamingFails: a failed staging ends the early engine, with its cause.
 func TestStreamingFails(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)

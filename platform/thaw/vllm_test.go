@@ -95,8 +95,8 @@ type vllmJourney struct {
 	first      time.Duration // duration of its first start
 }
 
-// warm prepares an interpreter that has imported vLLM, without which each of these starts would
-// take twenty seconds. (Plain starts are tested in runtime/replica.)
+// warm prepares an interpreter that has imported vLLM, without which each of these starts
+// would take twenty seconds. (Plain starts are tested in runtime/replica.)
 func (j *vllmJourney) warm(t *testing.T) {
 	j.p.eventually(2*time.Minute, "a warm interpreter", func() bool {
 		for _, n := range j.p.items("/api/v1/nodes") {
@@ -231,8 +231,8 @@ func (j *vllmJourney) sameTokens(t *testing.T, model, ember string) {
 			}
 		}
 		g, w := got.Choices[0], want.Choices[0]
-		// A token that is part of a character is � in one answer and nothing in the other, and so is
-		// such a token at the end.
+		// A token that is part of a character is � in one answer and nothing in the other,
+		// also at the end.
 		g.Text, w.Text = strings.TrimRight(g.Text, "\ufffd"), strings.TrimRight(w.Text, "\ufffd")
 		for i, token := range w.Logprobs.Tokens {
 			w.Logprobs.Tokens[i] = strings.ReplaceAll(token, "\ufffd", "")
@@ -458,7 +458,7 @@ func listener(port int) int {
 	for _, fd := range fds {
 		if to, err := os.Readlink(fd); err == nil && to == socket {
 			n, _ := strconv.Atoi(strings.Split(fd, "/")[2])
-			// A child or a warm interpreter may have inherited the socket: the oldest process is meant.
+			// A child or a warm interpreter may have inherited it: take the oldest.
 			if pid == 0 || n < pid {
 				pid = n
 			}
