@@ -31,7 +31,7 @@ import (
 func TestLoadAndUnload(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	l.load("r1")
-	for range 3 { // the same id is the same replica
+	for range 3 { // a repeated load with the same id changes nothing
 		if reply, err := l.Load(t.Context(), request("r1", 1)); err != nil || reply.State != functions.Ready {
 			t.Fatalf("%+v %v", reply, err)
 		}
@@ -43,7 +43,7 @@ func TestLoadAndUnload(t *testing.T) {
 	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
-	// Told, that is: its state is there a moment before the word of it.
+	// The state changes a moment before its heartbeat is pushed, for which this waits.
 	l.until("it is gone", func() bool { return slices.Contains(l.heard("r1"), functions.Unloaded) })
 	l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1})
 	if d, _ := l.Heartbeat(); len(d.Models) != 0 || d.Memory.Used != 0 {
@@ -88,7 +88,7 @@ func TestCallOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.until("it is called off", func() bool { return l.state("r1").Over() })
-	// One with a process goes on.
+	// A start whose process runs is not cancelled.
 	l.load("r2")
 	l.Unload(t.Context(), functions.UnloadRequest{ID: "r2", Epoch: 1, Reason: functions.ReasonCalledOff})
 	l.load("r3")
@@ -113,8 +113,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestKeeperDies: its engines go with it, their replicas fail, and the next
-// load finds another keeper.
+// TestKeeperDies: engines end with their supervisor, their replicas fail, and the next load
+// starts another supervisor.
 func TestKeeperDies(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	l.load("r1")
@@ -127,15 +127,15 @@ func TestKeeperDies(t *testing.T) {
 	l.until("r2 is READY", func() bool { return l.state("r2") == functions.Ready })
 }
 
-// TestSpawnWithoutKeeper: a replica whose process is to be started while the
-// agent has yet to hear that its keeper is gone waits for the next keeper.
+// TestSpawnWithoutKeeper: a replica that needs a process before the agent has noticed the
+// end of its supervisor waits for the next one.
 func TestSpawnWithoutKeeper(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	first := l.keeper()
 	syscall.Kill(first.PID(), syscall.SIGKILL)
 	l.until("there is another keeper", func() bool { k := l.keeper(); return k != nil && k != first })
 	second := l.keeper()
-	l.setSupervisor(first, "") // as it was a moment before
+	l.setSupervisor(first, "") // the agent has not noticed the change yet
 	if _, err := l.Load(t.Context(), request("r1", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestSpawnWithoutKeeper(t *testing.T) {
 	l.until("r1 is READY", func() bool { return l.state("r1") == functions.Ready })
 }
 
-// serve puts an agent's door on a loopback port.
+// serve serves an agent's API on a loopback port.
 func serve(t *testing.T, l *lab) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -236,7 +236,7 @@ func TestDoor(t *testing.T) {
 		b, _ := io.ReadAll(res.Body)
 		return res.StatusCode, string(b)
 	}
-	// Every path wants the token.
+	// Every path requires the token.
 	for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/sleep_model", "/load_adapter", "/replicas/r1/v1/models", "/replicas/r1/logs", "/replicas/r9/x", "/nothing", "/"} {
 		for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Basic secret", "secret", "bearer secret ", "Bearer secretx"} {
 			if status, _ := call("POST", path, token, "{}"); status != 401 {
@@ -284,7 +284,7 @@ func TestDoor(t *testing.T) {
 		}
 	}
 
-	// A client that leaves a stream frees its place.
+	// A client that disconnects during a stream frees its slot.
 	ctx, cancel := context.WithCancel(t.Context())
 	req, _ := http.NewRequestWithContext(ctx, "POST", url+"/replicas/r1/v1/responses", nil)
 	req.Header.Set("Authorization", "Bearer secret")
@@ -342,7 +342,7 @@ func TestFollowLog(t *testing.T) {
 	if s := r(5); s != "four\n" {
 		t.Errorf("%q", s)
 	}
-	os.Rename(path, path+".1") // a rotation
+	os.Rename(path, path+".1") // a log rotation
 	write("five\n")
 	if s := r(5); s != "five\n" {
 		t.Errorf("%q", s)
@@ -353,8 +353,8 @@ func TestFollowLog(t *testing.T) {
 	}
 }
 
-// TestJoin: a server that is away is tried again, the newest document is what
-// it gets, and a flood of news costs no more than it can take.
+// TestJoin: heartbeats to an unreachable server are retried, the server gets the newest one,
+// and a burst is coalesced.
 func TestJoin(t *testing.T) {
 	var down atomic.Bool
 	var last atomic.Int64
@@ -396,7 +396,7 @@ func TestJoin(t *testing.T) {
 	}
 	close(flood)
 	wait(1000)
-	if n := count.Load(); n > 2 { // the one under way, and the newest
+	if n := count.Load(); n > 2 { // the one in flight, and the newest
 		t.Errorf("%d documents for a flood of 1000", n)
 	}
 	down.Store(true)
@@ -419,7 +419,7 @@ func TestJoinBacksOff(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- j.Run(ctx) }()
-		for i := range int64(600) { // a minute of news ten times a second
+		for i := range int64(600) { // ten heartbeats a second for a minute
 			j.Push(functions.Heartbeat{Epoch: i})
 			time.Sleep(100 * time.Millisecond)
 		}

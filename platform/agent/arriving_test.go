@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What an earlier agent gave an engine that lives: a link that was turned to the
-// files is held with its folder; one that still leads to the mount is lost.
+// TestHeldAndLost: an adopted engine's symlink to files retains its folder; a symlink that
+// still leads to the mount of an earlier agent is lost.
 func TestHeldAndLost(t *testing.T) {
 	s := aNode(t, faraway{}, false)
 	give := func(name, to string) (path string) {
@@ -41,7 +41,7 @@ func TestHeldAndLost(t *testing.T) {
 		t.Error(really)
 	}
 	_, again := s.RetainView(turned)
-	// A start removes folders that are not retained.
+	// An agent's start removes folders that are not retained.
 	if err := s.removeStaleViews(); err != nil {
 		t.Fatal(err)
 	}

@@ -27,10 +27,10 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
-// These can be published to.
+// Compile caches can be published to these sources.
 var _ = []enginecache.Writer{(*azure.Source)(nil), (*s3.Source)(nil), (*gcs.Source)(nil)}
 
-// faraway is a folder that is staged like a bucket, and may be written to.
+// faraway is a folder that is staged like a bucket and accepts writes.
 type faraway struct{ d dir.Source }
 
 func (f faraway) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
@@ -43,7 +43,7 @@ func (f faraway) Write(ctx context.Context, location, name string, body io.ReadS
 	return f.d.Write(ctx, location, name, body, size)
 }
 
-// aNode is a stager with a store and caches of its own.
+// aNode is a stager with its own store and caches.
 func aNode(t *testing.T, from loader.Source, trust bool) *Stager {
 	t.Helper()
 	root := t.TempDir()
@@ -84,8 +84,8 @@ func wanted(folder string) replica.StageRequest {
 
 func quietly(functions.Bytes, functions.Bytes) {}
 
-// started stages, plays an engine that compiles, and ends. It returns what the
-// engine found in its cache.
+// started stages a model, writes to its cache as a compiling engine does, and releases it. It
+// returns what the cache contained before.
 func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found string, digest string) {
 	t.Helper()
 	var c replica.Checkpoint
@@ -128,8 +128,8 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 	return string(b), c.Digest
 }
 
-// What was compiled on a node is found by its next start, of the same model
-// only, whether the checkpoint was arriving or here.
+// TestCompiledStays: the next start on a node finds the cache of an earlier one, only for the
+// same model and flags, whether the first checkpoint was staged early or not.
 func TestCompiledStays(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
@@ -159,7 +159,7 @@ func TestCompiledStays(t *testing.T) {
 	}
 }
 
-// A folder used in place has no digest, and its caches are its own all the same.
+// TestCompiledInPlace: a folder used in place has no digest and still its own cache.
 func TestCompiledInPlace(t *testing.T) {
 	s := aNode(t, dir.Source{}, false)
 	folder := aModel(t, 1)
@@ -176,13 +176,13 @@ func TestCompiledInPlace(t *testing.T) {
 	}
 }
 
-// A trusted source carries them from node to node, and is the same checkpoint as
-// before.
+// TestCompiledTravels: a trusted source carries caches from node to node, and the digest of
+// the checkpoint stays the same.
 func TestCompiledTravels(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
 		w := wanted(folder)
-		// However its first start went: arriving is found what plain was published.
+		// An early start finds what a plain one published, and the reverse.
 		_, first := started(t, aNode(t, faraway{}, true), w, !early)
 		list, err := os.ReadDir(filepath.Join(folder, "_thaw", "cache"))
 		if err != nil || len(list) < 2 {
@@ -195,7 +195,7 @@ func TestCompiledTravels(t *testing.T) {
 		if found, _ := started(t, aNode(t, faraway{}, false), w, early); found != "" {
 			t.Errorf("early %v: fetched although sources are not trusted", early)
 		}
-		// One that lies about what it is for is not used.
+		// A cache whose description does not match is not used.
 		for _, e := range list {
 			if strings.HasSuffix(e.Name(), ".json") {
 				if err := os.WriteFile(filepath.Join(folder, "_thaw", "cache", e.Name()), []byte(`{"format":1,"key":{"model":"x"}}`), 0o644); err != nil {
@@ -209,8 +209,8 @@ func TestCompiledTravels(t *testing.T) {
 	}
 }
 
-// Where nothing can be mounted, an engine that can ask is served the weights,
-// and any other waits.
+// TestServedWhereNothingIsMounted: without mounts, an engine that can read weights over HTTP
+// starts early, and any other waits for the files.
 func TestServedWhereNothingIsMounted(t *testing.T) {
 	folder := aModel(t, 1)
 	for e, asks := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
@@ -275,7 +275,7 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 	}
 }
 
-// slow lets only the beginning of weights through before gate is closed.
+// slow delivers only the beginning of weights until gate is closed.
 type slow struct {
 	faraway
 	gate chan struct{}

@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
-// pyEngine is a small true engine in Python; it is called vllm, and beside it
-// lies a package of that name with next to nothing in it.
+// pyEngine is a small HTTP engine in Python. Its program is called vllm, beside a nearly
+// empty package of that name.
 const pyEngine = `
 import json, os, signal, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,21 +43,21 @@ if __name__ == "__main__":
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 `
 
-// inPlace stages nothing.
+// inPlace is a stager that copies nothing.
 type inPlace struct{}
 
 func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
 	return replica.Checkpoint{Path: w.Source}, nil
 }
 
-// pyVLLM installs the engine and gives its program.
+// pyVLLM installs the engine and returns its program.
 func pyVLLM(t *testing.T) string {
 	t.Helper()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
 	if err != nil {
 		sourcetest.Missing(t, "no python3: there is no warm interpreter without it")
 	}
-	// The program's folder is where its imports are looked for first.
+	// Python searches the program's folder first for imports.
 	bin := t.TempDir()
 	program := filepath.Join(bin, "serve-vllm")
 	if err := os.Mkdir(filepath.Join(bin, "vllm"), 0o700); err != nil {
@@ -74,7 +74,7 @@ func pyVLLM(t *testing.T) string {
 	return program
 }
 
-// warmLab is an agent with such an engine.
+// warmLab starts an agent with that engine.
 func warmLab(t *testing.T, dir, program string, edit func(*Options)) *lab {
 	return newLab(t, dir, func(o *Options) {
 		o.Warm, o.Stager = WarmOn, inPlace{}
@@ -113,7 +113,7 @@ func (l *lab) ready(id string) (st functions.ReplicaStatus) {
 	}
 }
 
-// parent is the one warm interpreter that is ready.
+// parent waits for the only fork server and returns it.
 func (l *lab) parent() (w functions.WarmParent, pid int) {
 	l.t.Helper()
 	l.until("a warm interpreter is ready", func() bool {
@@ -132,13 +132,13 @@ func (l *lab) parent() (w functions.WarmParent, pid int) {
 	return w, pid
 }
 
-// TestWarm is the life of a warm interpreter.
+// TestWarm covers the life of a fork server.
 func TestWarm(t *testing.T) {
 	t.Parallel()
 	program := pyVLLM(t)
 	dir := t.TempDir()
 	l := warmLab(t, dir, program, func(o *Options) { o.Leave = true })
-	// The first start waits for the parent and is its first fork.
+	// The first start waits for the fork server and is its first fork.
 	if st := l.wake("a", nil); st.Start != functions.StartWarm {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
@@ -149,7 +149,7 @@ func TestWarm(t *testing.T) {
 	if d, _ := l.Heartbeat(); w.Version != "0.0.1" || w.Memory <= 0 || d.Memory.Used != w.Memory+64<<20 {
 		t.Errorf("%+v, memory %+v", w, d.Memory)
 	}
-	// Killed, it takes no engine with it, and there is a next one.
+	// Killing the fork server ends no engine, and another one is started.
 	syscall.Kill(pid, syscall.SIGKILL)
 	l.until("another parent", func() bool { _, now := l.parent(); return now != pid })
 	if l.state("a") != functions.Ready {
@@ -158,11 +158,11 @@ func TestWarm(t *testing.T) {
 	if st := l.wake("b", nil); st.Start != functions.StartWarm {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
-	// Where its imports would have read something else, it does not serve.
+	// An environment with other imports gets its own fork server or a plain start.
 	if st := l.wake("c", map[string]string{"PYTHONPATH": "/elsewhere"}); st.Start != functions.StartWarm {
 		t.Logf("another environment: %s: %s", st.Start, st.StartNote)
 	}
-	// An agent that comes after this one finds it.
+	// The next agent adopts it.
 	_, pid = l.parent2()
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestWarm(t *testing.T) {
 	if again.ready("b").Start != functions.StartWarm {
 		t.Error("how it was started is forgotten")
 	}
-	// A changed installation ends it.
+	// A changed installation replaces it.
 	if err := os.WriteFile(filepath.Join(filepath.Dir(program), "vllm", "__init__.py"), []byte("__version__ = '0.0.2'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +188,7 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// TestWarmMakesWay: one that is there because memory allowed it goes when
-// replicas are given that memory.
+// TestWarmMakesWay: a fork server in unused memory ends when replicas need that memory.
 func TestWarmMakesWay(t *testing.T) {
 	t.Parallel()
 	const node = 8 << 30
@@ -200,7 +199,7 @@ func TestWarmMakesWay(t *testing.T) {
 	}
 	m := functions.NewModel()
 	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, l.dir
-	m.Spec.Resources.Memory = node - 64<<20 - 1<<20 // all but a mebibyte, and a's
+	m.Spec.Resources.Memory = node - 64<<20 - 1<<20 // leaves 1 MiB beside a's memory
 	if _, err := l.Load(t.Context(), functions.LoadRequest{ID: "b", Team: "default", Model: "y", Spec: m.Spec, Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +211,7 @@ func TestWarmMakesWay(t *testing.T) {
 	})
 }
 
-// parent2 is the pid of the parent without PYTHONPATH, among others.
+// parent2 returns the pid of the fork server without PYTHONPATH, among others.
 func (l *lab) parent2() (ready bool, pid int) {
 	l.forkServers.mu.Lock()
 	defer l.forkServers.mu.Unlock()
@@ -225,8 +224,7 @@ func (l *lab) parent2() (ready bool, pid int) {
 	return false, 0
 }
 
-// TestWarmHangs: a parent that stands still is not waited for: the start goes on
-// without it.
+// TestWarmHangs: if a fork server does not respond, the start goes on without it.
 func TestWarmHangs(t *testing.T) {
 	t.Parallel()
 	l := warmLab(t, t.TempDir(), pyVLLM(t), nil)
@@ -240,8 +238,8 @@ func TestWarmHangs(t *testing.T) {
 	l.until("it is replaced", func() bool { ready, now := l.parent2(); return ready && now != pid })
 }
 
-// TestWarmNot: what no parent is for, or cannot be for, starts plainly and says
-// why.
+// TestWarmNot: where no fork server is possible or wanted, the start is plain and its note
+// has the reason.
 func TestWarmNot(t *testing.T) {
 	t.Parallel()
 	broken := pyVLLM(t)
@@ -272,8 +270,8 @@ func TestWarmNot(t *testing.T) {
 	}
 }
 
-// TestBytecodeIsMade: an environment without bytecode is given some when it is
-// first seen, whether or not interpreters are kept warm.
+// TestBytecodeIsMade: an environment without bytecode is compiled when it is first seen, with
+// or without fork servers.
 func TestBytecodeIsMade(t *testing.T) {
 	t.Parallel()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()

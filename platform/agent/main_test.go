@@ -27,7 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// The test binary is also the keeper and the engine of these tests.
+// TestMain lets the test binary be the supervisor and the engine of these tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -55,14 +55,14 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run the tests, which must leave no goroutine.
+// run runs the tests, which must leave no goroutine.
 func run(m *testing.M) int {
-	// What the race detector adds to the end of each program, a second, is no part of a test.
+	// Without the race detector's second at the exit of each program.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
-	// A keeper that was told to end is waited for in the background, and a
-	// program with the race detector takes a second to exit.
+	// A stopped supervisor is waited for in the background, and takes a second to exit with
+	// the race detector.
 	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.Ensure.func1")
 	if err := goleak.Find(waits); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -71,7 +71,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// toyEngine is a small true engine; /v1/responses streams a byte and then waits.
+// toyEngine is a small HTTP engine; /v1/responses streams a byte and then waits.
 func toyEngine(ctx context.Context, port, name string) error {
 	fmt.Println("engine of", name)
 	mux := http.NewServeMux()
@@ -100,7 +100,7 @@ func toyEngine(ctx context.Context, port, name string) error {
 	return nil
 }
 
-// noStage is a stager for models without a source; a source "slow" comes for ever.
+// noStage is a stager for models without a source; a staging never ends.
 type noStage struct{}
 
 func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
@@ -109,7 +109,7 @@ func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(
 	return replica.Checkpoint{}, context.Cause(ctx)
 }
 
-// lab is one agent, running.
+// lab is a running agent.
 type lab struct {
 	*Agent
 	t    *testing.T
@@ -160,7 +160,7 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 	return l
 }
 
-// soon bounds the wait for what must happen, on whatever machine.
+// soon bounds waits for what must happen, on any machine.
 const soon = time.Minute
 
 func (l *lab) until(what string, ok func() bool) {
@@ -206,7 +206,7 @@ func (l *lab) load(id string) {
 	l.until(id+" is READY", func() bool { return l.state(id) == functions.Ready })
 }
 
-// heard are the states a replica was said to be in, in order.
+// heard lists the states in a replica's pushed heartbeats, in order.
 func (l *lab) heard(id string) (out []functions.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestBadStarts: whatever keeps an engine from starting, every waiter hears the
-// first root cause, and after the fix the next request is answered.
+// TestBadStarts: whatever prevents an engine's start, every waiting request gets the root
+// cause, and after the fix the next request is answered.
 func TestBadStarts(t *testing.T) {
 	t.Parallel()
 	breaks := filepath.Join(t.TempDir(), "broken")
@@ -53,7 +53,7 @@ func TestBadStarts(t *testing.T) {
 	} {
 		asked := time.Now()
 		statuses, body := answers(name)
-		if took := time.Since(asked); took > 10*time.Second { // a second is promised: as for a machine ten times as slow
+		if took := time.Since(asked); took > 10*time.Second { // within a second on a machine ten times as fast
 			t.Errorf("%s: told after %v", name, took)
 		}
 		if fmt.Sprint(statuses) != "[503 503 503 503 503]" || !strings.Contains(body, "model_load_failed") || !strings.Contains(body, cause) {
@@ -68,8 +68,8 @@ func TestBadStarts(t *testing.T) {
 		}
 		return n
 	}
-	// Asked as fast as can be: no start before the back-offs of those that failed, of
-	// a second, then two.
+	// However fast requests come, no start happens before the backoff of the failed ones: a
+	// second, then two.
 	eventually(t, "it is started again", func() bool {
 		if s, b := ask(c.Addr, "exits"); s != 503 {
 			t.Fatalf("%d %s", s, b)
@@ -88,8 +88,8 @@ func TestBadStarts(t *testing.T) {
 	}
 }
 
-// TestInUse: two servers never share a folder, and one that could not have it
-// has not raised its epoch.
+// TestInUse: two servers cannot use one folder, and a refused one has not raised its
+// epoch.
 func TestInUse(t *testing.T) {
 	dir := t.TempDir()
 	o := Options{Data: dir, Catalog: &menu{}, Memory: 1 << 30, Name: "here"}

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// engines are the pids of this test's engines of a model.
+// engines lists the pids of this test's engines of a model.
 func engines(tag string) []int { return speaking("\x00tag="+tag, "\x00test-engine\x00") }
 
 // tagged makes a model whose engines can be found among all processes.
@@ -52,7 +52,7 @@ func answered(t *testing.T, addr, model string) {
 	}
 }
 
-// readyOn is the one READY replica, if it is on node.
+// readyOn returns the id of a READY replica on node, "" if there is none.
 func readyOn(addr, node string) (id string) {
 	for _, r := range replicas(addr) {
 		if r.State == functions.Ready && r.Node == node {
@@ -62,12 +62,12 @@ func readyOn(addr, node string) (id string) {
 	return ""
 }
 
-// returns is how long engines live without an agent where one that was killed is to
-// find them again: many times what a program takes to start.
+// returns is the orphan timeout in tests that restart a killed agent or server: many times
+// what a program takes to start.
 const returns = 15 * time.Second
 
-// TestKillServer: a server that is killed finds its engines again; one that
-// does not return leaves nothing behind after a while.
+// TestKillServer: a restarted server adopts its engines; without a restart they end after
+// the orphan timeout.
 func TestKillServer(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)
@@ -98,8 +98,7 @@ func TestKillServer(t *testing.T) {
 	})
 }
 
-// TestKillEngine: an engine that is killed leaves the routes, and is started
-// again on the next request.
+// TestKillEngine: a killed engine leaves the routes, and the next request starts another.
 func TestKillEngine(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)
@@ -125,8 +124,8 @@ func TestKillEngine(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
 }
 
-// TestKillAgent: an agent that is killed and returns adopts what it had; one
-// that does not return is replaced, and its engines end by themselves.
+// TestKillAgent: a restarted agent adopts its engines. Without a restart its replicas start
+// elsewhere, and its engines end by themselves.
 func TestKillAgent(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 1)
@@ -148,7 +147,7 @@ func TestKillAgent(t *testing.T) {
 		t.Fatalf("replica %q, engines %v", id, pids)
 	}
 	agentB.kill()
-	answered(t, c.Addr, "x") // its engine is as well as before
+	answered(t, c.Addr, "x") // its engine still serves
 	agentB = begin(t, "test-agent", b)
 	eventually(t, "b returns with it", func() bool {
 		for _, e := range events(c.Addr) {

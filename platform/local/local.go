@@ -28,34 +28,34 @@ import (
 // Options of a Local.
 type Options struct {
 	Data      string               // the server's folder
-	Catalog   orchestrator.Catalog // which functions exist; Orchestrator.Changed tells of changes
+	Catalog   orchestrator.Catalog // which functions exist; changes are announced by Orchestrator.Changed
 	JoinToken string               // of agents
 	Hooks     orchestrator.Hooks
 
-	// Of the agent in this process; see agent.Config. Name "" is the host's.
+	// For the agent in this process; see agent.Config. Name "": the host's name.
 	Name       string
 	Version    string
 	Exe        string
 	KeeperArgs []string
 	Orphan     time.Duration
-	GPUs       int // negative: all there are
+	GPUs       int // negative: all of the machine's
 	GPUMemory  functions.Bytes
 	Memory     functions.Bytes // 0: 80 % of the machine's
-	Sleep      functions.Bytes // of Memory, what engines may hold asleep; 0: all of it
-	Store      functions.Bytes // 0: all the disk has but a little
+	Sleep      functions.Bytes // part of Memory that sleeping engines may use; 0: all of it
+	Store      functions.Bytes // 0: nearly all of the disk
 	Leave      bool            // engines stay when the server ends
 	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
-	Caches     agent.CacheMode // what becomes of what engines compile; "" is local
+	Caches     agent.CacheMode // where the agent keeps compile caches; "" is local
 	Environ    func() []string
 	Policy     placement.Policy        // zero: placement.DefaultPolicy
-	Foresee    *orchestrator.Foresight // forecasts demand; nil: nothing is learned. Its Prefetch is set by New
-	Peering    *nodestore.Peering      // shares downloading with agents; nil: it does not
+	Foresee    *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
+	Peering    *nodestore.Peering      // block exchange with agents; nil: none
 
 	Log *slog.Logger
 }
 
-// Local is the backend. Its methods, and those of the Orchestrator in it, may be
-// called from any goroutine.
+// Local is the backend. Its methods, and those of its Orchestrator, are safe for concurrent
+// use.
 type Local struct {
 	*orchestrator.Orchestrator
 	o      Options
@@ -65,7 +65,7 @@ type Local struct {
 	path   orchestrator.DataPath
 	shared *sharedFolders
 
-	machine string // identity of the host that the catalog's local paths are of
+	machine string // host to which the catalog's local paths belong
 
 	mu        sync.Mutex
 	remote    map[string]*agent.Client // by agent id
@@ -78,8 +78,8 @@ type Local struct {
 // ErrInUse means that another server has the folder.
 var ErrInUse = errors.New("another thaw serve uses this folder")
 
-// New locks the folder and raises its epoch. It starts nothing. The data path, which needs
-// the backend to be made, is attached before Run.
+// New locks the folder and raises its epoch. It starts nothing. The data path, which refers
+// to the backend, is attached before Run.
 func New(o Options) (*Local, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -151,22 +151,21 @@ func (l *Local) Attach(path orchestrator.DataPath) {
 func (l *Local) Changed() {
 	l.shared.invalidate()
 	l.Orchestrator.Changed()
-	// Known models get their warm interpreters before the first request.
+	// Known models get their fork servers before the first request.
 	models := l.o.Catalog.Models()
 	for _, m := range models[:min(len(models), maxPrewarmModels)] {
 		l.node.Prewarm(m.Spec)
 	}
 }
 
-// maxPrewarmModels bounds the models that are looked at: environments are few, models may
-// be many.
+// maxPrewarmModels bounds the examined models: they share few environments.
 const maxPrewarmModels = 256
 
-// Ready is closed when the agent here has adopted what runs and takes loads.
+// Ready is closed when the agent here has adopted running engines and accepts loads.
 func (l *Local) Ready() <-chan struct{} { return l.ready }
 
 // Run runs the loop and the agent until ctx ends or one of them fails. It returns when the
-// engines have ended, unless they are left. It is called once.
+// engines have ended, unless Options.Leave keeps them. It is called once.
 func (l *Local) Run(ctx context.Context) error {
 	defer l.lock.Unlock()
 	parts, ctx := errgroup.WithContext(ctx)
@@ -184,8 +183,8 @@ func (l *Local) Run(ctx context.Context) error {
 	return err
 }
 
-// OnHeartbeat takes the heartbeat of an agent that joined. The caller has checked its join
-// token.
+// OnHeartbeat handles the heartbeat of an agent that joined, whose token the caller has
+// checked.
 func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	if !functions.IsLabel(hb.AgentID) {
 		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
@@ -229,17 +228,17 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	return nil
 }
 
-// peerNode is a node that serves blocks, and when it last reported that.
+// peerNode is a block server and the time of its last heartbeat.
 type peerNode struct {
 	url  string
 	seen time.Time
 }
 
-// peerTTL is how long a node is named to others after its last heartbeat. One that has
-// ended costs them a refused connection.
+// peerTTL is how long a node is announced to others after its last heartbeat. A node that
+// has ended costs them a refused connection.
 const peerTTL = 15 * time.Second
 
-// Peers are the nodes other than the one named that serve blocks of checkpoints.
+// Peers lists the block servers other than agent.
 func (l *Local) Peers(agent string) []functions.Peer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,17 +258,17 @@ func (l *Local) Peers(agent string) []functions.Peer {
 	return out
 }
 
-// httpURL reports whether s is the address of a server.
+// httpURL reports whether s is an HTTP URL with a host.
 func httpURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
 }
 
-// maxAgents bounds the memory that joins under new names can take.
+// maxAgents bounds the memory used by joins under new names.
 const maxAgents = 4096
 
-// Logs opens the log of a replica on any node: its last lines and, with follow, what is
-// written until ctx ends. agent.ErrNoLog if there is none.
+// Logs opens the log of a replica on any node: its last lines and, with follow, new ones
+// until ctx ends. agent.ErrNoLog: it has no log.
 func (l *Local) Logs(ctx context.Context, replica string, lines int, follow bool) (io.ReadCloser, error) {
 	switch n := l.NodeOf(replica).(type) {
 	case *agent.Node:

@@ -33,8 +33,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// The test binary is also the keeper, the engine, an agent and a server of
-// these tests, so that each can be killed.
+// TestMain lets the test binary be the supervisor, engine, agent and server of these tests,
+// so that each can be killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		var err error
@@ -59,17 +59,17 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// run the tests more at once than there are cores: they wait for other
-// processes most of the time.
+// run runs more tests at once than there are cores, since they mostly wait for other
+// processes.
 func run(m *testing.M) int {
 	flag.Parse()
 	flag.Set("test.parallel", "8")
-	// What the race detector adds to the end of each program, a second, is no part of a test.
+	// Without the race detector's second at the exit of each program.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
-	// A keeper that was told to end is waited for in the background, and a
-	// program with the race detector takes a second to exit.
+	// A stopped supervisor is waited for in the background, and takes a second to exit with
+	// the race detector.
 	waits := goleak.IgnoreAnyFunction("github.com/thaw-dev/thaw/runtime/supervisor.Ensure.func1")
 	if err := goleak.Find(waits); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,7 +82,7 @@ func signalled() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 }
 
-// keep is `thaw keep --socket S --dir D --orphan-timeout O`.
+// keep runs `thaw keep --socket S --dir D --orphan-timeout O`.
 func keep(args []string) error {
 	flags := map[string]string{}
 	for i := 0; i+1 < len(args); i += 2 {
@@ -97,9 +97,9 @@ func keep(args []string) error {
 	return supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: orphan})
 }
 
-// serveEngine is a small true engine. Modes: slow=DUR until it is loaded,
-// fail=TEXT instead, failif=FILE with the text while that is there, gate=FILE
-// whose change ends requests that say "hold".
+// serveEngine is a small HTTP engine. Modes: slow=DUR loads that long, fail=TEXT fails with
+// the text, failif=FILE fails with the file's text while the file exists, gate=FILE holds
+// requests that contain "hold" until the file changes.
 func serveEngine(port, name string, modes []string) error {
 	ctx, stop := signalled()
 	defer stop()
@@ -158,7 +158,7 @@ func serveEngine(port, name string, modes []string) error {
 	return nil
 }
 
-// agentConfig is what a test tells an agent that is a process of its own.
+// agentConfig configures an agent in its own process.
 type agentConfig struct {
 	Name, Data, Server, Token string
 	GPUs                      int
@@ -194,8 +194,8 @@ func serveAgent(config string) error {
 	})
 }
 
-// serveServer is a whole server on the address and folder of a test: backend,
-// activator, and the one path of the API that agents need.
+// serveServer runs a server on a test's address and folder: backend, activator, and the API
+// paths that agents and tests need.
 func serveServer(config string) error {
 	var c serverConfig
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
@@ -218,7 +218,7 @@ func serveServer(config string) error {
 	return b.run(ctx, ln)
 }
 
-// serverConfig is what a test tells a server.
+// serverConfig configures a server.
 type serverConfig struct {
 	Addr, Data, Token string
 	Models            []*functions.Model
@@ -228,7 +228,7 @@ type serverConfig struct {
 	Leave             bool
 }
 
-// server is the wiring that platform/thaw does, as small as it goes.
+// server is a minimal form of the wiring in platform/thaw.
 type server struct {
 	*Local
 	act *activator.Activator

@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// model served by this very binary.
+// model returns a model whose engine is this test binary.
 func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...string) *functions.Model {
 	exe, err := os.Executable()
 	if err != nil {
@@ -43,9 +43,9 @@ func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...
 	return m
 }
 
-// freeAddr is an address without a listener, for a server that will come back to
-// it. On Linux it is a loopback address of its own, so that no port that the
-// kernel hands out on 127.0.0.1 meanwhile can be in its way.
+// freeAddr returns an unused address on which a server can be restarted. On Linux it is on a
+// loopback address of its own, so the kernel gives its port to no other listener on
+// 127.0.0.1 meanwhile.
 func freeAddr(t *testing.T) string {
 	host := "127.0.0.1"
 	if runtime.GOOS == "linux" {
@@ -59,10 +59,10 @@ func freeAddr(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// pause between two looks at another process.
+// pause is the time between two polls of another process.
 func pause() { <-time.After(5 * time.Millisecond) }
 
-// soon bounds the wait for what must happen, on whatever machine.
+// soon bounds waits for what must happen, on any machine.
 const soon = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -74,7 +74,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// speaking are the other processes whose command line holds all of these.
+// speaking lists the other processes whose command line contains all texts.
 func speaking(of ...string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, d := range dirs {
@@ -90,7 +90,7 @@ func speaking(of ...string) (pids []int) {
 	return pids
 }
 
-// process is one of ours that can be killed.
+// process is a started program that a test can kill.
 type process struct {
 	*exec.Cmd
 	t    *testing.T
@@ -157,7 +157,7 @@ func (p *process) over() error {
 	}
 }
 
-// ask sends one plain request and returns status and body.
+// ask sends one request without streaming and returns status and body.
 func ask(addr, model string) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
@@ -197,9 +197,9 @@ func up(t *testing.T, addr string) {
 	})
 }
 
-// TestThinPath: a request for a model at rest is held, an engine is started by
-// the keeper of the agent in process, and the request is answered. At the end
-// nothing is left.
+// TestThinPath: a request for a cold model is held, the agent in this process starts an
+// engine through its supervisor, and the request is answered. At the end no process is
+// left.
 func TestThinPath(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
 	ctx, stop := context.WithCancel(context.Background())

@@ -21,17 +21,17 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 )
 
-// stage is the scenarios' world on real processes: two agents with their
-// keepers and engines, requests over HTTP, real time.
+// stage implements the scenarios' world with real processes: two agents with their
+// supervisors and engines, requests over HTTP, real time.
 type stage struct {
 	t      *testing.T
 	c      serverConfig
-	dir    string // gates and breaks, by model
+	dir    string // gate and failure files, by model
 	menu   *menu
 	srv    *server
 	stop   func()
 	agents map[string]*process
-	before map[string]int // starts in earlier lives of the server
+	before map[string]int // starts in earlier runs of the server
 
 	mu      sync.Mutex
 	told    map[string]string
@@ -139,7 +139,7 @@ func (s *stage) Ask(m string, n int) {
 	})
 }
 
-// one request; what it was refused with, "" if it was answered.
+// one sends one request and returns the error, "" if it was answered.
 func (s *stage) one(ctx context.Context, m string) string {
 	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.c.Addr+"/v1/completions",
 		strings.NewReader(`{"model":"`+m+`","prompt":"hold","max_tokens":1}`))
@@ -224,12 +224,12 @@ func (s *stage) Break(m, cause string) {
 	os.WriteFile(s.file("break", m), []byte(cause), 0o600)
 }
 
-// A stopped agent is silent, and its engines go on.
+// Vanish stops an agent with a signal: it is silent, and its engines continue.
 func (s *stage) Vanish(n string) { s.agents[n].Process.Signal(syscall.SIGSTOP) }
 func (s *stage) Return(n string) { s.agents[n].Process.Signal(syscall.SIGCONT) }
 
-// Restart ends the server in this process. Its agents are processes of their
-// own and hear nothing of it; what kill -9 does is told in TestKillServer.
+// Restart restarts the server in this process. Its agents are separate processes and are not
+// informed. TestKillServer covers kill -9.
 func (s *stage) Restart() {
 	for _, m := range []string{"x", "y", "z"} {
 		s.before[m] = s.Starts(m)
@@ -250,7 +250,7 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 	}, "failif="+s.file("break", name), "gate="+s.file("gate", name))
 }
 
-// TestScenarios tells the stories that do not take minutes on real processes.
+// TestScenarios runs the scenarios that take less than minutes on real processes.
 func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real processes in real time")

@@ -9,9 +9,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// sharedFolders are the folders of this machine that other nodes may stage: those that the
-// catalog's models, or their adapters, name as their source. The catalog is read again
-// after a change.
+// sharedFolders lists the folders of this machine that other nodes may stage: the sources of
+// the catalog's models and their adapters. The catalog is read again after a change.
 type sharedFolders struct {
 	catalog orchestrator.Catalog
 
@@ -19,8 +18,8 @@ type sharedFolders struct {
 	cached map[string][]string
 }
 
-// folder reports whether a folder is shared, and which files beside the listed ones go
-// with it.
+// folder reports whether a folder is shared, and which files beside the listed ones are
+// part of it.
 func (l *sharedFolders) folder(path string) (files []string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,15 +30,15 @@ func (l *sharedFolders) folder(path string) (files []string, ok bool) {
 	return files, ok
 }
 
-// invalidate has the catalog read again.
+// invalidate makes the next call read the catalog again.
 func (l *sharedFolders) invalidate() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cached = nil
 }
 
-// sharedFoldersOf are the folders of models and adapters. Two that name one share what is
-// staged of it.
+// sharedFoldersOf lists the folders of models and adapters, with the union of the files that
+// those with the same folder need.
 func sharedFoldersOf(models []*functions.Model) map[string][]string {
 	out := make(map[string][]string)
 	add := func(m *functions.Model, src string, files []string) {
@@ -58,8 +57,8 @@ func sharedFoldersOf(models []*functions.Model) map[string][]string {
 	return out
 }
 
-// normalizeBorrowed rewrites an agent's sources of this machine's folders to those of the
-// model files.
+// normalizeBorrowed rewrites an agent's peer sources of this machine's folders to the
+// sources in model files.
 func (l *Local) normalizeBorrowed(hb *functions.Heartbeat) {
 	hb.Borrows = hb.Borrows && l.node.PeerURL() != "" && hb.Machine != l.machine
 	hb.Cached = slices.Clone(hb.Cached)

@@ -17,7 +17,7 @@ import (
 
 var _, _ functions.Store = (*nodestore.Store)(nil), (*agent.Client)(nil)
 
-// stores are those of the nodes that answer, by node id: of the named one, or of all.
+// stores returns the stores of the named node, or of all nodes that answer, by node id.
 func (l *Local) stores(node string) (map[string]functions.Store, error) {
 	out := map[string]functions.Store{}
 	lost := map[string]bool{}
@@ -40,7 +40,7 @@ func (l *Local) stores(node string) (map[string]functions.Store, error) {
 	return out, nil
 }
 
-// Cached lists the checkpoints of one node, or of all (""); silent are nodes that did not
+// Cached lists the checkpoints of one node, or of all (""). silent lists nodes that did not
 // answer.
 func (l *Local) Cached(ctx context.Context, node string) (list []functions.CacheEntry, silent []string, err error) {
 	all, err := l.stores(node)
@@ -88,7 +88,7 @@ func forEachStore(all map[string]functions.Store, do func(id string, s functions
 	return out
 }
 
-// storesWith are the stores that have a checkpoint.
+// storesWith returns the stores that have a checkpoint.
 func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string]functions.Store, error) {
 	all, err := l.stores(node)
 	if err != nil {
@@ -114,8 +114,8 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 	return out, nil
 }
 
-// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it
-// (""), and returns on which it was done.
+// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it (""),
+// and returns the nodes on which it did.
 func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
@@ -135,8 +135,8 @@ func (l *Local) Keep(ctx context.Context, node, digest string, act functions.Sto
 	return nodes, err
 }
 
-// Reread has a checkpoint read again on the node that is named, or on all that
-// hold it, one after the other: they may share a disk's patience.
+// Reread verifies a checkpoint on the named node, or on all that have it, one after the
+// other: they may share a disk.
 func (l *Local) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
@@ -151,8 +151,8 @@ func (l *Local) Reread(ctx context.Context, node, digest string, tell func(funct
 	return nil
 }
 
-// Prefetch brings a source to the node that is named, or to the one with the
-// most room in its store.
+// Prefetch stages a source on the named node, or on the one with the most free space in its
+// store.
 func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	if node == "" {
 		node = l.roomiest()
@@ -169,11 +169,11 @@ func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchR
 	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })
 }
 
-// bring has the bytes of a model on a disk, and with memory in the memory, of a
-// node: of one that has them already, else of the one with the most room.
+// bring stages a model on a node, and with memory also into its page cache: on a node that
+// has it, else on the one with the most free space.
 func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) error {
 	if m.Spec.Source == "" {
-		return nil // there is nothing to bring
+		return nil // it has no weights
 	}
 	node := ""
 	if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil {
@@ -198,8 +198,8 @@ func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) erro
 	return nil
 }
 
-// roomiest is the node with the most room; the one in this process where that
-// is not known.
+// roomiest returns the node with the most free space; if none is known, the one in this
+// process.
 func (l *Local) roomiest() string {
 	best, room := l.node.ID(), functions.Bytes(-1)
 	for _, n := range l.Nodes() {
