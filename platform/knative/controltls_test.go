@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// shown is what an end shows and whom it believes, of entries as they were at a time.
+// shown returns the identity of an end that has read these entries.
 func shown(t testing.TB, data map[string][]byte, end string) *mtls.Identity {
 	t.Helper()
 	id, err := mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data[end+".crt"], Key: data[end+".key"]})
@@ -69,7 +69,7 @@ func TestRenewControlTLS(t *testing.T) {
 	if stages < 6 || bytes.Equal(first, data["controller.crt"]) {
 		t.Errorf("%d steps in two years", stages)
 	}
-	// After a year without renewal all is new.
+	// After a year without renewal everything is replaced.
 	now = now.Add(2 * mtls.Valid)
 	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)
@@ -85,7 +85,7 @@ func TestRenewControlTLS(t *testing.T) {
 	}
 }
 
-// TestKeepLinks: made once, however many make it.
+// TestKeepLinks: concurrent calls create one Secret.
 func TestKeepLinks(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(System)
 	now := time.Now()

@@ -29,8 +29,7 @@ import (
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
 )
 
-// healthy is a cluster on which everything is as it should be; edit takes objects by
-// KIND NAME, changes them or deletes them.
+// healthy is a cluster without any problem; tests edit or delete its objects, by KIND NAME.
 func healthy() map[string]runtime.Object {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}
@@ -77,7 +76,7 @@ func healthy() map[string]runtime.Object {
 	return out
 }
 
-// clusterOf is a Cluster on fakes that have these objects.
+// clusterOf returns a Cluster on a fake API server with these objects.
 func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster {
 	var all []runtime.Object
 	for _, o := range objects {
@@ -95,7 +94,7 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 	return &Cluster{core: kube.CoreV1(), kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
 }
 
-// asks is a service of a model that asks for this much.
+// asks renders a model with this spec.
 func asks(t *testing.T, spec string) *servingv1.Service {
 	t.Helper()
 	m := models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen, namespace: ml}\nspec: {source: 'hf://a/b', engine: vllm, "+spec+"}\n")[0]
@@ -108,8 +107,8 @@ func asks(t *testing.T, spec string) *servingv1.Service {
 
 const everything = `resources: {gpus: 2, memory: 64Gi, cpu: 8}, pod: {nodeSelector: {pool: gpu}, tolerations: [{key: a, operator: Exists}], runtimeClassName: nvidia, priorityClassName: interactive, serviceAccountName: models, imagePullSecrets: [{name: registry}]}`
 
-// TestCheck is a new user's wrong turns on the way to a first model, each with what
-// is said at once and the way out.
+// TestCheck: each usual mistake before a first model is reported with a hint that repairs
+// it.
 func TestCheck(t *testing.T) {
 	features := func(o map[string]runtime.Object) map[string]string {
 		return o["ConfigMap config-features"].(*corev1.ConfigMap).Data
@@ -117,7 +116,7 @@ func TestCheck(t *testing.T) {
 	for _, x := range []struct {
 		name, spec string
 		edit       func(map[string]runtime.Object)
-		what, hint string // "" when nothing is wrong
+		what, hint string // "": nothing is wrong
 	}{
 		{name: "nothing", spec: everything},
 		{name: "no GPU at all", spec: ""},
@@ -175,7 +174,7 @@ func TestCheck(t *testing.T) {
 			if !is || e.Kind != Refused || !strings.Contains(e.What, x.what) || !strings.Contains(e.Hint, x.hint) || !strings.HasSuffix(e.Hint, skipPreflightHint) {
 				t.Fatalf("got %+v\nwant %s (%s)", err, x.what, x.hint)
 			}
-			// Doctor finds the same, and no more.
+			// Doctor reports the same findings, and no more.
 			found, err := clusterOf(objects).Doctor(t.Context(), "ml", s)
 			if err != nil {
 				t.Fatal(err)
@@ -188,7 +187,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckMany: nodes and quotas are asked for once, however many are deployed.
+// TestCheckMany: nodes and quotas are listed once for all services.
 func TestCheckMany(t *testing.T) {
 	c := clusterOf(healthy())
 	var many []*servingv1.Service
@@ -203,7 +202,7 @@ func TestCheckMany(t *testing.T) {
 	}
 }
 
-// TestMayNotLook: who may not see the cluster's own things is not kept from his.
+// TestMayNotLook: an account that may not read the cluster's objects can still deploy.
 func TestMayNotLook(t *testing.T) {
 	objects := healthy()
 	delete(objects, "Deployment thaw-controller")
@@ -222,7 +221,7 @@ func TestMayNotLook(t *testing.T) {
 	}
 }
 
-// TestDoctor: what is said of thaw's parts, by what is wrong with them.
+// TestDoctor compares the findings for each broken part of thaw.
 func TestDoctor(t *testing.T) {
 	find := func(o map[string]runtime.Object, part string) Finding {
 		t.Helper()
@@ -313,7 +312,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestNamespacePods: what a namespace says is read as a model file is.
+// TestNamespacePods: a namespace's pod annotation is decoded as strictly as a model file.
 func TestNamespacePods(t *testing.T) {
 	o := healthy()
 	n := o["Namespace ml"].(*corev1.Namespace)

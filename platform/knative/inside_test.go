@@ -12,16 +12,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestController: what is asked of the controller arrives there as it was said, by
-// way of an API server that has several to choose from.
+// TestController: requests reach the controller unchanged through an API server that picks
+// one of several controllers.
 func TestController(t *testing.T) {
 	const status = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": %d, "reason": "%s", "message": "said"}`
 	for _, x := range []struct {
 		name    string
 		body    string
-		answers []string // CODE TEXT, the last one again and again
-		want    string   // of the body
-		kind    Kind     // of the error, where want is empty
+		answers []string // CODE TEXT, the last one repeated
+		want    string   // of the answer's body
+		kind    Kind     // of the error, if want is empty
 		calls   int
 	}{
 		{name: "leads", answers: []string{"200 yes"}, want: "yes", calls: 1},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// plainObject is one as clients of Kubernetes make them.
+// plainObject is an object as clients of Kubernetes make them.
 type plainObject struct {
 	Kind     string         `json:"kind"`
 	Metadata map[string]any `json:"metadata"`
@@ -21,8 +21,8 @@ var plainObjects = []plainObject{
 	}},
 }
 
-// TestObjectsYAML: in the order they come in, without what a server says; an empty selector
-// or volume stays, because without it the object would say something else.
+// TestObjectsYAML: objects keep their order and lose server fields. An empty selector or volume
+// stays, since its absence would have another meaning.
 func TestObjectsYAML(t *testing.T) {
 	const want = `kind: B
 metadata:
@@ -54,7 +54,7 @@ spec:
 	}
 }
 
-// TestJSON: one is itself, and more are a list.
+// TestJSON: one object is encoded as itself, several as a List.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct {
 		objects []plainObject

@@ -1,5 +1,5 @@
-// Some 400 packages come in with the oracle. With the race detector they would
-// be built a second time, to find races in code that runs in one goroutine.
+// KPA's code imports some 400 packages. The race detector would need a second build of
+// them, for code that runs in one goroutine.
 //go:build !race
 
 package knative
@@ -39,7 +39,7 @@ func (k *kpa) record(at time.Time, x float64) {
 	k.short.Record(at, x)
 }
 
-// StableAndPanicConcurrency is what Knative's collector answers from its windows.
+// StableAndPanicConcurrency returns the means of both windows, as Knative's collector does.
 func (k *kpa) StableAndPanicConcurrency(_ types.NamespacedName, now time.Time) (float64, float64, error) {
 	if k.stable.IsEmpty(now) {
 		return 0, 0, metrics.ErrNoData
@@ -82,28 +82,28 @@ func settings(r *rand.Rand) autoscale.Settings {
 	return a
 }
 
-// load is a random walk of the requests under way, told in milliseconds.
+// load is a random walk of the number of active requests; times are in milliseconds.
 type load struct {
 	r     *rand.Rand
 	shape int
-	until int // of the shape, in ms
+	until int // end of the current shape, in ms
 	base  int
 	n     int
 }
 
-// next is for how long the load stays as it is, and what it is then.
+// next returns the load's next value and for how long it holds, in ms.
 func (l *load) next(ms int) (stay, n int) {
 	if ms >= l.until {
 		l.shape, l.until, l.base = l.r.IntN(6), ms+1000*(5+l.r.IntN(200)), 1+l.r.IntN(100)
 	}
 	switch l.shape {
-	case 0: // nothing for a while
+	case 0: // idle
 		return 500 + l.r.IntN(30_000), 0
-	case 1: // steady
+	case 1: // constant
 		return 200 + l.r.IntN(5_000), l.base
-	case 2: // a ramp up
+	case 2: // rising
 		return 100 + l.r.IntN(3_000), l.n + 1 + l.r.IntN(4)
-	case 3: // a ramp down
+	case 3: // falling
 		return 100 + l.r.IntN(3_000), max(0, l.n-1-l.r.IntN(4))
 	case 4: // bursts
 		if l.n > 0 {
@@ -114,11 +114,11 @@ func (l *load) next(ms int) (stay, n int) {
 	return 1 + l.r.IntN(800), l.r.IntN(l.base + 1) // noise
 }
 
-// pods become ready late and end at once.
+// pods simulates pods that become ready late and end at once.
 type pods struct {
 	r   *rand.Rand
-	lag int      // at most, in seconds
-	at  []uint64 // when each is ready, in ms
+	lag int      // largest delay of readiness, in seconds
+	at  []uint64 // when each becomes ready, in ms
 }
 
 func (p *pods) scale(ms, want int) {
@@ -137,8 +137,7 @@ func (p *pods) ready(ms int) (n int) {
 	return n
 }
 
-// seen counts what the loads led to: a comparison in which nothing happens proves
-// nothing.
+// seen counts decisions by kind, so that a comparison without scaling fails.
 type seen struct{ decisions, ups, downs, zeros, panics int }
 
 func (s *seen) note(before, after, needed int) {
@@ -153,7 +152,7 @@ func (s *seen) note(before, after, needed int) {
 		s.zeros++
 	}
 	if after > needed {
-		s.panics++ // or the delay, or the rate: more than the load asks for
+		s.panics++ // also kept by the delay or the rate: more than the load needs
 	}
 }
 
@@ -165,8 +164,8 @@ func (s *seen) enough(t *testing.T) {
 	}
 }
 
-// TestDecidesAsKPA feeds a step function to ours as the steering loop does, and
-// to KPA as it would have been scraped: the mean of each second, as it ends.
+// TestDecidesAsKPA feeds a step function to our autoscaler as the orchestrator does, and to
+// KPA the mean of each second, as scraped at its end.
 func TestDecidesAsKPA(t *testing.T) {
 	var s seen
 	for seed := range uint64(400) {
@@ -188,7 +187,7 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	run.scale(0, r.IntN(4))
 
 	const begin = 1000 // ms; Instants are above 0
-	base := time.Now() // of the bubble: a whole number of seconds, and even
+	base := time.Now() // of the synctest bubble: an even number of whole seconds
 	time.Sleep(begin * time.Millisecond)
 	instant := func(ms int) placement.Instant { return time.Duration(ms) * time.Millisecond }
 	for i := range run.at {
@@ -199,7 +198,7 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	ours.Adopt(instant(begin), len(run.at))
 
 	walk := &load{r: r}
-	phase := 1 + r.IntN(1999) // of the evaluations
+	phase := 1 + r.IntN(1999) // offset of the evaluations
 	changes, area := begin, 0 // area: request-milliseconds of this second
 	known, last := len(run.at), len(run.at)
 	if known < 2 {
@@ -238,8 +237,8 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	}
 }
 
-// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load
-// from several reporters, late ones, and none for a while.
+// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load from several
+// reporters, late ones, and gaps.
 func TestDecidesAsKPAOnReports(t *testing.T) {
 	var s seen
 	for seed := range uint64(400) {
@@ -301,7 +300,7 @@ func reports(t *testing.T, seed uint64, s *seen) {
 	}
 }
 
-// TestWindowsAsKPA compares the windows themselves: any reports, any time.
+// TestWindowsAsKPA compares the windows themselves, with any reports at any time.
 func TestWindowsAsKPA(t *testing.T) {
 	base := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	compared := 0
@@ -338,5 +337,5 @@ func TestWindowsAsKPA(t *testing.T) {
 	}
 }
 
-// near: a mean that ends just between two of six digits may be told as either.
+// near allows for means between two neighbouring values of six decimals.
 func near(a, b float64) bool { return a-b < 2e-6 && b-a < 2e-6 }

@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write what is rendered as what is wante
 
 const thawImage = "example.com/thaw:test"
 
-// models reads the models of a text.
+// models decodes the models of a text.
 func models(t *testing.T, file, text string) []*functions.Model {
 	t.Helper()
 	docs, err := catalog.Decode(file, []byte(text))
@@ -39,7 +39,7 @@ func models(t *testing.T, file, text string) []*functions.Model {
 	return list
 }
 
-// asked is a cluster whose operator has turned on what a service needs, less one.
+// asked returns Knative's configuration with every feature that a service needs, except less.
 func asked(s *servingv1.Service, less string) context.Context {
 	c := &config.Config{}
 	c.Defaults, _ = config.NewDefaultsConfigFromMap(nil)
@@ -54,8 +54,8 @@ func asked(s *servingv1.Service, less string) context.Context {
 	return config.ToContext(context.Background(), c)
 }
 
-// TestRender holds what is rendered to files, and has Knative's own rules look
-// at it.
+// TestRender compares rendered Services with golden files and validates them with Knative's
+// own code.
 func TestRender(t *testing.T) {
 	files, err := filepath.Glob("testdata/render/*.model.yaml")
 	if err != nil || len(files) < 5 {
@@ -102,8 +102,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// roundTrip reads what the shim and the controller will read, as Kubernetes hands
-// it to them: both must find the model that was written down.
+// roundTrip checks that the shim and the controller decode the original model from what
+// Kubernetes hands them.
 func roundTrip(t *testing.T, m *functions.Model, s *servingv1.Service) {
 	t.Helper()
 	var whole functions.Model
@@ -132,7 +132,7 @@ func roundTrip(t *testing.T, m *functions.Model, s *servingv1.Service) {
 	same("THAW_MODEL", started, &want)
 }
 
-// expand reads a value as a kubelet does: $(NAME) is a variable, $$ is a $.
+// expand expands a value as a kubelet does: $(NAME) is a variable, $$ is a $.
 func expand(s string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -149,7 +149,7 @@ func expand(s string) string {
 	return out.String()
 }
 
-// TestRevisionOnlyWhereItMatters: what the controller alone reads starts no new
+// TestRevisionOnlyWhereItMatters: a change that only the controller reads makes no new
 // revision, which would start new pods.
 func TestRevisionOnlyWhereItMatters(t *testing.T) {
 	const base = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm%s}\n"
@@ -182,7 +182,7 @@ func TestRevisionOnlyWhereItMatters(t *testing.T) {
 	}
 }
 
-// TestRefused: what a cluster cannot have is told at once, with the way out.
+// TestRefused: each unsupported setting is refused with a hint.
 func TestRefused(t *testing.T) {
 	for _, x := range []struct {
 		name, meta, spec string
@@ -234,9 +234,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFeatures: what a service needs of Knative is what Knative asks for it, to the
-// one: without any of them its webhook refuses the service, and what it says leads to
-// the command that turns that one on.
+// TestFeatures: Needs lists exactly the features that Knative requires. Without any one of them
+// its webhook refuses the service, and the refusal leads to the command that turns that
+// feature on.
 func TestFeatures(t *testing.T) {
 	text, err := os.ReadFile("testdata/render/pool.model.yaml")
 	if err != nil {
@@ -286,7 +286,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// TestPodDefaults: what a namespace says is said of models with GPUs, and theirs wins.
+// TestPodDefaults: a namespace's spec.pod applies to models with GPUs; their own values win.
 func TestPodDefaults(t *testing.T) {
 	pod := functions.Pod{NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}, RuntimeClassName: "nvidia"}
 	spec := func(text string) corev1.PodSpec {
@@ -309,7 +309,7 @@ func TestPodDefaults(t *testing.T) {
 	}
 }
 
-// TestCPU: processors are a promise and never a bound.
+// TestCPU: CPU is only a request, never a limit.
 func TestCPU(t *testing.T) {
 	for _, x := range []struct{ engine, resources, want string }{
 		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
@@ -330,7 +330,7 @@ func TestCPU(t *testing.T) {
 	}
 }
 
-// TestLocked: no container of any model can do more than compute.
+// TestLocked: containers of models have no privileges.
 func TestLocked(t *testing.T) {
 	for _, e := range functions.Engines {
 		m := functions.NewModel()
@@ -361,7 +361,7 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// TestWords holds our spelling of annotations to Knative's.
+// TestWords compares our annotation names with Knative's constants.
 func TestWords(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		ClassAnnotation: autoscaling.ClassAnnotationKey, minAnnotation: autoscaling.MinScaleAnnotationKey, maxAnnotation: autoscaling.MaxScaleAnnotationKey,

@@ -31,8 +31,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// cluster is a real one, with a namespace of its own for the test, a reconciler,
-// and who stands in for the controller.
+// cluster is a real cluster with a namespace for the test, a reconciler, and a stand-in for the
+// controller.
 type cluster struct {
 	*testing.T
 	clients
@@ -41,11 +41,11 @@ type cluster struct {
 	*standIn
 }
 
-// class is not thaw's own, so that a controller of thaw that runs there leaves the
-// test alone.
+// class differs from thaw's own, so a controller of thaw in the cluster ignores the test's
+// objects.
 const class = "autoscale.thaw.test"
 
-// open skips where no cluster is named.
+// open connects to the cluster, or skips the test if none is named.
 func open(t *testing.T) *cluster {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
@@ -87,18 +87,18 @@ func open(t *testing.T) *cluster {
 	return c
 }
 
-// standIn does what the test wants: it writes the scale of Deployments and says so.
+// standIn does what the test wants: it writes the scale of Deployments and reports it.
 type standIn struct {
 	api   kubernetes.Interface
 	space string
 	r     *Reconciler
 
 	mu   sync.Mutex
-	want map[string]Scale // by revision; Ready is not read
+	want map[string]Scale // by revision; Ready is ignored
 	last map[string]Scale
 	held map[string]demand
-	seen time.Time // first request that bypasses us
-	wake bool      // one replica for requests that bypass us
+	seen time.Time // first request that bypassed thaw's activators
+	wake bool      // one replica for requests that bypass thaw's activators
 }
 
 func (s *standIn) Scale(namespace, revision string) (Scale, bool) {
@@ -165,7 +165,7 @@ func (s *standIn) one(ctx context.Context, d *appsv1.Deployment) {
 	}
 }
 
-// deploy makes a Service. Class "" is Knative's own.
+// deploy creates a Service. Class "" is Knative's own.
 func (c *cluster) deploy(name, class, image string, annotations map[string]string) {
 	c.Helper()
 	a := map[string]string{}
@@ -188,7 +188,7 @@ func (c *cluster) deploy(name, class, image string, annotations map[string]strin
 	}
 }
 
-// eventually waits for what a cluster does in its own time.
+// eventually polls until ok returns true.
 func (c *cluster) eventually(what string, within time.Duration, ok func() (bool, string)) {
 	c.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -204,8 +204,8 @@ func (c *cluster) eventually(what string, within time.Duration, ok func() (bool,
 	}
 }
 
-// conditions are those of a thing, on one line, in the order of the alphabet. What
-// names the thing itself is left out.
+// conditions formats conditions on one line, sorted by name, with the object's own names
+// removed.
 func conditions(all []apis.Condition, names ...string) string {
 	var out []string
 	for _, x := range all {
@@ -255,7 +255,7 @@ func (c *cluster) mode(name string, want netv1alpha1.ServerlessServiceOperationM
 	}
 }
 
-// ask sends one request by way of Knative's own ingress, and reports the status.
+// ask sends one request through Knative's own ingress and returns the status.
 func (c *cluster) ask(ctx context.Context, name string) (int, string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -273,7 +273,7 @@ func (c *cluster) ask(ctx context.Context, name string) (int, string) {
 	return answer.StatusCode, string(b)
 }
 
-// patience is for a machine that has other things to do.
+// patience bounds waits on a busy machine.
 const patience = 5 * time.Minute
 
 const (
@@ -281,9 +281,9 @@ const (
 	absent = "dev.local/absent:test"
 )
 
-// TestClusterZero: a Service of our class says at zero, from the first moment on,
-// word for word what one of Knative's own class says; so it does of one replica, and
-// after that of none.
+// TestClusterZero: a Service of our class has the same conditions, word for word, as one of
+// Knative's own class: at zero from the first moment on, with one replica, and at zero
+// again.
 func TestClusterZero(t *testing.T) {
 	c := open(t)
 	zero := map[string]string{"autoscaling.knative.dev/initial-scale": "0"}
@@ -293,7 +293,7 @@ func TestClusterZero(t *testing.T) {
 		return func(s, _, p string) bool { return strings.Contains(s, "Ready=True") && strings.Contains(p, want) }
 	}
 	within := patience
-	// Knative's own autoscaler knows no desired scale before the first request.
+	// Knative's own autoscaler has no desired scale before the first request.
 	c.eventually("ready at zero", within, func() (bool, string) {
 		s, r, p := c.said("ours")
 		ks, kr, kp := c.said("theirs")
@@ -342,15 +342,14 @@ func TestClusterZero(t *testing.T) {
 	})
 }
 
-// TestClusterFailures: what Knative says of a broken image is said of one of our
-// class, too.
+// TestClusterFailures: a broken image causes the same conditions as with Knative's own class.
 func TestClusterFailures(t *testing.T) {
 	c := open(t)
 	a := map[string]string{"serving.knative.dev/progress-deadline": "10s"}
 	c.deploy("ours", class, absent, a)
 	c.deploy("theirs", "", absent, a)
 	c.scale("ours-00001", Scale{Desired: 1})
-	// Knative's own class goes on to scale to zero, after which it says less.
+	// Knative's own class then scales to zero and loses part of the reason.
 	var ours, theirs bool
 	c.eventually("a broken image", patience, func() (bool, string) {
 		s, r, _ := c.said("ours")
@@ -371,8 +370,8 @@ func TestClusterFailures(t *testing.T) {
 	})
 }
 
-// TestClusterOutside: a request that comes by another ingress wakes a revision of
-// ours. Knative's activator is restarted with its page of metrics, and as it was.
+// TestClusterOutside: a request through another ingress wakes a revision of our class. Knative's
+// activator is restarted with metrics, and afterwards restored.
 func TestClusterOutside(t *testing.T) {
 	c := open(t)
 	system := c.kube.CoreV1().ConfigMaps("knative-serving")
@@ -405,7 +404,7 @@ func TestClusterOutside(t *testing.T) {
 	began := time.Now()
 	c.eventually("a cold request by another ingress", patience, func() (bool, string) {
 		status, said := c.ask(t.Context(), "ours")
-		if status == http.StatusNotFound { // the ingress has not heard of it yet
+		if status == http.StatusNotFound { // the ingress does not have the route yet
 			began = time.Now()
 		}
 		return status == http.StatusOK, fmt.Sprintf("%d %s", status, said)

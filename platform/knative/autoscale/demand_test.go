@@ -27,7 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// page is what an activator of Knative 0.50 says, cut down.
+// page is a shortened page of metrics of an activator of Knative 0.50.
 const page = `# HELP go_goroutines Count of live goroutines.
 go_goroutines 41
 # HELP kn_revision_request_active Number of requests currently being proxied by the activator
@@ -120,14 +120,14 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// knativeHas is Knative's activators and ingresses for a test.
+// knativeHas plays Knative's activators and Ingresses.
 type knativeHas struct {
 	*demandWatcher
 	activators cache.Indexer
 	routesOf   cache.Indexer
 
 	mu     sync.Mutex
-	says   map[string]string // by the activator's address; "" refuses
+	says   map[string]string // metrics by the activator's address; "" refuses
 	asked  int
 	told   []string
 	woken  []string
@@ -199,7 +199,7 @@ func (k *knativeHas) lead(t *testing.T, name, class, namespace string, backends 
 	k.updateForeign()
 }
 
-// heard is what was told since the last time.
+// heard returns and clears the reported changes.
 func (k *knativeHas) heard() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -246,7 +246,7 @@ func TestOutside(t *testing.T) {
 		}
 		expect("nothing has changed", "")
 
-		// An ingress of another class leads to one: it is looked at more often.
+		// An Ingress of another class routes to a revision: polls are more frequent.
 		k.lead(t, "llama", "edge", "a", "llama-00001")
 		k.lead(t, "qwen", knative.IngressClass, "a", "qwen-00001")
 		if class, ok := k.foreignClass("a", "llama-00001"); !ok || class != "edge" {
@@ -270,8 +270,8 @@ func TestOutside(t *testing.T) {
 		wait(pollForeign)
 		expect("it went on", "a/llama-00001 3 1")
 
-		// Requests that come and go between two looks are seen all the same, but not
-		// those of before the first look.
+		// Requests that came and went between two polls count, but not those before the first
+		// poll.
 		done := func(n int) string {
 			return line("llama-00001", 0, 0) + fmt.Sprintf("%s{k8s_namespace_name=\"a\",kn_revision_name=\"llama-00001\"} %d\n", doneMetric, n)
 		}
@@ -295,7 +295,7 @@ func TestOutside(t *testing.T) {
 		wait(pollForeign)
 		k.heard()
 
-		// One does not answer: it is believed for a moment.
+		// An activator that does not answer counts with its last sample for a moment.
 		k.say("10.0.0.1", "")
 		wait(sampleTTL - pollForeign)
 		expect("one hiccup", "")
@@ -304,7 +304,7 @@ func TestOutside(t *testing.T) {
 		if k.unreadable.Load() {
 			t.Error("one of two answers, and demand is unseen")
 		}
-		// One is taken away at once.
+		// A removed activator stops counting at once.
 		k.pods(t, "10.0.0.1")
 		k.say("10.0.0.1", "x 1\n")
 		wait(pollForeign)
@@ -313,7 +313,7 @@ func TestOutside(t *testing.T) {
 			t.Errorf("told %q", got)
 		}
 
-		// None can be read, and then one can again.
+		// No activator can be read, and later one can again.
 		k.say("10.0.0.1", "")
 		wait(sampleTTL + 2*pollForeign)
 		if !k.unreadable.Load() || len(k.woken) != 1 {
@@ -331,7 +331,7 @@ func TestOutside(t *testing.T) {
 			t.Error("demand is still unseen")
 		}
 
-		// No model, no look.
+		// Without a revision of our class nothing is polled.
 		k.mu.Lock()
 		k.models = false
 		k.mu.Unlock()

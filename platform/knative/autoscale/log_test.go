@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestQuiet: Knative's log says an error once, with its object, and nothing else.
+// TestQuiet: an error of Knative is logged once, with its object, and nothing else is.
 func TestQuiet(t *testing.T) {
 	var out bytes.Buffer
 	log := quietLogger(slog.New(slog.NewTextHandler(&out, nil)))

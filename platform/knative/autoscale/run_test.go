@@ -36,7 +36,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// said is a Pictures that says what a test wants.
+// said is a ScaleSource with the scales that a test sets.
 type said struct {
 	mu sync.Mutex
 	of map[string]Scale
@@ -55,7 +55,7 @@ func (s *said) say(key string, x Scale) {
 	s.of[key] = x
 }
 
-// fakes are an API server with what a reconcile needs, and what was written to it.
+// fakes is an API server with the objects of a reconcile, and the writes to it.
 type fakes struct {
 	kube     *fake.Clientset
 	serving  *servingfake.Clientset
@@ -112,7 +112,7 @@ func faked(t *testing.T, pas ...runtime.Object) *fakes {
 	return f
 }
 
-// knative is Knative's own controller: the Service of a revision is there.
+// knative plays Knative's own controller, which creates the Service of a revision.
 func (f *fakes) knative(t *testing.T, s *netv1alpha1.ServerlessService, ready bool) {
 	t.Helper()
 	s = s.DeepCopy()
@@ -154,8 +154,8 @@ func (f *fakes) event(t *testing.T) *corev1.Event {
 	}
 }
 
-// mode takes what is written of a ServerlessService until its mode is as wanted: one
-// that was made may be made again before it is seen.
+// mode waits until a written ServerlessService has the wanted mode. A created one may be created
+// again before the cache has it.
 func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMode) *netv1alpha1.ServerlessService {
 	t.Helper()
 	for {
@@ -170,7 +170,7 @@ func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMo
 	}
 }
 
-// lend adds to o the informers that the controller would lend, started until ctx ends.
+// lend adds to o informers such as the controller's, started until ctx ends.
 func lend(ctx context.Context, t *testing.T, o Options, s serving.Interface, n networking.Interface) Options {
 	servings := servinginformers.NewSharedInformerFactory(s, Resync)
 	nets := netinformers.NewSharedInformerFactory(n, Resync)
@@ -260,7 +260,7 @@ func TestARevisionsLife(t *testing.T) {
 		}
 	}
 
-	// The next leader starts from the written status: no Event is repeated.
+	// The next leader continues from the written status: no Event is repeated.
 	stop()
 	if r.Changed("a", "llama-00001"); r.running() != nil {
 		t.Error("it runs on")
@@ -284,8 +284,8 @@ func TestARevisionsLife(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotOursIsNotTaken: a ServerlessService of the name that another object owns
-// is left, and the PodAutoscaler says so.
+// TestWhatIsNotOursIsNotTaken: a ServerlessService that another object owns is not changed, and
+// the PodAutoscaler's status has the conflict.
 func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
 	if err := f.nets.Tracker().Add(&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
@@ -302,7 +302,7 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatGoes: nothing can be created in it, which is no error.
+// TestANamespaceThatGoes: nothing can be created in a terminating namespace, which is no error.
 func TestANamespaceThatGoes(t *testing.T) {
 	f := faked(t)
 	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
@@ -331,8 +331,8 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// TestNothingIsWrittenAfterwards: Knative's reconciler ends what it has begun under a
-// context of its own, and by then another controller may lead.
+// TestNothingIsWrittenAfterwards: Knative's reconciler finishes its work under its own context,
+// when another controller may already lead.
 func TestNothingIsWrittenAfterwards(t *testing.T) {
 	out := 0
 	ctx, cancel := context.WithCancel(t.Context())

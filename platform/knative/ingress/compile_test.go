@@ -29,7 +29,7 @@ const (
 	private = "thaw-local.thaw-system.svc.cluster.local"
 )
 
-// object is an ingress of namespace a whose spec is read from text.
+// object returns an Ingress of namespace a with a spec in YAML.
 func object(t testing.TB, name, spec string) *v1alpha1.Ingress {
 	t.Helper()
 	in := &v1alpha1.Ingress{ObjectMeta: metav1.ObjectMeta{
@@ -52,13 +52,13 @@ func split(service string, percent int) string {
 	return fmt.Sprintf("{serviceNamespace: a, serviceName: %s, servicePort: 80, percent: %d}", service, percent)
 }
 
-// one is a spec of one public host with paths.
+// one returns a spec with one public host and these paths.
 func one(host string, paths ...string) string {
 	return "rules: [{hosts: [" + host + "], visibility: ExternalIP, http: {paths: [" + strings.Join(paths, ", ") + "]}}]"
 }
 
-// world is a namespace a with all sorts of Services, and revisions of our class
-// whose names begin with rev.
+// world has Services of all kinds in namespace a; names beginning with rev are revisions of our
+// class.
 func world() Lookup {
 	h2c, plain := "kubernetes.io/h2c", "http"
 	services := map[string]corev1.ServiceSpec{
@@ -87,8 +87,7 @@ func world() Lookup {
 	}
 }
 
-// shown is a table as text, a line for each path, without those of probes unless
-// they are asked for.
+// shown formats a table with a line per path; without probes, those of probes are left out.
 func shown(table controlstream.Table, probes bool) string {
 	var b strings.Builder
 	pairs := func(m map[string]string) string {
@@ -149,9 +148,9 @@ func TestCompile(t *testing.T) {
 		return "{splits: [{serviceNamespace: a, serviceName: " + service + ", servicePort: " + port + "}]}"
 	}
 	for name, c := range map[string]struct {
-		specs []string // of the objects o0, o1, …
-		want  string   // the table
-		wrong string   // "object Reason: part of the message" of each, or ""
+		specs []string // specs of the objects o0, o1, …
+		want  string   // the compiled table
+		wrong string   // "object Reason: part of the message" of each problem, or ""
 	}{
 		"nothing": {nil, "", ""},
 		"a host": {[]string{one("X.example.com", whole("web"))},
@@ -270,8 +269,8 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestCompileProbes: a probe for the hash of the routes is answered, before
-// anything else, and the path is otherwise the same.
+// TestCompileProbes: a probe for the hash of the routes matches first; otherwise the path is
+// the same.
 func TestCompileProbes(t *testing.T) {
 	in := object(t, "o", one("x", "{path: /a, appendHeaders: {k: v}, splits: ["+split("web", 100)+"]}", "{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}"))
 	before := in.DeepCopy()
@@ -292,7 +291,7 @@ func TestCompileProbes(t *testing.T) {
 		t.Error("the object was changed")
 	}
 
-	// Who comes by another host gets the hash of that host's object.
+	// A probe of another host that is rewritten to this one gets that host's hash.
 	vanity := object(t, "v", one("v", "{rewriteHost: x, splits: ["+split("self", 100)+"]}"))
 	sum, err = kingress.ComputeHash(vanity)
 	if err != nil {
@@ -334,7 +333,7 @@ func TestCompileModels(t *testing.T) {
 	}
 }
 
-// TestCompileOthers: what is not ours, or going, is not there.
+// TestCompileOthers: objects of other classes and deleted ones are left out.
 func TestCompileOthers(t *testing.T) {
 	spec := one("x", "{splits: ["+split("web", 100)+"]}")
 	none, other, going := object(t, "none", spec), object(t, "other", spec), object(t, "going", spec)
@@ -346,7 +345,7 @@ func TestCompileOthers(t *testing.T) {
 	if len(table.Hosts) != 0 || len(problems) != 0 {
 		t.Errorf("got %v, %v", table, problems)
 	}
-	// The older has the host, wherever it stands in the list.
+	// The oldest object owns the host, in any order of the list.
 	young, old := object(t, "a-young", spec), object(t, "z-old", one("x", "{splits: ["+split("rev", 100)+"]}"))
 	old.CreationTimestamp = metav1.NewTime(young.CreationTimestamp.Add(-time.Second))
 	for _, all := range [][]*v1alpha1.Ingress{{young, old}, {old, young}} {
@@ -357,8 +356,8 @@ func TestCompileOthers(t *testing.T) {
 	}
 }
 
-// TestCompileHolds: whatever objects say, right or wrong and of each other, what
-// comes out can be routed by, and does not hang on the order they come in.
+// TestCompileHolds: for any objects the compiled table is valid and does not depend on their
+// order.
 func TestCompileHolds(t *testing.T) {
 	paths, wrong := 0, map[string]int{}
 	for seed := range uint64(300) {

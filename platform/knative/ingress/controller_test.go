@@ -29,23 +29,23 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// play is a Controller with a cluster in memory, in a bubble of synctest: what it
-// shares with the Controller is looked at only when all are at rest.
+// play is a Controller with a cluster in memory, in a synctest bubble: tests read the shared
+// state only while all goroutines are blocked.
 type play struct {
 	*testing.T
 	net  *netfake.Clientset
 	core *corefake.Clientset
 	c    *Controller
 
-	mu         sync.Mutex // of what follows
+	mu         sync.Mutex // guards the fields below
 	tables     []*controlstream.Table
 	applied    uint64
-	follow     bool // activators take each table over at once
+	follow     bool // activators apply each table at once
 	activators int
 	revisions  []string
 }
 
-// start makes one with these objects already there.
+// start makes a Controller on a cluster that has these objects.
 func start(t *testing.T, services []runtime.Object, objects ...runtime.Object) *play {
 	p := &play{T: t}
 	p.start(services, objects...)
@@ -95,17 +95,17 @@ func (p *play) start(services []runtime.Object, objects ...runtime.Object) {
 		ingresses.Shutdown()
 		others.Shutdown()
 	})
-	p.rest(activatorWait / 2) // caches are looked at every 100 ms
+	p.rest(activatorWait / 2) // caches are polled every 100 ms
 }
 
-// versions gives ingresses what the fake of client-go does not: each write makes a
-// new version, and is refused if it is of an old one.
+// versions adds resource versions to client-go's fake: each write makes a new one, and a write
+// of an old one is refused.
 func versions(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
 	last := 0
 	return func(a clienttesting.Action) (bool, runtime.Object, error) {
 		kind := a.GetResource()
 		switch a := a.(type) {
-		case clienttesting.UpdateAction: // also a CreateAction
+		case clienttesting.UpdateAction: // also for a CreateAction
 			in := a.GetObject().(*v1alpha1.Ingress).DeepCopy()
 			last++
 			version := strconv.Itoa(last)
@@ -127,13 +127,13 @@ func versions(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
 	}
 }
 
-// rest lets all run for a while of the bubble's time, and ends when they are still.
+// rest passes bubble time and returns when all goroutines are blocked.
 func (p *play) rest(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// set changes what the Controller is told.
+// set changes the answers of the Controller's callbacks.
 func (p *play) set(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,14 +152,14 @@ func (p *play) table() *controlstream.Table {
 	return p.tables[len(p.tables)-1]
 }
 
-// apply is all activators taking over the newest table.
+// apply makes all activators apply the newest table.
 func (p *play) apply() {
 	version := p.table().Version
 	p.set(func() { p.applied = version })
 	p.rest(2 * pollInterval)
 }
 
-// status is what is written of an object, in one line.
+// status formats the written status of an object in one line.
 func (p *play) status(name string) string {
 	p.Helper()
 	in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(p.Context(), name, metav1.GetOptions{})
@@ -183,7 +183,7 @@ func (p *play) want(name, status string) {
 	}
 }
 
-// writes is how often a status was written.
+// writes counts the status writes.
 func (p *play) writes() (n int) {
 	for _, a := range p.net.Actions() {
 		if a.GetVerb() == "update" {
@@ -201,7 +201,7 @@ func (p *play) create(in *v1alpha1.Ingress) {
 	p.rest(2 * pollInterval)
 }
 
-// change gives an object another spec, as the API server does.
+// change sets an object's spec and generation, as the API server does.
 func (p *play) change(name, spec string) {
 	p.Helper()
 	in, err := p.net.NetworkingV1alpha1().Ingresses("a").Get(p.Context(), name, metav1.GetOptions{})
@@ -221,15 +221,14 @@ func service(name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: *world().Service("a", "web").Spec.DeepCopy()}
 }
 
-// TestController is the life of an object: it is ready when every activator has
-// it, and stays so.
+// TestController: an object becomes ready once every activator has applied it, and stays ready.
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := one("x", "{splits: ["+split("web", 100)+"]}")
 		other := object(t, "other", web)
 		other.Annotations[netapi.IngressClassAnnotationKey] = "edge.ingress.networking.knative.dev"
 		p := start(t, []runtime.Object{service("web")}, object(t, "o", web), other)
-		p.want("o", "nothing") // for no longer than patience
+		p.want("o", "nothing") // until activatorWait is over
 		p.rest(activatorWait)
 		p.want("o", "Unknown Activators no activator is connected to the controller")
 		p.set(func() { p.activators = 2 })
@@ -248,19 +247,19 @@ func TestController(t *testing.T) {
 			t.Errorf("of %d tables the last is %s", p.pushed(), got)
 		}
 
-		// Nothing happens: nothing is written or handed out.
+		// Without a change nothing is written or pushed.
 		p.net.ClearActions()
 		p.rest(5 * recompileEvery)
 		if p.writes() != 0 || p.pushed() != 1 {
 			t.Errorf("%d writes, %d tables", p.writes(), p.pushed())
 		}
-		// An activator that joins, or is gone, changes nothing about what is ready.
+		// An activator that joins or ends does not change readiness.
 		p.set(func() { p.applied, p.activators = 0, 3 })
 		p.c.Changed()
 		p.rest(2 * activatorWait)
 		p.want("o", "True")
 
-		// Another spec is ready only with another table, and one write does.
+		// A changed spec becomes ready with a new table, by one status write.
 		version := p.table().Version
 		p.set(func() { p.applied = version })
 		p.change("o", one("x", "{appendHeaders: {a: b}, splits: ["+split("web", 100)+"]}"))
@@ -274,7 +273,7 @@ func TestController(t *testing.T) {
 			t.Errorf("%d writes for one change", p.writes())
 		}
 
-		// A spec that is wrong takes its routes away, and comes back.
+		// An invalid spec removes its routes, and a repaired one restores them.
 		p.change("o", one(`"*"`, "{splits: ["+split("web", 100)+"]}"))
 		p.want("o", `False Invalid spec.rules[0]: "*" is not a host name`)
 		if len(p.table().Hosts) != 0 {
@@ -285,7 +284,7 @@ func TestController(t *testing.T) {
 		p.apply()
 		p.want("o", "True")
 
-		// It goes, and so do its routes.
+		// A deleted object loses its routes.
 		if err := p.net.NetworkingV1alpha1().Ingresses("a").Delete(t.Context(), "o", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +295,7 @@ func TestController(t *testing.T) {
 	})
 }
 
-// TestControllerServices: what an object points to comes, changes and goes.
+// TestControllerServices: the Services that an object refers to are added, changed and removed.
 func TestControllerServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
@@ -310,7 +309,7 @@ func TestControllerServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.rest(2 * pollInterval)
-		p.want("o", "Unknown ServiceMissing there is no Service a/web") // until it is true at the activators
+		p.want("o", "Unknown ServiceMissing there is no Service a/web") // until the activators have applied it
 		p.apply()
 		p.want("o", "True")
 
@@ -338,7 +337,7 @@ func TestControllerServices(t *testing.T) {
 		p.rest(pollInterval)
 		p.want("o", "Unknown ServiceMissing there is no Service a/web")
 
-		// It was a revision of ours all along: no Service is needed.
+		// The name is a revision of our class: no Service is needed.
 		p.set(func() { p.revisions = []string{"a/web"} })
 		p.c.Changed()
 		p.rest(pollInterval)
@@ -350,7 +349,7 @@ func TestControllerServices(t *testing.T) {
 	})
 }
 
-// TestControllerRefused: the API server says no for a while, and then yes.
+// TestControllerRefused: the API server refuses writes for a while.
 func TestControllerRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, []runtime.Object{service("web")})
@@ -375,8 +374,8 @@ func TestControllerRefused(t *testing.T) {
 	})
 }
 
-// TestControllerAgain: one that takes over where another was writes nothing that
-// is there, and its tables are newer than the other's.
+// TestControllerAgain: a new leader does not repeat written statuses, and its tables have
+// higher versions than those of the previous leader.
 func TestControllerAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}"))
@@ -388,7 +387,7 @@ func TestControllerAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ahead := p.table().Version + 1e12 // by its clock
+		ahead := p.table().Version + 1e12 // the other controller's clock is ahead
 		next := play{T: t, applied: ahead, activators: 1}
 		next.start([]runtime.Object{service("web")}, in)
 		next.rest(2 * recompileEvery)
@@ -399,7 +398,7 @@ func TestControllerAgain(t *testing.T) {
 	})
 }
 
-// TestControllerMany: a burst costs each object one write.
+// TestControllerMany: a burst of changes costs each object one write.
 func TestControllerMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 100

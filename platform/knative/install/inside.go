@@ -36,7 +36,7 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 			return "", err
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // rather than the deadline
+			last = err // the last error says more than the deadline
 		}
 		select {
 		case <-ctx.Done():

@@ -34,7 +34,7 @@ func objects(t *testing.T, o Options) []*unstructured.Unstructured {
 	return all
 }
 
-// as reads an object strictly: a field that Kubernetes does not know is an error.
+// as decodes an object strictly: a field that Kubernetes does not know is an error.
 func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
 	t.Helper()
 	into := new(T)
@@ -44,8 +44,7 @@ func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
 	return into
 }
 
-// TestKinds: every object is one that Kubernetes knows, with fields it knows, and
-// none of them is a Secret.
+// TestKinds: every object has a known kind and known fields, and none is a Secret.
 func TestKinds(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
 		switch x.GetKind() {
@@ -74,7 +73,7 @@ func TestKinds(t *testing.T) {
 		case "RoleBinding":
 			as[rbacv1.RoleBinding](t, x)
 		case "MutatingWebhookConfiguration":
-			// It may affect only pods of models.
+			// The webhook is called only for pods of models.
 			for _, w := range as[admissionv1.MutatingWebhookConfiguration](t, x).Webhooks {
 				if w.FailurePolicy == nil || *w.FailurePolicy != admissionv1.Ignore || w.TimeoutSeconds == nil || *w.TimeoutSeconds > 2 ||
 					w.ObjectSelector == nil || !slices.ContainsFunc(w.ObjectSelector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
@@ -99,7 +98,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestRights: what the files grant is the list, to whom it says, and nothing else.
+// TestRights: the rights in the files equal the list, for the listed account only.
 func TestRights(t *testing.T) {
 	roles := map[string][]rbacv1.PolicyRule{}
 	all := objects(t, Options{})
@@ -179,8 +178,8 @@ func TestRights(t *testing.T) {
 	for r := range granted {
 		t.Errorf("%+v is granted, and has no reason in Rights", r)
 	}
-	// All of a node, of a Deployment and of a pod can be patched by RBAC, and any pod
-	// deleted; nothing but a policy leaves of it what the controller does.
+	// RBAC allows any patch of nodes, Deployments and pods and the deletion of any pod; policies
+	// limit that to what the controller does.
 	for _, r := range Rights {
 		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-force-delete", "pods delete": "thaw-force-delete"}[r.Resource+" "+r.Verb]
 		if name == "" {
@@ -211,7 +210,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%+v is bounded by no policy, or does not say by which", r)
 		}
 	}
-	// Whatever is added, these stay away.
+	// These rights must never be added.
 	for _, r := range Rights {
 		if r.Where == "*" && r.Resource == "secrets" && r.Name == "" {
 			t.Errorf("%+v: all Secrets of the cluster", r)
@@ -222,7 +221,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestLocked: no container can do more than it must.
+// TestLocked: containers have no privileges beyond the listed ones.
 func TestLocked(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
 		var pod corev1.PodSpec
@@ -262,7 +261,7 @@ func TestLocked(t *testing.T) {
 				t.Errorf("%s: container %s is root: %v, with %v", Name(x), c.Name, root, s.Capabilities.Add)
 			}
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() ||
-				c.Resources.Limits.Memory().IsZero() && c.Name != "loader" { // whose memory is mostly what it reads ahead
+				c.Resources.Limits.Memory().IsZero() && c.Name != "loader" { // a loader's memory is mostly page cache
 				t.Errorf("%s: container %s says not what it takes: %+v", Name(x), c.Name, c.Resources)
 			}
 			if c.Image != "example.com/thaw:1" {
@@ -272,8 +271,7 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// TestWarm: the interpreter that nodes lend is there when its image is named, and has
-// the rights that are listed, and no others.
+// TestWarm: the warm host is installed if its image is named, with the listed rights only.
 func TestWarm(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
 		if x.GetName() == "thaw-warm" {
@@ -316,7 +314,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestOptions: each option changes what it says, and nothing else.
+// TestOptions: each option changes only its own lines.
 func TestOptions(t *testing.T) {
 	lines := func(o Options) []string {
 		all := objects(t, o)
@@ -337,7 +335,7 @@ func TestOptions(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		o    Options
-		want string // what is gone, and what has come, in order
+		want string // removed and added lines, in order
 	}{
 		{"image", Options{Image: "dev.local/thaw:test"}, strings.Repeat("-image: example.com/thaw:1 +image: dev.local/thaw:test ", 5)},
 		{"controllers", Options{Controllers: 1}, "-replicas: 2 +replicas: 1 "},
@@ -361,7 +359,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// changes is what differs between two texts of lines that differ little.
+// changes returns the differences between two similar texts, by line.
 func changes(old, now []string) string {
 	var out strings.Builder
 	for len(old) > 0 || len(now) > 0 {
@@ -396,8 +394,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestAzure: the DaemonSet of deploy/azure has fields that Kubernetes knows, and its
-// script is one.
+// TestAzure: the DaemonSet of deploy/azure has valid fields and a valid script.
 func TestAzure(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/azure/disk.yaml")
 	if err != nil {
@@ -421,7 +418,7 @@ func TestAzure(t *testing.T) {
 	}
 }
 
-// TestObstacle: why it does not run is said in the words of who knows.
+// TestObstacle: the reason why a pod does not run is that of its node or of the scheduler.
 func TestObstacle(t *testing.T) {
 	for want, status := range map[string]string{
 		"pod p: 1 Insufficient cpu":               `{"conditions": [{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu"}]}`,
@@ -439,8 +436,7 @@ func TestObstacle(t *testing.T) {
 	}
 }
 
-// TestSame: what the server keeps of an object and what controllers say of its state
-// is no change of it; anything else is.
+// TestSame: server fields and status are no difference between objects; anything else is.
 func TestSame(t *testing.T) {
 	old := objects(t, Options{})[0]
 	for _, x := range []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// TestClusterPlace: a real API server asks, over its Service, and the pod that it
-// makes prefers the node. After the webhook is gone pods are made as they are.
+// TestClusterPlace: a real API server calls the webhook through its Service, and the created
+// pod prefers the node. Without the webhook pods are created unchanged.
 func TestClusterPlace(t *testing.T) {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
@@ -108,7 +108,7 @@ func TestClusterPlace(t *testing.T) {
 		}
 		return p.Spec.Affinity
 	}
-	// The API server hears of registrations and kube-proxy of slices in their own time.
+	// The API server and kube-proxy apply registrations and slices after a while.
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(time.Minute); ; <-tick.C {

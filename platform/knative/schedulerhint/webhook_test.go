@@ -126,7 +126,7 @@ func TestAdmitRefuses(t *testing.T) {
 	}
 }
 
-// registered is a cluster with what an installation makes.
+// registered is a cluster with the objects of an installation.
 func registered() *fake.Clientset {
 	return fake.NewClientset(
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: Name, UID: "s1"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}},
@@ -140,8 +140,8 @@ func options(c *fake.Clientset) Options {
 	return Options{Client: c, Namespace: "thaw-system", Address: "127.0.0.1:0", Advertise: "10.1.2.3", Hint: hints, Log: slog.New(slog.DiscardHandler)}
 }
 
-// ask does what an API server does: it finds the port in the slice and believes the
-// registered authorities only.
+// ask calls the webhook as an API server does: it takes the port from the slice and trusts
+// only the registered authorities.
 func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) {
 	t.Helper()
 	slice, err := c.DiscoveryV1().EndpointSlices("thaw-system").Get(t.Context(), Name, metav1.GetOptions{})
@@ -177,7 +177,7 @@ func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) 
 
 func TestAPIServersFindWhoLeads(t *testing.T) {
 	c := registered()
-	// The slice of the leader before, which is in the way.
+	// The slice of the previous leader is in the way.
 	_, err := c.DiscoveryV1().EndpointSlices("thaw-system").Create(t.Context(), &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: Name}, AddressType: discoveryv1.AddressTypeIPv6, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"fd00::1"}}},
 	}, metav1.CreateOptions{})
@@ -214,8 +214,8 @@ func TestAPIServersFindWhoLeads(t *testing.T) {
 	}
 }
 
-// TestRotation: an authority that grows old is followed by another, which is
-// believed for a while before it is used; the old one is believed no more after that.
+// TestRotation: an old authority is replaced by another one, which is trusted for a while
+// before it is used; afterwards the old one is not trusted.
 func TestRotation(t *testing.T) {
 	c := registered()
 	w, err := New(options(c))
@@ -271,7 +271,7 @@ func TestRotation(t *testing.T) {
 	check("before half its time", first, first)
 	now = now.Add(1)
 
-	// API servers that cannot be told do not meet a certificate they do not know.
+	// While the registration cannot be written, the certificate is not replaced.
 	away := true
 	c.PrependReactor("update", "mutatingwebhookconfigurations", func(core.Action) (bool, runtime.Object, error) {
 		return away, nil, errors.New("away")

@@ -44,7 +44,7 @@ func TestOf(t *testing.T) {
 		annotations map[string]string
 		quotas      []*corev1.ResourceQuota
 		want        functions.TeamSpec
-		problems    []string // parts of them
+		problems    []string // parts of the reported sentences
 	}{
 		{name: "nothing"},
 		{name: "everything", annotations: all, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "4")}, want: full},
@@ -73,8 +73,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestWhole: every field of a team file can be said of a namespace, and is read as
-// it was rendered.
+// TestWhole: every field of a team file can be rendered into a namespace and is read back
+// equal.
 func TestWhole(t *testing.T) {
 	var team functions.Team
 	team.Metadata.Name = "ml"
@@ -159,7 +159,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestLife of a key on an API server in memory.
+// TestLife covers the life of a key on a fake API server.
 func TestLife(t *testing.T) {
 	c := fake.NewClientset()
 	core := c.CoreV1()
@@ -184,7 +184,7 @@ func TestLife(t *testing.T) {
 	if !strings.HasPrefix(s1, auth.Prefix) || len(s1) != len(auth.Prefix)+43 {
 		t.Errorf("a key is %q", s1)
 	}
-	// At rest there is the hash alone.
+	// The Secret has only the hash.
 	have, _ := core.Secrets("a").Get(t.Context(), SecretName, metav1.GetOptions{})
 	raw, _ := json.Marshal(have)
 	for _, entry := range have.Data {
@@ -194,7 +194,7 @@ func TestLife(t *testing.T) {
 	if strings.Contains(string(raw), s1) || !strings.Contains(string(raw), hex.EncodeToString(sum[:])) {
 		t.Errorf("at rest: %s", raw)
 	}
-	// And an activator's book that is fed with it knows the key.
+	// An activator's key store accepts the key.
 	keys, problems := Keys([]*corev1.Secret{have})
 	if len(keys.Keys) != 2 || len(problems) > 0 {
 		t.Fatal(keys, problems)
@@ -228,7 +228,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestRace: whichever creates the Secret first, both keys exist.
+// TestRace: two concurrent first creations both keep their keys.
 func TestRace(t *testing.T) {
 	c := fake.NewClientset()
 	first := true
@@ -248,7 +248,7 @@ func TestRace(t *testing.T) {
 	if list, _, err := List(t.Context(), c.CoreV1(), "a"); err != nil || len(list) != 2 {
 		t.Errorf("%+v %v", list, err)
 	}
-	// An API server that refuses is told.
+	// A refusal of the API server is returned.
 	c = fake.NewClientset()
 	c.PrependReactor("patch", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, status.NewForbidden(schema.GroupResource{Resource: "secrets"}, SecretName, errors.New("no"))
@@ -258,7 +258,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// FuzzKeys: whatever lies in a Secret, nothing but whole hashes come out.
+// FuzzKeys: for any content of a Secret, only valid hashes are returned.
 func FuzzKeys(f *testing.F) {
 	f.Add("id", []byte(`{"hash": "`+strings.Repeat("a", 64)+`"}`))
 	f.Add("", []byte(`{"hash": 1}`))
