@@ -113,8 +113,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestKeeperDies: engines end with their supervisor, their replicas fail, and the next load
-// starts another supervisor.
+// TestKeeperDies: engines end with their supervisor, their replicas fail, and the next
+// load starts another supervisor.
 func TestKeeperDies(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	l.load("r1")
@@ -353,8 +353,8 @@ func TestFollowLog(t *testing.T) {
 	}
 }
 
-// TestJoin: heartbeats to an unreachable server are retried, the server gets the newest one,
-// and a burst is coalesced.
+// TestJoin: heartbeats to an unreachable server are retried, the server gets the newest
+// one, and a burst is coalesced.
 func TestJoin(t *testing.T) {
 	var down atomic.Bool
 	var last atomic.Int64

@@ -84,8 +84,8 @@ func wanted(folder string) replica.StageRequest {
 
 func quietly(functions.Bytes, functions.Bytes) {}
 
-// started stages a model, writes to its cache as a compiling engine does, and releases it. It
-// returns what the cache contained before.
+// started stages a model, writes to its cache as a compiling engine does, and releases
+// it. It returns what the cache contained before.
 func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found string, digest string) {
 	t.Helper()
 	var c replica.Checkpoint
@@ -128,8 +128,8 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 	return string(b), c.Digest
 }
 
-// TestCompiledStays: the next start on a node finds the cache of an earlier one, only for the
-// same model and flags, whether the first checkpoint was staged early or not.
+// TestCompiledStays: the next start on a node finds the cache of an earlier one, only for
+// the same model and flags, whether the first checkpoint was staged early or not.
 func TestCompiledStays(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
@@ -176,8 +176,8 @@ func TestCompiledInPlace(t *testing.T) {
 	}
 }
 
-// TestCompiledTravels: a trusted source carries caches from node to node, and the digest of
-// the checkpoint stays the same.
+// TestCompiledTravels: a trusted source carries caches from node to node, and the digest
+// of the checkpoint stays the same.
 func TestCompiledTravels(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
@@ -209,8 +209,8 @@ func TestCompiledTravels(t *testing.T) {
 	}
 }
 
-// TestServedWhereNothingIsMounted: without mounts, an engine that can read weights over HTTP
-// starts early, and any other waits for the files.
+// TestServedWhereNothingIsMounted: without mounts, an engine that can read weights over
+// HTTP starts early, and any other waits for the files.
 func TestServedWhereNothingIsMounted(t *testing.T) {
 	folder := aModel(t, 1)
 	for e, asks := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {

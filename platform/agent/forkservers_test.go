@@ -270,8 +270,8 @@ func TestWarmNot(t *testing.T) {
 	}
 }
 
-// TestBytecodeIsMade: an environment without bytecode is compiled when it is first seen, with
-// or without fork servers.
+// TestBytecodeIsMade: an environment without bytecode is compiled when it is first seen,
+// with or without fork servers.
 func TestBytecodeIsMade(t *testing.T) {
 	t.Parallel()
 	b, err := exec.Command("python3", "-c", "import sys; print(sys.executable, 'python%d.%d' % sys.version_info[:2], sys.implementation.cache_tag)").Output()

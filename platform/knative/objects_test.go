@@ -21,8 +21,8 @@ var plainObjects = []plainObject{
 	}},
 }
 
-// TestObjectsYAML: objects keep their order and lose server fields. An empty selector or volume
-// stays, since its absence would have another meaning.
+// TestObjectsYAML: objects keep their order and lose server fields. An empty selector or
+// volume stays, since its absence would have another meaning.
 func TestObjectsYAML(t *testing.T) {
 	const want = `kind: B
 metadata:

@@ -39,7 +39,8 @@ func (k *kpa) record(at time.Time, x float64) {
 	k.short.Record(at, x)
 }
 
-// StableAndPanicConcurrency returns the means of both windows, as Knative's collector does.
+// StableAndPanicConcurrency returns the means of both windows, as Knative's collector
+// does.
 func (k *kpa) StableAndPanicConcurrency(_ types.NamespacedName, now time.Time) (float64, float64, error) {
 	if k.stable.IsEmpty(now) {
 		return 0, 0, metrics.ErrNoData
@@ -164,8 +165,8 @@ func (s *seen) enough(t *testing.T) {
 	}
 }
 
-// TestDecidesAsKPA feeds a step function to our autoscaler as the orchestrator does, and to
-// KPA the mean of each second, as scraped at its end.
+// TestDecidesAsKPA feeds a step function to our autoscaler as the orchestrator does, and
+// to KPA the mean of each second, as scraped at its end.
 func TestDecidesAsKPA(t *testing.T) {
 	var s seen
 	for seed := range uint64(400) {
@@ -237,8 +238,8 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	}
 }
 
-// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load from several
-// reporters, late ones, and gaps.
+// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load from
+// several reporters, late ones, and gaps.
 func TestDecidesAsKPAOnReports(t *testing.T) {
 	var s seen
 	for seed := range uint64(400) {

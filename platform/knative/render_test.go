@@ -39,7 +39,8 @@ func models(t *testing.T, file, text string) []*functions.Model {
 	return list
 }
 
-// asked returns Knative's configuration with every feature that a service needs, except less.
+// asked returns Knative's configuration with every feature that a service needs, except
+// less.
 func asked(s *servingv1.Service, less string) context.Context {
 	c := &config.Config{}
 	c.Defaults, _ = config.NewDefaultsConfigFromMap(nil)
@@ -54,8 +55,8 @@ func asked(s *servingv1.Service, less string) context.Context {
 	return config.ToContext(context.Background(), c)
 }
 
-// TestRender compares rendered Services with golden files and validates them with Knative's
-// own code.
+// TestRender compares rendered Services with golden files and validates them with
+// Knative's own code.
 func TestRender(t *testing.T) {
 	files, err := filepath.Glob("testdata/render/*.model.yaml")
 	if err != nil || len(files) < 5 {
@@ -234,9 +235,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFeatures: Needs lists exactly the features that Knative requires. Without any one of them
-// its webhook refuses the service, and the refusal leads to the command that turns that
-// feature on.
+// TestFeatures: Needs lists exactly the features that Knative requires. Without any one
+// of them its webhook refuses the service, and the refusal leads to the command that
+// turns that feature on.
 func TestFeatures(t *testing.T) {
 	text, err := os.ReadFile("testdata/render/pool.model.yaml")
 	if err != nil {
@@ -286,7 +287,8 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// TestPodDefaults: a namespace's spec.pod applies to models with GPUs; their own values win.
+// TestPodDefaults: a namespace's spec.pod applies to models with GPUs; their own values
+// win.
 func TestPodDefaults(t *testing.T) {
 	pod := functions.Pod{NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}, RuntimeClassName: "nvidia"}
 	spec := func(text string) corev1.PodSpec {

@@ -124,8 +124,8 @@ func TestKillEngine(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
 }
 
-// TestKillAgent: a restarted agent adopts its engines. Without a restart its replicas start
-// elsewhere, and its engines end by themselves.
+// TestKillAgent: a restarted agent adopts its engines. Without a restart its replicas
+// start elsewhere, and its engines end by themselves.
 func TestKillAgent(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 1)

@@ -54,8 +54,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Local is the backend. Its methods, and those of its Orchestrator, are safe for concurrent
-// use.
+// Local is the backend. Its methods, and those of its Orchestrator, are safe for
+// concurrent use.
 type Local struct {
 	*orchestrator.Orchestrator
 	o      Options
@@ -78,8 +78,8 @@ type Local struct {
 // ErrInUse means that another server has the folder.
 var ErrInUse = errors.New("another thaw serve uses this folder")
 
-// New locks the folder and raises its epoch. It starts nothing. The data path, which refers
-// to the backend, is attached before Run.
+// New locks the folder and raises its epoch. It starts nothing. The data path, which
+// refers to the backend, is attached before Run.
 func New(o Options) (*Local, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

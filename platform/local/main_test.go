@@ -33,8 +33,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// TestMain lets the test binary be the supervisor, engine, agent and server of these tests,
-// so that each can be killed.
+// TestMain lets the test binary be the supervisor, engine, agent and server of these
+// tests, so that each can be killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		var err error
@@ -97,9 +97,9 @@ func keep(args []string) error {
 	return supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: orphan})
 }
 
-// serveEngine is a small HTTP engine. Modes: slow=DUR loads that long, fail=TEXT fails with
-// the text, failif=FILE fails with the file's text while the file exists, gate=FILE holds
-// requests that contain "hold" until the file changes.
+// serveEngine is a small HTTP engine. Modes: slow=DUR loads that long, fail=TEXT fails
+// with the text, failif=FILE fails with the file's text while the file exists, gate=FILE
+// holds requests that contain "hold" until the file changes.
 func serveEngine(port, name string, modes []string) error {
 	ctx, stop := signalled()
 	defer stop()
@@ -194,8 +194,8 @@ func serveAgent(config string) error {
 	})
 }
 
-// serveServer runs a server on a test's address and folder: backend, activator, and the API
-// paths that agents and tests need.
+// serveServer runs a server on a test's address and folder: backend, activator, and the
+// API paths that agents and tests need.
 func serveServer(config string) error {
 	var c serverConfig
 	if err := json.Unmarshal([]byte(config), &c); err != nil {

@@ -43,8 +43,8 @@ func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...
 	return m
 }
 
-// freeAddr returns an unused address on which a server can be restarted. On Linux it is on a
-// loopback address of its own, so the kernel gives its port to no other listener on
+// freeAddr returns an unused address on which a server can be restarted. On Linux it is
+// on a loopback address of its own, so the kernel gives its port to no other listener on
 // 127.0.0.1 meanwhile.
 func freeAddr(t *testing.T) string {
 	host := "127.0.0.1"

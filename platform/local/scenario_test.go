@@ -228,8 +228,8 @@ func (s *stage) Break(m, cause string) {
 func (s *stage) Vanish(n string) { s.agents[n].Process.Signal(syscall.SIGSTOP) }
 func (s *stage) Return(n string) { s.agents[n].Process.Signal(syscall.SIGCONT) }
 
-// Restart restarts the server in this process. Its agents are separate processes and are not
-// informed. TestKillServer covers kill -9.
+// Restart restarts the server in this process. Its agents are separate processes and are
+// not informed. TestKillServer covers kill -9.
 func (s *stage) Restart() {
 	for _, m := range []string{"x", "y", "z"} {
 		s.before[m] = s.Starts(m)

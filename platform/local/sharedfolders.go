@@ -9,8 +9,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// sharedFolders lists the folders of this machine that other nodes may stage: the sources of
-// the catalog's models and their adapters. The catalog is read again after a change.
+// sharedFolders lists the folders of this machine that other nodes may stage: the sources
+// of the catalog's models and their adapters. The catalog is read again after a change.
 type sharedFolders struct {
 	catalog orchestrator.Catalog
 
@@ -37,8 +37,8 @@ func (l *sharedFolders) invalidate() {
 	l.cached = nil
 }
 
-// sharedFoldersOf lists the folders of models and adapters, with the union of the files that
-// those with the same folder need.
+// sharedFoldersOf lists the folders of models and adapters, with the union of the files
+// that those with the same folder need.
 func sharedFoldersOf(models []*functions.Model) map[string][]string {
 	out := make(map[string][]string)
 	add := func(m *functions.Model, src string, files []string) {

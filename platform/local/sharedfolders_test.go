@@ -12,8 +12,8 @@ type fewModels struct{ models []*functions.Model }
 func (f *fewModels) Models() []*functions.Model { return f.models }
 func (*fewModels) Teams() []*functions.Team     { return nil }
 
-// TestLentFolders: only folders that models or adapters name are shared, with the files that
-// any of them needs. A folder removed from the catalog is no longer shared.
+// TestLentFolders: only folders that models or adapters name are shared, with the files
+// that any of them needs. A folder removed from the catalog is no longer shared.
 func TestLentFolders(t *testing.T) {
 	model := func(dir, src string, files []string, adapters ...functions.Adapter) *functions.Model {
 		m := functions.NewModel()

@@ -114,8 +114,8 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 	return out, nil
 }
 
-// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it (""),
-// and returns the nodes on which it did.
+// Keep removes, pins or unpins a checkpoint on the named node, or on all that have it
+// (""), and returns the nodes on which it did.
 func (l *Local) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (nodes []string, err error) {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
@@ -151,8 +151,8 @@ func (l *Local) Reread(ctx context.Context, node, digest string, tell func(funct
 	return nil
 }
 
-// Prefetch stages a source on the named node, or on the one with the most free space in its
-// store.
+// Prefetch stages a source on the named node, or on the one with the most free space in
+// its store.
 func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	if node == "" {
 		node = l.roomiest()

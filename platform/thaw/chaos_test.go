@@ -60,8 +60,8 @@ func stormy(t *testing.T, far bool) {
 const (
 	stormModels  = 4
 	stormClients = 6
-	// stormBound bounds a request: the wait in the queue (6 s), twice the deadline of the first
-	// token (4 s), the detection of a hung engine (1 s and a probe of 5 s), and the
+	// stormBound bounds a request: the wait in the queue (6 s), twice the deadline of the
+	// first token (4 s), the detection of a hung engine (1 s and a probe of 5 s), and the
 	// slowness of the race detector.
 	stormBound = 35 * time.Second
 )

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestExplain: one model evicts another, and the explanations of both have their state, its
-// cause, and the decision.
+// TestExplain: one model evicts another, and the explanations of both have their state,
+// its cause, and the decision.
 func TestExplain(t *testing.T) {
 	p := start(t, map[string]string{
 		"one.yaml": tiny(t, "one", "resources: {gpus: 1}\n"),

@@ -162,9 +162,9 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 	return hub, h, []string{"--controller", strings.TrimPrefix(srv.URL, "http://"), "--token-file", file}
 }
 
-// TestLoaderOfANode: two pods need one model; the loader is killed while it stages, and the
-// next one resumes. Both pods serve, the controller gets their status, and one is told
-// to stop.
+// TestLoaderOfANode: two pods need one model; the loader is killed while it stages, and
+// the next one resumes. Both pods serve, the controller gets their status, and one is
+// told to stop.
 func TestLoaderOfANode(t *testing.T) {
 	source := stallingTiny(t)
 	source.stall.Store(true)

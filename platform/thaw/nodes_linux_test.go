@@ -36,8 +36,8 @@ func shortFolder(t *testing.T) string {
 	return dir
 }
 
-// TestPodThatVanishes: a pod is killed all at once, as by a deletion without grace. It leaves
-// no lease, process or mount, and the controller is informed.
+// TestPodThatVanishes: a pod is killed all at once, as by a deletion without grace. It
+// leaves no lease, process or mount, and the controller is informed.
 func TestPodThatVanishes(t *testing.T) {
 	if os.Getuid() != 0 {
 		sourcetest.Missing(t, "a pod's namespaces take root")
@@ -175,8 +175,8 @@ func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 }
 
 // TestLoadersLend: three nodes stage one model in turn. Its bytes leave the blob server
-// once; later nodes get them from peers, whose addresses the controller sends. If a peer is
-// killed while it sends, the receiver continues with the next one.
+// once; later nodes get them from peers, whose addresses the controller sends. If a peer
+// is killed while it sends, the receiver continues with the next one.
 func TestLoadersLend(t *testing.T) {
 	const size = 32 << 20
 	s := &stalling{}

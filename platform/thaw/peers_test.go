@@ -12,9 +12,9 @@ import (
 
 var lends = regexp.MustCompile(`msg=agent .*lends=(http://\S+)`)
 
-// TestNodesBringOnce: two agents with empty stores get each other's address from the server
-// and together download a model once. A third agent later requests only the listing from
-// the source, and so does a pull without a server that names a peer.
+// TestNodesBringOnce: two agents with empty stores get each other's address from the
+// server and together download a model once. A third agent later requests only the
+// listing from the source, and so does a pull without a server that names a peer.
 func TestNodesBringOnce(t *testing.T) {
 	blobs := shelved(t)
 	p := start(t, nil)

@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/bench/fake"
 )
 
-// TestMain lets the test binary be the program: supervisors, engines, servers and agents of
-// these tests are this binary with the program's verbs.
+// TestMain lets the test binary be the program: supervisors, engines, servers and agents
+// of these tests are this binary with the program's verbs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -132,8 +132,8 @@ func indent(s string) string {
 	return b.String()
 }
 
-// start runs a server in this process, with files (name to text) as its functions folder. At
-// the test's end it is stopped and no engine may be left.
+// start runs a server in this process, with files (name to text) as its functions folder.
+// At the test's end it is stopped and no engine may be left.
 func start(t *testing.T, files map[string]string, args ...string) *platform {
 	t.Helper()
 	p := prepare(t, files, args...)
@@ -271,8 +271,8 @@ func (p *platform) stop() {
 	p.nothingLeft()
 }
 
-// processes lists the platform's processes: those whose arguments name its folder and those
-// in a session of its supervisors, also zombies, without the test's own process.
+// processes lists the platform's processes: those whose arguments name its folder and
+// those in a session of its supervisors, also zombies, without the test's own process.
 func (p *platform) processes() []int {
 	type process struct{ pid, session int }
 	var all []process

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// These tests check access rights on the whole program: wrong wiring could bypass the checks
-// of each package.
+// These tests check access rights on the whole program: wrong wiring could bypass the
+// checks of each package.
 
 // callers holds the Authorization of each kind of caller.
 type callers struct{ none, wrong, red, blue, adminKey, admin, join string }
@@ -254,8 +254,8 @@ func (p *platform) itemsAs(path, auth string) (items []map[string]any) {
 	return o.Items
 }
 
-// TestTeamsDoNotSeeEachOther: a team sees nothing of another one: no models, replicas, cold
-// starts, logs, events or metrics, nor which team's model evicted its own.
+// TestTeamsDoNotSeeEachOther: a team sees nothing of another one: no models, replicas,
+// cold starts, logs, events or metrics, nor which team's model evicted its own.
 func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	p := start(t, map[string]string{
 		"a.yaml": tiny(t, "crimson/ruby", "resources: {memory: 600Mi}"),
@@ -342,7 +342,8 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	if len(mine) < 2 {
 		t.Errorf("azure saw no events: %v", mine)
 	}
-	// A request id chosen by a client stays valid for it, even if another team uses the same id.
+	// A request id chosen by a client stays valid for it, even if another team uses the same
+	// id.
 	if r := p.do("GET", "/api/v1/coldstarts/mine-3", "", "Authorization", azure); r.status != 200 {
 		t.Errorf("its own cold start by the client's id: %d %s", r.status, r.body)
 	}

@@ -79,8 +79,8 @@ func TestSecondServerOnTheSameData(t *testing.T) {
 	}
 }
 
-// TestOldHTTP: HTTP/1.0 has no chunks. The end of the connection ends a stream, so an error
-// must not look like a normal end.
+// TestOldHTTP: HTTP/1.0 has no chunks. The end of the connection ends a stream, so an
+// error must not look like a normal end.
 func TestOldHTTP(t *testing.T) {
 	files := map[string]string{"whole.yaml": faked("whole", "", "")}
 	for _, mode := range []string{"cut", "half"} {
@@ -285,8 +285,8 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// TestMachineFallsSilent: a machine stops as a whole and closes no connection. Requests that
-// wait for it fail in time, and its models start elsewhere.
+// TestMachineFallsSilent: a machine stops as a whole and closes no connection. Requests
+// that wait for it fail in time, and its models start elsewhere.
 func TestMachineFallsSilent(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")

@@ -21,8 +21,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// nodeLoader plays the loader of a pod's node at its socket. It has the folders of shelf in
-// its store and records requests and reports.
+// nodeLoader plays the loader of a pod's node at its socket. It has the folders of shelf
+// in its store and records requests and reports.
 type nodeLoader struct {
 	t     *testing.T
 	store string
@@ -258,8 +258,8 @@ func (p *podded) ends(exit int, words ...string) {
 	}
 }
 
-// taken does what the cluster does with a shim that reported a failure: it sends SIGTERM. The
-// shim must wait for that, since a container that exits is restarted.
+// taken does what the cluster does with a shim that reported a failure: it sends SIGTERM.
+// The shim must wait for that, since a container that exits is restarted.
 func (p *podded) taken(l *nodeLoader) {
 	p.t.Helper()
 	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
@@ -495,7 +495,8 @@ func TestRuntimeFails(t *testing.T) {
 	}
 }
 
-// TestRuntimeEngineDies: if the engine ends, the shim is no longer ready and exits as well.
+// TestRuntimeEngineDies: if the engine ends, the shim is no longer ready and exits as
+// well.
 func TestRuntimeEngineDies(t *testing.T) {
 	l := newNodeLoader(t)
 	l.open()

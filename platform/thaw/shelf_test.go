@@ -51,8 +51,8 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// TestPullWithoutServer: thaw pull in an init container. It stages a folder with the files'
-// own names, resumes after a kill, and has an exit code for each error.
+// TestPullWithoutServer: thaw pull in an init container. It stages a folder with the
+// files' own names, resumes after a kill, and has an exit code for each error.
 func TestPullWithoutServer(t *testing.T) {
 	blobs := shelved(t)
 	data := filepath.Join(t.TempDir(), "data")
@@ -163,8 +163,8 @@ func TestPullWithoutServer(t *testing.T) {
 	}
 }
 
-// TestPrefetch: weights are staged on the requested node through the agent's API, the cache
-// verbs cover all nodes, and a checkpoint in use is not removed.
+// TestPrefetch: weights are staged on the requested node through the agent's API, the
+// cache verbs cover all nodes, and a checkpoint in use is not removed.
 func TestPrefetch(t *testing.T) {
 	shelved(t)
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})

@@ -160,9 +160,9 @@ func (p *platform) coldStart(id string) map[string]any {
 	return m
 }
 
-// TestSleepLadder: two models share one GPU. Requested in turn, one sleeps while the other
-// serves, and neither is loaded twice. A failed wake becomes a cold start, and a model that
-// sleeps for too long is unloaded.
+// TestSleepLadder: two models share one GPU. Requested in turn, one sleeps while the
+// other serves, and neither is loaded twice. A failed wake becomes a cold start, and a
+// model that sleeps for too long is unloaded.
 func TestSleepLadder(t *testing.T) {
 	asVLLM(t)
 	broken := filepath.Join(t.TempDir(), "no-wake")
@@ -235,8 +235,8 @@ func lora(t *testing.T, dir, module, config string) {
 	}
 }
 
-// TestAdapters: NAME:ADAPTER is listed and is loaded at its first request; an invalid adapter
-// fails only its own requests.
+// TestAdapters: NAME:ADAPTER is listed and is loaded at its first request; an invalid
+// adapter fails only its own requests.
 func TestAdapters(t *testing.T) {
 	asVLLM(t)
 	dir := t.TempDir()

@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// arriving is a blob server with a model of some MiB, whose weights stall after their first
-// block until open is called.
+// arriving is a blob server with a model of some MiB, whose weights stall after their
+// first block until open is called.
 type arriving struct {
 	*azuretest.Server
 	once sync.Once
@@ -107,7 +107,8 @@ func (p *platform) hasEngine(name string) bool {
 	return false
 }
 
-// TestStreamingStart: an engine starts before the last byte arrives; later starts are local.
+// TestStreamingStart: an engine starts before the last byte arrives; later starts are
+// local.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)
@@ -189,8 +190,8 @@ func TestStreamingFails(t *testing.T) {
 	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
-// TestStreamingKilled: a server that is killed during staging leaves a dead mount, which the
-// next server removes before it starts the model again.
+// TestStreamingKilled: a server that is killed during staging leaves a dead mount, which
+// the next server removes before it starts the model again.
 func TestStreamingKilled(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)

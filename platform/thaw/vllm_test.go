@@ -22,9 +22,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// This test runs a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL a checkpoint
-// that it can serve without a GPU (deploy/vllm). All steps share one platform, since each
-// start takes long.
+// This test runs a real vLLM: THAW_ENGINE_VLLM is its program, THAW_VLLM_MODEL a
+// checkpoint that it can serve without a GPU (deploy/vllm). All steps share one platform,
+// since each start takes long.
 
 // realVLLM returns the checkpoint to serve. Without vLLM the test is skipped, or fails if
 // THAW_REQUIRE=all.
@@ -112,8 +112,8 @@ func (j *vllmJourney) warm(t *testing.T) {
 	})
 }
 
-// cold: every client sends a request to the cold model, half of them streamed. All wait for
-// one start and get the same answer.
+// cold: every client sends a request to the cold model, half of them streamed. All wait
+// for one start and get the same answer.
 func (j *vllmJourney) cold(t *testing.T) {
 	var clients []official
 	for _, k := range kinds {
@@ -156,8 +156,8 @@ func (j *vllmJourney) cold(t *testing.T) {
 	j.timeline(t, fmt.Sprint(all[0]["id"]))
 }
 
-// timeline: the phases are consecutive and cover the whole time, and the engine's own steps
-// lie inside them.
+// timeline: the phases are consecutive and cover the whole time, and the engine's own
+// steps lie inside them.
 func (j *vllmJourney) timeline(t *testing.T, id string) {
 	var tl functions.Timeline
 	r := j.p.do("GET", "/api/v1/coldstarts/"+id, "")
@@ -177,7 +177,8 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 		}
 		for _, part := range ph.Parts {
 			t.Logf("    %-10s %7.3f s for %7.3f s", part.Name, part.Start, part.Duration)
-			// vLLM's log has whole milliseconds, so its steps may exceed the measured phases a little.
+			// vLLM's log has whole milliseconds, so its steps may exceed the measured phases a
+			// little.
 			if part.Duration < 0 || part.Start < ph.Start-0.5 || part.Start+part.Duration > ph.Start+ph.Duration+0.5 {
 				t.Errorf("the step %s %+v lies outside of %s %.3f+%.3f", part.Name, part, ph.Phase, ph.Start, ph.Duration)
 			}
@@ -194,8 +195,8 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 	}
 }
 
-// leaves: if a client disconnects in the middle, its request is aborted. (vLLM does not count
-// aborted requests; the number of generated tokens shows it.)
+// leaves: if a client disconnects in the middle, its request is aborted. (vLLM does not
+// count aborted requests; the number of generated tokens shows it.)
 func (j *vllmJourney) leaves(t *testing.T) {
 	p := j.p
 	const tokens = 1900
@@ -254,8 +255,8 @@ type completion struct {
 	}
 }
 
-// killed: EngineCore is killed during a stream. The client gets an error within a second, and
-// the next request is answered within one start.
+// killed: EngineCore is killed during a stream. The client gets an error within a second,
+// and the next request is answered within one start.
 func (j *vllmJourney) killed(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")
@@ -342,8 +343,8 @@ func (j *vllmJourney) evicts(t *testing.T) {
 	}
 }
 
-// hangs: EngineCore is stopped while its health endpoint answers. Streamed and plain requests
-// fail within 16 seconds, and no process of the engine is left.
+// hangs: EngineCore is stopped while its health endpoint answers. Streamed and plain
+// requests fail within 16 seconds, and no process of the engine is left.
 func (j *vllmJourney) hangs(t *testing.T) {
 	p := j.p
 	api, core := p.vllm("v")

@@ -31,8 +31,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// cluster is a real cluster with a namespace for the test, a reconciler, and a stand-in for the
-// controller.
+// cluster is a real cluster with a namespace for the test, a reconciler, and a stand-in
+// for the controller.
 type cluster struct {
 	*testing.T
 	clients
@@ -281,8 +281,8 @@ const (
 	absent = "dev.local/absent:test"
 )
 
-// TestClusterZero: a Service of our class has the same conditions, word for word, as one of
-// Knative's own class: at zero from the first moment on, with one replica, and at zero
+// TestClusterZero: a Service of our class has the same conditions, word for word, as one
+// of Knative's own class: at zero from the first moment on, with one replica, and at zero
 // again.
 func TestClusterZero(t *testing.T) {
 	c := open(t)
@@ -342,7 +342,8 @@ func TestClusterZero(t *testing.T) {
 	})
 }
 
-// TestClusterFailures: a broken image causes the same conditions as with Knative's own class.
+// TestClusterFailures: a broken image causes the same conditions as with Knative's own
+// class.
 func TestClusterFailures(t *testing.T) {
 	c := open(t)
 	a := map[string]string{"serving.knative.dev/progress-deadline": "10s"}
@@ -370,8 +371,8 @@ func TestClusterFailures(t *testing.T) {
 	})
 }
 
-// TestClusterOutside: a request through another ingress wakes a revision of our class. Knative's
-// activator is restarted with metrics, and afterwards restored.
+// TestClusterOutside: a request through another ingress wakes a revision of our class.
+// Knative's activator is restarted with metrics, and afterwards restored.
 func TestClusterOutside(t *testing.T) {
 	c := open(t)
 	system := c.kube.CoreV1().ConfigMaps("knative-serving")

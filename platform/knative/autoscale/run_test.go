@@ -154,8 +154,8 @@ func (f *fakes) event(t *testing.T) *corev1.Event {
 	}
 }
 
-// mode waits until a written ServerlessService has the wanted mode. A created one may be created
-// again before the cache has it.
+// mode waits until a written ServerlessService has the wanted mode. A created one may be
+// created again before the cache has it.
 func (f *fakes) mode(t *testing.T, want netv1alpha1.ServerlessServiceOperationMode) *netv1alpha1.ServerlessService {
 	t.Helper()
 	for {
@@ -284,8 +284,8 @@ func TestARevisionsLife(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotOursIsNotTaken: a ServerlessService that another object owns is not changed, and
-// the PodAutoscaler's status has the conflict.
+// TestWhatIsNotOursIsNotTaken: a ServerlessService that another object owns is not
+// changed, and the PodAutoscaler's status has the conflict.
 func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
 	if err := f.nets.Tracker().Add(&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
@@ -302,7 +302,8 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatGoes: nothing can be created in a terminating namespace, which is no error.
+// TestANamespaceThatGoes: nothing can be created in a terminating namespace, which is no
+// error.
 func TestANamespaceThatGoes(t *testing.T) {
 	f := faked(t)
 	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
@@ -331,8 +332,8 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// TestNothingIsWrittenAfterwards: Knative's reconciler finishes its work under its own context,
-// when another controller may already lead.
+// TestNothingIsWrittenAfterwards: Knative's reconciler finishes its work under its own
+// context, when another controller may already lead.
 func TestNothingIsWrittenAfterwards(t *testing.T) {
 	out := 0
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,8 +13,8 @@ const (
 	unknown = corev1.ConditionUnknown
 )
 
-// TestJudge: rows without a reason of the controller are those of Knative's own table (KPA's
-// computeActiveCondition), for scales that it knows.
+// TestJudge: rows without a reason of the controller are those of Knative's own table
+// (KPA's computeActiveCondition), for scales that it knows.
 func TestJudge(t *testing.T) {
 	up := func(n int32) *int32 { return &n }
 	for name, c := range map[string]struct {

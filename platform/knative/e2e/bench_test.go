@@ -196,7 +196,8 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 		return answer{err: err, took: time.Since(began)}
 	}
 	defer res.Body.Close()
-	// While the model starts, the stream has comments and empty chunks before the first token.
+	// While the model starts, the stream has comments and empty chunks before the first
+	// token.
 	var text bytes.Buffer
 	var first time.Time
 	for lines := bufio.NewReader(res.Body); ; {

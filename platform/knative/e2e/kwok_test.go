@@ -645,8 +645,8 @@ func fleet(f *far) {
 			sum += m.gpus
 			models = append(models, m)
 		}
-		// The quota includes the late models, and the pods of a lost node, which Kubernetes still
-		// counts.
+		// The quota includes the late models, and the pods of a lost node, which Kubernetes
+		// still counts.
 		f.quota(sp, sum+16+farGPUs)
 	}
 	// One team has a smaller quota than its models need, and the late models are requested

@@ -309,8 +309,8 @@ func (s *suite) serveBlobs(t *testing.T) {
 
 // uninstall removes thaw and checks what is left of it.
 func (s *suite) uninstall(t *testing.T) {
-	// Tests do not wait for the deletion of their namespaces, and Knative's controllers take a
-	// minute to recover from the test that stops the API server.
+	// Tests do not wait for the deletion of their namespaces, and Knative's controllers take
+	// a minute to recover from the test that stops the API server.
 	until(t, 5*time.Minute, "the tests' own models are gone", func() (bool, string) {
 		list, err := s.dynamic.Resource(kinds["ksvc"]).List(t.Context(), metav1.ListOptions{})
 		if err != nil {

@@ -57,8 +57,8 @@ func one(host string, paths ...string) string {
 	return "rules: [{hosts: [" + host + "], visibility: ExternalIP, http: {paths: [" + strings.Join(paths, ", ") + "]}}]"
 }
 
-// world has Services of all kinds in namespace a; names beginning with rev are revisions of our
-// class.
+// world has Services of all kinds in namespace a; names beginning with rev are revisions
+// of our class.
 func world() Lookup {
 	h2c, plain := "kubernetes.io/h2c", "http"
 	services := map[string]corev1.ServiceSpec{
@@ -87,7 +87,8 @@ func world() Lookup {
 	}
 }
 
-// shown formats a table with a line per path; without probes, those of probes are left out.
+// shown formats a table with a line per path; without probes, those of probes are left
+// out.
 func shown(table controlstream.Table, probes bool) string {
 	var b strings.Builder
 	pairs := func(m map[string]string) string {
@@ -269,8 +270,8 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// TestCompileProbes: a probe for the hash of the routes matches first; otherwise the path is
-// the same.
+// TestCompileProbes: a probe for the hash of the routes matches first; otherwise the path
+// is the same.
 func TestCompileProbes(t *testing.T) {
 	in := object(t, "o", one("x", "{path: /a, appendHeaders: {k: v}, splits: ["+split("web", 100)+"]}", "{headers: {tag: {exact: new}}, splits: ["+split("rev", 100)+"]}"))
 	before := in.DeepCopy()
@@ -356,8 +357,8 @@ func TestCompileOthers(t *testing.T) {
 	}
 }
 
-// TestCompileHolds: for any objects the compiled table is valid and does not depend on their
-// order.
+// TestCompileHolds: for any objects the compiled table is valid and does not depend on
+// their order.
 func TestCompileHolds(t *testing.T) {
 	paths, wrong := 0, map[string]int{}
 	for seed := range uint64(300) {

@@ -29,8 +29,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// play is a Controller with a cluster in memory, in a synctest bubble: tests read the shared
-// state only while all goroutines are blocked.
+// play is a Controller with a cluster in memory, in a synctest bubble: tests read the
+// shared state only while all goroutines are blocked.
 type play struct {
 	*testing.T
 	net  *netfake.Clientset
@@ -98,8 +98,8 @@ func (p *play) start(services []runtime.Object, objects ...runtime.Object) {
 	p.rest(activatorWait / 2) // caches are polled every 100 ms
 }
 
-// versions adds resource versions to client-go's fake: each write makes a new one, and a write
-// of an old one is refused.
+// versions adds resource versions to client-go's fake: each write makes a new one, and a
+// write of an old one is refused.
 func versions(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
 	last := 0
 	return func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -221,7 +221,8 @@ func service(name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: *world().Service("a", "web").Spec.DeepCopy()}
 }
 
-// TestController: an object becomes ready once every activator has applied it, and stays ready.
+// TestController: an object becomes ready once every activator has applied it, and stays
+// ready.
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := one("x", "{splits: ["+split("web", 100)+"]}")
@@ -295,7 +296,8 @@ func TestController(t *testing.T) {
 	})
 }
 
-// TestControllerServices: the Services that an object refers to are added, changed and removed.
+// TestControllerServices: the Services that an object refers to are added, changed and
+// removed.
 func TestControllerServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))

@@ -178,8 +178,8 @@ func TestRights(t *testing.T) {
 	for r := range granted {
 		t.Errorf("%+v is granted, and has no reason in Rights", r)
 	}
-	// RBAC allows any patch of nodes, Deployments and pods and the deletion of any pod; policies
-	// limit that to what the controller does.
+	// RBAC allows any patch of nodes, Deployments and pods and the deletion of any pod;
+	// policies limit that to what the controller does.
 	for _, r := range Rights {
 		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-force-delete", "pods delete": "thaw-force-delete"}[r.Resource+" "+r.Verb]
 		if name == "" {

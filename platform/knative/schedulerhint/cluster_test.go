@@ -18,8 +18,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// TestClusterPlace: a real API server calls the webhook through its Service, and the created
-// pod prefers the node. Without the webhook pods are created unchanged.
+// TestClusterPlace: a real API server calls the webhook through its Service, and the
+// created pod prefers the node. Without the webhook pods are created unchanged.
 func TestClusterPlace(t *testing.T) {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
