@@ -54,7 +54,7 @@ const (
 	podSecurity      = "pod-security.kubernetes.io/enforce"
 	webhookName      = "thaw-place"
 	controllerName   = "thaw-controller" // Deployment and Lease
-	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, whatever the clocks
+	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, even if clocks differ
 )
 
 const skipPreflightHint = "; --skip-preflight skips this check"

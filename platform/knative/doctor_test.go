@@ -29,8 +29,7 @@ import (
 	servingfake "knative.dev/serving/pkg/client/clientset/versioned/fake"
 )
 
-// healthy is a cluster without any problem; tests edit or delete its objects, by KIND
-// NAME.
+// healthy returns the objects of a cluster without any problem, by KIND NAME.
 func healthy() map[string]runtime.Object {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}

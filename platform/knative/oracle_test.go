@@ -39,8 +39,7 @@ func (k *kpa) record(at time.Time, x float64) {
 	k.short.Record(at, x)
 }
 
-// StableAndPanicConcurrency returns the means of both windows, as Knative's collector
-// does.
+// StableAndPanicConcurrency returns the windows' means, as Knative's collector does.
 func (k *kpa) StableAndPanicConcurrency(_ types.NamespacedName, now time.Time) (float64, float64, error) {
 	if k.stable.IsEmpty(now) {
 		return 0, 0, metrics.ErrNoData

@@ -39,8 +39,7 @@ func models(t *testing.T, file, text string) []*functions.Model {
 	return list
 }
 
-// asked returns Knative's configuration with every feature that a service needs, except
-// less.
+// asked returns Knative's configuration with the features of a service, except less.
 func asked(s *servingv1.Service, less string) context.Context {
 	c := &config.Config{}
 	c.Defaults, _ = config.NewDefaultsConfigFromMap(nil)
@@ -287,8 +286,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// TestPodDefaults: a namespace's spec.pod applies to models with GPUs; their own values
-// win.
+// TestPodDefaults: a namespace's spec.pod applies to models with GPUs; their own wins.
 func TestPodDefaults(t *testing.T) {
 	pod := functions.Pod{NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []functions.Toleration{{Key: "sku", Operator: "Exists"}}, RuntimeClassName: "nvidia"}
 	spec := func(text string) corev1.PodSpec {

@@ -125,8 +125,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestHeldStreamTells: a held stream has comments with the state, and at last the
-// timeline.
+// TestHeldStreamTells: a held stream has comments with the state, then the timeline.
 func TestHeldStreamTells(t *testing.T) {
 	if testing.Short() {
 		t.Skip("holds a stream for four seconds")

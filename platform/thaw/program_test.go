@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	// With the race detector a program sleeps for a second before it exits. A replica would
-	// occupy its memory for that long, and on a busy machine the agent would kill an engine
-	// that was told to stop after 1.2 s.
+	// occupy its memory for that long, and on a busy machine the agent, which waits 1.2 s,
+	// would kill an engine that is still exiting.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	os.Exit(m.Run())
 }

@@ -342,8 +342,7 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	if len(mine) < 2 {
 		t.Errorf("azure saw no events: %v", mine)
 	}
-	// A request id chosen by a client stays valid for it, even if another team uses the same
-	// id.
+	// A client's own request id stays valid for it, even if another team uses it too.
 	if r := p.do("GET", "/api/v1/coldstarts/mine-3", "", "Authorization", azure); r.status != 200 {
 		t.Errorf("its own cold start by the client's id: %d %s", r.status, r.body)
 	}

@@ -495,8 +495,7 @@ func TestRuntimeFails(t *testing.T) {
 	}
 }
 
-// TestRuntimeEngineDies: if the engine ends, the shim is no longer ready and exits as
-// well.
+// TestRuntimeEngineDies: if the engine ends, the shim is not ready and exits as well.
 func TestRuntimeEngineDies(t *testing.T) {
 	l := newNodeLoader(t)
 	l.open()

@@ -107,8 +107,7 @@ func (p *platform) hasEngine(name string) bool {
 	return false
 }
 
-// TestStreamingStart: an engine starts before the last byte arrives; later starts are
-// local.
+// TestStreamingStart: an engine starts before its last byte arrives, and then locally.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
 	src := newArriving(t)

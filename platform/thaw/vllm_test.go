@@ -177,8 +177,7 @@ func (j *vllmJourney) timeline(t *testing.T, id string) {
 		}
 		for _, part := range ph.Parts {
 			t.Logf("    %-10s %7.3f s for %7.3f s", part.Name, part.Start, part.Duration)
-			// vLLM's log has whole milliseconds, so its steps may exceed the measured phases a
-			// little.
+			// vLLM's log has whole milliseconds, so its steps may exceed the phases a little.
 			if part.Duration < 0 || part.Start < ph.Start-0.5 || part.Start+part.Duration > ph.Start+ph.Duration+0.5 {
 				t.Errorf("the step %s %+v lies outside of %s %.3f+%.3f", part.Name, part, ph.Phase, ph.Start, ph.Duration)
 			}

@@ -342,8 +342,7 @@ func TestClusterZero(t *testing.T) {
 	})
 }
 
-// TestClusterFailures: a broken image causes the same conditions as with Knative's own
-// class.
+// TestClusterFailures: a broken image has the same conditions as in Knative's own class.
 func TestClusterFailures(t *testing.T) {
 	c := open(t)
 	a := map[string]string{"serving.knative.dev/progress-deadline": "10s"}

@@ -302,8 +302,7 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatGoes: nothing can be created in a terminating namespace, which is no
-// error.
+// TestANamespaceThatGoes: a creation that fails in a terminating namespace is no error.
 func TestANamespaceThatGoes(t *testing.T) {
 	f := faked(t)
 	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))

@@ -214,8 +214,7 @@ func TestReplicaOfAPod(t *testing.T) {
 	if d, a, r := s.clusterState.ReplicaCounts(web); d != 1 || a != 1 || r != 1 {
 		t.Errorf("scale %d %d %d", d, a, r)
 	}
-	// Unload: the shim is told to stop, the Deployment shrinks, and the pod is deleted at
-	// once.
+	// Unload stops the shim, shrinks the Deployment, and deletes the pod at once.
 	if err := s.nodes["n1"].Unload(t.Context(), functions.UnloadRequest{ID: "r1", Reason: "idle"}); err != nil {
 		t.Fatal(err)
 	}
@@ -613,8 +612,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestRoomOfNodes: a heartbeat has the node's free resources without those of foreign
-// pods.
+// TestRoomOfNodes: a heartbeat has the node's resources without those of foreign pods.
 func TestRoomOfNodes(t *testing.T) {
 	s := newStage(t, true)
 	node := func(name, cpu, pods string, labels map[string]string, taints ...corev1.Taint) {

@@ -122,7 +122,7 @@ func (f *clusterState) heartbeat(n *node, on *nodeIndex, now time.Time) function
 		}
 	}
 	if n.cordoned {
-		// A cordoned node offers only what is held.
+		// A cordoned node offers only GPUs in use.
 		hb.GPUs = slices.DeleteFunc(hb.GPUs, func(g functions.GPU) bool { return !held[g.Index] })
 		hb.Memory.Total, hb.CPU, hb.Pods = 1, 1, -1
 	}

@@ -39,7 +39,7 @@ type leaderTerm struct {
 	teams        *teamWatcher
 	api          http.Handler
 	metrics      http.Handler
-	settled      atomic.Bool // activators know what runs
+	settled      atomic.Bool // activators get snapshots
 	end          context.CancelCauseFunc
 	tasks        sync.WaitGroup
 	forceDeletes chan func(context.Context)

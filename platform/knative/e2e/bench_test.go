@@ -196,8 +196,7 @@ func (b *bench) at(kept *http.Client, ingress, name, body string) answer {
 		return answer{err: err, took: time.Since(began)}
 	}
 	defer res.Body.Close()
-	// While the model starts, the stream has comments and empty chunks before the first
-	// token.
+	// During the start the stream has only comments and empty chunks.
 	var text bytes.Buffer
 	var first time.Time
 	for lines := bufio.NewReader(res.Body); ; {

@@ -87,8 +87,7 @@ func world() Lookup {
 	}
 }
 
-// shown formats a table with a line per path; without probes, those of probes are left
-// out.
+// shown formats a table with a line per path, those of probes only if probes is set.
 func shown(table controlstream.Table, probes bool) string {
 	var b strings.Builder
 	pairs := func(m map[string]string) string {

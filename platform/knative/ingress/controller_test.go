@@ -221,8 +221,7 @@ func service(name string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: *world().Service("a", "web").Spec.DeepCopy()}
 }
 
-// TestController: an object becomes ready once every activator has applied it, and stays
-// ready.
+// TestController: an object becomes and stays ready once every activator has applied it.
 func TestController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := one("x", "{splits: ["+split("web", 100)+"]}")
@@ -296,8 +295,7 @@ func TestController(t *testing.T) {
 	})
 }
 
-// TestControllerServices: the Services that an object refers to are added, changed and
-// removed.
+// TestControllerServices: an object's Services are added, changed and removed.
 func TestControllerServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, nil, object(t, "o", one("x", "{splits: ["+split("web", 100)+"]}")))
