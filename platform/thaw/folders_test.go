@@ -10,7 +10,7 @@ import (
 
 // TestFolderOfAnotherMachine: a model whose source is a folder on the server's machine is
 // staged by an agent on another machine, since the server's own node is full. Only files
-// that the model needs are copied.
+// that the model needs or names are copied.
 func TestFolderOfAnotherMachine(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "copy")
 	if err := os.CopyFS(folder, os.DirFS(tinyDir(t))); err != nil {

@@ -193,7 +193,7 @@ func TestTeams(t *testing.T) {
 	if r := p.chat("red/tiny", "", "Authorization", blue); r.status != 404 || r.failure().Code != "model_not_found" {
 		t.Errorf("another team's model: %d %s", r.status, r.body)
 	}
-	// Wakes the model: red's cold-start limit has a free slot again after half a minute.
+	// Wakes the model first: red's rate limit grants another request after half a minute.
 	p.do("POST", "/api/v1/functions/red/tiny/wake", `{"lease":"5m"}`, "Authorization", p.admin())
 	p.eventually(patience, "red's model is READY", func() bool {
 		return strings.Contains(fmt.Sprint(p.itemsAs("/api/v1/replicas", p.admin())), "state:READY")

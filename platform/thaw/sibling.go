@@ -15,11 +15,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// endsFor is how long a program has to end after SIGTERM.
+// endsFor bounds the time between SIGTERM and SIGKILL.
 const endsFor = 10 * time.Second
 
-// siblingProgram runs the program of that name that lies where this one does: not one
-// that PATH finds, which may be of another version. Its exit code is ours.
+// siblingProgram runs the program name from this program's folder, not from PATH, where it
+// may be of another version. Its exit code is returned in the error.
 func siblingProgram(name string) func(context.Context, []string, io.Reader, io.Writer, io.Writer) error {
 	return func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		self, err := os.Executable()
