@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Feed is an activator as the controller feeds and hears it: activator.Activator.
+// Feed is the data path that an Activator publishes to and reports on: activator.Activator.
 type Feed interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
@@ -27,24 +27,24 @@ type Feed interface {
 	InFlightOf(name functions.Name, replica string) int
 }
 
-// RateLimits are what an activator has of the limits of teams: who.Limits.
+// RateLimits is an activator's part of the teams' limits: ratelimit.Limits.
 type RateLimits interface {
 	Reports(first, all bool, now time.Time) *ratelimit.UsageReports
 	Allotted(g ratelimit.Allotments, now time.Time)
 	Disconnected(now time.Time)
 }
 
-// ActivatorOptions of an Activator. Addr, Token, ID and, before Run, what Attach
-// is given must be set.
+// ActivatorOptions configure an Activator. Addr, Token and ID must be set, and Attach must
+// be called before Run.
 type ActivatorOptions struct {
 	Addr       string // HOST:PORT of the controller; all addresses of HOST are tried
 	Token      string
-	ID         string // of this activator: the name of its pod
+	ID         string // this activator's ID: the name of its pod
 	Version    string
-	Table      func(*Table) // takes the newest table over before it returns; may be nil
-	Keys       func(Keys)   // and the keys; may be nil
-	RateLimits RateLimits   // may be nil: there are no limits
-	Log        *slog.Logger // nil is silence
+	Table      func(*Table) // applies the newest table before it returns; may be nil
+	Keys       func(Keys)   // applies the newest keys; may be nil
+	RateLimits RateLimits   // nil: there are no limits
+	Log        *slog.Logger // nil discards
 
 	TLS    func() (*tls.Config, error) // as in ClientOptions
 	Reread func() (string, error)      // as in ClientOptions
@@ -53,24 +53,24 @@ type ActivatorOptions struct {
 	Lookup func(ctx context.Context, host string) ([]string, error) // as in ClientOptions
 }
 
-// Activator is an activator's end of its link: it feeds the data path what the
-// controller says, and the controller what is asked of the data path. It is the
-// activator.Waker there. Without a link the pictures stay as they were told last.
+// Activator is an activator's end of its control stream: it publishes the controller's
+// snapshots to the data path and reports the demand there. It is the data path's
+// activator.Waker. Without a connection the last snapshots stay published.
 type Activator struct {
 	o      ActivatorOptions
 	client *Client
 	feed   Feed // set by Attach, before Run
 
-	heard chan struct{} // closed when all pictures have been told once
+	heard chan struct{} // closed after the first full sync
 	told  atomic.Bool
 
 	mu      sync.Mutex
-	seq     uint64 // Seq of the pictures that are published
+	seq     uint64 // Seq of the published snapshots
 	fns     map[functions.Name]*snapshot.Snapshot
-	removed map[functions.Name][]string // taken out: the replicas that may have requests from us still
+	removed map[functions.Name][]string // replicas of removed functions that may still have requests in flight
 }
 
-// NewActivator makes one; it starts nothing.
+// NewActivator returns an Activator; it starts nothing.
 func NewActivator(o ActivatorOptions) *Activator {
 	a := &Activator{o: o, heard: make(chan struct{}), fns: map[functions.Name]*snapshot.Snapshot{}, removed: map[functions.Name][]string{}}
 	a.client = NewClient(ClientOptions{
@@ -84,52 +84,51 @@ func NewActivator(o ActivatorOptions) *Activator {
 	return a
 }
 
-// Attach tells which data path is fed, which needs the Waker to be made.
+// Attach sets the data path, whose constructor needs the Activator as its Waker.
 func (a *Activator) Attach(feed Feed) { a.feed = feed }
 
-// Run keeps the link until ctx ends.
+// Run keeps a connection to the leader until ctx ends.
 func (a *Activator) Run(ctx context.Context) error { return a.client.Run(ctx) }
 
-// Heard is closed once the controller has told which functions there are.
+// Heard returns a channel that is closed after the controller's first full sync.
 func (a *Activator) Heard() <-chan struct{} { return a.heard }
 
-// Connected reports whether there is a link now.
+// Connected reports whether there is a connection now.
 func (a *Activator) Connected() bool { return a.client.Connected() }
 
-// Leader is the HOST:PORT of the controller at the other end, "" while there is
-// none.
+// Leader is the HOST:PORT of the connected controller, "" while there is none.
 func (a *Activator) Leader() string { return a.client.Leader() }
 
-// Stirred says that the demand has changed (activator.Options.Stirred).
+// Stirred reports that the demand has changed (activator.Options.Stirred).
 func (a *Activator) Stirred() { signalOnce(a.client.stir) }
 
-// Claim says that there is a claim to be made now (who.Limits.Share).
+// Claim has the rate-limit usage reported now (ratelimit.Limits.Share).
 func (a *Activator) Claim() { signalOnce(a.client.ring) }
 
-// Wake asks for a first replica. Which cold start that begins is told by the
-// pictures that follow.
+// Wake requests a first replica. It returns "": the cold start's id comes with the next
+// snapshot.
 func (a *Activator) Wake(name functions.Name, team string) string {
 	a.client.Send(Report{Wakes: []Wake{{Name: name, Team: team}}})
 	return ""
 }
 
-// Nudge says that demand changed in a way worth a look.
+// Nudge reports a change of demand that the controller should check now.
 func (a *Activator) Nudge(name functions.Name) {
 	a.client.Send(Report{DemandHints: []functions.Name{name}})
 }
 
-// ReportFailure says that a replica broke on us.
+// ReportFailure reports a replica that failed a request.
 func (a *Activator) ReportFailure(name functions.Name, replica, problem string) {
 	a.client.Send(Report{HealthReports: []HealthReport{{Name: name, Replica: replica, Problem: problem}}})
 }
 
-// FirstToken says how long the first request of a cold start took from READY to
-// the engine's first byte (activator.Options.FirstToken).
+// FirstToken reports the time from READY to the engine's first byte for the first request
+// of a cold start (activator.Options.FirstToken).
 func (a *Activator) FirstToken(name functions.Name, coldStart string, took time.Duration) {
 	a.client.Send(Report{FirstTokens: []FirstToken{{Name: name, ColdStart: coldStart, Seconds: took.Seconds()}}})
 }
 
-// onUpdate carries out what the controller says. One message at a time.
+// onUpdate applies an update of the controller. Calls are sequential.
 func (a *Activator) onUpdate(d Update, seq uint64) {
 	names, gone := a.beforeUpdate(&d)
 	if d.Keys != nil && a.o.Keys != nil {
@@ -145,7 +144,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		a.feed.Publish(d.Functions...)
 	}
 	a.afterUpdate(&d, gone, seq)
-	for _, agent := range d.AbortAgent { // what is cut looks for another replica in the new pictures
+	for _, agent := range d.AbortAgent { // aborted requests find another replica in the new snapshots
 		a.feed.Cut(agent)
 	}
 	if d.Table != nil {
@@ -155,15 +154,15 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		a.client.Send(Report{Applied: d.Table.Version})
 	}
 	if len(d.Functions)+len(gone) > 0 {
-		signalOnce(a.client.ring) // that it was heard: a replica that has left may be ended then
+		signalOnce(a.client.ring) // acknowledge the snapshots: a replica that left the routes may be ended then
 	}
 	if d.FullSync && !a.told.Swap(true) {
 		close(a.heard)
 	}
 }
 
-// beforeUpdate tells which functions are to be taken out, and notes which of their replicas
-// may have requests until then.
+// beforeUpdate returns the functions to remove, and for each its replicas that may still
+// have requests in flight.
 func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[functions.Name][]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,7 +190,7 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 		for i := range f.Replicas {
 			reps = append(reps, f.Replicas[i].ID)
 		}
-		for i := range f.NotReadyEndpoints { // what was sent there ahead is in flight as soon as it answers
+		for i := range f.NotReadyEndpoints { // requests sent before READY are in flight once the replica answers
 			reps = append(reps, f.NotReadyEndpoints[i].ID)
 		}
 		a.feed.EachInFlight(name, func(replica string, _ int) {
@@ -204,7 +203,7 @@ func (a *Activator) beforeUpdate(d *Update) (names []functions.Name, gone map[fu
 	return names, gone
 }
 
-// afterUpdate notes what is published now: replicas that are not get no new requests.
+// afterUpdate records the published snapshots; removed replicas get no new requests.
 func (a *Activator) afterUpdate(d *Update, gone map[functions.Name][]string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,12 +219,11 @@ func (a *Activator) afterUpdate(d *Update, gone map[functions.Name][]string, seq
 	a.seq = seq
 }
 
-// demand adds to u what is asked of the functions, of those of which that has
-// changed, or of all.
+// demand adds to u the demand of all functions, or of those whose demand has changed.
 func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64) {
 	a.mu.Lock()
 	if first {
-		a.seq = 0 // it was another hub's, maybe
+		a.seq = 0 // the sequence number may be of another hub
 	}
 	heard = a.seq
 	a.mu.Unlock()
@@ -263,9 +261,9 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 	return all, heard
 }
 
-// remember adds what a controller that has just begun must know, or a cold one
-// would be idle since ever and a wake forgotten: when each function was used last,
-// and who waits for a first replica; under mu.
+// remember adds what a new controller needs: each function's last use, or a cold function
+// would look idle since ever, and wakes for the teams with queued requests. mu must be
+// held.
 func (a *Activator) remember(u *Report) {
 	busy := make(map[functions.Name]bool, len(u.Demand))
 	for _, d := range u.Demand {

@@ -33,7 +33,7 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// bell is a feed and a waker that tell when they were called.
+// bell is a feed and a waker that signal each call.
 type bell struct {
 	*feed
 	rang chan time.Time
@@ -58,7 +58,7 @@ func awaited(b *testing.B, what string, c <-chan time.Time) time.Time {
 	}
 }
 
-// big is a picture as they are: with a model, a cold start and a forecast.
+// big returns a snapshot of a realistic size: with a model, a cold start and a forecast.
 func big(ready bool) snapshot.Snapshot {
 	m := functions.NewModel()
 	m.Metadata.Namespace, m.Metadata.Name = "a", "m"
@@ -80,14 +80,14 @@ func big(ready bool) snapshot.Snapshot {
 	return f
 }
 
-// report tells the median and the slow end of what each hop took.
+// report logs the median and the slowest of the measured times.
 func report(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "µs-p50")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "µs-p99")
 }
 
-// linked is a hub and n activators over loopback TCP.
+// linked connects n activators to a hub over loopback TCP.
 func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell, read, wrote, writes *atomic.Int64) {
 	w = ringing{make(chan time.Time, 1<<16)}
 	read, wrote, writes = new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
@@ -109,8 +109,8 @@ func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell,
 	return h, w, as, fs, read, wrote, writes
 }
 
-// BenchmarkReady is how long it takes from the controller's word that a replica is
-// READY until the last activator publishes it, and the bytes to each.
+// BenchmarkReady measures the time from Publish of a READY replica until the last activator
+// publishes it, and the bytes to each.
 func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{1, 4} {
 		b.Run(fmt.Sprint("activators=", n), func(b *testing.B) {
@@ -140,8 +140,8 @@ func BenchmarkReady(b *testing.B) {
 	}
 }
 
-// BenchmarkWake is how long it takes from an activator's wake until the loop is
-// rung, and the bytes of it, with the demand that goes along.
+// BenchmarkWake measures the time from an activator's wake until the loop is woken, and the
+// bytes of the wake with its demand.
 func BenchmarkWake(b *testing.B) {
 	_, w, as, fs, _, wrote, writes := linked(b, 1)
 	took := make([]time.Duration, 0, b.N)
@@ -158,8 +158,8 @@ func BenchmarkWake(b *testing.B) {
 	report(b, took)
 }
 
-// BenchmarkWarm is what a request through a warm function costs its link: it
-// changes the demand twice, and the frames are paced.
+// BenchmarkWarm measures the bytes that a request to a warm function costs its connection:
+// it changes the demand twice, and frames of demand are at least demandPace apart.
 func BenchmarkWarm(b *testing.B) {
 	_, _, as, fs, _, wrote, writes := linked(b, 1)
 	began, bytes, frames := time.Now(), wrote.Load(), writes.Load()
@@ -174,7 +174,7 @@ func BenchmarkWarm(b *testing.B) {
 	b.ReportMetric(float64(wrote.Load()-bytes)/s, "B/s")
 }
 
-// BenchmarkWhole is the first message of a connection, with ten thousand functions.
+// BenchmarkWhole measures the first message of a connection, with ten thousand functions.
 func BenchmarkWhole(b *testing.B) {
 	var d Update
 	d.FullSync = true

@@ -18,55 +18,55 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// How long until the next try to reach the controller: at first, and at most.
+// Pauses between attempts to reach the controller: the first, and the longest.
 const (
 	redialFirst = 50 * time.Millisecond
 	redialMost  = time.Second
 )
 
-// ClientOptions of a Client. What is called must not block for long: what comes
-// meanwhile waits.
+// ClientOptions configure a Client. Its functions must not block: they delay the next
+// message.
 type ClientOptions struct {
 	Addr  string // HOST:PORT of the controller; all addresses of HOST are tried
 	Token string
 	Hello Hello
-	Log   *slog.Logger // nil is silence
+	Log   *slog.Logger // nil discards
 
-	First func() Report // all there is to say, at the beginning of a connection; may be nil
-	Down  func(Update)  // hears the controller, one message after the other; may be nil
+	First func() Report // returns the full sync that begins a connection; may be nil
+	Down  func(Update)  // applies the controller's updates, one after the other; may be nil
 
-	// TLS is how a connection begins, asked for each; nil: plainly, which is for tests
-	// and for one machine.
+	// TLS returns the TLS configuration for each connection; nil: plain connections, for
+	// tests and for one machine.
 	TLS func() (*tls.Config, error)
-	// Reread is the token as it is now, asked for each connection; nil: Token stays.
+	// Reread returns the current token for each connection; nil: Token is used.
 	Reread func() (string, error)
 
-	// Dial and Lookup are a dialler's and a resolver's; nil: TCP, and the system's.
+	// Dial and Lookup replace TCP and the system's resolver; may be nil.
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	Lookup func(ctx context.Context, host string) ([]string, error)
 }
 
-// Client is a peer's end of its link to the controller that leads.
+// Client is a peer's end of its connection to the leading controller.
 type Client struct {
 	o ClientOptions
 
-	// Of an activator: its demand is looked at when it is written, not when it is
-	// told. Set before Run.
+	// demand adds an activator's demand to a report when that is written, so it is
+	// current. Set before Run.
 	demand func(all, first bool, to *Report) (whole bool, heard uint64)
 	hears  func(d Update, seq uint64)
-	ended  func() // the link has
+	ended  func() // called when the connection has ended
 
-	ring  chan struct{} // capacity 1: there is something to write, now
+	ring  chan struct{} // capacity 1: write a report now
 	stir  chan struct{} // capacity 1: demand has changed
 	state atomic.Pointer[connection]
 
 	mu  sync.Mutex
-	out outbox // under mu
+	out outbox // guarded by mu
 }
 
 type connection struct{ addr string }
 
-// NewClient makes a client; it starts nothing.
+// NewClient returns a Client; it starts nothing.
 func NewClient(o ClientOptions) *Client {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -81,11 +81,10 @@ func NewClient(o ClientOptions) *Client {
 	return &Client{o: o, ring: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
 }
 
-// Connected reports whether there is a link now.
+// Connected reports whether there is a connection now.
 func (c *Client) Connected() bool { return c.state.Load() != nil }
 
-// Leader is the HOST:PORT of the controller at the other end, "" while there is
-// none.
+// Leader is the HOST:PORT of the connected controller, "" while there is none.
 func (c *Client) Leader() string {
 	if s := c.state.Load(); s != nil {
 		return s.addr
@@ -93,9 +92,9 @@ func (c *Client) Leader() string {
 	return ""
 }
 
-// Send says news. It does not block: what is said of a subject before it could be
-// written is overtaken by what is said of it later, and without a link it waits
-// for the next one, unless First says it anyway.
+// Send queues a report without blocking. A later value of a subject replaces one that was
+// not written yet. Without a connection the report waits for the next one, where First's
+// values replace it.
 func (c *Client) Send(u Report) {
 	c.mu.Lock()
 	c.out.put(u)
@@ -110,7 +109,7 @@ func signalOnce(c chan struct{}) {
 	}
 }
 
-// Run keeps the link until ctx ends; then it returns nil.
+// Run keeps a connection to the leader until ctx ends; then it returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	s := &leaderSearch{c: c, answers: make(chan answer), asking: map[string]bool{}, failed: map[string]string{}}
 	for {
@@ -124,26 +123,26 @@ func (c *Client) Run(ctx context.Context) error {
 			return nil
 		}
 		c.o.Log.Warn("the link to the controller has ended", "controller", addr, "error", err)
-		if time.Since(began) > redialMost { // else it may be that two have one name
+		if time.Since(began) > redialMost { // else two clients of one name may be replacing each other
 			s.wait = redialFirst
 		}
 	}
 }
 
-// leaderSearch looks for the controller that leads. Its owner is Run.
+// leaderSearch finds the leading controller. Run owns it.
 type leaderSearch struct {
 	c       *Client
-	wait    time.Duration // until the next round
+	wait    time.Duration // pause before the next round
 	answers chan answer
-	open    int             // goroutines that will answer
-	looking bool            // the name is being looked up
-	asking  map[string]bool // addresses that are being asked
+	open    int             // goroutines that will send to answers
+	looking bool            // the name is being resolved
+	asking  map[string]bool // addresses being dialled
 	failed  map[string]string
 	said    string
 	saidAt  time.Time
 }
 
-// answer is one of an address, or, without one, of the name.
+// answer is the result of dialling an address, or, with an empty addr, of a lookup.
 type answer struct {
 	addr  string
 	pipe  *pipe
@@ -151,15 +150,15 @@ type answer struct {
 	err   error
 }
 
-// find asks all addresses of the name at once, and where those that do not lead
-// send us, again and again until one leads. One that does not answer is waited for
-// and holds no other up: after a node is lost its address is silent for long, and
-// the next controller leads before that. The pipe is nil when ctx has ended.
+// find dials all addresses of the name at once, and the leaders that other controllers
+// name, until one leads. A silent address delays no other: a lost node's address stays
+// silent for long, and the next controller leads before that. The pipe is nil when ctx has
+// ended.
 func (s *leaderSearch) find(ctx context.Context) (*pipe, string) {
 	asks, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
-		for ; s.open > 0; s.open-- { // they end with asks
+		for ; s.open > 0; s.open-- { // the goroutines end with asks
 			if a := <-s.answers; a.pipe != nil {
 				a.pipe.conn.Close()
 			}
@@ -200,7 +199,7 @@ func (s *leaderSearch) find(ctx context.Context) (*pipe, string) {
 	}
 }
 
-// pause is how long until the next round: longer with each, after the first of all.
+// pause returns the time until the next round: 0 at first, then jittered and doubled.
 func (s *leaderSearch) pause() time.Duration {
 	if s.wait == 0 {
 		s.wait = redialFirst
@@ -211,7 +210,7 @@ func (s *leaderSearch) pause() time.Duration {
 	return d
 }
 
-// lookup begins a round.
+// lookup starts a round by resolving the controller's name.
 func (s *leaderSearch) lookup(ctx context.Context) {
 	if s.looking {
 		return
@@ -224,7 +223,7 @@ func (s *leaderSearch) lookup(ctx context.Context) {
 	}()
 }
 
-// mostAsked bounds the addresses that are asked at once.
+// mostAsked bounds the addresses that are dialled at once.
 const mostAsked = 32
 
 func (s *leaderSearch) dialCandidate(ctx context.Context, addr string) {
@@ -239,19 +238,19 @@ func (s *leaderSearch) dialCandidate(ctx context.Context, addr string) {
 	}()
 }
 
-// sayEvery bounds the lines about a search.
+// sayEvery is the shortest time between two log lines of a search.
 const sayEvery = 5 * time.Second
 
-// onAnswer keeps what is wrong with an address, or with the name, and says it where it
-// is something else than was said last.
+// onAnswer records the error of an address or of the lookup, and logs all errors if they
+// have changed.
 func (s *leaderSearch) onAnswer(a answer) {
 	if a.addr == "" && a.err == nil {
-		s.failed = map[string]string{} // of a new round; the name may have other addresses now
+		s.failed = map[string]string{} // a new round: the name may have other addresses now
 		return
 	}
 	s.failed[a.addr] = a.err.Error()
 	if len(s.asking) > 0 && a.addr != "" && s.said == "" {
-		return // the first line is about all of them
+		return // the first line waits for all addresses
 	}
 	var lines []string
 	for addr, why := range s.failed {
@@ -260,7 +259,7 @@ func (s *leaderSearch) onAnswer(a answer) {
 		}
 		lines = append(lines, why)
 	}
-	slices.Sort(lines) // the same line for the same trouble
+	slices.Sort(lines) // the same errors give the same line
 	say := strings.Join(lines, "; ")
 	if say == s.said || !s.saidAt.IsZero() && time.Since(s.saidAt) < sayEvery {
 		return
@@ -269,7 +268,7 @@ func (s *leaderSearch) onAnswer(a answer) {
 	s.c.o.Log.Warn("no link to the controller", "controller", s.c.o.Addr, "error", say)
 }
 
-// addresses are all that the controller's name has.
+// addresses resolves the controller's name to all its addresses.
 func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	host, port, err := net.SplitHostPort(c.o.Addr)
 	if err != nil {
@@ -309,7 +308,7 @@ func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
 	return p, nil
 }
 
-// handshake says who we are, by certificate and token.
+// handshake authenticates to the controller by certificate and token.
 func (c *Client) handshake(ctx context.Context, conn net.Conn, addr string) (*pipe, error) {
 	token := c.o.Token
 	if c.o.Reread != nil {
@@ -333,9 +332,9 @@ func (c *Client) handshake(ctx context.Context, conn net.Conn, addr string) (*pi
 	return dialUpgrade(ctx, conn, addr, token)
 }
 
-// runConnection speaks and listens until the link breaks.
+// runConnection reads and writes until the connection breaks.
 func (c *Client) runConnection(ctx context.Context, p *pipe, addr string) error {
-	c.state.Store(&connection{addr}) // before anything comes back
+	c.state.Store(&connection{addr}) // before the first update arrives
 	defer c.state.Store(nil)
 	if c.ended != nil {
 		defer c.ended()
@@ -376,11 +375,11 @@ func (c *Client) readUpdates(p *pipe) error {
 	}
 }
 
-// demandPace is how soon after one frame for a change of demand alone the next may
-// follow: every request through a warm function changes its demand.
+// demandPace is the shortest time between two frames for changes of demand alone: every
+// request to a warm function changes its demand.
 const demandPace = 50 * time.Millisecond
 
-// writeReports says all there is, and then what is new, until the link ends.
+// writeReports writes the full sync and then each news, until the connection ends.
 func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
 	if err := p.write(c.firstReport()); err != nil {
 		return err
@@ -389,7 +388,7 @@ func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
 	defer all.Stop()
 	pace := time.NewTimer(demandPace)
 	defer pace.Stop()
-	stir := (<-chan struct{})(nil) // not before the pace allows it
+	stir := (<-chan struct{})(nil) // nil until demandPace is over
 	for {
 		var err error
 		select {
@@ -413,9 +412,9 @@ func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
 	}
 }
 
-// firstReport is the first message. What is sent while it is put together is news. What
-// was left over is said again, but for what First says better and what was about
-// the other controller's table.
+// firstReport is the first message: a full sync with the wakes, hints, health reports and
+// first tokens that were still unwritten. First replaces all else that was pending. Reports
+// sent meanwhile follow in the next message.
 func (c *Client) firstReport() *reportFrame {
 	var u, left Report
 	c.mu.Lock()
@@ -435,7 +434,7 @@ func (c *Client) firstReport() *reportFrame {
 	return u.pack(true, heard, time.Now())
 }
 
-// writeNews writes what there is, or that we live.
+// writeNews writes the pending news, or a ping if there is none.
 func (c *Client) writeNews(p *pipe, all bool) error {
 	var u Report
 	c.mu.Lock()
@@ -455,7 +454,7 @@ func (c *Client) writeNews(p *pipe, all bool) error {
 	return p.write(u.pack(whole, heard, time.Now()))
 }
 
-// outbox is news that is still to be written, one entry per subject.
+// outbox holds the news that is not written yet, one entry per subject.
 type outbox struct {
 	wakes   coalescing[functions.Name, Wake]
 	nudges  coalescing[functions.Name, functions.Name]
@@ -494,7 +493,7 @@ func (o *outbox) put(u Report) {
 	}
 }
 
-// take moves all of it to u, which is empty. It reports whether there was something.
+// take moves all entries to the empty u. It reports whether there were any.
 func (o *outbox) take(u *Report) bool {
 	*u = Report{
 		Wakes: o.wakes.list, DemandHints: o.nudges.list, HealthReports: o.asks.list, FirstTokens: o.firsts.list,
@@ -504,8 +503,8 @@ func (o *outbox) take(u *Report) bool {
 	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
 }
 
-// coalescing is the newest of each subject, in the order in which they were first heard
-// of. What has no room, because its subjects are without end, is left out.
+// coalescing holds the newest value of each key, ordered by the keys' first appearance.
+// Keys are unbounded, so values of new keys beyond pileMost are dropped.
 type coalescing[K comparable, V any] struct {
 	at   map[K]int
 	list []V

@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// markDemandChanged notes that the demand for a function has changed; under mu.
+// markDemandChanged records a change of a function's demand; mu must be held.
 func (h *Hub) markDemandChanged(name functions.Name) {
 	if !h.isDemandChanged[name] {
 		h.isDemandChanged[name] = true
@@ -17,8 +17,8 @@ func (h *Hub) markDemandChanged(name functions.Name) {
 	}
 }
 
-// expire forgets activators that have been away for too long: their requests were
-// on their own connections; under mu.
+// expire removes activators that are disconnected for longer than grace: their requests
+// were on their own connections. mu must be held.
 func (h *Hub) expire(now time.Time) {
 	for id, p := range h.peers[KindActivator] {
 		if p.lost.IsZero() || now.Sub(p.lost) < grace {
@@ -40,7 +40,7 @@ func (h *Hub) noteRequestEnd(name functions.Name, at time.Time) {
 	}
 }
 
-// sum is the demand for a function at all activators; under mu.
+// sum adds up the demand for a function at all activators; mu must be held.
 func (h *Hub) sum(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: h.ends[name]}
 	for _, p := range h.peers[KindActivator] {
@@ -63,16 +63,16 @@ func (h *Hub) sum(name functions.Name) activator.Demand {
 	return out
 }
 
-// DemandOf is what is asked of one function.
+// DemandOf returns the demand for one function at all activators.
 func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sum(name)
 }
 
-// Demand yields what is asked of the functions of which that, or the requests in
-// flight at one of their replicas, may have changed since the last call; with all
-// also of every other one that has requests. One at a time calls it.
+// Demand yields the demand of each function whose demand, or whose replicas' requests in
+// flight, may have changed since the last call; with all also of every function that has
+// requests. Calls must be sequential.
 func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	h.mu.Lock()
 	h.expire(h.o.Now())
@@ -82,7 +82,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 		for _, p := range h.peers[KindActivator] {
 			for name, d := range p.demand {
 				if d.Active+d.Queued > 0 && !h.isDemandChanged[name] {
-					h.isDemandChanged[name] = true // once, however many have some
+					h.isDemandChanged[name] = true // once, for all activators that have requests
 					names = append(names, name)
 				}
 			}
@@ -96,7 +96,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	}
 	h.mu.Unlock()
 	for i := range out {
-		if !yield(out[i]) { // the others are for the next call
+		if !yield(out[i]) { // the others stay marked for the next call
 			h.mu.Lock()
 			for _, name := range names[i+1:] {
 				h.markDemandChanged(name)
@@ -112,7 +112,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 // last request.
 const forgetAfter = time.Hour
 
-// prune drops what is older than forgetAfter; mu is held.
+// prune drops entries that are older than forgetAfter; mu must be held.
 func (h *Hub) prune() {
 	now := h.o.Now()
 	for name, list := range h.removed {
@@ -129,9 +129,9 @@ func (h *Hub) prune() {
 	}
 }
 
-// InFlightOf is how many requests a replica has from all activators. One that has
-// not said yet that it has heard of the replica's leaving the routes counts as
-// one: it may be giving it a request just now.
+// InFlightOf counts a replica's requests at all activators. An activator that has not yet
+// acknowledged the replica's removal from the routes counts as one more: it may be sending
+// a request to it just now.
 func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,7 +150,7 @@ func (h *Hub) InFlightOf(name functions.Name, replica string) (n int) {
 	return n
 }
 
-// applyReport notes the demand of an activator; under mu.
+// applyReport records the demand of an activator; mu must be held.
 func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	if f.FullSync {
 		named := make(map[functions.Name]bool, len(u.Demand))
@@ -167,7 +167,7 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	for _, d := range u.Demand {
 		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
 		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
-			continue // that all is as it was is no news
+			continue // unchanged
 		}
 		h.noteRequestEnd(d.Name, d.LastEnd)
 		h.markDemandChanged(d.Name)
@@ -183,11 +183,11 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	}
 }
 
-// jitter is by how much a moment may seem to move though it has not: what its
-// message took to come.
+// jitter is how far an unchanged moment may seem to move, by its messages' transmission
+// times.
 const jitter = 20 * time.Millisecond
 
-// like reports whether as much is asked as in another demand for the same.
+// like reports whether two demands for one function are equal, within jitter.
 func (d *Demand) like(o *Demand) bool {
 	return d.Active == o.Active && d.Queued == o.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
 		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)

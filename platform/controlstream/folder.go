@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// Folders of checkpoints go over the socket as open descriptors: a pod reaches what
-// it was given and nothing beside it, for all else of the store is closed to its
-// user. One goes with the first byte of the line that says so (Staged.Folder,
-// Arriving).
+// Checkpoint folders are sent over the socket as open descriptors: a pod reaches the files
+// it was given and nothing else, because the rest of the store is closed to its user. The
+// descriptor goes with the first byte of the line that announces it (Staged.Folder).
 
-// maxFolders is how many descriptors are taken in with one read: a line has one.
+// maxFolders bounds the descriptors of one read; a line has at most one.
 const maxFolders = 4
 
-// WriteLineWith writes v as one line, and f with it. The caller keeps f.
+// WriteLineWith writes v as one line, with f's descriptor. The caller still closes f.
 func WriteLineWith(conn *net.UnixConn, v any, f *os.File) error {
 	b, err := encodeLine(v)
 	if err != nil {
@@ -40,7 +39,7 @@ func WriteLineWith(conn *net.UnixConn, v any, f *os.File) error {
 	return sent
 }
 
-// NewFolderLines reads from a connection that carries open folders. Close closes those
+// NewFolderLines reads lines and open folders from a connection. Close closes the folders
 // that Folder did not return.
 func NewFolderLines(conn *net.UnixConn) *Lines {
 	f := &folders{conn: conn}
@@ -49,8 +48,8 @@ func NewFolderLines(conn *net.UnixConn) *Lines {
 	return l
 }
 
-// Folder is what came with the line that was read last, which says that it has one.
-// The caller closes it.
+// Folder returns the folder of the last line read, if that line announced one. The caller
+// closes it.
 func (l *Lines) Folder() (*os.File, error) {
 	if l.folders == nil || len(l.folders.got) == 0 {
 		return nil, fmt.Errorf("%w: it speaks of a folder that did not come", ErrLine)
@@ -60,7 +59,7 @@ func (l *Lines) Folder() (*os.File, error) {
 	return f, nil
 }
 
-// Close lets go of folders that were not taken. The connection is its owner's.
+// Close closes folders that Folder did not return. It does not close the connection.
 func (l *Lines) Close() {
 	if l.folders == nil {
 		return
@@ -71,7 +70,7 @@ func (l *Lines) Close() {
 	l.folders.got = nil
 }
 
-// folders reads bytes, and keeps the descriptors that come with them in their order.
+// folders reads bytes, and queues the descriptors that come with them.
 type folders struct {
 	conn *net.UnixConn
 	got  []*os.File
@@ -90,7 +89,7 @@ func (f *folders) Read(b []byte) (int, error) {
 	for i := range all {
 		fds, err := syscall.ParseUnixRights(&all[i])
 		if err != nil {
-			continue // of another kind
+			continue // no descriptors
 		}
 		for _, fd := range fds {
 			f.got = append(f.got, os.NewFile(uintptr(fd), "folder"))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// pair is a connection of Unix.
+// pair returns both ends of a Unix connection.
 func pair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "l")
@@ -33,8 +33,8 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 	return a, b
 }
 
-// Folders come with their own lines, in their order, between lines without, also
-// where a line is longer than what is read at once.
+// TestFolders: folders arrive with their own lines, in order, between lines without one,
+// also if a line is longer than one read.
 func TestFolders(t *testing.T) {
 	a, b := pair(t)
 	const n = 40
@@ -104,7 +104,7 @@ func TestFolders(t *testing.T) {
 	}
 }
 
-// More of them than lines speak of end the conversation.
+// TestFoldersUnasked: more descriptors than announced end the connection.
 func TestFoldersUnasked(t *testing.T) {
 	a, b := pair(t)
 	f, err := os.Open(t.TempDir())
@@ -116,7 +116,7 @@ func TestFoldersUnasked(t *testing.T) {
 	defer l.Close()
 	for i := range 10 * maxFolders {
 		if err := WriteLineWith(a, ToPod{Stop: &Drain{}}, f); err != nil {
-			break // it has hung up
+			break // the other end has closed
 		}
 		var m ToPod
 		if err := l.Read(&m); err != nil {

@@ -16,67 +16,65 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What a connection carries after its upgrade: frames of a length (4 bytes, high
-// byte first) and so many bytes of gob. Each direction is one gob stream, which
-// tells its types once, so a picture takes a few hundred bytes. A frame of length
-// zero says that its sender lives.
+// After its upgrade a connection carries frames: a length (4 bytes, big-endian) and that
+// many bytes of gob. Each direction is one gob stream, which describes its types once, so
+// a snapshot takes a few hundred bytes. A frame of length zero is a ping.
 //
-// The two ends may be of different versions while a cluster is upgraded: a field
-// that one of them does not know is passed over. One that changes its type needs
-// another protocol.
+// The two ends may have different versions during an upgrade: unknown fields are skipped.
+// A field whose type changes needs a new protocol version.
 //
-// Clocks of two machines are never compared: a moment travels as how long ago it
-// was when the frame was made, and becomes one of the receiver's clock there.
+// Clocks of two machines are never compared: a moment is sent as a duration before the
+// frame was made, and converted to the receiver's clock.
 
 const (
-	protocol = "thaw-control/2" // of the Upgrade field; another one is refused
+	protocol = "thaw-control/2" // in the Upgrade field; all others are refused
 
-	pingEvery = time.Second     // a live peer sends a frame at least so often
-	deadAfter = 5 * time.Second // a peer that sends nothing, or reads nothing, for so long is gone
+	pingEvery = time.Second     // a live peer sends a frame at least this often
+	deadAfter = 5 * time.Second // a peer that sends or reads nothing for this long is gone
 
-	maxUp   = 16 << 20 // bytes of one frame of a peer
-	maxDown = 64 << 20 // and of one of the controller
+	maxUp   = 16 << 20 // bytes of a peer's frame
+	maxDown = 64 << 20 // bytes of a controller's frame
 )
 
-// reportFrame is an Up as it travels.
+// reportFrame is the wire form of a Report.
 type reportFrame struct {
-	Report     Report // without its demand, which is
+	Report     Report // without Demand, which is a field of its own
 	Demand     []demandFrame
-	FullSync   bool   // what Demand does not name has no requests
-	AppliedSeq uint64 // Seq of the last updateFrame that was carried out before Demand was looked at
+	FullSync   bool   // functions that are not in Demand have no requests
+	AppliedSeq uint64 // Seq of the last updateFrame applied before Demand was read
 }
 
 type demandFrame struct {
 	Name            functions.Name
 	Active, Queued  int
-	Oldest, LastEnd time.Duration // ago; negative: there is none
+	Oldest, LastEnd time.Duration // ago; negative: none
 	Teams           map[string]int
 	InFlight        map[string]int
 }
 
-// updateFrame is a Down as it travels.
+// updateFrame is the wire form of an Update.
 type updateFrame struct {
-	Update    Update // without Functions and Peers, which are
+	Update    Update // without Functions and Peers, which are fields of their own
 	Functions []functionFrame
 	Peers     []functions.Peer
-	HasPeers  bool   // Peers is told
-	Seq       uint64 // of the newest change of a picture that is in this or an earlier frame
+	HasPeers  bool   // Peers is set, maybe to none
+	Seq       uint64 // of the newest snapshot change in this or an earlier frame
 }
 
-// functionFrame is a picture. One whose model has not changed on this connection
-// goes without it.
+// functionFrame is the wire form of a snapshot. A model that has not changed on this
+// connection is left out.
 type functionFrame struct {
 	Snapshot  snapshot.Snapshot
 	SameModel bool
-	// How long until these moments.
+	// Durations until these moments.
 	Until, Failed, Blocked, Began time.Duration
 }
 
-// pipe is one end of a connection. One goroutine at a time reads and one writes.
+// pipe is one end of a connection. At most one goroutine reads and one writes.
 type pipe struct {
 	conn net.Conn
 	in   *bufio.Reader
-	most int // bytes of a frame that is read
+	most int // largest frame that is read, in bytes
 
 	out bytes.Buffer
 	enc *gob.Encoder
@@ -90,10 +88,10 @@ func newPipe(conn net.Conn, in *bufio.Reader, most int) *pipe {
 	return p
 }
 
-// keptBuffer is the largest buffer that is kept from one frame to the next.
+// keptBuffer is the largest buffer that is reused for the next frame.
 const keptBuffer = 1 << 20
 
-// write sends one frame; nil is the one that says no more than that we live.
+// write sends one frame; nil is a ping.
 func (p *pipe) write(frame any) error {
 	if p.out.Cap() > keptBuffer {
 		p.out = bytes.Buffer{}
@@ -119,7 +117,7 @@ var (
 	errTrailer = errors.New("a message has more bytes than it needs")
 )
 
-// read fills frame with the next one that says something.
+// read reads the next frame that is not a ping.
 func (p *pipe) read(frame any) error {
 	for {
 		if err := p.conn.SetReadDeadline(time.Now().Add(deadAfter)); err != nil {
@@ -147,8 +145,8 @@ func (p *pipe) length() (int, error) {
 	return int(n), nil
 }
 
-// decode reads a frame of n bytes. Memory is taken as bytes come, not as they
-// are promised.
+// decode reads a frame of n bytes. Memory is allocated as bytes arrive, not by the length
+// that the frame announces.
 func (p *pipe) decode(n int, frame any) error {
 	if p.got.Cap() > keptBuffer {
 		p.got = bytes.Buffer{}
@@ -166,7 +164,7 @@ func (p *pipe) decode(n int, frame any) error {
 	return nil
 }
 
-// never is how a moment that has not been travels.
+// never is the wire form of the zero time.
 const never = time.Duration(-1)
 
 func elapsedSince(t, now time.Time) time.Duration {
@@ -183,7 +181,7 @@ func momentBefore(d time.Duration, now time.Time) time.Time {
 	return now.Add(-d)
 }
 
-// pack makes the frame of an Up.
+// pack returns the frame of a Report.
 func (u Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 	f := &reportFrame{Report: u, FullSync: whole, AppliedSeq: heard}
 	f.Report.Demand = nil
@@ -197,7 +195,7 @@ func (u Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 
 var errDemand = errors.New("a demand is less than nothing")
 
-// unpack is the Up of a frame.
+// unpack returns the Report of a frame.
 func (f *reportFrame) unpack(now time.Time) (Report, error) {
 	u := f.Report
 	u.Demand = nil
@@ -223,11 +221,11 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 	return u, nil
 }
 
-// models holds the model in the last snapshot of each function that went over one
-// direction of a connection. Its owner is the reader or the writer of that direction.
+// models holds the last model of each function sent over one direction of a connection. The
+// reader or the writer of that direction owns it.
 type models map[functions.Name]*functions.Model
 
-// pack makes the frame of a Down.
+// pack returns the frame of an Update.
 func (d Update) pack(seq uint64, known models, now time.Time) *updateFrame {
 	f := &updateFrame{Update: d, Seq: seq}
 	f.Update.Functions, f.Update.Peers = nil, nil
@@ -261,7 +259,7 @@ func (d Update) pack(seq uint64, known models, now time.Time) *updateFrame {
 	return f
 }
 
-// unpack is the Down of a frame.
+// unpack returns the Update of a frame.
 func (f *updateFrame) unpack(known models, now time.Time) Update {
 	d := f.Update
 	d.Functions, d.Peers = nil, nil

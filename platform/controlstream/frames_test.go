@@ -20,7 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// tape is a connection that plays bytes and keeps what is written.
+// tape is a connection that replays bytes and records what is written.
 type tape struct {
 	net.Conn
 	io.Reader
@@ -50,7 +50,7 @@ func recorded(t testing.TB, frames ...any) []byte {
 
 var moment = time.Date(2026, 11, 22, 1, 2, 3, 4, time.UTC)
 
-// fill sets every exported field, however deep, to something that is not zero.
+// fill sets every exported field, at any depth, to a value that is not zero.
 func fill(v reflect.Value, r *rand.Rand) {
 	if v.Type() == reflect.TypeFor[time.Time]() {
 		v.Set(reflect.ValueOf(moment.Add(-time.Duration(r.IntN(1e9)))))
@@ -80,7 +80,7 @@ func fill(v reflect.Value, r *rand.Rand) {
 			v.SetMapIndex(key, val)
 		}
 	case reflect.String:
-		v.SetString(string(rune('a'+r.IntN(26))) + string(rune('a'+r.IntN(26))) + "\xff") // not even UTF-8
+		v.SetString(string(rune('a'+r.IntN(26))) + string(rune('a'+r.IntN(26))) + "\xff") // not valid UTF-8
 	case reflect.Bool:
 		v.SetBool(true)
 	case reflect.Float64, reflect.Float32:
@@ -94,7 +94,7 @@ func fill(v reflect.Value, r *rand.Rand) {
 	}
 }
 
-// TestNothingIsLost: whatever field a message has, now or later, arrives.
+// TestNothingIsLost: every field of a message arrives, also ones added later.
 func TestNothingIsLost(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var up, up2 Report
@@ -129,7 +129,7 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestAbsentIsAbsent: nothing, and no more of it, are not the same.
+// TestAbsentIsAbsent: an absent part and an empty one stay different.
 func TestAbsentIsAbsent(t *testing.T) {
 	for _, want := range []Update{{}, {Peers: &[]functions.Peer{}}, {Keys: &Keys{}}, {Table: &Table{}}, {FullSync: true}} {
 		var f updateFrame
@@ -142,7 +142,7 @@ func TestAbsentIsAbsent(t *testing.T) {
 	}
 }
 
-// TestClocksOfTwo: moments arrive by the receiver's clock, whatever that says.
+// TestClocksOfTwo: moments arrive by the receiver's clock, whatever its offset.
 func TestClocksOfTwo(t *testing.T) {
 	there := moment.Add(-240 * time.Hour)
 	u := Report{Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: 1, Oldest: moment.Add(-time.Second)}}}}
@@ -162,8 +162,8 @@ func TestClocksOfTwo(t *testing.T) {
 	}
 }
 
-// TestModelsGoOnce: a picture whose model is known goes without it, and arrives
-// with the one that was told.
+// TestModelsGoOnce: a snapshot is sent without a model that the receiver has, and arrives
+// with that model.
 func TestModelsGoOnce(t *testing.T) {
 	m := &functions.Model{Metadata: functions.Metadata{Name: "m", Namespace: "a"}, Dir: "/models"}
 	f := ready(name("m"), "r")
@@ -178,7 +178,7 @@ func TestModelsGoOnce(t *testing.T) {
 		{Functions: []snapshot.Snapshot{f}},
 		{Functions: []snapshot.Snapshot{f}},
 		{Removed: []functions.Name{f.Name}},
-		{Functions: []snapshot.Snapshot{f}}, // it was forgotten
+		{Functions: []snapshot.Snapshot{f}}, // the function was removed meanwhile
 		{FullSync: true, Functions: []snapshot.Snapshot{f}},
 	} {
 		tape.wrote.Reset()
@@ -202,11 +202,11 @@ func TestModelsGoOnce(t *testing.T) {
 	}
 }
 
-// TestOlderAndNewer: during an upgrade the ends know different fields.
+// TestOlderAndNewer: the ends know different fields during an upgrade.
 func TestOlderAndNewer(t *testing.T) {
 	type demand struct {
 		Name  functions.Name
-		Later map[string]int // a field of a version to come
+		Later map[string]int // a field of a later version
 	}
 	type news struct {
 		Hello       *Hello
@@ -236,7 +236,7 @@ func TestOlderAndNewer(t *testing.T) {
 	}
 }
 
-// What is wrong ends the connection, and takes no more memory than there are bytes.
+// TestBadFrames: invalid frames end the connection, and allocate only what arrives.
 func TestBadFrames(t *testing.T) {
 	good := recorded(t, (Report{Hello: &Hello{Kind: KindActivator, ID: "x"}}).pack(true, 0, moment))
 	long := binary.BigEndian.AppendUint32(nil, maxUp+1)

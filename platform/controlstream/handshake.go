@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// Endpoint is the path at which the controller is dialled.
+// Endpoint is the path of a controller's control stream.
 const Endpoint = "/link"
 
-// leaderField of a 421 names the address of the controller that leads.
+// leaderField of a 421 is the address of the leading controller.
 const leaderField = "Thaw-Leader"
 
-// shakeFor bounds a dial, and the exchange of heads after it.
+// shakeFor bounds a dial, and then the exchange of HTTP heads.
 const shakeFor = 3 * time.Second
 
-// equalSecrets compares in a time that tells nothing of where they differ.
+// equalSecrets compares in constant time.
 func equalSecrets(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// acceptUpgrade reports whether a request asks for a link and may; else it answers why not.
+// acceptUpgrade reports whether a request is a permitted upgrade; else it sends the error.
 func acceptUpgrade(w http.ResponseWriter, r *http.Request, tokens []string) bool {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	known := false
@@ -48,8 +48,8 @@ func acceptUpgrade(w http.ResponseWriter, r *http.Request, tokens []string) bool
 	return true
 }
 
-// hijack takes the connection of a peer over; nil, and an answer, where that
-// cannot be.
+// hijack takes the connection from the HTTP server; nil, after an error response, if
+// that fails.
 func hijack(w http.ResponseWriter) *pipe {
 	h, ok := w.(http.Hijacker)
 	if !ok {
@@ -61,7 +61,7 @@ func hijack(w http.ResponseWriter) *pipe {
 		http.Error(w, "this connection cannot be upgraded", http.StatusInternalServerError)
 		return nil
 	}
-	_ = conn.SetDeadline(time.Now().Add(shakeFor)) // the server's own may be set
+	_ = conn.SetDeadline(time.Now().Add(shakeFor)) // the server may have set its own
 	if _, err := fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol); err != nil {
 		conn.Close()
 		return nil
@@ -69,10 +69,10 @@ func hijack(w http.ResponseWriter) *pipe {
 	return newPipe(conn, rw.Reader, maxUp)
 }
 
-// refusal is an answer to a dial that is no upgrade.
+// refusal is a response to a dial that is not an upgrade.
 type refusal struct {
 	status int
-	leader string // where the one that leads is, if it is known
+	leader string // address of the leading controller; "" if unknown
 }
 
 func (e *refusal) Error() string {
@@ -89,7 +89,7 @@ func (e *refusal) Error() string {
 	return fmt.Sprintf("the controller answers %d", e.status)
 }
 
-// dialUpgrade asks the controller at the other end of conn for a link.
+// dialUpgrade requests an upgrade from the controller at the other end of conn.
 func dialUpgrade(ctx context.Context, conn net.Conn, host, token string) (*pipe, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

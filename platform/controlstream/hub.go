@@ -14,90 +14,89 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// grace is how long the demand of an activator outlives its connection.
+// grace is how long an activator's demand still counts after its connection ends.
 const grace = 2 * time.Second
 
-// Coordinator has what is left of the limits of teams: ratelimit.Coordinator. An error ends the link.
+// Coordinator divides the teams' limits: ratelimit.Coordinator. An error ends a connection.
 type Coordinator interface {
 	Report(id string, first bool, c *ratelimit.UsageReports, now time.Time) error
 	Disconnected(id string, now time.Time)
 }
 
-// HubOptions of a Hub. Token must be set: without one no peer is accepted. The
-// functions are called in the order of one peer's messages, from any goroutine, and
-// must not block.
+// HubOptions configure a Hub. Token must be set: without one no peer is accepted. The
+// functions are called in the order of a peer's messages, from any goroutine, and must not
+// block.
 type HubOptions struct {
-	Token string // that peers show
-	// Tokens are those that are taken now, in the place of Token; may be nil.
+	Token string // that peers send
+	// Tokens returns the valid tokens, instead of Token; may be nil.
 	Tokens func() []string
-	// Leads, which may be nil (this one leads), says whether this controller leads,
-	// and else the HOST:PORT of the one that does, "" if it is not known. Who dials
-	// one that does not is sent there.
+	// Leads reports whether this controller leads, and if not the leader's HOST:PORT, ""
+	// if unknown. Peers are redirected there. nil: this controller leads.
 	Leads func() (leads bool, leader string)
-	// Quiet hubs tell activators nothing before Open: a controller that has just
-	// begun does not know yet what runs.
+	// Quiet hubs send nothing to activators before Open: a controller that has just started
+	// does not know yet which replicas run.
 	Quiet bool
 
-	Waker       activator.Waker                                                 // hears wakes, nudges and asks of all activators
+	Waker       activator.Waker                                                 // gets wakes, demand hints and health reports of all activators
 	FirstToken  func(name functions.Name, coldStart string, took time.Duration) // may be nil
-	Node        func(id string, hb functions.Heartbeat)                         // of a loader; may be nil
-	Pods        func(node string, whole bool, pods []Pod)                       // of a loader; whole: there are no others; may be nil
-	Joined      func(kind Kind, id string)                                      // before its first news; Tell reaches it; may be nil
-	Left        func(kind Kind, id string)                                      // its connection is gone and no other took its place; may be nil
-	Coordinator Coordinator                                                     // of the limits of teams; may be nil
-	Applied     func()                                                          // an activator routes by another table now; may be nil
-	Log         *slog.Logger                                                    // nil is silence
-	Now         func() time.Time                                                // time.Now
+	Node        func(id string, hb functions.Heartbeat)                         // a loader's heartbeat; may be nil
+	Pods        func(node string, whole bool, pods []Pod)                       // a loader's pods; whole: it has no others; may be nil
+	Joined      func(kind Kind, id string)                                      // called before a peer's first report; Tell reaches it already; may be nil
+	Left        func(kind Kind, id string)                                      // called when a peer's connection ended and no other replaced it; may be nil
+	Coordinator Coordinator                                                     // of the teams' limits; may be nil
+	Applied     func()                                                          // called when an activator routes by another table; may be nil
+	Log         *slog.Logger                                                    // nil discards
+	Now         func() time.Time                                                // default time.Now
 }
 
-// Hub is the controller's end of all links, and the data path of steer: what it
-// is told goes to every activator, what they hold is added up. It starts no
-// goroutine but those of its connections, which end with them.
+// Hub is the controller's end of all control streams, and the orchestrator's data path: it
+// sends updates to every activator and adds up their demand. Its only goroutines are those
+// of its connections.
 type Hub struct {
 	o HubOptions
 
-	coordinating sync.Mutex // of what is said to Bank: a former link says nothing after the next has begun
+	coordinating sync.Mutex // orders calls of the Coordinator: a former connection makes none after its successor's first
 
-	mu              sync.Mutex // of all that follows; never held while something is called or written
+	mu              sync.Mutex // guards all fields below; never held during a call or a write
 	open            bool
 	closed          bool
 	snapshots       map[functions.Name]*snapshot.Snapshot
-	seq             uint64 // counts changes of pictures
+	seq             uint64 // counts changes of snapshots
 	table           *Table
 	keys            *Keys
-	peers           map[Kind]map[string]*peer // connected, or an activator that is believed for a while
-	demandChanged   []functions.Name          // demand has changed
+	peers           map[Kind]map[string]*peer // connected, or an activator within its grace
+	demandChanged   []functions.Name          // functions whose demand has changed
 	isDemandChanged map[functions.Name]bool
-	ends            map[functions.Name]time.Time        // of the last request of each function, at any activator
+	ends            map[functions.Name]time.Time        // when each function's last request ended, at any activator
 	removed         map[functions.Name][]removedReplica // replicas that have left the routes
 	conns           map[net.Conn]bool
-	connections     sync.WaitGroup // the goroutines of conns
+	connections     sync.WaitGroup // goroutines of conns
 }
 
-// removedReplica is a replica that is in no picture any more since seq: who has not heard
-// of that may be giving it a request just now.
+// removedReplica is a replica that is in no snapshot since seq. Activators that have not
+// acknowledged seq may still send requests to it.
 type removedReplica struct {
 	id  string
 	seq uint64
 	at  time.Time
 }
 
-// peer is one link. All but its pipe is under the hub's mu.
+// peer is one connection of a peer. All but its pipe is guarded by the hub's mu.
 type peer struct {
 	kind   Kind
 	id     string
 	hub    *Hub
 	pipe   *pipe
-	signal chan struct{} // capacity 1: there is something to write
+	signal chan struct{} // capacity 1: there is an update to write
 	gone   chan struct{} // closed by the reader when the connection has ended
 	since  time.Time
 
-	lost       time.Time // when the connection ended; zero while there is one
+	lost       time.Time // when the connection ended; zero while it is open
 	demand     map[functions.Name]Demand
 	appliedSeq uint64
 	applied    uint64
 
-	// What is still to be written.
+	// Updates that are not written yet.
 	fullSync   bool
 	dirty      []functions.Name
 	isDirty    map[functions.Name]bool
@@ -111,7 +110,7 @@ type peer struct {
 	stops      []Stop
 }
 
-// NewHub makes a hub; it starts nothing.
+// NewHub returns a Hub; it starts nothing.
 func NewHub(o HubOptions) *Hub {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -130,7 +129,7 @@ func NewHub(o HubOptions) *Hub {
 	}
 }
 
-// Open lets a Quiet hub speak to activators.
+// Open lets a Quiet hub send to activators.
 func (h *Hub) Open() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +140,8 @@ func (h *Hub) Open() {
 	h.activators((*peer).wake)
 }
 
-// Close ends every link and refuses new ones: this controller does not lead any
-// more. It returns when all have ended.
+// Close ends every connection and refuses new ones, because this controller no longer
+// leads. It returns when all have ended.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.closed = true
@@ -160,7 +159,7 @@ func (p *peer) wake() {
 	}
 }
 
-// activators calls f on each that is connected; under mu.
+// activators calls f for each connected activator; mu must be held.
 func (h *Hub) activators(f func(*peer)) {
 	for _, p := range h.peers[KindActivator] {
 		if p.lost.IsZero() {
@@ -169,7 +168,7 @@ func (h *Hub) activators(f func(*peer)) {
 	}
 }
 
-// Publish tells all activators new pictures of functions.
+// Publish sends new snapshots of functions to all activators.
 func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -177,7 +176,7 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		f := fs[i]
 		if h.snapshots[f.Name] == nil {
-			h.markDemandChanged(f.Name) // demand may have come before the snapshot
+			h.markDemandChanged(f.Name) // demand may have been reported before the snapshot
 		}
 		h.noteRemovedReplicas(f.Name, h.snapshots[f.Name], &f)
 		h.snapshots[f.Name] = &f
@@ -186,7 +185,7 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	h.activators((*peer).wake)
 }
 
-// Remove takes functions out.
+// Remove removes functions at all activators.
 func (h *Hub) Remove(names ...functions.Name) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +202,7 @@ func (h *Hub) Remove(names ...functions.Name) {
 	h.activators((*peer).wake)
 }
 
-// noteRemovedReplicas notes which replicas leave the routes between two pictures; under mu.
+// noteRemovedReplicas records replicas that are in before and not in f; mu must be held.
 func (h *Hub) noteRemovedReplicas(name functions.Name, before, f *snapshot.Snapshot) {
 	list := slices.DeleteFunc(h.removed[name], func(l removedReplica) bool { return f.HasReplica(l.id) })
 	if before != nil {
@@ -220,7 +219,7 @@ func (h *Hub) noteRemovedReplicas(name functions.Name, before, f *snapshot.Snaps
 	h.removed[name] = list
 }
 
-// markDirty notes that the picture of a function is to be written; under mu.
+// markDirty queues a function's snapshot for writing; mu must be held.
 func (p *peer) markDirty(name functions.Name) {
 	if p.fullSync || p.isDirty[name] {
 		return
@@ -229,7 +228,7 @@ func (p *peer) markDirty(name functions.Name) {
 	p.dirty = append(p.dirty, name)
 }
 
-// Cut ends, at all activators, what is in flight through the agent at this URL.
+// Cut aborts, at all activators, the requests that go through the agent at this URL.
 func (h *Hub) Cut(agent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -241,8 +240,8 @@ func (h *Hub) Cut(agent string) {
 	})
 }
 
-// Grant tells an activator what it has of the limits of teams. What is told and not
-// written yet is overtaken by what is told later of the same.
+// Grant sends an activator its allotments. A later allotment replaces one of the same key
+// that was not written yet.
 func (h *Hub) Grant(id string, g ratelimit.Allotments) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -260,8 +259,7 @@ func (h *Hub) Grant(id string, g ratelimit.Allotments) {
 	p.wake()
 }
 
-// SetTable tells all activators a new table of routes, which is not changed any
-// more.
+// SetTable sends all activators a new routing table. t must not change afterwards.
 func (h *Hub) SetTable(t *Table) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -269,7 +267,7 @@ func (h *Hub) SetTable(t *Table) {
 	h.activators(func(p *peer) { p.table = true; p.wake() })
 }
 
-// SetKeys tells all activators the keys, which are not changed any more.
+// SetKeys sends all activators the keys. k must not change afterwards.
 func (h *Hub) SetKeys(k Keys) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,9 +275,9 @@ func (h *Hub) SetKeys(k Keys) {
 	h.activators(func(p *peer) { p.keys = true; p.wake() })
 }
 
-// Applied is the oldest version of the table that an activator routes by, and how
-// many are connected: 0, 0 when none is. One whose link has just ended routes on by
-// what it has, and will be linked again: it counts for as long as its demand does.
+// Applied is the oldest table version that an activator routes by, and the number of
+// connected activators; 0, 0 if there are none. A disconnected activator counts for the
+// version until its grace ends: it still routes, and connects again.
 func (h *Hub) Applied() (version uint64, activators int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -299,7 +297,7 @@ func (h *Hub) Applied() (version uint64, activators int) {
 	return oldest, activators
 }
 
-// Activators are the names of those that are connected, in order.
+// Activators returns the sorted IDs of the connected activators.
 func (h *Hub) Activators() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -309,8 +307,8 @@ func (h *Hub) Activators() []string {
 	return out
 }
 
-// Tell tells a node's loader; it reports whether that is connected. What is told
-// and not written yet is overtaken by what is told later of the same.
+// Tell sends an update to a node's loader; it returns false if that is not connected. A
+// later value replaces one of the same key that was not written yet.
 func (h *Hub) Tell(node string, d Update) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -334,7 +332,7 @@ func (h *Hub) Tell(node string, d Update) bool {
 	return true
 }
 
-// replaceByKey puts v in the place of the one with its key, or at the end.
+// replaceByKey replaces the element that has v's key, or appends v.
 func replaceByKey[T any, K comparable](list []T, v T, key func(T) K) []T {
 	k := key(v)
 	if i := slices.IndexFunc(list, func(x T) bool { return key(x) == k }); i >= 0 {

@@ -22,8 +22,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// town is a network in memory: hosts by address, connections that can be cut, or
-// frozen as those of a stopped process or a lost cable are.
+// town is a network in memory, with hosts by address. Its connections can be cut, or frozen
+// like those of a stopped process or a lost cable.
 type town struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -38,16 +38,16 @@ type host struct {
 	closed chan struct{}
 	server *http.Server
 	done   chan struct{}
-	mute   bool // takes no connection and says nothing
+	mute   bool // accepts no connection
 	mu     sync.Mutex
 	open   []*cable
 }
 
-// cable is a connection between two; frozen it takes what is written and gives
-// nothing, like a socket whose other end is stopped.
+// cable is a connection. While frozen it accepts writes and delivers nothing, like a socket
+// whose other end is stopped.
 type cable struct {
 	net.Conn
-	frozen chan struct{} // closed: it is
+	frozen chan struct{} // closed while frozen
 	mu     sync.Mutex
 	limit  time.Time
 }
@@ -63,7 +63,7 @@ func (c *cable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	select {
 	case <-c.frozen:
-		if err == nil || err == io.EOF { // it never came
+		if err == nil || err == io.EOF { // it was never delivered
 			c.mu.Lock()
 			limit := c.limit
 			c.mu.Unlock()
@@ -102,7 +102,7 @@ func (w *town) logged() string {
 
 func (w *town) logger() *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
-// serve puts a server at an address.
+// serve starts a server at an address.
 func (w *town) serve(addr string, h http.Handler) *host {
 	s := &host{conns: make(chan net.Conn), closed: make(chan struct{}), server: &http.Server{Handler: h}, done: make(chan struct{})}
 	w.mu.Lock()
@@ -126,10 +126,10 @@ func (s *host) Accept() (net.Conn, error) {
 func (s *host) Close() error   { close(s.closed); return nil }
 func (s *host) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 8090} }
 
-// end stops a server; links that were taken over are their hub's to end.
+// end stops a server. Its hub ends hijacked connections.
 func (s *host) end() { s.server.Close(); <-s.done }
 
-// freeze stops all traffic over the connections there are.
+// freeze stops all traffic over the open connections.
 func (s *host) freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,14 +176,14 @@ func (w *town) lookup(_ context.Context, name string) ([]string, error) {
 	return nil, errors.New("no such host")
 }
 
-// activator joins the town.
+// activator starts an activator in the town.
 func (w *town) activator(id string, f Feed) (*Activator, func()) {
 	a := NewActivator(ActivatorOptions{Addr: "control:8090", Token: secret, ID: id, Dial: w.dial, Lookup: w.lookup, Log: w.logger()})
 	a.Attach(f)
 	return a, w.run(a.Run)
 }
 
-// run is start in a bubble: it must be stopped before the bubble ends.
+// run is start for a synctest bubble: stop must be called before the bubble ends.
 func (w *town) run(f func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -198,13 +198,13 @@ func (w *town) run(f func(context.Context) error) (stop func()) {
 
 func at(ip int) string { return fmt.Sprintf("10.0.0.%d", ip) }
 
-// TestTheOneThatLeads: all addresses of the name are dialled at once; one that does
-// not lead redirects, and one that does not answer delays no other.
+// TestTheOneThatLeads: all addresses of the name are dialled at once; a controller that
+// does not lead redirects, and a silent one delays no other.
 func TestTheOneThatLeads(t *testing.T) {
 	for what, c := range map[string]struct {
-		names []int // of the name
+		names []int // addresses of the name
 		lead  int
-		told  bool // those that do not lead know who does
+		told  bool // the others know the leader's address
 		mute  int
 	}{
 		"one of three":               {[]int{1, 2, 3}, 2, false, 0},
@@ -253,8 +253,8 @@ func TestTheOneThatLeads(t *testing.T) {
 	}
 }
 
-// TestSilentAddress: where a lost node's address is silent, the next controller is
-// found as soon as it leads.
+// TestSilentAddress: if a lost node's address is silent, the next controller is found as
+// soon as it leads.
 func TestSilentAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -293,8 +293,8 @@ func TestSilentAddress(t *testing.T) {
 	})
 }
 
-// TestRedial: a client that finds no controller tries again soon, then less often,
-// without end, and logs it once.
+// TestRedial: a client that finds no controller retries, with growing pauses and without
+// end, and logs it once.
 func TestRedial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -345,7 +345,7 @@ func TestWrongToken(t *testing.T) {
 		stop()
 		s.end()
 		h.Close()
-		none := NewHub(HubOptions{}) // nor where the hub has none
+		none := NewHub(HubOptions{}) // a hub without a token refuses too
 		s = w.serve(at(1)+":8090", none)
 		b := NewActivator(ActivatorOptions{Addr: "control:8090", ID: "b", Dial: w.dial, Lookup: w.lookup})
 		b.Attach(newFeed())
@@ -360,9 +360,8 @@ func TestWrongToken(t *testing.T) {
 	})
 }
 
-// TestFrozen: an end that is stopped, or cut off without a word, is found out by the
-// other within seconds: the activator looks for another controller, the hub takes
-// its demand for gone.
+// TestFrozen: each end detects a silent peer within seconds: the activator dials another
+// controller, and the hub drops the activator's demand.
 func TestFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -376,7 +375,7 @@ func TestFrozen(t *testing.T) {
 		f.fly("r", 2)
 		a, stop := w.activator("a", f)
 		<-a.Heard()
-		time.Sleep(time.Minute) // nothing happens for long, and the link stays
+		time.Sleep(time.Minute) // an idle connection stays open
 		select {
 		case id := <-left:
 			t.Fatalf("%s left\n%s", id, w.logged())
@@ -433,8 +432,8 @@ func (w *town) freezeAll(s *host) (thaw func()) {
 	}
 }
 
-// TestBelieved: an activator that is away for less than its grace keeps its demand;
-// one that comes back is its former self, and says everything anew.
+// TestBelieved: an activator that is disconnected for less than its grace keeps its demand;
+// when it connects again it replaces its former connection and sends a full sync.
 func TestBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -467,8 +466,8 @@ func TestBelieved(t *testing.T) {
 		if got := h.Activators(); len(got) != 1 {
 			t.Errorf("%v", got)
 		}
-		// A second one of that name takes its place; the first, which lives, takes it
-		// back, and they are never counted twice.
+		// A second activator of the same ID replaces the first, which connects again; their
+		// demand is never added up.
 		f3 := newFeed()
 		f3.want(activator.Demand{Name: name("n"), Queued: 4})
 		_, stop3 := w.activator("a", f3)
@@ -490,8 +489,8 @@ func TestBelieved(t *testing.T) {
 	})
 }
 
-// TestAppliedByAll: an activator that has just lost its link still routes by the table
-// that it has, so a newer one is not taken by all of them yet.
+// TestAppliedByAll: an activator that has just been disconnected still routes by its last
+// table, so a newer table is not applied by all yet.
 func TestAppliedByAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -524,8 +523,8 @@ func TestAppliedByAll(t *testing.T) {
 	})
 }
 
-// TestNodeReplaced: a loader that comes back before its end was noticed is linked,
-// not gone.
+// TestNodeReplaced: a loader that connects again before its old connection's end was
+// noticed is connected, and not reported as left.
 func TestNodeReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -576,8 +575,8 @@ func TestNodeReplaced(t *testing.T) {
 	})
 }
 
-// TestQuiet: a hub that does not know yet what runs sends activators nothing; its
-// first message is a full sync, and what that does not name is gone.
+// TestQuiet: a Quiet hub sends activators nothing; its first message after Open is a full
+// sync, which removes every function it does not name.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -635,7 +634,7 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// slow is a feed that takes its time over a picture.
+// slow is a feed that blocks while it publishes a snapshot.
 type slow struct {
 	*feed
 	wait chan struct{}
@@ -643,8 +642,8 @@ type slow struct {
 
 func (s slow) Publish(fs ...snapshot.Snapshot) { <-s.wait; s.feed.Publish(fs...) }
 
-// TestNotHeardYet: a replica that has left the routes counts as in use until every
-// activator has heard of it, and has said what it gave it in that moment.
+// TestNotHeardYet: a replica that left the routes counts as in use until each activator has
+// acknowledged that and reported the requests it sent to the replica meanwhile.
 func TestNotHeardYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -665,7 +664,7 @@ func TestNotHeardYet(t *testing.T) {
 		if n := h.InFlightOf(name("m"), "r"); n != 1 {
 			t.Errorf("%d, while one has not heard", n)
 		}
-		f.fly("r", 2) // it gave it two just then
+		f.fly("r", 2) // two requests were sent just before
 		f.want(activator.Demand{Name: name("m"), Active: 2})
 		f.wait <- struct{}{}
 		synctest.Wait()
@@ -686,7 +685,7 @@ func TestNotHeardYet(t *testing.T) {
 	})
 }
 
-// TestBadPeer: what makes no sense ends its own connection and no other.
+// TestBadPeer: an invalid message ends its own connection and no other.
 func TestBadPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -744,8 +743,8 @@ func TestBadPeer(t *testing.T) {
 	})
 }
 
-// TestStorm: news of one subject overwrite each other while the other end does not
-// take them; what is left is the newest of each.
+// TestStorm: values of one subject replace each other while the other end reads nothing;
+// the newest of each arrives.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
@@ -762,7 +761,7 @@ func TestStorm(t *testing.T) {
 			p.Progress = functions.Progress{Percent: i % 100, ETA: time.Duration(i)}
 			h.Publish(p)
 			if i == 0 {
-				synctest.Wait() // it is being told the first
+				synctest.Wait() // the feed is blocked in its first call
 			}
 		}
 		told := 0

@@ -7,13 +7,13 @@ var (
 	awayDesc  = prometheus.NewDesc("thaw_activators_in_grace", "Activators whose link has ended and whose requests still count.", nil, nil)
 )
 
-// Describe is that of a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (h *Hub) Describe(out chan<- *prometheus.Desc) {
 	out <- linksDesc
 	out <- awayDesc
 }
 
-// Collect is that of a prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (h *Hub) Collect(out chan<- prometheus.Metric) {
 	h.mu.Lock()
 	there, away := map[Kind]int{}, 0

@@ -13,14 +13,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// naive is what a hub must say of demand, worked out anew each time from all that
-// was ever said.
+// naive computes a hub's demand anew each time, from everything that was ever reported: the
+// reference for a Hub.
 type naive struct {
 	now   time.Time
 	peers map[string]*said
 	ends  map[functions.Name]time.Time
 	seq   uint64
-	left  map[string]uint64 // by replica, since when it is in no picture
+	left  map[string]uint64 // by replica: since when it is in no snapshot
 }
 
 type said struct {
@@ -70,8 +70,8 @@ func (n *naive) inFlight(name functions.Name, replica string) (k int) {
 	return k
 }
 
-// TestHubIsNaive: whatever activators say, in whatever order they come, go and come
-// back, steer hears of each function what the naive sum says, once it has changed.
+// TestHubIsNaive: whatever activators report, and in whatever order they connect and
+// disconnect, a Hub yields the same demand as the naive sum once it has changed.
 func TestHubIsNaive(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -81,7 +81,7 @@ func TestHubIsNaive(t *testing.T) {
 		names := []functions.Name{name("a"), name("b"), name("c")}
 		replicas := []string{"r1", "r2"}
 		routed := map[functions.Name][]string{}
-		mirror := map[functions.Name]activator.Demand{} // what steer would believe
+		mirror := map[functions.Name]activator.Demand{} // the orchestrator's view of demand
 		var log []string
 		demand := func(of functions.Name) Demand {
 			d := Demand{Demand: activator.Demand{Name: of}}
@@ -129,7 +129,7 @@ func TestHubIsNaive(t *testing.T) {
 			n.expire()
 			h.Demand(all, func(d activator.Demand) bool {
 				mirror[d.Name] = d
-				return r.IntN(8) > 0 // sometimes it stops early
+				return r.IntN(8) > 0 // stop early at times
 			})
 			h.Demand(false, func(d activator.Demand) bool { mirror[d.Name] = d; return true })
 			for _, of := range names {
@@ -148,7 +148,7 @@ func TestHubIsNaive(t *testing.T) {
 			op := r.IntN(10)
 			log = append(log, fmt.Sprint(op, " ", id))
 			switch {
-			case op < 2: // it links, maybe anew
+			case op < 2: // connect, maybe again
 				l, far := net.Pipe()
 				defer far.Close()
 				p := &peer{
@@ -162,7 +162,7 @@ func TestHubIsNaive(t *testing.T) {
 					t.Fatal(err)
 				}
 				if former != nil {
-					h.removePeer(former) // its reader ends later, and must not take the new one along
+					h.removePeer(former) // its reader ends later, and must not remove the new connection
 				}
 				say(id, true)
 			case op < 6:
@@ -175,7 +175,7 @@ func TestHubIsNaive(t *testing.T) {
 					h.removePeer(links[id])
 					delete(links, id)
 				}
-			case op == 7: // replicas come and go
+			case op == 7: // replicas are added and removed
 				of := names[r.IntN(3)]
 				var next []string
 				for _, x := range replicas {

@@ -14,10 +14,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What the shim in a pod and the loader of its node say to each other goes over a
-// Unix socket in the node's store, one connection per shim: lines of JSON, both
-// ways, each side whenever it has news. A line has one part; parts that are not
-// known are passed over, so that either side may be the newer.
+// The shim in a pod and the loader of its node exchange lines of JSON over a Unix socket
+// in the node's store, one connection per shim. Each side sends whenever it has news. A
+// line has one part; unknown parts are skipped, so either side may be the newer version.
 //
 //	shim    {"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}
 //	loader  {"welcome":{"node":"a","uid":"…","store":"/var/lib/thaw"}}
@@ -28,10 +27,10 @@ import (
 //	shim    {"status":{…}}      functions.ReplicaStatus, whenever it changes
 //	loader  {"stop":{"seconds":30,"reason":"evicted for team-b/llama"}}
 //
-// Hello comes first and is answered by Welcome, or by an end of the connection.
-// What is staged stays in the store while the connection lives. A shim whose
-// loader went away serves on, dials again, and says everything anew: its hello,
-// its stages (which then are here, or go on where they were), its status.
+// Hello comes first; the answer is Welcome, or the connection is closed. Staged checkpoints
+// stay in the store while the connection lives. Without its loader a shim serves on, dials
+// again and sends everything again: its hello, its stages (a loader continues them from
+// the bytes it has), its status.
 type (
 	// FromPod is one line of a shim.
 	FromPod struct {
@@ -49,82 +48,81 @@ type (
 		Stop    *Drain   `json:"stop,omitempty"`
 	}
 
-	// Shim is who dials. Which pod it is in the loader finds out by itself.
+	// Shim is the hello of a shim. The loader finds out by itself which pod it is in.
 	Shim struct {
 		PodIP   string `json:"pod_ip"`
-		Port    int    `json:"port"` // where it answers
+		Port    int    `json:"port"` // of its HTTP server
 		Version string `json:"version"`
-		Folders bool   `json:"folders,omitempty"` // it takes folders that come over the socket
+		Folders bool   `json:"folders,omitempty"` // it accepts open folders over the socket
 	}
 
-	// Stage asks for a checkpoint: a model's, or an adapter's.
+	// Stage requests a checkpoint: a model's, or an adapter's.
 	Stage struct {
-		ID     int      `json:"id"` // the shim's own name for it, 1 and up; the same again is the same
+		ID     int      `json:"id"` // chosen by the shim, from 1; a repeated ID is the same request
 		Source string   `json:"source"`
-		Files  []string `json:"files,omitempty"`  // patterns of files that are staged beside those that always are
-		Digest string   `json:"digest,omitempty"` // that it must have, sha256:…; empty for what is there
+		Files  []string `json:"files,omitempty"`  // patterns of files to stage in addition to the usual ones
+		Digest string   `json:"digest,omitempty"` // required digest, sha256:…; empty: any
 	}
 
 	// Welcome answers Shim.
 	Welcome struct {
 		Node  string `json:"node"`
-		UID   string `json:"uid"`   // of the pod, as Kubernetes has it
-		Store string `json:"store"` // the folder on the node that all paths of Staged lie in
+		UID   string `json:"uid"`   // the pod's UID in Kubernetes
+		Store string `json:"store"` // the node's folder that contains all paths of Staged
 	}
 
-	// Staging says how far a Stage is: at once, on each change of state, and ten
-	// times a second at most between.
+	// Staging is the progress of a Stage: sent at once, on each change of state, and
+	// otherwise at most ten times a second.
 	Staging struct {
 		ID    int    `json:"id"`
-		Done  int64  `json:"done"`  // bytes that are here
-		Total int64  `json:"total"` // bytes there are; 0 while that is not known
-		State string `json:"state"` // as loader.State
+		Done  int64  `json:"done"`  // bytes in the store
+		Total int64  `json:"total"` // bytes in all; 0 while unknown
+		State string `json:"state"` // a loader.State
 		Note  string `json:"note,omitempty"`
 	}
 
-	// Staged says that all of a Stage is here and verified.
+	// Staged reports a complete and verified checkpoint.
 	Staged struct {
 		ID     int      `json:"id"`
-		Path   string   `json:"path"` // on the node, of the folder with the files under their own names
+		Path   string   `json:"path"` // on the node: the folder of the files under their own names
 		Digest string   `json:"digest"`
 		Bytes  int64    `json:"bytes"`
 		Files  []string `json:"files"`
-		Folder bool     `json:"folder,omitempty"` // it comes with this line, open
+		Folder bool     `json:"folder,omitempty"` // the open folder comes with this line
 	}
 
-	// Failed says that a Stage has come to nothing. It is over; the shim may ask
-	// again.
+	// Failed reports a failed Stage. The shim may request it again.
 	Failed struct {
 		ID      int    `json:"id"`
-		Kind    string `json:"kind"` // as source.Kind, or one of the Kind… below
+		Kind    string `json:"kind"` // a source.Kind, or one of the constants below
 		Message string `json:"message"`
 		Fix     string `json:"fix,omitempty"` // what a person can do
 	}
 
-	// Drain tells a shim to take nothing new, and to end its engine when nothing
-	// is in flight or after Seconds.
+	// Drain has a shim refuse new requests, and end its engine when none are in flight
+	// or after Seconds.
 	Drain struct {
 		Seconds float64 `json:"seconds"`
 		Reason  string  `json:"reason"`
 	}
 )
 
-// Kinds of Failed that are no source's.
+// Kinds of Failed beside those of sources.
 const (
-	KindRefused = "refused_by_loader" // this loader does not stage this, or not so much at once
-	KindEnding  = "loader_ending"     // ask again once the loader is back
+	KindRefused = "refused_by_loader" // this loader does not stage this source, or not so many bytes at once
+	KindEnding  = "loader_ending"     // retry when the next loader is there
 )
 
-// Bounds of what a shim may say.
+// Bounds of a shim's lines.
 const (
-	MaxLine    = 1 << 20 // bytes of one line, either way
+	MaxLine    = 1 << 20 // bytes of one line, in both directions
 	MaxSource  = 4096    // bytes of Stage.Source
 	MaxFiles   = 64      // patterns of Stage.Files
 	MaxPattern = 512     // bytes of each
 )
 
-// Check is why a Stage makes no sense; nil when it does. Whether the source can
-// be staged is another question.
+// Check returns why a Stage is malformed; nil if it is not. It does not check whether the
+// source can be staged.
 func (s *Stage) Check() error {
 	switch {
 	case s.ID < 1 || s.ID > 1<<30:
@@ -147,12 +145,12 @@ func (s *Stage) Check() error {
 	return nil
 }
 
-// isPlainText without what moves a terminal's cursor.
+// isPlainText reports whether s is UTF-8 without control characters, which move a cursor.
 func isPlainText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// WriteLine writes v as one line, in one Write.
+// WriteLine writes v as one line with a single Write.
 func WriteLine(w io.Writer, v any) error {
 	b, err := encodeLine(v)
 	if err == nil {
@@ -172,25 +170,25 @@ func encodeLine(v any) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ErrLine: what came is no line of the protocol. The connection is of no use
+// ErrLine reports input that is not a line of the protocol. The connection cannot be used
 // any more.
 var ErrLine = errors.New("no line of JSON within the bounds")
 
 // Lines reads lines of JSON. It holds one line in memory.
 type Lines struct {
 	s       *bufio.Scanner
-	folders *folders // nil where none come
+	folders *folders // nil: no folders are received
 }
 
-// NewLines reads from r.
+// NewLines returns a reader of r's lines, without folders.
 func NewLines(r io.Reader) *Lines {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, MaxLine)
 	return &Lines{s: s}
 }
 
-// Read reads the next line into v, which is a new FromPod or ToPod. Empty lines
-// are passed over. io.EOF is the end, between lines; ErrLine what is no line.
+// Read decodes the next line into v, which is a new FromPod or ToPod. It skips empty lines.
+// io.EOF is an end between lines; ErrLine is invalid input.
 func (l *Lines) Read(v any) error {
 	for l.s.Scan() {
 		line := bytes.TrimSpace(l.s.Bytes())

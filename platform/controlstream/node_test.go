@@ -48,7 +48,7 @@ func TestLinesComeAsTheyWereSaid(t *testing.T) {
 	}
 }
 
-// The letter of the protocol: the two sides may be of different versions.
+// TestLinesToTheLetter: the JSON must not change, because the versions may differ.
 func TestLinesToTheLetter(t *testing.T) {
 	for want, v := range map[string]any{
 		`{"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}`:                                FromPod{Hello: &Shim{"10.0.0.7", 8080, "v1", false}},
@@ -66,7 +66,7 @@ func TestLinesToTheLetter(t *testing.T) {
 			t.Errorf("%+v is %s, %v; want %s", v, b.String(), err, want)
 		}
 	}
-	// What a later version says is passed over.
+	// Unknown parts are skipped.
 	var m ToPod
 	if err := NewLines(strings.NewReader("\n\r\n{\"later\":{\"a\":1},\"stop\":{\"seconds\":1,\"how\":2}}\r\n")).Read(&m); err != nil || m.Stop == nil || m.Stop.Seconds != 1 {
 		t.Errorf("a line of a later version: %+v, %v", m, err)
@@ -149,7 +149,7 @@ func FuzzLines(f *testing.F) {
 			if m.Stage != nil && m.Stage.Check() == nil && (len(m.Stage.Source) > MaxSource || m.Stage.ID < 1) {
 				t.Fatalf("passed: %+v", m.Stage)
 			}
-			// What was heard can be said, and is heard the same.
+			// A line that was read can be written, and is read back the same.
 			var wire bytes.Buffer
 			if err := WriteLine(&wire, m); err != nil {
 				if len(b) < MaxLine/8 && !errors.Is(err, ErrLine) {

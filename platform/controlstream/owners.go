@@ -1,10 +1,9 @@
 package controlstream
 
-// Owners is whose the pods of a node are, and what teams may have staged there: what
-// the node's loader needs to keep teams apart, and cannot know by itself. It is all
-// there is; the next takes its place.
+// Owners is the list of a node's pods by namespace and the namespaces' allowed sources. The
+// node's loader needs it to keep teams apart. Each list replaces the one before.
 type Owners struct {
-	Said  bool                // true; nothing but zeros would not go over the wire
-	Allow map[string][]string // namespace to beginnings of sources; those that are absent may have all
-	Pods  map[string]string   // namespace of each pod of the node by its uid; empty while Allow is
+	Said  bool                // always true: gob does not send a struct of zero values
+	Allow map[string][]string // namespace to allowed prefixes of sources; a namespace that is absent may stage all
+	Pods  map[string]string   // namespace of each pod of the node by its UID; empty if Allow is
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// That there is no list is said too: it ends one.
+// TestOwnersOverTheWire: an empty list is sent too, because it ends a former one.
 func TestOwnersOverTheWire(t *testing.T) {
 	for _, want := range []*Owners{
 		nil, {Said: true}, {Said: true, Allow: map[string][]string{"a": {"az://x/y", "hf://z"}}, Pods: map[string]string{"u": "a"}},

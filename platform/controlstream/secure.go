@@ -6,8 +6,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// Certified is how a link begins with the certificates of a folder (ClientOptions.TLS):
-// they are read again for each. "" is plainly.
+// Certified returns ClientOptions.TLS for a folder of certificates, which is read again for
+// each connection; nil, for plain connections, if folder is "".
 func Certified(folder string) (func() (*tls.Config, error), error) {
 	if folder == "" {
 		return nil, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// ServeHTTP takes links at Endpoint.
+// ServeHTTP accepts control streams at Endpoint.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tokens := []string{h.o.Token}
 	if h.o.Tokens != nil {
@@ -58,7 +58,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// track notes a connection, for Close; false: that has come first.
+// track records a connection for Close; false if the hub is closed already.
 func (h *Hub) track(conn net.Conn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *Hub) untrack(conn net.Conn) {
 
 var errNoHello = errors.New("its first message does not say who it is")
 
-// serve is one link, from its first message to its end.
+// serve runs one connection, from its first message to its end.
 func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 	var first reportFrame
 	if err := c.read(&first); err != nil {
@@ -137,8 +137,8 @@ func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
 }
 
-// addPeer makes p the link of its peer. A former one is its former self: it ends, and
-// what it asked for is what p asks for now.
+// addPeer makes p the connection of its peer. A former connection of the same ID is closed,
+// and p's demand replaces its demand.
 func (h *Hub) addPeer(p *peer) error {
 	h.mu.Lock()
 	if h.closed {
@@ -176,7 +176,7 @@ func (h *Hub) removePeer(p *peer) {
 	h.mu.Unlock()
 	if p.kind == KindActivator && h.o.Coordinator != nil {
 		h.coordinating.Lock()
-		if h.isCurrent(p) { // else it is its next self that is known there
+		if h.isCurrent(p) { // else a newer connection is the current one
 			h.o.Coordinator.Disconnected(p.id, h.o.Now())
 		}
 		h.coordinating.Unlock()
@@ -198,7 +198,7 @@ func (p *peer) readReports() error {
 	}
 }
 
-// onReport takes in what a peer says.
+// onReport applies a report of a peer.
 func (h *Hub) onReport(p *peer, f *reportFrame) error {
 	u, err := f.unpack(h.o.Now())
 	if err != nil {
@@ -227,7 +227,7 @@ func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	if changed && h.o.Applied != nil {
 		h.o.Applied()
 	}
-	if w := h.o.Waker; w != nil { // after the demand: who is woken looks at it
+	if w := h.o.Waker; w != nil { // after the demand, which the Waker reads
 		for _, x := range u.Wakes {
 			w.Wake(x.Name, x.Team)
 		}
@@ -254,14 +254,14 @@ func (h *Hub) absorb(p *peer, f *reportFrame, u Report) error {
 	return h.o.Coordinator.Report(p.id, u.Hello != nil, u.RateLimits, h.o.Now())
 }
 
-// isCurrent reports whether p is the link of its peer, and not a former one.
+// isCurrent reports whether p is still the connection of its peer.
 func (h *Hub) isCurrent(p *peer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.peers[p.kind][p.id] == p
 }
 
-// writeUpdates tells the peer what there is to tell, as it comes, until its link ends.
+// writeUpdates writes updates as they come, until the connection ends.
 func (p *peer) writeUpdates() error {
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
@@ -285,7 +285,7 @@ func (p *peer) writeUpdates() error {
 	}
 }
 
-// nextUpdate is what is to be written now.
+// nextUpdate takes the pending update; any is false if there is none.
 func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 	h := p.hub
 	h.mu.Lock()
@@ -325,14 +325,14 @@ func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 	return d, h.seq, any
 }
 
-// Peer is a link as it may be shown.
+// Peer describes a connection, for status pages.
 type Peer struct {
 	Kind  Kind
 	ID    string
 	Since time.Time
 }
 
-// Peers are the links there are, in order.
+// Peers lists the connections in order.
 func (h *Hub) Peers() []Peer {
 	h.mu.Lock()
 	defer h.mu.Unlock()

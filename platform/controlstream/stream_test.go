@@ -46,7 +46,7 @@ func start(t testing.TB, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// eventually waits for what must happen, however slow the machine is.
+// eventually waits for a condition, however slow the machine is.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	end := time.After(30 * time.Second)
@@ -63,7 +63,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 
 func name(s string) functions.Name { return functions.Name{Team: "a", Name: s} }
 
-// feed is a data path that keeps what it is told.
+// feed is a data path that records its calls.
 type feed struct {
 	mu       sync.Mutex
 	pictures map[functions.Name]snapshot.Snapshot
@@ -71,7 +71,7 @@ type feed struct {
 	flights  map[string]int
 	changed  map[functions.Name]bool
 	cuts     []string
-	news     chan struct{} // capacity 1: something was told
+	news     chan struct{} // capacity 1: there was a call
 }
 
 func newFeed() *feed {
@@ -159,7 +159,7 @@ func (f *feed) has(n functions.Name) (snapshot.Snapshot, bool) {
 	return p, ok
 }
 
-// wakes is a Waker that keeps what it is asked.
+// wakes is a Waker that records its calls.
 type wakes struct {
 	mu sync.Mutex
 	of map[functions.Name]string
@@ -209,8 +209,8 @@ func gather(h *Hub, all bool) map[functions.Name]activator.Demand {
 	return out
 }
 
-// TestOneHub: what the hub is told reaches an activator, and what that holds
-// reaches the hub.
+// TestOneHub: updates of the hub reach an activator, and the activator's demand reaches
+// the hub.
 func TestOneHub(t *testing.T) {
 	w := &wakes{}
 	var applied atomic.Int64
@@ -242,7 +242,7 @@ func TestOneHub(t *testing.T) {
 	f.want(activator.Demand{Name: name("m"), Active: 2})
 	a.Stirred()
 	eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
-	f.fly("r2", 1) // answered at its door before any picture of it
+	f.fly("r2", 1) // it answered before any snapshot listed it as READY
 	f.want(activator.Demand{Name: name("m"), Active: 3})
 	a.Stirred()
 	eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
@@ -253,8 +253,8 @@ func TestOneHub(t *testing.T) {
 	eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
 }
 
-// TestNodes: a loader's link carries its heartbeat and its pods, and back what it
-// is told.
+// TestNodes: a loader's connection carries its heartbeat and pods, and the controller's
+// updates to it.
 func TestNodes(t *testing.T) {
 	var mu sync.Mutex
 	var beats []string
@@ -295,7 +295,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestMetrics: who is linked can be watched.
+// TestMetrics: connected peers show in the metrics.
 func TestMetrics(t *testing.T) {
 	h := NewHub(HubOptions{Token: secret})
 	addr := listen(t, h)
