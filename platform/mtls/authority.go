@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Valid is how long a certificate is good. Clocks may be apart by skew.
+// Valid is the lifetime of a certificate. It begins skew early, for clocks that differ.
 const (
 	Valid = 365 * 24 * time.Hour
 	skew  = time.Hour
@@ -26,14 +26,14 @@ const (
 // Leaf is a certificate and its key, as PEM.
 type Leaf struct{ Cert, Key []byte }
 
-// Issued is what an authority has signed, and its own certificate, as PEM.
+// Issued holds an authority's certificate and the leaves it signed, as PEM.
 type Issued struct {
 	Root   []byte
 	Leaves map[string]Leaf // by name
 }
 
-// Issue makes an authority and a certificate of it for each name, good for both ends
-// of a connection.
+// Issue creates an authority and signs a certificate for each name, valid for servers and
+// clients. The authority's key is not kept.
 func Issue(now time.Time, names ...string) (*Issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -78,8 +78,8 @@ func Issue(now time.Time, names ...string) (*Issued, error) {
 	return out, nil
 }
 
-// Old reports whether it is time for another certificate: half of its life is over,
-// or it does not read.
+// Old reports whether a certificate must be replaced: half of its lifetime is over, or it
+// cannot be parsed.
 func Old(cert []byte, now time.Time) bool {
 	b, _ := pem.Decode(cert)
 	if b == nil {
@@ -89,13 +89,13 @@ func Old(cert []byte, now time.Time) bool {
 	return err != nil || now.After(c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore)/2))
 }
 
-// Identity is what one end shows, and whom it believes.
+// Identity holds the certificate that an end presents, and the roots that it trusts.
 type Identity struct {
 	Cert  tls.Certificate
 	Roots *x509.CertPool
 }
 
-// Read makes one of PEM: roots is one authority or several.
+// Read parses an Identity from PEM. roots may hold several authorities.
 func Read(roots []byte, leaf Leaf) (*Identity, error) {
 	id := &Identity{Roots: x509.NewCertPool()}
 	if !id.Roots.AppendCertsFromPEM(roots) {
@@ -108,8 +108,8 @@ func Read(roots []byte, leaf Leaf) (*Identity, error) {
 	return id, nil
 }
 
-// Server accepts connections whose client certificate has one of the names. of returns
-// the identity for each connection.
+// Server returns the configuration of a server that accepts client certificates of these
+// names. of returns the identity for each connection.
 func Server(of func() (*Identity, error), names ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -121,7 +121,7 @@ func Server(of func() (*Identity, error), names ...string) *tls.Config {
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
 				Certificates: []tls.Certificate{id.Cert}, ClientCAs: id.Roots, ClientAuth: tls.RequireAndVerifyClientCert,
-				SessionTicketsDisabled: true, // each connection is checked anew
+				SessionTicketsDisabled: true, // every connection is verified in full
 				VerifyConnection: func(s tls.ConnectionState) error {
 					if who := Name(&s); !slices.Contains(names, who) {
 						return fmt.Errorf("the certificate is that of %.80q, not of %s", who, strings.Join(names, " or "))
@@ -133,7 +133,7 @@ func Server(of func() (*Identity, error), names ...string) *tls.Config {
 	}
 }
 
-// Client is how a connection to the one of that name begins.
+// Client returns the configuration of a client that accepts the server of that name only.
 func Client(id *Identity, server string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
@@ -141,8 +141,7 @@ func Client(id *Identity, server string) *tls.Config {
 	}
 }
 
-// Name is whose certificate the other end of a connection has shown, "" where it has
-// shown none.
+// Name is the name in the peer's certificate, "" if it presented none.
 func Name(s *tls.ConnectionState) string {
 	if s == nil || len(s.PeerCertificates) == 0 || len(s.PeerCertificates[0].DNSNames) == 0 {
 		return ""
@@ -150,8 +149,8 @@ func Name(s *tls.ConnectionState) string {
 	return s.PeerCertificates[0].DNSNames[0]
 }
 
-// Explain says what is wrong with a certificate in words; an error that is about
-// something else stays as it is.
+// Explain prefixes a certificate error with its cause in words; other errors are
+// returned unchanged.
 func Explain(err error) error {
 	if err == nil {
 		return nil
@@ -166,7 +165,7 @@ func Explain(err error) error {
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
 		why = fmt.Sprintf("its certificate is good from %s to %s, and not now", e.Cert.NotBefore.UTC().Format(time.RFC3339), e.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" { // the type of e.Err is the library's own
+	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" { // the type of e.Err is not exported
 		why = map[string]string{
 			"tls: bad certificate":               "it does not take our certificate: the name in it is not one that may come in, or it is damaged",
 			"tls: expired certificate":           "it does not take our certificate: that has run out, by its clock",

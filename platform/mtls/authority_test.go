@@ -42,7 +42,7 @@ func identity(t testing.TB, leaf Leaf, roots ...*Issued) *Identity {
 	return id
 }
 
-// meet has two ends say one word to each other.
+// meet connects two ends, which exchange one word.
 func meet(t testing.TB, server, client *tls.Config) (who string, atServer, atClient error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func meet(t testing.TB, server, client *tls.Config) (who string, atServer, atCli
 	return who, <-done, atClient
 }
 
-// TestMeet: who is let in, and what the others are told.
+// TestMeet: which certificates are accepted, and which errors the others get.
 func TestMeet(t *testing.T) {
 	now := time.Now()
 	ours, other, next := issue(t, now), issue(t, now), issue(t, now)
@@ -141,7 +141,7 @@ func TestMeet(t *testing.T) {
 	}
 }
 
-// TestOld: a certificate is replaced at half of its life.
+// TestOld: a certificate is replaced after half of its lifetime.
 func TestOld(t *testing.T) {
 	now := time.Now()
 	cert := issue(t, now).Leaves["loader"].Cert
@@ -164,7 +164,7 @@ func put(t testing.TB, dir string, roots []byte, l Leaf) {
 	}
 }
 
-// TestFolder: a change is seen, and half a change changes nothing.
+// TestFolder: a complete change is read, a partial change is ignored.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "ca.crt") {
@@ -184,7 +184,7 @@ func TestFolder(t *testing.T) {
 	if again, _ := f.Identity(); again != first {
 		t.Error("read anew though nothing changed")
 	}
-	put(t, dir, two.Root, Leaf{two.Leaves["loader"].Cert, one.Leaves["loader"].Key}) // does not fit
+	put(t, dir, two.Root, Leaf{two.Leaves["loader"].Cert, one.Leaves["loader"].Key}) // the key of another certificate
 	if same, err := f.Identity(); same != first || err != nil {
 		t.Errorf("half a change: %v", err)
 	}
@@ -198,7 +198,7 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestSplit: one port, and each by its own door.
+// TestSplit: one port serves TLS and plain connections, each from its own listener.
 func TestSplit(t *testing.T) {
 	ours := issue(t, time.Now())
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,16 +1,14 @@
-// Package mtls is certificates by which processes of one installation know each
-// other: who made them, what they are called, and how one is followed by another
-// while connections go on.
+// Package mtls issues and checks the certificates by which the processes of an
+// installation authenticate to each other, and rotates them without closing connections.
 //
-// An authority signs the certificates of all names at once and forgets its key: there
-// is nothing left that could sign another. Rotation is another authority, which is
-// believed (its root is in the bundle) for a while before its certificates are shown.
+// An authority signs the certificates of all names at once; then its key is dropped, so
+// no other certificate can be signed. Rotation creates another authority, whose root is
+// trusted (it is in the bundle) for a while before its certificates are presented.
 //
-// Both ends show a certificate and both look at the name in the other's. Connections
-// are checked when they begin, by what the files or the Secret say at that moment:
-// nothing is restarted for a rotation, and what is connected stays connected.
+// Both ends present a certificate, and both check the name in the other's. A connection
+// is checked when it begins, by the present contents of the files or the Secret: a
+// rotation restarts nothing and closes no connection.
 //
-// Split lets one port take TLS and plain connections: the first byte tells them
-// apart. Who has a certificate comes in by one listener, probes and metrics by the
-// other.
+// Split serves TLS and plain connections on one port; the first byte distinguishes them.
+// Peers with a certificate arrive at one listener, probes and metrics at the other.
 package mtls

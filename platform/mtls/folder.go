@@ -14,9 +14,9 @@ const (
 	KeyFile  = "tls.key"
 )
 
-// Folder is an identity in files, which are read again when it is asked for: a
-// Secret's volume changes while its pod lives. Where they do not fit together, as in
-// the moment of a change, the last that did is kept.
+// Folder is an identity in files, which each Identity call reads again: a Secret's
+// volume changes while its pod lives. If the files do not match, as in the middle of a
+// change, the last valid identity is kept.
 type Folder struct {
 	dir string
 
@@ -25,14 +25,14 @@ type Folder struct {
 	id   *Identity
 }
 
-// Open reads a folder.
+// Open reads a folder, which must hold a valid identity.
 func Open(dir string) (*Folder, error) {
 	f := &Folder{dir: dir}
 	_, err := f.Identity()
 	return f, err
 }
 
-// Identity is the newest.
+// Identity returns the files' identity, or the last valid one.
 func (f *Folder) Identity() (*Identity, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Split is one listener as two: of connections with TLS, whose handshake is over, and
-// of plain ones.
+// Split divides a listener into two: TLS connections whose handshake is done, and plain
+// ones.
 type Split struct {
 	Secure, Plain net.Listener
 
@@ -21,24 +21,24 @@ type Split struct {
 	secure, plain *lane
 	config        *tls.Config
 	log           *slog.Logger
-	saidAt        time.Time // under mu
+	saidAt        time.Time // guarded by mu
 	mu            sync.Mutex
 }
 
 const (
-	greetFor  = 10 * time.Second // until the first byte has come and the handshake is over
-	greetMost = 512              // connections that are in that
+	greetFor  = 10 * time.Second // for the first byte and the handshake
+	greetMost = 512              // connections in that phase
 	sayEvery  = 5 * time.Second
 )
 
-// NewSplit makes one; it starts nothing.
+// NewSplit returns a Split; it starts nothing.
 func NewSplit(l net.Listener, config *tls.Config, log *slog.Logger) *Split {
 	s := &Split{secure: newLane(l.Addr()), plain: newLane(l.Addr()), l: l, config: config, log: log}
 	s.Secure, s.Plain = s.secure, s.plain
 	return s
 }
 
-// Run takes connections until ctx ends or the listener breaks; it closes all three.
+// Run accepts connections until ctx ends or l fails; it closes all three listeners.
 func (s *Split) Run(ctx context.Context) error {
 	var greeting sync.WaitGroup
 	defer greeting.Wait()
@@ -73,7 +73,7 @@ func (s *Split) Run(ctx context.Context) error {
 	}
 }
 
-// recordHandshake is the first byte of TLS; no method of HTTP begins with it.
+// recordHandshake is the first byte of TLS; no HTTP method begins with it.
 const recordHandshake = 0x16
 
 func (s *Split) greet(ctx context.Context, conn net.Conn) {
@@ -98,15 +98,15 @@ func (s *Split) greet(ctx context.Context, conn net.Conn) {
 		}
 		c, to = secure, s.secure
 	}
-	if !stop() { // its time is over
+	if !stop() { // greetFor is over
 		conn.Close()
 		return
 	}
 	to.give(ctx, c)
 }
 
-// closeReadable closes a connection so that the other end reads why: what it has sent meanwhile
-// is read first, or the answer would be lost with it.
+// closeReadable closes a connection so that the other end can read the TLS alert: unread
+// input would reset the connection and drop the alert.
 func closeReadable(conn net.Conn) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
@@ -118,8 +118,8 @@ func closeReadable(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, 1<<16)
 }
 
-// refused logs a refused connection, rate limited. A peer that only hung up, because
-// another controller leads, is not logged.
+// refused logs a refused connection, rate limited. A peer that only closed its connection,
+// because another controller leads, is not logged.
 func (s *Split) refused(from net.Addr, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return
@@ -136,7 +136,7 @@ func (s *Split) refused(from net.Addr, err error) {
 	}
 }
 
-// begun is a connection of which a byte was read.
+// begun is a connection whose first byte was read already.
 type begun struct {
 	net.Conn
 	first []byte
@@ -151,7 +151,7 @@ func (b *begun) Read(p []byte) (int, error) {
 	return b.Conn.Read(p)
 }
 
-// lane is a listener that is given its connections.
+// lane is a listener whose connections are passed to it by give.
 type lane struct {
 	addr   net.Addr
 	conns  chan net.Conn
