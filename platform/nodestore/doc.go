@@ -1,13 +1,13 @@
-// Package nodestore is a node's checkpoint store with everything that fills it, and what
-// is known of the machine.
+// Package nodestore is a node's checkpoint store, with the loader that fills it and the
+// machine's identity and memory.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
-//	loader    brings them, from every source there is (Sources)
-//	peers     other nodes, which exchange blocks (Peering)
+//	loader    downloads them from every kind of source (Sources)
+//	peers     other nodes, with which blocks are exchanged (Peering)
 //	tiers     how much of a checkpoint is in memory, and reading it there
-//	hf        DATA/hf shows checkpoints of Hugging Face in its own cache layout
-//	machine   how much memory there is, and which host this is
+//	hf        DATA/hf: checkpoints of Hugging Face in the layout of its own cache
+//	machine   the host's memory and identity
 //
-// An agent has one, and so has the loader of a node in a cluster; the cache verbs open
+// An agent opens a store, and so does the loader of a cluster's node; the cache verbs open
 // one without either.
 package nodestore

@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// hubView shows what was staged from Hugging Face at DATA/hf, in the layout of its own
-// cache: for engines and tools that are started by hand.
+// hubView shows checkpoints of Hugging Face at DATA/hf, in the layout of its own cache, for
+// engines and tools that are started by hand.
 type hubView struct {
 	view  *huggingface.View
 	store *store.Store
@@ -24,8 +24,8 @@ func newHubView(data string, st *store.Store, from map[string]loader.Source, log
 	return &hubView{view: huggingface.NewView(filepath.Join(data, "hf"), planned), store: st, log: log}
 }
 
-// sync makes it show what is in the store now. Nothing else hangs on it, so an
-// error is told and no more.
+// sync updates the view to the store's contents. Nothing depends on the view, so an error
+// is only logged.
 func (v *hubView) sync() {
 	list, err := v.store.List()
 	if err == nil {
@@ -46,10 +46,10 @@ func (v *hubView) sync() {
 
 const (
 	viewPollEvery = time.Second // how often the count of stagings is checked
-	viewSyncEvery = time.Minute // how often it is synced without new stagings
+	viewSyncEvery = time.Minute // how often the view is synced without new stagings
 )
 
-// run keeps it in step until ctx ends.
+// run keeps the view in sync until ctx ends. staged returns the count of finished stagings.
 func (v *hubView) run(ctx context.Context, staged func() int64) {
 	t := time.NewTicker(viewPollEvery)
 	defer t.Stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/huggingface/huggingfacetest"
 )
 
-// A model that was brought from the hub is found in DATA/hf as the hub's own
-// library lays it out, and is gone from there with its checkpoint.
+// TestHubView: a model of Hugging Face appears in DATA/hf in the layout of its own cache,
+// and disappears with its checkpoint.
 func TestHubView(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "THAW_SOURCE_HOSTS"} {

@@ -8,9 +8,9 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// Machine is an identity of this host as file systems see it: two processes
-// with the same one can open the same paths. The boot id tells hosts of one
-// name apart, the name tells containers of one host apart.
+// Machine returns an identity of this host as file systems see it: two processes with the
+// same identity can open the same paths. The boot id distinguishes hosts of one name, the
+// name distinguishes containers of one host.
 func Machine() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -22,12 +22,11 @@ func Machine() string {
 	return host
 }
 
-// autoMemory is the share of the machine's memory that engines may take where nothing
-// says how much.
+// autoMemory is the share of the machine's memory for engines, if no size is configured.
 const autoMemory = 0.8
 
-// Memory is the host memory that replicas may reserve together: 80 % of what
-// this process may use, by the machine's total and its control group's limit.
+// Memory is the host memory that all replicas may reserve together: 80 % of the smaller of
+// the machine's total and this process's cgroup limit.
 func Memory() (functions.Bytes, error) {
 	m, err := hostinfo.ReadMemory()
 	if err != nil {

@@ -20,16 +20,16 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Store is the store of a node: listing, prefetching, verifying and removing checkpoints.
-// Its errors are *functions.StoreError. Its methods may be called concurrently.
+// Store is a node's store: it lists, prefetches, verifies and removes checkpoints. Its
+// errors are *functions.StoreError. Its methods may be called concurrently.
 type Store struct {
 	node         string
 	store        *store.Store
 	loader       *loader.Loader
 	sources      map[string]loader.Source
-	closeSources func() // lets the sources' connections go
+	closeSources func() // closes the sources' connections
 	hubView      *hubView
-	swarm        *p2p.Node // nil without peering, as are the two below
+	swarm        *p2p.Node // nil without peering, as are peers and listener
 	peers        *peerList
 	listener     net.Listener
 	log          *slog.Logger
@@ -42,25 +42,23 @@ type Store struct {
 	cached   []functions.CachedModel
 }
 
-// Options of a Store.
+// Options configure a Store.
 type Options struct {
-	Node   string          // its name; "" is a visitor, which serves no blocks
-	Data   string          // folder; the store lies below it
-	Budget functions.Bytes // 0: all the disk has but keepFree
-	// Peering shares the downloading of bytes with other nodes; nil: they are
-	// not.
+	Node   string          // name of the node; "": a visitor, which serves no blocks
+	Data   string          // data folder; the store is below it
+	Budget functions.Bytes // bytes; 0: the whole disk but keepFree
+	// Peering exchanges blocks with other nodes; nil: none.
 	Peering *Peering
-	// Copies: folders of this machine are staged like any other source, and not used
-	// where they are. A user of a checkpoint then needs nothing but the store.
+	// Copies has folders of this machine copied into the store like any other source,
+	// instead of used in place, so that only the store must be mounted.
 	Copies bool
 	// Private closes the store to other users; see store.Options.
 	Private bool
-	Log     *slog.Logger // may be nil
+	Log     *slog.Logger // nil discards
 }
 
-// Open opens the store below a data folder with a loader of its own. Other processes may
-// have opened the same folder. It makes its folders and starts nothing; the caller closes
-// it.
+// Open opens the store below a data folder, with its own loader. Other processes may have
+// the same folder open. It creates folders and starts nothing; the caller closes it.
 func Open(o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -70,7 +68,7 @@ func Open(o Options) (*Store, error) {
 		return nil, storeError(err)
 	}
 	if o.Private {
-		// Its links show what was staged.
+		// Its links show which checkpoints were staged.
 		hf := filepath.Join(o.Data, "hf")
 		if err := errors.Join(os.MkdirAll(hf, 0o700), os.Chmod(hf, 0o700)); err != nil {
 			return nil, storeError(err)
@@ -100,16 +98,16 @@ func Open(o Options) (*Store, error) {
 // copiedSource is a source of folders that are copied into the store, not used in place.
 type copiedSource struct{ loader.Source }
 
-// keepFree is left on the disk for logs and everything else.
+// keepFree is the disk space in bytes that is left for logs and everything else.
 const keepFree = 256 << 20
 
-// Run serves blocks to other nodes, if there is peering, and keeps the Hugging Face view
-// in step, until ctx ends.
+// Run serves blocks to other nodes, with peering, and keeps the Hugging Face view in sync,
+// until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	var side sync.WaitGroup
 	if s.listener != nil {
 		side.Go(func() {
-			// Without it other nodes use their sources; this node serves as before.
+			// If this fails, other nodes use their sources; this node serves as before.
 			if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
 				s.log.Error("serving blocks to other nodes has failed", "error", err)
 			}
@@ -120,7 +118,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends running stagings; their bytes stay for the next.
+// Close stops running stagings; their bytes stay on the disk for the next ones.
 func (s *Store) Close() {
 	s.loader.Close()
 	s.hubView.sync()
@@ -130,23 +128,23 @@ func (s *Store) Close() {
 	s.closeSources()
 }
 
-// Checkpoints is the checkpoint store itself.
+// Checkpoints returns the checkpoint store itself.
 func (s *Store) Checkpoints() *store.Store { return s.store }
 
-// Loader fills the store.
+// Loader returns the loader that fills the store.
 func (s *Store) Loader() *loader.Loader { return s.loader }
 
-// Sources are those of the loader, by scheme.
+// Sources returns the loader's sources, by scheme.
 func (s *Store) Sources() map[string]loader.Source { return s.sources }
 
-// SetPeers sets the other nodes.
+// SetPeers replaces the other nodes that were discovered.
 func (s *Store) SetPeers(list []functions.Peer) {
 	if s.peers != nil {
 		s.peers.setDiscovered(list)
 	}
 }
 
-// Refresh lists the store for Usage. It takes as long as a listing of the store does.
+// Refresh lists the store for Usage, which blocks for as long as the listing takes.
 func (s *Store) Refresh() error {
 	var use functions.StoreUse
 	var cached []functions.CachedModel
@@ -167,7 +165,7 @@ func (s *Store) Refresh() error {
 	return nil
 }
 
-// MeasureRate measures the download rate since the last call.
+// MeasureRate measures the download rate since its last call.
 func (s *Store) MeasureRate(now time.Time) {
 	var sum functions.Bytes
 	for _, b := range s.Stats().Bytes {
@@ -181,8 +179,8 @@ func (s *Store) MeasureRate(now time.Time) {
 	s.loaded, s.measured = sum, now
 }
 
-// Usage is what the last Refresh found, with the loader's totals now. It waits for
-// nothing.
+// Usage returns the results of the last Refresh with the loader's present totals. It does
+// not block.
 func (s *Store) Usage() (functions.StoreUse, []functions.CachedModel) {
 	stats := s.Stats()
 	s.mu.Lock()
@@ -193,7 +191,7 @@ func (s *Store) Usage() (functions.StoreUse, []functions.CachedModel) {
 	return use, s.cached
 }
 
-// Cached lists the published checkpoints, last used first.
+// Cached lists the published checkpoints, most recently used first.
 func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	list, err := s.store.List()
 	if err != nil {
@@ -227,7 +225,7 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 		return &functions.StoreError{Code: string(source.BadSource), Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
 	}
 	if e := storeError(err); e != nil {
-		if e.Code == string(source.Refused) { // of a removal
+		if e.Code == string(source.Refused) { // by a removal
 			e.Code = functions.CodeInUse
 		}
 		return e
@@ -236,13 +234,13 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 }
 
 // Reread verifies a checkpoint by reading it again, and removes changed files. It reports
-// the begin and the end; an error is of one that never began.
+// the start and the end to tell; it returns an error only if it did not start.
 func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	e, lease, err := s.store.Acquire(digest)
 	if err != nil {
 		return storeError(err)
 	}
-	lease.Release() // the store takes its own
+	lease.Release() // Verify acquires its own lease
 	p := functions.StoreProgress{Node: s.node, State: "verifying", Total: functions.Bytes(e.Bytes), Digest: e.Digest, Path: e.Path}
 	tell(p)
 	if err := s.store.Verify(digest); err != nil {
@@ -254,9 +252,9 @@ func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.S
 	return nil
 }
 
-// Prefetch downloads a source into the store. It reports progress and the end; an error is
-// of one that never began. When ctx ends it is called off, unless another caller stages
-// the same; the bytes that have arrived stay.
+// Prefetch downloads a source into the store, and reports progress and the end to tell. It
+// returns an error only if it did not start. When ctx ends the staging is cancelled unless
+// another caller shares it; the bytes that have arrived stay.
 func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
 	if err != nil {
@@ -312,7 +310,7 @@ func (s *Store) progress(p loader.Progress) functions.StoreProgress {
 	return out
 }
 
-// Stats is what loader and store have done so far.
+// Stats returns the totals of loader and store.
 func (s *Store) Stats() functions.LoaderStats {
 	l, st := s.loader.Stats(), s.store.Stats()
 	out := functions.LoaderStats{
@@ -333,7 +331,7 @@ func failedProgress(p functions.StoreProgress, err error) functions.StoreProgres
 	return p
 }
 
-// storeError is an error of loader or store with its stable code.
+// storeError converts an error of loader or store into one with its stable code.
 func storeError(err error) *functions.StoreError {
 	if err == nil {
 		return nil

@@ -10,19 +10,18 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/dir"
 )
 
-// Peering is how a node shares the downloading of bytes with others. All requests between
-// nodes carry the join token.
+// Peering configures the exchange of blocks with other nodes. All requests between nodes
+// carry the join token.
 type Peering struct {
 	// Listener serves blocks to other nodes; nil: this node serves none.
 	Listener net.Listener
-	// URL under which others reach the listener.
+	// URL at which other nodes reach the listener.
 	URL   string
 	Token string
-	// Nodes are URLs of others that are known from the start; the server names
-	// more.
+	// Nodes are URLs of other nodes known from the start; the server adds more.
 	Nodes []string
-	// SharedFolder reports whether a folder of this machine is a model's, and which files
-	// beside the listed ones are staged of it; nil: no folder is served.
+	// SharedFolder reports whether a folder of this machine is a model's, and which extra
+	// files of it are staged; nil: no folder is served.
 	SharedFolder func(folder string) (files []string, ok bool)
 }
 
@@ -33,11 +32,11 @@ func (p *Peering) folders() *p2p.SharedFolders {
 	return &p2p.SharedFolders{Disk: dir.Source{}, Shared: func(folder string) (source.Globs, bool) { return p.SharedFolder(folder) }}
 }
 
-// peerList are the other nodes, as they are known now.
+// peerList is the list of other nodes: the configured and the discovered ones.
 type peerList struct {
 	fixed []p2p.Peer
 
-	mu         sync.Mutex // guards told
+	mu         sync.Mutex // guards discovered
 	discovered []p2p.Peer
 }
 
@@ -49,7 +48,7 @@ func newPeerList(urls []string) *peerList {
 	return o
 }
 
-// nodes may be kept and not changed.
+// nodes returns a list that may be kept but not changed.
 func (o *peerList) nodes() []p2p.Peer {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/web"
 )
 
-// openSources are all sources a node can stage from, by scheme; end closes their
+// openSources returns all sources that a node can stage from, by scheme; end closes their
 // connections.
 func openSources() (all map[string]loader.Source, end func()) {
 	blobs, buckets, objects := azure.New(azure.Options{}), s3.New(s3.Options{}), gcs.New(gcs.Options{})

@@ -11,12 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
-// inMemoryShare is the share of a checkpoint's bytes in the page cache from which on
-// it counts as being there: an engine maps it without waiting for the disk.
+// inMemoryShare is the share of a checkpoint's bytes in the page cache from which on it
+// counts as in memory: an engine then maps it without waiting for the disk.
 const inMemoryShare = 0.9
 
-// tierOf is the tier of a checkpoint, and how many of its bytes are in memory; known is
-// false where the system does not report that.
+// tierOf returns a checkpoint's tier and its bytes in memory; known is false if the system
+// does not report them.
 func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
 	files := make([]pagecache.File, 0, len(e.Files))
 	for _, f := range e.Files {
@@ -29,11 +29,11 @@ func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool
 	return functions.TierNVMe, functions.Bytes(have), known
 }
 
-// ReadIntoMemory has the kernel read a checkpoint into the page cache, as much as there is
-// room for.
+// ReadIntoMemory has the kernel read a checkpoint into the page cache, as far as memory
+// is free.
 func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	limit := pagecache.SpareMemory()
-	// Pages that this process reads count towards its control group.
+	// Pages read by this process count towards its control group.
 	if group := hostinfo.GroupLimit(); group > 0 {
 		limit = min(limit, group/2)
 	}

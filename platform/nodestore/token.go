@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ReadToken reads a file with a token in it.
+// ReadToken reads a token from a file.
 func ReadToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
