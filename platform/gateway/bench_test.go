@@ -19,11 +19,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// BenchmarkRequest is a warm request of 1.2 KiB, answered with 1.4 KiB, through
-// nothing, through the gateway, and through two plain reverse proxies in a row,
-// which is what an edge and an activator of their own are. Client and engine are
-// raw sockets that cost little; cpu-ns/op is of all in the process, so what lies
-// between is the difference to "direct".
+// BenchmarkRequest sends a warm request of 1.2 KiB, answered with 1.4 KiB: direct, through
+// the gateway, and through two plain reverse proxies in a row, as a separate ingress and
+// activator would be. Client and engine are raw sockets, which cost little; cpu-ns/op is of
+// the whole process, so a path's own cost is its difference to "direct".
 func BenchmarkRequest(b *testing.B) {
 	engine := rawEngine(b)
 	w := newWorld(b, nil)
@@ -69,7 +68,7 @@ func askGateway(b *testing.B, addr, host string) {
 	b.ReportMetric(float64((processorTime()-began).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
-// processorTime is the processor time of this process.
+// processorTime returns the CPU time that this process has used.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -124,7 +123,7 @@ func rawEngine(b *testing.B) string {
 	return ln.Addr().String()
 }
 
-// skipRaw reads one message without keeping it.
+// skipRaw reads one message and discards it.
 func skipRaw(br *bufio.Reader) bool {
 	length, chunked := 0, false
 	for {

@@ -15,38 +15,37 @@ import (
 type body struct {
 	in       io.ReadCloser
 	control  *http.ResponseController
-	sized    bool        // its length was declared: bodyIdle bounds its silence
-	once     bool        // nothing is kept
-	timedOut atomic.Bool // it did not come in time
+	sized    bool        // has a declared length: bodyIdle bounds its silence
+	once     bool        // cannot be sent again: nothing is kept
+	timedOut atomic.Bool // the body did not arrive in time
 
 	reads   chan struct{} // holds a token during a read: the lock of the fields below
 	until   time.Time     // the deadline for reads
 	kept    []byte
 	dropped bool  // more was read than is kept
-	end     error // of in, once it has been met
+	end     error // the error that reading in returned
 	current *bodySending
 
-	// Reading ahead, while the request waits.
+	// Reading ahead, while the request is held.
 	waiting atomic.Bool
-	reader  chan struct{} // closed when it has ended; nil: there was none
-	charged int64         // what the gateway counts for it; the reader's, then stop's
+	reader  chan struct{} // closed when the reader has ended; nil: there was none
+	charged int64         // bytes counted in Gateway.bodies; owned by the reader, then by stopReadAhead
 }
 
-// readsOn is how long an earlier sending may take to end its reading of what has
-// come already.
+// readsOn is how long a new sending waits for an earlier one's pending read.
 const readsOn = 100 * time.Millisecond
 
-// bodySending is the body as it is sent once.
+// bodySending is one sending of the body.
 type bodySending struct {
 	b      *body
-	at     int         // how much of what is kept has been sent
-	closed atomic.Bool // by the sender; the server closes in
+	at     int         // offset in kept: bytes sent so far
+	closed atomic.Bool // by the sender; in is closed by the server
 }
 
 // bodyIdle bounds the silence within a body of declared length.
 const bodyIdle = 60 * time.Second
 
-// bodyOf is the body of a request; nil where it has none.
+// bodyOf returns the body of a request; nil if it has none.
 func bodyOf(w *writer, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
@@ -54,14 +53,14 @@ func bodyOf(w *writer, r *http.Request) *body {
 	return &body{reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
 }
 
-// readWhole reads a small body whole.
+// readWhole reads a small body of declared length completely.
 func (b *body) readWhole(length int64) error {
 	if length < 0 || length > keepBody {
 		return nil
 	}
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
-	b.kept = make([]byte, 0, length+1) // one more, to find its end
+	b.kept = make([]byte, 0, length+1) // one more, to reach the end
 	for b.end == nil && len(b.kept) < cap(b.kept) {
 		n, err := b.readClient(b.kept[len(b.kept):cap(b.kept)])
 		b.kept, b.end = b.kept[:len(b.kept)+n], err
@@ -72,15 +71,15 @@ func (b *body) readWhole(length int64) error {
 	return nil
 }
 
-// readAhead reads in the background while the request waits. It calls leave once if the
-// client leaves.
+// readAhead reads in the background while the request is held. It calls leave once if the
+// client disconnects.
 func (b *body) readAhead(g *Gateway, leave func()) {
 	b.waiting.Store(true)
 	if b.reader != nil {
-		return // it waits again: what is read by now is enough
+		return // it is held again: enough was read
 	}
 	b.reader = make(chan struct{})
-	go func() { // ends with the waiting, at the latest by stop
+	go func() { // ends with the hold, at the latest by stopReadAhead
 		defer close(b.reader)
 		buf := g.Get()
 		defer g.Put(buf)
@@ -95,7 +94,7 @@ func (b *body) readAhead(g *Gateway, leave func()) {
 	}()
 }
 
-// readPiece reads one piece ahead; false at the end or without room.
+// readPiece reads one piece ahead; false at the end, or if the bound is reached.
 func (b *body) readPiece(g *Gateway, buf []byte) bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
@@ -114,7 +113,7 @@ func (b *body) readPiece(g *Gateway, buf []byte) bool {
 	return err == nil
 }
 
-// stopReadAhead ends the reading ahead.
+// stopReadAhead stops the background reader and waits for its end.
 func (b *body) stopReadAhead(g *Gateway) {
 	if b.reader == nil {
 		return
@@ -122,7 +121,7 @@ func (b *body) stopReadAhead(g *Gateway) {
 	b.waiting.Store(false)
 	select {
 	case <-b.reader:
-	default: // the client is silent: end the pending read
+	default: // the client is silent: interrupt the pending read
 		b.control.SetReadDeadline(time.Unix(1, 0))
 		<-b.reader
 		b.control.SetReadDeadline(time.Time{})
@@ -130,14 +129,14 @@ func (b *body) stopReadAhead(g *Gateway) {
 	g.bodies.Add(-b.charged)
 }
 
-// complete reports whether all of it is in memory.
+// complete reports whether the whole body is in memory.
 func (b *body) complete() bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
 	return b.end == io.EOF && !b.dropped
 }
 
-// unread reports whether nothing was read of it and no read is under way.
+// unread reports whether no byte was read and no read is under way.
 func (b *body) unread() bool {
 	select {
 	case b.reads <- struct{}{}:
@@ -148,7 +147,7 @@ func (b *body) unread() bool {
 	return !b.dropped && (b.end == io.EOF || len(b.kept) == 0 && b.end == nil)
 }
 
-// readClient reads from the client; reads must be held.
+// readClient reads from the client; the token of reads must be held.
 func (b *body) readClient(p []byte) (int, error) {
 	if b.sized {
 		if now := time.Now(); b.until.Sub(now) < bodyIdle {
@@ -167,8 +166,8 @@ func (b *body) readClient(p []byte) (int, error) {
 	return n, err
 }
 
-// send returns the body from its first byte; false if that is no longer kept or a read for
-// an earlier sending is still under way.
+// send returns the body from its first byte; false if that is no longer kept, or if an
+// earlier sending's read is still under way.
 func (b *body) send() (io.ReadCloser, bool) {
 	if b.current != nil {
 		b.current.closed.Store(true)
@@ -182,14 +181,14 @@ func (b *body) send() (io.ReadCloser, bool) {
 	switch {
 	case b.dropped:
 		return nil, false
-	case b.end == io.EOF: // all of it; of this type the transport writes head and body at once
+	case b.end == io.EOF: // complete: for this type the transport writes head and body at once
 		return io.NopCloser(bytes.NewReader(b.kept)), true
 	}
 	b.current = &bodySending{b: b}
 	return b.current, true
 }
 
-// getBody is send as http.Request.GetBody.
+// getBody is send in the form of http.Request.GetBody.
 func (b *body) getBody() (io.ReadCloser, error) {
 	if r, ok := b.send(); ok {
 		return r, nil
@@ -227,7 +226,7 @@ func (s *bodySending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends this sending.
+// Close ends this sending; the client's body stays open.
 func (s *bodySending) Close() error {
 	s.closed.Store(true)
 	return nil

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// writeWait bounds each write to a client: a reader that stops is ended.
+// writeWait bounds each write to a client, so a client that stops reading is disconnected.
 const writeWait = 30 * time.Second
 
 // clientConn is one connection of a client.
 type clientConn struct {
 	net.Conn
-	last  atomic.Bool // no request is read after this one
-	until time.Time   // the write deadline; writers take turns, as net/http's do
+	last  atomic.Bool // set with the last response: no request is read after it
+	until time.Time   // the write deadline; writers take turns, as in net/http
 }
 
-// connKey finds the connection of a request; net/http offers no other way.
+// connKey is the context key of a request's connection; net/http offers no other way.
 type connKey struct{}
 
 func connOf(ctx context.Context) *clientConn {
@@ -27,7 +27,7 @@ func connOf(ctx context.Context) *clientConn {
 	return c
 }
 
-// Read reads until the last answer.
+// Read reads from the client; after Last it returns io.EOF.
 func (c *clientConn) Read(p []byte) (int, error) {
 	if c.last.Load() {
 		return 0, io.EOF
@@ -35,11 +35,11 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Write sends p under a deadline of its own.
+// Write writes p with a deadline for each piece.
 func (c *clientConn) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		if now := time.Now(); c.until.Sub(now) < writeWait {
-			c.until = now.Add(writeWait + writeWait/8) // not per write
+			c.until = now.Add(writeWait + writeWait/8) // with a margin, so not set for every write
 			c.Conn.SetWriteDeadline(c.until)
 		}
 		m, err := c.Conn.Write(p[:min(len(p), 64<<10)])
@@ -52,13 +52,13 @@ func (c *clientConn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// SetWriteDeadline does nothing: every write has a deadline of its own.
+// SetWriteDeadline does nothing: Write sets its own deadlines.
 func (c *clientConn) SetWriteDeadline(time.Time) error { return nil }
 
-// SetDeadline sets the one for reads.
+// SetDeadline sets the read deadline only.
 func (c *clientConn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
 
-// CloseWrite ends the sending side.
+// CloseWrite closes the sending side.
 func (c *clientConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
@@ -76,8 +76,8 @@ func (l clientListener) Accept() (net.Conn, error) {
 	return &clientConn{Conn: c}, nil
 }
 
-// trackedConns are the connections to backends, by address, so that those to a machine
-// known to be gone can be closed.
+// trackedConns holds the open connections to backends, by address, so that those to a lost
+// machine can be closed.
 type trackedConns struct {
 	mu   sync.Mutex
 	open map[string]map[*trackedConn]struct{}

@@ -22,35 +22,34 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// Options of a Gateway. Activator must be set; the zero value of everything else
-// is the default named.
+// Options configure a Gateway. Activator must be set; zero values mean the default named
+// here.
 type Options struct {
 	Activator *activator.Activator
-	// Leader is the HOST:PORT of the controller that leads, "" while there is none;
-	// what is asked of its API here goes to it. nil: its API is not served here.
+	// Leader returns the HOST:PORT of the leading controller, "" while there is none.
+	// Requests for its API are proxied to it. nil: its API is not served here.
 	Leader func() string
-	// CutGrace is what streams get after the drain deadline to write their error
-	// frame; 500 ms.
+	// CutGrace is the time after the drain deadline for streams to write their error frame;
+	// 500 ms.
 	CutGrace time.Duration
-	// MaxBody bounds the body of a call of OpenAI's API; 32 MiB. Others have none; as
-	// much of one is read while its request is held.
+	// MaxBody bounds the body of an OpenAI API call; 32 MiB. Other bodies are unbounded, but
+	// at most this much of one is read while its request is held.
 	MaxBody int64
-	// MaxBodies bounds what is read of all bodies while their requests are held; 1 GiB.
-	// What is beyond it is not read before it can be sent on.
+	// MaxBodies bounds the bytes read of all held requests' bodies; 1 GiB. The rest is read
+	// when it can be sent.
 	MaxBodies int64
 	// HeadTimeout bounds a head from its first byte to its last; 10 s.
 	HeadTimeout time.Duration
-	// IdleTimeout ends a connection without a request; 200 s.
+	// IdleTimeout closes a connection without a request; 200 s.
 	IdleTimeout time.Duration
-	// Dial opens a connection to what is behind us; nil dials TCP, for 5 s at most.
+	// Dial opens a connection to a backend; nil dials TCP, for 5 s at most.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Draw is a number from 0 to below n, by which shares of traffic are kept; that
+	// Draw returns a random number in [0, n), which picks a request's split; by default that
 	// of math/rand/v2.
 	Draw func(n int) int
-	// Metrics is where the metrics are registered; nil is nowhere.
+	// Metrics registers the metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
-	// Log gets what goes wrong; nil is silence. Requests to functions are logged by
-	// the activator.
+	// Log gets errors; nil discards. The activator logs requests to functions.
 	Log *slog.Logger
 }
 
@@ -87,9 +86,9 @@ type Gateway struct {
 	byModel   httpserver.Handler
 	h1, h2    *http.Transport
 	upstreams trackedConns
-	pool      sync.Pool // of passages
+	pool      sync.Pool // of *proxiedRequest
 	buffers   sync.Pool
-	bodies    atomic.Int64 // bytes that are read ahead
+	bodies    atomic.Int64 // bytes that were read ahead
 	metrics   *metrics
 	quiet     *log.Logger
 	servers   [2]*http.Server         // public and private
@@ -98,11 +97,11 @@ type Gateway struct {
 	swap sync.Mutex // orders calls of SetTable
 
 	mu       sync.Mutex
-	inFlight int           // requests under way
-	drained  chan struct{} // made by a drain; closed when there are none
+	inFlight int           // requests being served
+	drained  chan struct{} // made by waitForRequests; closed when inFlight reaches 0
 }
 
-// New makes a gateway without routes; it starts nothing.
+// New returns a Gateway without routes; it starts nothing.
 func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
@@ -118,7 +117,7 @@ func New(o Options) *Gateway {
 	return g
 }
 
-// transport is the client for what speaks HTTP/1.1, or HTTP/2 without TLS.
+// transport returns the client for HTTP/1.1 backends, or for HTTP/2 without TLS.
 func (g *Gateway) transport(h2 bool) *http.Transport {
 	dial := g.o.Dial
 	if dial == nil {
@@ -137,7 +136,7 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 			}
 			return g.upstreams.add(addr, c), nil
 		},
-		DisableCompression:     true, // bodies go through as they are
+		DisableCompression:     true, // bodies are passed through unchanged
 		MaxIdleConns:           0,
 		MaxIdleConnsPerHost:    256,
 		IdleConnTimeout:        60 * time.Second,
@@ -155,13 +154,13 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 	return t
 }
 
-// functionHandler is what answers a call of OpenAI's API that came for a function by host.
+// functionHandler serves OpenAI API calls that were routed to a function by host.
 func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
 	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
 }
 
-// SetTable routes all later requests by t. Requests under way keep their route. nil has no
-// routes.
+// SetTable routes all later requests by t. Requests being served keep their route. nil has
+// no routes.
 func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.swap.Lock()
 	defer g.swap.Unlock()
@@ -169,20 +168,20 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.table.Store(compileTable(t, g.functionHandler))
 }
 
-// Version of the table that requests are routed by.
+// Version is the version of the routing table.
 func (g *Gateway) Version() uint64 { return g.table.Load().version }
 
-// DataPath is the activator for the control stream: Abort also closes the gateway's
-// connections.
+// DataPath returns the activator for the control stream, with a Cut that also closes the
+// gateway's connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }
 
-// DataPath is an activator.Activator beside a gateway.
+// DataPath is the Activator of a Gateway.
 type DataPath struct {
 	*activator.Activator
 	g *Gateway
 }
 
-// Cut is that of the activator, for requests of every kind.
+// Cut aborts requests of every kind that go through the agent.
 func (f DataPath) Cut(agent string) {
 	f.Activator.Cut(agent)
 	if addr, _, _ := strings.Cut(strings.TrimPrefix(agent, "http://"), "/"); addr != "" {
@@ -193,11 +192,11 @@ func (f DataPath) Cut(agent string) {
 // Public answers requests from outside the cluster.
 func (g *Gateway) Public() http.Handler { return &listenerHandler{g, false} }
 
-// Private answers those from inside, also for hosts that are internal.
+// Private answers requests from inside the cluster, also for internal hosts.
 func (g *Gateway) Private() http.Handler { return &listenerHandler{g, true} }
 
-// Serve takes requests from both listeners, which it owns, until Shutdown or until
-// one of them fails. private may be nil. It is called once.
+// Serve serves both listeners, which it owns, until Shutdown or until one of them fails.
+// private may be nil. It is called once.
 func (g *Gateway) Serve(public, private net.Listener) error {
 	lns := []net.Listener{public, private}
 	if private == nil {
@@ -225,10 +224,10 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 	return failed
 }
 
-// Shutdown drains: held requests are refused with a retryable error; requests in flight
-// go on until they have ended or ctx has. Then streams get
-// a moment for their error frame, and connections are closed. It returns nil if
-// nothing was cut, else ctx's error. It is called once.
+// Shutdown drains: held requests are refused with a retryable error; requests in flight go
+// on until they end or ctx does. Then streams may write their error frame within CutGrace,
+// and connections are closed. It returns nil if no request was cut, else ctx's error. It is
+// called once.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.openAI.Drain()
 	var over sync.WaitGroup
@@ -243,7 +242,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		})
 	}
 	over.Wait()
-	if t, ok := ctx.Deadline(); ok { // WebSockets are not the servers' any more
+	if t, ok := ctx.Deadline(); ok { // the servers do not track WebSockets
 		g.waitForRequests(time.Until(t))
 	}
 	err := ctx.Err()
@@ -259,7 +258,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// waitForRequests waits at most that long until no request is under way.
+// waitForRequests blocks until no request is being served, for at most that long.
 func (g *Gateway) waitForRequests(most time.Duration) {
 	g.mu.Lock()
 	if g.inFlight == 0 {
@@ -312,7 +311,7 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// debugWriter logs net/http's complaints about clients at debug level.
+// debugWriter logs net/http's errors about clients at debug level.
 type debugWriter struct{ log *slog.Logger }
 
 func (q debugWriter) Write(p []byte) (int, error) {
@@ -320,7 +319,7 @@ func (q debugWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeError answers with a typed error.
+// writeError sends a typed error.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("X-Request-Id", openai.NewID())

@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a gateway on loopback, with a platform that does what the test says.
+// world is a gateway on loopback, with a platform that the test controls.
 type world struct {
 	t       testing.TB
 	g       *Gateway
@@ -44,7 +44,7 @@ type world struct {
 	private string
 	client  *http.Client // HTTP/1.1
 	stop    func()
-	moved   chan struct{} // something has happened
+	moved   chan struct{} // signals an event
 
 	mu     sync.Mutex
 	wakes  []functions.Name
@@ -149,7 +149,7 @@ func demands(a *activator.Activator) (out []activator.Demand) {
 	return out
 }
 
-// backend is a server behind the gateway.
+// backend starts a server behind the gateway.
 func backend(t testing.TB, h http.HandlerFunc) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
@@ -164,7 +164,7 @@ func functionName(s string) functions.Name {
 	return n
 }
 
-// newModel is a function with READY replicas at these addresses.
+// newModel returns a function with READY replicas at these addresses.
 func newModel(n string, serves string, plain bool, addrs ...string) snapshot.Snapshot {
 	f := snapshot.Snapshot{Name: functionName(n), ServedModelName: serves, Hidden: serves != "", External: plain, Model: &functions.Model{}, Forecast: functions.Forecast{P50: -1, P90: -1}}
 	f.Model.Spec.Queue = functions.Queue{Wait: functions.Duration(time.Minute), Requests: 1000, Bytes: 64 << 20}
@@ -179,7 +179,7 @@ func hostTable(name string, splits ...controlstream.Split) controlstream.Host {
 	return controlstream.Host{Name: name, Paths: []controlstream.Path{{Splits: splits}}}
 }
 
-// get asks the public side for a host.
+// get requests a path of a host from the public listener.
 func (w *world) get(host, path string, change ...func(*http.Request)) (*http.Response, string) {
 	return w.do(w.public, host, path, change...)
 }
@@ -213,7 +213,7 @@ func postRequest(body string) func(*http.Request) {
 	}
 }
 
-// sayEcho answers with a word and what it was asked.
+// sayEcho answers with a word and the request that it got.
 func sayEcho(word string) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -260,7 +260,7 @@ func TestByHost(t *testing.T) {
 	}
 }
 
-// A cold function is woken once, by any method and path, and the bodies arrive.
+// TestHeld: a cold function is woken once, by any method and path, and the bodies arrive.
 func TestHeld(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, sayEcho("rev"))
@@ -284,12 +284,12 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// await waits for what happens elsewhere.
+// await waits for a condition that other goroutines make true.
 func (w *world) await(f func() bool) {
 	w.t.Helper()
 	late := time.After(time.Minute)
 	for {
-		demands(w.act) // so that the next change is told
+		demands(w.act) // so that the next change is reported
 		if f() {
 			return
 		}
@@ -301,7 +301,7 @@ func (w *world) await(f func() bool) {
 	}
 }
 
-// rawRequest sends bytes and gives what comes back.
+// rawRequest sends bytes and returns the response's bytes.
 func rawRequest(t *testing.T, addr, send string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -315,9 +315,9 @@ func rawRequest(t *testing.T, addr, send string) string {
 	return string(b)
 }
 
-// TestSettling: a service that refuses connections for a moment, as one does whose
-// pods have just come, is asked again; one that goes on to is unavailable, and what
-// was sent is never sent twice.
+// TestSettling: a request is retried while a service refuses connections for a moment, as
+// it does when its pods have just started; if it keeps refusing it is unavailable. A request
+// that was sent in part is never sent again.
 func TestSettling(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusals int

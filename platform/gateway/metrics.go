@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the metrics of the gateway: few series, whatever is asked.
+// metrics holds the gateway's metrics: few series, whatever clients request.
 type metrics struct{ requests *prometheus.CounterVec }
 
 func newMetrics(r prometheus.Registerer) *metrics {

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// proxiedRequest is one request that is proxied unread, and its answer.
+// proxiedRequest is one request that is proxied unread, and its response.
 type proxiedRequest struct {
 	g            *Gateway
 	proxy        httputil.ReverseProxy
@@ -25,11 +25,11 @@ type proxiedRequest struct {
 	rule         *rule
 	split        *split
 	reservation  *activator.Reservation
-	body         *body  // of a stay's request; nil: it has none
+	body         *body  // of a reserved request; nil: none
 	address      string // host:port
-	prefix       string // of the path at the address
-	headReceived bool   // the head of an answer came
-	err          error  // why there is no answer
+	prefix       string // path prefix at the address
+	headReceived bool   // the response's head has arrived
+	err          error  // why there is no response
 }
 
 func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequest {
@@ -57,7 +57,7 @@ func (p *proxiedRequest) release() {
 
 const bufferSize = 16 << 10
 
-// Get and Put make the gateway the proxies' pool of buffers.
+// Get returns a copy buffer: with Put it makes the Gateway the proxies' BufferPool.
 func (g *Gateway) Get() []byte {
 	if b, ok := g.buffers.Get().(*[bufferSize]byte); ok {
 		return b[:]
@@ -65,14 +65,14 @@ func (g *Gateway) Get() []byte {
 	return make([]byte, bufferSize)
 }
 
-// Put takes a buffer back.
+// Put returns a buffer to the pool.
 func (g *Gateway) Put(b []byte) {
 	if len(b) == bufferSize {
 		g.buffers.Put((*[bufferSize]byte)(b))
 	}
 }
 
-// setTarget sets where the request goes.
+// setTarget sets the backend of the request.
 func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	if rest, ok := strings.CutPrefix(endpoint, "h2c://"); ok {
 		endpoint, h2c = rest, true
@@ -87,15 +87,15 @@ func (p *proxiedRequest) setTarget(endpoint string, h2c bool) {
 	}
 }
 
-// rewrite makes the outgoing request.
+// rewrite prepares the outgoing request.
 func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	out.URL.Scheme, out.URL.Host = "http", p.address
-	out.URL.RawQuery = in.URL.RawQuery // as it came
+	out.URL.RawQuery = in.URL.RawQuery // unchanged
 	if p.prefix != "" {
 		out.URL.Path, out.URL.RawPath = p.prefix+in.URL.Path, p.prefix+in.URL.EscapedPath()
 	}
-	out.Trailer = in.Trailer // filled when the body has ended
+	out.Trailer = in.Trailer // filled at the end of the body
 	h := out.Header
 	client, _, err := net.SplitHostPort(in.RemoteAddr)
 	if prior := in.Header["X-Forwarded-For"]; err == nil {
@@ -104,7 +104,7 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 		}
 		h["X-Forwarded-For"] = []string{client}
 	}
-	if proto := in.Header["X-Forwarded-Proto"]; len(proto) > 0 { // of a load balancer that has ended TLS
+	if proto := in.Header["X-Forwarded-Proto"]; len(proto) > 0 { // from a load balancer that terminated TLS
 		h["X-Forwarded-Proto"] = proto
 	} else {
 		h["X-Forwarded-Proto"] = []string{"http"}
@@ -121,9 +121,9 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 		out.Host = p.rule.rewrite
 	}
 	if s := p.reservation; s != nil {
-		// A connection that was closed while it was idle has had no request: that is
-		// sent once more on another, by the transport, which does so for what it takes
-		// for idempotent. The field is empty, and not sent.
+		// A connection that the replica closed while idle got no request: the transport retries
+		// on another one, but only requests that it holds for idempotent. This field marks them
+		// so; it is empty, and not sent.
 		h["X-Idempotency-Key"] = append(make([]string, 0, 1), h["X-Idempotency-Key"]...)
 		if p.body != nil {
 			out.GetBody = p.body.getBody
@@ -132,13 +132,13 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 			h["X-Request-Id"] = []string{s.ID}
 		}
 		switch {
-		case s.External: // it checks its own credentials
+		case s.External: // the program checks its own credentials
 		case s.Token != "":
 			h["Authorization"] = []string{"Bearer " + s.Token}
 		case s.Key != "":
 			h["Authorization"] = []string{"Bearer " + s.Key}
 		default:
-			delete(h, "Authorization") // that key opens us, not an engine
+			delete(h, "Authorization") // that key is for the gateway, not for an engine
 		}
 		if !s.External {
 			delete(h, "X-Api-Key")
@@ -156,7 +156,7 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// onResponseHead runs when the head of the answer is there.
+// onResponseHead runs when the head of the response has arrived.
 func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 	p.headReceived = true
 	if p.reservation != nil {
@@ -168,12 +168,12 @@ func (p *proxiedRequest) onResponseHead(res *http.Response) error {
 	return nil
 }
 
-// onError records why there is no answer, or why a connection could not become a
+// onError records why there is no response, or why a connection could not become a
 // WebSocket.
 func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err error) { p.err = err }
 
-// send sends the request once. It returns nil when an answer has gone out, be it
-// in part; an answer broken off panics.
+// send sends the request once. It returns nil if the client got a response, even in part;
+// it panics if the response broke off.
 func (p *proxiedRequest) send(r *http.Request) error {
 	p.err, p.headReceived = nil, false
 	p.proxy.ServeHTTP(p.w, r)
@@ -197,8 +197,8 @@ const (
 	lastRefusedPause  = 2560 * time.Millisecond
 )
 
-// sendOnce sends a request. It is sent again, after pause (0: never), only if the
-// connection was refused before anything was sent.
+// sendOnce sends a request. It retries, after pause (0: never), only if the connection was
+// refused before any byte was sent.
 func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause time.Duration) {
 	b := bodyOf(w, r)
 	if b != nil {
@@ -208,7 +208,7 @@ func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause 
 	}
 	for ; ; pause *= 2 {
 		if b != nil {
-			r.Body, _ = b.send() // of what is untouched there is always one
+			r.Body, _ = b.send() // an unread body can always be sent
 		}
 		err := p.send(r)
 		if err == nil {
@@ -231,11 +231,11 @@ func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause 
 	}
 }
 
-// oneWrite is up to where a body that is sent once is read whole first: it goes out
-// with its head then.
+// oneWrite is the largest body in bytes that is read completely before it is sent once, so
+// that head and body go out in one write.
 const oneWrite = 8 << 10
 
-// readSmallBody reads a small body whole; false if the request was answered.
+// readSmallBody reads a small body completely; false if an error response was sent.
 func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
 	switch err := b.readWhole(r.ContentLength); {
 	case err == nil:
@@ -244,7 +244,7 @@ func (g *Gateway) readSmallBody(w *writer, r *http.Request, b *body) bool {
 		writeError(w, openai.New(openai.RequestTimeout, ""))
 		return false
 	}
-	panic(http.ErrAbortHandler) // the client is gone
+	panic(http.ErrAbortHandler) // the client has disconnected
 }
 
 // proxyLeader proxies a request to the leading controller's API.
@@ -261,7 +261,7 @@ func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	g.sendOnce(w, r, p, 0)
 }
 
-// writeFailure answers a request that got no answer.
+// writeFailure responds to a request that got no response from its backend.
 func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b *body, err error) {
 	if w.hijacked || w.status != 0 {
 		return
@@ -274,7 +274,7 @@ func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b 
 		return
 	case context.Cause(r.Context()) != nil:
 		w.status = 0
-		panic(http.ErrAbortHandler) // the client is gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	case errors.As(err, &large):
 		writeError(w, openai.New(openai.RequestTooLarge, ""))
 		return
@@ -287,8 +287,8 @@ func (g *Gateway) writeFailure(w *writer, r *http.Request, p *proxiedRequest, b 
 	writeError(w, openai.New(openai.EngineCrashed, "The service behind "+functions.Clip(hostname(r.Host))+" broke off before it answered."))
 }
 
-// keepBody is how much of a body is kept to be sent a second time. A body of no greater
-// declared length is read whole first, so that a client that leaves is noticed.
+// keepBody is how many bytes of a body are kept for a second sending. A body of no greater
+// declared length is read completely first, so that a client's disconnect is noticed.
 const keepBody = 64 << 10
 
 // serveFunction serves a request that was routed by host to one of our functions.
@@ -305,7 +305,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 	}
 	team := by.function.Team
 	if !plain {
-		// Engines need a key on every path.
+		// Our engines need a key on every path.
 		id, e := g.act.Caller(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
 		if e == nil && id.Team != team && !id.Admin {
 			e = openai.New(openai.PermissionDenied, "This key is of another team.")
@@ -332,7 +332,7 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 		want.Bytes = int64(len(b.kept))
 	}
 	if b != nil && !b.complete() && r.ProtoMajor == 1 {
-		// net/http notices a client that leaves only once it has read the body.
+		// net/http notices a disconnect only after the whole body was read.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -352,7 +352,7 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 	code := 499
 	defer func() {
 		if v := recover(); v != nil {
-			if context.Cause(r.Context()) == nil { // else the client left
+			if context.Cause(r.Context()) == nil { // else the client has disconnected
 				stay.BrokeMidAnswer()
 				code = 502
 			}
@@ -366,8 +366,8 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 	code = p.sendReserved(r)
 }
 
-// sendReserved sends a reserved request to replicas until one answers or the
-// reservation ends, and returns the status that the client got.
+// sendReserved sends a reserved request to replicas until one responds or the reservation
+// ends, and returns the status sent to the client.
 func (p *proxiedRequest) sendReserved(r *http.Request) int {
 	g, w, b, stay := p.g, p.w, p.body, p.reservation
 	if b != nil {
@@ -408,13 +408,13 @@ func (p *proxiedRequest) sendReserved(r *http.Request) int {
 	}
 }
 
-// writeRefusal answers a request that got no replica.
+// writeRefusal responds to a request that got no replica.
 func (g *Gateway) writeRefusal(w *writer, b *body, e *openai.Error) {
 	switch {
 	case b != nil && b.timedOut.Load():
 		e = openai.New(openai.RequestTimeout, "")
 	case e.Status == 499:
-		panic(http.ErrAbortHandler) // the client is gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	writeError(w, e)
 }

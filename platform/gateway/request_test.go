@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// h2cClient is a client that speaks HTTP/2 without TLS and nothing else.
+// h2cClient returns a client that speaks HTTP/2 without TLS only.
 func h2cClient(t testing.TB) *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
@@ -33,7 +33,7 @@ func h2cClient(t testing.TB) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// h2cBackend speaks both.
+// h2cBackend starts a server of HTTP/1.1 and HTTP/2 without TLS.
 func h2cBackend(t testing.TB, h http.HandlerFunc) string {
 	s := httptest.NewUnstartedServer(h)
 	s.Config.Protocols = new(http.Protocols)
@@ -86,14 +86,14 @@ func TestHeads(t *testing.T) {
 	if host != "real.example.com" || seen.Get("K-Original-Host") != "b.example.com" || seen.Get("X-Forwarded-Host") != "b.example.com" || seen.Get("X-Forwarded-Proto") != "http" {
 		t.Error(host, seen)
 	}
-	// Inside, it is of a route that led here: Knative's domain mappings.
+	// On the private listener the field is kept: Knative's domain mappings set it.
 	w.do(w.private, "a.example.com", "/", withHeader("K-Original-Host", "vanity.example.com"))
 	if seen.Get("K-Original-Host") != "vanity.example.com" {
 		t.Error(seen)
 	}
 }
 
-// What Knative's networking asks of the data plane, and what reaches no backend.
+// TestProbe: probes of Knative's networking are answered, and reach no backend.
 func TestProbe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(newModel("rev-1", "mine", true))
@@ -120,7 +120,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Bytes that could be read in two ways, or not at all.
+// TestRefused: ambiguous or malformed requests are refused.
 func TestRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	hasty := newWorld(t, func(o *Options, _ *activator.Options) { o.HeadTimeout = 100 * time.Millisecond })
@@ -136,8 +136,8 @@ func TestRefused(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, send string
-		want       string // how the first answer begins
-		asked      int32  // requests that the service saw
+		want       string // prefix of the first response
+		asked      int32  // requests that the service got
 	}{
 		{"two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "HTTP/1.1 400", 0},
 		{"strange coding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 501", 0},
@@ -152,9 +152,9 @@ func TestRefused(t *testing.T) {
 		{"asterisk", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 400", 0},
 		{"large head", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 8<<10) + "\r\n\r\n", "HTTP/1.1 431", 0},
 		{"very large head", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n", "HTTP/1.1 431", 0},
-		// Both: the length is not believed, and does not go on.
+		// With both fields the length is ignored, and not forwarded.
 		{"both", "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200", 1},
-		// A request in the body of another stays there.
+		// A request within the body of another is not served.
 		{"inside", "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n\r\n", "HTTP/1.1 200", 1},
 		{"fits", "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: " + strings.Repeat("x", 7<<10) + "\r\n\r\n", "HTTP/1.1 200", 1},
 		{"bad chunk", "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "HTTP/1.1 502", -1},
@@ -170,7 +170,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	const gone = "127.0.0.1:1" // which no test is given
+	const gone = "127.0.0.1:1" // no test listens there
 	w := newWorld(t, nil)
 	breaks := backend(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	w.act.Publish(newModel("rev-1", "mine", true, gone))
@@ -234,7 +234,7 @@ func TestHTTP2AndTrailers(t *testing.T) {
 	}
 }
 
-// Bodies stream both ways at once: each side waits for what the other says.
+// TestBothWays: bodies stream in both directions at once, each side waiting for the other.
 func TestBothWays(t *testing.T) {
 	w := newWorld(t, nil)
 	h := func(rw http.ResponseWriter, r *http.Request) {
@@ -279,8 +279,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// block is a prime number of bytes, so that pieces of other lengths do not look
-// alike.
+// block has a prime length, so that pieces of other lengths differ.
 var block = func() (b [65521]byte) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range b {
@@ -289,7 +288,7 @@ var block = func() (b [65521]byte) {
 	return b
 }()
 
-// pattern is bytes that tell where they belong.
+// pattern is a reader of bytes that depend on their offset.
 type pattern struct{ at, size int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -302,7 +301,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// 10 MiB up and 10 MiB down, held first, of which next to nothing is kept.
+// TestLarge: a held request of 10 MiB up and 10 MiB down is streamed, not kept in memory.
 func TestLarge(t *testing.T) {
 	const size = 10 << 20
 	same := func(in io.Reader) error {
@@ -359,14 +358,14 @@ func TestLarge(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// While it was held as much was read as there is room for; nothing of the rest.
+		// During the hold at most the bound was read; none of the rest is kept.
 		if got := after.TotalAlloc - before.TotalAlloc; got > 4<<20 {
 			t.Errorf("%d bytes were allocated for 20 MiB on their way", got)
 		}
 	}
 }
 
-// upgradeEcho does the handshake of a WebSocket by hand; afterwards both sides speak
+// upgradeEcho does a WebSocket handshake by hand; afterwards both sides exchange plain
 // bytes.
 func upgradeEcho(t *testing.T, addr, host string) (net.Conn, *bufio.Reader) {
 	t.Helper()
@@ -426,7 +425,7 @@ func TestWebSockets(t *testing.T) {
 		c.Close()
 	}
 	w.await(func() bool { d, _ := w.act.DemandOf(functionName("rev-1")); return d.Active == 0 })
-	// One that is open when the drain is over is cut.
+	// A WebSocket that is open when the drain is over is cut.
 	c, br := upgradeEcho(t, w.public, "rev")
 	defer c.Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -439,8 +438,8 @@ func TestWebSockets(t *testing.T) {
 	}
 }
 
-// Who leaves while held frees its place, whatever it speaks and however much of
-// its body is not read yet.
+// TestLeave: a held request whose client disconnects frees its place, over each protocol
+// and however much of its body is unread.
 func TestLeave(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(newModel("rev-1", "mine", true))
@@ -486,7 +485,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// A replica that dies before the head of its answer is replaced, once, where the
+// TestRetry: a replica that dies before the head of its response is replaced, once, if the
 // body can be sent again.
 func TestRetry(t *testing.T) {
 	w := newWorld(t, nil)
@@ -513,12 +512,12 @@ func TestRetry(t *testing.T) {
 	asks := func() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.asks) }
 	for i, body := range []string{"", "hello", strings.Repeat("x", 20<<10)} {
 		died.Store(0)
-		for died.Load() == 0 { // until it is the one that is asked first
+		for died.Load() == 0 { // until the dying replica is picked first
 			tries(dies, lives)
 			before := asks()
 			res, got := w.get("a", "/", postRequest(body), func(r *http.Request) {
 				if i == 2 {
-					r.ContentLength = -1 // in chunks
+					r.ContentLength = -1 // chunked
 				}
 			})
 			if res.StatusCode != 200 || !strings.HasSuffix(got, " "+body) {
@@ -551,8 +550,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A connection that the replica has closed while it was idle is no failure:
-// also a POST is sent once more, to the same replica, and the platform gets no failure report.
+// TestStale: a connection that a replica closed while idle is no failure: even a POST is
+// sent once more, to that replica, without a health report.
 func TestStale(t *testing.T) {
 	w := newWorld(t, nil)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -568,7 +567,7 @@ func TestStale(t *testing.T) {
 				return
 			}
 			dialled.Add(1)
-			conns.Go(func() { // answers once, and closes when it is asked again
+			conns.Go(func() { // answers once, and closes at the next request
 				defer c.Close()
 				br := bufio.NewReader(c)
 				if !skipRaw(br) {
@@ -599,7 +598,7 @@ func TestStale(t *testing.T) {
 	conns.Wait()
 }
 
-// A replica that the platform gives up is cut off: its requests go to another.
+// TestCut: requests to a replica that the platform gave up move to another one.
 func TestCut(t *testing.T) {
 	w := newWorld(t, nil)
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -617,7 +616,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// An answer that breaks in the middle breaks for the client too.
+// TestBroken: a response that breaks off at the backend breaks off for the client.
 func TestBroken(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, func(rw http.ResponseWriter, _ *http.Request) {
@@ -645,7 +644,7 @@ func TestBroken(t *testing.T) {
 	w.await(func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.asks) == 2 })
 }
 
-// 80/20 by host and by model, with a fixed source of numbers.
+// TestCanary: an 80/20 split by host and by model, with fixed random numbers.
 func TestCanary(t *testing.T) {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(3, 4))
@@ -673,7 +672,7 @@ func TestCanary(t *testing.T) {
 				model = "whatever"
 			}
 			res, body := w.get(host, "/v1/chat/completions", postRequest(`{"model":"`+model+`","messages":[]}`))
-			if res.StatusCode != 200 || body != `{"model":"mine","messages":[]}` { // as the engine knows it
+			if res.StatusCode != 200 || body != `{"model":"mine","messages":[]}` { // the name that the engine knows
 				t.Fatal(res.StatusCode, body)
 			}
 		}
@@ -683,7 +682,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// A table that is replaced under load loses nothing.
+// TestSwap: replacing the table under load fails no request.
 func TestSwap(t *testing.T) {
 	w := newWorld(t, nil)
 	a, b := backend(t, sayEcho("a")), backend(t, sayEcho("b"))
@@ -719,14 +718,14 @@ func TestSwap(t *testing.T) {
 	over.Wait()
 	close(stop)
 	swaps.Wait()
-	w.g.SetTable(tables[1]) // and the newest holds at once
+	w.g.SetTable(tables[1]) // the newest table applies at once
 	if _, body := w.get("x", "/"); !strings.HasPrefix(body, "b ") {
 		t.Error(body)
 	}
 }
 
-// A held request is refused as retryable when the gateway drains; one being answered is
-// answered to the end.
+// TestDrain: a drain refuses held requests as retryable, and lets requests in flight
+// finish.
 func TestDrain(t *testing.T) {
 	w := newWorld(t, nil)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -794,8 +793,8 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// Our engines need a key on every path; a program of the user's own checks its own
-// credentials.
+// TestKeys: our engines need a key on every path; a program of the user's own checks its
+// own credentials.
 func TestKeys(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) { a.Open = false })
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
@@ -812,7 +811,7 @@ func TestKeys(t *testing.T) {
 	}{
 		{"ours", "/infer", "", "", 401, "invalid_api_key"},
 		{"ours", "/infer", "Authorization", "Bearer " + blue, 403, "permission_denied"},
-		{"ours", "/infer", "Authorization", "Bearer " + red, 200, "|"}, // the key stays here
+		{"ours", "/infer", "Authorization", "Bearer " + red, 200, "|"}, // the key is not forwarded
 		{"ours", "/infer", "X-Api-Key", red, 200, "|"},
 		{"ours", "/v1/chat/completions", "", "", 401, "invalid_api_key"},
 		{"ours", "/v1/chat/completions", "Authorization", "Bearer " + blue, 404, "model_not_found"},
@@ -832,7 +831,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A team's limits hold for what comes by host too.
+// TestLimits: a team's limits also apply to requests routed by host.
 func TestLimits(t *testing.T) {
 	w := newWorld(t, nil)
 	addr := backend(t, sayEcho("x"))

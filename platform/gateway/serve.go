@@ -9,10 +9,10 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// maxHead bounds the head of a request in bytes.
+// maxHead bounds the head of a request, in bytes.
 const maxHead = 8 << 10
 
-// listenerHandler is one listener's handler.
+// listenerHandler is the handler of one listener.
 type listenerHandler struct {
 	g       *Gateway
 	private bool
@@ -24,16 +24,16 @@ func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g.beginRequest()
 	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
-	defer func() { g.metrics.count(w.to, w.status) }() // a panic, which breaks an answer off, goes on to the server
+	defer func() { g.metrics.count(w.to, w.status) }() // a panic, which breaks the response off, goes on to the server
 	g.route(s, w, r)
 }
 
-// What a request went to, for the metrics.
+// Targets of a request, for the metrics.
 const (
-	toNothing  = "nothing"  // refused here
-	toModel    = "model"    // OpenAI's API, by the name of a model
-	toHost     = "function" // a function, by host
-	toService  = "service"  // a service that is none of ours
+	toNothing  = "nothing"  // refused by the gateway
+	toModel    = "model"    // OpenAI's API, routed by model
+	toHost     = "function" // a function, routed by host
+	toService  = "service"  // any other service
 	toLeader   = "controller"
 	toRedirect = "https"
 	toProbe    = "probe"
@@ -54,7 +54,7 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 	if h.secure && !s.private && !strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		status := http.StatusMovedPermanently
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			status = http.StatusPermanentRedirect // 301 would make a GET of it
+			status = http.StatusPermanentRedirect // 301 would turn it into a GET
 		}
 		w.Header().Set("Location", "https://"+hostname(r.Host)+r.URL.RequestURI())
 		w.to = toRedirect
@@ -88,9 +88,9 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 
 const probeField = "K-Network-Probe"
 
-// answerProbe answers the probes of Knative's networking: that the request's route is
-// the one with this hash. The answer is about the table, so no backend is asked, and
-// nothing is woken.
+// answerProbe answers a probe of Knative's networking, which asks whether the request's
+// route has this hash. The table answers it: no backend is contacted and no function is
+// woken.
 func answerProbe(w *writer, r *http.Request, to *split) {
 	hash := r.Header.Get(hashField)
 	if hash == "" {
@@ -104,7 +104,7 @@ func answerProbe(w *writer, r *http.Request, to *split) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// unhosted routes a request by its path, if no route has its host.
+// unhosted routes a request by its path if no route has its host.
 func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 	path := r.URL.Path
 	switch {
@@ -120,7 +120,7 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 	writeError(w, openai.New(openai.NotFound, "No service answers for the host "+functions.Clip(r.Host)+" here, and the path is none of OpenAI's API."))
 }
 
-// checkRequest refuses requests that are not served or that are ambiguous.
+// checkRequest returns an error for requests that are unsupported or ambiguous.
 func checkRequest(r *http.Request) *openai.Error {
 	switch {
 	case r.Method == http.MethodConnect:
@@ -150,7 +150,7 @@ func cleanHead(r *http.Request, private bool) {
 		switch {
 		case strings.HasPrefix(name, "K-Network-"), name == "K-Proxy-Request", name == "K-Kubelet-Probe", name == "Http2-Settings":
 			delete(r.Header, name)
-		case name == "K-Original-Host" && !private: // of a route that led to itself from within it is kept
+		case name == "K-Original-Host" && !private: // kept from inside the cluster, for a route that leads back to the gateway
 			delete(r.Header, name)
 		case name == "Upgrade" && !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 			delete(r.Header, name)

@@ -21,8 +21,8 @@ const (
 	done  = "data: [DONE]\n\n"
 )
 
-// Calls of OpenAI's API, by host and by model, over both protocols: a held stream
-// gets progress comments, then the engine's events as they come; a client that leaves
+// TestStreams: OpenAI API calls, by host and by model, over both protocols: a held stream
+// gets progress comments, then the engine's events as they come; a client that disconnects
 // frees its place and cancels the engine's request; a broken stream ends with an error.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) {
@@ -102,7 +102,7 @@ func TestStreams(t *testing.T) {
 			res.Body.Close()
 			w.await(demand(0, 0))
 
-			// One leaves in the middle, which cancels the engine's request.
+			// A client that disconnects in the middle cancels the engine's request.
 			ctx, cancel := context.WithCancel(context.Background())
 			go func() { say <- event }()
 			res, br = ask(ctx, c, host)
@@ -112,7 +112,7 @@ func TestStreams(t *testing.T) {
 			w.await(demand(0, 0))
 			res.Body.Close()
 
-			// One leaves while it is held.
+			// A client disconnects while its request is held.
 			w.act.Publish(cold)
 			ctx, cancel = context.WithCancel(context.Background())
 			res, _ = ask(ctx, c, host)
@@ -121,7 +121,7 @@ func TestStreams(t *testing.T) {
 			w.await(demand(0, 0))
 			res.Body.Close()
 
-			// One breaks: it says so, and ends without an end mark.
+			// A broken stream has an error and no end mark.
 			w.act.Publish(warm)
 			go func() { say <- event }()
 			res, br = ask(context.Background(), c, host)
@@ -133,12 +133,12 @@ func TestStreams(t *testing.T) {
 				t.Errorf("%s %s: %q %q", proto, host, a, b)
 			}
 			res.Body.Close()
-			c.CloseIdleConnections() // the server ends it, which a client may see too late
+			c.CloseIdleConnections() // closed by the server, which a client may notice too late
 			w.act.Remove(cold.Name)
 			w.act.Publish(cold)
 		}
 	}
-	// Its connection ends with it.
+	// A broken stream also closes its connection.
 	w.act.Publish(warm)
 	c, err := net.Dial("tcp", w.public)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// table is a controlstream.Table made ready for lookups: a map of hosts, and of each the
-// rules in the order in which they are tried.
+// table is a controlstream.Table compiled for lookups: a map of hosts, each with its rules
+// in matching order.
 type table struct {
 	version uint64
 	hosts   map[string]*host
@@ -29,29 +29,29 @@ type host struct {
 // rule is one path of a host.
 type rule struct {
 	prefix  string
-	headers []field // all of which the request has
+	headers []field // all must match
 	rewrite string
 	splits  []split
-	sum     int // of the weights
+	sum     int // of the splits' weights
 }
 
 type field struct{ name, value string }
 
-// split is where a share of a rule's requests goes.
+// split is one share of a rule's requests.
 type split struct {
 	weight   int
-	function functions.Name // or the zero Name
+	function functions.Name // the zero Name: Address is used
 	address  string
 	h2c      bool
-	set      []field // header fields that the request goes on with
-	hash     string  // the answer to a probe that asks for it
+	set      []field // header fields to set
+	hash     string  // the hash with which probes of this route are answered
 	serve    httpserver.Handler
 }
 
 const hashField = "K-Network-Hash"
 
-// compileTable makes a table ready. serve makes what answers the calls of OpenAI's API
-// that come for a function by host.
+// compileTable compiles a table; nil has no routes. serve returns the handler of a
+// function's OpenAI API calls that were routed by host.
 func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
 	out := &table{hosts: map[string]*host{}}
 	if t == nil {
@@ -64,8 +64,8 @@ func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.
 		for j := range from.Paths {
 			h.rules = append(h.rules, compileRule(&from.Paths[j], serve))
 		}
-		// The longest prefix first, and of those the one that asks for most: as
-		// Knative wants it, whatever order they came in.
+		// The longest prefix first, then the most header conditions: Knative's order,
+		// whatever the order in t.
 		slices.SortStableFunc(h.rules, func(a, b rule) int {
 			return cmp.Or(cmp.Compare(len(b.prefix), len(a.prefix)), cmp.Compare(len(b.headers), len(a.headers)))
 		})
@@ -86,7 +86,7 @@ func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Ha
 		}
 		to := split{weight: max(s.Percent, 1), function: s.Function, address: s.Address, h2c: s.H2C}
 		set := map[string]string{}
-		for _, m := range []map[string]string{p.Append, s.Append} { // of the same name the split's
+		for _, m := range []map[string]string{p.Append, s.Append} { // a split's field replaces the path's
 			for name, value := range m {
 				set[textproto.CanonicalMIMEHeaderKey(name)] = value
 			}
@@ -107,8 +107,8 @@ func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Ha
 	return r
 }
 
-// findHost is the host of that name as a request has it; nil where there is none, or
-// none on this listener.
+// findHost returns the host of a name from hostname; nil if there is none, or none on this
+// listener.
 func (t *table) findHost(name string, private bool) *host {
 	h := t.hosts[name]
 	if h == nil || h.internal && !private {
@@ -117,7 +117,7 @@ func (t *table) findHost(name string, private bool) *host {
 	return h
 }
 
-// match is the rule for a path and the fields of a head; nil where none fits.
+// match returns the first rule for a path and a head; nil if none matches.
 func (h *host) match(path string, head map[string][]string) *rule {
 next:
 	for i := range h.rules {
@@ -135,7 +135,7 @@ next:
 	return nil
 }
 
-// draw is where a request goes, by weight; nil where the rule leads nowhere.
+// draw picks a split at random by weight; nil if the rule has none.
 func (r *rule) draw(random func(int) int) *split {
 	switch len(r.splits) {
 	case 0:
@@ -152,8 +152,7 @@ func (r *rule) draw(random func(int) int) *split {
 	return &r.splits[len(r.splits)-1]
 }
 
-// hostname is a Host as the table has it: in lower case, without a port and a
-// final dot.
+// hostname normalises a Host field for the table: lower case, no port, no final dot.
 func hostname(s string) string {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && strings.IndexByte(s[i:], ']') < 0 {
 		s = s[:i]
@@ -167,7 +166,7 @@ func hostname(s string) string {
 	return s
 }
 
-// aliases are the names of OpenAI's field model.
+// aliases returns the table's routes by model name.
 func aliases(t *controlstream.Table) []activator.Alias {
 	if t == nil {
 		return nil

@@ -51,7 +51,7 @@ func TestRules(t *testing.T) {
 		{"a.example.com", "/", nil, false, "all"},
 		{"a.example.com", "/fo", nil, false, "all"},
 		{"a.example.com", "/foo", nil, false, "foo"},
-		{"a.example.com", "/foobar", nil, false, "foo"}, // a literal prefix, as Knative has it
+		{"a.example.com", "/foobar", nil, false, "foo"}, // a literal prefix, as in Knative
 		{"a.example.com", "/foo/bar/x", nil, false, "bar"},
 		{"a.example.com", "/foo/bar", head("X-Tag", "t"), false, "bar"}, // the longer prefix comes first
 		{"a.example.com", "/foo", head("X-Tag", "t"), false, "tagged"},
@@ -104,7 +104,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// Shares are kept: 20,000 draws of 80/15/5 are within four standard deviations.
+// TestShares: 20,000 draws of 80/15/5 are within four standard deviations.
 func TestShares(t *testing.T) {
 	tab := compiled(controlstream.Host{Name: "a", Paths: []controlstream.Path{{Splits: []controlstream.Split{
 		{Percent: 80, Address: "x"}, {Percent: 15, Address: "y"}, {Percent: 5, Address: "z"},

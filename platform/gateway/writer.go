@@ -6,19 +6,19 @@ import (
 	"net/http"
 )
 
-// writer is what an answer is written to.
+// writer is the ResponseWriter of a request, with what is recorded of its response.
 type writer struct {
 	http.ResponseWriter
 	r        *http.Request
-	to       string // what the request went to, for the metrics
-	status   int    // that went out, 0 none yet
-	hijacked bool   // the connection is a WebSocket's
+	to       string // target of the request, for the metrics
+	status   int    // status sent to the client; 0: none yet
+	hijacked bool   // the connection became a WebSocket
 }
 
 // Unwrap is for [http.ResponseController].
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader sends a head. One of 1xx is not the last.
+// WriteHeader sends a head. A 1xx head is not the last one.
 func (w *writer) WriteHeader(status int) {
 	if status >= 200 && w.status == 0 {
 		w.status = status
@@ -33,7 +33,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Hijack gives the connection away.
+// Hijack hands the connection to the caller.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, b, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
@@ -42,7 +42,7 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, b, err
 }
 
-// Last ends the connection with this answer.
+// Last closes the connection after this response.
 func (w *writer) Last() {
 	if c := connOf(w.r.Context()); c != nil && w.r.ProtoMajor == 1 {
 		c.last.Store(true)
