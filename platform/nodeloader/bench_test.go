@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// BenchmarkReady is the way of a READY through the loader: from the shim's write on
-// the socket to the news for the controller.
+// BenchmarkReady measures the time of a READY status through the loader: from the shim's
+// write on the socket to the report for the controller.
 func BenchmarkReady(b *testing.B) {
 	dir := b.TempDir()
 	sh, err := nodestore.Open(nodestore.Options{Node: "n", Data: dir, Copies: true})

@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// podOf finds the pod that a process is in. text is its /proc/PID/cgroup, self is
-// this process's own.
+// podOf returns the UID of the pod that a process is in. text is its /proc/PID/cgroup, self
+// is this process's own.
 //
 //	0::/kubepods/burstable/pod<uid>/<container>                                        version 2
 //	0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/…    the same by systemd, - in uid is _
-//	0::/../../../burstable/pod<uid>/<container>                                        seen from a namespace of groups
+//	0::/../../../burstable/pod<uid>/<container>                                        seen from a cgroup namespace
 //	4:memory:/kubepods/besteffort/pod<uid>/<container>                                 version 1, a line per hierarchy
 //
-// A pod may make groups of its own below its container, of any name: so the first
-// part of the path that names a pod counts, and all hierarchies must name the same.
-// Where kubelet itself lives in a pod, that one's name comes before; it comes in our
-// own path, too.
+// A pod may create groups of any name below its container's: so the first path element
+// that names a pod counts, and all hierarchies must name the same pod. If kubelet itself
+// runs in a pod, that pod's element comes first; it is also in our own path, and skipped.
 func podOf(text, self string) (uid string, err error) {
 	roots := map[string][]string{}
 	for controllers, path := range groups(self) {
@@ -56,7 +55,7 @@ func (noPodError) Error() string { return "it is in no pod's control group" }
 
 var errNoPod error = noPodError{}
 
-// groups are the paths of a /proc/PID/cgroup in parts, by their controllers.
+// groups yields the paths of a /proc/PID/cgroup, split into elements, by their controllers.
 func groups(text string) func(yield func(string, []string) bool) {
 	return func(yield func(string, []string) bool) {
 		for line := range strings.Lines(text) {
@@ -68,7 +67,7 @@ func groups(text string) func(yield func(string, []string) bool) {
 	}
 }
 
-// kubepods is what comes before the group of all pods in the path of one of them.
+// kubepods returns the elements before the group of all pods in the path of a pod's group.
 func kubepods(path []string) []string {
 	for i := len(path) - 1; i >= 0; i-- {
 		if path[i] == "kubepods" || strings.HasSuffix(path[i], "kubepods.slice") {
@@ -78,8 +77,8 @@ func kubepods(path []string) []string {
 	return nil
 }
 
-// podPart is the uid of the pod that a part of a path names; before is the part
-// before it.
+// podPart returns the UID in a path element that names a pod, else ""; before is the
+// preceding element.
 func podPart(part, before string) string {
 	if rest, ok := strings.CutPrefix(part, "pod"); ok && isUID(rest) {
 		switch before {
@@ -108,8 +107,8 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// isUID: the uid of a pod that the API server made. Those of static pods are others,
-// and no model's.
+// isUID reports whether s is the UID of a pod that the API server created. Static pods have
+// other UIDs, and run no models.
 func isUID(s string) bool {
 	if len(s) != 36 {
 		return false

@@ -74,7 +74,7 @@ func FuzzPodOf(f *testing.F) {
 		if (err == nil) != (uid != "") || uid != "" && !isUID(uid) {
 			t.Fatalf("%q, %v", uid, err)
 		}
-		// A group below changes nothing, whatever its name.
+		// A group below the container's changes nothing, whatever its name.
 		if err == nil && !strings.Contains(text, "\n") {
 			if again, err := podOf(text+"/kubepods/pod"+uidB, self); again != uid {
 				t.Fatalf("%q became %q, %v", uid, again, err)

@@ -17,13 +17,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// closed is a lab whose store is closed to pods.
+// closed configures a lab whose store is closed to pods.
 func closed(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 	o.Private, so.Private = true, true
 	aModel(mem, "mem://models/theirs", 50_000, 2)
 }
 
-// comes is a pod that takes folders.
+// comes connects a pod that accepts folders.
 func (l *lab) comes(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
@@ -36,8 +36,8 @@ func (l *lab) comes(uid string) *caller {
 	return p
 }
 
-// TestClosedStore: another user than the loader's sees nothing of the store, and by
-// what it was given the files of that and nothing else.
+// TestClosedStore: a user other than the loader's cannot read the store, and through a
+// folder from the socket it reads that checkpoint's files and nothing else.
 func TestClosedStore(t *testing.T) {
 	l := newLab(t, closed)
 	other := l.comes("11111111-1111-1111-1111-111111111111")
@@ -60,11 +60,11 @@ func TestClosedStore(t *testing.T) {
 	}
 	defer f.Close()
 
-	// As the pod's user, with the folder at descriptor 3.
+	// Run as the pod's user, with the folder at descriptor 3.
 	if os.Getuid() != 0 {
 		sourcetest.Missing(t, "to be another user takes root")
 	}
-	if err := os.Chmod(l.dir, 0o755); err != nil { // MkdirTemp's is not what a node's is
+	if err := os.Chmod(l.dir, 0o755); err != nil { // pods can enter a node's folder, unlike MkdirTemp's
 		t.Fatal(err)
 	}
 	sh := func(script string) (string, error) {
@@ -75,7 +75,7 @@ func TestClosedStore(t *testing.T) {
 		b, err := c.CombinedOutput()
 		return string(b), err
 	}
-	// What it is for.
+	// Permitted: the checkpoint's files and the socket.
 	if out, err := sh(`cat /proc/self/fd/3/config.json && cmp /proc/self/fd/3/model.safetensors /proc/self/fd/3/model.safetensors && test -S ` + filepath.Join(l.dir, SocketName)); err != nil || !strings.Contains(out, "llama") {
 		t.Fatalf("its own weights: %v\n%s", err, out)
 	}
@@ -106,15 +106,15 @@ func TestClosedStore(t *testing.T) {
 			t.Errorf("%s: refused for another reason: %v %s", what, err, out)
 		}
 	}
-	// The held list is written by another goroutine: where it is not there, that is
-	// no proof.
+	// The leases file is written by another goroutine and may not exist yet; then its mode
+	// is not checked.
 	if st, err := os.Stat(filepath.Join(l.dir, leasesFile)); err == nil && st.Mode().Perm()&0o077 != 0 {
 		t.Errorf("%s is %s", leasesFile, st.Mode())
 	}
 }
 
-// A store that an earlier loader left open is closed, and a shim that cannot take
-// folders is told what to do.
+// TestClosesWhatWasOpen: a store that an earlier loader left open is closed, and a shim
+// that cannot receive folders gets an error with the fix.
 func TestClosesWhatWasOpen(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, nil)
@@ -142,7 +142,7 @@ func TestClosesWhatWasOpen(t *testing.T) {
 	}
 }
 
-// What is not taken is not kept open.
+// TestFoldersAreClosed: a folder that the shim does not take is closed.
 func TestFoldersAreClosed(t *testing.T) {
 	l := newLab(t, closed)
 	count := func() int {

@@ -20,79 +20,79 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// SocketName is the socket's in Options.Dir.
+// SocketName is the name of the socket in Options.Dir.
 const SocketName = "loader.sock"
 
-// Options of a Daemon. Zero values of bounds are their defaults.
+// Options configure a Daemon. Zero bounds mean their defaults.
 type Options struct {
-	Node    string           // name of the node, as Kubernetes has it
-	Version string           // of the program
+	Node    string           // the node's name in Kubernetes
+	Version string           // the program's version
 	Dir     string           // the store's folder, which pods mount: an absolute path
-	Store   *nodestore.Store // what is in it
-	PeerURL string           // where this node serves blocks to others; "" if it does not
-	Memory  functions.Bytes  // of the machine
+	Store   *nodestore.Store // the node's store
+	PeerURL string           // URL at which this node serves blocks to others; "": it does not
+	Memory  functions.Bytes  // the machine's memory
 
-	// IdentifyPod is the uid of the pod that dialled; nil is the function IdentifyPod.
+	// IdentifyPod returns the UID of the pod that dialled; nil: the function IdentifyPod.
 	IdentifyPod func(*net.UnixConn) (uid string, err error)
 	// Send sends a report to the controller and does not block; nil: there is none.
 	// Connected reports whether there is a controller; nil: there is none.
 	Send      func(controlstream.Report)
 	Connected func() bool
 
-	// Private means that the store is: a pod gets its checkpoints as open folders
-	// over the socket, and cannot read the store otherwise.
+	// Private means that the store is closed to other users: a pod gets its checkpoints
+	// as open folders over the socket.
 	Private bool
 
-	// Allow are beginnings of sources that may be staged, such as
-	// az://acct/models; none: all may. Folders of the node are staged where they
-	// lie in one of Folders, and only there.
+	// Allow lists prefixes of sources that may be staged, such as az://acct/models;
+	// empty: all sources. Folders of the node are staged only if they are in one of
+	// Folders.
 	Allow   []string
 	Folders []string
 
-	Pods        int             // connections at once; 512
-	Lines       int             // of one pod, a second; 200
+	Pods        int             // connected pods; 512
+	Lines       int             // of one pod per second; 200
 	PodStages   int             // running stagings of one pod; 16
-	Stages      int             // and of all; others wait; 64
-	PodBytes    functions.Bytes // of what one pod holds or has requested; 0: the store's size
+	Stages      int             // running stagings of all pods; further ones wait; 64
+	PodBytes    functions.Bytes // bytes that one pod holds or has requested; 0: the store's size
 	PrefetchFor time.Duration   // how long a prefetch waits for its pod; 5 minutes
-	LockWait    time.Duration   // for another daemon to leave the folder; 30 s
+	LockWait    time.Duration   // for another daemon to release the folder; 30 s
 
-	Log *slog.Logger // nil is silence
+	Log *slog.Logger // nil discards
 }
 
 // Daemon is the loader of a node. Its methods may be called concurrently.
 type Daemon struct {
 	o    Options
 	log  *slog.Logger
-	life string // names this process among those of the node, in heartbeats
+	life string // identifies this process among the node's loaders, in heartbeats
 
 	changes chan struct{} // capacity 1: the node's checkpoints may have changed
 	slots   chan struct{} // one per running staging of a pod
-	serving atomic.Bool   // pods are answered
-	ready   chan struct{} // closed when they are for the first time
+	serving atomic.Bool   // shims are served
+	ready   chan struct{} // closed once shims are served
 
 	counts      counters
 	prefetching sync.WaitGroup // the goroutines of prefetches
 	leaseFile   sync.Mutex     // held while the leases file is written
 
-	mu            sync.Mutex // of all that follows; never held over I/O
+	mu            sync.Mutex // guards all fields below; never held over I/O
 	ctx           context.Context
 	ending        bool
 	conns         int
-	connections   map[string]int         // connections by uid, also before their hello
-	complainAfter time.Time              // until when refusals are not logged
-	shims         map[string]*shim       // by uid of the pod
-	prefetches    map[string]*prefetch   // by what is staged
-	pendingStops  map[string]pendingStop // for pods that are not connected, by uid
-	leased        map[string]int         // holds on checkpoints, by digest
+	connections   map[string]int         // connections by pod UID, including those before their hello
+	complainAfter time.Time              // refusals are not logged until then
+	shims         map[string]*shim       // by pod UID
+	prefetches    map[string]*prefetch   // by source and file patterns
+	pendingStops  map[string]pendingStop // for pods that are not connected, by UID
+	leased        map[string]int         // number of leases of each checkpoint, by digest
 	owners        *controlstream.Owners  // nil: not known yet
 	ownersChanged chan struct{}          // closed and replaced when owners changes
-	seq           uint64                 // of heartbeats
-	changeCount   uint64                 // of the node's checkpoints
+	seq           uint64                 // of the last heartbeat
+	changeCount   uint64                 // counts changes of the node's checkpoints
 	lastCached    string                 // the node's checkpoints at the last heartbeat
 }
 
-// pendingStop is a Drain for a pod whose shim is not connected at the moment.
+// pendingStop is a Drain for a pod whose shim is not connected now.
 type pendingStop struct {
 	controlstream.Drain
 	at time.Time
@@ -100,13 +100,13 @@ type pendingStop struct {
 
 const (
 	helloWait         = 10 * time.Second // for a shim's first line
-	writeWait         = 10 * time.Second // for a line to be written
-	stopWait          = 2 * time.Minute  // that a Drain waits for its pod
+	writeWait         = 10 * time.Second // to write a line
+	stopWait          = 2 * time.Minute  // how long a Drain is kept for its pod
 	maxStops          = 256
 	maxPodConnections = 4 // connections of one pod: one is in use, older ones are ending
 )
 
-// New makes a daemon. It starts nothing.
+// New returns a Daemon; it starts nothing.
 func New(o Options) *Daemon {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -136,10 +136,10 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// ErrInUse means that another daemon has the folder.
+// ErrInUse reports that another daemon has locked the folder.
 var ErrInUse = errors.New("another loader uses this folder")
 
-// Run serves until ctx ends, which is no error. Running stagings stop then; the next
+// Run serves until ctx ends, and then returns nil. Running stagings stop then; the next
 // daemon continues them. It is called once.
 func (d *Daemon) Run(ctx context.Context) error {
 	lock, err := d.lock(ctx)
@@ -176,11 +176,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	cancel()
 	parts.Wait()
 	d.prefetching.Wait()
-	_ = os.Remove(filepath.Join(d.o.Dir, SocketName)) // it is ours while the lock is
+	_ = os.Remove(filepath.Join(d.o.Dir, SocketName)) // ours while the lock is held
 	return err
 }
 
-// Ready is closed when pods are answered.
+// Ready returns a channel that is closed once shims are served.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
 // stopAccepting refuses new stagings.
@@ -191,15 +191,15 @@ func (d *Daemon) stopAccepting() {
 	d.ending = true
 }
 
-// endingLocked reports whether this loader ends, or has not begun; mu must be held.
+// endingLocked reports whether this loader is ending or not running; mu must be held.
 func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
 
-// lock locks the folder: two daemons would serve one socket.
+// lock locks the folder, so that no two daemons serve one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	if err := os.MkdirAll(d.o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	// Not readable for pods: a process that can open a file can lock it.
+	// Not readable for pods: a process that can open the file can lock it.
 	lock := flock.New(filepath.Join(d.o.Dir, "loader.lock"), flock.SetPermissions(0o600))
 	waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
 	defer cancel()
@@ -221,10 +221,10 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
 }
 
-// listen puts the socket in its place in one step: a shim dials the old one, which has no
+// listen replaces the socket in one step: a shim reaches either the old one, which has no
 // listener any more, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
-	// The name that is listened on is short: a path of a socket is 107 bytes at most.
+	// Listen under a short name: the path of a socket has at most 107 bytes.
 	path := filepath.Join(d.o.Dir, SocketName)
 	made := path + "~"
 	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -235,7 +235,7 @@ func (d *Daemon) listen() (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	// Pods have users of their own; the kernel identifies them.
+	// Pods have users of their own; IdentifyPod checks the caller.
 	if err = os.Chmod(made, 0o666); err == nil {
 		err = os.Rename(made, path)
 	}
@@ -257,7 +257,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 			return nil
 		}
 		if err != nil {
-			// No file descriptors left, or the like: it passes.
+			// No file descriptors left, or the like: a temporary error.
 			d.log.Error("a pod's connection cannot be accepted", "error", err)
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -295,7 +295,7 @@ func (d *Daemon) removeConnection() {
 	d.conns--
 }
 
-// countConnection adds n to the connections of a pod; false if there are too many.
+// countConnection adds n to a pod's connections; false if there are too many.
 func (d *Daemon) countConnection(uid string, n int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -308,7 +308,7 @@ func (d *Daemon) countConnection(uid string, n int) bool {
 	return true
 }
 
-// complain logs what a dialling process can cause at will: once a second.
+// complain logs an event that a dialling process can repeat at will: once a second.
 func (d *Daemon) complain(what string, args ...any) {
 	d.mu.Lock()
 	now := time.Now()
@@ -325,8 +325,7 @@ func (d *Daemon) complain(what string, args ...any) {
 // OnUpdate applies an update of the controller.
 func (d *Daemon) OnUpdate(m controlstream.Update) {
 	if m.Peers != nil {
-		// A controller that has just begun sends none, and the known ones still
-		// serve.
+		// A controller that has just started sends none, and the discovered nodes are kept.
 		d.o.Store.SetPeers(*m.Peers)
 	}
 	if m.Owners != nil {
@@ -340,7 +339,7 @@ func (d *Daemon) OnUpdate(m controlstream.Update) {
 	}
 }
 
-// stopPod passes the controller's stop on to a pod, or keeps it until the pod connects.
+// stopPod sends the controller's stop to a pod, or keeps it until the pod connects.
 func (d *Daemon) stopPod(s controlstream.Stop) {
 	say := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
 	d.mu.Lock()

@@ -47,11 +47,11 @@ func TestPodIsServed(t *testing.T) {
 	if !l.inUse(m.Staged.Digest) {
 		t.Error("it is not held")
 	}
-	// The node says what it has.
+	// The heartbeat lists the checkpoint.
 	l.until("the checkpoint", func(u controlstream.Report) bool {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
 	})
-	// Once more, as after a fault: it is there.
+	// A repeated request is answered at once.
 	p.want(2, place)
 	if again := p.staged(2); again.Digest != m.Staged.Digest || again.Path != m.Staged.Path {
 		t.Errorf("%+v", again)
@@ -71,7 +71,7 @@ func TestPodIsServed(t *testing.T) {
 	l.eventually("the checkpoint is let go", func() bool { return !l.inUse(m.Staged.Digest) })
 }
 
-// TestWordOfAPod: what it says is of its own replica and no other.
+// TestWordOfAPod: a status applies only to the pod's own replica.
 func TestWordOfAPod(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
@@ -84,13 +84,13 @@ func TestWordOfAPod(t *testing.T) {
 	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
 		t.Errorf("%+v", u.Pods[0])
 	}
-	// Said again, it is passed on: the controller may not have known the pod.
+	// A repeated status is sent on: the controller may not have known the pod before.
 	st.Since = 5000
 	p.say(controlstream.FromPod{Status: &st})
 	l.until("the same again", func(u controlstream.Report) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
 }
 
-// TestBoundsOfAWord: a status of any size is a small one.
+// TestBoundsOfAWord: an oversized status is cut down to its bounds.
 func TestBoundsOfAWord(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	st := functions.ReplicaStatus{State: functions.State(long), Error: long, Endpoint: long, AdapterNotes: map[string]string{long: "a", "b": long}}
@@ -144,11 +144,11 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestDials: one pod cannot take the places of the others.
+// TestDials: one pod cannot use up the connections of the others.
 func TestDials(t *testing.T) {
 	l := newLab(t, nil)
 	for range maxPodConnections {
-		l.dial("u1") // and says nothing
+		l.dial("u1") // never sends a hello
 	}
 	l.eventually("they are known", func() bool {
 		l.Daemon.mu.Lock()
@@ -161,7 +161,7 @@ func TestDials(t *testing.T) {
 	l.pod("u2")
 }
 
-// TestOneFlight: who wants the same joins; its bytes come once.
+// TestOneFlight: requests for one source share a staging, which downloads its bytes once.
 func TestOneFlight(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
@@ -238,7 +238,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %+v, %+v", x.name, m.Staged, m.Failed)
 		}
 	}
-	// What makes no sense is said to make none, and the connection lives.
+	// A malformed request is refused, and the connection stays open.
 	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 0, Source: place}})
 	if m, _ := p.answer(0); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
 		t.Errorf("no id: %+v", m)
@@ -254,16 +254,16 @@ func TestFirstLine(t *testing.T) {
 		"a line too far": {"u1", strings.Repeat("{", controlstream.MaxLine+1), "no hello"},
 	} {
 		p := l.dial(x.uid)
-		io.WriteString(p, x.line) // it may be hung up on before the end
+		io.WriteString(p, x.line) // the loader may close the connection before the end
 		all := p.over()
 		if len(all) == 0 && name == "a line too far" {
-			continue // what was not read resets the connection
+			continue // unread input resets the connection
 		}
 		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused || !strings.Contains(all[0].Failed.Message, x.says) {
 			t.Errorf("%s: %+v", name, all)
 		}
 	}
-	// Nonsense later ends the connection, and the pod is gone.
+	// A malformed line ends the connection, and the pod is reported gone.
 	p := l.pod("u2")
 	io.WriteString(p, "{]\n")
 	p.over()
@@ -273,7 +273,7 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// TestSecondConnection: a pod has one; its newest.
+// TestSecondConnection: only a pod's newest connection is used.
 func TestSecondConnection(t *testing.T) {
 	l := newLab(t, nil)
 	old := l.pod("u1")
@@ -312,7 +312,7 @@ func TestTooMany(t *testing.T) {
 	p.want(1, "mem://models/0")
 	for p.hear().Staging.State != "planning" {
 	}
-	p.want(2, "mem://models/1") // waits its turn
+	p.want(2, "mem://models/1") // waits for a slot
 	for m := p.hear(); m.Staging.ID != 2; m = p.hear() {
 		if m.Staging == nil {
 			t.Fatalf("%+v", m)
@@ -322,7 +322,7 @@ func TestTooMany(t *testing.T) {
 	if m, _ := p.answer(3); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
 		t.Errorf("%+v", m)
 	}
-	p.want(2, "mem://models/1") // the same is the same
+	p.want(2, "mem://models/1") // a repeated request is the same request
 	l.pod("u2")
 	third, err := net.Dial("unix", filepath.Join(l.dir, SocketName))
 	if err != nil {
@@ -346,7 +346,7 @@ func TestStop(t *testing.T) {
 	if m := p.hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
 		t.Errorf("%+v", m)
 	}
-	// One whose shim is away for a moment hears it when it is back.
+	// A stop for a disconnected shim is sent when it connects again.
 	if m := l.pod("u2").hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 5, Reason: "later"}) {
 		t.Errorf("%+v", m)
 	}
@@ -364,14 +364,14 @@ func toFetch(source string) controlstream.Update {
 	return controlstream.Update{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
 }
 
-// TestAheadOfThePod: what the controller names is being staged when the pod comes,
-// which joins.
+// TestAheadOfThePod: a pod joins the prefetch that the controller requested before it
+// came.
 func TestAheadOfThePod(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	l.OnUpdate(toFetch(place))
 	l.eventually("it is listed", func() bool { return g.plans.Load() == 1 })
-	l.OnUpdate(toFetch(place)) // said again
+	l.OnUpdate(toFetch(place)) // repeated
 	l.OnUpdate(toFetch("file:///etc"))
 	l.OnUpdate(toFetch(""))
 	p := l.pod("u1")
@@ -387,14 +387,14 @@ func TestAheadOfThePod(t *testing.T) {
 	if h := l.Health(); h.Prefetches != 0 || !l.inUse(c.Digest) {
 		t.Errorf("%+v, held: %v", h, l.inUse(c.Digest))
 	}
-	// Now that a pod has it there is nothing to do.
+	// A prefetch of a checkpoint that a pod holds does nothing.
 	l.OnUpdate(toFetch(place))
 	if h := l.Health(); h.Prefetches != 0 {
 		t.Errorf("%+v", h)
 	}
 }
 
-// TestAheadIsThere: a pod that comes when all is here waits for nothing.
+// TestAheadIsThere: a pod gets a complete prefetch without waiting.
 func TestAheadIsThere(t *testing.T) {
 	var plans atomic.Int64
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
@@ -424,7 +424,7 @@ func TestAheadIsThere(t *testing.T) {
 	if !l.inUse(m.Staged.Digest) {
 		t.Error("it is not held")
 	}
-	// Another digest is another wish.
+	// A request for another digest does not use the prefetch.
 	l.OnUpdate(toFetch("mem://models/none"))
 	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
 	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
@@ -455,12 +455,12 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// TestAheadInVain: no pod comes for a prefetch.
+// TestAheadInVain: a prefetch that no pod comes for is cancelled.
 func TestAheadInVain(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 			if o.PrefetchFor = time.Second; arrives {
-				o.PrefetchFor = soon // cut short once it is here
+				o.PrefetchFor = soon // cut short below, once it is complete
 			}
 			mem.Before = func(ctx context.Context, name string, _, _ int64) error {
 				if name == "" || arrives {
@@ -496,7 +496,7 @@ func TestAheadInVain(t *testing.T) {
 	}
 }
 
-// TestPodGoesWhileItIsStaged: pods are started again, so it goes on for a while.
+// TestPodGoesWhileItIsStaged: a pod may be restarted, so its staging goes on for a while.
 func TestPodGoesWhileItIsStaged(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
@@ -515,8 +515,8 @@ func TestPodGoesWhileItIsStaged(t *testing.T) {
 	}
 }
 
-// TestEndWhileStaging: what has arrived is taken up by the next, and the pod is told
-// to ask that.
+// TestEndWhileStaging: the next loader continues from the bytes that have arrived, and the
+// pod is told to ask that loader.
 func TestEndWhileStaging(t *testing.T) {
 	const big = 20 << 20 // three blocks
 	dir := folder(t)
@@ -561,7 +561,7 @@ func TestEndWhileStaging(t *testing.T) {
 	}
 }
 
-// TestHeldOverARestart: what pods hold is not evicted before they have come back.
+// TestHeldOverARestart: pods' checkpoints are not evicted before the pods reconnect.
 func TestHeldOverARestart(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, nil)
@@ -576,7 +576,7 @@ func TestHeldOverARestart(t *testing.T) {
 		t.Error("it is not held")
 	}
 	next.stop()
-	// What is written there may be anything.
+	// The leases file may have any content.
 	for _, text := range []string{"", "{", "[1]", `["sha256:no","../../etc","sha256:` + strings.Repeat("0", 64) + `"]`, `["` + digest + `","` + digest + `"]`} {
 		if err := os.WriteFile(filepath.Join(dir, leasesFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -595,13 +595,13 @@ func TestOneDaemonPerFolder(t *testing.T) {
 	if err := second.Run(t.Context()); !errors.Is(err, ErrInUse) {
 		t.Errorf("%v", err)
 	}
-	// One that waits takes its place.
+	// A waiting daemon takes over.
 	third := New(Options{Node: "c", Dir: l.dir, Store: l.shelf, LockWait: soon})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- third.Run(ctx) }()
-	l.Daemon.stopAccepting() // the shelf is shared here: only the daemon goes
+	l.Daemon.stopAccepting() // the store is shared here: only the daemon ends
 	select {
 	case <-third.Ready():
 		t.Fatal("two at once")
@@ -615,7 +615,7 @@ func TestOneDaemonPerFolder(t *testing.T) {
 	}
 }
 
-// TestSocket: all may dial it, and it takes the old one's place at once.
+// TestSocket: any user may dial the socket, and it replaces the old one at once.
 func TestSocket(t *testing.T) {
 	dir := folder(t)
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketName), Net: "unix"})
@@ -670,7 +670,7 @@ func TestOutbox(t *testing.T) {
 	o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 }
 
-// TestPodThatReadsNothing is hung up on when too much waits for it.
+// TestPodThatReadsNothing: a pod is disconnected when too many lines wait for it.
 func TestPodThatReadsNothing(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
@@ -684,7 +684,7 @@ func TestPodThatReadsNothing(t *testing.T) {
 	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
 }
 
-// TestPeers: a second node brings from the first.
+// TestPeers: a second node downloads from the first.
 func TestPeers(t *testing.T) {
 	const size = 20 << 20
 	var mu sync.Mutex

@@ -11,80 +11,79 @@
 //
 // # Which pod it is
 //
-// The kernel tells: the process at the other end (SO_PEERCRED) is in the pod's control
-// group (/proc/PID/cgroup), of either version, made by either of kubelet's drivers.
-// Nothing that the process sends counts. The process must still be the one that dialled
-// (SO_PEERPIDFD, Linux 6.5): process ids are reused, and the next process may be of
-// another pod. On older kernels the connection must not have been hung up, which is the
-// same unless the pod passes its end on to another of its own processes and exits within
-// the microseconds until its group is read, and another pod's process gets its id in that
+// The kernel identifies the pod: the process at the other end (SO_PEERCRED) is in the
+// pod's control group (/proc/PID/cgroup), of either version, made by either of kubelet's
+// drivers. Nothing that the process sends counts. The process must still be the one that
+// dialled (SO_PEERPIDFD, Linux 6.5): process ids are reused, and the next process may be
+// of another pod. On older kernels the connection must still be open, which is the same
+// unless the pod passes its end on to another of its own processes and exits within the
+// microseconds until its group is read, and another pod's process gets its id in that
 // time. Other processes of the node are refused; --allow-local admits them and is for
 // tests. All of it needs the host's process ids (hostPID): without them every peer is
 // process 0.
 //
 // # What a pod can do, and what it cannot
 //
-// It can have any source staged that this loader's credentials can read and that
-// --allow-source permits, a bounded number at once, and hold what was staged; by that it
-// can have unheld checkpoints evicted, and fill the store with what it holds, up to
-// --pod-bytes. It can report any status of its own replica, and the controller takes no
-// other pod's from it.
+// A pod can have any source staged that this loader's credentials can read and that
+// --allow-source permits, a bounded number at once, and hold the checkpoints; that can
+// evict checkpoints that are not held, and fill the store up to --pod-bytes. It can report
+// any status of its own replica; the controller accepts no other pod's from it.
 //
-// It cannot speak for another pod, have anything removed, write to the store, read or
-// list what others staged, or see a credential: errors carry none. What it sends is
-// bounded: a line is a MiB at most, and the connection is closed if the shim sends an
-// invalid line or does not read. A pod's address is its own claim too; the controller
-// compares it with that of Kubernetes.
+// It cannot act for another pod, remove anything, write to the store, read or list other
+// pods' checkpoints, or see a credential: errors carry none. Its input is bounded: a line
+// is a MiB at most, and the connection is closed if the shim sends an invalid line or does
+// not read. A pod's address is its own claim too; the controller compares it with that of
+// Kubernetes.
 //
-// Folders of the node are no source, except those named with --folder, which are copied
+// Folders of the node are not sources, except those named with --folder, which are copied
 // into the store like any other source.
 //
 // # Other teams' weights
 //
-// A pod has the store's folder mounted, for the socket, and cannot read the store: it is
-// closed to all users but the loader's (Options.Private). A checkpoint comes over the
-// socket as an open folder. Its files can be read; what is around it cannot be reached
-// from there, since the folder above it is closed too ("files/.."), and nothing of it can
-// be written: it is another user's. The shim makes links to it for its engine
-// (platform/shim). Nothing is mounted for that, so kubelet meets no dead mounts.
+// A pod mounts the store's folder, for the socket, but cannot read the store: only the
+// loader's user can (Options.Private). A checkpoint comes over the socket as an open
+// folder. Its files can be read; the folder above it is closed too, so "files/.." leads
+// nowhere, and nothing can be written, because the files are another user's. The shim
+// makes links to it for its engine (platform/shim). Nothing is mounted for that, so
+// kubelet meets no dead mounts.
 //
-// What a pod can have staged is bounded by --allow-source for all, and by the annotation
-// thaw.dev/allow-source of its namespace for one team. The controller sends the
-// namespaces' lists and the owners of the node's pods (controlstream.Owners); they are
-// stored, so that a loader that has just begun, or that has no controller, uses the last
-// ones. A pod of unknown owner waits a moment and is refused, while any namespace has a
-// list. A loader that never had a controller knows of no list.
+// The sources that a pod can have staged are bounded by --allow-source for all teams, and
+// for one team by the annotation thaw.dev/allow-source of its namespace. The controller
+// sends the namespaces' lists and the owners of the node's pods (controlstream.Owners).
+// They are stored, so that a new loader, or one without a controller, uses the last ones.
+// While any namespace has a list, a pod of unknown owner waits a moment and is refused. A
+// loader that never had a controller knows of no list.
 //
-// That holds for users that are not the loader's (65533) and not root. In the namespaces
-// of teams the policy thaw-pods ensures that; elsewhere a user who may make pods of any
-// user with folders of the node has the node in any case.
+// This holds for users other than root and the loader's (65533). In the namespaces of
+// teams the policy thaw-pods ensures that. Elsewhere, a user who may create pods of any
+// user with folders of the node controls the node in any case.
 //
-// # Engines start when all their bytes are here
+// # Engines start after the whole checkpoint is staged
 //
-// On one machine an engine boots from a mount while its weights come (loader/mount). In
+// On one machine an engine boots from a mount while its weights arrive (loader/mount). In
 // pods it does not. Knative lets mounts propagate into pods
-// (kubernetes.podspec-volumes-mount-propagation), but a mount below the store would be
-// seen by all pods, and kubelet would meet it when it is dead. The folder of a mount
-// that is attached nowhere (fsmount) could go over the socket as checkpoints do, would
-// be one pod's alone, and would end with the last who has it open. What that takes is a
-// process with CAP_SYS_ADMIN and /dev/fuse, which is a privileged container, to make
-// the mount and hand it to the loader, which has no capability. It is not built.
+// (kubernetes.podspec-volumes-mount-propagation), but all pods would see a mount below the
+// store, and kubelet would meet it when it is dead. A detached mount (fsmount) could be
+// sent over the socket as checkpoints are: it would be one pod's alone, and end with the
+// last process that has it open. But making it needs CAP_SYS_ADMIN and /dev/fuse, so a
+// privileged container that hands it to the loader, which has no capability. It is not
+// built.
 //
 // # Prefetches
 //
-// The controller names what a pod will need while it is still being scheduled
-// (Update.Prefetch). It is staged at low priority; the pod joins the staging, which
-// gives it full priority, or gets at once what has arrived and was listed within the last
-// minute. A prefetch that no pod came for within Options.PrefetchFor is called off; its
-// bytes stay for the next. The same goes for the staging of a pod that has ended: pods
-// are started again.
+// The controller names what a pod will need while the pod is still being scheduled
+// (Update.Prefetch). It is staged at low priority; the pod joins the staging, which gets
+// full priority then, or gets a checkpoint at once that is complete and was listed within
+// the last minute. A prefetch that no pod comes for within Options.PrefetchFor is
+// cancelled; its bytes stay for the next staging. The staging of a pod that ended goes on
+// as a prefetch: the pod may be restarted.
 //
 // # The controller
 //
 // There is one connection to the leading controller, see platform/controlstream: statuses
-// of pods are passed on as they come, the node's heartbeat every 2 s and after a staging.
-// Without a controller pods are served all the same, and blocks are exchanged with the
-// nodes that were known.
+// of pods are sent on as they come, the node's heartbeat every 2 s and after a staging.
+// Without a controller pods are still served, and blocks are exchanged with the known
+// nodes.
 //
 // # It may be killed at any time
 //
@@ -95,8 +94,8 @@
 //
 // # Memory
 //
-// What is staged is read into the page cache for the engine that maps it next.
-// Pages count as those of the group of their first reader: a limit on this
-// process's memory would be a limit on the models that start from memory, and so
-// the DaemonSet sets none. The process itself stays within 256 MiB.
+// Staged checkpoints are read into the page cache for the engine that maps them next. Pages
+// count towards the control group of their first reader: a limit on this process's memory
+// would limit the models that start from memory, so the DaemonSet sets none. The process
+// itself stays within 256 MiB.
 package nodeloader

@@ -9,18 +9,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Health is the answer of /readyz.
+// Health is the body of /readyz.
 type Health struct {
 	Node       string          `json:"node"`
-	Ready      bool            `json:"ready"`      // pods are served
+	Ready      bool            `json:"ready"`      // shims are served
 	Connected  bool            `json:"connected"`  // to a controller
-	Pods       int             `json:"pods"`       // that are connected
+	Pods       int             `json:"pods"`       // connected pods
 	Prefetches int             `json:"prefetches"` // downloads that no pod waits for
 	Used       functions.Bytes `json:"used"`
 	Store      functions.Bytes `json:"store"`
 }
 
-// Health now.
+// Health returns the present state.
 func (d *Daemon) Health() Health {
 	use, _ := d.o.Store.Usage()
 	h := Health{Node: d.o.Node, Ready: d.serving.Load(), Connected: d.o.Connected(), Used: use.Used, Store: use.Bytes}
@@ -47,8 +47,8 @@ func (d *Daemon) Handler(metrics http.Handler) http.Handler {
 	return mux
 }
 
-// The loader's own numbers. What nodes have and load altogether the controller
-// counts, from the heartbeats, as thaw_store_… and thaw_loader_….
+// The loader's own metrics. The controller sums up the nodes' stores and downloads from
+// the heartbeats, as thaw_store_… and thaw_loader_….
 var (
 	podsDesc       = prometheus.NewDesc("thaw_nodeloader_pods", "Pods connected to the node loader.", nil, nil)
 	connectedDesc  = prometheus.NewDesc("thaw_nodeloader_connected", "1 while the node loader is connected to a controller, else 0.", nil, nil)
@@ -60,14 +60,14 @@ var (
 	descriptions   = []*prometheus.Desc{podsDesc, connectedDesc, downloadsDesc, downloadedDesc, prefetchDesc, bytesDesc, storeDesc}
 )
 
-// Describe makes a Daemon a prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (d *Daemon) Describe(ch chan<- *prometheus.Desc) {
 	for _, x := range descriptions {
 		ch <- x
 	}
 }
 
-// Collect makes a Daemon a prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (d *Daemon) Collect(ch chan<- prometheus.Metric) {
 	h := d.Health()
 	gauge := func(x *prometheus.Desc, v float64, labels ...string) {

@@ -17,12 +17,12 @@ const (
 	storePollEvery = 5 // heartbeats for each listing of the store, without new stagings
 )
 
-// counters are the totals of the daemon's metrics.
+// counters holds the totals of the daemon's metrics.
 type counters struct {
 	staged, failed, refused, used, wasted atomic.Int64
 }
 
-// notifyChange has a heartbeat sent soon: the node's checkpoints may have changed.
+// notifyChange requests a heartbeat soon: the node's checkpoints may have changed.
 func (d *Daemon) notifyChange() {
 	select {
 	case d.changes <- struct{}{}:
@@ -38,7 +38,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 	defer adopted.Stop()
 	evictions := int64(-1)
 	for n := 0; ; n++ {
-		// What another process evicts or removes is seen with the next listing.
+		// Removals by another process appear at the next listing.
 		if gone := d.o.Store.Checkpoints().Stats().Evictions; n%storePollEvery == 0 || gone != evictions {
 			evictions = gone
 			if err := d.o.Store.Refresh(); err != nil {
@@ -60,7 +60,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 	}
 }
 
-// heartbeat is the node's state now.
+// heartbeat returns the node's present state.
 func (d *Daemon) heartbeat() functions.Heartbeat {
 	use, cached := d.o.Store.Usage()
 	hb := functions.Heartbeat{
@@ -87,7 +87,7 @@ func (d *Daemon) heartbeat() functions.Heartbeat {
 	return hb
 }
 
-// FullReport is everything that a newly connected controller needs.
+// FullReport returns the full sync for a newly connected controller.
 func (d *Daemon) FullReport() controlstream.Report {
 	hb := d.heartbeat()
 	up := controlstream.Report{Node: &hb}

@@ -11,13 +11,13 @@ import (
 	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
-// IdentifyPod is the uid of the pod that dialled.
+// IdentifyPod returns the UID of the pod that dialled; an error for other processes.
 func IdentifyPod(conn *net.UnixConn) (uid string, err error) {
 	_, uid, err = identifyPeer(conn)
 	return uid, err
 }
 
-// IdentifyAny is the uid of the pod that dialled, or a name for a process outside pods.
+// IdentifyAny returns the UID of the pod that dialled, or a name for any other process.
 func IdentifyAny(conn *net.UnixConn) (uid string, err error) {
 	pid, uid, err := identifyPeer(conn)
 	if errors.Is(err, errNoPod) {
@@ -43,7 +43,7 @@ func identifyPeer(conn *net.UnixConn) (pid int, uid string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	// Only now: while the process lives its id is not reused.
+	// Checked last: while the process lives its id is not reused.
 	if !p.Alive() {
 		return 0, "", fmt.Errorf("process %d has ended", p.PID)
 	}

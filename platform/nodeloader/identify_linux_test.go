@@ -25,7 +25,7 @@ func listener(t *testing.T) (*net.UnixListener, string) {
 	return l, path
 }
 
-// TestWhoDials: another process is known by the kernel's word for it.
+// TestWhoDials: another process is identified by the kernel's credentials.
 func TestWhoDials(t *testing.T) {
 	l, path := listener(t)
 	child := exec.Command(os.Args[0], "stay")
@@ -62,8 +62,8 @@ func TestWhoDials(t *testing.T) {
 	}
 }
 
-// TestWhoDialledAndIsGone: the id of a process that has ended is unused, or
-// another's by now.
+// TestWhoDialledAndIsGone: a process that has ended is refused, because its id may be
+// reused.
 func TestWhoDialledAndIsGone(t *testing.T) {
 	for _, how := range []string{"waited for", "not waited for yet"} {
 		l, path := listener(t)
@@ -80,12 +80,12 @@ func TestWhoDialledAndIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		// Its end is there when what it wrote is and no more comes.
+		// Two reads return the child's byte and the end of the stream.
 		b := make([]byte, 2)
 		conn.Read(b)
 		conn.Read(b)
 		if how != "waited for" {
-			// Ends of files come before the end of the process.
+			// The stream ends before the process does.
 			if err := unix.Waitid(unix.P_PID, child.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -9,8 +9,8 @@ import (
 
 var errUnsupported = errors.New("pods are identified on Linux only")
 
-// IdentifyPod is the uid of the pod that dialled.
+// IdentifyPod fails: only Linux identifies pods.
 func IdentifyPod(*net.UnixConn) (uid string, err error) { return "", errUnsupported }
 
-// IdentifyAny is the uid of a pod, or a name for a process outside any.
+// IdentifyAny returns one name for all processes.
 func IdentifyAny(*net.UnixConn) (uid string, err error) { return "local", nil }

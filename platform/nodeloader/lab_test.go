@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// dialEnv makes the test binary another process that dials a socket and ends.
+// dialEnv turns the test binary into a process that dials a socket and ends.
 const dialEnv = "THAW_DAEMON_TEST_DIAL"
 
 func dialAndEnd(path string) int {
@@ -47,10 +47,10 @@ func dialAndEnd(path string) int {
 	return 0
 }
 
-// soon is how long is waited for what must come: long, since nothing is measured.
+// soon bounds each wait: long, because nothing is measured.
 const soon = 30 * time.Second
 
-// gate holds what is asked of a source until it is open, and counts it.
+// gate blocks requests to a source until it is open, and counts them.
 type gate struct {
 	open         chan struct{}
 	plans, reads atomic.Int64
@@ -58,7 +58,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{open: make(chan struct{})} }
 
-// all holds everything.
+// all blocks listings and reads.
 func (g *gate) all(ctx context.Context, name string, _, _ int64) error {
 	if name == "" {
 		g.plans.Add(1)
@@ -73,7 +73,7 @@ func (g *gate) all(ctx context.Context, name string, _, _ int64) error {
 	}
 }
 
-// files holds all but plans.
+// files blocks reads only.
 func (g *gate) files(ctx context.Context, name string, from, n int64) error {
 	if name == "" {
 		g.plans.Add(1)
@@ -82,7 +82,7 @@ func (g *gate) files(ctx context.Context, name string, from, n int64) error {
 	return g.all(ctx, name, from, n)
 }
 
-// folder with a short name: a socket's path is.
+// folder returns a temporary folder with a short name, for the length of a socket's path.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "d")
@@ -93,7 +93,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// weights is a safetensors file with one tensor of n bytes.
+// weights returns a safetensors file with one tensor of n bytes.
 func weights(n int, seed byte) []byte {
 	head := fmt.Sprintf(`{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
 	b := append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...)
@@ -102,14 +102,14 @@ func weights(n int, seed byte) []byte {
 		row[i] = byte(i*7) ^ byte(i>>8) ^ seed
 	}
 	for i := byte(0); n > 0; i++ {
-		row[0] = i // no two alike
+		row[0] = i // makes all rows differ
 		b = append(b, row[:min(n, len(row))]...)
 		n -= len(row)
 	}
 	return b
 }
 
-// lab is one daemon, its source in memory, and what it said to the controller.
+// lab is one daemon with a source in memory, and the reports it sent to the controller.
 type lab struct {
 	*Daemon
 	t     *testing.T
@@ -118,11 +118,11 @@ type lab struct {
 	shelf *nodestore.Store
 	who   chan string
 	log   *page
-	stop  func() error // once
+	stop  func() error // effective once
 
 	mu   sync.Mutex
 	said []controlstream.Report
-	news chan struct{} // closed and replaced with each
+	news chan struct{} // closed and replaced with each report
 }
 
 type page struct {
@@ -144,7 +144,7 @@ func (p *page) String() string {
 
 const place = "mem://models/llama"
 
-// aModel puts a model at a location.
+// aModel puts a model with n bytes of weights at a location.
 func aModel(mem *sourcetest.Memory, location string, n int, seed byte) {
 	mem.Put(location, "config.json", []byte(`{"model_type":"llama"}`))
 	mem.Put(location, "model.safetensors", weights(n, seed))
@@ -217,7 +217,7 @@ func (l *lab) hear(u controlstream.Report) {
 	l.news = make(chan struct{})
 }
 
-// until waits for something that the controller hears.
+// until waits for a report that meets a condition.
 func (l *lab) until(what string, is func(controlstream.Report) bool) controlstream.Report {
 	l.t.Helper()
 	deadline := time.After(soon)
@@ -238,7 +238,7 @@ func (l *lab) until(what string, is func(controlstream.Report) bool) controlstre
 	}
 }
 
-// eventually waits for a condition that nothing tells of.
+// eventually polls a condition that nothing signals.
 func (l *lab) eventually(what string, is func() bool) {
 	l.t.Helper()
 	for deadline := time.Now().Add(soon); !is(); runtime.Gosched() {
@@ -255,7 +255,7 @@ type caller struct {
 	in *controlstream.Lines
 }
 
-// dial is a connection of a pod, before its hello.
+// dial connects a pod, without a hello.
 func (l *lab) dial(uid string) *caller {
 	l.t.Helper()
 	l.who <- uid
@@ -268,7 +268,7 @@ func (l *lab) dial(uid string) *caller {
 	return &caller{conn, l.t, controlstream.NewLines(conn)}
 }
 
-// pod is one that has been welcomed.
+// pod connects a pod and waits for its Welcome.
 func (l *lab) pod(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
@@ -295,13 +295,13 @@ func (p *caller) hear() (m controlstream.ToPod) {
 	return m
 }
 
-// want asks for a source.
+// want requests a source.
 func (p *caller) want(id int, source string, files ...string) {
 	p.t.Helper()
 	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
 }
 
-// answer is how a staging ended; states are those on the way.
+// answer waits for the end of a staging; states are those reported before it.
 func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
 	p.t.Helper()
 	for {
@@ -315,7 +315,7 @@ func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
 	}
 }
 
-// staged is what came of it when that went well.
+// staged waits for a successful staging.
 func (p *caller) staged(id int) controlstream.Staged {
 	p.t.Helper()
 	m, _ := p.answer(id)
@@ -325,7 +325,7 @@ func (p *caller) staged(id int) controlstream.Staged {
 	return *m.Staged
 }
 
-// over reports that the daemon has hung up, and what it said before.
+// over waits until the daemon closes the connection, and returns the lines before that.
 func (p *caller) over() (all []controlstream.ToPod) {
 	p.t.Helper()
 	for {
@@ -345,7 +345,7 @@ func (p *caller) over() (all []controlstream.ToPod) {
 	}
 }
 
-// inUse reports whether a checkpoint is held.
+// inUse reports whether a checkpoint is leased.
 func (l *lab) inUse(digest string) bool {
 	l.t.Helper()
 	list, err := l.shelf.Checkpoints().List()

@@ -13,13 +13,13 @@ import (
 
 const (
 	leasesFile = "held.json"
-	// adoptedFor is how long a new loader holds what pods held at the last one: a shim
-	// dials again within seconds.
+	// adoptedFor is how long a new loader keeps the leases of the last one: shims dial
+	// again within seconds.
 	adoptedFor    = time.Minute
 	maxLeasesFile = 1 << 20
 )
 
-// addLease counts one more hold on a checkpoint.
+// addLease counts one more lease of a checkpoint; the first one is stored.
 func (d *Daemon) addLease(digest string) {
 	d.mu.Lock()
 	d.leased[digest]++
@@ -30,7 +30,7 @@ func (d *Daemon) addLease(digest string) {
 	}
 }
 
-// removeLease ends one hold.
+// removeLease counts one lease less.
 func (d *Daemon) removeLease(digest string) {
 	d.mu.Lock()
 	d.leased[digest]--
@@ -40,13 +40,13 @@ func (d *Daemon) removeLease(digest string) {
 	}
 	ending := d.endingLocked()
 	d.mu.Unlock()
-	if last && !ending { // pods hold on to it
+	if last && !ending { // at the end the file is kept for the next loader
 		d.writeLeases()
 	}
 }
 
-// writeLeases writes the held digests for the next loader. Without the file the next
-// loader cannot protect them until the pods have reconnected.
+// writeLeases writes the leased digests for the next loader. Without the file that loader
+// cannot protect them until the pods have reconnected.
 func (d *Daemon) writeLeases() {
 	d.leaseFile.Lock()
 	defer d.leaseFile.Unlock()
@@ -59,7 +59,7 @@ func (d *Daemon) writeLeases() {
 	}
 }
 
-// adoptLeases holds what pods held at the previous loader, until forget is called.
+// adoptLeases acquires what pods held at the previous loader, until forget is called.
 func (d *Daemon) adoptLeases() (forget func()) {
 	var held []string
 	if err := d.readState(leasesFile, maxLeasesFile, &held); err != nil {

@@ -16,14 +16,14 @@ import (
 
 const (
 	ownersFile = "owners.json"
-	// ownersWait is how long a pod waits for the controller's word on its owner. The
-	// controller knows it before the pod's first container is made.
+	// ownersWait is how long a pod of unknown owner waits for the controller's list. The
+	// controller knows the owner before the pod's first container is created.
 	ownersWait    = 10 * time.Second
 	maxOwnersFile = 16 << 20
 )
 
 // setOwners applies and stores the owners of the node's pods: the next loader uses them
-// until it hears from a controller.
+// until its controller sends newer ones.
 func (d *Daemon) setOwners(o *controlstream.Owners) {
 	d.mu.Lock()
 	same := d.owners != nil && maps.EqualFunc(d.owners.Allow, o.Allow, slices.Equal) && maps.Equal(d.owners.Pods, o.Pods)
@@ -39,7 +39,7 @@ func (d *Daemon) setOwners(o *controlstream.Owners) {
 	}
 }
 
-// loadOwners reads the owners that the previous loader stored. If they cannot be read no
+// loadOwners reads the owners that the previous loader stored. If the file is invalid, no
 // team may stage anything until the controller has sent them.
 func (d *Daemon) loadOwners() {
 	var o controlstream.Owners
@@ -54,8 +54,8 @@ func (d *Daemon) loadOwners() {
 	d.owners = &o
 }
 
-// checkPod is nil if the pod's team may stage a source. A pod of unknown owner waits for
-// the controller while any team has an allow-list.
+// checkPod returns nil if the pod's team may stage a source, else the refusal. While any
+// team has a list, a pod of unknown owner waits for the controller.
 func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
 	late := time.NewTimer(ownersWait)
 	defer late.Stop()
@@ -79,7 +79,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 	}
 }
 
-// checkTeam is nil if a team may stage a source, else why not.
+// checkTeam returns nil if a team may stage a source, else the refusal.
 func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 	d.mu.Lock()
 	o := d.owners

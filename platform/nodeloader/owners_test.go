@@ -31,8 +31,8 @@ func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 	aModel(mem, "mem://models/qwen2", 50_000, 3)
 }
 
-// TestTeamsLists: a team with a list has what it names and nothing else, also by way
-// of what is there already, of what is staged ahead, and after the loader's end.
+// TestTeamsLists: a team with a list gets the sources on it and no others, including
+// staged checkpoints and prefetches, and also after a restart of the loader.
 func TestTeamsLists(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, twoModels)
@@ -59,13 +59,13 @@ func TestTeamsLists(t *testing.T) {
 	given(l, podB, place) // no owners are known
 	l.OnUpdate(ofTeams(podA, "a", podB, "b", podC, "none"))
 	given(l, podA, place)
-	refused(l, podB, place) // though it is there
+	refused(l, podB, place) // though it is in the store
 	refused(l, podB, "mem://models/qwen2")
 	given(l, podB, "mem://models/qwen")
 	refused(l, podC, "mem://models/qwen")
 
-	// Nothing comes ahead that its pod could not have.
-	for want, team := range []string{"b", "a"} { // what a has had staged is there for the next to count
+	// A prefetch is refused if its pod may not stage the source.
+	for want, team := range []string{"b", "a"} { // prefetches expected after each: b's is refused
 		l.OnUpdate(controlstream.Update{Prefetch: []functions.LoadRequest{{ID: "r" + team, Team: team, Model: "m", Spec: functions.ModelSpec{Source: "mem://models/qwen2"}}}})
 		l.mu.Lock()
 		n := 0
@@ -98,7 +98,7 @@ func TestTeamsLists(t *testing.T) {
 		t.Errorf("%v %v", st, err)
 	}
 
-	// The next loader goes by it.
+	// The next loader uses the stored lists.
 	l = restart(t, dir, twoModels)
 	refused(l, podB, place)
 	l.OnUpdate(controlstream.Update{Owners: &controlstream.Owners{Said: true}})
@@ -107,7 +107,7 @@ func TestTeamsLists(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What cannot be read allows nothing until the controller has spoken.
+	// An invalid file allows nothing until the controller has sent the owners.
 	if err := os.WriteFile(filepath.Join(dir, ownersFile), []byte(`{"Allow`), 0o600); err != nil {
 		t.Fatal(err)
 	}

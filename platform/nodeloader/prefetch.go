@@ -13,20 +13,20 @@ import (
 // maxPrefetches bounds the stagings that no pod waits for.
 const maxPrefetches = 32
 
-// prefetchFreshFor is how long a prefetched checkpoint counts as what the source has: a
-// pod that comes within it does not wait for another listing of the source.
+// prefetchFreshFor is how long a prefetched checkpoint counts as the source's present one:
+// a pod that comes within it does not wait for another listing of the source.
 const prefetchFreshFor = time.Minute
 
-// prefetch is a staging that no pod waits for, then its checkpoint, until a pod comes for
-// it or its time is over.
+// prefetch is a staging that no pod waits for, and then its checkpoint, until a pod
+// comes or PrefetchFor is over.
 type prefetch struct {
 	cancel     context.CancelFunc
 	timer      *time.Timer
 	began      time.Time
-	checkpoint *loader.Checkpoint // once it is here; under the daemon's mu
+	checkpoint *loader.Checkpoint // nil until complete; guarded by the daemon's mu
 }
 
-// prefetch stages what a pod will need that is still being scheduled. The controller
+// prefetch stages a checkpoint for a pod that is still being scheduled. Only the controller
 // requests it, never a pod.
 func (d *Daemon) prefetch(r functions.LoadRequest) {
 	log := d.log.With("team", r.Team, "model", r.Model, "source", r.Spec.Source)
@@ -50,8 +50,8 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	if ctx == nil {
 		return
 	}
-	// Without the digest, also where the controller knows one: pods say none, and
-	// theirs is to be the same staging.
+	// Without the digest, even if the controller knows it: pods request none, and must
+	// join the same staging.
 	t, err := d.o.Store.Loader().Stage(ctx, r.Spec.Source, loader.StageOptions{Files: r.Spec.Files, Priority: loader.Low})
 	if err != nil {
 		log.Warn("a prefetch has failed to start", "error", err)
@@ -62,8 +62,8 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	}
 }
 
-// extendPrefetch reports whether a pod has it or waits for it, or it is being prefetched;
-// then its time begins anew.
+// extendPrefetch reports whether a pod has requested place or it is being prefetched; a
+// prefetch's timer starts again.
 func (d *Daemon) extendPrefetch(place string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,8 +84,8 @@ func (d *Daemon) extendPrefetch(place string) bool {
 	return false
 }
 
-// continuePrefetch goes on with a staging that no pod waits for, as long as a pod may come for
-// it. It takes t over.
+// continuePrefetch keeps a staging that no pod waits for, until a pod comes or its time is
+// over. It takes ownership of t, and returns false if it released t instead.
 func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) bool {
 	t.SetPriority(loader.Low)
 	d.mu.Lock()
@@ -142,8 +142,8 @@ func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefet
 	return c.Lease, nil
 }
 
-// takePrefetched is the prefetched checkpoint for a pod, with a lease of its own; nil if
-// it has to be staged.
+// takePrefetched returns a pod's prefetched checkpoint with a lease of its own; nil if it
+// must be staged.
 func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
 	d.mu.Lock()
 	a := d.prefetches[place]
@@ -161,7 +161,7 @@ func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
 	return &c
 }
 
-// endPrefetch ends the prefetch of a checkpoint that its pod has now.
+// endPrefetch ends the prefetch of a checkpoint that a pod holds now.
 func (d *Daemon) endPrefetch(place string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

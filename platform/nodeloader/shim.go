@@ -14,24 +14,24 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// shim is the connection of one pod.
+// shim is the connection of one pod's shim.
 type shim struct {
 	d    *Daemon
 	uid  string
 	conn *net.UnixConn
 	out  *outbox
 
-	folders bool // it takes folders over the socket
+	folders bool // it accepts folders over the socket
 
-	status *functions.ReplicaStatus // the last; under the daemon's mu
+	status *functions.ReplicaStatus // the last one; guarded by the daemon's mu
 
-	mu     sync.Mutex // of all that follows
+	mu     sync.Mutex // guards the fields below
 	stages map[int]*podStaging
 	leases map[string]*store.Lease // by digest
-	bytes  map[string]int64        // of each checkpoint that is held or wanted, by what is staged
+	bytes  map[string]int64        // bytes of each requested checkpoint, by source and file patterns
 }
 
-// serve is one connection.
+// serve runs one connection until it ends.
 func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -75,7 +75,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 		if err := s.out.run(conn); err != nil && ctx.Err() == nil {
 			log.Warn("the pod does not read its lines", "error", err)
 		}
-		conn.Close() // ends the reading
+		conn.Close() // ends readLines
 	})
 	err = s.readLines(ctx, in, &staging)
 	ending := ctx.Err() != nil
@@ -97,7 +97,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse answers with the reason and nothing else.
+// refuse sends the reason, and nothing else, before the connection is closed.
 func (d *Daemon) refuse(conn net.Conn, why string) {
 	d.counts.refused.Add(1)
 	d.complain("refused", "why", why)
@@ -105,7 +105,7 @@ func (d *Daemon) refuse(conn net.Conn, why string) {
 	_ = controlstream.WriteLine(conn, controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
 }
 
-// register makes a connection its pod's, and returns the previous one.
+// register makes s its pod's connection, and returns the previous one.
 func (d *Daemon) register(s *shim) (old *shim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,8 +121,8 @@ func (d *Daemon) register(s *shim) (old *shim) {
 	return old
 }
 
-// unregister removes a connection and reports that its pod has hung up, unless this loader
-// ends.
+// unregister removes a connection, and reports the pod as gone unless this loader is
+// ending.
 func (d *Daemon) unregister(s *shim, ending bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,16 +155,16 @@ func (s *shim) readLines(ctx context.Context, in *controlstream.Lines, staging *
 	}
 }
 
-// onStatus passes a status on at once.
+// onStatus sends a status to the controller at once.
 func (s *shim) onStatus(said functions.ReplicaStatus) {
 	st := sanitizeStatus(said)
-	// A repeated status is passed on too: the controller may not have known the pod
-	// the first time.
+	// A repeated status is sent too: the controller may not have known the pod the
+	// first time.
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	s.status = &st
 	if s.d.shims[s.uid] == s {
-		// Under the lock: a status of an older connection is not sent after this one.
+		// Under the lock: no status of an older connection is sent after this one.
 		s.d.o.Send(controlstream.Report{Pods: []controlstream.Pod{{UID: s.uid, Status: st}}})
 	}
 }
@@ -181,14 +181,14 @@ func (s *shim) release() {
 	}
 }
 
-// outbox holds the lines to be sent to a shim. Progress of a staging replaces older
-// progress of it; all else is kept, up to maxOutLines, after which the connection is
+// outbox queues the lines for a shim. Progress replaces older progress of the same
+// staging; all other lines are kept, up to maxOutLines, after which the connection is
 // closed.
 type outbox struct {
 	wake   chan struct{}
 	hangUp func()
 
-	mu       sync.Mutex // of all that follows
+	mu       sync.Mutex // guards the fields below
 	lines    []outLine
 	progress []controlstream.Staging
 	full     bool
@@ -198,7 +198,7 @@ type outbox struct {
 // outLine is a line, with the folder that is sent with it.
 type outLine struct {
 	controlstream.ToPod
-	folder *os.File // nil: none; it is closed when the line is sent or dropped
+	folder *os.File // nil: none; closed once the line is sent or dropped
 }
 
 func (s outLine) discard() {
@@ -215,7 +215,7 @@ func newOutbox(hangUp func()) *outbox { return &outbox{wake: make(chan struct{},
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
-// putWith sends a folder with a line. It takes the folder over.
+// putWith queues a line with a folder, which it takes ownership of.
 func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	say := outLine{m, folder}
 	o.mu.Lock()
@@ -242,7 +242,7 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 	}
 	if len(o.lines)+len(o.progress) > maxOutLines && !o.full {
 		o.full = true
-		o.hangUp() // at once: the writer is blocked on the shim
+		o.hangUp() // close at once: the writer is blocked on the shim
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -269,7 +269,7 @@ func (o *outbox) close() {
 	}
 }
 
-// discardAll closes what is not sent any more.
+// discardAll closes the folders of all unsent lines.
 func (o *outbox) discardAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// maxPodCheckpoints is how many checkpoints one pod holds at most: a model, and its adapters.
+// maxPodCheckpoints bounds the checkpoints of one pod: a model and its adapters.
 const maxPodCheckpoints = 256
 
 // podStaging is a staging that runs for a pod.
@@ -26,7 +26,7 @@ type podStaging struct {
 	cancel context.CancelFunc
 }
 
-// startStaging starts what a pod requests, or leaves it running.
+// startStaging starts a staging that a pod requests, or leaves a running one alone.
 func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging *sync.WaitGroup) {
 	if err := a.Check(); err != nil {
 		s.d.counts.refused.Add(1)
@@ -37,7 +37,7 @@ func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging 
 	defer s.mu.Unlock()
 	if old := s.stages[a.ID]; old != nil {
 		if reflect.DeepEqual(old.Stage, a) {
-			return // it is running already
+			return // already running
 		}
 		old.cancel()
 		delete(s.stages, a.ID)
@@ -64,12 +64,12 @@ func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging 
 	})
 }
 
-// refusal is an error of this loader's own rules.
+// refusal returns an error of this loader's own rules.
 func refusal(why, fix string) *controlstream.Failed {
 	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: why, Fix: fix}
 }
 
-// failure is an error as it is sent to a pod.
+// failure converts an error for a pod.
 func failure(err error) *controlstream.Failed {
 	e, ok := errors.AsType[*source.Error](err)
 	if !ok {
@@ -85,8 +85,8 @@ func (s *shim) sendFailure(id int, f *controlstream.Failed) {
 	s.out.put(controlstream.ToPod{Failed: f})
 }
 
-// stageForPod stages for a pod and reports progress; nil if it failed, which was reported
-// too.
+// stageForPod stages for a pod and reports progress; nil if it failed, which it reports as
+// well.
 func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoint {
 	d := s.d
 	if !s.awaitSlot(ctx, a.ID) {
@@ -113,7 +113,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	c := d.takePrefetched(place, a.Digest)
 	if c != nil && !s.reserveBytes(place, c.Bytes) {
 		c.Lease.Release()
-		c = nil // it is refused below, in the words of any other
+		c = nil // refused below like any other staging
 	}
 	if c == nil {
 		c = s.stageSource(ctx, a, place)
@@ -143,7 +143,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 	return c
 }
 
-// stageSource stages what the source has now; nil if it failed, which was reported.
+// stageSource stages the source's present checkpoint; nil if it failed, which it reports.
 func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *loader.Checkpoint {
 	d := s.d
 	t, err := d.o.Store.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
@@ -165,7 +165,7 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 	switch {
 	case err != nil && ctx.Err() != nil:
 		if !s.reportEnding(a.ID) {
-			// The pod may be started again.
+			// The pod may be restarted.
 			d.continuePrefetch(place, t, "the pod that wanted it is gone")
 			return nil
 		}
@@ -177,11 +177,11 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 		s.sendFailure(a.ID, failure(err))
 		return nil
 	}
-	t.Release() // the lease stays
+	t.Release() // the lease remains
 	return c
 }
 
-// awaitSlot waits until fewer than all allowed stagings run.
+// awaitSlot waits for a slot; false if ctx ended first.
 func (s *shim) awaitSlot(ctx context.Context, id int) bool {
 	select {
 	case s.d.slots <- struct{}{}:
@@ -197,7 +197,7 @@ func (s *shim) awaitSlot(ctx context.Context, id int) bool {
 	}
 }
 
-// reportEnding reports whether this loader ends, and tells the pod if it does.
+// reportEnding reports whether this loader is ending, and sends that to the pod.
 func (s *shim) reportEnding(id int) (ending bool) {
 	s.d.mu.Lock()
 	ending = s.d.endingLocked()
@@ -208,8 +208,8 @@ func (s *shim) reportEnding(id int) (ending bool) {
 	return ending
 }
 
-// forwardProgress passes progress on until the staging is over or called off; it returns
-// why it must not go on.
+// forwardProgress sends progress to the pod until the staging ends or ctx does; it returns
+// a refusal if the checkpoint exceeds the pod's bytes.
 func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loader.Staging) *controlstream.Failed {
 	events, stop := t.Events()
 	defer stop()
@@ -229,8 +229,7 @@ func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loa
 	}
 }
 
-// reserveBytes counts the bytes of a checkpoint for a pod, and reports whether it may have
-// them.
+// reserveBytes counts a checkpoint's bytes for a pod; false if that exceeds its bounds.
 func (s *shim) reserveBytes(place string, bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,8 +266,7 @@ func (s *shim) retain(c *loader.Checkpoint) {
 	s.d.addLease(c.Digest)
 }
 
-// checkSource is the name of a source and its patterns in the store, or why it is not
-// staged.
+// checkSource returns the store's key for a source and its file patterns, or the refusal.
 func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlstream.Failed) {
 	scheme, location, err := loader.Locate(src, "")
 	if err != nil {

@@ -18,8 +18,8 @@ func (d *Daemon) writeState(name string, v any) error {
 	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
 }
 
-// readState reads at most most bytes of what the previous loader stored. The error is
-// os.ErrNotExist if there is nothing.
+// readState reads at most most bytes that the previous loader stored. The error is
+// os.ErrNotExist if there are none.
 func (d *Daemon) readState(name string, most int64, v any) error {
 	f, err := os.Open(filepath.Join(d.o.Dir, name))
 	if err != nil {

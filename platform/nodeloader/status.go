@@ -7,8 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Bounds of a status, far above those of real ones. It is sent on to the
-// controller, which gets those of all pods.
+// Bounds of a status, far above real ones: the controller gets the statuses of all pods.
 const (
 	maxName  = 256  // bytes of a name
 	maxText  = 4096 // bytes of a text for people
@@ -16,8 +15,8 @@ const (
 )
 
 // sanitizeStatus keeps the fields of a status that a pod may report. The controller knows
-// by the uid which replica it is; the engine's key stays in the pod: clients of the pod go
-// through the shim.
+// the replica by the UID. The engine's key stays in the pod, whose clients go through the
+// shim.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
 	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
 	st.State, st.Tier = functions.State(clipText(string(st.State), maxName)), functions.Tier(clipText(string(st.Tier), maxName))

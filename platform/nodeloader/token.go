@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 )
 
-// PeerToken is the token between loaders, derived from the token of the control streams:
-// it goes over plain HTTP between nodes, and gives access to blocks only, not to the
+// PeerToken derives the token between loaders from the control streams' token: it is sent
+// over plain HTTP between nodes, so it permits reading blocks and nothing at the
 // controller.
 func PeerToken(token string) string {
 	if token == "" {
