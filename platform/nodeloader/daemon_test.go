@@ -516,7 +516,7 @@ func TestPodGoesWhileItIsStaged(t *testing.T) {
 }
 
 // TestEndWhileStaging: the next loader continues from the bytes that have arrived, and the
-// pod is told to ask that loader.
+// pod gets loader_ending, to retry there.
 func TestEndWhileStaging(t *testing.T) {
 	const big = 20 << 20 // three blocks
 	dir := folder(t)
