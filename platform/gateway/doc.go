@@ -20,7 +20,7 @@
 // once: its body is read meanwhile, up to 32 MiB, because net/http notices departures
 // only then.
 //
-// A head is read by net/http's strict parser and written anew, so nothing can be smuggled
+// A head is read by net/http's strict parser and written again, so nothing can be smuggled
 // past it. Targets that are no path, CONNECT, and upgrades to anything but a WebSocket
 // are refused. K-Network-* and similar fields belong to the network: they are answered or
 // removed here and never passed on.
