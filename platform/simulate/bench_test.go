@@ -11,10 +11,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// BenchmarkDay is a day of 10,000 models on 1,000 GPUs: popularity as 1/n^1.1,
-// half as busy by night, checkpoints of 1 to 64 GiB, idle times of five minutes.
-// THAW_DAY_REQUESTS is how many thousand requests of its ten million are
-// simulated, from the day's begin; 100 unless said.
+// BenchmarkDay simulates a day of 10,000 models on 1,000 GPUs: Zipf popularity
+// (1/n^1.1), half the rate at night, checkpoints of 1 to 64 GiB, idle times of five
+// minutes. THAW_DAY_REQUESTS (default 100) is how many thousand of its ten million
+// requests are simulated, from the start of the day.
 func BenchmarkDay(b *testing.B) {
 	const day = 10_000_000
 	n := 100
@@ -77,7 +77,7 @@ func cpu(b *testing.B) time.Duration {
 
 func peak(b *testing.B) int64 { u := usage(b); return int64(u.Maxrss) << 10 }
 
-// BenchmarkWarm is what a request costs that finds its model READY.
+// BenchmarkWarm measures one request for a model that is READY.
 func BenchmarkWarm(b *testing.B) {
 	ms := models(40, func(s *functions.ModelSpec) { s.Resources.GPUMemory = 20 << 30; s.Scale.Min = 1 })
 	b.ReportAllocs()

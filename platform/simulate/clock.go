@@ -2,18 +2,18 @@ package simulate
 
 import "time"
 
-// actor receives events. what tells its events apart. An event of another generation
-// than the actor's age was cancelled: events are not removed from the heap. Generation
-// 0 cannot be cancelled.
+// actor receives events; what is the kind of event. An event whose generation differs
+// from age is cancelled: it stays in the heap and is skipped. Generation 0 cannot be
+// cancelled.
 type actor interface {
 	act(what uint8)
 	age() uint32
 }
 
-// event is something that happens at a time.
+// event is one entry of the clock.
 type event struct {
 	at  time.Duration
-	seq uint64 // events of one time happen in the order in which they were set
+	seq uint64 // events at the same time fire in the order they were scheduled
 	who actor
 	gen uint32
 	wha uint8
@@ -23,15 +23,15 @@ func (e *event) before(o *event) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// clock is the virtual time and what is due on it: a heap of four branches, which
-// is half as deep as one of two and keeps siblings on one line of the cache.
+// clock is the virtual time and its scheduled events: a 4-ary heap, half as deep as a
+// binary one, with siblings on one cache line.
 type clock struct {
 	now  time.Duration
 	seq  uint64
 	heap []event
 }
 
-// set has who act at a time; one that is past is now.
+// set schedules an event of an actor; a time in the past means now.
 func (c *clock) set(at time.Duration, who actor, what uint8, gen uint32) {
 	c.seq++
 	e := event{at: max(at, c.now), seq: c.seq, who: who, gen: gen, wha: what}
@@ -49,7 +49,7 @@ func (c *clock) set(at time.Duration, who actor, what uint8, gen uint32) {
 	c.heap = h
 }
 
-// next is when the next event is due; false if none is.
+// next returns the time of the next event; false if none is scheduled.
 func (c *clock) next() (time.Duration, bool) {
 	if len(c.heap) == 0 {
 		return 0, false
@@ -57,7 +57,7 @@ func (c *clock) next() (time.Duration, bool) {
 	return c.heap[0].at, true
 }
 
-// pop takes the next event out.
+// pop removes and returns the next event.
 func (c *clock) pop() event {
 	h := c.heap
 	top := h[0]

@@ -13,82 +13,82 @@ import (
 // Request is one arrival of a trace.
 type Request = trace.Request
 
-// Config of a run. Fleet and Requests must be set; the zero value of everything
-// else is the default named.
+// Config describes a run. Fleet and Requests are required; other zero values mean the
+// defaults stated here.
 type Config struct {
 	Fleet     *fleet.Fleet
 	Functions []*functions.Model // as a catalogue reads them
 	Teams     []*functions.Team
 	Requests  trace.Requests
 
-	// Sizes are those of checkpoints. One that is not named is taken for four
-	// fifths of the GPU memory that its model takes, or else for 1 GiB.
+	// Sizes are checkpoint sizes. A missing one defaults to four fifths of the model's
+	// GPU memory, or 1 GiB if that is unknown.
 	Sizes map[functions.Name]functions.Bytes
-	// Engines are the times of engines that differ from the fleet's.
+	// Engines overrides the fleet's engine times per engine.
 	Engines map[functions.Engine]fleet.Engine
-	// Times, if not nil, gives the nth start of a function its own times, counted
-	// from 1: what a real start took, say. It is told what was drawn for it.
+	// Times, if not nil, sets the times of a function's nth start, counted from 1, for
+	// example to those of a real start. drawn holds the simulator's own draw.
 	Times func(name functions.Name, nth int, drawn StartTimes) StartTimes
-	// Sources is how many bytes a second all nodes together get from where
-	// checkpoints come from; 0: as many as their links take.
+	// Sources is the total rate of all checkpoint sources in bytes per second; 0 limits
+	// only by the nodes' links.
 	Sources functions.Bytes
-	// Input and Output are the tokens of a request whose trace tells none; 512
-	// and 128.
+	// Input and Output are the tokens of a request whose trace has none; default 512 and
+	// 128.
 	Input, Output int
-	// Patience is what every client says of how long it waits.
+	// Patience is the timeouts every client sends with its requests.
 	Patience admission.ClientTimeouts
 
 	Policy placement.Policy // zero: placement.DefaultPolicy
-	Name   string           // of the policy, for the result; "" is the eviction's word
+	Name   string           // of the policy in the result; "" means the eviction policy's name
 	Seed   uint64
-	// Start is the wall clock's time at the trace's begin; Monday, 5 January
-	// 2026, 0:00 UTC.
+	// Start is the wall-clock time of the trace's start; default Monday, 5 January 2026,
+	// 0:00 UTC.
 	Start time.Time
-	// Until goes on for at least so long after the trace's begin; 0: to the end
-	// of the last request.
+	// Until is the minimum duration from the trace's start; 0 ends the run with the last
+	// request.
 	Until time.Duration
-	// Latency is how long a message between a node and the orchestrator takes;
-	// 1 ms. Negative is none.
+	// Latency is the one-way delay between a node and the orchestrator; default 1 ms,
+	// negative for none.
 	Latency time.Duration
-	// Gather is how long news wait so that one turn of the loop takes several: so
-	// long a turn would take that is under way when they come. 1 ms, and for more
-	// than 20 GPUs a twentieth of a millisecond each; negative is none. It makes
-	// every cold start about as much longer.
+	// Gather is the delay from a change to the turn that handles it, so that one turn
+	// handles several changes. It stands for the duration of a real turn and lengthens
+	// each cold start by about as much. Default 1 ms, or 0.05 ms per GPU above 20 GPUs;
+	// negative for none.
 	Gather time.Duration
 
-	// Learn has the loop learn when functions are used, as the platform does; Ahead
-	// also has it start what it foresees, within its budget.
+	// Learn records use history and forecasts from it, as the platform does. Ahead also
+	// starts replicas ahead of forecast requests, within AheadBudget.
 	Learn, Ahead bool
-	// AheadBudget is the GPU time in an hour that starts ahead may take for a team,
-	// and AheadTeams how many times as much for all; 0: the platform's own.
+	// AheadBudget is a team's GPU time per hour for starts ahead; AheadTeams times as
+	// much is the limit of all teams. 0: the platform's defaults.
 	AheadBudget time.Duration
 	AheadTeams  int
-	// Next, if not nil, is believed instead about when a function is used next
-	// after a time of the trace; 0 never. With placement.Future that is the rule
-	// that knows the future.
+	// Next, if not nil, replaces the forecast: it returns the next use of a function
+	// after a time of the trace, 0 for never. With placement.Future the policy knows the
+	// future.
 	Next func(name functions.Name, at time.Duration) time.Duration
 
-	// Begin, if not nil, is called once before anything happens: it sets what is
-	// to go wrong (State.At), or drives the run without a trace.
+	// Begin, if not nil, is called once before the first event. It schedules faults
+	// (State.At) or drives a run without a trace.
 	Begin func(*State)
 	// Step, if not nil, is called after every event. An error ends the run.
 	Step func(*State) error
-	// Event, if not nil, is told what the loop tells of itself.
+	// Event, if not nil, receives the orchestrator's events.
 	Event func(functions.Event)
-	// Progress, if not nil, is called now and then.
+	// Progress, if not nil, is called periodically.
 	Progress func(Progress)
-	// Sample is how often Result.Over tells how the GPUs were held; 0 never.
+	// Sample is the interval of the GPU samples in Result.Over; 0 for none.
 	Sample time.Duration
 }
 
-// StartTimes are what one start takes, and the end of what was started.
+// StartTimes are the durations of one start, and of the replica's exit.
 type StartTimes struct {
 	Plan   time.Duration // to list what a source has
-	Exec   time.Duration // from the order to the process, with the bytes at hand
-	Spawn  time.Duration // from there to a process that wants weights
-	Warmup time.Duration // from weights to a first token
-	Rise   time.Duration // of a sleeper, beside the copy of its weights
-	Exit   time.Duration // from the end's order to the end of the process
+	Exec   time.Duration // from the load command to the process, with the bytes on the node
+	Spawn  time.Duration // from the process to an engine ready for weights
+	Warmup time.Duration // from loaded weights to the first token
+	Rise   time.Duration // wake-up of a sleeping replica, without the copy of its weights
+	Exit   time.Duration // from the stop command to the end of the process
 }
 
 // Progress of a run.
@@ -96,11 +96,11 @@ type Progress struct {
 	At       time.Duration // virtual
 	Requests int64
 	Cold     int64
-	Turns    int64 // of the loop
+	Turns    int64 // of the orchestrator
 	Events   int64
 }
 
-// Start of the virtual wall clock where a run names none: a Monday.
+// defaultStart is the default of Config.Start: a Monday.
 var defaultStart = time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 
 func (c Config) withDefaults() Config {
@@ -129,7 +129,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// size of a model's checkpoint.
+// size returns the size of a model's checkpoint.
 func (c *Config) size(m *functions.Model) functions.Bytes {
 	if b, ok := c.Sizes[m.FullName()]; ok {
 		return b
@@ -155,7 +155,7 @@ type Impossible struct {
 	Why  string `json:"why"`
 }
 
-// fits says why no node can hold a model; "" where one can.
+// fits returns why no node can hold a model; "" if one can.
 func (c *Config) fits(m *functions.Model) string {
 	why := "no node has that many GPUs"
 	r, size := m.Spec.Resources, c.size(m)

@@ -10,19 +10,19 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// faults are what is broken now.
+// faults are the injected faults in effect.
 type faults struct {
 	breaks  map[functions.Name]string // starts of a function fail with this cause
-	stalled time.Duration             // the orchestrator stands still until then
+	stalled time.Duration             // the orchestrator stalls until then
 
-	// Late, if not nil, is how much longer a command takes. Heard, if not nil, is
-	// after how long, and how often, a heartbeat of a node arrives: none is lost,
-	// two are a double. Unanswered, if not nil, reports whether the answer to a
-	// command that was obeyed is lost.
+	// Late, if not nil, returns a command's extra delay. Heard, if not nil, returns the
+	// delay of each copy of a node's heartbeat: an empty slice loses it, two entries
+	// double it. Unanswered, if not nil, reports whether the reply to an executed
+	// command is lost.
 	Late       func() time.Duration
 	Heard      func(node string) []time.Duration
 	Unanswered func() bool
-	// Fated, if not nil, is told the end of every request.
+	// Fated, if not nil, receives the end of every request.
 	Fated func(Fate)
 }
 
@@ -32,42 +32,41 @@ func (f *faults) dropAnswer() bool { return f.Unanswered != nil && f.Unanswered(
 
 func (st *State) failing(r *replica) string { return st.breaks[r.f.name] }
 
-// Fate is the end of a request.
+// Fate records how a request ended.
 type Fate struct {
-	ID       uint64 // in the order of their arrivals, from 1
+	ID       uint64 // in arrival order, from 1
 	Function functions.Name
 	Team     string
 	Came     time.Duration
-	// Code is "" for one that was answered, Broke, Left or Lost, or why it was
-	// refused.
+	// Code is "" if it was answered, Broke, Left, Lost, or the code of its refusal.
 	Code    openai.Code
 	Message string
 	Cold    bool
 	Retried bool
-	First   time.Duration // its first token; 0 there was none
-	Replica string        // the last that failed it; "" none did
+	First   time.Duration // time of its first token; 0 if none came
+	Replica string        // the last one that failed it; "" if none did
 }
 
-// Ends of a request that are no refusal.
+// Codes of requests that ended without an answer or a refusal.
 const (
 	Broke openai.Code = "broken" // its replica died after the first token
-	Left  openai.Code = "left"   // its client went
-	Lost  openai.Code = "lost"   // the orchestrator it was at died
+	Left  openai.Code = "left"   // its client disconnected
+	Lost  openai.Code = "lost"   // its orchestrator died
 )
 
-// Now is the virtual time since the trace's begin.
+// Now returns the virtual time since the start of the trace.
 func (st *State) Now() time.Duration { return st.clock.now }
 
-// Loop is the orchestrator's, of its present life.
+// Loop returns the current orchestrator.
 func (st *State) Loop() *orchestrator.Orchestrator { return st.steer }
 
-// Epoch of the present life.
+// Epoch returns the epoch of the current orchestrator.
 func (st *State) Epoch() int64 { return st.epoch }
 
-// At has f called at a time.
+// At schedules f at a time.
 func (st *State) At(at time.Duration, f func()) { st.clock.set(at, deed(f), 0, 0) }
 
-// After has f called in a while.
+// After schedules f after a duration.
 func (st *State) After(d time.Duration, f func()) { st.At(st.clock.now+d, f) }
 
 type deed func()
@@ -81,8 +80,8 @@ func (st *State) Deploy(models ...*functions.Model) {
 	st.steer.Changed()
 }
 
-// Kill takes a node's power: its replicas are gone, and what was asked of them
-// hangs until its connection is cut. Return starts it again, its store as it was.
+// Kill powers a node off: its replicas are gone, and its requests hang until the
+// connection is cut. Return boots it with its store unchanged.
 func (st *State) Kill(node string) {
 	n := st.byID[node]
 	if n == nil || n.dead {
@@ -111,7 +110,7 @@ func (st *State) Kill(node string) {
 	n.staging, n.pushing = 0, false
 }
 
-// hangs sets the bounds of a request whose node does not answer.
+// hangs sets the timeouts of a request whose node does not answer.
 func (st *State) hangs(q *request) {
 	if q.first == 0 {
 		st.clock.set(st.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
@@ -121,15 +120,14 @@ func (st *State) hangs(q *request) {
 	}
 }
 
-// Partition cuts a node off: nothing gets to it or from it, and its engines go
-// on.
+// Partition drops all messages to and from a node; its engines keep running.
 func (st *State) Partition(node string) {
 	if n := st.byID[node]; n != nil {
 		n.mute = true
 	}
 }
 
-// Return ends what Kill or Partition began.
+// Return undoes Kill or Partition.
 func (st *State) Return(node string) {
 	n := st.byID[node]
 	if n == nil || !n.dead && !n.mute {
@@ -156,7 +154,7 @@ func (st *State) Return(node string) {
 	st.settle()
 }
 
-// Slow divides the rates of a node's link and disk; 1 is what its kind says.
+// Slow divides the rates of a node's link and disk by a factor; 1 restores them.
 func (st *State) Slow(node string, by float64) {
 	n := st.byID[node]
 	if n == nil || by <= 0 {
@@ -166,8 +164,8 @@ func (st *State) Slow(node string, by float64) {
 	st.reflow([]*pipe{n.link, n.disk})
 }
 
-// FailStarts has every start of a function fail with cause, once its engine has
-// booted; "" mends it.
+// FailStarts makes every start of a function fail with cause once its engine has booted;
+// "" ends the fault.
 func (st *State) FailStarts(name functions.Name, cause string) {
 	if cause == "" {
 		delete(st.breaks, name)
@@ -176,8 +174,8 @@ func (st *State) FailStarts(name functions.Name, cause string) {
 	}
 }
 
-// Crash ends the engine of a replica, whatever it does: a fault of its own, or
-// memory that ran out. It reports whether there was one.
+// Crash ends the engine of a replica, in any state, with a cause such as out of memory.
+// It reports whether the replica exists.
 func (st *State) Crash(replica, cause string) bool {
 	r := st.reps[replica]
 	if r == nil || r.state.Over() || !r.process {
@@ -188,8 +186,8 @@ func (st *State) Crash(replica, cause string) bool {
 	return true
 }
 
-// Hang has the engine of a replica say nothing any more; its node notices after
-// the deadline of its model.
+// Hang stops the output of a replica's engine; its node notices after the model's
+// deadline.
 func (st *State) Hang(replica string) bool {
 	r := st.reps[replica]
 	if r == nil || r.state.Over() || !r.process || r.hung {
@@ -208,7 +206,7 @@ func (st *State) Hang(replica string) bool {
 	return true
 }
 
-// Sicken has a GPU of a node fall ill, or mends it.
+// Sicken marks a GPU of a node unhealthy, or healthy again.
 func (st *State) Sicken(node string, gpu int, sick bool) {
 	n := st.byID[node]
 	if n == nil || gpu < 0 || gpu >= len(n.gpus) {
@@ -222,23 +220,22 @@ func (st *State) Sicken(node string, gpu int, sick bool) {
 	n.push()
 }
 
-// Stall has the orchestrator stand still, as a suspended machine does.
+// Stall suspends the orchestrator for a duration.
 func (st *State) Stall(d time.Duration) { st.stalled = max(st.stalled, st.clock.now+d) }
 
-// Jump puts the clock of the orchestrator's machine forward, or back.
+// Jump shifts the orchestrator's wall clock forward, or back if d is negative.
 func (st *State) Jump(d time.Duration) { st.skew += d }
 
-// Replace has another orchestrator take over: it has the requests, and an epoch
-// higher than the one before, which does not know it and goes on for a while
-// with what it believes.
+// Replace starts another orchestrator with a higher epoch and moves the requests to it.
+// The old one does not know and keeps acting on its own state for the duration.
 func (st *State) Replace(while time.Duration) {
 	old := st.loop
 	st.begin()
 	st.After(while, func() { old.dead = true })
 }
 
-// Restart ends the orchestrator as kill -9 does, the requests it has with it,
-// and starts another life of it.
+// Restart kills the orchestrator and its requests, as kill -9 does, and starts a new
+// one.
 func (st *State) Restart() {
 	st.loop.dead = true
 	for _, q := range slices.Clone(st.live) {
@@ -257,19 +254,19 @@ func (st *State) Restart() {
 	st.begin()
 }
 
-// NodeView is a node as it is, whatever the loop believes.
+// NodeView is the true state of a node, whatever the orchestrator believes.
 type NodeView struct {
 	ID         string
 	Dead, Mute bool
 	Epoch      int64
-	Taken      []float64 // share of each GPU that is held
+	Taken      []float64 // share of each GPU in use
 	Sick       []bool
 	Memory     functions.Capacity
 	Store      functions.StoreUse
 	Replicas   []ReplicaView
 }
 
-// ReplicaView is a replica as it is.
+// ReplicaView is the true state of a replica.
 type ReplicaView struct {
 	ID       string
 	Node     string
@@ -277,16 +274,16 @@ type ReplicaView struct {
 	State    functions.State
 	Take     functions.Resources
 	GPUs     []int
-	Share    float64 // GPUs that it holds now, parts of them counting as such
+	Share    float64 // GPUs that it holds now, fractions included
 	InFlight int
-	Level    int // of its sleep
+	Level    int // sleep level
 	Hung     bool
-	Since    time.Duration // of the state
+	Since    time.Duration // start of the state
 	Tier     functions.Tier
 	Error    string
 }
 
-// Node is one as it is.
+// Node returns the view of a node; false if it does not exist.
 func (st *State) Node(id string) (NodeView, bool) {
 	n := st.byID[id]
 	if n == nil {
@@ -306,7 +303,7 @@ func (st *State) Node(id string) (NodeView, bool) {
 	return v, true
 }
 
-// Nodes are the ids of all, in order.
+// Nodes returns the ids of all nodes in order.
 func (st *State) Nodes() (out []string) {
 	for _, n := range st.nodes {
 		out = append(out, n.id)
@@ -314,7 +311,7 @@ func (st *State) Nodes() (out []string) {
 	return out
 }
 
-// Replica is one as it is.
+// Replica returns the view of a replica; false if it does not exist.
 func (st *State) Replica(id string) (ReplicaView, bool) {
 	r := st.reps[id]
 	if r == nil {
@@ -330,23 +327,23 @@ func (r *replica) view() ReplicaView {
 	}
 }
 
-// RequestView is a request under way.
+// RequestView is the state of an active request.
 type RequestView struct {
 	ID       uint64
 	Function functions.Name
 	Team     string
 	Came     time.Duration
 	Waits    bool          // in the queue
-	Since    time.Duration // it waits
-	Deadline time.Duration // of its wait; 0 it never waited
-	Replica  string        // that it was given to
-	Stranded bool          // at a node that does not answer
-	First    time.Duration // when its first token came, or is to come; 0 not known
+	Since    time.Duration // start of its wait
+	Deadline time.Duration // end of its wait; 0 if it never waited
+	Replica  string        // assigned replica
+	Stranded bool          // its node does not answer
+	First    time.Duration // time of its first token, past or scheduled; 0 if unknown
 	Cold     bool
 	Retried  bool
 }
 
-// Requests yields those under way.
+// Requests yields the active requests.
 func (st *State) Requests(yield func(RequestView) bool) {
 	for _, q := range st.live {
 		if !yield(RequestView{
@@ -358,17 +355,17 @@ func (st *State) Requests(yield func(RequestView) bool) {
 	}
 }
 
-// FunctionView is a function as the data path has it.
+// FunctionView is the state of a function on the data path.
 type FunctionView struct {
 	Name           functions.Name
 	Known          bool // it is in the catalogue
-	Active, Queued int  // in its queue
-	Ready          int  // replicas in its picture
+	Active, Queued int  // requests of its queue
+	Ready          int  // READY replicas in its snapshot
 	State          functions.State
-	InFlight       map[string]int // by replica of the picture
+	InFlight       map[string]int // by replica of the snapshot
 }
 
-// Functions yields them in the order in which they were first heard of.
+// Functions yields all functions in the order they first appeared.
 func (st *State) Functions(yield func(FunctionView) bool) {
 	for _, f := range st.list {
 		l := f.queue.Load(st.wall())
@@ -387,6 +384,6 @@ func (st *State) Functions(yield func(FunctionView) bool) {
 	}
 }
 
-// Crowded counts the loads and rises that found no room on their node: the loop
-// had believed that there was some.
+// Crowded counts loads and wake-ups that a node refused for lack of memory or GPUs: the
+// orchestrator believed they would fit.
 func (st *State) Crowded() int64 { return st.crowded }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pipe is a rate that its flows share evenly: a node's link, its disk, its copy to
-// GPUs, or all sources together.
+// pipe is a rate shared evenly by its flows: a node's link, disk or GPU copy, or the
+// total rate of the sources.
 type pipe struct {
 	rate  float64 // bytes a second
 	flows []*flow
@@ -17,9 +17,8 @@ func (p *pipe) share() float64 {
 	return p.rate / float64(max(len(p.flows), 1))
 }
 
-// flow is a transfer through pipes. Its rate is the smallest of its shares; what it
-// leaves unused of the others goes to no other flow, so a simulated fleet is never
-// faster than a real one.
+// flow is a transfer through pipes at the smallest of its shares. The rest of its other
+// shares stays unused, so a simulated fleet is never faster than a real one.
 type flow struct {
 	st    *State
 	pipes [2]*pipe // the second may be nil
@@ -30,7 +29,7 @@ type flow struct {
 	done  func()
 }
 
-// flow sets bytes on their way; done is called when they are there.
+// flow starts a transfer; done is called when all bytes have arrived.
 func (st *State) flow(bytes float64, done func(), pipes ...*pipe) *flow {
 	f := &flow{st: st, left: max(bytes, 0), last: st.clock.now, done: done}
 	for i, p := range pipes {
@@ -48,7 +47,7 @@ func (f *flow) act(uint8) {
 
 func (f *flow) age() uint32 { return f.gen }
 
-// stop takes f out of its pipes; what it has brought is given back.
+// stop removes f from its pipes and returns the bytes not transferred.
 func (f *flow) stop() (left float64) {
 	f.settle()
 	f.end()
@@ -68,19 +67,19 @@ func (f *flow) end() {
 	f.st.reflow(pipes)
 }
 
-// settle counts what has come until now.
+// settle adds the bytes transferred since the last call.
 func (f *flow) settle() {
 	now := f.st.clock.now
 	f.left = max(0, f.left-f.rate*(now-f.last).Seconds())
 	f.last = now
 }
 
-// reflow gives the flows of pipes their shares anew.
+// reflow recomputes the rates of all flows in pipes.
 func (st *State) reflow(pipes []*pipe) {
 	for i, p := range pipes {
 		for _, f := range p.flows {
 			if i > 0 && (f.pipes[0] == pipes[0] || f.pipes[1] == pipes[0]) {
-				continue // it was done with the first
+				continue // already handled with the first pipe
 			}
 			rate := math.Inf(1)
 			for _, q := range f.pipes {
@@ -101,7 +100,7 @@ func (st *State) reflow(pipes []*pipe) {
 	}
 }
 
-// durationOf of seconds, no longer than the clock can tell.
+// durationOf converts seconds to a duration, bounded by the largest one.
 func durationOf(seconds float64) time.Duration {
 	return time.Duration(min(math.Ceil(seconds*1e9), math.MaxInt64/4))
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// histogram counts spans in buckets that are linear inside each power of two: 64
-// of them, so a quantile is off by less than one in a hundred. Spans below 64 µs
-// are told apart by the microsecond. It is as large as its largest span wants.
+// histogram counts durations in 64 linear buckets per power of two, so a quantile is off
+// by less than 1 %. Below 64 µs each microsecond has a bucket. Its memory grows with the
+// largest duration.
 type histogram struct {
 	counts []uint32
 	n      uint64
@@ -26,7 +26,7 @@ func bucket(d time.Duration) int {
 	return fine*shift + int(us>>shift)
 }
 
-// middle of a bucket.
+// middle returns the middle of bucket i.
 func middle(i int) time.Duration {
 	if i < 2*fine {
 		return time.Duration(i) * time.Microsecond
@@ -48,7 +48,7 @@ func (h *histogram) add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// quantile of what was added; 0 if nothing was.
+// quantile returns the q-quantile; 0 if the histogram is empty.
 func (h *histogram) quantile(q float64) time.Duration {
 	if h.n == 0 {
 		return 0
@@ -63,7 +63,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return h.max
 }
 
-// Quantiles of spans, in seconds.
+// Quantiles are quantiles of durations in seconds.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -76,5 +76,5 @@ func (h *histogram) quantiles() Quantiles {
 	return Quantiles{sec(h.quantile(0.5)), sec(h.quantile(0.9)), sec(h.quantile(0.99)), sec(h.max)}
 }
 
-// round to six digits after the point: what is printed is what was measured.
+// round rounds to six decimals, so that the JSON shows the microseconds measured.
 func round(f float64) float64 { return math.Round(f*1e6) / 1e6 }

@@ -13,38 +13,38 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// node is a host as an agent shows it: it obeys the commands of the loop and
-// says in heartbeats what became of them.
+// node is a simulated host with its agent: it executes the orchestrator's commands and
+// sends heartbeats.
 type node struct {
 	st   *State
 	id   string
 	kind *fleet.Node
 
-	gpus  []functions.GPU // never changed once a heartbeat has them
+	gpus  []functions.GPU // never modified after a heartbeat refers to it
 	taken []float64       // share of each GPU that replicas hold
 	shelf shelf
 	reps  []*replica // by id
 
 	link, disk, copy *pipe
 
-	epoch   int64 // the highest that commanded it
-	dead    bool  // it lost its power
-	mute    bool  // nothing gets to it or from it
-	pushing bool  // a heartbeat is under way
-	changed bool  // since the last document
-	staging int   // replicas whose bytes are on the way
+	epoch   int64 // highest epoch of a command
+	dead    bool  // powered off
+	mute    bool  // partitioned
+	pushing bool  // a heartbeat is scheduled
+	changed bool  // since the last heartbeat document
+	staging int   // replicas whose bytes are being staged
 	doc     functions.Heartbeat
-	life    int    // how often it was started
-	said    uint64 // heartbeats in this life
-	changes uint64 // documents in this life
+	life    int    // boots
+	said    uint64 // heartbeats since boot
+	changes uint64 // heartbeat documents since boot
 }
 
-// What happens on a node.
+// nodePush is the event that sends a heartbeat.
 const nodePush uint8 = 0
 
 const (
 	beatEvery = 2 * time.Second
-	keepEnded = time.Minute // how long an ended replica is told of
+	keepEnded = time.Minute // how long heartbeats report an ended replica
 )
 
 func newNode(st *State, id string, kind *fleet.Node) *node {
@@ -64,13 +64,13 @@ func (n *node) url() string { return "http://" + n.id }
 
 func (n *node) age() uint32 { return 0 }
 
-// act: what has changed is said.
+// act sends the pending heartbeat.
 func (n *node) act(uint8) {
 	n.pushing = false
 	n.beat()
 }
 
-// push says soon what has changed: changes of one moment go in one heartbeat.
+// push schedules a heartbeat; changes at the same time share one.
 func (n *node) push() {
 	n.changed = true
 	if !n.pushing && !n.dead {
@@ -79,7 +79,7 @@ func (n *node) push() {
 	}
 }
 
-// note marks a change for the next heartbeat, which is not sent early for it.
+// note marks a change for the next regular heartbeat.
 func (n *node) note() {
 	n.changed = true
 	if n.st.watched() {
@@ -87,7 +87,7 @@ func (n *node) note() {
 	}
 }
 
-// beat hands a heartbeat over.
+// beat sends a heartbeat.
 func (n *node) beat() {
 	if n.dead || n.mute {
 		return
@@ -100,8 +100,8 @@ func (n *node) beat() {
 	n.st.heard(n)
 }
 
-// document is what a heartbeat says now. What an earlier one was made of is left
-// alone: who heard it has it still.
+// document builds the heartbeat document. Slices of earlier documents are not modified:
+// receivers still hold them.
 func (n *node) document() {
 	n.changed = false
 	n.changes++
@@ -131,7 +131,7 @@ func (n *node) document() {
 	n.doc = d
 }
 
-// free reports whether req's replica fits beside those that are here.
+// free returns an error if req's replica does not fit beside the present ones.
 func (n *node) free(req *functions.LoadRequest) error {
 	r := req.Spec.Resources
 	if len(req.GPUs) < r.GPUs {
@@ -155,7 +155,7 @@ func (n *node) free(req *functions.LoadRequest) error {
 	return nil
 }
 
-// share of one GPU that a replica takes.
+// share returns the fraction of one GPU that a replica uses.
 func (n *node) share(r functions.Resources) float64 {
 	if r.GPUMemory == 0 || n.kind.GPUMemory == 0 {
 		return 1
@@ -176,22 +176,21 @@ func (n *node) list(r *replica) {
 	n.reps = slices.Insert(n.reps, i, r)
 }
 
-// forget a replica that is over.
+// forget removes an ended replica.
 func (n *node) forget(r *replica) {
 	r.gen++
 	delete(n.st.reps, r.id)
 	n.reps = slices.DeleteFunc(n.reps, func(x *replica) bool { return x == r })
 }
 
-// Errors of a command that a node did not take.
+// Errors of a refused command.
 var (
 	errUnreachable = errors.New("no route to host")
 	errLost        = errors.New("the answer was lost")
 	errSleepless   = errors.New("no such replica here")
 )
 
-// reach is the way of a command to the node; an error says that it did not
-// arrive.
+// reach delivers a command to the node; an error means that it did not arrive.
 func (n *node) reach(epoch int64) error {
 	if n.dead || n.mute {
 		return errUnreachable
@@ -205,7 +204,7 @@ func (n *node) reach(epoch int64) error {
 	return nil
 }
 
-// back is the way of the answer.
+// back delivers the reply; an error means that it is lost.
 func (n *node) back() error {
 	if n.st.dropAnswer() {
 		return errLost
@@ -213,7 +212,7 @@ func (n *node) back() error {
 	return nil
 }
 
-// Load takes a replica on. The same id again is the same replica.
+// Load starts a replica. It is idempotent by id.
 func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
 	if err := n.reach(req.Epoch); err != nil {
 		return functions.LoadReply{}, err
@@ -232,8 +231,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 	return functions.LoadReply{ID: req.ID, State: r.state}, n.back()
 }
 
-// Unload ends a replica, or forgets one that has ended. One that is not there is
-// gone.
+// Unload stops a replica, or forgets an ended one. An unknown id is no error.
 func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 	if err := n.reach(req.Epoch); err != nil {
 		return err
@@ -254,7 +252,7 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 	return n.back()
 }
 
-// Sleep sends a replica to sleep, or with level 0 wakes it.
+// Sleep puts a replica to sleep, or wakes it at level 0.
 func (n *node) Sleep(_ context.Context, req functions.SleepRequest) error {
 	if err := n.reach(req.Epoch); err != nil {
 		return err
@@ -271,7 +269,7 @@ func (n *node) Sleep(_ context.Context, req functions.SleepRequest) error {
 	return n.back()
 }
 
-// Verify has a replica looked at that broke on the data path.
+// Verify checks a replica that failed a request on the data path.
 func (n *node) Verify(_ context.Context, id, _ string) error {
 	if n.dead || n.mute {
 		return errUnreachable
@@ -282,7 +280,7 @@ func (n *node) Verify(_ context.Context, id, _ string) error {
 	return nil
 }
 
-// sources that the node's page cache may hold: what replicas leave of its memory.
+// squeeze bounds the page cache to the memory that replicas leave.
 func (n *node) squeeze() {
 	room := n.kind.Memory
 	for _, r := range n.reps {

@@ -19,8 +19,8 @@ type noted struct {
 func (n *noted) act(uint8)   { *n.got = append(*n.got, n.n) }
 func (n *noted) age() uint32 { return n.gen }
 
-// Events come in the order of their times, and of those of one time in the order
-// in which they were set.
+// TestClock: events fire in time order, and at the same time in the order they were
+// scheduled.
 func TestClock(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var c clock
@@ -34,7 +34,7 @@ func TestClock(t *testing.T) {
 		at := time.Duration(rng.IntN(300))
 		want = append(want, due{at, i})
 		c.set(at, &noted{got: &got, n: i}, 0, 0)
-		if i%3 == 2 { // some are taken out in between
+		if i%3 == 2 { // some are removed in between
 			e := c.pop()
 			c.now = e.at
 			e.who.act(0)
@@ -62,7 +62,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// Quantiles are off by less than one in a hundred.
+// TestHistogram: quantiles are off by less than 1 %.
 func TestHistogram(t *testing.T) {
 	for i := range 40 * fine {
 		if m := middle(i); bucket(m) != i {
@@ -93,7 +93,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// Flows share their pipes; no flow exceeds a pipe's rate, and all bytes arrive.
+// TestFlows: no pipe exceeds its rate, and all bytes arrive.
 func TestFlows(t *testing.T) {
 	st := &State{}
 	a, b, all := &pipe{rate: 100}, &pipe{rate: 100}, &pipe{rate: 150}
@@ -116,9 +116,9 @@ func TestFlows(t *testing.T) {
 	}), 0, 0)
 	for st.one(time.Hour) {
 	}
-	// Four share 150: 37.5 each. After a second three do: 50 each, but b's own
-	// pipe has become narrow. a2 is through at 1.25 s, then a1 has 75 of 150, and
-	// is through at 1.25+(100-37.5-12.5)/75.
+	// Four flows share 150: 37.5 each. After 1 s three do: 50 each, but b's own pipe is
+	// slower by then. a2 ends at 1.25 s; then a1 has 75 of 150 and ends at
+	// 1.25+(100-37.5-12.5)/75.
 	for name, want := range map[string]float64{"a2": 1.25, "a1": 1.25 + 50.0/75, "b": 1 + 62.5/10} {
 		if got := ends[name].Seconds(); math.Abs(got-want) > 1e-3 {
 			t.Errorf("%s ends at %v s, want %v", name, got, want)

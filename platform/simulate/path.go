@@ -13,67 +13,67 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// function is one model of the run, with the activator's queue for it.
+// function is one model of the run and its activator queue.
 type function struct {
 	st     *State
 	name   functions.Name
 	team   *team
 	model  *functions.Model
-	source string // as stores list it; "" nothing is staged
+	source string // source in store listings; "" if nothing is staged
 	size   functions.Bytes
-	salt   uint64 // of its draws
+	salt   uint64 // seeds its random draws
 	starts int
 
 	queue   *admission.Queue
-	pic     *snapshot.Snapshot // nil until it was published, and once it was removed
-	busy    bool               // it is on the list of those that may have requests
-	last    time.Duration      // when it was evicted
+	pic     *snapshot.Snapshot // nil before it is published and after it is removed
+	busy    bool               // it is in State.busy
+	last    time.Duration      // time of its last eviction
 	evicted bool
 }
 
-// request is a request under way. It is used again after its end.
+// request is an active request. The struct is reused after its end.
 type request struct {
 	admission.Request
 	st   *State
 	id   uint64
-	slot int // in live
+	slot int // index in State.live
 	f    *function
 	who  *team
 	at   time.Duration
-	gen  uint32 // of its events
-	wait bool   // it waits
+	gen  uint32 // generation of its events
+	wait bool   // it is waiting
 
 	input, output int
-	leaves        time.Duration // when the client leaves unless an answer has begun; 0 never
-	deadline      time.Duration // of its wait; 0 it has not waited
-	since         time.Duration // it waits
+	leaves        time.Duration // when the client disconnects unless the answer has begun; 0 never
+	deadline      time.Duration // end of its wait; 0 if it never waited
+	since         time.Duration // start of its wait
 	waited        time.Duration
 	lease         ratelimit.Lease
 	leased        bool
 
 	rep         *replica
-	to          *node // that it was sent to and that does not answer
-	place       int   // in rep.here
-	lined       bool  // in rep.line
+	to          *node // node that received it and does not answer
+	place       int   // index in rep.here
+	lined       bool  // it is in rep.line
 	first, last time.Duration
-	stuck       bool // the answer was sent and does not arrive
+	stuck       bool // its answer was sent but does not arrive
 }
 
-// Events of a request.
+// Event kinds of a request.
 const (
-	reqLimit uint8 = iota // the client leaves, or the wait is over
+	reqLimit uint8 = iota // the client disconnects, or the wait times out
 	reqEnd
-	reqSilent // no token within the deadline for the first
-	reqFails  // its replica could not be reached
+	reqSilent // the first token's deadline passed
+	reqFails  // its replica is unreachable
 )
 
 func (q *request) age() uint32 { return q.gen }
 
-// OnChange is called with the queue locked, when q is admitted or rejected: it is
-// noted, and settle goes on with it.
+// OnChange is called under the queue's lock when q is admitted or rejected. It records
+// q; settle handles it later.
 func (q *request) OnChange() { q.st.told = append(q.st.told, q) }
 
-// arrive takes a request of the trace.
+// arrive starts a request of the trace.
 func (st *State) arrive(x *Request) {
 	f := st.fns[x.Function.WithoutAdapter()]
 	if f == nil && st.unfit[x.Function.WithoutAdapter()] {
@@ -138,7 +138,7 @@ func (st *State) fresh() *request {
 	return q
 }
 
-// settle goes on with the requests that a queue has admitted or rejected.
+// settle handles the requests that a queue has admitted or rejected.
 func (st *State) settle() {
 	if st.settling {
 		return
@@ -158,7 +158,7 @@ func (st *State) settle() {
 	st.settling = false
 }
 
-// enter queues the request and decides, as a request of the activator does.
+// enter queues the request and decides on it, as the activator does.
 func (q *request) enter() {
 	st, f := q.st, q.f
 	wall := st.wall()
@@ -212,7 +212,7 @@ func (q *request) enter() {
 	q.arm()
 }
 
-// wake asks the platform for a first replica.
+// wake asks the orchestrator for a first replica.
 func (q *request) wake(again bool) *openai.Error {
 	st, f := q.st, q.f
 	return q.Wake(f.queue, f.pic, again, func() *openai.Error {
@@ -225,7 +225,7 @@ func (q *request) wake(again bool) *openai.Error {
 	}, func() string { return st.steer.Wake(f.name, q.who.name) })
 }
 
-// arm sets the time at which the current step of q is over at the latest.
+// arm schedules the timeout of q's current step.
 func (q *request) arm() {
 	at := time.Duration(0)
 	if q.wait {
@@ -239,7 +239,7 @@ func (q *request) arm() {
 	}
 }
 
-// unwait accounts for the end of the wait.
+// unwait ends the wait and adds it to q.waited.
 func (q *request) unwait() {
 	if q.wait {
 		q.wait = false
@@ -248,7 +248,7 @@ func (q *request) unwait() {
 	}
 }
 
-// leave gives back the slot at the replica, or the place in the queue.
+// leave releases the replica slot, or the place in the queue.
 func (q *request) leave() {
 	st, f := q.st, q.f
 	q.gen++
@@ -293,10 +293,10 @@ func (st *State) served(q *request, r *replica) {
 	q.arm()
 }
 
-// streamIdle bounds the silence after the first token.
+// streamIdle is the timeout between tokens after the first.
 const streamIdle = 5 * time.Minute
 
-// firstToken bounds the time from asking an engine to its first token.
+// firstToken is the timeout from sending a request to its first token.
 func (f *function) firstToken() time.Duration {
 	if f.model != nil && f.model.Spec.Deadlines.FirstToken > 0 {
 		return f.model.Spec.Deadlines.FirstToken.Std()
@@ -313,7 +313,7 @@ func (q *request) act(what uint8) {
 			e := q.f.queue.ExpiredError(q.f.pic, st.instant(q.since), st.wall())
 			q.leave()
 			q.refuse(e)
-		case q.first > 0 && q.first <= now: // it came in time
+		case q.first > 0 && q.first <= now: // it arrived in time
 		default:
 			q.leave()
 			st.tally.left++
@@ -338,7 +338,7 @@ func (q *request) act(what uint8) {
 	st.settle()
 }
 
-// done ends a request that was answered.
+// done ends an answered request.
 func (q *request) done() {
 	t := &q.st.tally
 	t.answered++
@@ -361,8 +361,8 @@ func (q *request) done() {
 	q.end("", "")
 }
 
-// fail ends a try without an answer. Before the first token the request is tried
-// again, once; after it never.
+// fail ends an attempt without an answer. The request is retried once, and only before
+// its first token.
 func (q *request) fail(problem string) {
 	st, f := q.st, q.f
 	began := q.first > 0 && q.first <= st.clock.now
@@ -382,7 +382,7 @@ func (q *request) fail(problem string) {
 	q.enter()
 }
 
-// refuse answers with an error; q is over.
+// refuse ends the request with an error.
 func (q *request) refuse(e *openai.Error) {
 	st := q.st
 	st.tally.refused[string(e.Code)]++
@@ -390,7 +390,7 @@ func (q *request) refuse(e *openai.Error) {
 	q.end(e.Code, e.Message)
 }
 
-// end is the one end of a request.
+// end records the request's end and releases it.
 func (q *request) end(code openai.Code, message string) {
 	st := q.st
 	if q.leased {
@@ -417,7 +417,7 @@ func (f *function) act(uint8) {
 
 func (f *function) age() uint32 { return 0 }
 
-// OnChange notes that the demand for f has changed.
+// OnChange records that the demand for f has changed.
 func (f *function) OnChange() {
 	f.st.stirred = append(f.st.stirred, f)
 	if !f.busy {
@@ -426,14 +426,14 @@ func (f *function) OnChange() {
 	}
 }
 
-// demand is the demand for f now; later changes call OnChange again.
+// demand returns the current demand for f; later changes call OnChange again.
 func (f *function) demand() orchestrator.Demand {
 	l, teams := f.queue.TakeDemand(f.st.wall())
 	return orchestrator.Demand{Name: f.name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
 }
 
-// path is the data path of one loop. A loop that was replaced has none: its own was
-// that of another process.
+// path is the data path of one orchestrator. A replaced orchestrator has none: its data
+// path belonged to another process.
 type path struct {
 	*State
 	of *loop
@@ -441,11 +441,10 @@ type path struct {
 
 var _ orchestrator.DataPath = (*path)(nil)
 
-// lame reports whether the loop has been replaced.
+// lame reports whether the orchestrator has been replaced.
 func (p *path) lame() bool { return p.State.loop != p.of }
 
-// Publish takes snapshots in. The requests that it admits are at an engine before it
-// returns.
+// Publish applies snapshots. Requests admitted by them are sent before it returns.
 func (p *path) Publish(fs ...snapshot.Snapshot) {
 	st := p.State
 	if p.lame() {
@@ -465,7 +464,7 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 	st.settle()
 }
 
-// Remove takes functions out.
+// Remove removes functions.
 func (p *path) Remove(names ...functions.Name) {
 	st := p.State
 	if p.lame() {
@@ -480,8 +479,8 @@ func (p *path) Remove(names ...functions.Name) {
 	st.settle()
 }
 
-// Demand yields the functions whose demand may have changed since the last call;
-// with all also every other one that has requests.
+// Demand yields the functions whose demand may have changed since the last call, and
+// with all every other function that has requests.
 func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	st := p.State
 	if p.lame() {
@@ -515,7 +514,7 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	st.busy = keep
 }
 
-// InFlightOf is how many requests a replica has.
+// InFlightOf returns the number of requests at a replica.
 func (p *path) InFlightOf(name functions.Name, replica string) int {
 	f := p.fns[name.WithoutAdapter()]
 	if f == nil {
@@ -524,7 +523,7 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 	return f.queue.InFlight(replica)
 }
 
-// Cut ends what is in flight through an agent that is given up.
+// Cut fails the requests at an agent that was declared lost.
 func (p *path) Cut(agent string) {
 	st := p.State
 	if p.lame() {

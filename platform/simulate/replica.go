@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// replica is one engine on a node, from the load's arrival to its end.
+// replica is one engine on a node, from the load command to its end.
 //
 //	READY = max(bytes arriving, engine booting) + load + warm-up
 type replica struct {
@@ -22,26 +22,26 @@ type replica struct {
 	eng  *fleet.Engine
 	take functions.Resources
 	gpus []int
-	hold float64 // GPUs, parts of them counting as such
-	gen  uint32  // of its timers: whatever was set before is called off
+	hold float64 // GPUs that it holds, fractions included
+	gen  uint32  // generation of its timers: earlier ones are cancelled
 
 	state   functions.State
 	since   time.Duration
-	tier    functions.Tier // where its bytes were
+	tier    functions.Tier // tier its bytes came from
 	err     string
-	process bool // there is one: too late to call it off
+	process bool // the process runs: the start can no longer be cancelled
 	hung    bool
-	level   int  // of its sleep
-	deep    bool // it sleeps, or lies down, without its weights
-	// Drawn ahead: the nth start of a function has the same in every run of a seed,
-	// whatever else is different, so that policies are compared on equal luck.
+	level   int  // sleep level
+	deep    bool // it sleeps, or falls asleep, without its weights
+	// Drawn at the load: the nth start of a function draws the same times in every run
+	// of a seed, so that policies are compared on equal draws.
 	draws StartTimes
 
 	book  *book
-	flow  *flow // of its bytes, while they move
+	flow  *flow // the current transfer of its bytes
 	began time.Duration
-	// The phases of its start, as spans from began; an end below its start is
-	// under way.
+	// Phases of the start, relative to began; one whose end precedes its start is in
+	// progress.
 	spans [4]struct {
 		from, to time.Duration
 		set      bool
@@ -49,30 +49,30 @@ type replica struct {
 	staged, booted bool
 
 	slots    int
-	running  int        // requests the engine works at
-	line     []*request // those it has not begun
-	here     []*request // all of them
-	inFlight int        // of here
+	running  int        // requests that the engine works on
+	line     []*request // requests waiting inside the engine
+	here     []*request // all its requests
+	inFlight int        // number of requests in here
 	drainEnd time.Duration
-	asleep   func() // what follows once nothing is in flight
+	asleep   func() // called once no request is in flight
 
-	said functions.ReplicaStatus // last, and when nothing moved since still true
+	said functions.ReplicaStatus // the last status sent; reused while nothing changes
 
 	held   held
-	last   time.Duration // until when held is counted
+	last   time.Duration // held is accounted up to here
 	served int
 }
 
 const (
-	planTakes  = 200 * time.Millisecond // to list what a source has
-	execTakes  = 20 * time.Millisecond  // from the load to the process, with the bytes at hand
+	planTakes  = 200 * time.Millisecond // listing the source
+	execTakes  = 20 * time.Millisecond  // from the load to the process, with the bytes on the node
 	exitTakes  = 300 * time.Millisecond // from SIGTERM to the end of the process
-	hangLooks  = 5 * time.Second        // an engine that says nothing is asked for one token
-	deepLevel  = 2                      // a sleep that keeps the process and drops the weights
-	sleepExtra = 500 * time.Millisecond // falling asleep, beside the copy
+	hangLooks  = 5 * time.Second        // delay before a silent engine is asked for one token
+	deepLevel  = 2                      // the sleep level that drops the weights and keeps the process
+	sleepExtra = 500 * time.Millisecond // falling asleep, without the copy
 )
 
-// Phases in their places in spans.
+// Indices of spans.
 const (
 	spanStage = iota
 	spanSpawn
@@ -82,16 +82,16 @@ const (
 
 var spanPhases = [4]functions.Phase{functions.PhaseStage, functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup}
 
-// What happens to a replica.
+// Event kinds of a replica.
 const (
-	repPlanned uint8 = iota // the source has been listed, or the bytes are at hand: the engine starts
+	repPlanned uint8 = iota // the source is listed, or the bytes are on the node: the engine starts
 	repBooted
 	repWarm
 	repExited
-	repDrained // its drain is over
-	repHang    // is it noticed that it hangs?
+	repDrained // the drain has ended
+	repHang    // check whether it hangs
 	repRisen
-	repLate // the deadline of a phase
+	repLate // a phase's deadline passed
 	repForget
 )
 
@@ -153,14 +153,14 @@ func (r *replica) mark(span int, end bool) {
 	}
 }
 
-// enter a state and say so.
+// enter changes the state and reports it.
 func (r *replica) enter(s functions.State) {
 	r.account()
 	r.state, r.since = s, r.st.clock.now
 	r.n.push()
 }
 
-// begin brings the bytes and starts the engine.
+// begin stages the bytes and starts the engine.
 func (r *replica) begin() {
 	r.slow(r.spec.Deadlines.Stage)
 	f, n := r.f, r.n
@@ -209,7 +209,7 @@ func (r *replica) act(what uint8) {
 		r.loads()
 	case repWarm:
 		r.mark(spanWarmup, true)
-		r.gen++ // its deadlines
+		r.gen++ // cancels its deadlines
 		r.st.tally.starts++
 		r.enter(functions.Ready)
 		if r.hung {
@@ -242,15 +242,15 @@ func (r *replica) act(what uint8) {
 	}
 }
 
-// slow sets the deadline of what follows; it is called off with everything else.
+// slow sets the deadline of the next phase; the next generation cancels it.
 func (r *replica) slow(d functions.Duration) {
 	if d > 0 {
 		r.after(d.Std(), repLate)
 	}
 }
 
-// fetch brings what the store does not have. Two that want the same bytes share
-// them: the second waits for the first.
+// fetch stages the missing bytes. If another replica is staging the same checkpoint, it
+// waits for that transfer.
 func (r *replica) fetch() {
 	if r.book.whole() {
 		r.arrived()
@@ -260,14 +260,14 @@ func (r *replica) fetch() {
 	r.n.staging++
 	for _, x := range r.n.reps {
 		if x != r && x.book == r.book && x.flow != nil && !x.staged {
-			return // see landed
+			return // landed continues it
 		}
 	}
 	r.pull()
 }
 
-// landed handles the arrival of a checkpoint's bytes: all, or those that arrived before
-// the replica that staged them ended. Replicas that wait for them go on.
+// landed handles the bytes of a checkpoint, complete or cut short by the end of the
+// replica that staged them. Replicas that wait for them continue.
 func (n *node) landed(b *book) {
 	for _, r := range slices.Clone(n.reps) {
 		if r.book != b || r.staged || r.flow != nil || !r.spans[spanStage].set {
@@ -296,7 +296,7 @@ func (r *replica) pull() {
 	}, pipes...)
 }
 
-// arrived: the bytes are in the store.
+// arrived handles staged bytes: the engine loads them once it has booted.
 func (r *replica) arrived() {
 	if !r.staged {
 		r.staged = true
@@ -306,7 +306,7 @@ func (r *replica) arrived() {
 		}
 	}
 	r.n.shelf.use(r.book)
-	r.gen++ // the deadline of staging; the engine that boots is set anew
+	r.gen++ // cancels the staging deadline; the boot timer is set again below
 	if !r.booted {
 		left := r.spans[spanSpawn].from + r.draws.Spawn - (r.st.clock.now - r.began)
 		r.after(max(left, 0), repBooted)
@@ -316,7 +316,7 @@ func (r *replica) arrived() {
 	r.loads()
 }
 
-// loads moves the weights to the GPUs once they are here and the engine is there.
+// loads copies the weights to the GPUs once they are staged and the engine has booted.
 func (r *replica) loads() {
 	if !r.staged || !r.booted || r.flow != nil {
 		return
@@ -342,7 +342,7 @@ func (r *replica) loads() {
 	r.n.note()
 }
 
-// unload drains and ends it.
+// unload drains the replica and then ends it.
 func (r *replica) unload(drain time.Duration) {
 	switch r.state {
 	case functions.Draining:
@@ -379,7 +379,7 @@ func (r *replica) exit() {
 	r.after(r.draws.Exit, repExited)
 }
 
-// settled goes on with what waits for nothing to be in flight.
+// settled runs the pending step once no request is in flight.
 func (r *replica) settled() {
 	if r.inFlight == 0 && r.asleep != nil {
 		next := r.asleep
@@ -388,7 +388,7 @@ func (r *replica) settled() {
 	}
 }
 
-// lieDown gives the GPUs back once nothing is in flight.
+// lieDown frees the GPUs once no request is in flight.
 func (r *replica) lieDown(level int) {
 	if r.state != functions.Ready {
 		return
@@ -398,7 +398,7 @@ func (r *replica) lieDown(level int) {
 	r.level, r.deep = 0, level >= deepLevel
 	size := float64(r.f.size)
 	if r.deep {
-		size = 0 // they are dropped
+		size = 0 // the weights are dropped
 	}
 	r.asleep = func() {
 		r.flow = r.st.flow(size, func() {
@@ -419,7 +419,7 @@ func (r *replica) rise() {
 	if r.state != functions.Sleeping {
 		return
 	}
-	if r.level == 0 { // it had not fallen asleep
+	if r.level == 0 { // it was not asleep yet
 		r.halt()
 		r.asleep = nil
 		r.enter(functions.Ready)
@@ -451,7 +451,7 @@ func (r *replica) rise() {
 	}, from)
 }
 
-// regain holds its GPUs again.
+// regain occupies its GPUs again.
 func (r *replica) regain() {
 	r.account()
 	r.hold = 0
@@ -475,7 +475,7 @@ func (r *replica) give() {
 	}
 }
 
-// halt stops bytes that move for it; what has come is kept.
+// halt stops its transfer; the bytes that arrived are kept.
 func (r *replica) halt() {
 	if r.flow == nil {
 		if r.spans[spanStage].set && !r.staged {
@@ -495,7 +495,7 @@ func (r *replica) halt() {
 	}
 }
 
-// over ends it, whatever it did; requests it had fail.
+// over ends the replica in any state; its requests fail.
 func (r *replica) over(s functions.State, cause string) {
 	if r.state.Over() {
 		return
@@ -519,15 +519,15 @@ func (r *replica) over(s functions.State, cause string) {
 	r.after(keepEnded, repForget)
 }
 
-// suspect: it is asked for one token.
+// suspect asks the engine for one token.
 func (r *replica) suspect() {
 	if r.hung && r.state == functions.Ready {
 		r.after(hangLooks, repHang)
 	}
 }
 
-// status is what a heartbeat says of it. Where nothing moves, most of it is what
-// was said last.
+// status fills in its heartbeat status. Unless something changed, it reuses the last
+// one.
 func (r *replica) status(s *functions.ReplicaStatus) {
 	now := r.st.clock.now
 	if r.said.State == r.state && (r.state == functions.Ready || r.state.Over()) {
@@ -568,7 +568,7 @@ func (r *replica) status(s *functions.ReplicaStatus) {
 	}
 }
 
-// hostMemory it holds now.
+// hostMemory returns the host memory that it holds.
 func (r *replica) hostMemory() functions.Bytes {
 	if r.state.Over() {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// A request came to the engine.
+// accept handles a request that reaches the engine.
 func (r *replica) accept(q *request) {
 	r.account()
 	q.rep, q.place = r, len(r.here)
@@ -23,7 +23,7 @@ func (r *replica) accept(q *request) {
 	}
 }
 
-// work begins a request.
+// work starts a request in the engine.
 func (r *replica) work(q *request) {
 	r.running++
 	q.lined = false
@@ -40,7 +40,7 @@ func (r *replica) work(q *request) {
 	r.st.clock.set(q.last, q, reqEnd, q.gen)
 }
 
-// part: a request leaves the engine, done or not.
+// part removes a request from the engine, finished or not.
 func (r *replica) part(q *request) {
 	r.account()
 	last := len(r.here) - 1
@@ -68,10 +68,10 @@ func (r *replica) part(q *request) {
 	r.settled()
 }
 
-// cut fails the requests that it has.
+// cut fails all its requests.
 func (r *replica) cut() {
 	for len(r.here) > 0 {
-		r.line = r.line[:0:0] // none of them is begun for those that go
+		r.line = r.line[:0:0] // the failed requests must not start the waiting ones
 		for _, q := range r.here {
 			q.lined = false
 		}
@@ -81,7 +81,7 @@ func (r *replica) cut() {
 	r.line, r.running = nil, 0
 }
 
-// account counts the hours of its GPUs until now.
+// account adds the GPU time since the last call.
 func (r *replica) account() {
 	now := r.st.clock.now
 	d := (now - r.last).Seconds() * r.hold
@@ -106,7 +106,7 @@ func (r *replica) account() {
 	}
 }
 
-// spent is what it held, seen from now: all in vain if it never served.
+// spent returns its GPU time; all of it counts as wasted if it never served.
 func (r *replica) spent() held {
 	if r.served > 0 {
 		return r.held
@@ -114,7 +114,7 @@ func (r *replica) spent() held {
 	return held{wasted: r.held.sum()}
 }
 
-// settleHours books them at its end.
+// settleHours adds its GPU time to the tally at its end.
 func (r *replica) settleHours() {
 	r.f.team.held = r.f.team.held.plus(r.spent())
 	r.held = held{}

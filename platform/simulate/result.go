@@ -6,57 +6,55 @@ import (
 	"time"
 )
 
-// Result of a run: what happened, without any request of its own in it.
+// Result summarises a run; it keeps no single request.
 type Result struct {
 	Policy    string    `json:"policy"`
 	GPUs      int       `json:"gpus"`
 	Requests  int64     `json:"requests"`
-	Cold      int64     `json:"cold"` // that found no READY replica and waited for one
+	Cold      int64     `json:"cold"` // found no READY replica and waited for one
 	ColdShare float64   `json:"cold_share"`
-	TTFT      Quantiles `json:"ttft_seconds"` // from the arrival to the first token, of those answered
+	TTFT      Quantiles `json:"ttft_seconds"` // from arrival to first token, of answered requests
 	GPUHours  GPUHours  `json:"gpu_hours"`
-	Evictions int64     `json:"evictions"` // that another function's wish caused
+	Evictions int64     `json:"evictions"` // caused by another function's demand
 	Teams     []Team    `json:"teams"`
 
 	TTFTWarm Quantiles `json:"ttft_warm_seconds"`
 	TTFTCold Quantiles `json:"ttft_cold_seconds"`
-	Wait     Quantiles `json:"wait_seconds"` // in the queue, of those answered
+	Wait     Quantiles `json:"wait_seconds"` // in the queue, of answered requests
 	WaitCold Quantiles `json:"wait_cold_seconds"`
-	// Thrash counts starts of a function less than ThrashWithin after it was
-	// evicted.
+	// Thrash counts starts less than ThrashWithin after the function's eviction.
 	Thrash int64 `json:"thrash"`
-	// Answered, Broken (after their first token), Left (the client), Refused, by
-	// code, and Unfinished (an hour after the last arrival) add up to Requests.
+	// Requests is the sum of Answered, Broken (after the first token), Left (client
+	// disconnected), Refused (by code) and Unfinished (an hour after the last arrival).
 	Answered   int64            `json:"answered"`
 	Broken     int64            `json:"broken"`
 	Left       int64            `json:"left"`
 	Refused    map[string]int64 `json:"refused"`
 	Unfinished int64            `json:"unfinished,omitempty"`
-	Starts     int64            `json:"starts"` // cold starts that came to READY, rises of sleepers among them
+	Starts     int64            `json:"starts"` // cold starts that reached READY, wake-ups included
 	Rises      int64            `json:"rises"`
-	StartsLost int64            `json:"starts_lost"` // that failed or were called off
-	Staged     float64          `json:"staged_gib"`  // brought into stores
+	StartsLost int64            `json:"starts_lost"` // failed or cancelled
+	Staged     float64          `json:"staged_gib"`  // bytes brought into stores
 	Seconds    float64          `json:"seconds"`     // simulated
 	Impossible []Impossible     `json:"impossible,omitempty"`
 	// Skipped counts requests for impossible models, which are not in Requests.
 	Skipped int64 `json:"skipped,omitempty"`
-	Turns   int64 `json:"turns"`  // of the loop
+	Turns   int64 `json:"turns"`  // of the orchestrator
 	Events  int64 `json:"events"` // of the clock
 
-	Over   []Sample `json:"-"` // how the GPUs were held, where Config.Sample asks for it
-	Spread []Step   `json:"-"` // the times to first token
+	Over   []Sample `json:"-"` // GPU use over time, if Config.Sample is set
+	Spread []Step   `json:"-"` // distribution of the time to first token
 }
 
-// GPUHours are the hours of all GPUs: what is named here adds up to GPUs times
-// the time simulated. A model that takes a part of a GPU's memory holds that
-// part of its hours.
+// GPUHours splits the hours of all GPUs: the sum is GPUs times the simulated time. A
+// model that uses a fraction of a GPU's memory holds that fraction of its hours.
 //
 //   - busy: held by a READY or draining replica with a request in flight;
 //   - idle: held by a READY replica with none;
-//   - loading: held from the load's arrival at the node, or the rise of a
-//     sleeper, until READY;
-//   - wasted: everything that was held by a replica that never served a request,
-//     and the time others took to end or to fall asleep;
+//   - loading: held from the load command, or a sleeping replica's wake-up,
+//     until READY;
+//   - wasted: all time of a replica that never served a request, and the time
+//     others took to end or to fall asleep;
 //   - free: held by no replica.
 type GPUHours struct {
 	Busy    float64 `json:"busy"`
@@ -66,7 +64,7 @@ type GPUHours struct {
 	Free    float64 `json:"free"`
 }
 
-// Team is what one team had of a run.
+// Team is one team's part of a run.
 type Team struct {
 	Name     string  `json:"team"`
 	Requests int64   `json:"requests"`
@@ -76,16 +74,15 @@ type Team struct {
 	WaitMax  float64 `json:"wait_max_seconds"`
 	GPUHours float64 `json:"gpu_hours"` // held by its functions
 	Refused  int64   `json:"refused"`
-	// Evictions of other teams' functions for its own, and of its own for others'.
+	// Inflicted evictions hit other teams; Suffered ones are caused by them.
 	Inflicted int64 `json:"evictions_inflicted"`
 	Suffered  int64 `json:"evictions_suffered"`
 }
 
-// ThrashWithin is how soon after its eviction a start of a function is called
-// thrash.
+// ThrashWithin is the longest time from an eviction to a start that counts as thrash.
 const ThrashWithin = time.Minute
 
-// tally is what is counted while a run goes on.
+// tally holds the counters of a run in progress.
 type tally struct {
 	requests, cold, answered, broken, left, skipped int64
 	evictions, thrash                               int64
@@ -96,7 +93,7 @@ type tally struct {
 	turns, events                                   int64
 }
 
-// held is GPU-seconds, by what they were spent on.
+// held is GPU-seconds by use.
 type held struct{ busy, idle, loading, wasted float64 }
 
 func (h held) sum() float64 { return h.busy + h.idle + h.loading + h.wasted }
@@ -110,7 +107,7 @@ type team struct {
 	inflicted, suffers int64
 }
 
-// result of the run so far.
+// result summarises the run so far.
 func (st *State) result() Result {
 	t := &st.tally
 	r := Result{
@@ -124,7 +121,7 @@ func (st *State) result() Result {
 	if t.requests > 0 {
 		r.ColdShare = round(float64(t.cold) / float64(t.requests))
 	}
-	live := map[*team]held{} // of replicas that have not ended
+	live := map[*team]held{} // of running replicas
 	for _, n := range st.nodes {
 		for _, x := range n.reps {
 			x.account()

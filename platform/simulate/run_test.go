@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// at is a trace of one model: a request at each of the times.
+// at is a trace of one model with a request at each time.
 func at(m *functions.Model, times ...time.Duration) trace.Requests {
 	return func(yield func(trace.Request, error) bool) {
 		for _, d := range times {
@@ -24,7 +24,7 @@ func at(m *functions.Model, times ...time.Duration) trace.Requests {
 	}
 }
 
-// exact is an engine whose times do not scatter.
+// exact is a fleet whose engine times do not scatter.
 func exact() *fleet.Fleet {
 	f := hosts(1, 1)
 	f.Engine = fleet.Engine{
@@ -34,8 +34,8 @@ func exact() *fleet.Fleet {
 	return f
 }
 
-// A start is max(bytes, engine) + load + warm-up, never their sum, and each
-// further one finds the bytes nearer.
+// TestStart: a start takes max(bytes, engine) + load + warm-up, never their sum; each
+// further start finds the bytes nearer.
 func TestStart(t *testing.T) {
 	m := model("m", func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(time.Minute) })
 	const token, prompt = 1.0 / 60, 0.1
@@ -43,7 +43,7 @@ func TestStart(t *testing.T) {
 		size             functions.Bytes
 		first, disk, mem float64 // seconds to the first token
 	}{
-		// 4 GiB come in 2 s beside the engine's 10 s; 40 GiB in 20 s.
+		// 4 GiB arrive in 2 s during the engine's 10 s; 40 GiB take 20 s.
 		{4 << 30, 0.2 + 10 + 0.8 + 2, 0, 0.02 + 10 + 0.2 + 2},
 		{40 << 30, 0.2 + 20 + 8 + 2, 0, 0.02 + 10 + 2 + 2},
 	} {
@@ -115,15 +115,14 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// An engine works at as many as its target says; the others stand in its line.
+// TestEngine: an engine works on scale.target requests at once; the others wait in it.
 func TestEngine(t *testing.T) {
 	m := model("m", func(s *functions.ModelSpec) { s.Scale.Target, s.Scale.Min = 2, 1 })
 	times := make([]time.Duration, 5)
 	for i := range times {
 		times[i] = 5*time.Minute + time.Duration(i)
 	}
-	// A request takes 1.1 s: two at once, two in the engine's line, and one at the
-	// gate.
+	// A request takes 1.1 s: two run, two wait in the engine, and one in the queue.
 	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)})
 	if r.TTFT.P50 < 1.1 || r.TTFT.P50 > 1.3 || r.TTFT.Max < 2.2 || r.TTFT.Max > 2.5 || r.Cold != 0 || r.Wait.Max < 1 {
 		t.Errorf("%s", show(r))
@@ -176,7 +175,7 @@ func TestBadRuns(t *testing.T) {
 	}
 }
 
-// Whatever breaks, every request has one end.
+// TestFaults: every request ends exactly once under every fault.
 func TestFaults(t *testing.T) {
 	ms := models(6, func(s *functions.ModelSpec) { s.Scale.Max = 2 })
 	for seed := range uint64(4) {
@@ -236,7 +235,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What the views tell adds up.
+// TestViews: the views agree with each other.
 func TestViews(t *testing.T) {
 	ms := models(6)
 	st, err := Open(Config{Fleet: hosts(2, 2), Functions: ms, Seed: 3})
@@ -285,7 +284,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// TestTimes: a start takes what it is said to have taken, and so does its end.
+// TestTimes: Config.Times sets the duration of a start and of an exit.
 func TestTimes(t *testing.T) {
 	m := model("m", func(s *functions.ModelSpec) {
 		s.Source, s.Scale.Idle = "", functions.Duration(time.Minute)

@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// stage is the scenarios' world on the virtual clock.
+// stage runs the scenarios on the virtual clock.
 type stage struct {
 	*testing.T
 	st     *State
@@ -126,7 +126,7 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 	})
 }
 
-// TestScenarios: the stories that every backend must tell.
+// TestScenarios runs the scenarios that every backend must pass.
 func TestScenarios(t *testing.T) {
 	scenario.Run(t, scenario.Options{Boot: 8 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		s := newStage(t)

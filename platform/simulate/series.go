@@ -2,21 +2,20 @@ package simulate
 
 import "time"
 
-// Sample is how many GPUs were held, and for what, in the mean of the time since
-// the sample before it. What turns out to have been in vain only later is not
-// wasted here yet: it is what it looked like then.
+// Sample is the mean number of GPUs held since the previous sample, by use. Time that
+// turns out to be wasted only later still counts as it looked then.
 type Sample struct {
-	At   float64  // seconds since the begin
+	At   float64  // seconds since the start of the run
 	GPUs GPUHours // GPUs, not hours
 }
 
-// Step of a distribution: the share of requests that took so long or less.
+// Step is one step of a distribution: Share of the requests took at most Seconds.
 type Step struct{ Seconds, Share float64 }
 
-// series takes samples while a run goes on.
+// series takes samples during a run.
 type series struct {
 	every time.Duration
-	sum   held // of all replicas, since the begin
+	sum   held // of all replicas, since the start of the run
 	last  held // sum at the last sample
 	out   []Sample
 }
@@ -28,7 +27,7 @@ type sampler State
 
 func (s *sampler) age() uint32 { return 0 }
 
-// act: another sample.
+// act takes a sample.
 func (s *sampler) act(uint8) {
 	st := (*State)(s)
 	for _, n := range st.nodes {
@@ -49,7 +48,7 @@ func (h held) less(o held) held {
 	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
 }
 
-// steps is the distribution of what was added.
+// steps returns the distribution.
 func (h *histogram) steps() (out []Step) {
 	var seen uint64
 	for i, c := range h.counts {

@@ -6,28 +6,28 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// shelf is the checkpoints of a node: those in its store, under a budget of
-// bytes, least recently used first to go, and how much of them is in host memory.
+// shelf is a node's store: its checkpoints within a byte budget, evicted least recently
+// used first, and which of them are in host memory.
 type shelf struct {
-	budget  functions.Bytes // 0: as much as comes
+	budget  functions.Bytes // 0: unlimited
 	used    functions.Bytes
 	books   map[string]*book
 	order   []*book // least recently used first
 	evicted int64
 	version uint64
 	listed  uint64
-	rows    []*book                 // in the order in which they came
-	list    []functions.CachedModel // of version listed; never changed once made
+	rows    []*book                 // in order of arrival
+	list    []functions.CachedModel // as of version listed; never modified
 }
 
-// book is one checkpoint, or what has come of it.
+// book is one checkpoint, complete or partial.
 type book struct {
 	source string
 	digest string
-	bytes  functions.Bytes // here
+	bytes  functions.Bytes // present on the node
 	total  functions.Bytes
-	memory bool // in the page cache, whole
-	pins   int  // replicas that live on it or wait for it
+	memory bool // entirely in the page cache
+	pins   int  // replicas that use it or wait for it
 }
 
 func (b *book) whole() bool { return b.bytes >= b.total }
@@ -41,7 +41,7 @@ func (s *shelf) use(b *book) {
 	}
 }
 
-// reserve makes room for a checkpoint and pins it; nil where there is none.
+// reserve makes room for a checkpoint and pins it; nil if there is not enough room.
 func (s *shelf) reserve(source string, total functions.Bytes) *book {
 	b := s.books[source]
 	have := functions.Bytes(0)
@@ -84,7 +84,7 @@ func (s *shelf) drop(b *book) {
 	s.version++
 }
 
-// squeeze takes checkpoints out of host memory until they fit into it.
+// squeeze evicts checkpoints from host memory until the rest fits.
 func (s *shelf) squeeze(room functions.Bytes) {
 	var sum functions.Bytes
 	for i := len(s.order) - 1; i >= 0; i-- {
@@ -100,7 +100,7 @@ func (s *shelf) squeeze(room functions.Bytes) {
 	}
 }
 
-// cached is what a heartbeat says of the shelf: in an order in which little moves.
+// cached returns the heartbeat's list of checkpoints, in a stable order.
 func (s *shelf) cached() []functions.CachedModel {
 	if s.listed == s.version && s.list != nil {
 		return s.list

@@ -42,8 +42,8 @@ func models(n int, edit ...func(*functions.ModelSpec)) (out []*functions.Model) 
 	return out
 }
 
-// poisson is n requests over a span for models whose popularity falls with their
-// number.
+// poisson draws n requests over a span, for models whose popularity falls with their
+// index.
 func poisson(ms []*functions.Model, n int, over time.Duration, seed uint64) trace.Requests {
 	return func(yield func(trace.Request, error) bool) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -19,14 +19,14 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// State is a run. One goroutine has it; nothing in it runs beside.
+// State is a run. One goroutine owns it.
 type State struct {
 	c     Config
 	clock clock
-	skew  time.Duration // of the wall clock
+	skew  time.Duration // offset of the orchestrator's wall clock
 	nodes []*node       // by id
 	byID  map[string]*node
-	reps  map[string]*replica // those that nodes know
+	reps  map[string]*replica // those that nodes have
 	fns   map[functions.Name]*function
 	list  []*function
 	unfit map[functions.Name]bool
@@ -45,35 +45,35 @@ type State struct {
 	ids   int
 
 	pool     []*request
-	told     []*request // let through or turned away, not looked at yet
+	told     []*request // admitted or rejected, not handled yet
 	settling bool
 	away     []*request  // at a node that does not answer
-	stirred  []*function // whose demand has changed since the loop looked
+	stirred  []*function // functions whose demand changed since the last turn
 	spare    []*function
-	busy     []*function // that may have requests
-	live     []*request  // under way
+	busy     []*function // functions that may have requests
+	live     []*request  // active requests
 
 	tally      tally
 	series     series
 	impossible []Impossible
-	crowded    int64 // commands that no room was left for: the loop believed otherwise
+	crowded    int64 // commands refused for lack of room: the orchestrator believed they would fit
 	faults
 }
 
-// loop is one life of the orchestrator.
+// loop is one instance of the orchestrator.
 type loop struct {
 	st    *State
 	steer *orchestrator.Orchestrator
-	at    time.Duration // of its next turn; 0 none is set
+	at    time.Duration // time of its next turn; 0 if none is scheduled
 	gen   uint32
-	dead  bool // nothing that it does arrives any more
+	dead  bool // its commands no longer arrive
 }
 
-const beats uint8 = 0 // what happens to a State
+const beats uint8 = 0 // the event of a State: all nodes send heartbeats
 
 const tick = time.Second
 
-// Open makes a run at its begin.
+// Open creates a run at its start.
 func Open(c Config) (*State, error) {
 	if c.Fleet == nil || c.Fleet.GPUs() == 0 {
 		return nil, errors.New("simulate: the fleet has no GPUs")
@@ -123,7 +123,7 @@ func (st *State) deploy(models []*functions.Model) {
 	slices.SortFunc(st.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// begin another life of the orchestrator.
+// begin starts a new instance of the orchestrator.
 func (st *State) begin() {
 	st.epoch++
 	l := &loop{st: st}
@@ -132,7 +132,7 @@ func (st *State) begin() {
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
 		Progress: st.progress(), Foresight: st.foresee(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
-			if st.loop == l { // one that was replaced tells what does not happen
+			if st.loop == l { // a replaced instance reports events that do not happen
 				st.event(&e)
 			}
 		}},
@@ -143,11 +143,11 @@ func (st *State) begin() {
 	l.want(st.clock.now)
 }
 
-// watched reports whether the progress of a start matters: clients with a timeout get
-// an answer at once if the start will take longer.
+// watched reports whether the progress of a start matters: clients with a timeout are
+// refused at once if the start will take longer.
 func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
 
-// foresee is what one life of the loop looks ahead with; nil where it does not.
+// foresee returns the forecast of one orchestrator instance; nil without forecasts.
 func (st *State) foresee() *orchestrator.Foresight {
 	c := &st.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
@@ -166,7 +166,7 @@ func (st *State) foresee() *orchestrator.Foresight {
 	return f
 }
 
-// progress is how often pictures of starts under way are drawn anew.
+// progress is the interval at which snapshots of running starts are republished.
 func (st *State) progress() time.Duration {
 	if st.watched() {
 		return 0
@@ -174,13 +174,13 @@ func (st *State) progress() time.Duration {
 	return -1
 }
 
-// catalog is what the loop reads of the functions.
+// catalog is the orchestrator's source of functions and teams.
 type catalog State
 
 func (c *catalog) Models() []*functions.Model { return c.models }
 func (c *catalog) Teams() []*functions.Team   { return c.c.Teams }
 
-// wall is the virtual wall clock.
+// wall returns the virtual wall-clock time.
 func (st *State) wall() time.Time { return st.instant(st.clock.now) }
 
 func (st *State) instant(d time.Duration) time.Time { return st.c.Start.Add(d + st.skew) }
@@ -235,7 +235,7 @@ func (f *function) set(m *functions.Model) {
 	}
 }
 
-// want a turn at a time, or sooner.
+// want schedules a turn at a time or earlier.
 func (l *loop) want(at time.Duration) {
 	if l.dead || l.at != 0 && l.at <= at {
 		return
@@ -247,7 +247,7 @@ func (l *loop) want(at time.Duration) {
 
 func (l *loop) age() uint32 { return l.gen }
 
-// act: a turn.
+// act runs a turn.
 func (l *loop) act(uint8) {
 	st := l.st
 	if l.dead {
@@ -267,7 +267,7 @@ func (l *loop) act(uint8) {
 	l.want(st.clock.now + next)
 }
 
-// do carries out a command: it is on its way for a while.
+// do executes a command after the latency.
 func (l *loop) do(_ time.Duration, f func(context.Context)) {
 	st := l.st
 	d := st.c.Latency
@@ -292,7 +292,7 @@ func (c *call) act(uint8) {
 
 func (st *State) age() uint32 { return 0 }
 
-// act: all nodes say that they live.
+// act sends the heartbeats of all nodes.
 func (st *State) act(uint8) {
 	for _, n := range st.nodes {
 		n.beat()
@@ -300,7 +300,7 @@ func (st *State) act(uint8) {
 	st.clock.set(st.clock.now+beatEvery, st, beats, 0)
 }
 
-// heard brings a heartbeat to the loop.
+// heard delivers a heartbeat to the orchestrator.
 func (st *State) heard(n *node) {
 	if st.Heard == nil {
 		st.steer.Heartbeat(n.doc, n)
@@ -315,7 +315,7 @@ func (st *State) heard(n *node) {
 	}
 }
 
-// letter is a heartbeat that is late.
+// letter is a delayed heartbeat.
 type letter struct {
 	n   *node
 	doc functions.Heartbeat
@@ -324,7 +324,7 @@ type letter struct {
 func (l *letter) age() uint32 { return 0 }
 func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
 
-// event counts what the loop tells.
+// event counts the orchestrator's events.
 func (st *State) event(e *functions.Event) {
 	if st.c.Event != nil {
 		st.c.Event(*e)
@@ -360,7 +360,7 @@ func (st *State) parsed(name string) *function {
 	return st.fns[functions.Name{Team: team, Name: short}]
 }
 
-// one event; false if none is due until then.
+// one fires the next event up to a time; false if there is none.
 func (st *State) one(until time.Duration) bool {
 	at, ok := st.clock.next()
 	if !ok || at > until {
@@ -377,7 +377,7 @@ func (st *State) one(until time.Duration) bool {
 	return true
 }
 
-// Pass lets time go by.
+// Pass runs the simulation for a duration.
 func (st *State) Pass(ctx context.Context, d time.Duration) error {
 	return st.until(ctx, st.clock.now+d)
 }
@@ -407,13 +407,13 @@ func (st *State) show() {
 	}
 }
 
-// Ask has a request come now.
+// Ask adds a request now.
 func (st *State) Ask(r Request) {
 	r.At = st.clock.now
 	st.arrive(&r)
 }
 
-// Run simulates a trace to the end of its last request.
+// Run simulates a trace until its last request has ended.
 func Run(ctx context.Context, c Config) (Result, error) {
 	if c.Requests == nil {
 		return Result{}, errors.New("simulate: there is no trace")
@@ -453,7 +453,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if err := st.until(ctx, max(c.Until, last)); err != nil {
 		return Result{}, err
 	}
-	// Every wait has a bound; an hour more is for long generations.
+	// Every wait is bounded; the extra hour covers long generations.
 	for len(st.live) > 0 && st.clock.now < max(c.Until, last)+lastHour {
 		if err := st.until(ctx, st.clock.now+tick); err != nil {
 			return Result{}, err
@@ -465,5 +465,5 @@ func Run(ctx context.Context, c Config) (Result, error) {
 
 const lastHour = time.Hour
 
-// Result of the run so far.
+// Result returns the result of the run so far.
 func (st *State) Result() Result { return st.result() }
