@@ -28,9 +28,8 @@ var (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestSeeds plays scenes drawn from seeds. One that fails prints its seed, is
-// made small, and is printed: put it into testdata (-keep does), and it is
-// played for ever.
+// TestSeeds plays scenes drawn from seeds. A failing one prints its seed and the shrunk
+// scene; in testdata (-keep writes it) TestScenes replays it from then on.
 func TestSeeds(t *testing.T) {
 	began := time.Now()
 	var mu sync.Mutex
@@ -77,7 +76,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// small is a failing scene made small, as JSON.
+// small returns a failing scene, shrunk, as JSON.
 func small(t *testing.T, seed uint64) string {
 	s := Shrink(Make(seed), *tries, func(s Scene) bool {
 		r, err := Play(t.Context(), s)
@@ -98,7 +97,7 @@ func small(t *testing.T, seed uint64) string {
 	return string(b)
 }
 
-// TestScenes plays the scenes that have failed once.
+// TestScenes replays the scenes that failed once.
 func TestScenes(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
@@ -122,7 +121,7 @@ func TestScenes(t *testing.T) {
 	}
 }
 
-// TestSame: a scene is the same each time it is played.
+// TestSame: a scene gives the same run every time.
 func TestSame(t *testing.T) {
 	for seed := range uint64(5) {
 		play := func() string {
@@ -138,7 +137,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestShrink: what does not matter goes.
+// TestShrink: faults that do not matter are removed.
 func TestShrink(t *testing.T) {
 	s := Make(7)
 	want := s.Faults[len(s.Faults)/2]
@@ -155,10 +154,10 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// TestTell tells the story of one scene: -scene testdata/x.json or -scene 17.
+// TestTell prints the events of one scene: -scene testdata/x.json or -scene 17.
 func TestTell(t *testing.T) {
 	if *scene == "" {
-		return // nothing to tell
+		return // no scene was named
 	}
 	var s Scene
 	if seed, err := strconv.ParseUint(*scene, 10, 64); err == nil {

@@ -15,7 +15,7 @@ import (
 
 var mutants = flag.Bool("mutants", false, "put the list of small bugs into the sources, one at a time: some seed must find each")
 
-// edit of a source file: old, which is there just once, becomes new.
+// edit of a source file: old, which must occur exactly once, becomes new.
 type edit struct{ file, old, new string }
 
 // bugs are plausible mistakes. Each must be found by a seed. An edit whose old text is
@@ -76,9 +76,9 @@ var bugs = []struct {
 
 var found = regexp.MustCompile(`seed (\d+) at \S+: invariant \d+: [^\n]*`)
 
-// TestMutants shows that the checks can fail: each bug, alone in the sources, is
-// found within the seeds of a run (-seeds) or by a scene that is kept. Without
-// -mutants only that each bug still has its place in the sources.
+// TestMutants shows that the checks can fail: a seed of the run (-seeds) or a scene of
+// testdata must find each bug. Without -mutants it only checks that each edit still
+// applies.
 func TestMutants(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -110,7 +110,7 @@ func TestMutants(t *testing.T) {
 				overlay.Replace[file] = to
 			}
 			if !*mutants {
-				return // builds everything anew for each
+				return // rebuilds everything for each bug
 			}
 			list, err := json.Marshal(overlay)
 			if err != nil {

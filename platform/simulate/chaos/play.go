@@ -13,17 +13,17 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// Report of a scene.
+// Report is the outcome of a scene.
 type Report struct {
-	Broken   error // the first promise that was broken, nil if all were kept
+	Broken   error // the first violation; nil if there was none
 	At       time.Duration
 	Steps    int
 	Requests int
 	Answered int
-	States   map[uint64]struct{} // distinct ones that were seen, see watch.look
+	States   map[uint64]struct{} // distinct states seen, see watch.look
 }
 
-// play is a scene while it is played.
+// play is the state of a scene that is played.
 type play struct {
 	scene *Scene
 	st    *simulate.State
@@ -34,11 +34,11 @@ type play struct {
 	n     struct{ late, lost, unheard int }
 }
 
-// Play runs a scene to its end, or to the first promise that is broken.
+// Play runs a scene to its end, or to the first violation.
 func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, nil) }
 
-// Tell is Play that says what happens: faults, what the loop tells of itself, and
-// the ends of requests.
+// Tell is Play with a callback for faults, the orchestrator's events and the ends of
+// requests.
 func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
 	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
 	p.watch = newWatch(p)
@@ -79,14 +79,14 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 			p.do(&d)
 		})
 	}
-	// The calm: everything has ended by itself, and each model is asked once more.
+	// The calm part: nothing is broken any more, and each model gets one more request.
 	at := s.Calm.Std() + calm
 	for i, m := range c.Functions {
 		if why := p.watch.hopeless(i); why != "" {
 			continue
 		}
 		st.At(at, func() { p.watch.expect(m.FullName()); p.ask(i, 1) })
-		at += 90 * time.Second // a start, a drain and a start again
+		at += 90 * time.Second // covers a start, a drain and another start
 	}
 	st.At(s.Calm.Std(), func() { p.mend() })
 	err = st.Pass(ctx, at+5*time.Minute)
@@ -101,7 +101,7 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	return r, err
 }
 
-// disturb lets heartbeats and answers be late, doubled and lost while a fault demands it.
+// disturb delays, doubles and loses heartbeats and replies while a fault demands it.
 func (p *play) disturb() {
 	st := p.st
 	st.Late = func() time.Duration {
@@ -123,7 +123,7 @@ func (p *play) disturb() {
 	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
 }
 
-// config is the simulator's configuration of the scene, without its callbacks.
+// config returns the simulator's configuration of the scene, without callbacks.
 func (s *Scene) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
 	e, err := placement.ParseEviction(s.Policy)
@@ -162,7 +162,7 @@ func (s *Scene) config() (simulate.Config, error) {
 	}, nil
 }
 
-// Each host is the only one of its kind.
+// hostKind names the kind of host i; each kind has one host.
 func hostKind(i int) string { return fmt.Sprint("n", i) }
 func hostName(i int) string { return hostKind(i) + "-1" }
 
@@ -175,7 +175,7 @@ func (p *play) ask(model, n int) {
 	}
 }
 
-// models that are in the catalogue now.
+// models returns the models in the catalogue.
 func (p *play) models() (out []*functions.Model) {
 	for i := range p.scene.Models {
 		if !p.watch.removed[p.scene.name(i)] {
@@ -185,7 +185,7 @@ func (p *play) models() (out []*functions.Model) {
 	return out
 }
 
-// running replicas, by id.
+// running returns the running replicas by id.
 func (p *play) running() (out []simulate.ReplicaView) {
 	for _, id := range p.st.Nodes() {
 		n, _ := p.st.Node(id)
@@ -204,7 +204,7 @@ func (p *play) running() (out []simulate.ReplicaView) {
 	return out
 }
 
-// do carries out a fault; what it breaks for a while is mended at its end.
+// do applies a fault, and schedules the end of one that lasts.
 func (p *play) do(d *Fault) {
 	st, w := p.st, p.watch
 	node, model := p.host(d.Node), d.Model%len(p.scene.Models)
@@ -256,7 +256,7 @@ func (p *play) do(d *Fault) {
 		p.until.doubled = end
 	case lost:
 		p.n.lost, p.until.lost = max(d.N, 2), end
-		for _, id := range st.Nodes() { // it may look dead
+		for _, id := range st.Nodes() { // a silent node may be given up
 			w.nodeBroken(id)
 		}
 		w.loopBroken(end + 10*time.Second)
@@ -275,7 +275,7 @@ func (p *play) do(d *Fault) {
 	}
 }
 
-// breakReplica ends or hangs one of the running replicas.
+// breakReplica crashes or hangs one of the running replicas.
 func (p *play) breakReplica(d *Fault) {
 	rs := p.running()
 	if len(rs) == 0 {
@@ -293,7 +293,7 @@ func (p *play) breakReplica(d *Fault) {
 	}
 }
 
-// mend ends whatever is broken still.
+// mend undoes all faults that are still in effect.
 func (p *play) mend() {
 	for i := range p.scene.Hosts {
 		p.watch.nodeBroken(hostName(i))

@@ -9,18 +9,17 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Scene is a run: what there is, and what happens. It is the whole of it: the
-// same scene gives the same run.
+// Scene is the complete description of a run; the same scene gives the same run.
 type Scene struct {
-	Seed   uint64             `json:"seed"` // of everything that is drawn while it is played
+	Seed   uint64             `json:"seed"` // seeds every draw of the run
 	Policy string             `json:"policy"`
-	Learn  bool               `json:"learn,omitempty"` // idle times come from history
-	Ahead  bool               `json:"ahead,omitempty"` // and starts ahead of requests
+	Learn  bool               `json:"learn,omitempty"` // idle times are learned from history
+	Ahead  bool               `json:"ahead,omitempty"` // replicas start ahead of forecast requests
 	Hosts  []Host             `json:"hosts"`
 	Models []Model            `json:"models"`
 	Teams  []Team             `json:"teams,omitempty"`
 	Faults []Fault            `json:"faults"`
-	Calm   functions.Duration `json:"calm"` // from then on nothing breaks
+	Calm   functions.Duration `json:"calm"` // no fault starts after this
 	Note   string             `json:"note,omitempty"`
 }
 
@@ -45,16 +44,15 @@ type Model struct {
 	Sleeps bool               `json:"sleeps,omitempty"`
 }
 
-// Team has GPUs of its own.
+// Team is a team and its GPU quota.
 type Team struct {
 	Name       string `json:"name"`
 	Guaranteed int    `json:"guaranteed,omitempty"`
 	Max        int    `json:"max,omitempty"`
 }
 
-// Fault is something that happens. Node and Model are numbers of hosts and
-// models, taken modulo how many there are; N is a count or a factor, For how long
-// it lasts.
+// Fault is one request burst or failure. Node and Model are indices of hosts and models,
+// modulo their number; N is a count or a factor, For a duration.
 type Fault struct {
 	At    functions.Duration `json:"at"`
 	Do    string             `json:"do"`
@@ -64,30 +62,30 @@ type Fault struct {
 	For   functions.Duration `json:"for,omitempty"`
 }
 
-// What can happen.
+// Kinds of faults.
 const (
 	ask       = "ask"       // N requests for Model
-	kill      = "kill"      // Node loses its power For so long
-	partition = "partition" // Node is cut off
-	slow      = "slow"      // its link and disk are N times slower
+	kill      = "kill"      // Node is powered off For the duration
+	partition = "partition" // Node is partitioned
+	slow      = "slow"      // Node's link and disk are N times slower
 	broken    = "broken"    // starts of Model fail
 	crash     = "crash"     // the engine of the Nth replica dies
-	memory    = "memory"    // the same, as memory that ran out tells it
-	hang      = "hang"      // it says nothing any more
-	sick      = "sick"      // the Nth GPU of Node falls ill
-	stall     = "stall"     // the orchestrator stands still
+	memory    = "memory"    // the Nth replica runs out of memory
+	hang      = "hang"      // the Nth replica's engine hangs
+	sick      = "sick"      // the Nth GPU of Node is unhealthy
+	stall     = "stall"     // the orchestrator stalls
 	jump      = "jump"      // its wall clock jumps N seconds
-	replace   = "replace"   // another takes over; the old one does not know For so long
-	restart   = "restart"   // it is killed, and another begins
+	replace   = "replace"   // another orchestrator takes over; the old one does not know For the duration
+	restart   = "restart"   // the orchestrator is killed and started anew
 	late      = "late"      // commands take up to N ms longer
-	doubled   = "doubled"   // heartbeats come twice, and late
-	lost      = "lost"      // one heartbeat in N does not come
-	unheard   = "unheard"   // one answer in N to a command is lost
-	empty     = "empty"     // the catalogue has nothing in it For so long
+	doubled   = "doubled"   // heartbeats arrive twice, the second late
+	lost      = "lost"      // one heartbeat in N is lost
+	unheard   = "unheard"   // one reply in N to a command is lost
+	empty     = "empty"     // the catalogue is empty For the duration
 	removed   = "removed"   // Model leaves the catalogue
 )
 
-// weights of the kinds of faults: how often each is drawn.
+// weights are the relative frequencies of the kinds of faults.
 var weights = []struct {
 	do string
 	n  int
@@ -98,12 +96,12 @@ var weights = []struct {
 
 const (
 	stormy = 6 * time.Minute // the part with faults
-	calm   = 4 * time.Minute // before models are asked again
+	calm   = 4 * time.Minute // the pause before the last requests
 )
 
 var evictions = []string{"lru", "lfu", "gdsf", "next-use"}
 
-// Make draws a scene.
+// Make draws a scene from a seed.
 func Make(seed uint64) Scene {
 	rng := rand.New(rand.NewPCG(seed, 0x7468617763686173))
 	s := Scene{Seed: seed, Policy: evictions[rng.IntN(len(evictions))], Calm: functions.Duration(stormy)}
@@ -135,7 +133,7 @@ func Make(seed uint64) Scene {
 		if rng.IntN(2) == 0 {
 			t.Guaranteed = rng.IntN(3)
 		}
-		if rng.IntN(3) == 0 { // never less than one of its models needs
+		if rng.IntN(3) == 0 { // at least what one of its models needs
 			for _, m := range s.Models {
 				if m.Team == n {
 					t.Max = max(t.Max, m.GPUs, m.GPUs*m.Min)
@@ -160,7 +158,7 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 	after := func(most time.Duration) functions.Duration {
 		return functions.Duration(time.Duration(rng.Int64N(int64(most))).Round(time.Millisecond))
 	}
-	for range 20 + rng.IntN(60) { // requests come in bunches
+	for range 20 + rng.IntN(60) { // requests come in bursts
 		n := 1
 		if rng.IntN(4) == 0 {
 			n += rng.IntN(12)
@@ -182,15 +180,15 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 		d := Fault{At: after(stormy), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
-			// Back by a minute at most: real clocks are monotonic, and what a
-			// failure's pause is told as would last for as long as this one went back.
+			// Back by a minute at most: real clocks are monotonic, and a failure's
+			// backoff would last for as long as the clock went back.
 			d.N = []int{-60, -20, -5, 5, 60, 86400}[rng.IntN(6)]
 		case kill, partition:
 			d.For *= 1 + functions.Duration(rng.IntN(3))
 		case late:
 			d.N = 50 * (1 + rng.IntN(60))
 		case empty:
-			d.For = functions.Duration(time.Duration(200+rng.IntN(1500)) * time.Millisecond) // less than a second look
+			d.For = functions.Duration(time.Duration(200+rng.IntN(1500)) * time.Millisecond) // less than the catalogue's recheck
 		case stall:
 			d.For = min(d.For, functions.Duration(20*time.Second))
 		}
@@ -198,12 +196,12 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 	}
 }
 
-// name of the ith model.
+// name returns the name of model i.
 func (s *Scene) name(i int) functions.Name {
 	return functions.Name{Team: s.Models[i].Team, Name: fmt.Sprint("m", i)}
 }
 
-// model as a catalogue has it.
+// model returns model i as a catalogue entry.
 func (s *Scene) model(i int) *functions.Model {
 	x := &s.Models[i]
 	m := functions.NewModel()
@@ -219,7 +217,7 @@ func (s *Scene) model(i int) *functions.Model {
 	return m
 }
 
-// team of the scene, the zero one where it says nothing of it.
+// team returns a team of the scene, the zero Team if the scene has none.
 func (s *Scene) team(name string) Team {
 	for _, t := range s.Teams {
 		if t.Name == name {

@@ -2,9 +2,9 @@ package chaos
 
 import "slices"
 
-// Shrink makes a scene smaller as long as it still fails: it leaves out faults in
-// ever smaller pieces (Zeller's ddmin), then models, teams and hosts, and what
-// is left of each deed is made less. fails is asked at most tries times.
+// Shrink reduces a scene while it still fails: it removes ever smaller groups of faults
+// (Zeller's ddmin), then models, teams and hosts, and lowers the counts of the rest. It
+// calls fails at most tries times.
 func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
 	try := func(next Scene) bool {
 		if tries <= 0 {
@@ -31,7 +31,7 @@ func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
 			}
 		}
 		for i := len(s.Models) - 1; i >= 0 && len(s.Models) > 1; i-- {
-			// The last model is the one whose number changes nothing else.
+			// Only the last model: faults name models by index.
 			if i == len(s.Models)-1 {
 				next := s
 				next.Models = slices.Clone(s.Models[:i])

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate"
 )
 
-// watch checks the promises.
+// watch checks the invariants.
 type watch struct {
 	p      *play
 	broken error
@@ -22,34 +22,34 @@ type watch struct {
 	asked, answered int
 	ends            map[uint64]int
 	lastEnd         map[functions.Name]time.Duration
-	expected        map[functions.Name]bool // asked in the calm, and not answered yet
+	expected        map[functions.Name]bool // requested in the calm part, not answered yet
 	final           bool
 
-	// What the loop believes, from what it tells of itself.
+	// The orchestrator's state, derived from its events.
 	reps    map[string]*belief
 	blocked map[functions.Name]bool
 	churn   map[functions.Name]churn
 
-	// What a fault broke: failures on it are no violations.
+	// What faults affected: failures there are no violations.
 	touched         map[string]bool          // replicas
-	nodes           map[string]time.Duration // when a node was broken or came back last
+	nodes           map[string]time.Duration // when a node was last broken or returned
 	touchedFunction map[functions.Name]time.Duration
-	loop            time.Duration // the loop is, or was, misled until then
+	loop            time.Duration // the orchestrator's view may be wrong until then
 	lostBeats       time.Duration
-	jumped          time.Duration // spans that the loop has measured may be wrong until then
+	jumped          time.Duration // durations the orchestrator measured may be wrong until then
 	removed         map[functions.Name]bool
 
 	crowded int64
-	since   map[string]time.Duration // of what may last only so long
+	since   map[string]time.Duration // start of each condition that may last only for a bounded time
 }
 
-// churn counts the starts of a function since a moment.
+// churn counts the starts of a function since a time.
 type churn struct {
 	since  time.Duration
 	starts int
 }
 
-// belief is a replica as the loop has it.
+// belief is a replica as the orchestrator knows it.
 type belief struct {
 	id, node string
 	f        functions.Name
@@ -57,7 +57,7 @@ type belief struct {
 	ready    bool
 	readyAt  time.Duration
 	leaving  bool
-	called   bool // off; it may be too late for that, and then it goes on
+	called   bool // cancelled; if the cancellation came too late, the start goes on
 	asleep   bool
 	adopted  bool
 }
@@ -83,21 +83,21 @@ func (w *watch) now() time.Duration {
 	return w.p.st.Now()
 }
 
-// misled reports whether the loop may believe what is not so.
+// misled reports whether the orchestrator's view may be wrong.
 func (w *watch) misled() bool { return w.now() < w.loop }
 
 func (w *watch) loopBroken(until time.Duration) { w.loop = max(w.loop, until) }
 
 func (w *watch) nodeBroken(node string) { w.nodes[node] = w.now() }
 
-// shaky reports whether a node is broken, or was a short while ago.
+// shaky reports whether a node is broken, or was within a duration.
 func (w *watch) shaky(node string, within time.Duration) bool {
 	n, ok := w.p.st.Node(node)
 	at, was := w.nodes[node]
 	return !ok || n.Dead || n.Mute || was && w.now()-at < within || w.now() < w.lostBeats
 }
 
-// anew: another life of the loop knows nothing.
+// anew clears the derived state: another orchestrator instance started.
 func (w *watch) anew() {
 	clear(w.reps)
 	clear(w.blocked)
@@ -105,7 +105,7 @@ func (w *watch) anew() {
 	clear(w.lastEnd)
 }
 
-// hopeless says why a model may not be able to run, "" where it must.
+// hopeless returns why a model may be unable to run; "" if it must run.
 func (w *watch) hopeless(i int) string {
 	m := &w.p.scene.Models[i]
 	for k := range w.p.scene.Models {
@@ -131,7 +131,7 @@ func (w *watch) hopeless(i int) string {
 	return "size"
 }
 
-// expect that a request that comes now is answered.
+// expect requires that the next request to f is answered.
 func (w *watch) expect(f functions.Name) {
 	w.final = true
 	w.expected[f] = true
@@ -146,12 +146,12 @@ func (w *watch) index(f functions.Name) int {
 	return -1
 }
 
-// fated: a request has its end.
+// fated handles the end of a request.
 func (w *watch) fated(f simulate.Fate) {
 	if w.ends[f.ID]++; w.ends[f.ID] > 1 {
 		w.fail(1, "request %d of %s has ended twice, now as %q", f.ID, f.Function, f.Code)
 	}
-	if f.First > 0 { // one that only waited was no use of it
+	if f.First > 0 { // a request that only waited did not use the replica
 		w.lastEnd[f.Function] = w.now()
 	}
 	if f.Code == "" {
@@ -174,7 +174,7 @@ func (w *watch) fated(f simulate.Fate) {
 		if v, ok := w.p.st.Replica(r); ok && w.shaky(v.Node, time.Minute) {
 			return
 		}
-		if b := w.reps[r]; b == nil { // what is forgotten was somewhere
+		if b := w.reps[r]; b == nil { // its node is unknown: any broken one explains it
 			for _, n := range w.p.st.Nodes() {
 				if w.shaky(n, time.Minute) {
 					return
@@ -185,7 +185,7 @@ func (w *watch) fated(f simulate.Fate) {
 	}
 }
 
-// event is what the loop tells of itself, in its turn.
+// event handles an event of the orchestrator.
 func (w *watch) event(e functions.Event) {
 	if w.broken != nil || w.p.st == nil {
 		return
@@ -204,7 +204,7 @@ func (w *watch) event(e functions.Event) {
 		if b != nil {
 			b.ready, b.readyAt, b.asleep, b.leaving, b.called = true, w.now(), false, false, false
 			if v, ok := w.p.st.Replica(b.id); ok && b.adopted {
-				b.readyAt = v.Since // it was READY before this loop came
+				b.readyAt = v.Since // it was READY before this orchestrator started
 			}
 		}
 	case "stop", "sleep":
@@ -232,7 +232,7 @@ func (w *watch) event(e functions.Event) {
 	case "blocked":
 		w.blocked[name] = true
 	case "removed":
-		// One alone may be removed at once: it is no list that was lost.
+		// A single removed model is dropped at once: only a larger loss is distrusted.
 		if !w.removed[name] && !w.misled() && len(w.p.scene.Models)-len(w.removed) > 1 {
 			w.fail(12, "%s is taken for removed, and was only not seen for a moment", name)
 		}
@@ -269,8 +269,8 @@ func (w *watch) onStart(name functions.Name, e functions.Event) {
 	}
 }
 
-// quota: what the loop holds for a team, those that leave included, is at most
-// its maximum.
+// quota checks that the GPUs the orchestrator holds for a team, stopping replicas
+// included, do not exceed its maximum.
 func (w *watch) quota(name functions.Name, what string) {
 	most := w.p.scene.team(name.Team).Max
 	if most == 0 {
@@ -281,7 +281,7 @@ func (w *watch) quota(name functions.Name, what string) {
 	}
 }
 
-// held is how many GPUs a team has, with or without those that are leaving.
+// held returns the number of GPUs a team holds, with or without stopping replicas.
 func (w *watch) held(team string, all bool) (n int) {
 	for _, b := range w.reps {
 		if b.f.Team == team && !b.asleep && (all || !b.leaving) {
@@ -291,7 +291,7 @@ func (w *watch) held(team string, all bool) (n int) {
 	return n
 }
 
-// idleReasons are those that only who is idle is stopped for.
+// idleReasons are the stop reasons that apply only to idle replicas.
 var idleReasons = []string{"evicted", "idle", "surplus"}
 
 func (w *watch) onStop(name functions.Name, b *belief, e functions.Event) {
@@ -333,7 +333,7 @@ func (w *watch) onStop(name functions.Name, b *belief, e functions.Event) {
 	}
 }
 
-// step is called after every event.
+// step runs after every event.
 func (w *watch) step() error {
 	w.steps++
 	if w.broken != nil {
@@ -364,8 +364,8 @@ func (w *watch) step() error {
 			steady = steady && !w.shaky(id, time.Minute)
 			n, _ := w.p.st.Node(id)
 			for _, r := range n.Replicas {
-				// One of a function that left the catalogue while the loop was
-				// replaced is a stranger to the new one, until it has it ended.
+				// A replica of a function that left the catalogue while the loop was
+				// replaced is unknown to the new one until that one stops it.
 				steady = steady && (r.State.Over() || w.reps[r.ID] != nil)
 			}
 		}
@@ -380,7 +380,7 @@ func (w *watch) step() error {
 	return w.broken
 }
 
-// lasts reports whether what is named key has been so for longer than d.
+// lasts reports whether condition key has held for longer than d.
 func (w *watch) lasts(key string, so bool, d time.Duration) bool {
 	if !so {
 		delete(w.since, key)
@@ -394,11 +394,11 @@ func (w *watch) lasts(key string, so bool, d time.Duration) bool {
 	return w.now()-at > d
 }
 
-// silence is after what a node is given up at the latest: its lease, and a second
-// look where all are silent at once.
+// silence is the longest time until a silent node is given up: its lease, and a second
+// look if all nodes are silent at once.
 const silence = 20 * time.Second
 
-// look at what may last for a while but not for long, and note the state.
+// look checks conditions that may last only briefly, and records the state.
 func (w *watch) look() {
 	st := w.p.st
 	var h maphash.Hash
@@ -452,7 +452,7 @@ func (w *watch) look() {
 	w.states[h.Sum64()] = struct{}{}
 }
 
-// waiters of a function are worked for, or told why not.
+// waiters checks that waiting requests get a replica, or the reason why not.
 func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	key := f.Name.String()
 	room := f.Queued > 0 && f.Active < m.Target && f.Ready > 0
@@ -471,7 +471,7 @@ func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	if alone {
 		for _, b := range w.reps {
 			if b.f == f.Name && !b.leaving && !b.called {
-				alone = false // another replica is coming
+				alone = false // another replica is starting
 			}
 		}
 	}
@@ -484,7 +484,7 @@ func (w *watch) waiters(f simulate.FunctionView, m *Model) {
 	}
 }
 
-// end checks that the scene leaves no request behind.
+// end checks that no request is left after the scene.
 func (w *watch) end() error {
 	if w.broken == nil {
 		n := 0
@@ -512,7 +512,7 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// bucket of a count: 0, 1, some, many.
+// bucket maps a count to 0, 1, some or many.
 func bucket(n int) int {
 	switch {
 	case n <= 1:

@@ -1,8 +1,7 @@
-// Package fleet reads what a simulation runs on: kinds of nodes with their GPUs,
-// memory and rates, and how long engines take. A file is read as strictly as a
-// model file: an unknown key is an error with its line.
+// Package fleet reads the description of a simulated fleet: kinds of nodes with their
+// GPUs, memory and rates, and engine times. It is parsed as strictly as a model file: an
+// unknown key is an error with its line.
 //
-// A fleet can be asked for in another size (WithGPUs): the same kinds of nodes
-// in the same order, until so many GPUs stand there. That is what draws the
-// curve of waiting against GPUs.
+// WithGPUs resizes a fleet: the same kinds of nodes in the same order, repeated up to a
+// number of GPUs. Studies use it for the curve of waiting time against GPUs.
 package fleet

@@ -11,40 +11,40 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Fleet is the machines of a simulation, and the engines that run there.
+// Fleet is the nodes of a simulation and its engine times.
 type Fleet struct {
 	Nodes  []Node `json:"nodes"`
 	Engine Engine `json:"engine"`
 }
 
-// Node is Count hosts of one kind. Rates are bytes a second.
+// Node is Count hosts of one kind. Rates are bytes per second.
 type Node struct {
 	Name      string          `json:"name"` // hosts are NAME-1 to NAME-Count
 	Count     int             `json:"count"`
 	GPUs      int             `json:"gpus"`
 	GPUMemory functions.Bytes `json:"gpuMemory"` // of each
-	Group     int             `json:"group"`     // GPUs that reach each other fastest; 0: all of a host
-	Memory    functions.Bytes `json:"memory"`    // host memory that replicas and sleepers may take
-	Store     functions.Bytes `json:"store"`     // NVMe that checkpoints may take
-	Link      functions.Bytes `json:"link"`      // from where checkpoints come from, shared by who stages
-	Disk      functions.Bytes `json:"disk"`      // from NVMe to a GPU, shared by who loads
-	Copy      functions.Bytes `json:"copy"`      // from host memory to a GPU
+	Group     int             `json:"group"`     // GPUs in one interconnect group; 0: all of a host
+	Memory    functions.Bytes `json:"memory"`    // host memory for replicas, sleeping ones included
+	Store     functions.Bytes `json:"store"`     // NVMe space for checkpoints
+	Link      functions.Bytes `json:"link"`      // from the sources, shared by staging replicas
+	Disk      functions.Bytes `json:"disk"`      // from NVMe to GPUs, shared by loading replicas
+	Copy      functions.Bytes `json:"copy"`      // from host memory to GPUs
 }
 
-// Engine is how long an engine takes: medians, about which Spread scatters.
+// Engine is the median times of an engine, with their scatter.
 type Engine struct {
-	Spawn   functions.Duration `json:"spawn"`   // from nothing to a process that wants weights
-	Warmup  functions.Duration `json:"warmup"`  // from weights to a first token
-	Rise    functions.Duration `json:"rise"`    // of a sleeper, beside the copy of its weights
-	Plan    functions.Duration `json:"plan"`    // to list what a source has; 0: 200 ms
-	Exec    functions.Duration `json:"exec"`    // from the order to the process, with the bytes at hand; 0: 20 ms
-	Exit    functions.Duration `json:"exit"`    // from the end's order to the end of the process; 0: 300 ms
-	Spread  int                `json:"spread"`  // percent: the scatter of these times, a lognormal's sigma
-	Prefill int                `json:"prefill"` // tokens a second of one request's prompt
-	Decode  int                `json:"decode"`  // tokens a second of one request's answer
+	Spawn   functions.Duration `json:"spawn"`   // from the process to an engine ready for weights
+	Warmup  functions.Duration `json:"warmup"`  // from loaded weights to the first token
+	Rise    functions.Duration `json:"rise"`    // wake-up of a sleeping replica, without the copy of its weights
+	Plan    functions.Duration `json:"plan"`    // listing a source; 0: 200 ms
+	Exec    functions.Duration `json:"exec"`    // from the load command to the process, with the bytes on the node; 0: 20 ms
+	Exit    functions.Duration `json:"exit"`    // from the stop command to the end of the process; 0: 300 ms
+	Spread  int                `json:"spread"`  // scatter in percent: the sigma of a lognormal
+	Prefill int                `json:"prefill"` // tokens per second of one prompt
+	Decode  int                `json:"decode"`  // tokens per second of one answer
 }
 
-// Default is what a node is that says only its GPUs: an H100 host.
+// Default fills the unset fields with those of an H100 host.
 func (n *Node) Default() {
 	*n = Node{
 		Count: 1, GPUMemory: 80 << 30, Memory: 1 << 40, Store: 4 << 40,
@@ -52,7 +52,7 @@ func (n *Node) Default() {
 	}
 }
 
-// DefaultEngine is a vLLM with its compile cache at hand.
+// DefaultEngine is vLLM with a warm compile cache.
 var DefaultEngine = Engine{
 	Spawn: functions.Duration(6 * time.Second), Warmup: functions.Duration(2 * time.Second), Rise: functions.Duration(time.Second),
 	Plan: functions.Duration(200 * time.Millisecond), Exec: functions.Duration(20 * time.Millisecond), Exit: functions.Duration(300 * time.Millisecond),
@@ -64,7 +64,7 @@ var DefaultEngine = Engine{
 //go:embed example.yaml
 var Example []byte
 
-// Bounds of a fleet.
+// Limits of a fleet.
 const (
 	maxHosts = 100_000
 	maxGPUs  = 64 // of a host
@@ -79,8 +79,8 @@ func Read(file string) (*Fleet, error) {
 	return Decode(file, b)
 }
 
-// Decode reads the text of a fleet file; file is for messages. The error is
-// catalog.Problems: everything that is wrong, with its line.
+// Decode parses a fleet file; file is for messages. The error is catalog.Problems: every
+// mistake with its line.
 func Decode(file string, data []byte) (*Fleet, error) {
 	f := &Fleet{Engine: DefaultEngine}
 	places, err := catalog.DecodePlaced(file, data, f)
@@ -100,7 +100,7 @@ func Decode(file string, data []byte) (*Fleet, error) {
 	return f, nil
 }
 
-// problems says what is wrong with what was read.
+// problems returns the mistakes in the parsed fleet.
 func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Problems) {
 	fail := func(path, hint, format string, args ...any) {
 		line, column := places(path)
@@ -165,7 +165,7 @@ func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Proble
 	return out
 }
 
-// Hosts calls yield with every host: its name and its kind.
+// Hosts yields every host's name and kind.
 func (f *Fleet) Hosts(yield func(id string, n *Node) bool) {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
@@ -177,7 +177,7 @@ func (f *Fleet) Hosts(yield func(id string, n *Node) bool) {
 	}
 }
 
-// GPUs is how many there are.
+// GPUs returns the number of GPUs.
 func (f *Fleet) GPUs() (n int) {
 	for i := range f.Nodes {
 		n += f.Nodes[i].Count * f.Nodes[i].GPUs
@@ -185,7 +185,7 @@ func (f *Fleet) GPUs() (n int) {
 	return n
 }
 
-// GPUMemory is that of all GPUs together.
+// GPUMemory returns the memory of all GPUs.
 func (f *Fleet) GPUMemory() (b functions.Bytes) {
 	for i := range f.Nodes {
 		b += functions.Bytes(f.Nodes[i].Count*f.Nodes[i].GPUs) * f.Nodes[i].GPUMemory
@@ -193,9 +193,8 @@ func (f *Fleet) GPUMemory() (b functions.Bytes) {
 	return b
 }
 
-// WithGPUs is the fleet in another size: its hosts with GPUs in their order,
-// again and again, until n GPUs stand there. The last host has what is left of
-// its GPUs, and of everything else the same share.
+// WithGPUs returns the fleet resized to n GPUs: its hosts with GPUs repeat in order. The
+// last host gets the remaining GPUs and the same fraction of everything else.
 func (f *Fleet) WithGPUs(n int) *Fleet {
 	out := &Fleet{Engine: f.Engine}
 	all := f.GPUs()
@@ -207,7 +206,7 @@ func (f *Fleet) WithGPUs(n int) *Fleet {
 		if k.GPUs == 0 {
 			continue
 		}
-		extra := min(left/k.GPUs, k.Count) // hosts of the last, incomplete round
+		extra := min(left/k.GPUs, k.Count) // hosts in the last, incomplete round
 		left -= extra * k.GPUs
 		part := 0
 		if extra < k.Count {

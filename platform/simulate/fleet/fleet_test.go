@@ -25,7 +25,7 @@ func TestExample(t *testing.T) {
 	if strings.Join(hosts, " ") != "h100-1 h100-2 h100-3 h100-4" {
 		t.Error(hosts)
 	}
-	// What the example shows is what is meant when it is left out.
+	// The defaults equal the values that the example shows.
 	short, err := Decode("short.yaml", []byte("nodes: [{name: h100, count: 4, gpus: 8, group: 8}]"))
 	if err != nil || len(short.Nodes) != 1 || short.Nodes[0] != f.Nodes[0] || short.Engine != f.Engine {
 		t.Errorf("%+v %v", short, err)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// The pictures are SVG in the page itself: no script, no font, no address. What
-// a mark is exactly is in its title, which a browser shows under the pointer.
+// The charts are inline SVG without script, font or URL. The title of a mark has its
+// exact value; browsers show it on hover.
 const (
 	chartWide = 760
 	chartHigh = 300
@@ -19,11 +19,11 @@ const (
 	lowEdge   = 46
 )
 
-// axis maps values to places. A logarithmic one begins above 0.
+// axis maps values to coordinates. A logarithmic one starts above 0.
 type axis struct {
 	low, high float64
 	log       bool
-	from, to  float64 // places
+	from, to  float64 // coordinates
 }
 
 func (a axis) at(v float64) float64 {
@@ -37,7 +37,7 @@ func (a axis) at(v float64) float64 {
 	return a.from + (min(max(v, low), high)-low)/(high-low)*(a.to-a.from)
 }
 
-// marks are where the axis has a line: powers of ten, or some round numbers.
+// marks returns the grid lines: powers of ten, or round numbers.
 func (a axis) marks() (out []float64) {
 	if a.log {
 		steps := []float64{1, 3}
@@ -60,7 +60,7 @@ func (a axis) marks() (out []float64) {
 	return out
 }
 
-// roundStep parts a span into four to ten.
+// roundStep divides a span into four to ten round steps.
 func roundStep(span float64) float64 {
 	if !(span > 0) {
 		return 1
@@ -74,7 +74,7 @@ func roundStep(span float64) float64 {
 	return unit * 10
 }
 
-// chart is one picture with two axes.
+// chart is a diagram with two axes.
 type chart struct {
 	b    strings.Builder
 	x, y axis
@@ -100,7 +100,7 @@ func newChart(label string, x, y axis, xName, yName string, xWord, yWord func(fl
 	return c
 }
 
-// point of a line, or of an edge.
+// point is a point of a line or of an area's edge.
 type point struct{ x, y float64 }
 
 // line draws a curve of colour n; dots mark its points.
@@ -108,7 +108,7 @@ func (c *chart) line(n int, name string, points []point, dots func(p point) stri
 	if len(points) == 0 {
 		return
 	}
-	// Where lines lie on each other, the dashes of the later show the earlier.
+	// Dashes keep lines visible that lie on top of each other.
 	dash := []string{"", ` stroke-dasharray="9 4"`, ` stroke-dasharray="3 3"`, ` stroke-dasharray="12 3 3 3"`}[n%4]
 	fmt.Fprintf(&c.b, `<polyline class="l c%d"%s points="`, n%colours, dash)
 	for _, p := range points {
@@ -123,7 +123,7 @@ func (c *chart) line(n int, name string, points []point, dots func(p point) stri
 	}
 }
 
-// area fills between two edges with the same x.
+// area fills between two edges with the same x values.
 func (c *chart) area(class, name string, low, high []point) {
 	fmt.Fprintf(&c.b, `<polygon class="%s" points="`, class)
 	for _, p := range high {
@@ -135,7 +135,7 @@ func (c *chart) area(class, name string, low, high []point) {
 	fmt.Fprintf(&c.b, `"><title>%s</title></polygon>`, html.EscapeString(name))
 }
 
-// level is a dashed line at a height.
+// level draws a dashed horizontal line.
 func (c *chart) level(y float64, name string) {
 	at := c.y.at(y)
 	fmt.Fprintf(&c.b, `<line class="level" x1="%d" y1="%.1f" x2="%d" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`,
@@ -144,20 +144,20 @@ func (c *chart) level(y float64, name string) {
 
 func (c *chart) String() string { return c.b.String() + "</svg>" }
 
-// part of a bar.
+// part is one segment of a bar.
 type part struct {
 	class string
 	name  string
 	value float64
 }
 
-// bar is one row of a bar picture.
+// bar is one row of a bar chart.
 type bar struct {
 	label, note string
 	parts       []part
 }
 
-// drawBars draws rows whose parts stand one behind the other.
+// drawBars draws rows of stacked segments.
 func drawBars(label string, rows []bar, word func(float64) string) string {
 	const row, high = 30, 18
 	most, widest := 0.0, 4
@@ -192,7 +192,7 @@ func drawBars(label string, rows []bar, word func(float64) string) string {
 	return b.String()
 }
 
-// legend names colours: class and name in turns.
+// legend draws colour names from alternating classes and names.
 func legend(pairs ...string) string {
 	var b strings.Builder
 	b.WriteString(`<p class="legend">`)
@@ -203,12 +203,12 @@ func legend(pairs ...string) string {
 	return b.String()
 }
 
-// formatNumber spells a number at an axis: whole where it is.
+// formatNumber formats an axis label with up to three decimals.
 func formatNumber(v float64) string { return strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64) }
 
 func percent(v float64) string { return formatNumber(v*100) + " %" }
 
-// formatSeconds spells a power of ten or three of seconds.
+// formatSeconds formats a power of ten, or three times one, of seconds.
 func formatSeconds(v float64) string {
 	if v < 0.9995 {
 		return formatNumber(v*1e3) + " ms"
@@ -218,7 +218,7 @@ func formatSeconds(v float64) string {
 
 func share(v float64) string { return strconv.FormatFloat(v*100, 'f', precision(v*100), 64) + " %" }
 
-// precision keeps three digits or so.
+// precision returns the decimals for about three significant digits.
 func precision(v float64) int {
 	switch {
 	case v == 0 || v >= 100:
@@ -229,7 +229,7 @@ func precision(v float64) int {
 	return 2
 }
 
-// Seconds spells a span of seconds for people.
+// Seconds formats a number of seconds for people.
 func Seconds(v float64) string {
 	switch {
 	case v <= 0:
@@ -246,7 +246,7 @@ func Seconds(v float64) string {
 	return strconv.FormatFloat(math.Round(v/360)/10, 'f', -1, 64) + " h"
 }
 
-// Count spells a number with its thousands apart.
+// Count formats a number with thousands separators.
 func Count(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -255,5 +255,5 @@ func Count(n int64) string {
 	return s
 }
 
-// Hours spells hours.
+// Hours formats a number of hours.
 func Hours(v float64) string { return strconv.FormatFloat(v, 'f', precision(v), 64) }

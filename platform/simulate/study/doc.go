@@ -1,13 +1,12 @@
-// Package study runs one trace under several policies and sizes of a fleet, and
-// tells what came of it: the numbers beside each other, how many GPUs a goal
-// needs, and a page with pictures that needs nothing but itself.
+// Package study runs one trace under several policies and fleet sizes and compares the
+// results: a table, the number of GPUs that a goal needs, and a self-contained HTML page
+// with charts.
 //
-// A policy is a word: who is evicted first (lru, lfu, gdsf, next-use), and after
-// a + what else differs: learned keep-alive, prewarm, one idle time for all
-// (idle=10m), or no protection of what was
-// evicted too early (bare). clairvoyant cannot be run: it is next-use with the trace's
-// own future, the bound of what knowing the future would bring.
+// A policy is a word: the eviction policy (lru, lfu, gdsf, next-use), and after a + its
+// options: learned (keep-alive from history), prewarm, idle=10m (one idle time for all),
+// or bare (no protection of functions that were evicted too early). clairvoyant exists
+// only in simulation: next-use with the trace's own future, the bound for any forecast.
 //
-// Every run is one of platform/simulate with the same trace and seed; nothing is
-// decided here.
+// Every run is one of platform/simulate with the same trace and seed; this package
+// decides nothing.
 package study

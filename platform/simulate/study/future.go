@@ -9,11 +9,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// future is what a trace holds, to the second: of each function the seconds in
-// which it is asked for.
+// future is the requests of a trace: for each function the seconds in which it is
+// requested.
 type future map[functions.Name][]uint32
 
-// foretell reads a trace to its end.
+// foretell reads a trace to its end and returns its future.
 func foretell(read trace.Requests) (future, error) {
 	f := future{}
 	for r, err := range read {
@@ -29,7 +29,7 @@ func foretell(read trace.Requests) (future, error) {
 	return f, nil
 }
 
-// next is when a function is asked for next after a time; 0 never again.
+// next returns the next request of a function after a time; 0 for never.
 func (f future) next(name functions.Name, at time.Duration) time.Duration {
 	list := f[name]
 	i, _ := slices.BinarySearch(list, uint32(at/time.Second)+1)

@@ -9,13 +9,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// InventedSizes are those that made-up models are drawn from, evenly.
+// InventedSizes are the checkpoint sizes of invented models, drawn uniformly.
 var InventedSizes = []functions.Bytes{1 << 30, 3 << 30, 8 << 30, 16 << 30, 28 << 30, 64 << 30}
 
-// Invent makes up a model for each name: its checkpoint's size is drawn by the
-// name and the seed, it takes as much GPU memory, and two GPUs or more where the
-// largest GPU of the fleet is smaller than that. sizes are those of the
-// checkpoints.
+// Invent creates a model for each name. The name and the seed determine the checkpoint's
+// size. The model takes as much GPU memory, on several GPUs if the fleet's largest GPU
+// is too small. sizes are the checkpoints' sizes.
 func Invent(names []functions.Name, on *fleet.Fleet, seed uint64) (models []*functions.Model, sizes map[functions.Name]functions.Bytes) {
 	largest := functions.Bytes(0)
 	for i := range on.Nodes {
@@ -44,13 +43,13 @@ func Invent(names []functions.Name, on *fleet.Fleet, seed uint64) (models []*fun
 func drawSize(n functions.Name, seed uint64) functions.Bytes {
 	h := fnv.New64a()
 	h.Write([]byte(n.String() + " " + strconv.FormatUint(seed, 10)))
-	x := h.Sum64() // its low bits are poor in FNV: fold them
+	x := h.Sum64() // FNV's low bits are weak: fold the high ones in
 	x ^= x >> 32
 	x *= 0x9e3779b97f4a7c15
 	return InventedSizes[x>>32%uint64(len(InventedSizes))]
 }
 
-// Names are those of a trace's functions; where it names none, n made up.
+// Names returns the functions of a trace, or n made-up names if it has none.
 func Names(t *trace.Trace, n int) (out []functions.Name) {
 	for _, u := range t.Uses {
 		out = append(out, u.Name.WithoutAdapter())

@@ -13,10 +13,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate"
 )
 
-// About is what a page says of its making.
+// About describes how a page's results were made.
 type About struct {
 	Command string
-	Trace   string // what was replayed, in words
+	Trace   string // description of the replayed trace
 	Fleet   string
 	Seed    uint64
 	Made    time.Time
@@ -24,8 +24,8 @@ type About struct {
 	Sizing  *Sizing
 }
 
-// The look: one page by day and by night, colours that neighbours can be told
-// apart by also with eyes that do not tell red from green.
+// pageStyle supports light and dark mode; neighbouring colours are distinct for
+// red-green colour-blind readers.
 const pageStyle = `
 :root{color-scheme:light dark;--paper:#f6f8fa;--card:#fff;--ink:#1d2733;--dim:#5b6773;--line:#d9dfe5;--soft:#eef2f6;
 --c0:#2f7fd1;--c1:#d9801a;--c2:#1f9d8a;--c3:#c2407a;--c4:#7a5cc4;--c5:#8a7a10;--c6:#c9473c;--c7:#5f6f7f;
@@ -62,7 +62,7 @@ func colourRules() string {
 	return b.String()
 }
 
-// kinds are what GPU-hours are spent on.
+// kinds are the uses of GPU-hours.
 var kinds = []struct {
 	class, name string
 	of          func(simulate.GPUHours) float64
@@ -74,14 +74,14 @@ var kinds = []struct {
 	{"free", "free", func(h simulate.GPUHours) float64 { return h.Free }},
 }
 
-// page is being written.
+// page is a page in construction.
 type page struct {
 	strings.Builder
 	o *Outcome
 	a About
 }
 
-// Page is the outcome as one HTML page that needs nothing but itself.
+// Page returns the outcome as one self-contained HTML page.
 func (o *Outcome) Page(a About) string {
 	p := &page{o: o, a: a}
 	p.head()
@@ -101,8 +101,8 @@ func (o *Outcome) Page(a About) string {
 	return p.String()
 }
 
-// shown are the runs the pictures of single runs are of: one for each policy, at
-// the size that reaches the goal, or else the largest.
+// shown returns the runs shown in charts of single runs: one per policy, at the size
+// that reaches the goal, or else the largest.
 func (o *Outcome) shown() (out []Run) {
 	var words []string
 	for _, r := range o.Runs {
@@ -171,7 +171,7 @@ func (p *page) answers() {
 	p.close()
 }
 
-// columns of the big table.
+// columns are the columns of the main table.
 var columns = []struct {
 	head string
 	cell func(*Run) string
@@ -235,8 +235,8 @@ func (p *page) table() {
 	p.close()
 }
 
-// best is the run with the least cold share among those of the policies that can
-// be run; of a sweep none.
+// best returns the index of the run with the least cold share, among policies that exist
+// outside simulation; -1 in a sweep.
 func (o *Outcome) best() int {
 	best := -1
 	for i, r := range o.Runs {
@@ -250,7 +250,7 @@ func (o *Outcome) best() int {
 	return best
 }
 
-// byPolicy parts the runs.
+// byPolicy groups the runs by policy.
 func (o *Outcome) byPolicy() (words []string, runs map[string][]Run) {
 	runs = map[string][]Run{}
 	for _, r := range o.Runs {
@@ -411,7 +411,7 @@ func (p *page) overTime(runs []Run) {
 	p.close()
 }
 
-// mostTeams bounds what is shown of teams.
+// mostTeams is the largest number of teams shown.
 const mostTeams = 20
 
 func (p *page) teams(runs []Run) {

@@ -10,20 +10,20 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Policy is what a run is done under.
+// Policy is the policy of a run.
 type Policy struct {
-	Word     string // as it was said
+	Word     string // as given
 	Eviction placement.Eviction
 	Learned  bool // keep-alive from history
-	Prewarm  bool // starts ahead of requests that history foresees
+	Prewarm  bool // starts replicas ahead of forecast requests
 	Idle     time.Duration
-	Future   bool // it is told what the trace holds
-	Bare     bool // no protection of what was evicted too early
+	Future   bool // it reads the trace's future
+	Bare     bool // no protection of functions that were evicted too early
 }
 
-// Clairvoyant and Furthest name the bounds; both know the future. The first weighs the
-// next use with the cost of loading each byte again, the second evicts the model whose
-// next use is furthest away.
+// Clairvoyant and Furthest are bounds that know the future. The first weighs the next
+// use with the cost of loading each byte again, the second evicts the model whose next
+// use is furthest away.
 const (
 	Clairvoyant = "clairvoyant"
 	Furthest    = "furthest"
@@ -33,7 +33,7 @@ var evictions = map[string]placement.Eviction{
 	"lru": placement.LRU, "lfu": placement.LFU, "gdsf": placement.GDSF, "next-use": placement.NextUse, Clairvoyant: placement.Future, Furthest: placement.Furthest,
 }
 
-// Words are the policies there are; more of one stands behind a +.
+// Words are the eviction policies, Parts the options after a +.
 var (
 	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant, Furthest}
 	Parts = []string{"learned", "prewarm", "idle=TIME", "bare"}
@@ -70,7 +70,7 @@ func ParsePolicy(word string) (Policy, error) {
 	return p, nil
 }
 
-// ParsePolicies reads words with commas between them; none twice.
+// ParsePolicies parses policies separated by commas; duplicates are an error.
 func ParsePolicies(text string) (out []Policy, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		p, err := ParsePolicy(strings.TrimSpace(word))
@@ -93,7 +93,7 @@ func unknown(word, what string, choices []string) error {
 	return fmt.Errorf("%q is no %s%s (%s)", functions.Clip(word), what, hint, strings.Join(choices, ", "))
 }
 
-// schedule is the policy as the core takes it.
+// schedule returns the policy in placement's terms.
 func (p Policy) schedule() placement.Policy {
 	s := placement.DefaultPolicy
 	s.Eviction, s.NoMinResidency = p.Eviction, p.Bare
@@ -103,7 +103,7 @@ func (p Policy) schedule() placement.Policy {
 	return s
 }
 
-// models are those of the catalogue with what the policy changes of them.
+// models returns the catalogue's models with the policy's changes.
 func (p Policy) models(all []*functions.Model) []*functions.Model {
 	if p.Idle == 0 {
 		return all

@@ -17,60 +17,60 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// Study is what is to be run. Fleet, Models, Trace and Policies are needed.
+// Study describes a set of runs. Fleet, Models, Trace and Policies are required.
 type Study struct {
 	Fleet    *fleet.Fleet
 	Models   []*functions.Model
 	Teams    []*functions.Team
-	Sizes    map[functions.Name]functions.Bytes // of checkpoints, where they are known
-	Engines  map[functions.Engine]fleet.Engine  // times of engines that differ from the fleet's
+	Sizes    map[functions.Name]functions.Bytes // of checkpoints, if known
+	Engines  map[functions.Engine]fleet.Engine  // engine times that differ from the fleet's
 	Trace    trace.Requests
-	Requests int64         // about how many, for progress
-	Span     time.Duration // about how long, for the pictures
+	Requests int64         // approximate number, for progress
+	Span     time.Duration // approximate length, for charts
 	Policies []Policy
-	Budget   time.Duration // of GPU time in an hour for starts ahead, of a team and of all; 0: the platform's own
-	Sizing   *Sizing       // several sizes of the fleet; nil: as it is
+	Budget   time.Duration // GPU time per hour for starts ahead, per team and in total; 0: the platform's default
+	Sizing   *Sizing       // fleet sizes to try; nil: the fleet as it is
 	Seed     uint64
-	Parallel int // runs at once; 0: a core each
-	// Progress, if not nil, is called now and then, never twice at a time.
+	Parallel int // concurrent runs; 0: one per core
+	// Progress, if not nil, is called periodically and never concurrently.
 	Progress func(Progress)
 }
 
-// Sizing is how many GPUs are tried, and what for.
+// Sizing is the range of GPUs to try, and the goal.
 type Sizing struct {
 	Low, High int
-	Goal      time.Duration // of the p99 of the time to first token; 0 none
+	Goal      time.Duration // for the p99 of the time to first token; 0: none
 }
 
 // Progress of a study.
 type Progress struct {
 	Done, Runs int           // runs
-	Share      float64       // of the requests of all runs that are known of
+	Share      float64       // fraction of the requests of all known runs
 	Cold       int64         // in all runs
-	At         time.Duration // virtual, of the run that is furthest behind
+	At         time.Duration // virtual time of the slowest run
 }
 
-// Run is one that has ended.
+// Run is a finished run.
 type Run struct {
 	Policy Policy `json:"-"`
 	simulate.Result
 	Took time.Duration `json:"-"`
 }
 
-// Outcome is everything a study found: the runs by policy in the order asked
-// for, and of one policy by GPUs.
+// Outcome is the result of a study: the runs by policy in the order requested, and
+// within a policy by GPUs.
 type Outcome struct {
 	Runs  []Run
-	Needs []Need // by policy; none without a goal
+	Needs []Need // by policy; empty without a goal
 	Goal  time.Duration
 }
 
-// Need is how many GPUs reach the goal under a policy.
+// Need is the number of GPUs with which a policy reaches the goal.
 type Need struct {
 	Policy string  `json:"policy"`
-	GPUs   int     `json:"gpus"` // 0: not within the sizes that were tried
+	GPUs   int     `json:"gpus"` // 0: not reached within the range
 	P99    float64 `json:"p99_seconds"`
-	Below  float64 `json:"p99_with_one_less_seconds,omitempty"` // 0 unknown
+	Below  float64 `json:"p99_with_one_less_seconds,omitempty"` // 0: unknown
 }
 
 // ParseSizing reads 4..64, or one number.
@@ -87,8 +87,7 @@ func ParseSizing(text string) (*Sizing, error) {
 	return &Sizing{Low: a, High: b}, nil
 }
 
-// steps are the sizes the curve is drawn through: ten or fewer, each by about
-// the same factor above the one before.
+// steps returns at most ten fleet sizes of the curve, spaced by about the same factor.
 func (s *Sizing) steps() (out []int) {
 	const most = 9
 	for i := range most {
@@ -100,13 +99,13 @@ func (s *Sizing) steps() (out []int) {
 	return out
 }
 
-// job is one run to be done.
+// job is a run to execute.
 type job struct {
 	policy int
 	gpus   int // 0: the fleet as it is
 }
 
-// Run does every run and returns when all are over, or with the first error.
+// Run executes all runs and returns when they have ended, or with the first error.
 func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 	var jobs []job
 	for i := range s.Policies {
@@ -144,18 +143,18 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 	return out, nil
 }
 
-// work is the runs of a study.
+// work is the progress of a study.
 type work struct {
 	s      *Study
-	future future     // where a policy is told it
-	mu     sync.Mutex // the rest
+	future future     // for policies that read it
+	mu     sync.Mutex // guards the fields below
 	done   map[job]Run
 	at     map[job]simulate.Progress
 	runs   int
 	err    error
 }
 
-// all does the jobs, so many at once.
+// all executes the jobs concurrently.
 func (w *work) all(ctx context.Context, jobs []job) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -206,7 +205,7 @@ func (w *work) one(ctx context.Context, j job) error {
 	c := simulate.Config{
 		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Engines: s.Engines, Requests: s.Trace,
 		Policy: p.schedule(), Name: p.Word, Seed: s.Seed,
-		// What is learned changes nothing under a policy that does not look at it.
+		// Learning does not affect a policy that ignores forecasts.
 		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
 		Sample: s.sample(), Progress: func(now simulate.Progress) { w.progress(j, now) },
 	}
@@ -225,7 +224,7 @@ func (w *work) one(ctx context.Context, j job) error {
 	return nil
 }
 
-// sample parts the run for its pictures.
+// sample returns the sampling interval of the charts.
 func (s *Study) sample() time.Duration {
 	const parts = 240
 	return max(s.Span/parts, time.Second)
@@ -251,7 +250,7 @@ func (w *work) progress(j job, now simulate.Progress) {
 	w.s.Progress(p)
 }
 
-// known are the jobs done, by policy and GPUs.
+// known returns the finished jobs by policy and GPUs.
 func (w *work) known() []job {
 	var out []job
 	for j := range w.done {
@@ -266,8 +265,8 @@ func (w *work) known() []job {
 	return out
 }
 
-// good reports whether a run reaches the goal, and at most one request in a hundred was
-// refused for lack of room.
+// good reports whether a run reaches the goal with at most 1 % of its requests refused
+// for lack of room.
 func (w *work) good(r *Run) bool {
 	refused := int64(0)
 	for _, n := range r.Refused {
@@ -276,8 +275,8 @@ func (w *work) good(r *Run) bool {
 	return r.Answered > 0 && r.TTFT.P99 <= w.s.Sizing.Goal.Seconds() && refused*100 <= r.Requests
 }
 
-// gap is between which sizes the goal is first reached for good: every size
-// from high on reaches it. high is 0 where none does.
+// gap returns the sizes between which the goal is reached: every tried size from high up
+// reaches it. high is 0 if none does.
 func (w *work) gap(policy int) (low, high int) {
 	low = w.s.Sizing.Low - 1
 	for _, j := range w.known() {
@@ -296,7 +295,7 @@ func (w *work) gap(policy int) (low, high int) {
 	return low, high
 }
 
-// narrow halves the gaps until each is one GPU wide.
+// narrow bisects the gaps until each is one GPU wide.
 func (w *work) narrow(ctx context.Context) error {
 	for {
 		var jobs []job
@@ -329,7 +328,7 @@ func (w *work) need(policy int) Need {
 	return n
 }
 
-// Sentence says how many GPUs a goal needs.
+// Sentence states how many GPUs a goal needs.
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {

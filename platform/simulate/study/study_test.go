@@ -69,7 +69,7 @@ func TestParseSizing(t *testing.T) {
 	}
 }
 
-// small is a study that takes a moment.
+// small is a study that runs quickly.
 func small(t *testing.T, policies string) *Study {
 	t.Helper()
 	f, err := fleet.Decode("f", []byte("nodes: [{gpus: 4}]"))
@@ -112,11 +112,11 @@ func TestSideBySide(t *testing.T) {
 			t.Errorf("%s: %v GPU-hours in %v s", r.Result.Policy, sum, r.Seconds)
 		}
 	}
-	// Who lets go at once is colder, and holds less.
+	// A short idle time causes more cold starts and fewer idle GPU-hours.
 	if keep, drop := out.Runs[0], out.Runs[2]; drop.Cold <= keep.Cold || drop.GPUHours.Idle >= keep.GPUHours.Idle {
 		t.Errorf("an idle time of 1s: %d cold, %v idle; else %d, %v", drop.Cold, drop.GPUHours.Idle, keep.Cold, keep.GPUHours.Idle)
 	}
-	// What is printed is what the simulator found, under its names.
+	// The JSON has the simulator's values under its names.
 	b, err := json.Marshal(out.Runs[1])
 	if err != nil {
 		t.Fatal(err)
@@ -178,11 +178,11 @@ func TestGap(t *testing.T) {
 	w := &work{s: &Study{Sizing: &Sizing{Low: 4, High: 64, Goal: 10 * time.Second}, Policies: []Policy{{Word: "x"}}}, done: map[job]Run{
 		{0, 4}: run(40), {0, 8}: run(9), {0, 16}: run(12), {0, 32}: run(8), {0, 64}: run(1),
 	}}
-	// One that reaches the goal by luck below one that does not is passed over.
+	// A size that reaches the goal below one that does not is not the answer.
 	if low, high := w.gap(0); low != 16 || high != 32 {
 		t.Error(low, high)
 	}
-	// A short wait because most were turned away is no goal reached.
+	// A short wait because most requests were refused does not reach the goal.
 	bad := run(1)
 	bad.Refused = map[string]int64{"queue_full": 60}
 	w.done[job{0, 32}] = bad
@@ -261,7 +261,7 @@ func TestPageIsSelfContained(t *testing.T) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
-	// Every picture is well-formed.
+	// Every chart is well-formed XML.
 	n := 0
 	for rest := page; ; n++ {
 		_, after, ok := strings.Cut(rest, "<svg")
@@ -288,7 +288,7 @@ func TestPageIsSelfContained(t *testing.T) {
 	if to := os.Getenv("THAW_PAGE"); to != "" {
 		os.WriteFile(to, []byte(page), 0o644)
 	}
-	// Nothing to draw is no reason to fail.
+	// A page without data is still complete.
 	if p := (&Outcome{Runs: []Run{{Policy: Policy{Word: "lru"}}}}).Page(About{}); !strings.Contains(p, "</html>") {
 		t.Error(p)
 	}

@@ -1,21 +1,20 @@
-// Package trace reads who asked for which model when, and makes such lists up.
+// Package trace reads and generates request traces: which function is requested when.
 //
-// Formats, told apart by how a file begins:
+// Formats, detected by how a file begins:
 //
-//	thaw             what thaw serve logs, text or JSON: one line a request, written at its end
+//	thaw             the log of thaw serve, text or JSON: one line per request, written at its end
 //	azure-functions  CSV: hashes of function, app and owner, then calls in each minute of a day
-//	mooncake         a JSON object a line: timestamp in ms, input_length, output_length
+//	mooncake         one JSON object per line: timestamp in ms, input_length, output_length
 //	azure-llm        CSV: TIMESTAMP, ContextTokens, GeneratedTokens
-//	gen              no list but how to make one up (Spec): Zipf, bursts, day and night
+//	gen              parameters of a generated trace (Spec): Zipf, bursts, day and night
 //
-// A trace is read as a stream, anew for each run over it: ten million requests
-// never stand in memory. Opening a file reads it once: every line that does not
-// parse is an error with its line before a simulation begins, and it is known
-// then how far out of order the lines are (a log is in the order of the ends,
-// and a trace in that of the beginnings), so that the stream can be put in order
-// exactly while holding no more than what overlaps.
+// A trace is streamed, once for each run: ten million requests are never in memory at
+// once. Opening a file reads it once. This reports every line that does not parse before
+// a simulation begins, and measures how far lines are out of order (a log is ordered by
+// the ends of requests, a trace by their starts). The stream is then sorted exactly
+// while it buffers only the overlap.
 //
-// A trace that counts calls by the minute says nothing of the seconds: calls are
-// spread over their minute evenly at random, by the seed. One that names no
-// models, or others than there are, is dealt among them as Map says.
+// A trace of calls per minute has no seconds: its calls are drawn uniformly over the
+// minute from the seed. Mapped names the ways to assign a trace without function names,
+// or with unknown ones, to models.
 package trace

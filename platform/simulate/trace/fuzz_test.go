@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// fuzz opens text as a format and reads what opened to its end: in order, as
-// many as were counted, without an error.
+// fuzz opens text as a format and, if that succeeds, reads it to the end: in order, with
+// the counted number of requests and no error.
 func fuzz(f *testing.F, format string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add(s)

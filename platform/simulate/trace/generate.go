@@ -15,26 +15,26 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// Spec says how to make a trace up. On a command line it is
-// gen:models=100,requests=100000,burst=8; in a file it is YAML of the same keys.
+// Spec is the parameters of a generated trace, on a command line as
+// gen:models=100,requests=100000,burst=8, in a file as YAML with the same keys.
 type Spec struct {
-	Models   int                `json:"models"`   // how many; m1 is asked for most
-	Requests int                `json:"requests"` // about so many, in all
-	Hours    Number             `json:"hours"`    // for how long
-	Zipf     Number             `json:"zipf"`     // the n-th model's share goes with 1/n^zipf
-	Burst    Number             `json:"burst"`    // half of a model's requests come in bursts, so many times as dense as the rest; 1: none
-	BurstFor functions.Duration `json:"burstFor"` // how long a burst lasts, in the mean
-	Diurnal  Number             `json:"diurnal"`  // 0 to 1: how far the day swings about its mean; the peak is at 14 h
-	Teams    int                `json:"teams"`    // the models are dealt among so many
-	Input    int                `json:"input"`    // tokens of a prompt, the median
-	Output   int                `json:"output"`   // tokens of an answer, the median
-	Seed     int                `json:"seed"`     // 0: the one of the run
+	Models   int                `json:"models"`   // number of models; m1 is the most popular
+	Requests int                `json:"requests"` // approximate total
+	Hours    Number             `json:"hours"`    // length
+	Zipf     Number             `json:"zipf"`     // the n-th model's share is proportional to 1/n^zipf
+	Burst    Number             `json:"burst"`    // half of a model's requests come in bursts, this many times as dense as the rest; 1: none
+	BurstFor functions.Duration `json:"burstFor"` // mean length of a burst
+	Diurnal  Number             `json:"diurnal"`  // 0 to 1: amplitude of the daily rate about its mean; the peak is at 14 h
+	Teams    int                `json:"teams"`    // number of teams among which the models are divided
+	Input    int                `json:"input"`    // median tokens of a prompt
+	Output   int                `json:"output"`   // median tokens of an answer
+	Seed     int                `json:"seed"`     // 0: the run's seed
 }
 
-// Number is a number with a fraction, as a file has it.
+// Number is a float in a trace file.
 type Number float64
 
-// UnmarshalText reads a number that is finite.
+// UnmarshalText parses a finite number.
 func (n *Number) UnmarshalText(b []byte) error {
 	f, err := strconv.ParseFloat(string(b), 64)
 	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
@@ -57,7 +57,7 @@ func specKeys() (keys []string) {
 	return keys
 }
 
-// ParseSpec reads models=100,requests=100000,…; what is left out is DefaultSpec's.
+// ParseSpec parses models=100,requests=100000,…; missing keys are DefaultSpec's.
 func ParseSpec(text string) (Spec, error) {
 	s := DefaultSpec
 	var yaml strings.Builder
@@ -131,7 +131,7 @@ func (s *Spec) check(places catalog.Places, file string) error {
 
 func short(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// generated is the trace of a spec.
+// generated returns the trace of a spec.
 func generated(s Spec, seed uint64) *Trace {
 	if s.Seed != 0 {
 		seed = uint64(s.Seed)
@@ -154,7 +154,7 @@ func generated(s Spec, seed uint64) *Trace {
 	return t
 }
 
-// shares is each model's part of all requests.
+// shares returns each model's fraction of all requests.
 func (s *Spec) shares() []float64 {
 	out := make([]float64, s.Models)
 	sum := 0.0
@@ -168,7 +168,7 @@ func (s *Spec) shares() []float64 {
 	return out
 }
 
-// peakHour is when the day is at its height.
+// peakHour is the hour of the day with the highest rate.
 const peakHour = 14
 
 // lively is one model's state: a Poisson process whose rate switches between
@@ -180,20 +180,20 @@ type lively struct {
 	model        int32
 }
 
-// generate merges the models' processes in time order. It holds a word or six
-// for each model and nothing for a request.
+// generate merges the models' processes in time order. Its memory is a few words per
+// model, none per request.
 func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed uint64, yield func(Request, error) bool) {
 	draw := rand.New(rand.NewPCG(seed, 0x7468_6177))
 	end := int64(span)
 	swing := float64(s.Diurnal)
-	// The mean over the span, which need not be whole days, is to be 1.
+	// Normalise to a mean of 1 over the span, which need not be whole days.
 	mid := 1.0
 	if days := span.Hours() / 24; swing > 0 {
 		turn := func(hour float64) float64 { return math.Sin((hour - peakHour) * 2 * math.Pi / 24) }
 		mid = 1 + swing*(turn(span.Hours())-turn(0))/(2*math.Pi*days)
 	}
-	// In quiet the rate is q, in a burst b*q. A burst takes 1/(1+b) of the time,
-	// so that half of the requests come in bursts and the mean is 2qb/(1+b).
+	// The quiet rate is q, the burst rate b*q. Bursts take 1/(1+b) of the time, so that
+	// half of the requests come in bursts and the mean is 2qb/(1+b).
 	b := float64(s.Burst)
 	inBurst := float64(s.BurstFor)
 	inQuiet := inBurst * b
@@ -261,7 +261,7 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 	}
 }
 
-// scatter draws a number of tokens about a median: lognormal, as prompts are.
+// scatter draws a lognormal number of tokens about a median.
 func scatter(draw *rand.Rand, median int) int {
 	if median <= 0 {
 		return 0

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// maxTokens bounds what a trace may claim of one request.
+// maxTokens is the largest token count of one request.
 const maxTokens = 100_000_000
 
 func tokens(what string, n float64) (int, error) {
@@ -60,7 +60,7 @@ func unmarshalled(err error) error {
 	return fmt.Errorf("no JSON object: %v", err)
 }
 
-// llmTimes are how the Azure LLM traces of 2023 and 2024 spell a time.
+// llmTimes are the time formats of the Azure LLM traces of 2023 and 2024.
 var llmTimes = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999-07:00", time.RFC3339Nano}
 
 // parseLLM reads TIMESTAMP,ContextTokens,GeneratedTokens.
@@ -94,7 +94,7 @@ func parseLLM(line []byte) (at time.Time, r Request, ok bool, err error) {
 	return at, r, true, nil
 }
 
-// access is what a line of thaw serve's log says of a request.
+// access is a request's line of thaw serve's log.
 type access struct {
 	Time       string          `json:"time"`
 	Msg        string          `json:"msg"`
@@ -107,10 +107,9 @@ type access struct {
 	Completion float64         `json:"completion_tokens"`
 }
 
-// parseThaw reads a line of thaw serve's log, as text or JSON. It is written at
-// the request's end, so the arrival is its time less what it took. Lines about
-// other things are passed over, and requests that never came as far as a model
-// or were the client's mistake too: they asked no GPU for anything.
+// parseThaw parses a line of thaw serve's log, as text or JSON. The line is written at
+// the request's end, so the arrival is its time minus its duration. It skips other
+// lines, requests that named no model, and client errors: these needed no GPU.
 func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 	if line = bytes.TrimSpace(line); len(line) == 0 {
 		return at, r, false, nil
@@ -150,12 +149,12 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, err
 	}
 	if a.Code == 499 && len(a.FirstToken) == 0 {
-		r.Patience = max(took, time.Millisecond) // it left before anything came
+		r.Patience = max(took, time.Millisecond) // the client disconnected before the first byte
 	}
 	return at, r, true, nil
 }
 
-// parseDuration is a duration as slog writes it: nanoseconds in JSON, 1.5s in text.
+// parseDuration parses a duration as slog writes it: nanoseconds in JSON, 1.5s in text.
 func parseDuration(raw []byte) (time.Duration, error) {
 	text := strings.Trim(string(raw), `"`)
 	d, err := time.ParseDuration(text)
@@ -168,7 +167,7 @@ func parseDuration(raw []byte) (time.Duration, error) {
 	return d, nil
 }
 
-// logfmt reads KEY=VALUE … as slog's text handler writes it.
+// logfmt parses KEY=VALUE … as slog's text handler writes it.
 func (a *access) logfmt(line string) error {
 	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
 		key, rest, ok := strings.Cut(line, "=")

@@ -10,30 +10,30 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// How the functions of a trace become the models there are.
+// Ways to map the functions of a trace to models.
 const (
-	MapAuto  = "auto"        // name where the trace names functions, zipf where it names none
-	MapName  = "name"        // the model of the same name; one that is not there is an error
-	MapKnown = "known"       // the same, and what is not there is left out
-	MapRank  = "rank"        // the most asked for becomes the first model, and so on, around
-	MapRound = "round-robin" // in the order of their appearance; where none is named, request by request
-	MapZipf  = "zipf"        // each request a model drawn by Zipf's law (1.1), the first model the likeliest
+	MapAuto  = "auto"        // name if the trace names functions, else zipf
+	MapName  = "name"        // the model of the same name; a missing one is an error
+	MapKnown = "known"       // the model of the same name; requests for missing ones are dropped
+	MapRank  = "rank"        // the n-th most requested function becomes the n-th model, modulo their number
+	MapRound = "round-robin" // in order of first appearance; request by request if none is named
+	MapZipf  = "zipf"        // each request draws a model by Zipf's law (1.1), the first model the likeliest
 )
 
-// Maps are their names, as people choose them.
+// Maps are the names of the ways, for flags.
 var Maps = []string{MapAuto, MapName, MapKnown, MapRank, MapRound, MapZipf}
 
-// Mapped is a trace whose requests name models that there are.
+// Mapped is a trace whose requests name existing models.
 type Mapped struct {
 	Read  Requests
 	How   string // one of Maps, never auto
-	Uses  []Use  // by model; of MapZipf none
-	Left  int64  // requests that are left out
-	Names int    // of functions that were left out
+	Uses  []Use  // by model; empty for MapZipf
+	Left  int64  // dropped requests
+	Names int    // dropped functions
 }
 
-// Onto maps the trace onto models, which are not empty and whose order counts
-// for rank, round-robin and zipf.
+// Onto maps the trace to models, which must not be empty. Their order matters for rank,
+// round-robin and zipf.
 func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped, error) {
 	if !slices.Contains(Maps, how) {
 		hint := ""
@@ -91,7 +91,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 	return m, nil
 }
 
-// targets maps the trace's functions to models by m.How, and counts in m what is left out.
+// targets maps functions to models by m.How, and counts in m the dropped ones.
 func (t *Trace) targets(m *Mapped, models []functions.Name) (map[functions.Name]functions.Name, error) {
 	to := make(map[functions.Name]functions.Name, len(t.Uses))
 	switch m.How {
@@ -135,7 +135,7 @@ func ellipsis(all, shown int) string {
 	return ""
 }
 
-// inTurn gives each request the next model.
+// inTurn assigns requests to the models in turn.
 func inTurn(read Requests, models []functions.Name) Requests {
 	return func(yield func(Request, error) bool) {
 		i := 0
@@ -149,7 +149,7 @@ func inTurn(read Requests, models []functions.Name) Requests {
 	}
 }
 
-// dealt gives each request a model by Zipf's law.
+// dealt assigns each request to a model drawn by Zipf's law.
 func dealt(read Requests, models []functions.Name, seed uint64) Requests {
 	upTo := make([]float64, len(models))
 	sum := 0.0

@@ -13,13 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Bounds of a trace by the minute.
+// Limits of a trace by the minute.
 const (
 	maxMinutes = 60 * 24 * 31
 	maxCalls   = 10_000_000 // of one function in one minute
 )
 
-// minutes is how often a function was called in those minutes in which it was.
+// minutes is a function's calls in each minute with calls.
 type minutes struct {
 	name  functions.Name
 	calls []calls
@@ -30,9 +30,9 @@ type calls struct {
 	n      uint32
 }
 
-// openMinutes reads a CSV with a row for each function: columns of text (among
-// them HashFunction), then one for each minute, called 1, 2, … or minute_1, ….
-// What is kept is the minutes with calls.
+// openMinutes reads a CSV with a row per function: text columns (HashFunction among
+// them), then one column per minute, named 1, 2, … or minute_1, …. It keeps only minutes
+// with calls.
 func openMinutes(s *source, o Options) (*Trace, error) {
 	r, closer, err := s.reader()
 	if err != nil {
@@ -113,15 +113,15 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 	return t, nil
 }
 
-// spread yields the calls of each minute, at times drawn evenly in it. Only one
-// minute's stand in memory. A function's times in a minute depend on the seed,
-// the function and the minute, and on nothing else.
+// spread yields the calls of each minute at uniformly drawn times. Only one minute's
+// calls are in memory. A function's times in a minute depend only on the seed, the
+// function and the minute.
 func spread(rows []minutes, last int, seed uint64, yield func(Request, error) bool) {
 	type arrival struct {
 		at  int64
 		row int32
 	}
-	next := make([]int, len(rows)) // of each row's calls
+	next := make([]int, len(rows)) // next index of each row's calls
 	var now []arrival
 	for minute := range last + 1 {
 		now = now[:0]
@@ -151,7 +151,7 @@ func spread(rows []minutes, last int, seed uint64, yield func(Request, error) bo
 	}
 }
 
-// hashed makes a name of a hash: its first digits, told apart where two are alike.
+// hashed makes a name from a hash: its first digits, with a suffix if they are taken.
 func hashed(hash string, row int, taken map[string]bool) string {
 	hash = strings.ToLower(strings.TrimSpace(hash))
 	name := "f-" + hash[:min(len(hash), 12)]

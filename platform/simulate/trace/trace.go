@@ -17,21 +17,20 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Request is one arrival. A trace is an iter.Seq2[Request, error] in the order
-// of At; an error ends it.
+// Request is one arrival.
 type Request struct {
-	At       time.Duration  // since the trace's begin
-	Function functions.Name // as the trace names it; zero where it names none
-	Team     string         // who asks; empty: the function's own team
-	Input    int            // tokens of the prompt; 0 unknown
-	Output   int            // tokens of the answer; 0 unknown
-	Patience time.Duration  // the client leaves if nothing has come by then; 0 never
+	At       time.Duration  // since the start of the trace
+	Function functions.Name // name in the trace; zero if it has none
+	Team     string         // of the client; empty: the function's own team
+	Input    int            // tokens of the prompt; 0: unknown
+	Output   int            // tokens of the answer; 0: unknown
+	Patience time.Duration  // the client disconnects if the answer has not begun by then; 0: never
 }
 
-// Requests is a trace: in time order, ended by its first error.
+// Requests is a trace's requests in the order of At; the first error ends it.
 type Requests = iter.Seq2[Request, error]
 
-// The formats.
+// Names of the formats.
 const (
 	Thaw           = "thaw"
 	AzureFunctions = "azure-functions"
@@ -40,11 +39,10 @@ const (
 	Gen            = "gen"
 )
 
-// Formats are their names, as people choose them.
+// Formats are all formats, for flags.
 var Formats = []string{Thaw, AzureFunctions, Mooncake, AzureLLM, Gen}
 
-// Error is what is wrong with a trace, and where. Line counts from 1; 0 is the
-// whole file.
+// Error is a mistake in a trace file. Line counts from 1; 0 is the whole file.
 type Error struct {
 	File    string
 	Line    int
@@ -60,30 +58,30 @@ func (e *Error) Error() string {
 
 // Options of Open.
 type Options struct {
-	Format    string // one of Formats; empty: by how the file begins
-	Seed      uint64 // of all chance
-	PerMinute int    // azure-functions: at most so many calls of a function in a minute; 0 all
+	Format    string // one of Formats; empty: detected from the file
+	Seed      uint64 // of all random draws
+	PerMinute int    // azure-functions: the maximum of a function's calls per minute; 0: no maximum
 }
 
-// Use is how often a trace asks for a function.
+// Use is the number of requests for a function.
 type Use struct {
 	Name     functions.Name
 	Requests int64
 }
 
-// Trace is one that was opened. It can be read many times, also at once.
+// Trace is an open trace. It can be read many times, also concurrently.
 type Trace struct {
 	Format   string
-	Requests int64         // how many; of Gen about
-	Span     time.Duration // from its begin to its last request; of Gen to its end
-	Uses     []Use         // in the order of their first appearance; none where the trace names no function
+	Requests int64         // approximate for Gen
+	Span     time.Duration // from its start to its last request; for Gen to its end
+	Uses     []Use         // in order of first appearance; empty if the trace names no function
 	read     Requests
 }
 
-// Read is the trace from its begin.
+// Read returns the requests from the start.
 func (t *Trace) Read() Requests { return t.read }
 
-// Open opens a trace: a file, also compressed with gzip, or "gen:" and a Spec.
+// Open opens a trace: a file, gzip-compressed or not, or "gen:" and a Spec.
 func Open(file string, o Options) (*Trace, error) {
 	if text, ok := strings.CutPrefix(file, Gen+":"); ok {
 		if o.Format != "" && o.Format != Gen {
@@ -98,7 +96,7 @@ func Open(file string, o Options) (*Trace, error) {
 	return open(file, func() (io.ReadCloser, error) { return os.Open(file) }, o)
 }
 
-// open is Open of what from gives, each time from its begin.
+// open is Open for a reader; each call of from returns one at the start.
 func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, error) {
 	if o.Format != "" && !slices.Contains(Formats, o.Format) {
 		hint := ""
@@ -133,7 +131,7 @@ func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, e
 	return openLines(s, o.Format, parse)
 }
 
-// detect knows a format by the first line that says something.
+// detect returns the format by the first line with content.
 func detect(line []byte) string {
 	text := string(bytes.TrimPrefix(line, []byte("\xef\xbb\xbf")))
 	switch {
@@ -152,7 +150,7 @@ func detect(line []byte) string {
 	return ""
 }
 
-// source is a file that is read more than once.
+// source is a file that can be read several times.
 type source struct {
 	file string
 	from func() (io.ReadCloser, error)
@@ -162,13 +160,13 @@ func (s *source) fail(line int, format string, args ...any) error {
 	return &Error{File: s.file, Line: line, Message: plain(fmt.Sprintf(format, args...))}
 }
 
-// errStop ends lines without being an error.
+// errStop ends lines early without an error.
 var errStop = errors.New("stop")
 
-// maxLine bounds a line.
+// maxLine is the largest length of a line.
 const maxLine = 1 << 20
 
-// reader opens the file, unpacked.
+// reader opens the file, decompressed.
 func (s *source) reader() (*bufio.Reader, io.Closer, error) {
 	f, err := s.from()
 	if err != nil {
@@ -186,8 +184,7 @@ func (s *source) reader() (*bufio.Reader, io.Closer, error) {
 	return r, f, nil
 }
 
-// lines calls each with every line and its number; the line is only good until
-// each returns.
+// lines calls each with every line and its number; the line is valid until each returns.
 func (s *source) lines(each func(n int, line []byte) error) error {
 	r, closer, err := s.reader()
 	if err != nil {
@@ -225,16 +222,16 @@ func (s *source) lines(each func(n int, line []byte) error) error {
 	}
 }
 
-// parser reads one line into a request at a wall-clock time. ok is false for a
-// line that is right and tells of no request.
+// parser parses one line into a request and its wall-clock time. ok is false for a valid
+// line that is no request.
 type parser func(line []byte) (at time.Time, r Request, ok bool, err error)
 
-// openLines reads a trace of one request a line once, to find what is wrong and
-// how far the lines are out of order.
+// openLines reads a file with one request per line, to find mistakes and how far the
+// lines are out of order.
 func openLines(s *source, format string, parse parser) (*Trace, error) {
 	t := &Trace{Format: format}
 	var first, last time.Time // the earliest arrival, and the latest so far
-	var behind time.Duration  // how far a line is at most before one that stood earlier
+	var behind time.Duration  // the largest delay of a line behind an earlier one
 	index := map[functions.Name]int{}
 	err := s.lines(func(n int, line []byte) error {
 		at, r, ok, err := parse(line)
@@ -307,10 +304,10 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	return t, nil
 }
 
-// errStopped: who reads wants no more.
+// errStopped: the consumer stopped the iteration.
 var errStopped = errors.New("stopped")
 
-// heap is a binary heap by time; of two at the same time the lesser tie first.
+// heap is a binary heap by time; at equal times the smaller tie comes first.
 type heap[T any] []item[T]
 
 type item[T any] struct {
@@ -350,7 +347,7 @@ func (h *heap[T]) pop() T {
 	return v
 }
 
-// sink puts the first in its place.
+// sink restores the heap order from the root.
 func (h *heap[T]) sink() {
 	s := *h
 	for i := 0; ; {
@@ -368,14 +365,14 @@ func (h *heap[T]) sink() {
 	}
 }
 
-// ByUse is the uses with the most asked for first, by name where they are alike.
+// ByUse sorts the uses by requests, descending, then by name.
 func ByUse(uses []Use) []Use {
 	return slices.SortedFunc(slices.Values(uses), func(a, b Use) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name.String(), b.Name.String()))
 	})
 }
 
-// plain keeps a file from commanding the terminal its error is shown on.
+// plain replaces control characters, which a terminal might execute.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {

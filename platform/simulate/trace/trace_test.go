@@ -16,12 +16,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// from is a file that is not one.
+// from is a file in memory.
 func from(text string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
 }
 
-// told is a trace as text, one request a line.
+// told formats a trace as text, one request per line.
 func told(t *testing.T, r Requests) string {
 	t.Helper()
 	var b strings.Builder
@@ -63,7 +63,7 @@ time=2026-11-21T10:00:10.000Z level=INFO msg=request id=e code=499 route=/v1/cha
 {"timestamp": 1500, "input_length": 10, "output_length": 3, "hash_ids": []}
 `
 	llm = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109\n"
-	// The same day twice: as invitro writes it, and as the public data set does.
+	// The same day twice: in invitro's format and in that of the public data set.
 	functionsCSV = "HashFunction,HashApp,HashOwner,minute_1,minute_2,minute_3\nabcdef0123456789,b,c,2,0,1\nABCDEF0123456789,b,c,0,3,0\nffff,b,c,0,0,0\n"
 	publicCSV    = "HashOwner,HashApp,HashFunction,Trigger,1,2,3\nc,b,abcdef0123456789,http,2,0,1\nc,b,ABCDEF0123456789,http,0,3,0\nc,b,ffff,http,0,0,0\n"
 )
@@ -88,13 +88,13 @@ func TestFormats(t *testing.T) {
 			if tr.Format != c.format || tr.Requests != c.requests || tr.Span != c.span {
 				t.Errorf("%+v", tr)
 			}
-			for range 2 { // it can be read again
+			for range 2 { // a trace can be read twice
 				if got := told(t, tr.Read()); got != c.want {
 					t.Errorf("got\n%swant\n%s", got, c.want)
 				}
 			}
 			for range tr.Read() {
-				break // and left at any time
+				break // the iteration can stop at any time
 			}
 		})
 	}
@@ -211,8 +211,8 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-// TestChangedBelow: a file that changes after it was opened ends the stream with
-// its error.
+// TestChangedBelow: a file that changed after it was opened ends the stream with an
+// error.
 func TestChangedBelow(t *testing.T) {
 	text := mooncake
 	tr, err := open("f", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, Options{})
@@ -257,7 +257,7 @@ func TestGenerate(t *testing.T) {
 	if r := float64(hour[14]) / float64(hour[2]); r < 5 || r > 15 { // 1.8 to 0.2
 		t.Errorf("day to night is %.1f", r)
 	}
-	if mean := float64(tokens) / float64(n); mean < 600 || mean > 1000 { // a lognormal's is above its median
+	if mean := float64(tokens) / float64(n); mean < 600 || mean > 1000 { // a lognormal's mean is above its median
 		t.Errorf("%.0f tokens", mean)
 	}
 	if tr.Uses[0].Name.String() != "team-1/m001" || tr.Uses[4].Name.String() != "team-2/m005" {
@@ -265,8 +265,7 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// burstiness is the variance of the requests in a minute over their mean: 1 for
-// Poisson.
+// burstiness is the variance of requests per minute over their mean: 1 for Poisson.
 func burstiness(t *testing.T, spec string) float64 {
 	tr, err := Open(spec, Options{Seed: 5})
 	if err != nil {
@@ -295,8 +294,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// TestGeneratorHoldsLittle: what stands in memory goes with the models, not with
-// the requests.
+// TestGeneratorHoldsLittle: memory grows with the models, not with the requests.
 func TestGeneratorHoldsLittle(t *testing.T) {
 	tr, err := Open("gen:models=1000,requests=400000", Options{})
 	if err != nil {
@@ -330,7 +328,7 @@ func TestOnto(t *testing.T) {
 		trace  *Trace
 		models []functions.Name
 		how    string
-		want   string // the models in the order of requests, or the error
+		want   string // the models in request order, or the error
 		left   int64
 	}{
 		{"by name", log, models, MapAuto, "llama tiny tiny", 0},
@@ -370,7 +368,7 @@ func TestOnto(t *testing.T) {
 	}
 }
 
-// TestDataSets reads the public traces where they are.
+// TestDataSets reads the public traces if they are present.
 func TestDataSets(t *testing.T) {
 	dir := os.Getenv("THAW_TRACES")
 	if dir == "" {
@@ -426,8 +424,8 @@ func BenchmarkGenerate(b *testing.B) {
 	}
 }
 
-// TestHalfADay: about as many requests as were asked for, also where a span
-// begins and ends at any hour.
+// TestHalfADay: the number of requests is about the requested one, for spans that begin
+// and end at any hour.
 func TestHalfADay(t *testing.T) {
 	for _, spec := range []string{"gen:models=50,requests=20000,hours=6,diurnal=1", "gen:models=50,requests=20000,hours=13,diurnal=0.5,burst=4,burstFor=10s", "gen:models=5,requests=20000,hours=60,diurnal=1"} {
 		tr, err := Open(spec, Options{Seed: 2})
