@@ -1,12 +1,12 @@
-// Package bench is the benchmark of users, `thaw bench coldstart`, and what the
-// benchmarks' command lines share. The benchmarks of developers are a program of
-// their own, bench/thaw-bench.
+// Package bench is the benchmark for users, `thaw bench coldstart`, and the command-line
+// code that all benchmarks share. The benchmarks for developers are a program of their
+// own, bench/thaw-bench.
 //
-// A number is meaningful beside another of the same run, so everything is a ratio to
-// a peer or a comparison with a baseline; rounds are interleaved, and medians count.
-// Package fake is an engine that generates nothing, load sends requests and checks
-// every answer, process starts programs and ends them, served is the platform as seen
-// from outside, report writes tables and pictures.
+// Only numbers of the same run are comparable, so every result is a ratio to a peer or a
+// comparison with a baseline; rounds are interleaved, and medians count. Package fake is
+// an engine that generates nothing, load sends requests and checks every answer, process
+// starts and ends programs, served drives a platform from outside, report writes tables
+// and charts.
 package bench
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Exit codes are those of every verb.
+// Exit codes, as of every verb.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -56,10 +56,10 @@ type Verb struct {
 	Hidden bool
 }
 
-// errUsage is a mistake in the command line that was printed already.
+// errUsage is a mistake in the command line that has been printed.
 var errUsage = errors.New("usage")
 
-// Run runs the verb that args names and returns the exit code. usage is the help
+// Run runs the verb that args names and returns the exit code. usage is the help text
 // without a verb.
 func Run(ctx context.Context, usage string, verbs map[string]Verb, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
@@ -133,13 +133,13 @@ func UsageError(stderr io.Writer, format string, a ...any) error {
 	return errUsage
 }
 
-// Scratch makes a folder for data and logs. done removes it after a benchmark that
-// succeeded and prints its path after one that failed.
+// Scratch creates a folder for data and logs. done removes it after a successful
+// benchmark and prints its path after a failed one.
 func Scratch(stderr io.Writer) (dir string, done func(error), err error) {
 	return ScratchIn("", stderr)
 }
 
-// ScratchIn is Scratch below the folder where; "" is the system's temporary folder.
+// ScratchIn is Scratch inside the folder where; "" is the system's temporary folder.
 func ScratchIn(where string, stderr io.Writer) (dir string, done func(error), err error) {
 	dir, err = os.MkdirTemp(where, "thaw-bench-")
 	return dir, func(err error) {
@@ -151,7 +151,7 @@ func ScratchIn(where string, stderr io.Writer) (dir string, done func(error), er
 	}, err
 }
 
-// Program is the path of the thaw to measure: named, or this program.
+// Program returns the path of the thaw to measure: the one named, or this program.
 func Program(named string) (string, error) {
 	if named == "" {
 		return os.Executable()
@@ -159,7 +159,7 @@ func Program(named string) (string, error) {
 	return filepath.Abs(named)
 }
 
-// CommandLine is the command line for the report, without keys.
+// CommandLine returns the command line for the report, with keys removed.
 func CommandLine(verb string, args []string) []string {
 	out := []string{verb}
 	for i := 0; i < len(args); i++ {
@@ -192,13 +192,13 @@ func ReportFlags(f *flag.FlagSet) ReportOptions {
 	}
 }
 
-// result is what a benchmark with a report measured.
+// result is the result of a benchmark with a report.
 type result interface {
 	Tables() []report.Part
 	Write(dir string) error
 }
 
-// Write writes the report and prints it; with --strict a missed goal is an error.
+// Write writes and prints the report; with --strict a missed goal is an error.
 func (o ReportOptions) Write(name string, r result, goals report.Goals, stdout, stderr io.Writer) error {
 	if err := r.Write(*o.out); err != nil {
 		return err

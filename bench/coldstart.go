@@ -75,7 +75,7 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return UsageError(stderr, "-n: 1 to 10000 rounds")
 	}
 	var was coldstart.Result
-	if *baseline != "" { // before the work, not after
+	if *baseline != "" { // fail before the benchmark, not after it
 		if was, err = coldstart.Read(*baseline); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	return regression(worse)
 }
 
-// regression is the error of a run that is slower than its baseline; nil if it is not.
+// regression returns the error of a run slower than its baseline; nil if it is not.
 func regression(worse []coldstart.Worse) error {
 	var errs []string
 	for _, w := range worse {
@@ -125,8 +125,8 @@ func regression(worse []coldstart.Worse) error {
 	return errors.New(strings.Join(errs, "; "))
 }
 
-// openPlatform connects to the platform at server, or starts one of the benchmark's
-// own; end ends that and, after a success, removes its folder.
+// openPlatform connects to the platform at server, or starts one. end ends a platform
+// that it started and removes its folder after a success.
 func openPlatform(ctx context.Context, stderr io.Writer, server, key, data, thaw, functionsDir string) (p *served.Platform, end func(error), err error) {
 	if server != "" {
 		if data != "" {
@@ -153,10 +153,10 @@ func openPlatform(ctx context.Context, stderr io.Writer, server, key, data, thaw
 	return p, done, nil
 }
 
-// tinyArgs serve a small model where there is no GPU.
+// tinyArgs let vLLM serve a small model without a GPU.
 const tinyArgs = "--dtype float32 --max-model-len 512 --enforce-eager --kv-cache-memory-bytes 33554432 --max-num-seqs 8"
 
-// engineBench is what `thaw bench coldstart --engine vllm` was told.
+// engineBench is the options of `thaw bench coldstart --engine vllm`.
 type engineBench struct {
 	vllm, model, thaw, args, env, out string
 	rounds                            int

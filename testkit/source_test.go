@@ -21,17 +21,17 @@ const module = "github.com/thaw-dev/thaw"
 
 var writeEdges = flag.Bool("write-edges", false, "write testdata/imports.txt from the sources; read the difference before committing it")
 
-// Bounds of files, functions and packages, in lines; tests and test kits are outside them.
+// Limits of files, functions and packages in lines; tests and test kits are exempt.
 const (
 	maxFileLines     = 600
 	maxFunctionLines = 80
-	// A package beyond this states in doc.go why it is one idea.
+	// A larger package states in doc.go why it is one idea.
 	largePackageLines = 2500
 	maxPackageLines   = 4500
 )
 
-// owners lists the packages that may import a large dependency. A benchmark may
-// import the library that it compares with, and a test the library that it tests against.
+// owners lists the packages that may import a large dependency. Benchmarks may import a
+// library that they compare with, and tests one that they test against.
 var owners = map[string][]string{
 	"github.com/gofiber/fiber":          {"activator/httpserver"},
 	"github.com/valyala/fasthttp":       {"activator/httpserver"},
@@ -57,10 +57,10 @@ type sourceFile struct {
 	ast  *ast.File
 }
 
-// lines counts as wc does.
+// lines returns the number of lines as wc counts them.
 func (f *sourceFile) lines() int { return f.fset.File(f.ast.FileStart).LineCount() - 1 }
 
-// readSources parses every Go file of this module, without testdata and nested modules.
+// readSources parses every Go file of this module, except testdata and nested modules.
 func readSources(t *testing.T) (files []*sourceFile) {
 	t.Helper()
 	root := ".."
@@ -97,7 +97,7 @@ func readSources(t *testing.T) (files []*sourceFile) {
 	return files
 }
 
-// isTestKit reports whether tests alone import the packages of dir.
+// isTestKit reports whether only tests import the packages of dir.
 func isTestKit(dir string) bool {
 	if dir == "testkit" || strings.HasPrefix(dir, "testkit/") || dir == "platform/orchestrator/scenario" {
 		return true
@@ -195,8 +195,8 @@ func TestLargeDependencies(t *testing.T) {
 	}
 }
 
-// TestSizes bounds files, functions and packages. testdata/debts.txt lists what is
-// beyond a bound and is still to be split; a line whose debt is paid must go.
+// TestSizes enforces the limits. testdata/debts.txt lists the exceptions still to be
+// split; a line that is no longer needed must be removed.
 func TestSizes(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "debts.txt"))
 	if err != nil {
@@ -267,7 +267,7 @@ func TestPlainWords(t *testing.T) {
 // shortNames are unexported functions whose short name is a term of its own.
 var shortNames = map[string]bool{"main": true, "init": true, "run": true, "add": true, "min": true, "max": true, "abs": true, "hash": true, "dot": true, "open": true, "read": true, "name": true}
 
-// TestFunctionNames wants whole words: an unexported function without a receiver has
+// TestFunctionNames requires whole words: an unexported function without a receiver has
 // a name of at least five letters, or one of shortNames.
 func TestFunctionNames(t *testing.T) {
 	for _, f := range readSources(t) {

@@ -1,4 +1,4 @@
-// Package testkit has what tests of several packages need. Tests alone import it.
+// Package testkit has helpers for the tests of several packages. Only tests import it.
 package testkit
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Soon bounds the wait for an event that must come, on a machine as slow as CI's.
+// Soon is the timeout for an expected event, long enough for a slow CI machine.
 const Soon = time.Minute
 
 // Eventually polls ok until it is true and fails the test after Soon. what names the
@@ -40,7 +40,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// String is all that was written.
+// String returns all bytes written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

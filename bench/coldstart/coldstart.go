@@ -18,14 +18,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Rows of the result beside the phases of the contracts.
+// Rows of the result in addition to the platform's phases.
 const (
 	// Ready is from the wake to the replica's READY, by the platform's clock.
 	Ready = "ready"
-	// FirstToken is from the request's first byte to the first text, by the client's.
+	// FirstToken is from the request's first byte to the first text, as the client
+	// measures.
 	FirstToken = "client_first_token"
-	// Unmeasured is the part of FirstToken that no phase covers. It should be close
-	// to 0: a phase without a measurement grows unseen.
+	// Unmeasured is the part of FirstToken that no phase covers. It should be close to
+	// 0; otherwise some phase is not measured.
 	Unmeasured = "unmeasured"
 )
 
@@ -42,7 +43,7 @@ type Round struct {
 	Timeline   functions.Timeline `json:"timeline"`
 }
 
-// Result is the bench's document.
+// Result is the benchmark's JSON document.
 type Result struct {
 	report.Provenance
 	Function string  `json:"function"`
@@ -54,11 +55,11 @@ type Result struct {
 type Options struct {
 	Function functions.Name
 	Rounds   int
-	Each     time.Duration // bound of one round
+	Each     time.Duration // timeout of one round
 	Progress func(done, of int, last Round)
 }
 
-// Run brings the function to zero and wakes it by a streamed chat, so many times.
+// Run scales the function to zero and wakes it with a streamed chat, o.Rounds times.
 func Run(ctx context.Context, p *served.Platform, o Options) ([]Round, error) {
 	req := load.Ask{Model: o.Function.String(), Key: p.Token, Stream: true, Words: "What is thaw?"}.Bytes()
 	var rounds []Round
@@ -111,8 +112,8 @@ func measureOnce(ctx context.Context, p *served.Platform, o Options, req []byte)
 	return r, nil
 }
 
-// Reduce makes the rows of the result: the phases that occurred, in their
-// order, then what is beside them.
+// Reduce summarises the rounds: the phases that occurred, in their order, then the
+// additional rows.
 func Reduce(rounds []Round) []Row {
 	values := map[string][]float64{}
 	for _, r := range rounds {
@@ -140,7 +141,7 @@ func Reduce(rounds []Round) []Row {
 	return rows
 }
 
-// covered is the time that at least one span covers.
+// covered returns the time covered by at least one span.
 func covered(spans []functions.Span) float64 {
 	s := slices.Clone(spans)
 	slices.SortFunc(s, func(a, b functions.Span) int {
@@ -164,7 +165,7 @@ func covered(spans []functions.Span) float64 {
 	return sum
 }
 
-// Table is what people read.
+// Table returns the result as a table.
 func (r Result) Table() *report.Table {
 	t := &report.Table{Head: []string{"phase", "p50", "p90", "max"}}
 	for _, row := range r.Phases {
@@ -174,7 +175,7 @@ func (r Result) Table() *report.Table {
 	return t
 }
 
-// Picture is the waterfall of the round whose first token came at the median.
+// Picture returns the waterfall of the round with the median first token.
 func (r Result) Picture() report.Waterfall {
 	f := report.Waterfall{
 		Title: fmt.Sprintf("%s: from zero replicas to the first token", r.Function),
@@ -198,7 +199,7 @@ func (r Result) Picture() report.Waterfall {
 	return f
 }
 
-// Page is the whole report.
+// Page returns the report as an HTML page.
 func (r Result) Page(worse []Worse) string {
 	p := report.NewPage("Cold starts of " + r.Function)
 	p.Text(fmt.Sprintf("%s · commit %s · %s · %s", r.At.Format("2006-01-02 15:04 UTC"), r.Commit, r.Machine, r.Command))
@@ -229,7 +230,7 @@ func (r Result) Write(dir string, worse []Worse) error {
 	)
 }
 
-// Read reads a baseline.
+// Read reads a baseline from a file.
 func Read(file string) (Result, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -246,5 +247,5 @@ func Read(file string) (Result, error) {
 	return r, nil
 }
 
-// Kind of the result's document.
+// Kind is the kind of the result's document.
 const Kind = "ColdStartBench"

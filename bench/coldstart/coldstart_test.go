@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// platform is the part of the control API that the bench calls, with one
-// function that is up or not.
+// platform is a fake of the control API that the benchmark calls, with one function that
+// is up or down.
 type platform struct {
 	mu     sync.Mutex
 	up     bool

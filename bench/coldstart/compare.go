@@ -6,15 +6,15 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 )
 
-// A phase is worse when its median grew by more than this share and this much,
-// and when all but the quickest quarter of the new rounds are slower than the
-// old median: then it is not one slow round that moved it.
+// A phase is worse if its median grew by more than both bounds, and all but the quickest
+// quarter of the new rounds are slower than the old median: a single slow round does not
+// count.
 const (
 	worseShare   = 0.20
 	worseSeconds = 0.005
 )
 
-// Worse is a phase that grew.
+// Worse is a phase that became slower.
 type Worse struct {
 	Phase    string  `json:"phase"`
 	Was, Now float64 // median seconds
@@ -24,8 +24,8 @@ func (w Worse) String() string {
 	return fmt.Sprintf("%s got worse: %s, was %s (median)", w.Phase, report.Millis(w.Now), report.Millis(w.Was))
 }
 
-// Compare names the phases of now that are worse than in was. A phase that was
-// has not is nothing to compare with.
+// Compare returns the phases of now that are worse than in was. Phases missing in was
+// are skipped.
 func Compare(was, now Result) []Worse {
 	var out []Worse
 	old := map[string]report.Summary{}

@@ -1,4 +1,4 @@
-// Package coldstart measures the way from zero replicas to the first token, as
-// a client sees it and phase by phase as the platform tells it, and holds it
-// against an earlier run: a phase that grew fails the bench by its name.
+// Package coldstart measures the time from zero replicas to the first token, as a client
+// sees it and by the platform's phases, and compares it with an earlier run: a phase
+// that became slower fails the benchmark by name.
 package coldstart

@@ -23,7 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// The ways to a first token that are measured beside each other.
+// Ways to start an engine that are compared.
 const (
 	ByHand = "vllm serve by hand"
 	Off    = "thaw, --warm off"
@@ -31,7 +31,7 @@ const (
 	Forked = "fork alone, without thaw"
 )
 
-// EngineOptions of RunVLLM.
+// EngineOptions are the options of RunVLLM.
 type EngineOptions struct {
 	Thaw   string   // the program to measure
 	VLLM   string   // the engine's command
@@ -40,75 +40,75 @@ type EngineOptions struct {
 	Env    []string // of the engine, K=V
 	Rounds int
 	Memory bool          // also measure the memory of three engines
-	Each   time.Duration // bound of one start
+	Each   time.Duration // timeout of one start
 	Dir    string        // for data and logs
 	Say    func(string)
 }
 
-// Take is one start: seconds from asking to the first text, and the processor
-// seconds that all processes used for it.
+// Take is one start: seconds from the request to the first text, and the CPU seconds of
+// all processes.
 type Take struct {
 	Way        string              `json:"way"`
 	FirstToken float64             `json:"first_token"`
 	CPU        float64             `json:"cpu"`
-	Start      string              `json:"start,omitempty"` // as thaw tells it
+	Start      string              `json:"start,omitempty"` // kind of start as thaw reports it
 	Note       string              `json:"note,omitempty"`
 	Timeline   *functions.Timeline `json:"timeline,omitempty"`
 }
 
-// Way is all takes of one way.
+// Way is all starts of one way.
 type Way struct {
 	Way        string         `json:"way"`
 	FirstToken report.Summary `json:"first_token"`
 	CPU        report.Summary `json:"cpu"`
-	Ratio      float64        `json:"ratio"`     // of the medians, to the start by hand
-	CPURatio   float64        `json:"cpu_ratio"` // likewise
+	Ratio      float64        `json:"ratio"`     // of the medians, to the manual start
+	CPURatio   float64        `json:"cpu_ratio"` // of the medians, to the manual start
 }
 
-// Shared is the memory of three engines, in bytes: what they have of their own
-// and their share of what is shared (PSS).
+// Shared is the memory of three engines in bytes: their private memory and their share
+// of the shared memory (PSS).
 type Shared struct {
 	Plain  int64   `json:"plain"`
-	Warm   int64   `json:"warm"`   // engines and their parent
-	Parent int64   `json:"parent"` // alone, before it has forked
+	Warm   int64   `json:"warm"`   // engines and their fork server
+	Parent int64   `json:"parent"` // the fork server alone, before it has forked
 	Ratio  float64 `json:"ratio"`
 }
 
-// EngineResult is the document of `thaw bench coldstart --engine vllm`.
+// EngineResult is the JSON document of `thaw bench coldstart --engine vllm`.
 type EngineResult struct {
 	report.Provenance
 	Version string         `json:"version"` // of the engine
 	Imports float64        `json:"import_seconds"`
 	Ways    []Way          `json:"ways"`
-	Adds    report.Summary `json:"thaw_adds"` // seconds: a warm start through thaw, less the fork alone in the same round
+	Adds    report.Summary `json:"thaw_adds"` // seconds: a warm start through thaw minus the plain fork of the same round
 	Memory  *Shared        `json:"memory,omitempty"`
 	Goals   report.Goals   `json:"goals"`
 	Takes   []Take         `json:"takes"`
 }
 
-// EngineKind of the document.
+// EngineKind is the kind of the document.
 const EngineKind = "EngineColdStartBench"
 
-const served3 = 3 // engines whose memory is compared
+const served3 = 3 // number of engines whose memory is compared
 
-// What thaw adds is a small difference of two starts: it is judged from so many
-// rounds, and only where three quarters of them lie this near together.
+// The overhead of thaw is a small difference of two starts: it is judged only from
+// enough rounds, and only if three quarters of them lie this close together.
 const (
 	minRounds    = 3
 	noisySeconds = 0.250
 )
 
-// rig is what the ways need, started once.
+// rig is the programs that the ways need, started once.
 type rig struct {
 	o         EngineOptions
 	off, warm *served.Platform
 	keep      *supervisor.Client
-	socket    string // of the parent that the bench has of its own
+	socket    string // of the benchmark's own fork server
 	facts     forkserver.Facts
 	n         int
 }
 
-// RunVLLM measures round after round, each with every way once.
+// RunVLLM measures every way once per round.
 func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult, error) {
 	g := &rig{o: o}
 	defer g.end()
@@ -126,7 +126,7 @@ func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult
 		{Forked, g.forked},
 	}
 	for i := range o.Rounds {
-		// Not always the same way after the same other.
+		// Rotate the order, so that no way always runs after the same other.
 		for j := range ways {
 			w := ways[(i+j)%len(ways)]
 			wctx, cancel := context.WithTimeoutCause(ctx, o.Each, fmt.Errorf("not over within %s", o.Each))
@@ -151,7 +151,7 @@ func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult
 	return r, nil
 }
 
-// begin starts two platforms, one of each mind, and a keeper with a parent.
+// begin starts two platforms, without and with --warm, a supervisor and a fork server.
 func (g *rig) begin(ctx context.Context) error {
 	models := filepath.Join(g.o.Dir, "models")
 	if err := os.MkdirAll(models, 0o700); err != nil {
@@ -263,7 +263,7 @@ func (g *rig) until(ctx context.Context, ok func() (bool, error)) error {
 	}
 }
 
-// command is what thaw would start, for the ways that leave thaw itself out.
+// command returns the command thaw would run, for the ways that bypass thaw.
 func (g *rig) command() (engine.Command, string, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
@@ -286,7 +286,7 @@ func (g *rig) command() (engine.Command, string, error) {
 	return cmd, addr, err
 }
 
-// byHand is `vllm serve` as one would type it.
+// byHand runs `vllm serve` as a user would.
 func (g *rig) byHand(ctx context.Context) (Take, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
@@ -315,7 +315,7 @@ func (g *rig) byHand(ctx context.Context) (Take, error) {
 	return Take{FirstToken: first.Sub(began).Seconds(), CPU: processorSeconds(p.PID)}, nil
 }
 
-// forked is the engine's own time: asked of the parent, and asked directly.
+// forked starts an engine from the fork server and sends it the request directly.
 func (g *rig) forked(ctx context.Context) (Take, error) {
 	c, cmd, addr, err := g.spawn(ctx, g.socket)
 	if err != nil {
@@ -336,13 +336,13 @@ func (g *rig) forked(ctx context.Context) (Take, error) {
 	return Take{FirstToken: first.Sub(cmd.began).Seconds(), CPU: processorSeconds(c.PID)}, nil
 }
 
-// asked is a command and when it was asked for.
+// asked is a command and its start time.
 type asked struct {
 	engine.Command
 	began time.Time
 }
 
-// spawn starts an engine of the bench's own keeper, forked where via is a parent.
+// spawn starts an engine under the benchmark's own supervisor, forked from via if given.
 func (g *rig) spawn(ctx context.Context, via string) (c *supervisor.Child, a asked, addr string, err error) {
 	cmd, addr, err := g.command()
 	if err != nil {
@@ -364,7 +364,7 @@ func (g *rig) kill(c *supervisor.Child) {
 	}
 }
 
-// firstToken asks an engine until it serves, and then for a stream.
+// firstToken polls an engine until it serves, and then sends a streamed request.
 func firstToken(ctx context.Context, addr, key string, alive func() error) (time.Time, error) {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
@@ -388,7 +388,7 @@ func firstToken(ctx context.Context, addr, key string, alive func() error) (time
 	return a.First, err
 }
 
-// stream asks for a short chat as a stream.
+// stream sends a short streamed chat request.
 func stream(ctx context.Context, addr, key string) (load.Answer, error) {
 	k, err := load.Dial(ctx, addr)
 	if err != nil {
@@ -406,7 +406,7 @@ func stream(ctx context.Context, addr, key string) (load.Answer, error) {
 	return a, nil
 }
 
-// through is a cold start as a client of thaw sees it.
+// through measures a cold start as a client of thaw.
 func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
 	name := functions.Name{Team: functions.DefaultTeam, Name: "bench"}
 	if err := p.Stop(ctx, name); err != nil {
@@ -431,7 +431,7 @@ func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
 	return t, p.Stop(ctx, name)
 }
 
-// processorSeconds is the processor time of a process and all that descends from it.
+// processorSeconds returns the CPU time of a process and its descendants.
 func processorSeconds(pid int) float64 {
 	tree, err := process.Tree(pid)
 	if err != nil {
@@ -439,14 +439,14 @@ func processorSeconds(pid int) float64 {
 	}
 	var sum time.Duration
 	for _, p := range tree {
-		if d, err := process.CPU(p); err == nil { // else it has ended
+		if d, err := process.CPU(p); err == nil { // an error means that it has ended
 			sum += d
 		}
 	}
 	return sum.Seconds()
 }
 
-// memory compares three engines from one parent with three plain ones.
+// memory compares three engines forked from one parent with three plain ones.
 func (g *rig) memory(ctx context.Context) (Shared, error) {
 	m := Shared{}
 	alive := func() error { return nil }
@@ -455,7 +455,8 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 		return m, err
 	}
 	m.Parent = parent
-	// three engines, one way; their memory when all have answered.
+	// three starts three engines one way and returns their memory once all have
+	// answered.
 	three := func(via string) (int64, error) {
 		pids := []int{}
 		if via != "" {
@@ -487,7 +488,7 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 	return m, nil
 }
 
-// proportionalMemory is the memory of processes and all that descend from them.
+// proportionalMemory returns the PSS of processes and their descendants.
 func proportionalMemory(pids ...int) (sum int64, err error) {
 	seen := map[int]bool{}
 	for _, pid := range pids {

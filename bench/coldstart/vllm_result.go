@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// reduce makes the rows and judges them.
+// reduce computes the rows and the goals.
 func (r *EngineResult) reduce() {
 	by := func(way string, of func(Take) float64) (v []float64) {
 		for _, t := range r.Takes {
@@ -43,7 +43,7 @@ func (r *EngineResult) reduce() {
 	goal := r.Goals.Add
 	goal(r.Ways[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Ways[2].Ratio))
 	goal(r.Ways[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Ways[1].Ratio))
-	// A difference of two starts says nothing where starts differ by more.
+	// A difference below the scatter of the starts is not judged.
 	got, quiet := fmt.Sprintf("%.0f ms", r.Adds.P50*1e3), r.Adds.N >= minRounds && r.Adds.P90-r.Adds.P25 < noisySeconds
 	if !quiet {
 		got += fmt.Sprintf(", but %d rounds from %.0f to %.0f ms cannot tell", r.Adds.N, r.Adds.Min*1e3, r.Adds.Max*1e3)
@@ -57,7 +57,7 @@ func (r *EngineResult) reduce() {
 	}
 }
 
-// Table is what people read.
+// Table returns the result as a table.
 func (r EngineResult) Table() *report.Table {
 	t := &report.Table{Head: []string{"way", "first token p50", "p90", "to by hand", "processor p50", "to by hand"}}
 	for _, w := range r.Ways {
@@ -67,12 +67,12 @@ func (r EngineResult) Table() *report.Table {
 	return t
 }
 
-// Judged is the goals as a table.
+// Judged returns the goals as a table.
 func (r EngineResult) Judged() *report.Table {
 	return r.Goals.Table()
 }
 
-// Parts is where the time of the median start of a way went, as thaw tells it.
+// Parts returns the phases of the median start of a way.
 func (r EngineResult) Parts(way string) *report.Table {
 	t := &report.Table{Head: []string{"phase or part", "begins", "takes"}}
 	var takes []Take

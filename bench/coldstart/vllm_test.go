@@ -49,17 +49,17 @@ func TestReduceEngine(t *testing.T) {
 			t.Errorf("no %q in the page: %v", want, err)
 		}
 	}
-	// One round, or rounds far apart, are no measurement of a small difference.
+	// One round, or scattered rounds, are too few to judge a small difference.
 	one := EngineResult{Takes: append(append(takes(ByHand, "", 140), takes(Warm, functions.StartWarm, 10.5)...), takes(Forked, "", 14.6)...)}
 	one.reduce()
 	if g := one.Goals[2]; g.Met || !strings.Contains(g.Got, "cannot tell") {
 		t.Errorf("%+v", g)
 	}
-	// A start that was to be warm and was not is said, not averaged away.
+	// A plain start where a warm one was expected is reported, not averaged.
 	r.Takes[6].Start = functions.StartPlain
 	r.reduce()
 	if last := r.Goals[len(r.Goals)-1]; last.Met || len(r.Goals) != 5 {
 		t.Errorf("%+v", last)
 	}
-	(&EngineResult{}).reduce() // nothing measured: no panic
+	(&EngineResult{}).reduce() // no measurement: no panic
 }

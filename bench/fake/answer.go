@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// The answers are built once and written as they are. Sizes are those of common
-// traffic: a plain answer of 1.5 KiB, chunks of 180 bytes.
+// The answers are built once. Their sizes are typical: a plain answer of 1.5 KiB, chunks
+// of 180 bytes.
 
 const id = "chatcmpl-0123456789abcdef"
 
-// Plain is the body of a plain chat answer.
+// plain is the body of a plain chat answer.
 var plain = []byte(`{"id":"` + id + `","object":"chat.completion","created":1694268190,"model":"fake","choices":[{"index":0,"message":{"role":"assistant","content":"` +
 	strings.Repeat("lorem ipsum ", 106) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":17,"completion_tokens":212,"total_tokens":229}}`)
 
@@ -20,7 +20,7 @@ var plainText = []byte(`{"id":"cmpl-0123456789abcdef","object":"text_completion"
 
 var plainTool = []byte(`{"id":"` + id + `","object":"chat.completion","created":1694268190,"model":"fake","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"weather","arguments":"{\"city\":\"Köln\"}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":17,"completion_tokens":9,"total_tokens":26}}`)
 
-// chunk is one event of a stream: the role's, a token's, or the last one's.
+// chunk returns one event of a stream: the role's, a token's, or the last one's.
 func chunk(chat bool, i, of int) string {
 	finish := "null"
 	if i == of-1 {
@@ -52,8 +52,8 @@ func usageChunk(chat bool, n int) string {
 
 const done = "data: [DONE]\n\n"
 
-// events are the chunks of the stream that a asks for; the last one is followed
-// by [DONE], which goes out with the end of the body in one write.
+// events returns the chunks of the stream that a requests; the last is followed by
+// [DONE], which is sent with the end of the body in one write.
 func events(chat bool, a Ask) []string {
 	var es []string
 	if a.Tools {
@@ -69,11 +69,11 @@ func events(chat bool, a Ask) []string {
 	return append(es, done)
 }
 
-// PlainBody is what a plain chat request is answered, for checking.
+// PlainBody returns the answer to a plain chat request, for checks.
 func PlainBody() []byte { return plain }
 
-// StreamBody is what a streamed chat request is answered with this many tokens,
-// without the usage chunk, for checking.
+// StreamBody returns the answer to a streamed chat request with this many tokens,
+// without the usage chunk, for checks.
 func StreamBody(tokens int) []byte {
 	return []byte(strings.Join(events(true, Ask{Tokens: tokens}), ""))
 }

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Ask is what a request wants of the fake engine.
+// Ask is the behaviour that a request demands of the fake engine.
 type Ask struct {
 	Stream bool
 	Usage  bool // stream_options.include_usage
 	Tools  bool
 	Tokens int           // chunks of a stream
 	Delay  time.Duration // before each chunk, or before a plain answer
-	Die    int           // SIGKILL to itself after this many chunks; 0 never
-	Stall  int           // silence after this many chunks until the client leaves; 0 never
+	Die    int           // SIGKILL of the engine after this many chunks; 0: never
+	Stall  int           // silence after this many chunks until the client disconnects; 0: never
 }
 
-// Bounds of what a request may ask for.
+// Limits of a request's demands.
 const (
 	maxTokens    = 100_000
 	maxDelay     = time.Minute
 	defaultChunk = 64
 )
 
-// ParseAsk reads the words after "@fake" and the few fields of OpenAI's body
-// that matter here. It does not decode the body: the engine must stay cheap.
-// Words it does not know, and values out of bounds, are ignored.
+// ParseAsk parses the words after "@fake" and the few OpenAI fields that matter here. It
+// does not decode the body: the engine must stay cheap. Unknown words and values out of
+// bounds are ignored.
 func ParseAsk(body []byte) Ask {
 	a := Ask{
 		Stream: hasValue(body, `"stream"`, "true"),
@@ -71,7 +71,7 @@ func count(b []byte, otherwise int) int {
 	return n
 }
 
-// hasValue reports whether the body has the key with a value that begins so.
+// hasValue reports whether the body has the key with a value that starts with value.
 func hasValue(body []byte, key, value string) bool {
 	for rest := body; ; {
 		i := bytes.Index(rest, []byte(key))

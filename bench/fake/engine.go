@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// maxBody bounds a request's body.
+// maxBody is the largest request body.
 const maxBody = 32 << 20
 
-// Options of an Engine.
+// Options of New.
 type Options struct {
-	// ReadyFile holds the engine back: while it is named and does not exist,
-	// /health is 503. Empty means ready at once.
+	// ReadyFile delays readiness: if set, /health is 503 until the file exists. Empty:
+	// ready at once.
 	ReadyFile string
-	// Kill is what die=N does; nil is SIGKILL to this process.
+	// Kill is the effect of die=N; nil: SIGKILL to this process.
 	Kill func()
 }
 
-// Stats is what the engine has seen. Times are nanoseconds since the epoch, 0
-// where it has not happened. The first POST is taken for the platform's warm-up.
+// Stats are the engine's counters. Times are nanoseconds since the epoch, 0 if the event
+// has not happened. The first POST counts as the platform's warm-up.
 type Stats struct {
 	Began        int64 `json:"began"`         // New was called
-	Warmed       int64 `json:"warmed"`        // the answer to the warm-up was about to be written
+	Warmed       int64 `json:"warmed"`        // just before the answer to the warm-up was written
 	FirstArrival int64 `json:"first_arrival"` // first byte of the first POST after the warm-up
 	LastArrival  int64 `json:"last_arrival"`  // first byte of the newest POST
 	Posts        int64 `json:"posts"`
 	Running      int64 `json:"running"`
-	Left         int64 `json:"left"` // clients that left before their answer was whole
+	Left         int64 `json:"left"` // clients that disconnected before the end of their answer
 }
 
 // Engine answers on any number of connections. Its methods may be called
@@ -52,7 +52,7 @@ type Engine struct {
 	conns map[net.Conn]struct{} // open ones, owned by mu
 }
 
-// New makes an engine; it serves nothing before Serve.
+// New creates an engine; Serve starts it.
 func New(o Options) *Engine {
 	e := &Engine{o: o, conns: map[net.Conn]struct{}{}}
 	e.began.Store(time.Now().UnixNano())
@@ -62,8 +62,8 @@ func New(o Options) *Engine {
 	return e
 }
 
-// Serve answers connections of ln until ctx ends, then closes them all and
-// returns when the last has ended.
+// Serve answers connections of ln until ctx ends, then closes them and returns when all
+// have ended.
 func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() {
 		ln.Close()
@@ -98,8 +98,8 @@ func (e *Engine) Serve(ctx context.Context, ln net.Listener) error {
 func (e *Engine) enter(ctx context.Context, c net.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// Looked at under the lock: the closer at the end either sees the
-	// connection in the map or has already ended ctx.
+	// Checked under the lock: the closer either sees the connection in the map or has
+	// already ended ctx.
 	if ctx.Err() != nil {
 		return false
 	}
@@ -114,7 +114,7 @@ func (e *Engine) exit(c net.Conn) {
 	delete(e.conns, c)
 }
 
-// Stats is a picture of the counters.
+// Stats returns a copy of the counters.
 func (e *Engine) Stats() Stats {
 	return Stats{
 		Began: e.began.Load(), Warmed: e.warmed.Load(), FirstArrival: e.first.Load(), LastArrival: e.last.Load(),
@@ -156,8 +156,7 @@ func (e *Engine) serve(ctx context.Context, c net.Conn) {
 	}
 }
 
-// readHead reads a request's head. length is -1 where the body is not of a
-// declared length.
+// readHead reads a request's head. length is -1 without a Content-Length.
 func readHead(br *bufio.Reader) (method, path string, length int, ok bool) {
 	line, err := br.ReadSlice('\n')
 	if err != nil {
@@ -222,7 +221,7 @@ var (
 	quickStream     = atOnce(true, Ask{Tokens: defaultChunk})
 )
 
-// atOnce is a whole stream, each event a chunk of its own.
+// atOnce returns a whole stream with each event as an HTTP chunk.
 func atOnce(chat bool, a Ask) [][]byte {
 	es := events(chat, a)
 	out := make([][]byte, len(es))
@@ -289,19 +288,19 @@ func (e *Engine) post(ctx context.Context, c net.Conn, br *bufio.Reader, path st
 	return true
 }
 
-// pause waits, and reports false when the client left or ctx ended meanwhile.
-// It waits in a read, so that a client that leaves is seen at once; what a
-// client pipelines stays in the buffer, and is waited beside.
+// pause waits, and reports false if the client disconnected or ctx ended. It waits in a
+// read to notice a disconnect at once. Pipelined bytes stay in the buffer; they end the
+// read, and a timer covers the rest.
 func (e *Engine) pause(ctx context.Context, c net.Conn, br *bufio.Reader, d time.Duration) bool {
-	// To the next beat, which all streams share: an engine that batches sends a
-	// token of every sequence after each step. Streams that drift apart would
-	// make the load another one from round to round.
+	// Wait for the next tick, which all streams share: a batching engine sends a token
+	// of every sequence after each step. Streams that drift apart would change the load
+	// from round to round.
 	now := time.Now()
 	until := now.Add(d - time.Duration(now.UnixNano()%int64(d)))
 	if err := c.SetReadDeadline(until); err != nil {
 		return false
 	}
-	// Buffered bytes make Peek answer at once.
+	// With buffered bytes Peek returns at once.
 	if _, err := br.Peek(1); err != nil {
 		if ne, ok := err.(net.Error); !ok || !ne.Timeout() {
 			e.left.Add(1)

@@ -150,8 +150,8 @@ func TestHealthWaitsForFile(t *testing.T) {
 	}
 }
 
-// raw sends one streamed request and returns its connection and reader, behind
-// the first event.
+// raw sends one streamed request and returns its connection and reader, after the first
+// event.
 func raw(t *testing.T, url, ask string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

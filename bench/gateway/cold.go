@@ -20,12 +20,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// streamsSettle is how long held streams are left to themselves before their
-// memory is read: by then each has its 200 and a comment.
+// streamsSettle is the delay before the memory of held streams is read: by then each has
+// its status 200 and a comment.
 const streamsSettle = 15 * time.Second
 
-// held measures the memory of requests held for an engine that is loading, on
-// a fresh platform for each kind: a heap that grew before would hide it.
+// held measures the memory of requests queued for a loading engine. Each kind gets a
+// fresh platform: an already grown heap would hide the cost.
 func (b *bench) held(ctx context.Context) error {
 	for _, stream := range []bool{false, true} {
 		h, err := b.heldOnce(ctx, stream)
@@ -45,7 +45,7 @@ func (b *bench) heldOnce(ctx context.Context, stream bool) (Held, error) {
 		return h, err
 	}
 	defer p.End()
-	// Its code and tables are paged in by one ordinary request.
+	// One ordinary request pages in code and tables.
 	if _, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
 		return h, err
 	}
@@ -77,9 +77,8 @@ func (b *bench) heldOnce(ctx context.Context, stream bool) (Held, error) {
 	return h, nil
 }
 
-// sendAll sends n requests, each on a connection of its own, and returns when
-// the platform says that it holds them all. The connections must be closed,
-// also with an error.
+// sendAll sends n requests, each on its own connection, and returns when the platform
+// reports that it holds all. The caller closes the connections, also after an error.
 func sendAll(ctx context.Context, p *served.Platform, a load.Ask, n int) ([]*load.Conn, error) {
 	req := a.Bytes()
 	conns := make([]*load.Conn, 0, n)
@@ -123,7 +122,7 @@ func buffered(ctx context.Context, p *served.Platform, n int) error {
 	}
 }
 
-// metric is the sum of a metric's series.
+// metric returns the sum of a metric's series.
 func metric(ctx context.Context, p *served.Platform, name string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
 	if err != nil {
@@ -141,7 +140,7 @@ func metric(ctx context.Context, p *served.Platform, name string) (float64, erro
 	return sumSeries(io.LimitReader(res.Body, 16<<20), name)
 }
 
-// sumSeries adds up the series of a metric in Prometheus' text.
+// sumSeries sums the series of a metric in Prometheus text format.
 func sumSeries(r io.Reader, name string) (float64, error) {
 	total := 0.0
 	s := bufio.NewScanner(r)
@@ -164,8 +163,8 @@ func sumSeries(r io.Reader, name string) (float64, error) {
 	return total, s.Err()
 }
 
-// wakes measures release and zero to one: the function is brought to zero and
-// woken by one plain request, Wakes times.
+// wakes measures the release of a queued request and the start from zero: the function
+// is scaled to zero and woken by one plain request, Wakes times.
 func (b *bench) wakes(ctx context.Context) error {
 	p, key, _, err := b.platform(ctx, "thaw-wakes")
 	if err != nil {
@@ -179,7 +178,7 @@ func (b *bench) wakes(ctx context.Context) error {
 			return fmt.Errorf("wake %d: %w: %s", i+1, err, p.Process.Tail())
 		}
 		total, first = append(total, took), append(first, arrived)
-		// Interleaved, so that both see the same machine.
+		// Interleaved, so that both run under the same conditions.
 		if len(own) < ownStarts && i%max(1, b.Wakes/ownStarts) == 0 {
 			alone, err := b.own(ctx, i)
 			if err != nil {
@@ -197,9 +196,9 @@ func (b *bench) wakes(ctx context.Context) error {
 	return nil
 }
 
-// wake brings the function to zero and asks once. It returns seconds: from the
-// request to its answer, and on the engine's clock from its readiness to the
-// request's arrival.
+// wake scales the function to zero and sends one request. It returns seconds: from the
+// request to its answer, and by the engine's clock from its readiness to the request's
+// arrival.
 func (b *bench) wake(ctx context.Context, p *served.Platform, key string) (took, arrived float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -218,7 +217,7 @@ func (b *bench) wake(ctx context.Context, p *served.Platform, key string) (took,
 	return a.End.Sub(began).Seconds(), time.Duration(s.FirstArrival - s.Warmed).Seconds(), nil
 }
 
-// stats asks the engine of a function's only replica.
+// stats reads the counters of the engine of a function's only replica.
 func stats(ctx context.Context, p *served.Platform, of functions.Name) (fake.Stats, error) {
 	var s fake.Stats
 	rs, err := p.Replicas(ctx, of)
@@ -237,8 +236,8 @@ func stats(ctx context.Context, p *served.Platform, of functions.Name) (fake.Sta
 	return s, nil
 }
 
-// waiters measures when the last of many waiters is with an engine that became
-// ready. All wait before the engine may become so.
+// waiters measures when the last of many queued requests reaches an engine that became
+// ready. All are queued before that.
 func (b *bench) waiters(ctx context.Context) error {
 	p, key, readyFile, err := b.platform(ctx, "thaw-waiters")
 	if err != nil {

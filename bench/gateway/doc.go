@@ -1,14 +1,13 @@
-// Package gateway measures what a request through the platform costs, beside
-// the peers: nginx, a plain ReverseProxy and vllm-router, each in front of the
-// same engine, in interleaved rounds on the same machine.
+// Package gateway measures the cost of a request through the platform, beside its peers:
+// nginx, a plain ReverseProxy and vllm-router, each in front of the same engine, in
+// interleaved rounds on the same machine.
 //
-// What counts is the processor time of the gateway's own processes, not
-// latency: on shared cores it is the number that repeats, and it bounds what a
-// machine can carry. Every answer is compared with what the engine sent, byte
-// for byte; a gateway that is quick and wrong is not measured (a peer's rare cut stream
-// is counted and shown).
+// It compares the CPU time of the gateway's own processes, not latency: on shared cores
+// CPU time is reproducible, and it bounds the throughput of a machine. Every answer is
+// compared byte for byte with the engine's; a gateway with wrong answers is not measured
+// (a peer's rare truncated stream is counted and shown).
 //
-// Beside that: what a held request costs in memory, how soon after the engine's
-// readiness a held request is with it (on the engine's own clock), and what the
-// platform adds to an engine's own start.
+// It also measures the memory of a queued request, the delay from the engine's readiness
+// to a queued request's arrival (by the engine's clock), and the platform's overhead on
+// an engine's start.
 package gateway

@@ -16,28 +16,28 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Options of Run. Counts of 0 leave a part out.
+// Options of Run. A count of 0 skips its part.
 type Options struct {
 	Self   string // this program: the fake engine and the plain ReverseProxy
 	Thaw   string // bin/thaw, the platform
-	Dir    string // scratch folder; the bench's own
-	Nginx  string // programs; empty looks on PATH
+	Dir    string // scratch folder of the benchmark
+	Nginx  string // peer programs; empty: searched on PATH
 	Router string
 
 	Rounds  int // of each load on each gateway
-	JSON    int // plain requests a round
-	SSE     int // streams at once a round
-	Paced   int // streams at 10 ms a chunk a round, 256 at a time
-	Held    int // requests held at once
-	Wakes   int // wakes measured
-	Waiters int // requests that wait for one wake
-	Turns   int // wakes with Waiters waiting
+	JSON    int // plain requests per round
+	SSE     int // unpaced streams per round
+	Paced   int // streams at 10 ms per chunk per round, 256 concurrent
+	Held    int // requests queued at once
+	Wakes   int // number of wakes
+	Waiters int // requests queued for one wake
+	Turns   int // wakes with Waiters queued
 	Say     func(string)
 }
 
 const (
-	conns      = 32  // of the loads at once
-	pacedConns = 256 // streams at a time
+	conns      = 32  // connections of the unpaced loads
+	pacedConns = 256 // concurrent streams
 	bodySize   = 1024
 	ownStarts  = 20
 )
@@ -52,8 +52,8 @@ type bench struct {
 	result Result
 }
 
-// Run measures what Options ask for, in this order: processor time, memory,
-// release, zero to one. What it starts is ended when it returns.
+// Run measures what o selects, in this order: CPU time, memory, release, start from
+// zero. It ends everything it starts.
 func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	b := &bench{Options: o, result: r}
 	b.result.Engine = "bench/fake: answers at once, 64 chunks a stream"
@@ -77,8 +77,8 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	return b.result, nil
 }
 
-// platform starts `thaw serve` with the bench's functions in a folder of its
-// own, and makes a key, so that keys are on.
+// platform starts `thaw serve` with the benchmark's functions in its own folder, and
+// creates a key, so that keys are checked.
 func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, key, readyFile string, err error) {
 	dir := filepath.Join(b.Dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -100,7 +100,7 @@ func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, 
 	return p, key, readyFile, nil
 }
 
-// askOnce one request and check it.
+// askOnce sends one request and checks the answer.
 func askOnce(ctx context.Context, addr string, a load.Ask, want []byte) (load.Answer, error) {
 	k, err := load.Dial(ctx, addr)
 	if err != nil {
@@ -114,7 +114,7 @@ func askOnce(ctx context.Context, addr string, a load.Ask, want []byte) (load.An
 	return answer, load.Exactly(want)(answer)
 }
 
-// loads are what each gateway carries.
+// loads returns the loads of each gateway.
 func (b *bench) loads() []loadKind {
 	return []loadKind{
 		{"JSON", load.Ask{Size: bodySize, Words: "hi"}, fake.PlainBody(), conns, b.JSON},
@@ -161,7 +161,7 @@ func (b *bench) cpu(ctx context.Context) error {
 		costs := make([]Cost, len(peers))
 		for round := range b.Rounds {
 			for i := range peers {
-				// Another goes first each round: none always has the warm caches.
+				// Rotate the first one: none always has the warm caches.
 				i = (i + round) % len(peers)
 				p := peers[i]
 				micros, bad, err := measure(ctx, p, l)
@@ -182,8 +182,8 @@ func (b *bench) cpu(ctx context.Context) error {
 	return nil
 }
 
-// peers starts every gateway that is there. Those it returns must be ended,
-// also with an error.
+// peers starts every gateway that is installed. The caller ends those returned, also
+// after an error.
 func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 	var peers []*peer
 	for _, x := range []struct {
@@ -214,7 +214,7 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 		}
 		peers = append(peers, p)
 	}
-	// Its own engine is the same program, started by the platform.
+	// The platform starts its own engine, the same program.
 	p, key, _, err := b.platform(ctx, "thaw-cpu")
 	if err != nil {
 		return peers, err
@@ -227,13 +227,13 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 	return peers, nil
 }
 
-// peerWrong: of so many answers of a peer one may be wrong; they are counted
-// and shown. net/http's own ReverseProxy cuts about one stream
-// in a thousand short here. Of thaw none is borne.
+// peerWrong: at most one wrong answer in this many is accepted of a peer, counted and
+// shown: net/http's ReverseProxy truncates about one stream in a thousand here. None is
+// accepted of thaw.
 const peerWrong = 50
 
-// measure puts one load on one gateway and returns the processor time of its
-// processes in microseconds a request, and how many answers were wrong.
+// measure runs one load on one gateway and returns the CPU time of its processes in
+// microseconds per request, and the number of wrong answers.
 func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int, err error) {
 	l.ask.Model, l.ask.Key = warmModel, p.key
 	req, check := l.ask.Bytes(), load.Exactly(l.want)
@@ -272,8 +272,8 @@ func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int,
 	return float64((after - before).Microseconds()) / float64(l.n), bad, nil
 }
 
-// own starts the fake engine alone and returns the time from exec to its first
-// whole answer: what no platform can take away.
+// own starts the fake engine alone and returns the time from exec to its first complete
+// answer: the lower bound of any platform.
 func (b *bench) own(ctx context.Context, i int) (float64, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {

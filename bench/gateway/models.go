@@ -6,19 +6,19 @@ import (
 	"path/filepath"
 )
 
-// Functions of the bench. Model files are YAML, of which JSON is a part.
+// Functions of the benchmark. Model files are YAML, which includes JSON.
 const (
 	warmModel = "fake" // up at once
-	heldModel = "held" // up when its file is there
+	heldModel = "held" // up once its file exists
 )
 
-// heldTarget is how many requests the held model's engine takes at once. The
-// waiters for one wake go out in so many lanes, as with a real engine, whose
-// connections are then used again.
+// heldTarget is the number of concurrent requests of the held model's engine. The
+// requests queued for one wake use this many connections, and then reuse them, as with a
+// real engine.
 const heldTarget = 64
 
-// model is a model file for the fake engine with room for everything the bench
-// throws at it: no bound of the platform's shall be what is measured.
+// model returns a model file for the fake engine, with limits so high that no limit of
+// the platform is measured.
 func model(name string, target int, argv ...string) map[string]any {
 	return map[string]any{
 		"apiVersion": "thaw.dev/v1", "kind": "Model", "metadata": map[string]any{"name": name},
@@ -32,8 +32,8 @@ func model(name string, target int, argv ...string) map[string]any {
 	}
 }
 
-// writeModels fills the functions folder. The held model's engine says that it
-// is loading until readyFile exists.
+// writeModels writes the model files. The held model's engine reports that it is loading
+// until readyFile exists.
 func writeModels(dir, self, readyFile string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

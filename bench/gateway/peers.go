@@ -32,8 +32,8 @@ type peer struct {
 	end  func()
 }
 
-// nginxConf is nginx as a proxy of streams is set up: connections to the engine
-// kept, nothing buffered, no log of each request (thaw writes one).
+// nginxConf is a usual proxy configuration for streams: keep-alive to the engine, no
+// buffering, no access log (thaw writes one).
 const nginxConf = `daemon off;
 worker_processes auto;
 pid %[1]s/nginx.pid;
@@ -62,7 +62,7 @@ func startNginx(ctx context.Context, exe, dir, engine string) (*peer, error) {
 		return nil, err
 	}
 	user := ""
-	if os.Geteuid() == 0 { // its workers must reach our folder
+	if os.Geteuid() == 0 { // its workers must be able to read the folder
 		user = "user root;"
 	}
 	conf := filepath.Join(dir, "nginx.conf")
@@ -115,8 +115,8 @@ func begin(ctx context.Context, name, dir, addr string, argv ...string) (*peer, 
 	return &peer{name: name, addr: addr, pids: func() ([]int, error) { return process.Tree(p.PID) }, end: func() { p.End(5 * time.Second) }}, nil
 }
 
-// program finds a peer's program: the one that was named, which must be there,
-// or the first of these on PATH; empty where there is none.
+// program returns a peer's program: the one named, which must exist, or the first of
+// names on PATH; empty if there is none.
 func program(named string, names ...string) (string, error) {
 	if named != "" {
 		return exec.LookPath(named)
@@ -129,8 +129,7 @@ func program(named string, names ...string) (string, error) {
 	return "", nil
 }
 
-// Proxy serves a plain httputil.ReverseProxy until ctx ends: the gateway that
-// everyone writes first.
+// Proxy serves a plain httputil.ReverseProxy until ctx ends: the simplest gateway in Go.
 func Proxy(ctx context.Context, addr, to string) error {
 	p := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: to})
 	p.Transport = &http.Transport{MaxIdleConns: 1024, MaxIdleConnsPerHost: 1024, DisableCompression: true, IdleConnTimeout: 4 * time.Second}

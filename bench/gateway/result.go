@@ -6,32 +6,32 @@ import (
 	"github.com/thaw-dev/thaw/bench/report"
 )
 
-// Kind of the result's document.
+// Kind is the kind of the result's document.
 const Kind = "GatewayBench"
 
 // Cost is one gateway under one load.
 type Cost struct {
 	Gateway string    `json:"gateway"`
 	Load    string    `json:"load"`
-	Micros  []float64 `json:"cpu_us_per_request"` // one a round
+	Micros  []float64 `json:"cpu_us_per_request"` // one per round
 	Median  float64   `json:"median_us"`
 	Ratio   float64   `json:"ratio_to_nginx,omitempty"`
 	Checked int       `json:"answers_checked"`
 	Wrong   int       `json:"answers_wrong"`
 }
 
-// Held is what held requests cost in memory.
+// Held is the memory of queued requests.
 type Held struct {
 	Stream     bool    `json:"stream"`
 	Requests   int     `json:"requests"`
 	Before     int64   `json:"rss_before_bytes"`
 	After      int64   `json:"rss_after_bytes"`
 	PerRequest float64 `json:"bytes_per_request"`
-	Left       float64 `json:"all_left_noticed_seconds"` // from the clients' leaving until none is held
+	Left       float64 `json:"all_left_noticed_seconds"` // from the clients' disconnects until none is queued
 }
 
-// Release is how soon held requests are with an engine that became ready, by
-// the engine's clock: from its warm-up answer's write.
+// Release is the delay from an engine's readiness to the arrival of queued requests, by
+// the engine's clock from the write of its warm-up answer.
 type Release struct {
 	Wakes   int            `json:"wakes"`
 	First   report.Summary `json:"first_held_byte_seconds"`
@@ -39,14 +39,14 @@ type Release struct {
 	Last    report.Summary `json:"last_waiter_seconds"`
 }
 
-// ZeroToOne is a local cold start of an engine that is up at once.
+// ZeroToOne is a local cold start of an engine that is ready at once.
 type ZeroToOne struct {
 	Total report.Summary `json:"request_to_answer_seconds"`
 	Own   report.Summary `json:"engine_alone_exec_to_answer_seconds"`
 	Added float64        `json:"added_seconds"` // difference of the medians
 }
 
-// Result is the bench's document. Parts that were not asked for are nil.
+// Result is the benchmark's document. Parts that were skipped are nil.
 type Result struct {
 	report.Provenance
 	Engine    string       `json:"engine"`
@@ -58,7 +58,7 @@ type Result struct {
 	Goals     report.Goals `json:"goals"`
 }
 
-// ratios fills in each gateway's ratio to nginx under the same load.
+// ratios sets each gateway's ratio to nginx under the same load.
 func ratios(costs []Cost) {
 	base := map[string]float64{}
 	for i := range costs {
@@ -74,7 +74,7 @@ func ratios(costs []Cost) {
 	}
 }
 
-// judge compares with the numbers to reach.
+// judge compares the result with the goals.
 func judge(r Result) report.Goals {
 	var goals report.Goals
 	add := goals.Add
@@ -95,7 +95,7 @@ func judge(r Result) report.Goals {
 	return goals
 }
 
-// Tables are what people read, each under its heading.
+// Tables returns the result as tables with headings.
 func (r Result) Tables() []report.Part {
 	var out []report.Part
 	if len(r.CPU) > 0 {
@@ -142,7 +142,7 @@ func (r Result) Tables() []report.Part {
 	return append(out, r.Goals.Parts()...)
 }
 
-// Markdown is the report as a page.
+// Markdown returns the report as a page.
 func (r Result) Markdown() string {
 	return r.Page("What a request through thaw costs", "Engine: "+r.Engine+". Interleaved rounds, medians; every answer compared byte for byte with what the engine sent.", r.Missing, r.Tables())
 }

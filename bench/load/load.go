@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Ask shapes a request: what an official client sends, with a system prompt of
-// about Size bytes.
+// Ask is a request as an official client sends it, with a system prompt of about Size
+// bytes.
 type Ask struct {
 	Model  string
 	Key    string // bearer key; empty sends a key that is not checked
@@ -26,7 +26,7 @@ type Ask struct {
 	Extra  string // more fields of the body, such as `,"user":"x"`
 }
 
-// Bytes is the whole request.
+// Bytes returns the encoded request.
 func (a Ask) Bytes() []byte {
 	key := a.Key
 	if key == "" {
@@ -42,18 +42,18 @@ func (a Ask) Bytes() []byte {
 		"Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
-// Answer is one answer, whole.
+// Answer is a complete answer.
 type Answer struct {
 	Status    int
 	Body      []byte    // valid until the next answer on the same Conn
 	RequestID string    // x-request-id
 	ColdStart string    // thaw-cold-start
-	First     time.Time // the first event with text in it; of a plain answer its body
+	First     time.Time // time of the first event with text; of a plain answer that of its body
 	End       time.Time
 	closing   bool
 }
 
-// Conn is one connection. It belongs to one goroutine.
+// Conn is a connection, used by one goroutine.
 type Conn struct {
 	addr string
 	c    net.Conn
@@ -83,17 +83,17 @@ func (k *Conn) dial(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the connection, whatever is under way on it.
+// Close closes the connection, also during a request.
 func (k *Conn) Close() { k.c.Close() }
 
-// Send writes a request and does not wait for its answer.
+// Send writes a request without reading its answer.
 func (k *Conn) Send(req []byte) error {
 	_, err := k.c.Write(req)
 	return err
 }
 
-// Do asks and reads the answer. A connection that the other side closed while
-// it was idle is opened anew, once, as every client does. ctx ending closes it.
+// Do sends a request and reads the answer. An idle connection that the other side closed
+// is reopened once, as every client does. The end of ctx closes it.
 func (k *Conn) Do(ctx context.Context, req []byte) (Answer, error) {
 	stop := context.AfterFunc(ctx, func() { k.c.Close() })
 	defer stop()
@@ -120,7 +120,7 @@ func (k *Conn) Do(ctx context.Context, req []byte) (Answer, error) {
 	return a, err
 }
 
-// Read reads one answer to its end.
+// Read reads one complete answer.
 func (k *Conn) Read() (Answer, error) {
 	var a Answer
 	k.body.Reset()
@@ -199,8 +199,8 @@ func (k *Conn) chunks(a *Answer) error {
 	}
 }
 
-// hasText reports whether events say something: a comment, a role alone or the
-// no-op chunk of a held stream do not.
+// hasText reports whether events contain text: a comment, a role alone or the no-op
+// chunk of a held stream do not.
 func hasText(events []byte) bool {
 	for _, key := range []string{`"content":"`, `"text":"`} {
 		for rest := events; ; {
@@ -224,8 +224,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// Exactly makes a check: status 200 and this body, comments and no-op lines of
-// a held stream left out.
+// Exactly returns a check for status 200 and this body, ignoring comments and no-op
+// lines of a held stream.
 func Exactly(want []byte) func(Answer) error {
 	return func(a Answer) error {
 		if a.Status != 200 {
@@ -274,8 +274,8 @@ type Outcome struct {
 	Took     time.Duration
 }
 
-// Closed asks n times over conns connections, each asking anew when it has its
-// answer, and checks every answer. It returns early only when ctx ends.
+// Closed sends n requests over conns connections, the next when the previous is
+// answered, and checks every answer. It returns early only when ctx ends.
 func Closed(ctx context.Context, addr string, req []byte, conns, n int, check func(Answer) error) (Outcome, error) {
 	o := Outcome{Requests: n}
 	var left, bad atomic.Int64

@@ -72,7 +72,7 @@ func TestClosedEndsWithContext(t *testing.T) {
 	}
 }
 
-// script answers each connection with the next of these and closes it.
+// script answers each connection with the next answer and closes it.
 func script(t *testing.T, answers ...string) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -22,23 +22,22 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Shape is what keeps a server from being as quick as it could be. The zero
-// value keeps it from nothing.
+// Shape limits a server. The zero value is unlimited.
 type Shape struct {
-	Rate       functions.Bytes // a second, of each connection
-	First      time.Duration   // before the first byte of every answer
-	Stragglers float64         // share of the answers that are Slower
-	Slower     float64         // times slower they are
-	Total      functions.Bytes // a second, of all connections together
-	Storm      time.Duration   // of every Every, the time in which all is answered with 503
+	Rate       functions.Bytes // per second, per connection
+	First      time.Duration   // delay before the first byte of every answer
+	Stragglers float64         // fraction of the answers that are Slower
+	Slower     float64         // factor by which they are slower
+	Total      functions.Bytes // per second, all connections together
+	Storm      time.Duration   // duration, in every Every, in which all requests get a 503
 	Every      time.Duration
-	Buffer     functions.Bytes // of each connection, in the kernel: what is in it was not sent yet
+	Buffer     functions.Bytes // send buffer per connection in the kernel: its content counts as sent
 }
 
-// Account is what one real account looks like from one machine.
+// Account is the shape of a real storage account as seen by one machine.
 var Account = Shape{Rate: 57 << 20, First: 30 * time.Millisecond, Stragglers: 0.01, Slower: 10, Total: 1_500_000_000}
 
-// Register makes the flags of a server.
+// Register adds the flags of a server.
 func (s *Shape) Register(f *flag.FlagSet) {
 	f.TextVar(&s.Rate, "rate", s.Rate, "bytes a second of each connection")
 	f.DurationVar(&s.First, "first", s.First, "delay before the first byte of every answer")
@@ -50,7 +49,7 @@ func (s *Shape) Register(f *flag.FlagSet) {
 	f.TextVar(&s.Buffer, "buffer", s.Buffer, "bytes of each connection's send buffer; 0 is the system's")
 }
 
-// flags are the words that make a server of this shape.
+// flags returns the flags of a server with this shape.
 func (s Shape) flags() []string {
 	if s == (Shape{}) {
 		return nil
@@ -62,28 +61,28 @@ func (s Shape) flags() []string {
 	}
 }
 
-// Stats are what a server has done.
+// Stats are the counters of a server.
 type Stats struct {
 	Bytes   int64 `json:"bytes"` // of blobs, sent
 	Gets    int64 `json:"gets"`
 	Heads   int64 `json:"heads"`
 	Lists   int64 `json:"lists"`
-	Refused int64 `json:"refused"` // by a storm
+	Refused int64 `json:"refused"` // during a storm
 }
 
 // server is the blob server.
 type server struct {
 	noise *noise
-	files string // a folder that is served beside the noise; empty: none
+	files string // a folder served in addition to the noise; empty: none
 	shape Shape
 	began time.Time
-	all   bucket // of Total
+	all   bucket // limits Total
 
 	bytes, gets, heads, lists, refused atomic.Int64
 }
 
-// ServeBlobs serves contents made of the noise at path, and the files of a
-// folder (empty: none), until ctx ends.
+// ServeBlobs serves contents made of the noise at path, and the files of a folder
+// (empty: none), until ctx ends.
 func ServeBlobs(ctx context.Context, addr, path, files string, shape Shape) error {
 	n, err := openNoise(path)
 	if err != nil {
@@ -100,7 +99,7 @@ func newServer(n *noise, files string, shape Shape) *server {
 	return &server{noise: n, files: files, shape: shape, began: time.Now(), all: bucket{rate: float64(shape.Total)}}
 }
 
-// ofConnection is the key of a connection's own bucket.
+// ofConnection is the context key of a connection's bucket.
 type ofConnection struct{}
 
 func (s *server) run(ctx context.Context, ln net.Listener) error {
@@ -108,7 +107,7 @@ func (s *server) run(ctx context.Context, ln net.Listener) error {
 		Handler: s, ReadHeaderTimeout: 10 * time.Second,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if t, ok := c.(*net.TCPConn); ok && s.shape.Buffer > 0 {
-				_ = t.SetWriteBuffer(int(s.shape.Buffer)) // the kernel may know better
+				_ = t.SetWriteBuffer(int(s.shape.Buffer)) // the kernel may choose another size
 			}
 			return context.WithValue(ctx, ofConnection{}, &bucket{rate: float64(s.shape.Rate)})
 		},
@@ -121,19 +120,19 @@ func (s *server) run(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// bucket lets bytes through at a rate.
+// bucket limits bytes to a rate.
 type bucket struct {
-	rate float64 // bytes a second; 0: any
+	rate float64 // bytes per second; 0: unlimited
 
 	mu   sync.Mutex // guards next
-	next time.Time  // when the next bytes may go
+	next time.Time  // earliest time of the next bytes
 }
 
-// late is how far a bucket may fall behind and make up for it: timers wake late,
-// and what they cost must not be the rate.
+// late is the most that a bucket catches up after a late timer, so that timer delays do
+// not lower the rate.
 const late = 20 * time.Millisecond
 
-// take is how long to wait before n bytes may go.
+// take returns the wait before n bytes may be sent.
 func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
 	if b.rate <= 0 {
 		return 0
@@ -205,7 +204,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.blob(w, r, dir, name, size, sum)
 }
 
-// filesFolder is the folder of the container in which files are.
+// filesFolder is the container's folder of the files.
 const filesFolder = "files"
 
 // file serves one file of the folder.
@@ -248,7 +247,7 @@ func refuse(w http.ResponseWriter, status int, code string) {
 	fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><Error><Code>%s</Code><Message>no</Message></Error>`, code)
 }
 
-// blobVersion is the one version of a blob.
+// blobVersion returns the only version of a blob.
 func blobVersion(dir, name string) string {
 	return fmt.Sprintf("0x8D%013X", xxh3.HashString(dir+"/"+name)&(1<<52-1))
 }
@@ -292,8 +291,8 @@ func (s *server) list(w http.ResponseWriter, prefix string) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// head answers the head of a blob, or what is wrong with the request. ok is
-// false where no body follows.
+// head answers the head of a request for a blob, or its error. ok is false if no body
+// follows.
 func (s *server) head(w http.ResponseWriter, r *http.Request, version string, size int64, md5 []byte) (from, to int64, ok bool) {
 	etag := `"` + version + `"`
 	if m := r.Header.Get("If-Match"); m != "" && m != etag && m != "*" {
@@ -328,7 +327,7 @@ func (s *server) head(w http.ResponseWriter, r *http.Request, version string, si
 	return from, to, r.Method != http.MethodHead
 }
 
-// blob serves made-up contents.
+// blob serves generated contents.
 func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, size int64, sum bool) {
 	var digest []byte
 	if name == config {
@@ -359,8 +358,8 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 	})
 }
 
-// paced sends sections as the shape has it, out of the page cache where that
-// can be. An error is of a client that went away; it knows.
+// paced sends sections at the shape's rate, from the page cache if possible. An error
+// means that the client disconnected.
 func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, sections func(most int64, yield func(section) error) error) error {
 	own, slower, most := (*bucket)(nil), 1.0, s.noise.period
 	if s.shape.Rate > 0 || s.shape.Total > 0 {
@@ -391,7 +390,7 @@ func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, s
 	})
 }
 
-// parseRange reads "bytes=a-b" and "bytes=a-"; the result is [from, to).
+// parseRange parses "bytes=a-b" and "bytes=a-"; the result is [from, to).
 func parseRange(h string, size int64) (from, to int64, ok bool) {
 	spec, ok := strings.CutPrefix(h, "bytes=")
 	a, b, cut := strings.Cut(spec, "-")

@@ -14,15 +14,15 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Ceilings are what the machine can do at that minute, in bytes a second. 0 is
-// what could not be measured here.
+// Ceilings are the limits of the machine at that time, in bytes per second. 0 means not
+// measurable here.
 type Ceilings struct {
-	Link    float64 `json:"link"`           // loopback, received and dropped
-	Copy    float64 `json:"link_and_cache"` // received and written into the page cache, nothing else
-	Past    float64 `json:"link_and_disk"`  // received and written past it
+	Link    float64 `json:"link"`           // loopback, received and discarded
+	Copy    float64 `json:"link_and_cache"` // received and written to the page cache
+	Past    float64 `json:"link_and_disk"`  // received and written with O_DIRECT
 	Direct  float64 `json:"disk_direct"`    // O_DIRECT
-	Cached  float64 `json:"disk_cached"`    // through the page cache, until it is on the disk
-	XXH3    float64 `json:"xxh3"`           // of one core
+	Cached  float64 `json:"disk_cached"`    // through the page cache, until it is durable
+	XXH3    float64 `json:"xxh3"`           // on one core
 	SHA256  float64 `json:"sha256"`
 	MD5     float64 `json:"md5"`
 	CPULink float64 `json:"link_cpu_seconds_per_gib"`
@@ -35,15 +35,15 @@ const (
 	diskAtOnce = 4
 )
 
-// aligned is a buffer that O_DIRECT takes.
+// aligned returns a buffer aligned for O_DIRECT.
 func aligned(n int) []byte {
 	b := make([]byte, n+4096)
 	off := 4096 - int(uintptr(unsafe.Pointer(&b[0]))&4095)
 	return b[off : off+n]
 }
 
-// diskRate writes so many bytes into a new file in dir and returns bytes a
-// second until they are on the disk.
+// diskRate writes size bytes to a new file in dir and returns the bytes per second until
+// they are durable.
 func diskRate(dir string, size int64, direct bool) (rate float64, err error) {
 	name := filepath.Join(dir, "ceiling")
 	open := os.Create
@@ -91,8 +91,8 @@ func diskRate(dir string, size int64, direct bool) (rate float64, err error) {
 	return float64(size/diskBlock*diskBlock) / time.Since(began).Seconds(), err
 }
 
-// hashRate is what a core does of a checksum, in bytes a second of processor
-// time: what else runs on the machine does not count.
+// hashRate returns a checksum's rate on one core, in bytes per second of CPU time, which
+// other processes do not affect.
 func hashRate(h func([]byte)) float64 {
 	buf := make([]byte, diskBlock)
 	began, before, n := time.Now(), processor(), 0
@@ -103,7 +103,7 @@ func hashRate(h func([]byte)) float64 {
 	return float64(n) / max(1e-6, (processor()-before).Seconds())
 }
 
-// processor is the processor time this process has used.
+// processor returns the CPU time of this process.
 func processor() time.Duration {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
@@ -112,11 +112,11 @@ func processor() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// Machine measures disk and checksums with a file of so many bytes in dir. It
-// is run in a process of its own, because it fills memory.
+// Machine measures disk and checksums with a file of size bytes in dir. It runs in its
+// own process because it fills memory.
 func Machine(dir string, size int64) (c Ceilings, err error) {
 	c.Direct, err = diskRate(dir, size, true)
-	if err != nil { // a file system without it, such as tmpfs
+	if err != nil { // a file system without O_DIRECT, such as tmpfs
 		c.Direct = 0
 	}
 	if c.Cached, err = diskRate(dir, size, false); err != nil {

@@ -25,33 +25,33 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// Names of the contenders, and of the ceilings that are programs of the same kind.
+// Names of the contenders, and of the ceilings measured by the same kind of program.
 const (
 	Thaw         = "thaw"
 	AzblobTuned  = "azblob tuned"
 	Azblob       = "azblob default"
 	Curl         = "curl"
 	Aria2        = "aria2c -x16"
-	Link         = "link"           // received and dropped
-	LinkAndWrite = "link and cache" // received and written into the page cache
-	LinkAndDisk  = "link and disk"  // received and written past it
+	Link         = "link"           // received and discarded
+	LinkAndWrite = "link and cache" // received and written to the page cache
+	LinkAndDisk  = "link and disk"  // received and written with O_DIRECT
 
-	// ThawFirst is thaw that has staged nothing from the source before.
+	// ThawFirst is thaw without knowledge of the source's link.
 	ThawFirst = "thaw, the first time"
 )
 
-// Download is one download of one contender, in the process that is it.
+// Download is one download by one contender, in its own process.
 type Download struct {
-	With    string // one of the names above, of those that are Go
+	With    string // a contender that is written in Go
 	Server  string // http://HOST:PORT
 	Size    int64
 	MD5     bool
-	Folder  string   // of the container; empty: that of Size and MD5
-	Into    string   // a folder: the store of thaw, or where the file goes
-	Listen  string   // thaw lends to others on it, and stays until it is told to end
+	Folder  string   // in the container; empty: that of Size and MD5
+	Into    string   // folder of thaw's store, or of the file
+	Listen  string   // address on which thaw serves peers; it then runs until it is stopped
 	Peers   []string // addresses of other nodes
-	Links   string   // file of what is known about the link; may be empty
-	Profile string   // file for a processor profile; may be empty
+	Links   string   // file of link measurements; may be empty
+	Profile string   // CPU profile; may be empty
 }
 
 // connection is the connection string of the server.
@@ -59,8 +59,8 @@ func connection(server string) string {
 	return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", account, accessKey, server, account)
 }
 
-// Run downloads, and prints the path of the weights; thaw before that, when all
-// of them were here (landed).
+// Run downloads and prints the path of the weights. thaw first prints the landed line,
+// when all bytes have arrived.
 func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	if d.Profile != "" {
 		f, err := os.Create(d.Profile)
@@ -119,7 +119,7 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	return err
 }
 
-// thaw stages as a node does.
+// thaw stages the model as a node does.
 func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	st, err := store.Open(store.Options{Dir: d.Into})
 	if err != nil {
@@ -132,8 +132,8 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		return ""
 	}})
 	defer src.Close()
-	// The digest of the whole after the last block, so that its cost can be told
-	// from theirs; a node runs it beside them.
+	// The digest of the whole file runs after the last block, so that its cost is
+	// measured separately; a node runs it concurrently.
 	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
 	var circle *p2p.Node
 	var ln net.Listener
@@ -195,8 +195,8 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
-// landed tells that every block is here and has held its checksum: when, when
-// that was on the disk, and the processor time until then.
+// landed prints three values: when every block had arrived with a valid checksum, when
+// all were durable, and the CPU time until then.
 func (d Download) landed(stdout io.Writer) error {
 	now, used := time.Now(), processor()
 	if err := flush(d.Into); err != nil {
@@ -226,15 +226,14 @@ func (d Download) azblob(ctx context.Context, path string, co *azblob.ClientOpti
 	return err
 }
 
-// plainConns receive at once where nothing is computed: enough for every core
-// to have something to do.
+// plainConns is the number of connections of plain: enough to keep every core busy.
 const (
 	plainConns = 4
 	plainBlock = 4 << 20
 )
 
-// plain receives with as little as a program can do: no HTTP library, one
-// buffer for each connection; and writes what came, when there is a file.
+// plain receives at the least possible cost: no HTTP library, one buffer per connection.
+// It writes to f if f is not nil.
 func (d Download) plain(ctx context.Context, f io.WriterAt) error {
 	addr := strings.TrimPrefix(d.Server, "http://")
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -251,8 +250,8 @@ func (d Download) plain(ctx context.Context, f io.WriterAt) error {
 	return context.Cause(ctx)
 }
 
-// pages is a file whose whole pages go past the cache, and what fills none, at its
-// end, through it.
+// pages is a file whose whole pages are written with O_DIRECT, and the partial last one
+// through the cache.
 type pages struct{ past, through *os.File }
 
 func (p pages) WriteAt(b []byte, at int64) (int, error) {
@@ -265,7 +264,7 @@ func (p pages) WriteAt(b []byte, at int64) (int, error) {
 	return n + k, err
 }
 
-// bound is where piece i of a file begins: at whole blocks.
+// bound returns the start of piece i of a file, at whole blocks.
 func bound(size, i int64) int64 {
 	if i == plainConns {
 		return size
@@ -302,8 +301,8 @@ func (d Download) piece(ctx context.Context, addr string, f io.WriterAt, from, t
 			return err
 		}
 	}
-	// Whole blocks, so that a file that is written past the cache takes them;
-	// what bufio has read is a fraction of the first.
+	// Whole blocks, as O_DIRECT needs; the bytes that bufio has read are part of the
+	// first.
 	buf := aligned(plainBlock)
 	for from < to {
 		b := buf[:min(plainBlock, to-from)]

@@ -15,11 +15,11 @@ import (
 	"sync"
 )
 
-// Names of everything the server has.
+// Names of the server's account and contents.
 const (
 	account   = "benchaccount"
 	container = "weights"
-	accessKey = "dGhhdy1iZW5jaC1oYXMtbm8tc2VjcmV0cw==" // of nothing: the server believes everyone
+	accessKey = "dGhhdy1iZW5jaC1oYXMtbm8tc2VjcmV0cw==" // any key: the server checks none
 	weights   = "model.safetensors"
 	config    = "config.json"
 )
@@ -30,11 +30,11 @@ const (
 	maxSize  = 1 << 40
 )
 
-// configJSON lies beside the weights, as it does in every model's folder.
+// configJSON is stored beside the weights, as in every model's folder.
 var configJSON = []byte(`{"model_type": "bench"}` + "\n")
 
-// folder names a model of so many bytes of weights; with md5 the server tells
-// a digest of the whole file, as it does for a blob that was put in one piece.
+// folder returns the name of a model with size bytes of weights; with md5 the server
+// sends a digest of the whole file, as for a blob uploaded in one request.
 func folder(size int64, md5 bool) string {
 	s := strconv.FormatInt(size, 10)
 	if md5 {
@@ -43,7 +43,7 @@ func folder(size int64, md5 bool) string {
 	return s
 }
 
-// parseFolder reads a folder's name.
+// parseFolder parses a folder's name.
 func parseFolder(s string) (size int64, md5 bool, err error) {
 	s, md5 = strings.CutSuffix(s, "-md5")
 	size, err = strconv.ParseInt(s, 10, 64)
@@ -53,19 +53,19 @@ func parseFolder(s string) (size int64, md5 bool, err error) {
 	return size, md5, err
 }
 
-// noise is the file behind all contents.
+// noise is the file of which all contents are made.
 type noise struct {
 	path   string
 	period int64
 
-	mu   sync.Mutex // guards sums; held while one is computed, so that it is computed once
+	mu   sync.Mutex // guards sums; held during a computation, so that each runs once
 	sums map[int64][]byte
 }
 
-// noisePeriod: more than caches of processors hold.
+// noisePeriod exceeds the caches of processors.
 const noisePeriod = 256 << 20
 
-// makeNoise writes the file into dir, the same bytes every time.
+// makeNoise writes the file to dir; its bytes are always the same.
 func makeNoise(dir string, period int64) (*noise, error) {
 	n := &noise{path: filepath.Join(dir, "noise"), period: period, sums: map[int64][]byte{}}
 	return n, n.make()
@@ -83,7 +83,7 @@ func (n *noise) make() error {
 	return errors.Join(err, f.Close())
 }
 
-// openNoise uses the file of another process.
+// openNoise opens the file of another process.
 func openNoise(path string) (*noise, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -95,8 +95,8 @@ func openNoise(path string) (*noise, error) {
 	return &noise{path: path, period: fi.Size(), sums: map[int64][]byte{}}, nil
 }
 
-// weightsHeader is the beginning of weights of this size: a header of safetensors with
-// one tensor that is all the rest.
+// weightsHeader returns the start of weights of this size: a safetensors header with one
+// tensor for all other bytes.
 func weightsHeader(size int64) []byte {
 	body := fmt.Sprintf(`{"noise":{"dtype":"U8","shape":[%d],"data_offsets":[0,%[1]d]}}`, size-headSize)
 	h := make([]byte, headSize)
@@ -108,14 +108,14 @@ func weightsHeader(size int64) []byte {
 	return h
 }
 
-// section is a run of bytes that lies in one piece: in memory, or in the file.
+// section is a contiguous run of bytes, in memory or in the file.
 type section struct {
 	mem     []byte
 	at, len int64 // in the file
 }
 
-// sections are the bytes [from, to) of weights of this size, piece by piece of
-// at most most bytes.
+// sections yields the bytes [from, to) of weights of this size, in sections of at most
+// most bytes.
 func (n *noise) sections(size, from, to, most int64, yield func(section) error) error {
 	for from < to {
 		s := section{}
@@ -134,7 +134,7 @@ func (n *noise) sections(size, from, to, most int64, yield func(section) error) 
 	return nil
 }
 
-// read is the bytes [from, to) of weights of this size.
+// read returns the bytes [from, to) of weights of this size.
 func (n *noise) read(f io.ReaderAt, size, from, to int64) ([]byte, error) {
 	var b bytes.Buffer
 	err := n.sections(size, from, to, to-from, func(s section) error {
@@ -148,7 +148,7 @@ func (n *noise) read(f io.ReaderAt, size, from, to int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// md5 of weights of this size, computed once.
+// md5 returns the digest of weights of this size, computed once.
 func (n *noise) md5(size int64) ([]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,11 +176,11 @@ func (n *noise) md5(size int64) ([]byte, error) {
 	return n.sums[size], nil
 }
 
-// probes is how many places of a download are compared.
+// probes is the number of places of a download that are compared.
 const probes = 256
 
-// check compares a downloaded file with what the server sent: its size, both
-// ends, and a piece out of every 256th part, elsewhere in each round.
+// check compares a downloaded file with the served bytes: its size, both ends, and one
+// piece of each of 256 parts, at other places in each round.
 func (n *noise) check(path string, size int64, round uint64) error {
 	f, err := os.Open(path)
 	if err != nil {

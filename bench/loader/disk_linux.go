@@ -12,7 +12,7 @@ func createDirect(name string) (*os.File, error) {
 
 func allocate(f *os.File, size int64) error { return unix.Fallocate(int(f.Fd()), 0, 0, size) }
 
-// flush brings everything of dir's file system to the disk.
+// flush writes all dirty pages of dir's file system to the disk.
 func flush(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -22,7 +22,7 @@ func flush(dir string) error {
 	return unix.Syncfs(int(d.Fd()))
 }
 
-// room is the bytes free in dir.
+// freeBytes returns the free bytes in dir.
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)

@@ -18,28 +18,28 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Options of Run. Sizes and counts of 0 leave a part out.
+// Options of Run. A size or count of 0 skips its part.
 type Options struct {
 	Self  string // this program: server, thaw's loader, azblob and the ceilings
-	Thaw  string // bin/thaw, for what the whole program does
-	Dir   string // scratch folder on the disk to measure; the bench's own
-	Curl  string // programs; empty looks on PATH
+	Thaw  string // bin/thaw, for measurements of the whole program
+	Dir   string // scratch folder of the benchmark, on the disk to measure
+	Curl  string // peer programs; empty: searched on PATH
 	Aria2 string
 
 	Rounds   int             // of every comparison
-	Unshaped functions.Bytes // of one download
-	MD5      bool            // also with a digest of the whole at the source
+	Unshaped functions.Bytes // size of one download
+	MD5      bool            // also with a digest of the whole file at the source
 	Shaped   functions.Bytes
 	Stormy   functions.Bytes
 	Memory   []functions.Bytes
 	Resume   functions.Bytes
-	Peers    functions.Bytes // of one model, on every node
+	Peers    functions.Bytes // size of the model staged on every node
 	Nodes    int
-	RAM      string          // folder in memory for the stores of many nodes; empty: Dir
-	Stream   functions.Bytes // of a model for ember, about
-	Boot     time.Duration   // of that ember, before it looks at its checkpoint
-	Each     time.Duration   // bound of one download
-	Noise    int64           // bytes of the server's noise; 0 is the usual
+	RAM      string          // memory folder for the stores of many nodes; empty: Dir
+	Stream   functions.Bytes // approximate size of a model for ember
+	Boot     time.Duration   // ember's delay before it reads its checkpoint
+	Each     time.Duration   // timeout of one download
+	Noise    int64           // bytes of the server's noise; 0: the default
 	Say      func(string)
 }
 
@@ -47,10 +47,10 @@ type bench struct {
 	Options
 	noise  *noise
 	result *Result
-	n      int // of downloads so far: each has a folder and a log of its own
+	n      int // number of downloads so far: each has its own folder and log
 }
 
-// Run measures and returns r with its parts filled in.
+// Run measures what o selects and returns r with the results.
 func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	if o.Noise == 0 {
 		o.Noise = noisePeriod
@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 	return r, nil
 }
 
-// serve starts a server of this shape; end ends it. more are words of its.
+// serve starts a server of this shape; end stops it. more are additional flags.
 func (b *bench) serve(ctx context.Context, shape Shape, more ...string) (url string, end func(), err error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *bench) serve(ctx context.Context, shape Shape, more ...string) (url str
 	return url, func() { p.End(time.Second) }, nil
 }
 
-// stats asks a server what it has done.
+// stats reads a server's counters.
 func stats(ctx context.Context, url string) (s Stats, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/stats", nil)
 	if err != nil {
@@ -107,13 +107,13 @@ func stats(ctx context.Context, url string) (s Stats, err error) {
 	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
-// contender is one way to download.
+// contender is one program that downloads.
 type contender struct {
 	name string
 	argv func(server string, size int64, md5 bool, into string) []string
 }
 
-// self is a contender that is this program.
+// self returns a contender that is this program.
 func (b *bench) self(name string, more ...string) contender {
 	return contender{name, func(server string, size int64, md5 bool, into string) []string {
 		return append([]string{b.Self, "download", "--with", name, "--server", server, "--size", functions.Bytes(size).String(), fmt.Sprintf("--md5=%t", md5), "--into", into}, more...)
@@ -124,7 +124,7 @@ func blobURL(server string, size int64, md5 bool) string {
 	return fmt.Sprintf("%s/%s/%s/%s/%s", server, account, container, folder(size, md5), weights)
 }
 
-// contenders are those that are here.
+// contenders returns the contenders that are installed.
 func (b *bench) contenders() ([]contender, error) {
 	out := []contender{b.self(Thaw), b.self(AzblobTuned), b.self(Azblob)}
 	for _, x := range []struct {
@@ -160,8 +160,8 @@ func (b *bench) contenders() ([]contender, error) {
 	return out, nil
 }
 
-// download runs one contender once, in a folder of its own that is gone
-// afterwards, and compares what came.
+// download runs one contender once, in its own temporary folder, and checks the
+// downloaded bytes.
 func (b *bench) download(ctx context.Context, c contender, server string, size int64, md5 bool) (Trial, error) {
 	b.n++
 	into := filepath.Join(b.Dir, fmt.Sprintf("into-%d", b.n))
@@ -169,7 +169,7 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		return Trial{}, err
 	}
 	defer os.RemoveAll(into)
-	// What an earlier download left to be written is not this one's.
+	// Dirty pages of an earlier download must not count.
 	if err := flush(b.Dir); err != nil {
 		return Trial{}, err
 	}
@@ -203,7 +203,7 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		return t, nil
 	}
 	path := filepath.Join(into, weights)
-	if c.name == Thaw || c.name == ThawFirst { // it says where
+	if c.name == Thaw || c.name == ThawFirst { // it prints the path
 		lines := strings.Split(p.Tail(), "\n")
 		path = lines[len(lines)-1]
 		var at, disk, used int64
@@ -223,10 +223,10 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 	return t, nil
 }
 
-// ceilingBytes are written and received for a ceiling.
+// ceilingBytes is the number of bytes written and received for a ceiling.
 const ceilingBytes = 1 << 30
 
-// ceilings measures what the machine can do now.
+// ceilings measures the machine's current limits.
 func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceilings, err error) {
 	size = min(size, ceilingBytes)
 	if err := flush(b.Dir); err != nil {
@@ -269,15 +269,15 @@ func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceil
 	return c, nil
 }
 
-// compare runs everybody in interleaved rounds, each round beginning with
-// another, beside the ceilings of that round.
+// compare runs all contenders in interleaved rounds, each starting with another one,
+// with the ceilings of that round.
 func (b *bench) compare(ctx context.Context, name string, who []contender, shape Shape, size int64, md5 bool) (*Comparison, error) {
 	server, end, err := b.serve(ctx, shape)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	free, end2, err := b.serve(ctx, Shape{}) // ceilings are of the machine, not of the shape
+	free, end2, err := b.serve(ctx, Shape{}) // ceilings are measured without the shape
 	if err != nil {
 		return nil, err
 	}
@@ -345,8 +345,8 @@ func (b *bench) shaped(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A node stages from the same account again and again; what it knows of the
-	// link comes from a download that is not counted.
+	// A node stages from the same account many times; an uncounted download measures the
+	// link.
 	links := filepath.Join(b.Dir, "links.json")
 	who[0] = b.self(Thaw, "--links", links)
 	first := b.self(Thaw)
@@ -358,7 +358,7 @@ func (b *bench) shaped(ctx context.Context) error {
 	return err
 }
 
-// stormy is the shaped source with storms of 503: who comes through, and how.
+// stormy measures the contenders at a shaped source with storms of 503.
 func (b *bench) stormy(ctx context.Context) error {
 	if b.Stormy == 0 {
 		return nil
@@ -372,7 +372,7 @@ func (b *bench) stormy(ctx context.Context) error {
 	return err
 }
 
-// memory is the highest memory of thaw by the size of the model.
+// memory measures thaw's peak memory by the size of the model.
 func (b *bench) memory(ctx context.Context) error {
 	if len(b.Memory) == 0 {
 		return nil
@@ -396,14 +396,14 @@ func (b *bench) memory(ctx context.Context) error {
 	return nil
 }
 
-// resume kills thaw in the middle and counts what the next one reads.
+// resume kills thaw during a download and counts the bytes that the next one reads.
 func (b *bench) resume(ctx context.Context) error {
 	if b.Resume == 0 {
 		return nil
 	}
 	size := int64(b.Resume)
-	// The server counts what it writes to its socket; a small send buffer keeps
-	// bytes that were never received out of that count.
+	// The server counts bytes written to its socket; a small send buffer limits the
+	// bytes that were counted but never received.
 	server, end, err := b.serve(ctx, Shape{Buffer: 128 << 10})
 	if err != nil {
 		return err
@@ -414,7 +414,7 @@ func (b *bench) resume(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(into)
-	// The verb itself, which is what an init container runs.
+	// The verb itself, as an init container runs it.
 	argv := []string{b.Thaw, "pull", location(size, false), "--data", into, "-o", "json"}
 	env := []string{"AZURE_STORAGE_CONNECTION_STRING=" + connection(server)}
 	p, err := process.Begin("killed", b.Dir, env, argv...)
@@ -479,7 +479,7 @@ func (b *bench) resume(ctx context.Context) error {
 
 func formatRate(rate float64) string { return fmt.Sprintf("%.2f GB/s", rate/1e9) }
 
-// median of what f says of each.
+// median returns the median of f over list.
 func median[T any](list []T, f func(T) float64) float64 {
 	var v []float64
 	for _, x := range list {

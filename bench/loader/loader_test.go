@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const small = 1 << 20 // of noise
+const small = 1 << 20 // bytes of noise
 
 func testNoise(t *testing.T) *noise {
 	t.Helper()
@@ -56,7 +56,7 @@ func testServer(t *testing.T, n *noise, files string, shape Shape) (url string, 
 	return "http://" + ln.Addr().String(), s
 }
 
-// TestContents: a piece is what the whole has there, whatever is asked for.
+// TestContents: any range equals the same range of the whole file.
 func TestContents(t *testing.T) {
 	n := testNoise(t)
 	f, err := os.Open(n.path)
@@ -100,8 +100,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestServer speaks the subset of the Blob API that downloads need, and says no
-// to the rest.
+// TestServer: the server implements the subset of the Blob API that downloads need, and
+// rejects the rest.
 func TestServer(t *testing.T) {
 	n := testNoise(t)
 	files := t.TempDir()
@@ -178,8 +178,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestContenders: every contender that is this program brings the right bytes,
-// also from a shaped server and through a storm.
+// TestContenders: every contender in this program downloads the right bytes, also from a
+// shaped server and through a storm.
 func TestContenders(t *testing.T) {
 	n := testNoise(t)
 	const size = 4<<20 + 13
@@ -191,7 +191,7 @@ func TestContenders(t *testing.T) {
 		url, _ := testServer(t, n, "", shape)
 		for _, with := range []string{Thaw, Azblob, AzblobTuned, LinkAndWrite, LinkAndDisk, Link} {
 			if shape.Storm > 0 && with != Thaw {
-				continue // they have no retry, or one too few
+				continue // without retries, or with one too few
 			}
 			t.Run(name+" "+with, func(t *testing.T) {
 				var out strings.Builder
@@ -219,7 +219,7 @@ func TestContenders(t *testing.T) {
 	}
 }
 
-// TestBucket: bytes go at the rate, and a timer that wakes late costs nothing.
+// TestBucket: bytes flow at the rate, and a late timer does not lower it.
 func TestBucket(t *testing.T) {
 	now := time.Unix(1000, 0)
 	b := bucket{rate: 1000}
@@ -230,7 +230,7 @@ func TestBucket(t *testing.T) {
 	for range 10 {
 		wait = b.take(now, 100, 1)
 	}
-	if want := 980 * time.Millisecond; wait != want { // 1,000 bytes before it, less the grace
+	if want := 980 * time.Millisecond; wait != want { // 1,000 bytes before it, minus the allowance
 		t.Errorf("after a second's bytes the next waits %v, want %v", wait, want)
 	}
 	if d := b.take(now.Add(10*time.Second), 100, 1); d > 0 {

@@ -17,10 +17,10 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// peersTotal is what the source of many nodes gives in all.
+// peersTotal is the total rate of the source of many nodes.
 const peersTotal = 200_000_000
 
-// peers lets one node bring a model, and then many at once.
+// peers measures one node that stages a model, and then many at once.
 func (b *bench) peers(ctx context.Context) error {
 	if b.Peers == 0 {
 		return nil
@@ -44,7 +44,7 @@ func (b *bench) peers(ctx context.Context) error {
 	return nil
 }
 
-// together starts k nodes at once and waits until all have the model.
+// together starts k nodes at once and waits until all have staged the model.
 func (b *bench) together(ctx context.Context, k int) (last float64, egress int64, err error) {
 	server, end, err := b.serve(ctx, Shape{Total: peersTotal})
 	if err != nil {
@@ -121,8 +121,8 @@ func (b *bench) together(ctx context.Context, k int) (last float64, egress int64
 // streamShape is a source that takes about four seconds for 64 MiB.
 var streamShape = Shape{First: 30 * time.Millisecond, Total: 16 << 20}
 
-// stream wakes a model of ember whose bytes are elsewhere, once while they come
-// and once when they are here, and brings them alone.
+// stream wakes an ember model while its bytes are staged, and with local bytes, and
+// measures the staging alone.
 func (b *bench) stream(ctx context.Context) error {
 	if b.Stream == 0 {
 		return nil
@@ -136,7 +136,7 @@ func (b *bench) stream(ctx context.Context) error {
 		return fmt.Errorf("make a model: %w", err)
 	}
 	shape := streamShape
-	if b.Stream < 32<<20 { // a short bench: the same at a smaller scale
+	if b.Stream < 32<<20 { // a short benchmark runs at a smaller scale
 		shape.Total = b.Stream / 2
 	}
 	server, end, err := b.serve(ctx, shape, "--files", files)
@@ -162,7 +162,7 @@ func (b *bench) stream(ctx context.Context) error {
 	return nil
 }
 
-// makeModel mints a checkpoint of about so many bytes.
+// makeModel generates a checkpoint of about want bytes.
 func makeModel(dir string, want int64) (size int64, err error) {
 	s := checkpoint.Shape{Hidden: 512, Inter: 1408, Layers: 1, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 8192, MaxPos: 1024}
 	layer := int64(2 * (s.Hidden*s.Hidden*3 + 3*s.Hidden*s.Inter)) // BF16
@@ -181,7 +181,7 @@ func makeModel(dir string, want int64) (size int64, err error) {
 	return size, err
 }
 
-// bring is how long the bytes alone take.
+// bring measures the staging alone.
 func (b *bench) bring(ctx context.Context, server string, round int) (float64, error) {
 	into := filepath.Join(b.Dir, fmt.Sprintf("alone-%d", round))
 	defer os.RemoveAll(into)
@@ -202,8 +202,8 @@ func (b *bench) bring(ctx context.Context, server string, round int) (float64, e
 	return time.Since(began).Seconds(), nil
 }
 
-// wake starts a platform with nothing in its store and wakes the model twice:
-// first while its bytes come, then with them here.
+// wake starts a platform with an empty store and wakes the model twice: first while its
+// bytes are staged, then with local bytes.
 func (b *bench) wake(ctx context.Context, server string, round int) (first, boot float64, err error) {
 	dir := filepath.Join(b.Dir, fmt.Sprintf("woken-%d", round))
 	models := filepath.Join(dir, "functions")

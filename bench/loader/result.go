@@ -7,7 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Kind of the result's document.
+// Kind is the kind of the result's document.
 const Kind = "LoaderBench"
 
 // Names of the comparisons.
@@ -18,82 +18,79 @@ const (
 	Stormy   = "shaped, with storms of 503"
 )
 
-// Trial is one download. Of thaw, seconds and processor time are those until
-// every block was here and had held its checksum; what the digest of the whole
-// and the publication take after that is in Whole and WholeCPU, which no other
-// contender has.
+// Trial is one download. For thaw, Seconds and CPU are measured until every block had
+// arrived with a valid checksum. Whole and WholeCPU add the digest of the whole file and
+// the publication, which no other contender has.
 type Trial struct {
-	Seconds  float64 `json:"seconds"`         // until all bytes were here
-	Durable  float64 `json:"durable_seconds"` // until they were on the disk
+	Seconds  float64 `json:"seconds"`         // until all bytes had arrived
+	Durable  float64 `json:"durable_seconds"` // until they were durable
 	CPU      float64 `json:"cpu_seconds_per_gib"`
 	Whole    float64 `json:"whole_seconds,omitempty"` // until it was digested and published
 	WholeCPU float64 `json:"whole_cpu_seconds_per_gib,omitempty"`
 	RSS      int64   `json:"max_rss_bytes"`
 }
 
-// Row is one contender.
+// Row is one contender's results.
 type Row struct {
 	Contender string  `json:"contender"`
 	Trials    []Trial `json:"trials"`
 	Rate      float64 `json:"bytes_per_second"`         // medians
-	OnDisk    float64 `json:"durable_bytes_per_second"` // until it is on the disk
+	OnDisk    float64 `json:"durable_bytes_per_second"` // until durable
 	CPU       float64 `json:"cpu_seconds_per_gib"`
-	RSS       int64   `json:"max_rss_bytes"` // the highest
-	// Of thaw to this one, round by round, the median; rates: more is better
-	// for thaw, CPU: less is.
+	RSS       int64   `json:"max_rss_bytes"` // the maximum
+	// Ratios of thaw to this contender: the median over the rounds. For rates higher is
+	// better for thaw, for CPU lower is.
 	ThawRate   float64 `json:"thaw_rate_ratio"`
 	ThawOnDisk float64 `json:"thaw_durable_rate_ratio"`
 	ThawCPU    float64 `json:"thaw_cpu_ratio"`
-	// ThawWhole and ThawWholeCPU are the same with the digest of the whole, which
-	// the others do not take, and with the publication.
+	// ThawWhole and ThawWholeCPU include the digest of the whole file, which the others
+	// do not compute, and the publication.
 	ThawWhole    float64 `json:"thaw_whole_rate_ratio"`
 	ThawWholeCPU float64 `json:"thaw_whole_cpu_ratio"`
 }
 
-// Comparison is everybody on one server.
+// Comparison is all contenders on one server.
 type Comparison struct {
 	Name     string     `json:"name"`
 	Bytes    int64      `json:"bytes"`
 	Shape    Shape      `json:"shape"`
-	Ceilings []Ceilings `json:"ceilings"` // one a round
+	Ceilings []Ceilings `json:"ceilings"` // one per round
 	Rows     []Row      `json:"contenders"`
-	// Ceiling is the lower of link and disk, or what the shape allows where
-	// that is lower; Share is what thaw reaches of it, round by round, the
-	// median.
+	// Ceiling is the lowest of link, disk and the shape's rate; Share is the fraction of
+	// it that thaw reaches, the median over the rounds.
 	Ceiling float64 `json:"ceiling_bytes_per_second"`
 	Share   float64 `json:"thaw_share_of_ceiling"`
 }
 
-// Memory is the highest memory at one size.
+// Memory is the peak memory at one size.
 type Memory struct {
 	Bytes   int64   `json:"bytes"`
 	RSS     int64   `json:"max_rss_bytes"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Resumed is a staging that was killed and begun again.
+// Resumed is a download that was killed and resumed.
 type Resumed struct {
 	Bytes   int64   `json:"bytes"`
 	Before  int64   `json:"read_before_kill_bytes"`
-	Kept    int64   `json:"kept_bytes"` // found whole by the second
+	Kept    int64   `json:"kept_bytes"` // found complete by the second run
 	After   int64   `json:"read_after_kill_bytes"`
-	Again   float64 `json:"lost_by_the_kill_share"` // and read again
-	Vain    float64 `json:"in_vain_share"`          // read twice by the second: second requests for slow ranges
+	Again   float64 `json:"lost_by_the_kill_share"` // read again by the second run
+	Vain    float64 `json:"in_vain_share"`          // read twice by the second run: hedged requests for slow ranges
 	Seconds float64 `json:"seconds_of_the_second"`
 }
 
-// Peers is what many cold nodes do with one source; times in seconds, one a round.
+// Peers is many cold nodes with one source; times in seconds, one per round.
 type Peers struct {
 	Bytes  int64     `json:"bytes"` // of the model
 	Nodes  int       `json:"nodes"`
 	Total  int64     `json:"source_bytes_per_second"`
 	Alone  []float64 `json:"one_alone_seconds"`
 	Last   []float64 `json:"last_done_seconds"`
-	Egress []float64 `json:"egress_models"` // what the source sent, in models
+	Egress []float64 `json:"egress_models"` // sent by the source, in multiples of the model
 }
 
-// Streamed is a model that is woken while its bytes come; times in seconds, one
-// a round.
+// Streamed is a model woken while its bytes are staged; times in seconds, one per round.
 type Streamed struct {
 	Bytes     int64     `json:"bytes"`
 	Total     int64     `json:"source_bytes_per_second"`
@@ -103,7 +100,7 @@ type Streamed struct {
 	First     []float64 `json:"first_token_streamed_seconds"`
 }
 
-// ratio is the median, over the rounds, of what f says of each.
+// ratio returns the median of f over the rounds.
 func ratio(n int, f func(i int) float64) float64 {
 	v := make([]float64, n)
 	for i := range v {
@@ -112,7 +109,7 @@ func ratio(n int, f func(i int) float64) float64 {
 	return report.Quantile(v, 0.5)
 }
 
-// Result is the bench's document. Parts that were not asked for are left out.
+// Result is the benchmark's document. Parts that were skipped are absent.
 type Result struct {
 	report.Provenance
 	Missing     []string      `json:"contenders_not_found,omitempty"`
@@ -124,8 +121,8 @@ type Result struct {
 	Goals       report.Goals  `json:"goals"`
 }
 
-// lower is the least ceiling of link and disk, in one round; the disk counts
-// by its better way in.
+// lower returns the lowest ceiling of one round; for the disk, the faster way of writing
+// counts.
 func lower(c Ceilings, shape Shape) float64 {
 	low := min(c.Link, max(c.Direct, c.Cached))
 	if t := float64(shape.Total); t > 0 {
@@ -134,7 +131,7 @@ func lower(c Ceilings, shape Shape) float64 {
 	return low
 }
 
-// reduce fills in medians and ratios.
+// reduce computes medians and ratios.
 func (c *Comparison) reduce() {
 	size := float64(c.Bytes)
 	var thaw []Trial
@@ -184,7 +181,7 @@ func (c *Comparison) row(name string) *Row {
 	return nil
 }
 
-// judge compares with the numbers to reach.
+// judge compares the result with the goals.
 func judge(r Result) report.Goals {
 	var goals report.Goals
 	add := goals.Add
@@ -223,7 +220,7 @@ func judge(r Result) report.Goals {
 	return goals
 }
 
-// Tables are what people read.
+// Tables returns the result as tables.
 func (r Result) Tables() []report.Part {
 	var out []report.Part
 	for _, c := range r.Comparisons {
@@ -298,7 +295,7 @@ func (r Result) Tables() []report.Part {
 	return append(out, r.Goals.Parts()...)
 }
 
-// Markdown is the report as a page.
+// Markdown returns the report as a page.
 func (r Result) Markdown() string {
 	return r.Page("How bytes come to the disk", "Server and contenders are processes of their own on this machine; interleaved rounds, medians; every download compared with what the server sent. “On the disk” counts until the bytes would survive a loss of power; the ratios are thaw's to that contender, round by round. A shaped source is one that thaw has staged from before, as a node has; what it brings the first time is a row of its own.", r.Missing, r.Tables())
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// tick is the unit of utime and stime in /proc; Linux shows 100 a second to
-// every program, whatever the kernel counts in.
+// tick is the unit of utime and stime in /proc; Linux reports 100 per second to every
+// program, whatever the kernel's own rate.
 const tick = 10 * time.Millisecond
 
-// CPU is the processor time that the processes have used so far, all their
-// threads, user and system. The unit is 10 ms: measure rounds much longer.
+// CPU returns the CPU time that the processes have used so far, all threads, user and
+// system. The unit is 10 ms: measure much longer rounds.
 func CPU(pids ...int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {
@@ -33,7 +33,8 @@ func CPU(pids ...int) (time.Duration, error) {
 	return sum, nil
 }
 
-// readStat is /proc/PID/stat behind the name, which may hold spaces: field 0 is the state.
+// readStat returns /proc/PID/stat after the name, which may contain spaces: field 0 is
+// the state.
 func readStat(pid int) ([][]byte, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -46,7 +47,7 @@ func readStat(pid int) ([][]byte, error) {
 	return f, nil
 }
 
-// RSS is the memory that a process holds, in bytes.
+// RSS returns a process's resident memory in bytes.
 func RSS(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -60,8 +61,7 @@ func RSS(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// PSS is the memory that a process has of its own, and its share of what it
-// shares with others, in bytes.
+// PSS returns a process's private memory plus its share of the shared memory, in bytes.
 func PSS(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
@@ -76,7 +76,7 @@ func PSS(pid int) (int64, error) {
 	return 0, fmt.Errorf("/proc/%d/smaps_rollup has no Pss", pid)
 }
 
-// Tree is a process and all that descend from it.
+// Tree returns a process and its descendants.
 func Tree(pid int) ([]int, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -89,7 +89,7 @@ func Tree(pid int) ([]int, error) {
 			continue
 		}
 		f, err := readStat(child)
-		if err != nil { // it ended meanwhile
+		if err != nil { // it has ended
 			continue
 		}
 		parent, err := strconv.Atoi(string(f[1]))

@@ -4,14 +4,14 @@ package process
 
 import "time"
 
-// CPU is known on Linux only.
+// CPU is implemented on Linux only.
 func CPU(...int) (time.Duration, error) { return 0, ErrNoProc }
 
-// RSS is known on Linux only.
+// RSS is implemented on Linux only.
 func RSS(int) (int64, error) { return 0, ErrNoProc }
 
-// PSS is known on Linux only.
+// PSS is implemented on Linux only.
 func PSS(int) (int64, error) { return 0, ErrNoProc }
 
-// Tree is known on Linux only.
+// Tree is implemented on Linux only.
 func Tree(int) ([]int, error) { return nil, ErrNoProc }

@@ -1,5 +1,4 @@
-// Package process starts the programs of a bench and ends them again: each in a
-// process group of its own, with its output kept in a file, so that nothing
-// outlives the bench and what went wrong can be read. It also asks the kernel
-// what a program has cost: processor time and memory (Linux only).
+// Package process starts and ends the programs of a benchmark, each in its own process
+// group so that none outlives the benchmark, with its output in a file for diagnosis. It
+// also reads a program's CPU time and memory from the kernel (Linux only).
 package process

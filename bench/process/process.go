@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// ErrNoProc says that this system does not tell what a process costs.
+// ErrNoProc means that the system does not report a process's cost.
 var ErrNoProc = errors.New("needs /proc: measured on Linux only")
 
-// Process is a running program and the group it leads. Begin starts it, End
-// ends it; both belong to one owner.
+// Process is a running program and the process group it leads. Begin starts it, End ends
+// it; both belong to one owner.
 type Process struct {
 	Name string
 	PID  int
@@ -29,8 +29,8 @@ type Process struct {
 	err    error // owned by the waiter until exited is closed
 }
 
-// Begin starts argv with its output in dir/NAME.log and returns at once. env is
-// added to the environment.
+// Begin starts argv with its output in dir/NAME.log and returns at once. env is added to
+// the environment.
 func Begin(name, dir string, env []string, argv ...string) (*Process, error) {
 	log := filepath.Join(dir, name+".log")
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -53,11 +53,11 @@ func Begin(name, dir string, env []string, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// Exited is closed when the process has ended.
+// Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// End asks the process to end, waits for at most grace, then kills its whole
-// group. It returns when the process is gone; again is nothing.
+// End sends SIGTERM, waits up to grace, then kills the whole group. It returns when the
+// process has ended; a second call does nothing.
 func (p *Process) End(grace time.Duration) {
 	select {
 	case <-p.exited:
@@ -70,12 +70,12 @@ func (p *Process) End(grace time.Duration) {
 		case <-t.C:
 		}
 	}
-	// The group may have members left when its leader has gone.
+	// The group may have members after its leader has ended.
 	_ = syscall.Kill(-p.PID, syscall.SIGKILL)
 	<-p.exited
 }
 
-// Tail is the end of what the process has written, for an error message.
+// Tail returns the end of the process's output, for an error message.
 func (p *Process) Tail() string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
@@ -87,10 +87,10 @@ func (p *Process) Tail() string {
 	return string(bytes.TrimSpace(b))
 }
 
-// Log is the file with the process's output.
+// Log returns the path of the process's output.
 func (p *Process) Log() string { return p.log }
 
-// WaitHTTP asks url until it answers 200, the process ends or ctx does.
+// WaitHTTP polls url until it answers 200, the process ends or ctx does.
 func (p *Process) WaitHTTP(ctx context.Context, url string) error {
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	return p.poll(ctx, func() bool {
@@ -107,7 +107,7 @@ func (p *Process) WaitHTTP(ctx context.Context, url string) error {
 	})
 }
 
-// WaitTCP waits until addr takes connections.
+// WaitTCP waits until addr accepts connections.
 func (p *Process) WaitTCP(ctx context.Context, addr string) error {
 	return p.poll(ctx, func() bool {
 		c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -134,7 +134,7 @@ func (p *Process) poll(ctx context.Context, ok func() bool) error {
 	return nil
 }
 
-// FreeAddr is a loopback address that nothing listens on right now.
+// FreeAddr returns a loopback address with a currently free port.
 func FreeAddr() (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package report turns what a bench measured into what people and programs
-// read: medians and quantiles, tables for a terminal, JSON with a version, and
-// pictures: one self-contained HTML page and one SVG, with no script and nothing
-// fetched, readable by day and by night.
+// Package report presents the results of a benchmark: medians and quantiles, tables for
+// a terminal, versioned JSON, and charts as one self-contained HTML page and one SVG,
+// without scripts or external files, in light and dark mode.
 package report

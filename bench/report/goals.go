@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Goal is a number to reach and what was reached.
+// Goal is a goal and the value reached.
 type Goal struct {
 	What string `json:"what"`
 	Want string `json:"want"`
@@ -14,13 +14,13 @@ type Goal struct {
 	Met  bool   `json:"met"`
 }
 
-// Goals are a bench's, in the order they are told.
+// Goals are the goals of a benchmark in the order of the report.
 type Goals []Goal
 
-// Add appends one.
+// Add appends a goal.
 func (g *Goals) Add(met bool, what, want, got string) { *g = append(*g, Goal{what, want, got, met}) }
 
-// Missed is an error that names the first that was not reached.
+// Missed returns an error that names the first missed goal; nil if all are met.
 func (g Goals) Missed() error {
 	for _, x := range g {
 		if !x.Met {
@@ -30,14 +30,13 @@ func (g Goals) Missed() error {
 	return nil
 }
 
-// Part is one table of a report under its heading.
+// Part is one table of a report with its heading.
 type Part struct {
 	Heading string
 	Table   *Table
 }
 
-// Parts is the table of the goals under its heading, or nothing where there are
-// none.
+// Parts returns the table of the goals with its heading, or nothing without goals.
 func (g Goals) Parts() []Part {
 	if len(g) == 0 {
 		return nil
@@ -45,7 +44,7 @@ func (g Goals) Parts() []Part {
 	return []Part{{"Goals", g.Table()}}
 }
 
-// Table of the goals.
+// Table returns the goals as a table.
 func (g Goals) Table() *Table {
 	t := &Table{Head: []string{"goal", "want", "got", "met"}}
 	for _, x := range g {
@@ -58,8 +57,8 @@ func (g Goals) Table() *Table {
 	return t
 }
 
-// Page is a report as people read it: title, how it was made, about in a few
-// sentences, what could not be measured, and the tables.
+// Page returns the report as Markdown: title, provenance, a description in a few
+// sentences, missing measurements, and the tables.
 func (p Provenance) Page(title, about string, missing []string, parts []Part) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n`%s`, commit %s, %s\n\n%s. %s\n", title, p.Command, p.Commit, p.At.Format("2006-01-02 15:04 UTC"), p.Machine, about)

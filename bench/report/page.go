@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Page is one self-contained HTML page: text, tables and pictures, in order.
+// Page is a self-contained HTML page: text, tables and charts in order.
 type Page struct {
 	title string
 	b     strings.Builder
 }
 
-// NewPage begins a page.
+// NewPage starts a page.
 func NewPage(title string) *Page {
 	p := &Page{title: title}
 	p.b.WriteString("<h1>" + html.EscapeString(title) + "</h1>\n")
@@ -44,7 +44,7 @@ func (p *Page) Table(t *Table) {
 	p.b.WriteString("</tbody></table></div>\n")
 }
 
-// String is the page.
+// String returns the page.
 func (p *Page) String() string {
 	return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">

@@ -19,8 +19,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// Provenance says what made a result: when, by which command, from which commit
-// and on what kind of machine. It names no host.
+// Provenance records how a result was made: time, command, commit and kind of machine.
+// It names no host.
 type Provenance struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -30,7 +30,7 @@ type Provenance struct {
 	Machine    Machine   `json:"machine"`
 }
 
-// Machine is the kind of a machine.
+// Machine describes a kind of machine.
 type Machine struct {
 	System string `json:"system"`
 	Kernel string `json:"kernel,omitempty"`
@@ -39,7 +39,7 @@ type Machine struct {
 	Memory string `json:"memory,omitempty"`
 }
 
-// String is one line for people.
+// String returns the machine in one line.
 func (m Machine) String() string {
 	parts := []string{fmt.Sprintf("%d cores", m.Cores)}
 	for _, s := range []string{m.CPU, m.Memory, m.System, m.Kernel} {
@@ -50,7 +50,7 @@ func (m Machine) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Made fills a Provenance of this kind for a command of these arguments.
+// Made returns the Provenance of a document of this kind for a command with args.
 func Made(kind string, args []string, now time.Time) Provenance {
 	return Provenance{
 		APIVersion: functions.APIVersion, Kind: kind, At: now.UTC().Truncate(time.Second),
@@ -58,8 +58,8 @@ func Made(kind string, args []string, now time.Time) Provenance {
 	}
 }
 
-// commit is what this program was built from, as Go wrote it into the binary;
-// where it was told not to, what the source folder we stand in says.
+// commit returns the commit of this program from its build information, or else that of
+// the working directory.
 func commit() string {
 	rev, dirty := "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -88,7 +88,7 @@ func commit() string {
 	return string(bytes.TrimSpace(out))
 }
 
-// ThisMachine is the kind of this machine; what the system does not tell is left out.
+// ThisMachine describes this machine; unknown fields are empty.
 func ThisMachine() Machine {
 	m := Machine{System: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
@@ -101,7 +101,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// field is the value of the first "name : value" line of a file.
+// field returns the value of the first "name : value" line of a file.
 func field(file, name string) string {
 	f, err := os.Open(file)
 	if err != nil {
@@ -116,7 +116,7 @@ func field(file, name string) string {
 	return ""
 }
 
-// WriteJSON writes v to dir/name, whole or not at all.
+// WriteJSON writes v to dir/name atomically.
 func WriteJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -125,7 +125,7 @@ func WriteJSON(dir, name string, v any) error {
 	return WriteFile(dir, name, append(b, '\n'))
 }
 
-// WriteFile writes a file of the report, whole or not at all, making dir.
+// WriteFile writes a file of the report atomically and creates dir.
 func WriteFile(dir, name string, b []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

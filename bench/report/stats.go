@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Quantile is the value below which the share q (0 to 1) of values lies, by
-// linear interpolation; 0 where there are none. values need not be sorted.
+// Quantile returns the q-quantile (0 to 1) of values by linear interpolation; 0 if there
+// are none. values need not be sorted.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -21,7 +21,7 @@ func Quantile(values []float64, q float64) float64 {
 	return s[low] + (at-float64(low))*(s[low+1]-s[low])
 }
 
-// Summary of a list of values, in their own unit.
+// Summary summarises a list of values, in their own unit.
 type Summary struct {
 	N   int     `json:"n"`
 	Min float64 `json:"min"`
@@ -32,7 +32,7 @@ type Summary struct {
 	Max float64 `json:"max"`
 }
 
-// Summarize reduces values to their summary.
+// Summarize returns the summary of values.
 func Summarize(values []float64) Summary {
 	return Summary{
 		N: len(values), Min: Quantile(values, 0), P25: Quantile(values, 0.25), P50: Quantile(values, 0.5),

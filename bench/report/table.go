@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Table is rows of cells under a head. The first column is text and stands
-// left; the others are numbers and stand right.
+// Table is rows of cells under a head. The first column is left-aligned text; the others
+// are right-aligned numbers.
 type Table struct {
 	Head []string
 	Rows [][]string
@@ -49,7 +49,7 @@ func (t *Table) Text(w io.Writer) error {
 	return err
 }
 
-// Markdown is the table for a page.
+// Markdown returns the table as Markdown.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	b.WriteString("| " + strings.Join(t.Head, " | ") + " |\n|")
@@ -67,7 +67,7 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// Millis spells seconds as milliseconds, in three digits or so.
+// Millis formats seconds as milliseconds with about three digits.
 func Millis(seconds float64) string {
 	ms := seconds * 1e3
 	switch {

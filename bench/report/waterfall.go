@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bar is one row of a waterfall. Times are seconds from the picture's zero.
+// Bar is one row of a waterfall. Times are seconds from the chart's zero.
 type Bar struct {
 	Label    string
 	Start    float64
@@ -15,15 +15,15 @@ type Bar struct {
 	Class    string // colour: a phase's name, or "total"
 }
 
-// Waterfall is a picture of things that follow each other in time.
+// Waterfall is a chart of phases that follow each other in time.
 type Waterfall struct {
 	Title string
 	Sub   string
 	Bars  []Bar
 }
 
-// The look: colours by day and by night, chosen so that neighbours differ also
-// for eyes that do not tell red from green.
+// style supports light and dark mode; neighbouring colours are distinct for red-green
+// colour-blind readers.
 const style = `
 .w{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}
 .w .paper{fill:#fff}.w text{fill:#1d2733}.w .dim{fill:#5b6773}.w .grid{stroke:#d9dfe5}
@@ -35,15 +35,15 @@ const style = `
 
 const (
 	wide    = 760
-	left    = 130 // of labels
-	right   = 90  // of the times behind the bars
+	left    = 130 // width of the labels
+	right   = 90  // width of the times after the bars
 	row     = 26
 	header  = 58
 	footer  = 34
 	barHigh = 14
 )
 
-// SVG is the picture as a document of its own.
+// SVG returns the chart as a standalone document.
 func (f Waterfall) SVG() string {
 	end := 0.0
 	for _, b := range f.Bars {
@@ -69,7 +69,7 @@ func (f Waterfall) SVG() string {
 	for i, b := range f.Bars {
 		y := header + row*i
 		fmt.Fprintf(&s, `<text x="16" y="%d">%s</text>`, y+17, html.EscapeString(b.Label))
-		// A phase of microseconds is still to be seen.
+		// A phase of microseconds stays visible.
 		w := math.Max(b.Duration*scale, 1.5)
 		fmt.Fprintf(&s, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="2"/>`, html.EscapeString(b.Class), x(b.Start), y+6, w, barHigh)
 		fmt.Fprintf(&s, `<text class="dim" x="%.1f" y="%d" font-size="12">%s</text>`, x(b.Start)+w+6, y+17, Millis(b.Duration))
@@ -78,7 +78,7 @@ func (f Waterfall) SVG() string {
 	return s.String()
 }
 
-// tickStep is 1, 2 or 5 times a power of ten, for four to ten lines.
+// tickStep returns 1, 2 or 5 times a power of ten, for four to ten lines.
 func tickStep(end float64) float64 {
 	if end <= 0 {
 		return 1
@@ -92,7 +92,7 @@ func tickStep(end float64) float64 {
 	return unit * 10
 }
 
-// formatAxis spells a mark of the time axis in the unit that suits the step.
+// formatAxis formats a label of the time axis in a unit that suits the step.
 func formatAxis(t, step float64) string {
 	switch {
 	case t == 0:

@@ -24,7 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// Agreement is one scripted load, run live and simulated.
+// Agreement compares a scripted load run live with its simulation.
 type Agreement struct {
 	Requests int     `json:"requests"`
 	LiveCold int64   `json:"live_cold"`
@@ -33,43 +33,43 @@ type Agreement struct {
 	SimP50   float64 `json:"simulated_cold_wait_p50_seconds"`
 	Ratio    float64 `json:"ratio"` // simulated to live
 	SimEvict int64   `json:"simulated_evictions"`
-	// Medians of what the live run measured, in seconds, which the simulation was
-	// given: from the wake to the order at the node where there is room, from there to the process,
-	// from there to the load, from there to READY; and of an end.
+	// Medians of the live run in seconds, inputs of the simulation: from the wake to the
+	// start order on a node with room, from there to the process, from there to the
+	// load, from there to READY; and of an exit.
 	Order  float64 `json:"order_seconds"`
 	Exec   float64 `json:"exec_seconds"`
 	Spawn  float64 `json:"spawn_seconds"`
 	Warmup float64 `json:"load_and_warmup_seconds"`
 	Exit   float64 `json:"exit_seconds"`
-	// What was decided, in its order: which model started, and which made way for
-	// whom; simulated with each start as long as that very start was live. Where
-	// is left out: two nodes with room are told apart by which was quicker before.
+	// Decisions in order: starts, and evictions with their beneficiary. The simulated
+	// ones use the times of each live start. Nodes are omitted: the choice among nodes
+	// with room depends on earlier start times.
 	Live []string `json:"-"`
 	Sim  []string `json:"-"`
-	// Waits are the cold requests of the live run, to explain a difference.
+	// Waits lists the cold requests of the live run, to explain a difference.
 	Waits []string `json:"-"`
 }
 
-// AgreeOptions are those of Agree.
+// AgreeOptions are the options of Agree.
 type AgreeOptions struct {
-	Exe      string // thaw, which is `thaw serve` and `thaw agent`
+	Exe      string // thaw, for `thaw serve` and `thaw agent`
 	Dir      string // for data and logs
 	Source   string // folder of a small checkpoint for ember
 	Requests int
 	Seed     uint64
 }
 
-// The load: six models of which three fit, so that some must make way, with
-// pauses long enough for others to go to rest. Moments at which a few
-// milliseconds would decide are left out (clear).
+// The load: six models of which three fit, so that some are evicted, with pauses long
+// enough for others to become idle. Requests at times where a few milliseconds would
+// decide are skipped.
 const (
 	agreeModels = 6
 	agreeIdle   = 2500 * time.Millisecond
 	agreeSlot   = 64 << 20 // host memory of a replica; one node has room for two, the other for one
 	agreeMargin = 150 * time.Millisecond
 	agreeTokens = 8
-	// An ember of a small checkpoint is up in ten milliseconds: that would compare
-	// how busy the machine is. Longer than a turn of the loop, shorter than a test.
+	// Without a delay an ember boots in 10 ms, and the comparison would measure the
+	// machine's load. Longer than a turn of the orchestrator, shorter than a test.
 	agreeBoot = 120 * time.Millisecond
 )
 
@@ -79,21 +79,21 @@ type ask struct {
 	model int
 }
 
-// script draws the load: bursts of one to three requests to one model, a third
-// of a second or two apart, Zipf over the models.
+// script draws the load: bursts of one to three requests to one model, a third of a
+// second or two apart, Zipf over the models.
 func script(n int, seed uint64) (out []ask) {
 	draw := rand.New(rand.NewPCG(seed, 6))
-	last := map[int]time.Duration{} // of each model's last request
+	last := map[int]time.Duration{} // time of each model's last request
 	at := time.Duration(0)
 	for len(out) < n {
 		at += 300*time.Millisecond + time.Duration(draw.IntN(300))*time.Millisecond
 		if draw.IntN(12) == 0 {
-			at += agreeIdle + agreeIdle/2 // long enough for everybody to rest
+			at += agreeIdle + agreeIdle/2 // long enough for all replicas to stop
 		}
 		model := 0
 		for model = 0; model < agreeModels-1 && draw.IntN(2) != 0; model++ {
 		}
-		// Whether one is still up may hang on milliseconds: not here.
+		// Skip times at which milliseconds decide whether the model is still up.
 		if since, ok := last[model]; ok {
 			if d := at - since - agreeIdle; d > -2*agreeMargin && d < 2*agreeMargin {
 				at += 4 * agreeMargin
@@ -114,8 +114,8 @@ func agreeModel(source string, i int) string {
 		agreeName(i), source, agreeBoot, agreeSlot, agreeIdle)
 }
 
-// Agree runs the load on a live platform of two agents, and then simulates what
-// that platform's own log says was asked, with the phase times it measured.
+// Agree runs the load on a live platform of two agents, and then simulates the requests
+// of that platform's log with the phase times it measured.
 func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	files := filepath.Join(o.Dir, "functions")
 	if err := os.MkdirAll(files, 0o755); err != nil {
@@ -142,7 +142,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	if err := p.Nodes(ctx, 2); err != nil {
 		return a, err
 	}
-	// The first start of each is left out: it pays for the page cache.
+	// The first start of each model is not counted: it fills the page cache.
 	for i := range agreeModels {
 		name := functions.Name{Team: functions.DefaultTeam, Name: agreeName(i)}
 		if err := askModel(ctx, p, name.Name); err != nil {
@@ -178,11 +178,11 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	if a.Exit == 0 {
 		return a, fmt.Errorf("no replica of the live run has made way")
 	}
-	ended() // what it has logged is whole now
+	ended() // the log is complete now
 	return a, a.simulated(ctx, p.Process.Log(), len(before), took, o)
 }
 
-// playScript asks as the script says.
+// playScript sends the requests of the script.
 func playScript(ctx context.Context, p *served.Platform, load []ask) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -207,7 +207,7 @@ func playScript(ctx context.Context, p *served.Platform, load []ask) error {
 	return context.Cause(ctx)
 }
 
-// askModel asks a model once and reads the answer.
+// askModel sends one request and reads the answer.
 func askModel(ctx context.Context, p *served.Platform, model string) error {
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"messages":[{"role":"user","content":"What is thaw?"}]}`, model, agreeTokens)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/v1/chat/completions", strings.NewReader(body))
@@ -231,7 +231,7 @@ func askModel(ctx context.Context, p *served.Platform, model string) error {
 	return nil
 }
 
-// line is what the log says of a request.
+// line is a request's line in the log.
 type line struct {
 	Time   time.Time     `json:"time"`
 	Msg    string        `json:"msg"`
@@ -243,7 +243,7 @@ type line struct {
 	raw    []byte
 }
 
-// logged are the requests in a log.
+// logged returns the requests in a log.
 func logged(file string) (out []line, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -262,7 +262,7 @@ func logged(file string) (out []line, err error) {
 	return out, in.Err()
 }
 
-// lines waits until the log has so many requests: it is written in batches.
+// lines waits until the log has n requests: it is written in batches.
 func lines(file string, n int) (out []line, err error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -273,7 +273,7 @@ func lines(file string, n int) (out []line, err error) {
 	}
 }
 
-// live counts what happened, and lists the cold start of each cold request.
+// live counts the events of the run and returns the cold start of each cold request.
 func (a *Agreement) live(file string, before, n int) (ids []string, err error) {
 	all, err := lines(file, before+n)
 	if err != nil {
@@ -294,8 +294,7 @@ func (a *Agreement) live(file string, before, n int) (ids []string, err error) {
 	return ids, nil
 }
 
-// measured takes the medians of the phases, over the requests that waited for
-// them.
+// measured computes the medians of the phases over the requests that waited for them.
 func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []string) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("no request of the live run was cold")
@@ -317,28 +316,27 @@ func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []stri
 		}
 		placed := at[functions.PhasePlace].Start + at[functions.PhasePlace].Duration
 		process, load := at[functions.PhaseSpawn].Start, at[functions.PhaseLoad].Start
-		placed = min(placed, process) // it may be told a moment after
+		placed = min(placed, process) // it may be recorded a moment later
 		order = append(order, placed)
 		exec = append(exec, process-placed)
 		spawn = append(spawn, load-process)
 		warmup = append(warmup, at[functions.PhaseWarmup].Start+at[functions.PhaseWarmup].Duration-load)
 	}
-	// Some had to wait for room, which the simulation does too; the quickest did not.
+	// Some starts waited for room, which the simulation does too; the quickest did not.
 	a.Order, a.Exec = report.Quantile(order, 0.1), report.Quantile(exec, 0.5)
 	a.Spawn, a.Warmup = report.Quantile(spawn, 0.5), report.Quantile(warmup, 0.5)
 	return nil
 }
 
-// start is how long one was from its order to READY, and its end from its order
-// to when it was heard of; 0 where it has not come to that.
+// start has a replica's times: from the start order to READY, and from the stop order to
+// its reported end; 0 if not reached.
 type start struct {
 	began, told time.Time
 	ready, exit time.Duration
 }
 
-// decided lists what was decided, and how long the starts of each model were, in
-// their order. Of the run itself, as all the others: a machine may be busier
-// before it.
+// decided lists the decisions and the times of each model's starts in order. All come
+// from this run: the machine's load may have differed before.
 func (a *Agreement) decided(events []served.Event) map[string][]*start {
 	took, known := map[string][]*start{}, map[string]*start{}
 	var exits []float64
@@ -349,7 +347,7 @@ func (a *Agreement) decided(events []served.Event) map[string][]*start {
 		case e.Kind == "start":
 			x = &start{began: e.At}
 			known[e.Replica], took[e.Function] = x, append(took[e.Function], x)
-		case x == nil: // of before
+		case x == nil: // started before the run
 		case e.Kind == "ready":
 			x.ready = e.At.Sub(x.began)
 		case e.Kind == "stop":
@@ -365,8 +363,8 @@ func (a *Agreement) decided(events []served.Event) map[string][]*start {
 	return took
 }
 
-// decision in words; none where an event is of something else, or of one that
-// goes to rest: that follows from when it was asked last.
+// decision describes an event's decision; none for other events, and none for an idle
+// stop, which follows from the last request.
 func decision(kind, function, whom string) []string {
 	model := strings.TrimPrefix(function, functions.DefaultTeam+"/")
 	switch {
@@ -378,19 +376,19 @@ func decision(kind, function, whom string) []string {
 	return nil
 }
 
-// answerRate is how many tokens a second a simulated engine gives.
+// answerRate is the tokens per second of a simulated engine.
 const answerRate = 2000
 
-// simulated replays the platform's log on a fleet like it: with the medians of
-// the phases, which tells how many are cold and how long they wait, and with what
-// each start took, which tells what is decided.
+// simulated replays the platform's log on an equal fleet: with the medians of the
+// phases, for the number of cold requests and their waits, and with the times of each
+// start, for the decisions.
 func (a *Agreement) simulated(ctx context.Context, file string, before int, took map[string][]*start, o AgreeOptions) error {
 	all, err := logged(file)
 	if err != nil {
 		return err
 	}
 	seconds := func(v float64) functions.Duration {
-		return functions.Duration(max(v, 1e-9) * float64(time.Second)) // 0 would be the default
+		return functions.Duration(max(v, 1e-9) * float64(time.Second)) // 0 would mean the default
 	}
 	c := simulate.Config{Name: "lru", Gather: -1, Seed: o.Seed, Sizes: map[functions.Name]functions.Bytes{}}
 	for i := range agreeModels {
@@ -400,9 +398,9 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		m.Spec.Resources.Memory = agreeSlot
 		m.Spec.Scale.Idle, m.Spec.Scale.Target = functions.Duration(agreeIdle), 8
 		c.Functions = append(c.Functions, m)
-		c.Sizes[m.FullName()] = 1 // loading is in the warm-up, as it was measured
+		c.Sizes[m.FullName()] = 1 // the measured warm-up includes the load
 	}
-	// A fleet needs a GPU; no model of this one uses it.
+	// A fleet needs a GPU; no model here uses it.
 	var first, second fleet.Node
 	first.Default()
 	first.Name, first.GPUs, first.Memory = "first", 1, 2*agreeSlot+agreeSlot/2
@@ -426,14 +424,14 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		a.Ratio = a.SimP50 / a.LiveP50
 	}
 
-	c.Latency = -1 // messages are in what each took
+	c.Latency = -1 // the measured times include the messages
 	if c.Requests, err = replay(filepath.Join(o.Dir, "replay-answers.jsonl"), all[before:], true); err != nil {
 		return err
 	}
 	c.Times = func(name functions.Name, nth int, drawn simulate.StartTimes) simulate.StartTimes {
 		s := took[name.String()]
 		if nth > len(s) {
-			return drawn // there was none such
+			return drawn // no live start to take the times from
 		}
 		if was := s[nth-1]; was.ready > 0 {
 			drawn.Spawn = max(was.ready-drawn.Exec-drawn.Warmup, 0)
@@ -451,8 +449,8 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 	return err
 }
 
-// replay writes requests of a log into a file of their own and opens it. With
-// answers each has as many tokens as make its answer as long as it was.
+// replay writes requests of a log to a file and opens it. With answers, each request
+// gets the number of tokens that matches its duration.
 func replay(file string, all []line, answers bool) (trace.Requests, error) {
 	var b bytes.Buffer
 	for _, l := range all {
@@ -480,7 +478,7 @@ func replay(file string, all []line, answers bool) (trace.Requests, error) {
 	return tr.Read(), nil
 }
 
-// Table of the agreement.
+// Table returns the agreement as a table.
 func (a *Agreement) Table() *report.Table {
 	t := &report.Table{Head: []string{"agreement with a live platform", "live", "simulated", "ratio"}}
 	t.Add("requests", a.Requests, a.Requests, "")
@@ -489,7 +487,7 @@ func (a *Agreement) Table() *report.Table {
 	return t
 }
 
-// ratio spells a to b.
+// ratio formats the ratio of a to b.
 func ratio(a, b float64) string {
 	if b == 0 {
 		return "-"

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Day is what it takes to simulate a day, as a process of its own.
+// Day is the cost of simulating a day in its own process.
 type Day struct {
 	Requests int64   `json:"requests"`
 	Models   int     `json:"models"`
@@ -46,7 +46,7 @@ func simulateDay(ctx context.Context, o Options) (*Day, error) {
 	d.CPU = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		d.RSS = int64(u.Maxrss)
-		if runtime.GOOS != "darwin" { // which counts bytes
+		if runtime.GOOS != "darwin" { // macOS reports bytes
 			d.RSS <<= 10
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	core "github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Decisions is what the core takes for one, in seconds.
+// Decisions is the cost of one decision, in seconds.
 type Decisions struct {
 	Models     int     `json:"models"`
 	GPUs       int     `json:"gpus"`
@@ -28,7 +28,7 @@ type Decisions struct {
 
 const gib = functions.Bytes(1 << 30)
 
-// crowd is a world in which every GPU is held: a wake has to find out who goes.
+// crowd returns a world in which every GPU is in use: a wake must evict a replica.
 func crowd(models, hosts int) core.World {
 	draw := rand.New(rand.NewPCG(1, 1))
 	sizes := []functions.Bytes{1, 3, 8, 16, 28, 64}
@@ -81,8 +81,8 @@ func crowd(models, hosts int) core.World {
 	return w
 }
 
-// decisions measures a wake (a request for a function at rest, until the plan
-// that starts it) on a planner that lives, and a plan from nothing.
+// decisions measures a wake (from a request for a stopped function to the plan that
+// starts it) on an incremental planner, and a plan from scratch.
 func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	hosts := max(1, o.Models/80)
 	d := &Decisions{Models: o.Models, GPUs: 8 * hosts}
@@ -117,11 +117,11 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		}
 		f := rest[draw.IntN(len(rest))]
 		now += time.Millisecond
-		for _, n := range w.Nodes[:1] { // a heartbeat came in between
+		for _, n := range w.Nodes[:1] { // a heartbeat arrived in between
 			n.Seen = now
 			p.Node(n)
 		}
-		counted := i%16 == 0 // reading the counts stops the world
+		counted := i%16 == 0 // reading the allocation counts stops the world
 		if counted {
 			runtime.ReadMemStats(&before)
 		}
@@ -137,7 +137,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 		if len(plan.Actions) > 0 {
 			started++
 		}
-		// The request leaves again, so that the world stays as it is.
+		// The request is removed again, so that the world stays the same.
 		f.Queued, f.Needed, f.Oldest = 0, 0, 0
 		p.Touch(f)
 		p.Plan(now)
@@ -150,7 +150,7 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	return d, decideFromNothing(ctx, d, policy, w, rest, now, max(o.Rounds/40, 5))
 }
 
-// decideFromNothing measures whole plans of w for d; each has one waiting request more.
+// decideFromNothing measures full plans of w; each has one more waiting request.
 func decideFromNothing(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant, rounds int) error {
 	var took []float64
 	var allocs uint64

@@ -1,9 +1,9 @@
-// Package schedule measures the core: `thaw-bench schedule`. How cold a real day
-// is under each policy beside a rule that knows the future, what keeping a fixed
-// while costs beside what is learned, what a decision and a look at everything
-// take, how much one team's queue costs another, a day of ten million requests,
-// and whether the simulator, on which all of this rests, tells what a live
-// platform would have done.
+// Package schedule measures the core: `thaw-bench schedule`. It measures the share of
+// cold requests on a real day under each policy beside a policy that knows the future, a
+// fixed idle time against a learned one, the time of a decision and of a full plan, the
+// effect of one team's queue on another, the simulation of a day of ten million
+// requests, and whether the simulator, on which all of this rests, agrees with a live
+// platform.
 //
-// Whatever a figure is compared with is measured in the same run.
+// Every comparison is measured in the same run.
 package schedule

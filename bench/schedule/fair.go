@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// Fair is what one team's queue costs another.
+// Fair is the effect of one team's queue on another team.
 type Fair struct {
 	Cases []FairCase `json:"cases"`
 }
@@ -25,16 +25,16 @@ type FairCase struct {
 	Alone   float64 `json:"alone_seconds"`  // the longest wait of the other team
 	Beside  float64 `json:"beside_seconds"` // with the queue there
 	Rise    float64 `json:"rise_seconds"`
-	Bound   float64 `json:"bound_seconds"` // one service time and one switch
+	Bound   float64 `json:"bound_seconds"` // one service time and one model switch
 }
 
 const (
 	fairQueue   = 10_000
-	fairService = 2 * time.Second // 100 tokens at 50 a second, one at a time
+	fairService = 2 * time.Second // 100 tokens at 50 per second, one request at a time
 	fairBoot    = 10 * time.Second
 )
 
-// measureFairness has one team queue 10,000 requests, and another ask now and then.
+// measureFairness queues 10,000 requests of one team while another sends a few.
 func measureFairness(ctx context.Context) (*Fair, error) {
 	out := &Fair{}
 	for _, c := range []struct {
@@ -58,11 +58,11 @@ func measureFairness(ctx context.Context) (*Fair, error) {
 	return out, nil
 }
 
-// fairSwitch is one end and one start: of the process, its boot, and 40 GiB at
-// 20 GiB/s.
+// fairSwitch is one exit and one start: of the process, its boot, and 40 GiB at 20
+// GiB/s.
 const fairSwitch = 300*time.Millisecond + 20*time.Millisecond + fairBoot + 2*time.Second
 
-// fairRun is the other team's longest wait.
+// fairRun returns the other team's longest wait.
 func fairRun(ctx context.Context, same bool, queue int) (float64, error) {
 	var n fleet.Node
 	n.Default()
@@ -89,7 +89,7 @@ func fairRun(ctx context.Context, same bool, queue int) (float64, error) {
 		}
 		rs = append(rs, r)
 	}
-	// The other's model was up before the queue came, as it is in the run without.
+	// The other team's model was up before the queue, as in the run without a queue.
 	rs = append(rs, trace.Request{Function: to, Team: "few", Output: 100})
 	for i := range 30 {
 		rs = append(rs, trace.Request{At: 2*time.Minute + time.Duration(i)*5*time.Minute, Function: to, Team: "few", Output: 100})

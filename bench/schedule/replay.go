@@ -15,24 +15,24 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// publicDay is the name of a real day of 990 functions, in its folder.
+// publicDay is the file of a real day of 990 functions.
 const publicDay = "azure-functions-990x1440min.csv"
 
-// Cold is how cold the public day is under each policy.
+// Cold is the share of cold requests on the public day under each policy.
 type Cold struct {
 	About    string    `json:"about"`
 	GPUs     int       `json:"gpus"`
-	Capacity float64   `json:"capacity"` // GPU memory to all models' bytes
+	Capacity float64   `json:"capacity"` // ratio of GPU memory to the bytes of all models
 	Rows     []ColdRow `json:"policies"`
 	Best     string    `json:"best"`
 	ToLRU    float64   `json:"best_to_lru"`
-	// Two rules know the future: one weighs the next use with the cost of loading
-	// each byte again, the other evicts the model that is used last (the traces' README).
+	// Two policies know the future: one weighs the next use with the cost of loading
+	// each byte again, the other evicts the model used last (the traces' README).
 	ToFuture   float64 `json:"best_to_clairvoyant"`
 	ToFurthest float64 `json:"best_to_furthest"`
 }
 
-// ColdRow is one policy.
+// ColdRow is the result of one policy.
 type ColdRow struct {
 	Policy    string  `json:"policy"`
 	Requests  int64   `json:"requests"`
@@ -44,8 +44,8 @@ type ColdRow struct {
 	P99       float64 `json:"ttft_p99_seconds"`
 }
 
-// openDay opens the public day, one request of a function in each minute in
-// which it was called: what is counted is who is used, not how often.
+// openDay opens the public day with at most one request per function and minute: the
+// policies differ in which functions are up, not in how often they are called.
 func openDay(o Options) (*trace.Trace, trace.Requests, error) {
 	if o.Traces == "" {
 		return nil, nil, errMissing
@@ -61,7 +61,7 @@ func openDay(o Options) (*trace.Trace, trace.Requests, error) {
 	return t, cutTrace(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
 }
 
-// cutTrace is a trace's begin; 0: all of it.
+// cutTrace returns the start of a trace; end 0: all of it.
 func cutTrace(read trace.Requests, end time.Duration) trace.Requests {
 	if end <= 0 {
 		return read
@@ -78,12 +78,12 @@ func cutTrace(read trace.Requests, end time.Duration) trace.Requests {
 	}
 }
 
-// The costs of the traces' README: a start takes eight seconds and the bytes at
-// 2 GiB/s, however many start at once. So each size is an engine of its own, whose
-// boot is all of that; nothing is staged, and no engine sleeps.
+// The costs of the traces' README: a start takes eight seconds and the bytes at 2 GiB/s,
+// however many start at once. So each size is an engine of its own with that boot time;
+// nothing is staged, and no replica sleeps.
 const (
 	boot = 8 * time.Second
-	rate = 2 * gib // a second
+	rate = 2 * gib // per second
 )
 
 func dayFleet(gpus int) *fleet.Fleet {
@@ -93,7 +93,7 @@ func dayFleet(gpus int) *fleet.Fleet {
 	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000}}
 }
 
-// dayStudy is a study of the day; each, if not 0, is the size of every model.
+// dayStudy returns a study of the day; each, if not 0, is the size of every model.
 func dayStudy(t *trace.Trace, read trace.Requests, f *fleet.Fleet, each functions.Bytes) (s *study.Study, total functions.Bytes) {
 	s = &study.Study{Fleet: f, Trace: read, Requests: t.Requests, Span: t.Span, Seed: 1, Engines: map[functions.Engine]fleet.Engine{}}
 	s.Models, s.Sizes = study.Invent(study.Names(t, 0), f, 1)
@@ -138,7 +138,7 @@ func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 	byName := map[string]int64{}
 	for _, r := range out.Runs {
 		name, _, _ := strings.Cut(r.Result.Policy, "+")
-		if name == "lru" && !r.Policy.Bare { // lru by itself is what all are compared with
+		if name == "lru" && !r.Policy.Bare { // plain lru is the baseline
 			name = "lru, the missed left alone"
 		}
 		byName[name] = r.Cold
@@ -157,7 +157,7 @@ func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 	return c, nil
 }
 
-// Keep is how long replicas stay idle: fixed against learned.
+// Keep compares fixed idle times with learned ones.
 type Keep struct {
 	About string    `json:"about"`
 	Rows  []KeepRow `json:"policies"`
@@ -165,18 +165,18 @@ type Keep struct {
 	Idle  float64   `json:"learned_to_fixed_idle"`
 }
 
-// KeepRow is one way to keep.
+// KeepRow is the result of one idle-time policy.
 type KeepRow struct {
 	Policy   string  `json:"policy"`
 	Requests int64   `json:"requests"`
 	Cold     int64   `json:"cold"`
-	Minutes  float64 `json:"idle_minutes"` // of replicas READY with nothing to do, those that never served too
+	Minutes  float64 `json:"idle_minutes"` // idle time of READY replicas, unused ones included
 	Colds    float64 `json:"colds_to_fixed"`
 	Idle     float64 `json:"idle_to_fixed"`
 }
 
-// measureKeepAlive replays the day with room for everybody: only idle times end a replica.
-// All models are alike, four to a GPU, so that GPU-hours count minutes.
+// measureKeepAlive replays the day with room for all models: only idle times end a
+// replica. All models are alike, four to a GPU, so that GPU-hours count minutes.
 func measureKeepAlive(ctx context.Context, o Options) (*Keep, error) {
 	t, read, err := openDay(o)
 	if err != nil {
@@ -184,7 +184,7 @@ func measureKeepAlive(ctx context.Context, o Options) (*Keep, error) {
 	}
 	f := dayFleet(len(t.Uses)/4 + 8)
 	s, _ := dayStudy(t, read, f, 20*gib)
-	s.Budget = 10_000 * time.Hour // what is asked is what it brings, not what it may cost
+	s.Budget = 10_000 * time.Hour // unlimited: the gain is measured, not the cost
 	if s.Policies, err = study.ParsePolicies("lru+idle=10m,lru+idle=10m+learned,lru+idle=10m+learned+prewarm"); err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func measureKeepAlive(ctx context.Context, o Options) (*Keep, error) {
 	for i := range k.Rows {
 		x := &k.Rows[i]
 		x.Colds, x.Idle = float64(x.Cold)/float64(max(fixed.Cold, 1)), x.Minutes/max(fixed.Minutes, 1e-9)
-		// The best of those that cost no more.
+		// The fewest cold requests at no more idle time.
 		if i > 0 && (best < 0 || x.Idle <= 1.03 && (k.Rows[best].Idle > 1.03 || x.Colds < k.Rows[best].Colds)) {
 			best = i
 		}

@@ -11,28 +11,28 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/study"
 )
 
-// Kind of the result's document.
+// Kind is the kind of the result's document.
 const Kind = "ScheduleBench"
 
-// Parts of the bench, in their order.
+// Parts are the parts of the benchmark in order.
 var Parts = []string{"decision", "cold", "keep", "fair", "agree", "day"}
 
 // Options of Run.
 type Options struct {
 	Parts   map[string]bool
-	Traces  string // folder with the public traces; empty: cold and keep are left out
+	Traces  string // folder of the public traces; empty: skips cold and keep
 	Exe     string // thaw
 	Dir     string // for data and logs
 	Source  string // folder of a small checkpoint, for agree
-	Day     int    // requests of the day
-	Minutes int    // of the public day that are replayed; 0 all
-	Rounds  int    // of each decision
+	Day     int    // requests of the simulated day
+	Minutes int    // minutes of the public day to replay; 0: all
+	Rounds  int    // of each decision benchmark
 	Asks    int    // requests of agree
 	Models  int    // of decision and day
 	Say     func(string)
 }
 
-// Result of the bench; what was not run is absent.
+// Result is the benchmark's result; skipped parts are absent.
 type Result struct {
 	report.Provenance
 	Decision  *Decisions   `json:"decision,omitempty"`
@@ -45,7 +45,7 @@ type Result struct {
 	Goals     report.Goals `json:"goals"`
 }
 
-// Run measures what is asked for.
+// Run measures the selected parts.
 func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 	for _, part := range Parts {
 		if !o.Parts[part] {
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 	return r, nil
 }
 
-// errMissing: a part cannot be run here.
+// errMissing means that the public traces are missing.
 var errMissing = errors.New("the public traces are not here: --traces or THAW_TRACES names their folder")
 
 func times(v float64) string { return fmt.Sprintf("%.2fx", v) }
@@ -114,7 +114,7 @@ func (r *Result) judge() {
 	}
 }
 
-// Tables of the result.
+// Tables returns the result as tables.
 func (r Result) Tables() []report.Part {
 	var out []report.Part
 	if d := r.Decision; d != nil {
@@ -155,7 +155,7 @@ func (r Result) Tables() []report.Part {
 	return append(out, r.Goals.Parts()...)
 }
 
-// Markdown is the report for people.
+// Markdown returns the report as a page.
 func (r Result) Markdown() string {
 	about := []string{
 		"Everything but the decisions is `thaw simulate`'s platform: the same core, loop and gate on a virtual clock.",

@@ -24,7 +24,7 @@ func TestRun(t *testing.T) {
 	if strings.Join(said, " ") != "decision cold keep" || r.Decision == nil || r.Decision.GPUs != 40 || r.Decision.WakeP99 < r.Decision.WakeP50 || r.Decision.FullP50 <= 0 {
 		t.Errorf("%v %+v", said, r.Decision)
 	}
-	// What cannot be run is said, and is no goal that was reached.
+	// A part that cannot run is reported, and counts as no met goal.
 	if len(r.Missing) != 2 || r.Cold != nil || r.Keep != nil || len(r.Goals) != 2 {
 		t.Errorf("%+v", r)
 	}
@@ -60,8 +60,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestScript: the load is the same for a seed, in time order, and leaves out the
-// moments at which milliseconds decide whether a model has gone to rest.
+// TestScript: a seed's load is reproducible, in time order, and skips times at which
+// milliseconds decide whether a model is still up.
 func TestScript(t *testing.T) {
 	a := script(200, 2)
 	if !reflect.DeepEqual(a, script(200, 2)) || reflect.DeepEqual(a, script(200, 3)) {

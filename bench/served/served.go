@@ -18,7 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Bounds of waiting for the platform.
+// Timeouts for the platform.
 const (
 	startWithin = 30 * time.Second
 	stopWithin  = 60 * time.Second
@@ -26,27 +26,27 @@ const (
 	pollEvery   = 5 * time.Millisecond
 )
 
-// Options of a platform that the bench starts itself.
+// Options of Start.
 type Options struct {
 	Exe       string   // bin/thaw
-	Dir       string   // for data and logs; the bench's own
+	Dir       string   // for data and logs, owned by the benchmark
 	Functions string   // folder of model files
 	Args      []string // more flags of `thaw serve`
 	Env       []string
 }
 
-// Platform is a running `thaw serve`. Its methods may be called concurrently,
-// but for End.
+// Platform is a running `thaw serve`. Its methods may be called concurrently, except
+// End.
 type Platform struct {
 	URL   string // http://host:port
 	Addr  string // host:port
 	Token string // admin token, or a key
 
-	Process *process.Process // nil where the bench did not start it
+	Process *process.Process // nil if the benchmark did not start it
 	client  *http.Client
 }
 
-// At is a platform that runs already.
+// At returns a platform that is already running.
 func At(base, token string) (*Platform, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" || u.Host == "" {
@@ -62,8 +62,8 @@ func At(base, token string) (*Platform, error) {
 	}, nil
 }
 
-// Start starts `thaw serve` on a free loopback port and waits until it takes
-// requests. End it.
+// Start starts `thaw serve` on a free loopback port and waits until it accepts requests.
+// The caller calls End.
 func Start(ctx context.Context, o Options) (*Platform, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
@@ -118,7 +118,7 @@ type Replica struct {
 	InFlight int             `json:"in_flight"`
 }
 
-// Replicas of a function that have not ended.
+// Replicas returns the replicas of a function that have not ended.
 func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, error) {
 	var list struct {
 		Items []Replica `json:"items"`
@@ -136,7 +136,7 @@ func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, 
 	return out, nil
 }
 
-// Nodes waits until so many nodes are known.
+// Nodes waits until n nodes are registered.
 func (p *Platform) Nodes(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("there are no %d nodes after %s", n, startWithin))
 	defer cancel()
@@ -169,7 +169,7 @@ func (p *Platform) HasWarm(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Stop brings a function to zero replicas and returns when none is left.
+// Stop scales a function to zero and returns when no replica is left.
 func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, stopWithin, fmt.Errorf("%s still has replicas after %s", of, stopWithin))
 	defer cancel()
@@ -194,7 +194,7 @@ type Event struct {
 	For      string    `json:"for"`
 }
 
-// Events are what has happened since the one with that number, oldest first.
+// Events returns the events after number since, oldest first.
 func (p *Platform) Events(ctx context.Context, since uint64) ([]Event, error) {
 	var list struct {
 		Items []Event `json:"items"`
@@ -203,7 +203,7 @@ func (p *Platform) Events(ctx context.Context, since uint64) ([]Event, error) {
 	return list.Items, err
 }
 
-// Wake asks for a replica and does not wait for it.
+// Wake requests a replica without waiting for it.
 func (p *Platform) Wake(ctx context.Context, of functions.Name) error {
 	return p.call(ctx, http.MethodPost, "/api/v1/functions/"+of.Team+"/"+of.Name+"/wake", nil, nil)
 }
@@ -224,8 +224,8 @@ func (p *Platform) Ready(ctx context.Context, of functions.Name) (Replica, error
 	return ready, err
 }
 
-// ColdStart is the timeline of a cold start, by its own id or a request's, once
-// it has the phase first_token (or after a second, as it is).
+// ColdStart returns the timeline of a cold start, by its own id or a request's, once it
+// has the phase first_token; after a second, without it.
 func (p *Platform) ColdStart(ctx context.Context, id string) (functions.Timeline, error) {
 	var t functions.Timeline
 	patience := time.Now().Add(time.Second)
@@ -246,7 +246,7 @@ func (p *Platform) ColdStart(ctx context.Context, id string) (functions.Timeline
 
 var secret = regexp.MustCompile(`sk-thaw-[A-Za-z0-9_-]+`)
 
-// NewKey makes a key of a team.
+// NewKey creates a key of a team.
 func (p *Platform) NewKey(ctx context.Context, team, name string) (string, error) {
 	body := map[string]any{"team": team, "name": name}
 	var answer json.RawMessage
@@ -260,7 +260,7 @@ func (p *Platform) NewKey(ctx context.Context, team, name string) (string, error
 	return string(key), nil
 }
 
-// Stats asks a replica's engine, which must be the fake one, what it has seen.
+// Stats reads the counters of a replica's engine, which must be the fake one.
 func (p *Platform) Stats(ctx context.Context, r Replica, into any) error {
 	return p.get(ctx, r.Endpoint+"/stats", into)
 }

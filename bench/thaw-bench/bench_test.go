@@ -29,8 +29,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestMain lets this test binary be the program that a bench starts: its own
-// children (engine, proxy), and a platform as small as the benches can bear.
+// TestMain lets this test binary act as the programs that a benchmark starts: its own
+// children (engine, proxy), and a minimal platform.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "serve" || verbs[os.Args[1]].Run != nil) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// small is a platform of the functions fake and held: it starts the engine on
-// the first request, holds requests meanwhile and proxies them.
+// small is a platform with the functions fake and held: it starts the engine on the
+// first request, queues requests until then and proxies them.
 type small struct {
 	functionsDir string
 	self         string
@@ -236,7 +236,7 @@ func TestColdstart(t *testing.T) {
 		t.Fatalf("%v %+v", err, r)
 	}
 
-	// The same run against a baseline that was far quicker fails by the phase's name.
+	// Against a much faster baseline the same run fails and names the phase.
 	for i := range r.Phases {
 		r.Phases[i].Seconds.P50 = 0.000001
 	}
@@ -313,7 +313,7 @@ func TestCommandLine(t *testing.T) {
 		{run, []string{"gateway", "--only", "speed"}, 2, "speed"},
 		{run, []string{"gateway", "--nginx", "/no/such/nginx", "--only", "cpu", "--quick"}, 1, "nginx"},
 	} {
-		t.Setenv("TMPDIR", t.TempDir()) // what a failed benchmark leaves for people
+		t.Setenv("TMPDIR", t.TempDir()) // a failed benchmark keeps its folder
 		var stdout, stderr bytes.Buffer
 		code := c.program(t.Context(), c.args, &stdout, &stderr)
 		if got := stdout.String() + stderr.String(); code != c.code || !strings.Contains(got, c.want) {

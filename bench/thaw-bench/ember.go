@@ -23,7 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// text is what the random checkpoint's tokenizer learns from.
+// text trains the tokenizer of the random checkpoint.
 const text = `The engine starts when a request comes and stops when it is idle. A request waits in the queue, the weights arrive, and the first token goes out. One two three four five six seven eight nine ten. It's cold; we'll see a thaw.`
 
 const aboutEmber = `Measures the embedded engine: exec to first token, tokens per second and CPU, for
@@ -34,7 +34,7 @@ Examples:
   bin/thaw-bench ember --tiny-only --starts 20
 `
 
-// runEmberEngine is the engine alone, as `thaw engine ember` runs it.
+// runEmberEngine runs the engine alone, as `thaw engine ember` does.
 func runEmberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
 		return fmt.Errorf("the engine ended with %d", code)
@@ -86,7 +86,7 @@ func loadAverage() string {
 	return strings.Join(strings.Fields(string(b))[:1], "")
 }
 
-// engine is one started process.
+// emberEngine is one started process.
 type emberEngine struct {
 	cmd   *exec.Cmd
 	url   string
@@ -123,7 +123,7 @@ func (e *emberEngine) stop() error {
 	return e.cmd.Wait()
 }
 
-// healthy asks until the model is loaded.
+// healthy polls until the model is loaded.
 func (e *emberEngine) healthy() (time.Duration, error) {
 	for time.Since(e.began) < time.Minute {
 		r, err := http.Get(e.url + "/health")
@@ -139,7 +139,7 @@ func (e *emberEngine) healthy() (time.Duration, error) {
 	return 0, fmt.Errorf("not ready after a minute")
 }
 
-// answer streams one completion and returns when its first and last tokens came.
+// answer streams one completion and returns the times of its first and last tokens.
 func (e *emberEngine) answer(prompt []int, n int) (first, last time.Duration, err error) {
 	b, err := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true, "stream": true})
 	if err != nil {
@@ -224,7 +224,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 	if _, err := e.healthy(); err != nil {
 		return err
 	}
-	if _, _, err := e.answer([]int{1, 2, 3}, 8); err != nil { // warm
+	if _, _, err := e.answer([]int{1, 2, 3}, 8); err != nil { // warm-up
 		return err
 	}
 	rate, cost := 0.0, 0.0
@@ -234,7 +234,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 		if err != nil {
 			return err
 		}
-		// From the request to the last token: the first chunk may hold several.
+		// From the request to the last token: the first chunk may hold several tokens.
 		if r := float64(tokens) / last.Seconds(); r > rate {
 			rate = r
 			cost = (e.cpu() - c).Seconds() * 1e3 / float64(tokens)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The benchmark must measure something on the shipped model.
+// TestEmber: the benchmark measures something on the shipped model.
 func TestEmber(t *testing.T) {
 	var out bytes.Buffer
 	err := runEmber(t.Context(), []string{"-tiny", "../../functions/shipped/tiny", "-tiny-only", "-starts", "2", "-tokens", "16"}, &out, io.Discard)

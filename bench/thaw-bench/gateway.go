@@ -35,7 +35,7 @@ Examples:
   bin/thaw-bench gateway --vllm-router ./venv/bin/vllm-router
 `
 
-// counts of a whole bench, and of one that only shows that everything works.
+// Counts of a full benchmark, and of a short one that only checks that all parts run.
 var (
 	wholeBench = gateway.Options{Rounds: 5, JSON: 20000, SSE: 5000, Paced: 1024, Held: 10000, Wakes: 100, Waiters: 1000, Turns: 5}
 	quickBench = gateway.Options{Rounds: 1, JSON: 300, SSE: 100, Paced: 32, Held: 200, Wakes: 3, Waiters: 50, Turns: 1}

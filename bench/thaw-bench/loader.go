@@ -106,7 +106,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	return told.Write("loader", r, r.Goals, stdout, stderr)
 }
 
-// leaveOut sets the sizes of the parts that are run, and clears those of the others.
+// leaveOut sets the sizes of the selected parts and clears the others.
 func leaveOut(o *loader.Options, parts map[string]bool, size functions.Bytes) {
 	if parts["unshaped"] || parts["md5"] {
 		o.Unshaped, o.MD5 = size, parts["md5"]
@@ -131,8 +131,7 @@ func leaveOut(o *loader.Options, parts map[string]bool, size functions.Bytes) {
 	}
 }
 
-// inMemory is a folder of a file system that is in memory; "" where there is
-// none that is known.
+// inMemory returns a folder on a memory file system; "" if none is known.
 func inMemory() string {
 	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
 		return "/dev/shm"

@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// The text is the project's own, written for this purpose. Half of it is dialogues
-// in ChatML made from the templates below, the other half the stories.
+// The text is the project's own, written for this purpose. Half of it is dialogues in
+// ChatML generated from the templates below, the other half the stories.
 
 var stories = []string{
 	`A model sleeps at rest. It costs nothing while it sleeps. Then a request comes, and the request waits at the gate. The loader brings the weights, the engine wakes, and the first token goes out. After some minutes without work the model goes to sleep again.`,
@@ -24,7 +24,7 @@ var stories = []string{
 	`The train to the north leaves at eight. It passes two lakes, a forest and a long bridge. If the snow is deep it comes late, but it always comes. The people on the platform know this, and they wait without worry.`,
 }
 
-// question is a kind of question with the answers it may get.
+// question is a kind of question with its possible answers.
 type question struct{ questions, answers []string }
 
 var asks = []question{
@@ -77,8 +77,8 @@ var (
 
 func chooseOne[T any](r *rand.Rand, l []T) T { return l[r.IntN(len(l))] }
 
-// exchange is one question and its answer. What has to be worked out, counting and
-// adding, comes more often than what is only remembered.
+// exchange draws a question and its answer. Questions to be worked out, counting and
+// adding, are more frequent than memorised ones.
 func exchange(r *rand.Rand) (q, a string) {
 	switch r.IntN(16) {
 	case 0, 5, 6:
@@ -117,7 +117,7 @@ func exchange(r *rand.Rand) (q, a string) {
 
 func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// document is a conversation, or now and then a story by itself.
+// document draws a conversation, or sometimes a story alone.
 func document(r *rand.Rand) string {
 	if r.IntN(8) == 0 {
 		return chooseOne(r, stories)
@@ -135,7 +135,7 @@ func document(r *rand.Rand) string {
 	return b.String()
 }
 
-// sampleText is what the tokenizer learns from: about n bytes, without the marks.
+// sampleText returns about n bytes of text for the tokenizer, without special tokens.
 func sampleText(r *rand.Rand, n int) string {
 	var b strings.Builder
 	for b.Len() < n {

@@ -1,12 +1,11 @@
-// Command train makes the checkpoint that ships with thaw, functions/shipped/tiny:
-// a Llama of under a million parameters, trained from a seed on text that the
-// project owns (corpus.go), with a backward pass written out by hand (net.go) and
-// AdamW (adam.go).
+// Command train generates the checkpoint that ships with thaw, functions/shipped/tiny: a
+// Llama of under a million parameters, trained from a seed on text that the project owns
+// (corpus.go), with a hand-written backward pass (net.go) and AdamW (adam.go).
 //
 //	go run ./bench/train -o functions/shipped/tiny
 //
-// The same seed, steps and batch give the same weights on every machine, however
-// many threads share the work: gradients are summed in a fixed order.
+// The same seed, steps and batch give the same weights on every machine with any number
+// of threads: gradients are summed in a fixed order.
 package main
 
 import (
@@ -104,13 +103,13 @@ func run(args []string, stdout io.Writer) error {
 	return nil
 }
 
-// learningRate warms up and then falls along half a cosine to a twentieth.
+// learningRate warms up linearly and then falls along a half cosine to a twentieth.
 func learningRate(rate float64, step, steps int) float64 {
 	warm := min(1, float64(step+1)/50)
 	return rate * warm * (0.05 + 0.95*0.5*(1+math.Cos(math.Pi*float64(step)/float64(steps))))
 }
 
-// batchFeed packs documents into sequences, each beginning with a document.
+// batchFeed packs documents into sequences; each sequence starts with a document.
 type batchFeed struct {
 	tok *bpe.Tokenizer
 	rng *rand.Rand

@@ -19,7 +19,7 @@ type param struct {
 
 type layerParams struct{ n1, n2, q, k, v, o, gate, up, down int }
 
-// net is the model with what training needs beside it.
+// net is the model and its training state.
 type net struct {
 	checkpoint.Shape
 	vocab, length int
@@ -88,7 +88,7 @@ func (n *net) sources() (ts []safetensors.Source) {
 	return ts
 }
 
-// transpose refreshes the transposes after a step.
+// transpose updates the transposes after a step.
 func (n *net) transpose() {
 	for _, p := range n.params {
 		if p.t != nil {
@@ -176,7 +176,7 @@ func (n *net) normalizeBack(i int, g *grads, x, inv, dy, dx []float32) {
 	}
 }
 
-// turn rotates all heads of x by their positions, sign -1 the other way.
+// turn rotates all heads of x by their positions; sign -1 inverts the rotation.
 func (n *net) turn(x []float32, heads int, sign float32) {
 	half := n.hd / 2
 	for t := range n.length {
@@ -191,13 +191,13 @@ func (n *net) turn(x []float32, heads int, sign float32) {
 	}
 }
 
-// activations is what the backward pass needs of one layer.
+// activations are the values of one layer that the backward pass needs.
 type activations struct {
 	x, n1, i1, q, k, v, att, o, x2, n2, i2, gate, up, act []float32
 }
 
-// learn runs one sequence of length+1 tokens, adds its gradients to g (nil: only
-// the loss) and returns the mean loss of predicting each next token.
+// learn runs one sequence of length+1 tokens, adds its gradients to g (nil: loss only)
+// and returns the mean loss of predicting each next token.
 func (n *net) learn(toks []int, g *grads) float64 {
 	T, H := n.length, n.Hidden
 	x := make([]float32, T*H)
@@ -289,7 +289,7 @@ func (n *net) layerForward(l int, k *activations, x []float32) []float32 {
 	return y
 }
 
-// layerBackward turns the gradient of the layer's output in dx into that of its input.
+// layerBackward turns the gradient of a layer's output in dx into that of its input.
 func (n *net) layerBackward(l int, k *activations, g *grads, dx []float32) {
 	p, T, H, hd := n.layers[l], n.length, n.Hidden, n.hd
 	kw := n.KVHeads * hd

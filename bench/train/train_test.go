@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// The hand-written gradient must be the slope of the loss.
+// TestGradient: the hand-written gradient is the slope of the loss.
 func TestGradient(t *testing.T) {
 	s := checkpoint.Shape{Hidden: 32, Inter: 48, Layers: 2, Heads: 2, KVHeads: 1, MaxPos: 16}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -25,8 +25,8 @@ func TestGradient(t *testing.T) {
 	g := newGrads(n)
 	n.learn(toks, g)
 	for i, p := range n.params {
-		// Along the gradient itself the slope is its length, far above the noise of
-		// float32.
+		// Along the gradient itself the slope is its length, well above the float32
+		// noise.
 		var want float64
 		for _, v := range g.of[i] {
 			want += float64(v) * float64(v)
@@ -49,8 +49,8 @@ func TestGradient(t *testing.T) {
 	}
 }
 
-// The program must write a checkpoint that the engine's rooms can load, and must
-// learn something even in a few steps.
+// TestRun: the program writes a checkpoint that the engine's packages load, and the loss
+// falls within a few steps.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
@@ -76,7 +76,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Every dialogue must end its turns, or the model never learns to stop.
+// TestDocumentsEnd: every dialogue ends its turns, or the model never learns to stop.
 func TestDocumentsEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 500 {

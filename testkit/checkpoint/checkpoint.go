@@ -1,7 +1,7 @@
-// Package checkpoint makes checkpoints: folders in Hugging Face's form with a byte-level
-// BPE tokenizer learned from a text, and weights that are random or given. Tests
-// and benchmarks take theirs from it, and so does the program that trains the
-// shipped one. The same seed makes the same bytes.
+// Package checkpoint generates checkpoints: folders in Hugging Face's layout with a
+// byte-level BPE tokenizer learned from a text, and random or given weights. Tests,
+// benchmarks and the program that trains the shipped model use it. The same seed gives
+// the same bytes.
 package checkpoint
 
 import (
@@ -26,16 +26,16 @@ type Shape struct {
 	Heads   int
 	KVHeads int
 	HeadDim int // default Hidden/Heads
-	// Learned is how many tokens the text gives the vocabulary, or fewer if there are
-	// not as many in it. Vocab, if larger, is filled up with made-up merges, so that
-	// tokenizer.json has the size of a real one.
+	// Learned is the number of tokens learned from the text, or fewer if it has fewer. A
+	// larger Vocab is filled up with made-up merges, so that tokenizer.json has a
+	// realistic size.
 	Learned int
 	Vocab   int
 	MaxPos  int
 	Untied  bool           // the output head is a matrix of its own
 	DType   string         // "BF16" (default) or "F32"
 	Rope    map[string]any // rope_scaling
-	Pattern bpe.Pattern    // how the tokenizer cuts text
+	Pattern bpe.Pattern    // splits the text for the tokenizer
 }
 
 // Tiny is the shipped checkpoint's shape, Smol that of SmolLM-135M.
@@ -57,7 +57,7 @@ var specials = []string{EndOfText, Start, End, Pad}
 // Template is the ChatML template that the checkpoints carry.
 const Template = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
-// Tensors is the list of names and shapes a model has, embeddings first.
+// Tensors returns the names and shapes of a model's tensors, embeddings first.
 func (s Shape) Tensors(vocab int) []safetensors.Source {
 	var ts []safetensors.Source
 	add := func(name string, shape ...int) { ts = append(ts, safetensors.Source{Name: name, Shape: shape}) }
@@ -95,8 +95,8 @@ func (s Shape) headDim() int {
 	return s.Hidden / s.Heads
 }
 
-// Random fills the tensors with seeded noise of a size at which activations neither
-// vanish nor explode; norms are one, biases small.
+// Random fills the tensors with seeded noise, scaled so that activations neither vanish
+// nor explode; norms are one, biases small.
 func Random(ts []safetensors.Source, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range ts {
@@ -124,8 +124,8 @@ func Random(ts []safetensors.Source, seed uint64) {
 	}
 }
 
-// Folder makes a checkpoint with random weights in dir and returns its vocabulary's
-// size. text is what the tokenizer learns from.
+// Folder writes a checkpoint with random weights to dir and returns the size of its
+// vocabulary. The tokenizer is learned from text.
 func Folder(dir string, s Shape, text string, seed uint64) (vocab int, err error) {
 	vocab, err = Files(dir, s, text)
 	if err != nil {
@@ -166,7 +166,7 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// Files writes everything but the weights and returns the vocabulary's size.
+// Files writes all files but the weights and returns the size of the vocabulary.
 func Files(dir string, s Shape, text string) (int, error) {
 	names, merges := learnVocabulary(text, s.Learned, s.Pattern)
 	if n := s.Vocab - len(specials); n > len(names) {
@@ -242,7 +242,7 @@ func Files(dir string, s Shape, text string) (int, error) {
 	return len(vocab), nil
 }
 
-// fillVocabulary makes up merges of two tokens that are there, until there are n tokens.
+// fillVocabulary adds merges of two existing tokens until there are n tokens.
 func fillVocabulary(names, merges []string, n int) ([]string, []string) {
 	r := rand.New(rand.NewPCG(1, 1))
 	seen := map[string]bool{}
@@ -260,8 +260,8 @@ func fillVocabulary(names, merges []string, n int) ([]string, []string) {
 	return names, merges
 }
 
-// learnVocabulary finds the merges of a byte-level BPE: always the most frequent pair, and of
-// equal ones the lowest ids. It returns the names of the tokens by id.
+// learnVocabulary learns the merges of a byte-level BPE: always the most frequent pair,
+// on ties the lowest ids. It returns the names of the tokens by id.
 func learnVocabulary(text string, n int, p bpe.Pattern) (names []string, merges []string) {
 	var runes []rune
 	for b := range 256 {

@@ -16,7 +16,7 @@ const text = "one two three, one two, one. The one who counts to two counts on; 
 
 var shape = checkpoint.Shape{Hidden: 32, Inter: 48, Layers: 1, Heads: 2, KVHeads: 1, Learned: 280, Vocab: 400, MaxPos: 64}
 
-// The same seed must make the same bytes, and another seed other weights.
+// TestSame: the same seed gives the same bytes, another seed other weights.
 func TestSame(t *testing.T) {
 	read := func(seed uint64) map[string][]byte {
 		dir, out := t.TempDir(), map[string][]byte{}
@@ -49,7 +49,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// Whatever is minted must load, with every way to cut text and both families.
+// TestLoads: generated checkpoints load, with every split pattern and both families.
 func TestLoads(t *testing.T) {
 	for _, p := range []bpe.Pattern{bpe.GPT2, bpe.Digits, bpe.Llama3, bpe.Qwen2} {
 		for _, family := range []string{"llama", "qwen2"} {

@@ -68,7 +68,8 @@ func (m *metadata) list(k string, kind uint32, n int) {
 	m.u64(uint64(n))
 }
 
-// Write converts the checkpoint in dir. pre is llama.cpp's name of the split pattern: gpt-2, smollm, llama-bpe or qwen2.
+// Write converts the checkpoint in dir. pre is llama.cpp's name of the split pattern:
+// gpt-2, smollm, llama-bpe or qwen2.
 func Write(path, dir, pre string) error {
 	c, err := llama.ReadConfig(dir)
 	if err != nil {
@@ -271,8 +272,7 @@ func toFloat32(set *safetensors.Set, t safetensors.Tensor) []float32 {
 	return out
 }
 
-// interleave moves row i of a head's first half and row i of its second next to
-// each other.
+// interleave moves row i of a head's first half next to row i of its second.
 func interleave(in []float32, shape []int, heads int) []float32 {
 	cols := shape[1]
 	hd := shape[0] / heads
