@@ -62,7 +62,7 @@ type Conn struct {
 	used bool
 }
 
-// Dial connects.
+// Dial opens a connection.
 func Dial(ctx context.Context, addr string) (*Conn, error) {
 	k := &Conn{addr: addr}
 	return k, k.dial(ctx)

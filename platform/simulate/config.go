@@ -17,7 +17,7 @@ type Request = trace.Request
 // defaults stated here.
 type Config struct {
 	Fleet     *fleet.Fleet
-	Functions []*functions.Model // as a catalogue reads them
+	Functions []*functions.Model // the catalogue's models
 	Teams     []*functions.Team
 	Requests  trace.Requests
 
@@ -83,7 +83,7 @@ type Config struct {
 
 // StartTimes are the durations of one start, and of the replica's exit.
 type StartTimes struct {
-	Plan   time.Duration // to list what a source has
+	Plan   time.Duration // listing the source
 	Exec   time.Duration // from the load command to the process, with the bytes on the node
 	Spawn  time.Duration // from the process to an engine ready for weights
 	Warmup time.Duration // from loaded weights to the first token

@@ -1,5 +1,5 @@
-// Package simulate is a backend on a virtual clock: a day of a fleet in minutes,
-// with no GPU, and the same to the byte each time it is run.
+// Package simulate is a backend on a virtual clock: a day of a fleet in minutes, without
+// GPUs, and with byte-identical results in every run.
 //
 // Nothing is decided here. The orchestrator is the real one, with its clock, executor
 // and names injected; placement makes the plans; requests wait in the activator's own
@@ -21,7 +21,7 @@
 //
 //	READY = max(bytes arriving, engine booting) + load + warm-up
 //
-// as the agent of a real node does it. Bytes arrive over the node's link, shared evenly
+// as on a real node. Bytes arrive over the node's link, shared evenly
 // by all transfers of the node, and over the total rate of the sources (Config.Sources).
 // Replicas of one node that need the same checkpoint share its transfer, and bytes
 // staged by a cancelled start are kept. The store evicts the least recently used
@@ -43,7 +43,7 @@
 // request takes its prompt's tokens at the prefill rate and its answer's at the decode
 // rate, whatever the concurrency.
 //
-// # Breaking it
+// # Faults
 //
 // State injects faults into a run: nodes lose power, are partitioned, slowed and
 // returned; engines crash and hang; starts fail; GPUs become unhealthy; messages are

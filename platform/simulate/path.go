@@ -269,7 +269,7 @@ func (q *request) leave() {
 // launch sends an admitted request to its replica.
 func (q *request) launch() { q.st.served(q, q.st.reps[q.ReplicaID()]) }
 
-// served sends a request to its replica.
+// served sends q to r; r may have ended.
 func (st *State) served(q *request, r *replica) {
 	q.gen++
 	switch {

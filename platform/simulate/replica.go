@@ -372,7 +372,7 @@ func (r *replica) unload(drain time.Duration) {
 	}
 }
 
-// exit ends the process.
+// exit stops the engine's process.
 func (r *replica) exit() {
 	r.gen++
 	r.asleep = nil
@@ -461,7 +461,7 @@ func (r *replica) regain() {
 	}
 }
 
-// give frees its GPUs.
+// give releases its GPUs.
 func (r *replica) give() {
 	if r.hold == 0 {
 		return

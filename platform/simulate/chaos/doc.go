@@ -11,7 +11,7 @@
 // or is killed. Make draws a scene from a seed. Every scene ends with a calm part: all
 // faults are undone, and every model gets one more request and must answer it.
 //
-// # What is watched
+// # Invariants
 //
 // Play runs a scene and checks the invariants of the design (section 8, with its
 // numbers):
@@ -31,10 +31,10 @@
 // replica that a fault broke, or two starts while a replaced orchestrator does not yet
 // know it.
 //
-// # A failure
+// # Failures
 //
-// prints its seed. Shrink reduces the scene while it still fails; the result goes into
-// testdata, where TestScenes replays it. mutants_test.go shows that the checks can fail:
-// it puts a list of small bugs into the sources of placement, orchestrator and
+// A failure prints its seed. Shrink reduces the scene while it still fails; the result
+// goes into testdata, where TestScenes replays it. mutants_test.go shows that the checks
+// can fail: it puts a list of small bugs into the sources of placement, orchestrator and
 // activator, one at a time, and some seed must find each.
 package chaos
