@@ -7,8 +7,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Decide looks at the world at now and says what to do. The same world and the
-// same time give the same plan.
+// Decide plans the actions for the world w at now. The same world and the same time
+// give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
 	c := p.Planner()
 	c.log = nil
@@ -25,64 +25,66 @@ func (p Policy) Decide(w World, now Instant) Plan {
 	return c.Plan(now)
 }
 
-// Decide with the default policy.
+// Decide plans with the default policy.
 func Decide(w World, now Instant) Plan { return DefaultPolicy.Decide(w, now) }
 
-// resting reports whether f needs no look. Most functions rest, so this must be cheap.
+// resting reports whether planning can skip f: it has no replicas and no demand. Most
+// functions rest, so this must be cheap.
 func (f *Function) resting(now Instant) bool {
 	return len(f.Replicas) == 0 && f.Queued == 0 && f.Active == 0 && (f.Scale.Min == 0 || f.Gone) && f.Lease <= now && f.Desired == 0 && f.Prewarm <= now
 }
 
-// decision is one plan in the making, on rooms and counts that a Planner keeps.
+// decision is the state of the current plan, on rooms and counts that a Planner keeps.
 type decision struct {
 	policy    Policy
-	log       *decisionLog // what Explain tells; nil: nothing is kept
+	log       *decisionLog // source of Explain; nil: decisions are not recorded
 	world     struct{ Teams map[string]Team }
 	now       Instant
 	next      Instant
-	living    []*functionEntry // with replicas or wanted, in the order in which they came
-	helpCount uint64           // moves with every change that may unblock a function
+	living    []*functionEntry // functions with replicas or demand, in the order of their first Touch
+	helpCount uint64           // incremented by every change that may unblock a function
 
 	rooms   []nodeRoom
 	index   map[string]int       // node id to room; lost nodes are absent
-	count   map[string]teamCount // of each team, as the world has it
-	held    map[string]int       // GPUs a team holds now, stopping ones included
-	leaving map[string]int       // of those, on their way out
-	pledged map[string]int       // of those, promised but not yet free
-	claimed map[string]int       // shares of a team's maximum that wait for one of its own to leave
+	count   map[string]teamCount // per team, without the promises of this plan
+	held    map[string]int       // GPUs per team, those of stopping replicas included
+	leaving map[string]int       // of held: GPUs of replicas that stop or go to sleep
+	pledged map[string]int       // of held: GPUs promised to a sleeper but still in use
+	claimed map[string]int       // GPUs of a team at its maximum, promised once its own evicted replicas stop
 	needy   []need
 	actions []Action
 	blocked map[functions.Name]Verdict
-	acted   map[string]struct{}         // replicas that this plan has told something
-	slept   map[functions.Name]struct{} // functions of which it has sent one to sleep
+	acted   map[string]struct{}         // ids of replicas that this plan has an action for
+	slept   map[functions.Name]struct{} // functions with a Sleep action in this plan
 
-	plan        uint64 // the number of this one
-	actedBefore bool   // there were actions before the first need was placed
+	plan        uint64 // number of this plan
+	actedBefore bool   // the plan had actions before the first need was placed
 	check       guaranteeCheck
 	waits       map[waitKey]roomEstimate
 	trial       freeRoom
 
-	// Of the need that is placed now.
-	placing      bool                // one is
-	freed        functions.Resources // by the replicas that leave for it; GPUMemory is the sum over GPUs
-	freeingTeams []string            // their teams
-	reserved     bool                // what it needs of that is kept for it
+	// State of the need that is being placed.
+	placing      bool                // a need is being placed
+	freed        functions.Resources // by the replicas evicted for it; GPUMemory is the sum over GPUs
+	freeingTeams []string            // the teams of these replicas
+	reserved     bool                // freed room was reserved for the need
 	verdict      Verdict
-	sum          uint64 // of what it was promised
-	timeSlice    bool   // replicas past their time slice were or will be evicted for it
+	sum          uint64 // fingerprint of what the need was promised
+	timeSlice    bool   // eviction of replicas past their time slice applies, now or after Patience
 }
 
-// teamCount is how many GPUs a team holds and how many of them are on their way out.
+// teamCount is how many GPUs a team holds, and how many of them its stopping or
+// falling-asleep replicas hold.
 type teamCount struct{ held, leaving int }
 
 type need struct {
 	f      *Function
 	reason string
-	since  Instant // of its oldest waiter; later is less urgent
+	since  Instant // arrival of its oldest waiter; later is less urgent
 }
 
-// guaranteeCheck caches whether a function's team asks for no more than its guarantee.
-// It holds until the plan has another action.
+// guaranteeCheck caches whether f keeps its team within its guarantee. It is valid
+// until the plan has another action.
 type guaranteeCheck struct {
 	f    *Function
 	acts int
@@ -93,17 +95,17 @@ type victim struct {
 	f             *Function
 	r             *Replica
 	room          int
-	lastUse       Instant // last use
-	evictedInPlan uint64  // the plan that evicts it
-	residing      bool    // it has not stayed its residency: it may not go, but soon
+	lastUse       Instant
+	evictedInPlan uint64 // number of the plan that evicts it
+	residing      bool   // READY for less than Policy.Residency: not evictable yet
 	born          uint64
 
 	key       float64         // the lowest is evicted first
-	bytes     functions.Bytes // that evicting it frees; 0: the policy was not asked
-	sliceOver bool            // a busy one whose time slice is over
+	bytes     functions.Bytes // freed by evicting it; 0: no score was computed
+	sliceOver bool            // it is busy and its time slice is over
 }
 
-// aliveFunctions yields the functions that have replicas or are wanted.
+// aliveFunctions yields the functions that have replicas or demand.
 func (d *decision) aliveFunctions() iter.Seq[*Function] {
 	return func(yield func(*Function) bool) {
 		for _, e := range d.living {
@@ -145,7 +147,7 @@ func (d *decision) addAction(a Action) {
 	}
 }
 
-// reserves returns what r holds of its node now, and on which GPUs.
+// reserves returns the resources that r holds on its node now, and its GPUs.
 func (r *Replica) reserves() (functions.Resources, []int) {
 	res, gpus := r.Reserved, r.GPUs
 	if r.GoingToSleep || r.WakingUp || r.State == functions.Sleeping || r.asleep() {
@@ -205,10 +207,10 @@ func (d *decision) freedTooMuch(f *Function) bool {
 	return !d.reserved || more || g.GPUs > 0 && shared
 }
 
-// noteLeaving books that r's room will be free, and is not yet.
+// noteLeaving adds r's resources to those that become free once r has stopped.
 func (d *decision) noteLeaving(f *Function, r *Replica) {
 	if r.Cancelled {
-		return // that has been counted
+		return // already counted when it was cancelled
 	}
 	res, gpus := r.reserves()
 	d.addFreed(f, res)
@@ -217,7 +219,7 @@ func (d *decision) noteLeaving(f *Function, r *Replica) {
 	}
 	if at, ok := d.index[r.Node]; ok {
 		m := &d.rooms[at]
-		if r.GoingToSleep { // its GPUs are as good as free already
+		if r.GoingToSleep { // its GPUs were added when the sleep began
 			res, gpus = res.OffGPUs(), nil
 		}
 		m.soon.give(m.node, res, gpus)

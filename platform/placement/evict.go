@@ -33,7 +33,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		}
 		v := victim{f: f, r: r, room: at, lastUse: max(f.LastEnd, r.ReadyAt)}
 		switch {
-		case r.asleep(): // it has host memory to give, and is never in use
+		case r.asleep(): // it holds host memory and is never in use
 			if f.Queued == 0 {
 				d.weighVictim(&v)
 				idle = append(idle, v)
@@ -44,7 +44,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				d.weighVictim(&v)
 				idle = append(idle, v)
 			} else if f.Scale.Min == 0 && !r.Stale {
-				v.lastUse = math.MaxInt64 / 2 // a load that is lost is as dear as it gets
+				v.lastUse = math.MaxInt64 / 2 // evicted last: its load would be lost
 				busy = append(busy, v)
 			}
 		case spare <= 0:
@@ -88,7 +88,7 @@ func (d *decision) weighVictim(v *victim) {
 	v.key = score
 }
 
-// keepValue is what the eviction policy knows of r.
+// keepValue returns the input of the eviction policy for r.
 func (f *Function) keepValue(r *Replica) Kept {
 	k := Kept{Used: max(f.LastEnd, r.ReadyAt), Uses: f.Uses, UsesAt: f.UsesAt, Next: f.NextUse}
 	if r.asleep() {
@@ -102,7 +102,7 @@ func (f *Function) keepValue(r *Replica) Kept {
 	return k
 }
 
-// wakeTime is how long a sleeper of f takes to READY; 0 unknown.
+// wakeTime is the time that waking r takes to READY; 0 unknown.
 func (f *Function) wakeTime(r *Replica) time.Duration {
 	if r.Deep {
 		return f.DeepWakeTime
@@ -116,8 +116,8 @@ func (f *Function) sleepsDeep() bool {
 	return f.DeepWakeTime <= 0 || f.ColdStart <= 0 || f.DeepWakeTime < f.ColdStart*9/10
 }
 
-// sleepMemoryFits reports whether sleepers on m may hold so many bytes more, within
-// the node's budget for sleep.
+// sleepMemoryFits reports whether sleepers on m may hold more bytes within the node's
+// budget for sleep.
 func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 	if m.node.Sleep <= 0 {
 		return true
@@ -149,7 +149,7 @@ func (d *decision) functionOf(name functions.Name) *Function {
 	return nil
 }
 
-// wholeGPU is what a GPU that is given whole counts for.
+// wholeGPU is the memory that a GPU reserved whole counts for.
 const wholeGPU functions.Bytes = 80 << 30
 
 // freedBytes is the memory that evicting res frees: GPU memory if it uses GPUs, else
@@ -164,7 +164,8 @@ func freedBytes(res functions.Resources) functions.Bytes {
 	return res.GPUMemory * functions.Bytes(res.GPUs)
 }
 
-// coldStartTime is the time from a store to READY: measured, else derived from the size.
+// coldStartTime is the time of a start from a store to READY, measured or derived
+// from the size.
 func (f *Function) coldStartTime() time.Duration {
 	if t := f.Expect.Tier[functions.TierNVMe]; t > 0 {
 		return t
@@ -184,14 +185,14 @@ func (f *Function) coldStartTime() time.Duration {
 	return 8*time.Second + time.Duration(float64(size)/(2<<30)*float64(time.Second))
 }
 
-// compareVictims orders victims by which is evicted first. Equal ones stay in the
+// compareVictims orders victims, the first to evict first. Equal ones stay in the
 // order of their functions.
 func compareVictims(a, b victim) int {
 	return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.lastUse, b.lastUse))
 }
 
-// evictionCost is the cost of evicting v, additive over victims. For LRU, which has no
-// cost of its own, it is the freed room over the idle time.
+// evictionCost is the cost of evicting v; costs of several victims add up. LRU defines
+// no cost, so its cost is the freed memory over the idle time.
 func (d *decision) evictionCost(v *victim) float64 {
 	if v.bytes == 0 || d.policy.Eviction == LRU {
 		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
@@ -231,12 +232,12 @@ func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bo
 		return true
 	}
 	if d.claimsGuarantee(f) {
-		return true // it claims what it is owed
+		return true // f's team claims its guarantee, so the owner's is no obstacle
 	}
 	return d.held[owner]-d.leaving[owner]-d.pledged[owner]-taken-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
-// busy reports whether v is in use or on its way.
+// busy reports whether v is in use or starting.
 func (v *victim) busy() bool {
 	return !v.r.asleep() && (v.r.State != functions.Ready || v.r.InFlight > 0 || v.f.Queued > 0)
 }
@@ -257,8 +258,8 @@ func (d *decision) oldestVictim(f *Function, ok func(*victim) bool) (first *vict
 	return first
 }
 
-// evict makes v leave for f. It sleeps if only its GPUs are wanted and the host memory
-// that f needs stays free; else it stops.
+// evict evicts v for f: v goes to sleep if the host memory of needs stays free, else it
+// stops.
 func (d *decision) evict(v *victim, f *Function, reason string, needs functions.Resources) {
 	v.evictedInPlan = d.plan
 	drain := v.f.Drain
@@ -266,12 +267,12 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	case !v.busy():
 		reason = reasonIdle
 	case v.r.State != functions.Ready:
-		drain = 0 // nothing is in flight on one that is not there yet
+		drain = 0 // a starting replica has no requests in flight
 	default:
 		drain = d.policy.TimeSliceDrain
 	}
 	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
-		// What it would hold asleep must not be what f needs: then it drops it.
+		// v must not keep host memory asleep that f needs.
 		m := &d.rooms[v.room]
 		m.soon.hostRoom.move(needs, 1)
 		slept := d.sleepReplica(v.f, v.r, drain, reason, f.Name.String())
@@ -284,8 +285,8 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 	d.noteLeaving(v.f, v.r)
 }
 
-// makeRoom evicts for f on one node, among the idle or the busy replicas there: on the
-// node where that costs least.
+// makeRoom evicts idle replicas, or with busy the busy ones, for f on the node where
+// that costs least. It reports whether f then has room.
 func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	room, gone, least := -1, []int(nil), math.Inf(1)
 	var x victimSearch
@@ -323,8 +324,8 @@ func (d *decision) makeRoom(f *Function, busy bool, reason string) bool {
 	return true
 }
 
-// victimRow is what is kept of a candidate: the loss of its set, the room it gives,
-// since when it is idle and how long its way back is.
+// victimRow is the record of an eviction candidate: cost of its set, freed memory,
+// idle time and time to READY if started again.
 func (d *decision) victimRow(m *nodeRoom, v *victim, loss float64, why string) candidateRow {
 	k := v.f.keepValue(v.r)
 	return candidateRow{
@@ -368,8 +369,7 @@ func (x *victimSearch) begin(d *decision, m *nodeRoom, list []victim, f *Functio
 			perGPU = min(perGPU, l/float64(n))
 		}
 	}
-	// As many GPUs as are missing must be freed, and none for less than the
-	// cheapest.
+	// Each missing GPU must be freed, and none costs less than perGPU.
 	missing := f.Resources.GPUs
 	for i := range m.node.GPUs {
 		if missing > 0 && m.soon.gpuFits(m.node, i, f.Resources) {
@@ -408,9 +408,9 @@ func (x *victimSearch) add(i int) bool {
 func (x *victimSearch) fits() bool { return x.trial.fits(x.m.node, x.f.Resources) }
 
 // best returns the cheapest set of victims, nil if none costs less than bound. It
-// tries three kinds of sets: victims in eviction order until there is room, without
-// those not in the way; each victim alone; and all victims on the cheapest GPUs, which
-// is how one large function replaces several small ones.
+// tries three kinds of sets: victims in eviction order until there is room, less the
+// unnecessary ones; each victim alone; and all victims on the cheapest GPUs, which
+// lets one large function replace several small ones.
 func (x *victimSearch) best(bound float64) ([]int, float64) {
 	least := bound
 	keep := func() {
@@ -431,8 +431,8 @@ func (x *victimSearch) best(bound float64) ([]int, float64) {
 			break
 		}
 	}
-	// All victims together do not make room. One may be missing from the set because
-	// another of its team, which is not in the way, used up the team's allowance.
+	// All victims together do not make room. A victim may have been refused because an
+	// unnecessary one of its team already brings the team down to its guarantee.
 	if !x.fits() && (!stays || len(x.set) == 0) {
 		return nil, 0
 	}
@@ -466,7 +466,7 @@ func (x *victimSearch) total() (loss float64) {
 	return loss
 }
 
-// prune drops victims that are not in the way, the most expensive first.
+// prune drops victims whose eviction is not necessary, the most expensive first.
 func (x *victimSearch) prune() {
 	slices.SortFunc(x.set, func(a, b int) int { return cmp.Or(cmp.Compare(x.loss[b], x.loss[a]), cmp.Compare(a, b)) })
 	kept := x.set[:0]
@@ -514,7 +514,7 @@ func (x *victimSearch) byGPU() {
 			}
 		}
 	}
-	// What it needs of the host may be short all the same.
+	// Host memory, processors or pods may still be short.
 	for i := 0; i < len(x.list) && !x.fits(); i++ {
 		if !x.marks[i] {
 			x.marks[i] = true
@@ -523,7 +523,7 @@ func (x *victimSearch) byGPU() {
 	}
 }
 
-// fits is fit without saying where.
+// fits reports whether res fits, without choosing GPUs.
 func (s *freeRoom) fits(n *Node, res functions.Resources) bool {
 	if !s.covers(res) {
 		return false

@@ -6,29 +6,27 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What is assumed where nothing has been measured. They are the rates of
-// ordinary machines: an estimate must put nodes in the right order, and a
-// measurement takes its place after the first start.
+// Rates and times assumed before the first measurement, those of ordinary machines.
+// They only have to order nodes correctly.
 const (
-	bootTime  = 8 * time.Second // of an engine, until it wants its weights
+	bootTime  = 8 * time.Second // of an engine, until it reads its weights
 	linkRate  = 1 << 30         // bytes a second from a source
 	diskRate  = 2 << 30         // bytes a second from NVMe to a GPU
 	hostRate  = 8 << 30         // bytes a second from host memory to a GPU
-	checkSize = 16 << 30        // of a checkpoint of which not even the GPU memory is known
+	checkSize = 16 << 30        // of a checkpoint without a known size or GPU memory
 )
 
-// expectedStart is the time from a decision to READY of f on n, which depends on
-// where its bytes are and how fast n gets them.
+// expectedStart returns the expected time from a decision to READY of f on n, and the
+// tier that its bytes are read from.
 //
-// What has been measured goes first: of f on n from that tier, then of f from
-// that tier on any node. Else it is worked out. Fetching and the engine's boot
-// run side by side, and loading comes after both:
+// A measurement is preferred: of f on n from that tier, then of f from that tier on
+// any node. Otherwise the time is derived. Fetching and the engine's boot run
+// concurrently, and loading follows both:
 //
 //	READY = max(fetch, boot) + load     fetch = size / link,  load = size / disk
 //
-// with no fetch for what is on NVMe, and a load at the rate of host memory for
-// what is there. Where f has been measured from another tier, only the
-// difference between the tiers is worked out.
+// Bytes on NVMe are not fetched; bytes in host memory load at its rate. If f was
+// measured from another tier, only the difference between the tiers is derived.
 func (f *Function) expectedStart(n *Node) (time.Duration, functions.Tier) {
 	tier := n.tier(f)
 	if t := f.Expect.Node[n.ID][tier]; t > 0 {
@@ -46,7 +44,7 @@ func (f *Function) expectedStart(n *Node) (time.Duration, functions.Tier) {
 	return here, tier
 }
 
-// estimatedStart is what expected is where nothing has been measured.
+// estimatedStart derives the start time of f on n from sizes and rates.
 func (f *Function) estimatedStart(n *Node, tier functions.Tier) time.Duration {
 	size := f.checkpointBytes()
 	disk := measuredRate(n.Disk, diskRate)
@@ -59,7 +57,7 @@ func (f *Function) estimatedStart(n *Node, tier functions.Tier) time.Duration {
 	return max(bootTime, transferTime(size, measuredRate(n.Link, linkRate))) + transferTime(size, disk)
 }
 
-// checkpointBytes of f's checkpoint; where it is unknown, what its GPUs are given for it.
+// checkpointBytes is the size of f's checkpoint; if unknown, its GPU or host memory.
 func (f *Function) checkpointBytes() functions.Bytes {
 	switch r := f.Resources; {
 	case f.Size > 0:
@@ -79,12 +77,12 @@ func measuredRate(measured, assumed float64) float64 {
 	return assumed
 }
 
-// transferTime is how long size takes at a rate in bytes a second.
+// transferTime is the time that size takes at a rate in bytes a second.
 func transferTime(size functions.Bytes, rate float64) time.Duration {
 	return time.Duration(float64(size) / rate * float64(time.Second))
 }
 
-// tier is the nearest one on n that holds all of f's bytes.
+// tier is the fastest tier on n that holds all of f's bytes.
 func (n *Node) tier(f *Function) functions.Tier {
 	if f.Source != "" {
 		if t, ok := n.Tiers[f.Source]; ok && t != "" {
@@ -103,10 +101,10 @@ func (n *Node) canRead(f *Function) bool {
 	return f.Machine == "" || f.Machine == n.Machine || n.Borrows
 }
 
-// admits reports whether f may be here at all.
+// admits reports whether f may run on n: n can read its source and meets Requires.
 func (n *Node) admits(f *Function) bool { return n.canRead(f) && !n.Rejects[f.Requires] }
 
-// hasBytes reports whether the bytes of a source are here.
+// hasBytes reports whether the bytes of f's source are on n.
 func (n *Node) hasBytes(f *Function) bool {
 	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
 }
@@ -119,19 +117,19 @@ func (n *Node) storeFits(f *Function) bool {
 	return n.Store.Bytes == 0 || f.Size <= n.Store.Bytes || n.hasBytes(f)
 }
 
-// Placing costs, in seconds: what a choice costs others is weighed against the
-// time to READY of the function that is placed. They are small beside a cold start from far
-// away and large beside the noise between two nodes that are alike.
+// Placing costs, in seconds: the cost of a choice for other functions, added to the
+// time to READY. They are small beside a cold start from a remote source and large
+// beside the noise between two similar nodes.
 const (
-	costWhole  = 4    // an untouched node is broken into for less than all of it
-	costGroup  = 1    // the same of an untouched group
-	costGap    = 0.25 // each GPU that is left over beside it: the tighter fit goes first
-	costSpread = 10   // its GPUs are of several groups: it is slower for as long as it lives
-	costHost   = 1    // all of the host memory is taken; host-only functions are spread
-	costEvict  = 0.5  // a second of fetching again what must leave the store: half of that is never wanted
+	costWhole  = 4    // an unused node is opened for fewer than all its GPUs
+	costGroup  = 1    // an unused group of GPUs is opened
+	costGap    = 0.25 // each GPU left unused beside it: the tighter fit is preferred
+	costSpread = 10   // its GPUs are of several groups: the replica is slower for its whole life
+	costHost   = 1    // all host memory is in use; this spreads host-only functions
+	costEvict  = 0.5  // a second of refetching evicted checkpoints; half are never needed again
 )
 
-// score of placing somewhere: the sum of its parts, in seconds. Less is better.
+// score of a placement is the sum of its parts, in seconds. Less is better.
 type score struct {
 	ready, packing, topology, store float64
 	tier                            functions.Tier

@@ -8,17 +8,17 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What an Explanation is about.
+// Kinds of explained decisions.
 const (
-	KindPlace = "place" // where it was placed, or why nowhere
-	KindEvict = "evict" // which replicas were evicted for it
-	KindCold  = "cold"  // why it lost a replica, and has to start again
-	KindScale = "scale" // why it wants more replicas than it has
+	KindPlace = "place" // where a function was placed, or why nowhere
+	KindEvict = "evict" // which replicas were evicted for a function
+	KindCold  = "cold"  // why a function lost a replica
+	KindScale = "scale" // why a function needs more replicas than it has
 )
 
-// Explain returns the last decision about a function, or with kinds the last of
-// one of these, and the time of its plan. It is false where none is remembered.
-// State, Now and Decided are the caller's to fill in.
+// Explain returns the last decision about a function, limited to kinds if given, and
+// the time of its plan. ok is false if none is recorded. The caller fills in State,
+// Now and Decided.
 func (c *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
 	var last *decisionRecord
 	for _, kind := range [...]string{KindPlace, KindEvict, KindCold, KindScale} {
@@ -60,14 +60,14 @@ func (c *Planner) Explain(name functions.Name, kinds ...string) (x functions.Exp
 	return x, last.at, true
 }
 
-// keepDecisions is how many decisions are remembered: 2,000 pages of about 1.3 KiB.
+// keepDecisions is the number of decisions kept: 2,000 records of about 1.3 KiB.
 const keepDecisions = 2000
 
-// decisionLog keeps the last decisions. Records are reused and hold the world's own
-// strings; text is made when Explain asks. A nil log keeps nothing.
+// decisionLog keeps the last decisions. Records are reused and share the world's
+// strings; Explain makes the text. A nil log keeps nothing.
 type decisionLog struct {
 	pages   map[decisionKey]*decisionRecord
-	order   []*decisionRecord // by when they were begun first, as a ring
+	order   []*decisionRecord // a ring, in the order of allocation
 	next    int
 	written uint64
 }
@@ -95,7 +95,7 @@ type candidateRow struct {
 	parts              [4]float64
 }
 
-// begin opens the page of a decision, empty; nil where nothing is kept.
+// begin returns the emptied record of a decision; nil if b is nil.
 func (b *decisionLog) begin(now Instant, name functions.Name, kind, reason string) *decisionRecord {
 	if b == nil {
 		return nil
@@ -119,10 +119,10 @@ func (b *decisionLog) begin(now Instant, name functions.Name, kind, reason strin
 	return p
 }
 
-// newDecisionLog is an empty one.
+// newDecisionLog returns an empty log.
 func newDecisionLog() *decisionLog { return &decisionLog{pages: map[decisionKey]*decisionRecord{}} }
 
-// add notes a candidate, if it is among the best.
+// add records a candidate if it is among the best.
 func (p *decisionRecord) add(l candidateRow) {
 	if p == nil {
 		return
@@ -151,7 +151,7 @@ var (
 	demandPartNames = [4]string{"wanted", "lacks", "queued", "active"}
 )
 
-// rejectNode notes a node that cannot be taken.
+// rejectNode records a node that was rejected, and why.
 func (p *decisionRecord) rejectNode(node, why string) {
 	if p != nil {
 		if p.n == len(p.lines) {
@@ -162,7 +162,7 @@ func (p *decisionRecord) rejectNode(node, why string) {
 	}
 }
 
-// choose notes what was taken.
+// choose records the chosen node or replica.
 func (p *decisionRecord) choose(what string) {
 	if p != nil {
 		p.chosen = what

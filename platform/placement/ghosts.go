@@ -7,26 +7,26 @@ import (
 )
 
 // Ghosts remember recently evicted functions. They detect thrash, a function that is
-// needed again soon after its eviction, and say how long it then keeps its replicas.
-// The zero value is empty. Ghosts are bounded, and for one goroutine.
+// needed again soon after its eviction, and return how long it then keeps its
+// replicas. The zero value is empty. Ghosts are bounded and not safe for concurrent use.
 type Ghosts struct {
 	seen map[functions.Name]*evictedFunction
 }
 
 type evictedFunction struct {
-	at      Instant // evicted; 0 it was loaded since
-	bounced Instant // the last time it came back soon
-	times   int     // in a row
+	at      Instant // time of the eviction; 0: loaded since
+	bounced Instant // last time it was needed again too soon
+	times   int     // consecutive bounces
 }
 
 const (
-	missedWithin      = 2 * time.Minute  // a function started again within this, or within four cold starts, was evicted too early
-	maxStay           = 5 * time.Minute  // bound of a residency
-	forgetBounceAfter = 10 * time.Minute // after which a bounce is forgotten
+	missedWithin      = 2 * time.Minute // a start within this or four cold starts means evicted too early
+	maxStay           = 5 * time.Minute // bound of the time a function is kept
+	forgetBounceAfter = 10 * time.Minute
 	maxGhosts         = 4096
 )
 
-// Evicted notes that name was evicted while idle.
+// Evicted records that name was evicted while idle.
 func (g *Ghosts) Evicted(name functions.Name, now Instant) {
 	if g.seen == nil {
 		g.seen = map[functions.Name]*evictedFunction{}
@@ -42,9 +42,9 @@ func (g *Ghosts) Evicted(name functions.Name, now Instant) {
 	x.at = now
 }
 
-// Loaded notes that name is started or woken, which takes back. missed: it was evicted
-// so recently that it should have stayed. stay is how long it is kept then: the start
-// and as long again, doubled with each time in a row, at most five minutes more.
+// Loaded records that name is started or woken, which takes back. missed reports that
+// it was evicted too early. stay is then how long to keep it: the start and as long
+// again, doubled with each consecutive miss, at most five minutes more.
 func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (missed bool, stay time.Duration) {
 	x := g.seen[name]
 	if x == nil || x.at == 0 {
@@ -66,7 +66,7 @@ func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (m
 	return true, back + min(max(back, 10*time.Second)<<min(x.times-1, 10), maxStay)
 }
 
-// dropOldest drops entries that no longer matter, and if there are none the oldest.
+// dropOldest drops expired entries, or the oldest one if the map is still full.
 func (g *Ghosts) dropOldest(now Instant) {
 	var first functions.Name
 	var since Instant = -1

@@ -11,8 +11,7 @@ import (
 // leases, leases before minimums, prewarms last. Between teams, claims within a
 // guarantee come first, then the team that used less lately and holds less now, so
 // that one long queue does not delay other teams; then the longer wait. overShare
-// takes room away in the same order, so freed room is not given back to its previous
-// holder.
+// evicts in the same order, so freed room does not return to its previous holder.
 type rank struct {
 	urgency int
 	borrows bool
@@ -40,7 +39,7 @@ func (a rank) before(b rank) bool {
 	return a.born < b.born
 }
 
-// place gives n room, now or once it is free. It reports whether n got any.
+// place finds room for n, free now or being freed. It reports whether it found any.
 func (d *decision) place(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
 	if d.refusedByBudget(f) {
@@ -49,8 +48,8 @@ func (d *decision) place(n need) bool {
 	if d.atMaximum(team, res.GPUs) {
 		return d.placeWithinMaximum(f)
 	}
-	// Waking a sleeper is preferred if its own GPUs are free; a replica that is
-	// falling asleep is waited for.
+	// Waking a sleeper is preferred if its own GPUs are free. A replica that is
+	// falling asleep is woken once it sleeps.
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {
 		return true
 	}
@@ -91,7 +90,7 @@ func (d *decision) place(n need) bool {
 	if d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 {
 		d.timeSlice = true
 		if f.Oldest+d.policy.Patience > d.now {
-			// The class is tried again then.
+			// A later plan tries the class again.
 		} else if z != nil && d.freeFor(f, z, true, reasonTimeSlice) || d.makeRoom(f, true, reasonTimeSlice) {
 			return true
 		}
@@ -102,8 +101,8 @@ func (d *decision) place(n need) bool {
 	return d.refuse(f)
 }
 
-// placeWithinMaximum makes idle replicas of f's own team leave, which holds its
-// maximum. f is placed when they are gone. It reports whether they leave.
+// placeWithinMaximum evicts idle replicas of f's own team, which holds its maximum. A
+// later plan places f once they have stopped. It reports whether enough are evicted.
 func (d *decision) placeWithinMaximum(f *Function) bool {
 	res, team := f.Resources, f.Name.Team
 	most := d.world.Teams[team].Max
@@ -117,7 +116,7 @@ func (d *decision) placeWithinMaximum(f *Function) bool {
 		if d.dropStale(f) {
 			return true
 		}
-		return d.refuse(f) // do not evict the own team in vain
+		return d.refuse(f) // evictions would not make enough room
 	}
 	// Evicting another team's replicas would not help.
 	for d.held[team]-d.leaving[team]+d.claimed[team]+res.GPUs > most {
@@ -127,13 +126,13 @@ func (d *decision) placeWithinMaximum(f *Function) bool {
 		}
 		d.evict(v, f, reasonIdle, res)
 	}
-	// The team's GPUs are freed first; f is placed when that has happened.
+	// A later plan places f, when the team's GPUs are free.
 	d.claimed[team] += res.GPUs
 	d.mixPromise(team)
 	return true
 }
 
-// startOn gives f its room on m, which must be free.
+// startOn starts f on m, which must have free room for it.
 func (d *decision) startOn(m *nodeRoom, f *Function, reason string) {
 	gpus, _ := m.now.choose(m.node, f.Resources)
 	m.now.take(m.node, f.Resources, gpus)
@@ -142,7 +141,7 @@ func (d *decision) startOn(m *nodeRoom, f *Function, reason string) {
 	d.addAction(Action{Kind: Start, Function: f.Name, Node: m.node.ID, GPUs: gpus, Reason: reason})
 }
 
-// fitsAnyEmpty reports whether f fits some node that is empty.
+// fitsAnyEmpty reports whether f would fit some node if the node were empty.
 func (d *decision) fitsAnyEmpty(f *Function) bool {
 	for i := range d.rooms {
 		if m := &d.rooms[i]; m.node.admits(f) && m.node.storeFits(f) && m.fitsEmpty(f.Resources) {
@@ -152,8 +151,8 @@ func (d *decision) fitsAnyEmpty(f *Function) bool {
 	return false
 }
 
-// fitsMaximum reports whether f's team would keep within its maximum with f, if its
-// own idle ones left.
+// fitsMaximum reports whether f fits its team's maximum once the team's idle replicas
+// are evicted.
 func (d *decision) fitsMaximum(f *Function, most int) bool {
 	team := f.Name.Team
 	over := d.held[team] - d.leaving[team] + d.claimed[team] + f.Resources.GPUs - most
@@ -171,7 +170,7 @@ func (d *decision) fitsMaximum(f *Function, most int) bool {
 	return over <= 0
 }
 
-// fitsAfterEvictions reports whether f would find room if everything left that may.
+// fitsAfterEvictions reports whether f fits some node once all that may be evicted is.
 func (d *decision) fitsAfterEvictions(f *Function) bool {
 	z := d.sleeper(f)
 	late := d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
@@ -202,9 +201,8 @@ func (d *decision) fitsAfterEvictions(f *Function) bool {
 	return false
 }
 
-// choose returns the cheapest room for f among those with room now, or with soon among
-// those that will have room once leaving replicas are gone; -1 for none. possible: f
-// fits some empty node.
+// choose returns the index of the cheapest node with room for f now, or with soon once
+// stopping replicas are gone; -1 for none. possible: f would fit some empty node.
 func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int, possible bool) {
 	at = -1
 	least := 0.0
@@ -244,10 +242,10 @@ func (d *decision) choose(f *Function, soon bool, page *decisionRecord) (at int,
 	return at, possible
 }
 
-// wakeWait is what freeing the GPUs of a sleeper is taken to cost.
+// wakeWait is the assumed time to free the GPUs of a sleeper.
 const wakeWait = 5 * time.Second
 
-// sleeper is the replica of f that fell asleep last and may rise, nil for none.
+// sleeper is the replica of f that fell asleep last and may wake up, nil for none.
 func (d *decision) sleeper(f *Function) (best *Replica) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
@@ -262,20 +260,20 @@ func (d *decision) sleeper(f *Function) (best *Replica) {
 	return best
 }
 
-// sleeperFits reports whether the GPUs that r had are free for it now.
+// sleeperFits reports whether the GPUs of sleeper r are free now.
 func (d *decision) sleeperFits(r *Replica) bool {
 	m := &d.rooms[d.index[r.Node]]
 	return m.now.fitsOn(m.node, r.Reserved, r.GPUs)
 }
 
-// wakeReplica wakes r.
+// wakeReplica reserves the GPUs of sleeper r and wakes it.
 func (d *decision) wakeReplica(f *Function, r *Replica, reason string) {
 	d.log.begin(d.now, f.Name, KindPlace, "it sleeps there").choose(r.ID)
 	d.holdSleeper(f, r)
 	d.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }
 
-// holdSleeper keeps the GPUs of a sleeper for it.
+// holdSleeper reserves the GPUs of sleeper r for its wake-up.
 func (d *decision) holdSleeper(f *Function, r *Replica) {
 	m := &d.rooms[d.index[r.Node]]
 	res := r.Reserved.OnGPUs()
@@ -323,7 +321,8 @@ func (d *decision) freeFor(f *Function, r *Replica, busy bool, reason string) bo
 	return true
 }
 
-// dropStale stops replicas of f's old recipe if the new one finds no room beside them.
+// dropStale stops replicas made from an older recipe of f, to make room for the new one.
+// It reports whether it stopped any.
 func (d *decision) dropStale(f *Function) bool {
 	any := false
 	for i := range f.Replicas {

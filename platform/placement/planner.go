@@ -10,11 +10,11 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Planner is an incremental Policy.Decide: it keeps what it derived from functions and
-// nodes that have not changed, so a plan costs what changed. A plan equals the one
-// that Decide makes of the same world.
+// Planner is an incremental Policy.Decide: it caches what it derived from unchanged
+// functions and nodes, so the cost of a plan depends on the changes. A plan equals
+// the one that Decide makes of the same world.
 //
-// It is data: no clock, no goroutine, no lock, one caller at a time. It keeps the
+// It has no clock, goroutine or lock, and is not safe for concurrent use. It keeps the
 // pointers it is given and reads them when it plans. Their owner may change them
 // between plans and reports that with Node or Touch before the next one; only
 // Node.Seen may move forward unreported. Slices of GPU numbers are replaced, never
@@ -24,30 +24,30 @@ type Planner struct {
 	functions       map[functions.Name]*functionEntry
 	nodes           map[string]*Node
 	born            uint64
-	slab            []functionEntry // entries to hand out
+	slab            []functionEntry // preallocated entries
 	touched         []*functionEntry
-	looking         []*functionEntry // what this plan looks at
-	reopened        []*functionEntry // whose last look made actions: looked at until it makes none
+	looking         []*functionEntry // functions that this plan evaluates
+	reopened        []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
 	timers          timerHeap
-	stale           bool // the set of rooms is not that of the nodes
-	scanned         bool // first is the node that will be lost first
+	stale           bool // rooms must be rebuilt from nodes
+	scanned         bool // first is up to date
 	first           *Node
 	firstDue        Instant
 	lost            []*Node
-	memoTTL         time.Duration // memoTTL; a test believes for ever
-	stored          bool          // store is the smallest of the nodes
+	memoTTL         time.Duration // the constant memoTTL; tests disable the expiry
+	stored          bool          // store is up to date
 	store           functions.Bytes
-	worldRooms      []freeRoom // of each room, as the world has it: now and soon
-	slots           []gpuSlot  // behind the rooms' GPUs
-	worldSlots      []gpuSlot  // the same as the world has it, behind holds
+	worldRooms      []freeRoom // per room, now and soon without the promises of this plan
+	slots           []gpuSlot  // backing array of the rooms' GPUs
+	worldSlots      []gpuSlot  // backing array of worldRooms
 	changedVerdicts []functions.Name
-	placed          bool // this plan promised something
+	placed          bool // this plan tried to place something
 
 	plans   uint64
-	order   uint64 // moves when a function is promised something else than in the last plan
-	changed bool   // it is to move at the end of this plan
+	order   uint64 // incremented when a function is promised something else than in the last plan
+	changed bool   // order is incremented at the end of this plan
 
-	// Memory that is used again.
+	// Buffers reused by later plans.
 	idle, busy        []victim
 	oldOffers         []offerKey
 	spareReservations []reservation
@@ -58,30 +58,30 @@ type Planner struct {
 	classList []*pendingClass
 }
 
-// functionEntry is what a planner keeps of a function.
+// functionEntry is the planner's state of a function.
 type functionEntry struct {
 	f    *Function
-	born uint64  // in which order they came
-	due  Instant // when it is looked at next
-	at   int     // in the heap of due times; -1 none
+	born uint64  // sequence number of the first Touch
+	due  Instant // time of its next evaluation
+	at   int     // index in timers; -1 none
 
-	offersDue Instant // when its offers change by themselves
+	offersDue Instant // when its offers change with time alone
 
 	dirty, look, open, alive bool
 	reservations             []reservation
 	offers                   []offerKey
 
-	// What it lacks.
+	// The replicas it lacks.
 	class         *pendingClass
 	need          need
 	missing       int
-	sum           uint64 // of what it was promised last
-	sums          uint64 // the same, while it is placed
-	hasVerdict    bool   // has a verdict
-	changedInPlan uint64 // the plan in which that changed
+	sum           uint64 // fingerprint of what it was promised last
+	sums          uint64 // the fingerprint while it is being placed
+	hasVerdict    bool
+	changedInPlan uint64 // the last plan that changed its verdict
 }
 
-// offerKey is a victim as its function offers it; the room has it too.
+// offerKey identifies a victim that a function put into a room's eviction list.
 type offerKey struct {
 	replica   string
 	room      int
@@ -91,7 +91,7 @@ type offerKey struct {
 	ready     bool
 }
 
-// reservation is what one replica takes of its node and of its team's count.
+// reservation is the share of its node and of its team's count that a replica holds.
 type reservation struct {
 	node              string
 	team              string
@@ -101,7 +101,7 @@ type reservation struct {
 	gpus              teamCount
 }
 
-// Planner of the policy, with nothing in its world yet.
+// Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
 	c := &Planner{functions: map[functions.Name]*functionEntry{}, nodes: map[string]*Node{}}
 	c.policy, c.log, c.memoTTL = p, newDecisionLog(), memoTTL
@@ -139,7 +139,7 @@ func (c *Planner) Node(n *Node) {
 	}
 }
 
-// DropNode forgets a node.
+// DropNode removes a node.
 func (c *Planner) DropNode(id string) {
 	if _, ok := c.nodes[id]; ok {
 		delete(c.nodes, id)
@@ -147,7 +147,7 @@ func (c *Planner) DropNode(id string) {
 	}
 }
 
-// Teams replaces the guarantees, bounds and use of all teams.
+// Teams replaces guarantees, maximums and recent use of all teams.
 func (c *Planner) Teams(teams map[string]Team) {
 	if maps.Equal(c.world.Teams, teams) {
 		return
@@ -164,7 +164,7 @@ func (c *Planner) Teams(teams map[string]Team) {
 	if !barred {
 		living = nil
 	}
-	for _, e := range living { // teams over their budget, or no longer, scale differently
+	for _, e := range living { // going over budget or back changes how a team's functions scale
 		if t := e.f.Name.Team; c.world.Teams[t].OverBudget != teams[t].OverBudget && !e.dirty {
 			e.dirty = true
 			c.touched = append(c.touched, e)
@@ -192,7 +192,7 @@ func (c *Planner) Touch(f *Function) {
 	}
 }
 
-// Drop forgets a function.
+// Drop removes a function.
 func (c *Planner) Drop(name functions.Name) {
 	e := c.functions[name]
 	if e == nil {
@@ -204,13 +204,13 @@ func (c *Planner) Drop(name functions.Name) {
 	c.clearPending(e)
 	c.setAlive(e, false)
 	c.timers.set(e, math.MaxInt64)
-	e.f, e.dirty, e.open = nil, false, false // lists that still hold it skip it
+	e.f, e.dirty, e.open = nil, false, false // lists that still contain e skip it
 }
 
-// Plan decides what to do at now. It looks at functions that were touched or are due,
-// at those that the last plan acted on, and at blocked ones if something has changed
-// that may help. The result belongs to the caller, except for Blocked and Changed,
-// which are valid until the next call.
+// Plan plans the actions for now. It evaluates functions that were touched or are due,
+// those that got actions in the last plan, and blocked ones if a change may unblock
+// them. The result belongs to the caller, except for Blocked and Changed, which are
+// valid until the next call.
 func (c *Planner) Plan(now Instant) Plan {
 	d := &c.decision
 	d.now, d.next, d.actions = now, math.MaxInt64, nil
@@ -248,8 +248,8 @@ func (c *Planner) Plan(now Instant) Plan {
 	return plan
 }
 
-// collectLooks lists the functions that this plan looks at, in the order in which they
-// came.
+// collectLooks lists the functions that this plan evaluates, in the order of their
+// first Touch.
 func (c *Planner) collectLooks() {
 	add := func(e *functionEntry) {
 		if !e.look && e.f != nil {
@@ -261,7 +261,7 @@ func (c *Planner) collectLooks() {
 		add(e)
 	}
 	if len(c.reopened) > 0 {
-		c.helpCount++ // what they were told and is not repeated leaves a team with more than it seemed to keep
+		c.helpCount++ // an action that is not repeated leaves its team more GPUs than the last plan counted
 	}
 	for _, e := range c.reopened {
 		e.open = false
@@ -285,7 +285,7 @@ func (c *Planner) reopen(e *functionEntry) {
 	}
 }
 
-// updateOffers replaces what e's function offers for eviction.
+// updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (c *Planner) updateOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		m := &c.rooms[o.room]
@@ -318,7 +318,7 @@ func (c *Planner) updateOffers(e *functionEntry) {
 			}
 		}
 	}
-	for _, o := range was { // that something would soon make way kept others from being told
+	for _, o := range was { // a replica within its residency suppressed the verdicts of others
 		if o.residing && !slices.Contains(e.offers, o) {
 			c.helpCount++
 		}
@@ -333,7 +333,7 @@ func (c *Planner) offering(busy bool) []victim {
 	return c.idle
 }
 
-// withdrawOffers removes what e offers from the rooms.
+// withdrawOffers removes e's replicas from the eviction lists.
 func (c *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
 		if c.stale {
@@ -346,8 +346,7 @@ func (c *Planner) withdrawOffers(e *functionEntry) {
 	e.offers = e.offers[:0]
 }
 
-// setAlive keeps the list of functions that have replicas or are wanted, in the order
-// in which they came.
+// setAlive adds e to or removes it from living, which is ordered by first Touch.
 func (c *Planner) setAlive(e *functionEntry, alive bool) {
 	if e.alive == alive {
 		return
@@ -376,6 +375,6 @@ func (c *Planner) scaleEntry(e *functionEntry) {
 	}
 	c.setPending(e)
 	if e.class != nil && e.class.own == e {
-		e.class.memo = blockedMemo{} // it depends on its own replicas, and on what they were told
+		e.class.memo = blockedMemo{} // it depends on its own replicas and their actions
 	}
 }

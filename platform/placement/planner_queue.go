@@ -9,57 +9,57 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// memoTTL bounds how long a blocked function is taken to be still blocked. Changes
-// that help are noticed when they happen; this covers missed ones.
+// memoTTL bounds how long a blocked function is assumed to stay blocked. Changes that
+// may unblock it end that at once; this bound covers missed ones.
 const memoTTL = 5 * time.Second
 
-// equivalenceClass is everything about a function that decides whether there is room
-// for it. Functions of one class are tried in order of need; when one is blocked, so
-// are those behind it, untried, until something changes that may help. A placing or
-// evicting rule that reads more of the function must add it here.
+// equivalenceClass holds every property of a function that decides whether there is
+// room for it. Functions of one class are tried in order of need; if one is blocked,
+// so are those behind it, untried, until a change may help. A placing or evicting rule
+// that reads more of the function must add it here.
 type equivalenceClass struct {
 	team, machine, requires, reason string
 	resources                       functions.Resources
 	waits                           bool           // requests wait for it
-	own                             *functionEntry // set for a function with replicas, or one that may be too large for some store: it has a class of its own
+	own                             *functionEntry // set if the function is a class of its own, see setPending
 }
 
 // pendingClass holds the functions of one class that lack replicas.
 type pendingClass struct {
 	equivalenceClass
-	items  []*functionEntry // by need
-	cursor int              // in a plan: the next to place
-	left   int              // replicas that it still lacks
+	items  []*functionEntry // in order of need
+	cursor int              // index of the next item to place in this plan
+	left   int              // replicas that this item still lacks
 	active bool
-	acted  bool // blocked, it told others to leave all the same
+	acted  bool // blocked, although replicas were evicted for it
 	memo   blockedMemo
-	rank   rank             // of the next to place
-	ranked bool             // that is known
-	fresh  []*functionEntry // came since the last plan
+	rank   rank             // rank of the next item
+	ranked bool             // rank is up to date
+	fresh  []*functionEntry // items added since the last plan
 
-	// The last verdict; functions from this one on have it.
+	// The last published verdict; it applies to items from this one on.
 	from   *functionEntry
 	said   Verdict
 	saidAt Instant
 }
 
-// blockedMemo records which function was blocked, and how long that is known to hold.
+// blockedMemo records which function was blocked, and until when that stays true.
 type blockedMemo struct {
 	set     bool
-	help    uint64  // holds while this has not moved
-	at      Instant // when that was found
-	plan    uint64  // and in which plan
-	order   uint64  // holds after that plan while this has not moved
+	help    uint64  // valid while helpCount has this value
+	at      Instant // when the function was found blocked
+	plan    uint64  // the plan that found it
+	order   uint64  // valid in later plans while Planner.order has this value
 	since   Instant
 	born    uint64
-	left    int     // of its replicas, how many were not placed
-	due     Instant // holds until then; 0 for ever
-	turn    bool    // a function that has had its turn was or will be asked to go
-	patient bool    // it was
+	left    int     // its replicas that were not placed
+	due     Instant // valid until then; 0: no limit
+	turn    bool    // evicting replicas past their time slice applied, now or after Patience
+	patient bool    // Patience had passed
 	verdict Verdict
 }
 
-// before orders the functions of one kind.
+// before compares e with a need by waiting time, then by age.
 func (e *functionEntry) before(since Instant, born uint64) int {
 	return cmp.Or(cmp.Compare(e.need.since, since), cmp.Compare(e.born, born))
 }
@@ -72,7 +72,7 @@ func (c *Planner) setPending(e *functionEntry) {
 	}
 	n, lacks := c.needy[0], len(c.needy)
 	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.reason == reasonPrewarm { // that looks at what f itself is worth
+	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {
@@ -115,7 +115,7 @@ func (c *Planner) clearPending(e *functionEntry) {
 		k.from = nil
 	}
 	if e.sum != 0 {
-		c.order++ // what it was promised is there for others
+		c.order++ // its promised room is available to others
 	}
 	c.setVerdict(e, Verdict{}, false)
 	if len(k.items) == 0 {
@@ -126,7 +126,7 @@ func (c *Planner) clearPending(e *functionEntry) {
 	}
 }
 
-// placeAll places pending functions by rank. What one is promised, even if it must
+// placeAll places pending functions by rank. Room promised to one, even if it must
 // still be freed, is not available to those behind it.
 func (c *Planner) placeAll() {
 	d := &c.decision
@@ -154,8 +154,8 @@ func (c *Planner) placeAll() {
 	}
 }
 
-// placeFirst tries to place the first function of a class, and notes what that
-// changes for the others.
+// placeFirst tries to place the next function of class k, and then reactivates the
+// classes that the result may affect.
 func (c *Planner) placeFirst(k *pendingClass) {
 	d := &c.decision
 	first, e := k.rank, k.items[k.cursor]
@@ -163,7 +163,7 @@ func (c *Planner) placeFirst(k *pendingClass) {
 	d.next, d.sum, d.verdict, d.timeSlice = math.MaxInt64, 0, Verdict{}, false
 	for _, o := range c.classList {
 		if o.team == e.f.Name.Team && c.skipped(o) {
-			c.rankOf(o) // before what e is promised changes it
+			c.rankOf(o) // computed before e's promises change it
 		}
 	}
 	ok := c.tryPlace(e)
@@ -173,7 +173,7 @@ func (c *Planner) placeFirst(k *pendingClass) {
 	// and prewarms are few.
 	k.acted = k.acted || !ok && (len(d.actions) > acts || k.reason == reasonPrewarm)
 	if !ok && len(d.actions) > acts {
-		c.changed = true // replicas that get no such action in the next plan are available to others
+		c.changed = true // these actions may not be repeated in the next plan
 	}
 	if !ok {
 		if k.left == e.missing {
@@ -203,7 +203,7 @@ func (c *Planner) placeFirst(k *pendingClass) {
 	if c.order != order {
 		c.keepMemosBefore(first)
 	}
-	for _, o := range c.classList { // what a team holds weighs in its rank
+	for _, o := range c.classList { // a team's rank depends on what it holds
 		if o.team == e.f.Name.Team || slices.Contains(d.freeingTeams, o.team) {
 			o.ranked = false
 		}
@@ -215,7 +215,7 @@ func (c *Planner) placeFirst(k *pendingClass) {
 	}
 }
 
-// tryPlace makes one attempt to give e room.
+// tryPlace tries once to find room for e.
 func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 	d := &c.decision
 	d.check = guaranteeCheck{}
@@ -237,8 +237,8 @@ func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 	return ok
 }
 
-// notePromise records what e was promised. If that differs from the last plan, what is
-// known of others may no longer hold.
+// notePromise records the fingerprint of e's promises. If it differs from the last
+// plan, the memos of other classes may be invalid.
 func (c *Planner) notePromise(e *functionEntry, sum uint64) {
 	if e.sum != sum {
 		e.sum = sum
@@ -246,8 +246,8 @@ func (c *Planner) notePromise(e *functionEntry, sum uint64) {
 	}
 }
 
-// retryClaimants retries classes whose team has just lost a replica: they may now
-// claim their guarantee.
+// retryClaimants retries classes whose team just lost a replica: they may now claim
+// their guarantee.
 func (c *Planner) retryClaimants() {
 	for _, k := range c.classList {
 		if k.cursor < len(k.items) && k.memo.set && slices.Contains(c.freeingTeams, k.team) {
@@ -257,8 +257,8 @@ func (c *Planner) retryClaimants() {
 	}
 }
 
-// keepMemosBefore keeps the memos of classes that rank before first. A function of
-// rank first was promised something new, which affects only those behind it.
+// keepMemosBefore keeps the memos of classes that rank before first. A new promise to
+// a function of rank first affects only those behind it.
 func (c *Planner) keepMemosBefore(first rank) {
 	for _, k := range c.classList {
 		if c.skipped(k) && c.rankOf(k).before(first) {
@@ -267,13 +267,12 @@ func (c *Planner) keepMemosBefore(first rank) {
 	}
 }
 
-// skipped reports whether k is not tried because of what an earlier plan found.
+// skipped reports whether this plan skips k because of the memo of an earlier plan.
 func (c *Planner) skipped(k *pendingClass) bool {
 	return !k.active && k.cursor < len(k.items) && k.memo.set && k.memo.plan != c.plans
 }
 
-// rankOf is the rank of the next function in k, cached until something of its team
-// changes.
+// rankOf is the rank of the next function in k, cached until its team's count changes.
 func (c *Planner) rankOf(k *pendingClass) rank {
 	if !k.ranked {
 		k.ranked, k.rank = true, c.rank(k.items[k.cursor])
@@ -281,11 +280,11 @@ func (c *Planner) rankOf(k *pendingClass) rank {
 	return k.rank
 }
 
-// withinPatience reports whether e's oldest waiter has not waited long enough to end
-// time slices.
+// withinPatience reports whether e's oldest waiter has waited for less than Patience,
+// which must pass before it ends time slices.
 func (c *Planner) withinPatience(e *functionEntry) bool { return e.f.Oldest+c.policy.Patience > c.now }
 
-// activate has k tried in this plan, unless it is known to be blocked.
+// activate adds k to the classes to try, unless it is known to be blocked.
 func (c *Planner) activate(k *pendingClass) {
 	if k.active || k.cursor >= len(k.items) || c.knownBlocked(k) {
 		return
@@ -330,7 +329,7 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 		}
 	}
 	if k.acted {
-		k.acted, k.memo.set = false, false // it is to ask for the same again, should that get lost
+		k.acted, k.memo.set = false, false // the next plan repeats its evictions in case they were lost
 	}
 	all := k.from != from || k.said.Code != v.Code || k.said.Message != v.Message
 	again := !all && v.Code != "" && c.now-k.saidAt >= repeatVerdictAfter
@@ -356,11 +355,11 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 	k.fresh, k.from, k.said = k.fresh[:0], from, v
 }
 
-// repeatVerdictAfter is the time after which the ETA of a verdict is published again:
-// it is a span, and time has passed.
+// repeatVerdictAfter is the interval between updates of a verdict's ETA, which is a
+// span and grows stale.
 const repeatVerdictAfter = 10 * time.Second
 
-// setVerdict gives e a verdict, or none. again: only the ETA is new.
+// setVerdict sets or clears e's verdict. again: only the ETA is new.
 func (c *Planner) setVerdict(e *functionEntry, v Verdict, again bool) {
 	name := e.f.Name
 	if v.Code == "" {
@@ -388,7 +387,7 @@ func (c *Planner) noteVerdictChange(e *functionEntry) {
 	}
 }
 
-// fnvPrime of FNV-1a.
+// fnvPrime is the 64-bit prime of FNV-1a.
 const fnvPrime = 1099511628211
 
 // mixPromise adds s to the fingerprint of what the current function is promised.
@@ -399,10 +398,10 @@ func (d *decision) mixPromise(s string) {
 	d.sum++
 }
 
-// timerHeap is a heap of functions by the time of their next look.
+// timerHeap is a heap of functions by the time of their next evaluation.
 type timerHeap []*functionEntry
 
-// set moves e to a time; math.MaxInt64 removes it.
+// set changes e's due time; math.MaxInt64 removes e.
 func (h *timerHeap) set(e *functionEntry, due Instant) {
 	s := *h
 	switch {

@@ -8,9 +8,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// updateNodes finds nodes whose lease has ended, and rebuilds the rooms if nodes came,
-// went or changed their GPUs. It watches only the node whose lease ends first: the
-// other leases can only have moved on.
+// updateNodes finds nodes whose lease has ended, and rebuilds the rooms if the set of
+// nodes or their GPUs changed. It watches only the node whose lease ends first: the
+// other leases can only have been extended.
 func (c *Planner) updateNodes() {
 	lease := c.policy.Lease
 	if !c.scanned || len(c.lost) > 0 || c.first != nil && (c.first.Seen+lease != c.firstDue || c.firstDue <= c.now) {
@@ -36,9 +36,9 @@ func (c *Planner) updateNodes() {
 	}
 }
 
-// updateSmallestStore finds the smallest store of a node. A larger checkpoint gives
-// its function a class of its own: which nodes suit it depends on its size and on
-// which nodes hold it.
+// updateSmallestStore finds the smallest store of a node. A function with a larger
+// checkpoint is a class of its own: its eligible nodes depend on its size and on which
+// nodes hold it.
 func (c *Planner) updateSmallestStore() {
 	if c.stored {
 		return
@@ -62,8 +62,8 @@ func (c *Planner) updateSmallestStore() {
 	}
 }
 
-// rebuild makes the rooms from the nodes, and marks every function that holds room as
-// changed.
+// rebuild makes the rooms from the nodes, and marks every function that holds
+// resources as changed.
 func (c *Planner) rebuild() {
 	c.stale = false
 	c.helpCount++
@@ -104,7 +104,7 @@ func (c *Planner) rebuild() {
 		c.rooms[len(c.rooms)-1].held = &c.worldRooms[len(c.worldRooms)-2]
 		at += 2 * k
 	}
-	for _, e := range c.functions { // gather sorts them
+	for _, e := range c.functions { // collectLooks sorts touched
 		if len(e.reservations) > 0 || e.alive || len(e.offers) > 0 {
 			e.reservations, e.offers = e.reservations[:0], e.offers[:0]
 			if !e.dirty {
@@ -115,7 +115,7 @@ func (c *Planner) rebuild() {
 	}
 }
 
-// compareNodes orders nodes: the agent in this process first, then by name.
+// compareNodes orders nodes: the agent in this process first, then by id.
 func compareNodes(a, b *Node) int {
 	if a.Here != b.Here {
 		if a.Here {
@@ -126,7 +126,7 @@ func compareNodes(a, b *Node) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// updateReservations books the room of everything of e that runs or starts.
+// updateReservations books the resources of all replicas of e.
 func (c *Planner) updateReservations(e *functionEntry) {
 	was := e.reservations
 	now := c.spareReservations[:0]
@@ -136,7 +136,7 @@ func (c *Planner) updateReservations(e *functionEntry) {
 		if !r.asleep() {
 			h.gpus.held = r.Reserved.GPUs
 			if _, ok := c.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
-				h.gpus.leaving = r.Reserved.GPUs // on a lost node it is as good as gone
+				h.gpus.leaving = r.Reserved.GPUs // a replica on a lost node counts as leaving
 			}
 		}
 		h.now, h.nowGPUs = r.reserves()
@@ -177,7 +177,7 @@ func (c *Planner) releaseReservations(e *functionEntry) {
 
 // applyReservation books h, or with sign -1 removes it.
 func (c *Planner) applyReservation(h *reservation, sign int) {
-	c.helpCount++ // some room or some share has become free, or may have
+	c.helpCount++ // room or a share of a team's maximum may have become free
 	p := c.count[h.team]
 	p.held += sign * h.gpus.held
 	p.leaving += sign * h.gpus.leaving
@@ -196,8 +196,9 @@ func (c *Planner) applyReservation(h *reservation, sign int) {
 	m.waiting = m.leaving > 0
 }
 
-// relieveHostMemory stops sleepers on nodes that have promised more of the host than
-// there is: a budget shrank, other replicas came, or sleep takes more than expected.
+// relieveHostMemory stops sleepers, the longest asleep first, on nodes whose host
+// resources are overcommitted: a budget shrank, replicas were added, or sleep takes
+// more memory than expected.
 func (c *Planner) relieveHostMemory() {
 	for i := range c.rooms {
 		m := &c.rooms[i]
@@ -215,7 +216,7 @@ func (c *Planner) relieveHostMemory() {
 				break
 			}
 			c.stopReplica(in.f, r, "pressure")
-			// Its own look is made with this told, now and the next time.
+			// Its function is evaluated with this action, in this plan and the next.
 			c.reopen(in)
 			if !in.look {
 				in.look = true
@@ -226,8 +227,8 @@ func (c *Planner) relieveHostMemory() {
 	}
 }
 
-// undoPromises takes back what the plan promised: rooms and shares are those of the
-// world again.
+// undoPromises reverts the plan's promises: rooms and team counts reflect the world
+// again.
 func (c *Planner) undoPromises() {
 	if len(c.actions) == 0 && !c.placed {
 		return

@@ -7,17 +7,17 @@ import (
 
 // reasonPrewarm marks a start ahead of demand (Function.Prewarm). It is placed last,
 // only if no demand is blocked, into free room or the room of a replica that the
-// eviction policy values less. Like an idle replica it is evicted for any demand, and
-// it ends with the prewarm if it was never used.
+// eviction policy scores lower. Like an idle replica it is evicted for any demand, and
+// it stops at the end of the prewarm if it was never used.
 const reasonPrewarm = "prewarm"
 
-// sincePrewarm is the rank of its need.
+// sincePrewarm is the need.since of a prewarm.
 const sincePrewarm Instant = math.MaxInt64 - 3
 
 // maxKeepFactor bounds a learned keep-alive, in idle times of the function.
 const maxKeepFactor = 6
 
-// idle is how long f's replicas stay after the last request.
+// idle is how long f's replicas stay READY after the last request.
 func (p Policy) idle(f *Function) time.Duration {
 	idle := f.Scale.Idle.Std()
 	if p.KeepAlive == Learned && f.KeepFor > 0 && idle > 0 {
@@ -26,7 +26,7 @@ func (p Policy) idle(f *Function) time.Duration {
 	return idle
 }
 
-// onlyForeseen reports whether a prewarm is the only reason to start f.
+// onlyForeseen reports whether a prewarm is the only reason to run f.
 func (f *Function) onlyForeseen(now Instant) bool {
 	return f.Prewarm > now && !f.Gone && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0
 }
@@ -36,7 +36,7 @@ func (f *Function) neverUsed(r *Replica) bool {
 	return f.Prewarm > 0 && r.ReadyAt > f.LastEnd && f.Active+f.Queued == 0 && r.InFlight == 0
 }
 
-// placeAhead gives n room ahead of demand, if there is some to spare.
+// placeAhead places a prewarm if there is spare room. It reports whether it did.
 func (d *decision) placeAhead(n need) bool {
 	f, res, team := n.f, n.f.Resources, n.f.Name.Team
 	if d.atMaximum(team, res.GPUs) || res.GPUs > 0 && d.world.Teams[team].OverBudget > d.now {
@@ -59,19 +59,19 @@ func (d *decision) placeAhead(n need) bool {
 		return true
 	}
 	if d.bestRoom(f, true) >= 0 {
-		return false // room is on its way
+		return false // room is being freed: wait for it
 	}
 	return d.makeRoom(f, false, reasonPrewarm)
 }
 
-// bestRoom is the best room for f, now or with soon once leaving replicas are gone; -1
-// for none.
+// bestRoom is the index of the best node for f, with room now, or with soon once
+// stopping replicas are gone; -1 for none.
 func (d *decision) bestRoom(f *Function, soon bool) int {
 	at, _ := d.choose(f, soon, d.log.begin(d.now, f.Name, KindPlace, reasonPrewarm))
 	return at
 }
 
-// worthLess reports whether the eviction policy values v less than f.
+// worthLess reports whether the eviction policy scores v lower than f.
 func (d *decision) worthLess(v *victim, f *Function) bool {
 	if v.busy() {
 		return false

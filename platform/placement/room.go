@@ -7,18 +7,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// nodeRoom is a node with what is free on it now, and what will be once everything
-// that has been told to stop is gone.
+// nodeRoom is a node with its resources that are free now, and those that will be once
+// its stopping replicas are gone.
 type nodeRoom struct {
 	node    *Node
-	here    bool // of the node, as it was last seen
+	here    bool // node.Here when the room was built
 	host    hostRoom
 	gpus    []GPU
-	leaving int // replicas that are on their way out, in the world
+	leaving int // replicas that are stopping or falling asleep, without this plan's actions
 	now     freeRoom
 	soon    freeRoom
-	held    *freeRoom // what is free of it in the world, whatever this plan has promised
-	waiting bool      // something is stopping here
+	held    *freeRoom // free now, without this plan's promises
+	waiting bool      // replicas are stopping or falling asleep here
 
 	idle, busy []victim // evictable replicas in eviction order; sleepers are among the idle
 }
@@ -30,13 +30,13 @@ func (m *nodeRoom) offers(busy bool) []victim {
 	return m.idle
 }
 
-// freeRoom is what is left of a node.
+// freeRoom is the unreserved part of a node.
 type freeRoom struct {
 	hostRoom
 	gpus []gpuSlot
 }
 
-// hostRoom is what replicas take of a node beside its GPUs.
+// hostRoom is the unreserved part of a node's resources other than GPUs.
 type hostRoom struct {
 	memory functions.Bytes
 	cpu    functions.CPU
@@ -55,31 +55,31 @@ func (n *Node) host() hostRoom {
 	return h
 }
 
-// move takes res from h, or with a sign of -1 gives it back.
+// move subtracts res from h, or adds it with sign -1.
 func (h *hostRoom) move(res functions.Resources, sign int) {
 	h.memory -= functions.Bytes(sign) * res.Memory
 	h.cpu -= functions.CPU(sign) * res.CPU
 	h.pods -= sign * res.Pods
 }
 
-// covers reports whether h has what res needs. A need of 0 is covered even if h is
+// covers reports whether h suffices for res. A need of 0 is covered even if h is
 // overcommitted.
 func (h *hostRoom) covers(res functions.Resources) bool {
 	return (res.Memory <= 0 || h.memory >= res.Memory) && (res.CPU <= 0 || h.cpu >= res.CPU) && (res.Pods <= 0 || h.pods >= res.Pods)
 }
 
-// overcommitted reports whether more has been promised of h than there is.
+// overcommitted reports whether more of h is reserved than exists.
 func (h *hostRoom) overcommitted() bool { return h.memory < 0 || h.cpu < 0 || h.pods < 0 }
 
-// resize adds what a node has come to have more than it had.
+// resize adjusts h to the change of a node's total resources from was to is.
 func (h *hostRoom) resize(is, was hostRoom) {
 	h.memory += is.memory - was.memory
 	h.cpu += is.cpu - was.cpu
 	h.pods += is.pods - was.pods
 }
 
-// gpuSlot is one GPU: how many replicas sit on it, and bytes left. whole counts
-// those that were given it whole.
+// gpuSlot is one GPU: how many replicas use it, and the bytes left. whole counts the
+// replicas that reserve the whole GPU.
 type gpuSlot struct {
 	users, whole int
 	left         functions.Bytes
@@ -105,14 +105,14 @@ func (s *freeRoom) move(n *Node, res functions.Resources, gpus []int, sign int) 
 	}
 }
 
-// maxGPUs of a node that are looked at, parts of GPUs counted each.
+// maxGPUs is how many GPUs of a node are considered; each part of a GPU counts as one.
 const maxGPUs = 64
 
-// gpuChoice is what fit chose, and what that leaves.
+// gpuChoice is the result of pickGPUs: the chosen GPUs and what stays free.
 type gpuChoice struct {
 	gpus       [maxGPUs]uint8 // positions
 	n          int
-	groups     int  // how many groups they are of
+	groups     int  // number of groups the chosen GPUs are of
 	unused     int  // healthy GPUs left without a user
 	healthy    int  // GPUs of the node
 	whole      bool // no GPU of the node was in use
@@ -131,10 +131,10 @@ func (s *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
 	return g.left >= res.GPUMemory
 }
 
-// pickGPUs chooses GPUs for res, which must fit. All of one group where one has
-// enough: the group with the fewest to spare, so that whole groups stay whole;
-// else of the largest, so that they are of few. In a group GPUs that are shared
-// are filled best fit first, so that whole ones stay whole.
+// pickGPUs chooses GPUs for res, which must fit. All are of one group if one has
+// enough: the group with the fewest to spare, so that whole groups stay free; else of
+// the largest groups, so that they are few. Within a group, shared GPUs are filled
+// best fit first, so that whole ones stay free.
 func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 	p.whole = true
 	for i := range n.GPUs {
@@ -150,7 +150,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 	}
 	var taken [maxGPUs]bool
 	for p.n < min(res.GPUs, len(p.gpus)) {
-		// The group that gives all that are left with the least over, else the most.
+		// The group that supplies all missing GPUs with the fewest to spare, else the most.
 		group, gives, opens, spare, used := 0, 0, 0, 0, true
 		left := res.GPUs - p.n
 		for i := range n.GPUs {
@@ -226,7 +226,7 @@ func (s *freeRoom) groupSeen(n *Node, i int) bool {
 	return false
 }
 
-// choose finds GPUs for res, nil and true where none are needed.
+// choose returns GPUs for res; nil and true if res needs none.
 func (s *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
 	if !s.fits(n, res) {
 		return nil, false
@@ -246,7 +246,7 @@ func (s *freeRoom) choose(n *Node, res functions.Resources) ([]int, bool) {
 	return out, true
 }
 
-// fitsOn reports whether just these GPUs have room for res.
+// fitsOn reports whether exactly these GPUs have room for res.
 func (s *freeRoom) fitsOn(n *Node, res functions.Resources, gpus []int) bool {
 	for _, index := range gpus {
 		found := false

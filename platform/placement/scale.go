@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
-// Want is how many replicas f should have. It is asked again with every plan, so
-// waiting requests count without the delay of an averaging window.
+// Want is how many replicas f should have. Every plan computes it anew, so waiting
+// requests count without the delay of an averaging window.
 func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
@@ -33,8 +33,8 @@ func (f *Function) activeRequests() int {
 }
 
 // unattributed counts active requests whose replica is not known: they bypassed the
-// activators, or their replica is new. Each is assumed to be on a replica without
-// others.
+// activators, or their replica is new. Each is assumed to be on a replica that has no
+// other requests.
 func (f *Function) unattributed() int {
 	n := f.Active
 	for i := range f.Replicas {
@@ -43,7 +43,7 @@ func (f *Function) unattributed() int {
 	return max(n, 0)
 }
 
-// ready replicas are those that serve.
+// ready counts the replicas that serve.
 func (f *Function) ready() (n int) {
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; r.State == functions.Ready && !r.Stopping && !r.GoingToSleep {
@@ -109,7 +109,7 @@ func (d *decision) scaleFunction(f *Function) {
 		return
 	}
 	if ready == 0 && starting > 0 {
-		return // zero to one has one start at a time
+		return // a function without READY replicas gets one start at a time
 	}
 	n := want - live
 	if ready == 0 {
@@ -118,8 +118,8 @@ func (d *decision) scaleFunction(f *Function) {
 	reason, since := "min", Instant(math.MaxInt64)
 	switch {
 	case f.Queued > 0 && f.Oldest > 0:
-		// The wait counts from the last service: otherwise an endless queue would take
-		// back the room that it was evicted from.
+		// The wait counts from the last served request: otherwise an endless queue would
+		// regain the room that it was evicted from.
 		reason, since = "demand", max(f.Oldest, f.LastEnd)
 	case f.Queued > 0 || f.Active > 0:
 		reason, since = "demand", math.MaxInt64-2
@@ -164,7 +164,7 @@ func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, re
 		return false
 	}
 	if _, ok := d.slept[f.Name]; ok || f.sleepers() > 0 {
-		return false // one of a function is enough
+		return false // one sleeper per function is enough
 	}
 	level, held := 1, f.SleepMemory
 	if min(d.rooms[at].now.memory, d.rooms[at].soon.memory) < held || !d.sleepMemoryFits(&d.rooms[at], held) {
@@ -174,7 +174,7 @@ func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, re
 		level, held = 2, 0
 	}
 	if s := &d.rooms[at].soon; s.cpu < 0 || s.pods < 0 {
-		return false // asleep it would hold on to them
+		return false // a sleeper keeps its processors and its pod
 	}
 	d.addAction(Action{Kind: Sleep, Function: f.Name, Node: r.Node, Replica: r.ID, Drain: drain, Level: level, Reason: reason, For: whom})
 	d.leaving[f.Name.Team] += r.Reserved.GPUs
@@ -222,9 +222,9 @@ func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 			return
 		}
 		if want > 0 && reason == "idle" {
-			return // the last of an active function stay while the average says so
+			return // an active function keeps the replicas it wants
 		}
-		// The first step down the ladder is sleep.
+		// The last idle replica sleeps before it stops.
 		if reason != "idle" || ready > 1 || !d.sleepReplica(f, r, f.Drain, reason, "") {
 			d.stopReplica(f, r, reason)
 		}
@@ -232,7 +232,7 @@ func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 	}
 }
 
-// sleepers is how many replicas of f sleep, or are about to.
+// sleepers counts the replicas of f that sleep or are falling asleep.
 func (f *Function) sleepers() (n int) {
 	for i := range f.Replicas {
 		if r := &f.Replicas[i]; (r.asleep() || r.GoingToSleep) && !r.Stopping {
@@ -242,8 +242,8 @@ func (f *Function) sleepers() (n int) {
 	return n
 }
 
-// leastUsed is the READY replica of f that has been so for longest and has
-// nothing in flight, nil if none.
+// leastUsed is the replica of f that has been READY for longest without requests in
+// flight now, nil if none.
 func (d *decision) leastUsed(f *Function) *Replica {
 	var best *Replica
 	for i := range f.Replicas {
