@@ -222,7 +222,7 @@ func (d *decision) scaleDown(f *Function, want, ready, starting int) {
 			return
 		}
 		if want > 0 && reason == "idle" {
-			return // an active function keeps the replicas it wants
+			return // an active function keeps f.Desired replicas
 		}
 		// The last idle replica sleeps before it stops.
 		if reason != "idle" || ready > 1 || !d.sleepReplica(f, r, f.Drain, reason, "") {

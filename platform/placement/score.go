@@ -10,16 +10,16 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Future is a bound of simulations, not a policy to run: the greedy rule with
-// knowledge of the future. NextUse is exact, 0 means never, and a replica is worth its
-// way back over its bytes and the time until then.
+// Future is an upper bound for simulations, not a policy to run: the greedy rule with
+// knowledge of the future. Kept.Next is exact, 0 means never, and the score is the
+// reload time over the bytes and the time until Next.
 const Future Eviction = 255
 
-// Furthest knows the future too and looks at nothing else: the replica needed last is
-// evicted first, whatever its size and cost. A bound, not a policy to run.
+// Furthest also knows the future and ignores size and cost: the replica needed last is
+// evicted first. It is a bound for simulations, not a policy to run.
 const Furthest Eviction = 254
 
-// evictions are the policies by their names.
+// evictions holds the names of the policies.
 var evictions = [...]string{LRU: "lru", LFU: "lfu", GDSF: "gdsf", NextUse: "next-use"}
 
 func (e Eviction) String() string {
@@ -35,11 +35,11 @@ func (e Eviction) String() string {
 	return fmt.Sprintf("eviction(%d)", uint8(e))
 }
 
-// Evictions are the names ParseEviction knows, the default first.
+// Evictions returns the names that ParseEviction accepts, the default first.
 func Evictions() []string { return slices.Clone(evictions[:]) }
 
-// ParseEviction reads the name of an eviction policy; "" is the default. The
-// error lists the choices.
+// ParseEviction parses the name of an eviction policy; "" is the default. The error
+// lists the choices.
 func ParseEviction(s string) (Eviction, error) {
 	if s == "" {
 		return LRU, nil
@@ -50,45 +50,43 @@ func ParseEviction(s string) (Eviction, error) {
 	return 0, fmt.Errorf("%.40q is no eviction policy: one of %s", s, strings.Join(evictions[:], ", "))
 }
 
-// UsesDecay is the time constant with which activations of long ago count less
-// in Function.Uses. Three hours tell apart functions used all day from those used
-// this morning only; on a day of a public trace of functions anything between one
-// and four does as well.
+// UsesDecay is the time constant of the exponential decay of Function.Uses. Three
+// hours distinguish functions used all day from those used this morning only; on a
+// day of a public trace any value between one and four hours does as well.
 const UsesDecay = 3 * time.Hour
 
-// Kept is what an eviction policy knows of something that holds room.
+// Kept is the input of an eviction policy for one replica or cached object.
 type Kept struct {
-	Used    Instant         // its last use
+	Used    Instant
 	Uses    float64         // activations, decayed as of UsesAt; 0: one, at Used
 	UsesAt  Instant         // 0: Used
-	Next    Instant         // when it is likely to be used next; 0 unknown
-	WayBack time.Duration   // until it is READY again, once it has gone a rung down
-	Bytes   functions.Bytes // what it frees
+	Next    Instant         // likely next use; 0 unknown
+	WayBack time.Duration   // time to READY again after its eviction, from sleep or from a store
+	Bytes   functions.Bytes // freed by evicting it
 }
 
-// Score is what it is worth, for each byte, to keep k: the lowest goes first.
-// It holds until then (0: for as long as nothing of k changes), so that lists
-// ordered by it stay in order.
+// Score is the value of keeping k, per byte; the lowest is evicted first. It is valid
+// until that moment (0: until k changes), so lists ordered by it stay in order.
 //
 //   - LRU: the time of the last use.
-//   - LFU: the activations, decaying (a counter that does not would keep what was
-//     popular last year; Knuth and others since).
-//   - GDSF: activations times the seconds of the way back, over bytes: the
-//     Greedy-Dual-Size-Frequency of Cherkasova (HP Labs, 1998) with its ageing
-//     term, the inflation L, left out. There L ages what is popular no more;
-//     here the decay of Uses does that, by time and not by evictions, which on
-//     a storm of one-time functions flush the popular ones with it. Replayed on
-//     a day of 990 functions at 13 % of their bytes, L makes 0.39 cold and the
-//     decay 0.23, with the same costs.
-//   - NextUse: the chance per second to be used next, times the seconds of the way
-//     back, over bytes. What a second of stay earns is the seconds of waiting it
-//     saves if the use falls into it; a byte kept for a gap g and one use saves
-//     back/(bytes·g), the greedy rule with knowledge of the future.
-//     The chance is 1/(2 min + gap), with the gap that history names: not the
-//     likeliest one, a median, which makes 0.5 cold on that day, but the price of
-//     a use, which counts as well (package forecast): that makes 0.19, where the
-//     future, known, makes 0.18. Counted once more beside it, the rate makes 0.22.
-//     Where history names none, the rate is all there is.
+//   - LFU: the activations, decaying (a counter without decay would keep functions
+//     that were popular last year; Knuth and others since).
+//   - GDSF: activations times the reload seconds, over bytes: the
+//     Greedy-Dual-Size-Frequency of Cherkasova (HP Labs, 1998) without its ageing
+//     term, the inflation L. There L ages entries that are no longer popular; here
+//     the decay of Uses does that, by time and not by evictions: in a storm of
+//     one-time functions, L would flush the popular ones as well. Replayed on a day
+//     of 990 functions at 13 % of their bytes, 0.39 of the uses are cold with L and
+//     0.23 with the decay, with the same costs.
+//   - NextUse: the probability per second of the next use, times the reload seconds,
+//     over bytes. A second of residence saves the wait for a reload if the use falls
+//     into it; a byte kept for a gap g until one use saves reload/(bytes·g), the
+//     greedy rule with knowledge of the future.
+//     The probability is 1/(2 min + gap), with the gap that package forecast
+//     predicts. It is not the median gap, with which 0.5 of the uses are cold on that
+//     day, but the price of a use (package forecast): 0.19, where the known future
+//     has 0.18. Multiplied by the rate of use as well, it would be 0.22.
+//     Without a predicted gap, only the rate is used.
 func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	switch {
 	case e == LRU:
@@ -117,12 +115,12 @@ func (e Eviction) Score(k Kept, now Instant) (score float64, until Instant) {
 	return rate / UsesDecay.Seconds() * cost, until
 }
 
-// toGiB is bytes in GiB, never so small that all else drowns in it.
+// toGiB converts to GiB, at least 1/64 so that small sizes do not dominate scores.
 func toGiB(b functions.Bytes) float64 { return max(float64(b)/(1<<30), 1.0/64) }
 
 const (
-	rateStep = UsesDecay / 32 // a decay is counted in steps, between which nothing changes order
-	rateEnd  = 32 * 12        // steps after which nothing is left to decay
+	rateStep = UsesDecay / 32 // the decay advances in steps; between them the order is stable
+	rateEnd  = 32 * 12        // steps after which the decay is complete
 )
 
 func (k *Kept) rate(now Instant) (uses float64, until Instant) {
@@ -141,11 +139,11 @@ func (k *Kept) rate(now Instant) (uses float64, until Instant) {
 }
 
 const (
-	predictionError = 2 * time.Minute  // how far predictions of a next use are off
-	shortGap        = 15 * time.Second // gaps below are alike
+	predictionError = 2 * time.Minute  // typical error of predicted next uses
+	shortGap        = 15 * time.Second // shorter gaps are treated alike
 )
 
-// gapSteps are where the length of a gap is taken to change: each a quarter longer.
+// gapSteps are the discrete gap lengths, each a quarter longer than the one before.
 var gapSteps = func() (edges [64]time.Duration) {
 	at := float64(shortGap)
 	for i := range edges {
@@ -155,15 +153,15 @@ var gapSteps = func() (edges [64]time.Duration) {
 	return edges
 }()
 
-// gapBetween is the gap from now to next, in steps, and when it changes. An overdue
-// use is expected later and later, by as much as it is late.
+// gapBetween returns the gap from now to next, in steps, and when it changes. The gap
+// of an overdue use is the time by which it is late.
 func gapBetween(next, now Instant) (gap time.Duration, change Instant) {
 	late := now > next
 	g := next - now
 	if late {
 		g = -g
 	}
-	i, _ := slices.BinarySearch(gapSteps[:], g) // the first edge that is not below g
+	i, _ := slices.BinarySearch(gapSteps[:], g) // the first step that is at least g
 	if i == len(gapSteps) {
 		if !late {
 			return gapSteps[i-1], next - gapSteps[i-1]

@@ -7,30 +7,29 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Team is what a team is owed, and what it has had.
+// Team is a team's guarantee and maximum, and its recent use.
 type Team struct {
 	functions.TeamGPUs
 
-	// What its busy replicas held lately, decayed. Teams with lower use are placed
-	// first.
+	// Resources that its busy replicas held lately, decayed. Teams with lower use are
+	// placed first.
 	Used   float64 // GPU-seconds
 	Hosted float64 // seconds of replicas without GPUs
 
-	// OverBudget: none of its functions is given GPUs before this moment, with the
-	// verdict that says why. What it holds is not renewed: idle ones end as ever.
-	// 0: it is free.
+	// OverBudget: before this moment none of its functions gets GPUs, and those it holds
+	// are drained. Verdict is returned for its starts. 0: within the budget.
 	OverBudget Instant
 	Verdict    Verdict
 }
 
-// UseDecay is the time constant of Team.Used and Team.Hosted: after ten minutes
-// a second of use counts for a third of one.
+// UseDecay is the time constant of Team.Used and Team.Hosted: after ten minutes a
+// second of use counts a third.
 const UseDecay = 10 * time.Minute
 
-// weight of a team: what it is guaranteed counts as bought.
+// weight is the team's guaranteed GPUs, at least 1.
 func (t Team) weight() float64 { return float64(max(t.Guaranteed, 1)) }
 
-// recentUse of a team lately, over its weight: of GPUs, or of hosts without.
+// recentUse is the team's recent use over its weight, of replicas with or without GPUs.
 func (t Team) recentUse(gpus bool) float64 {
 	if gpus {
 		return t.Used / t.weight()
@@ -38,13 +37,13 @@ func (t Team) recentUse(gpus bool) float64 {
 	return t.Hosted / t.weight()
 }
 
-// belowShare reports whether team a has had less than team b lately.
+// belowShare reports whether team a used less than team b lately.
 func (d *decision) belowShare(a, b string, gpus bool) bool {
 	return d.world.Teams[a].recentUse(gpus) < d.world.Teams[b].recentUse(gpus)
 }
 
-// atMaximum reports whether so many more GPUs exceed the team's maximum, or take what
-// another of its functions waits for.
+// atMaximum reports whether gpus more would exceed the team's maximum, GPUs claimed
+// for its other waiting functions included.
 func (d *decision) atMaximum(team string, gpus int) bool {
 	most := d.world.Teams[team].Max
 	if most <= 0 || gpus == 0 {
@@ -54,7 +53,7 @@ func (d *decision) atMaximum(team string, gpus int) bool {
 	return held+gpus > most || held-d.leaving[team]+d.claimed[team]+gpus > most
 }
 
-// claimsGuarantee reports whether f's team asks for no more than it is guaranteed.
+// claimsGuarantee reports whether f's team stays within its guarantee with f, cached.
 func (d *decision) claimsGuarantee(f *Function) bool {
 	if c := &d.check; c.f != f || c.acts != len(d.actions) {
 		*c = guaranteeCheck{f, len(d.actions), d.computeClaim(f)}
@@ -67,14 +66,14 @@ func (d *decision) computeClaim(f *Function) bool {
 	return d.held[team]-d.leaving[team]+d.claimed[team]+f.Resources.GPUs <= d.world.Teams[team].Guaranteed
 }
 
-// overShare reports whether v, though in use, must leave for f at once: its team used
+// overShare reports whether v, though busy, is evicted for f at once: its team used
 // more than its share and f's team less, or f's team claims its guarantee from a
 // borrower. So a team with a long queue delays another by the requests in flight and
-// one switch, and by no more.
+// one switch only.
 //
-// Two teams with constant demand do not switch faster than a switch is worth: a
-// replica is moved back at once only if the other team used twice as much; otherwise
-// the time slice of the holder must end first.
+// This also limits how often two teams with constant demand switch: a team gets room
+// back at once only if the other team used twice as much; otherwise the time slice of
+// the holder must end first.
 func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	if owner == asker || f.Queued == 0 {
@@ -88,7 +87,7 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 		}
 		has := d.held[asker] - d.leaving[asker]
 		if float64(has)/a.weight() >= float64(keeps)/o.weight() {
-			return false // its share is what it holds already
+			return false // f's team already holds its share
 		}
 	}
 	gives := 0
@@ -96,14 +95,14 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 		gives = taken + v.r.Reserved.GPUs
 	}
 	if d.shareOf(asker, 0) >= d.shareOf(owner, gives) {
-		return false // it would be given back
+		return false // the next plan would give it back
 	}
 	mine, theirs := a.recentUse(gpus), o.recentUse(gpus)
 	return mine < theirs/2 || v.sliceOver && mine < theirs
 }
 
-// hasRivals reports whether another team may have used more than its share, or may
-// borrow what f's team is guaranteed.
+// hasRivals reports whether another team used more than f's lately, or may borrow
+// GPUs that f's team is guaranteed.
 func (d *decision) hasRivals(f *Function) bool {
 	if f.Queued == 0 || f.Oldest == 0 {
 		return false
@@ -121,10 +120,11 @@ func (d *decision) hasRivals(f *Function) bool {
 	return false
 }
 
-// CodeBudget is the code of a team that has used up what it may use.
+// CodeBudget is the verdict code of a team that is over its budget.
 const CodeBudget = "insufficient_quota"
 
-// refusedByBudget reports whether f's team is over its budget, and sets the verdict.
+// refusedByBudget reports whether f's team is over its budget; if so it sets the
+// verdict.
 func (d *decision) refusedByBudget(f *Function) bool {
 	t := d.world.Teams[f.Name.Team]
 	if t.OverBudget <= d.now || f.Resources.GPUs == 0 {
@@ -135,7 +135,8 @@ func (d *decision) refusedByBudget(f *Function) bool {
 	return true
 }
 
-// drainOverBudget stops what a team over its budget holds; requests in flight finish.
+// drainOverBudget stops f's replicas on GPUs if its team is over its budget; requests
+// in flight finish.
 func (d *decision) drainOverBudget(f *Function) {
 	t := d.world.Teams[f.Name.Team]
 	if t.OverBudget <= d.now {
@@ -151,7 +152,7 @@ func (d *decision) drainOverBudget(f *Function) {
 	}
 }
 
-// urgencyOf is the class of a need: demand, leases, minimums, prewarms.
+// urgencyOf is the class of a need: 0 demand, 1 lease, 2 minimum, 3 prewarm.
 func urgencyOf(since Instant) int {
 	switch since {
 	case math.MaxInt64:
@@ -164,9 +165,8 @@ func urgencyOf(since Instant) int {
 	return 0
 }
 
-// shareOf weighs the next GPU of a team against other teams: its recent use and what
-// it holds now, over its weight. Use decays, so each team gets its turn. gives is what
-// it would hold less.
+// shareOf orders teams for the next GPU, the lowest first: recent use plus GPUs held,
+// over the weight. Use decays, so no team stays last. gives is subtracted from held.
 func (d *decision) shareOf(team string, gives int) float64 {
 	t := d.world.Teams[team]
 	return (t.recentUse(true)+t.recentUse(false))/UseDecay.Seconds() + float64(d.held[team]-d.leaving[team]+d.claimed[team]-gives)/t.weight()

@@ -11,11 +11,11 @@ import (
 )
 
 // refuse sets the verdict: why f cannot be placed, and when it may be READY. It
-// returns false, for place to return.
+// returns false, the result of place.
 //
-// The reason comes from what is held, not from what this plan has promised, so it does
-// not depend on the order of placing. There is no verdict if the situation is about to
-// change by itself: a node pauses for a moment, or a replica is within its residency.
+// The reason comes from resources held, not from this plan's promises, so it does not
+// depend on the order of placing. There is no verdict if the situation changes soon by
+// itself: a node is avoided for a moment, or a replica is within its residency.
 func (d *decision) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
 	quota := d.world.Teams[team]
@@ -54,8 +54,8 @@ func (d *decision) refuse(f *Function) bool {
 	return false
 }
 
-// missingText names what f lacks on the node that it would fit if empty and that lacks
-// the fewest things.
+// missingText names the first missing resource on the node with the fewest missing
+// ones, among nodes that f would fit if they were empty.
 func (d *decision) missingText(f *Function) (what string) {
 	res, fewest := f.Resources, math.MaxInt
 	for i := range d.rooms {
@@ -84,7 +84,7 @@ func (d *decision) missingText(f *Function) (what string) {
 			what, fewest = some, n
 		}
 	}
-	switch { // what is missing is missing in this plan only
+	switch { // only this plan's promises are in the way
 	case what != "":
 		return what
 	case res.GPUs > 0:
@@ -101,7 +101,7 @@ func memoryMissingText(res functions.Resources) string {
 	return res.Memory.Human() + " of host memory, and nothing that holds it"
 }
 
-// tooSmallText names what no node has enough of for f.
+// tooSmallText names the resource that no node has enough of for f.
 func (d *decision) tooSmallText(f *Function) string {
 	if len(d.rooms) == 0 {
 		return "no agent is connected"
@@ -110,7 +110,7 @@ func (d *decision) tooSmallText(f *Function) string {
 	reads, admits, stores := false, false, false
 	var store, memory, gpuMemory functions.Bytes
 	var cpu functions.CPU
-	most, healthy, any := 0, 0, 0 // GPUs on one node: large enough, healthy, at all
+	most, healthy, any := 0, 0, 0 // most GPUs on one node: large enough, healthy, of any kind
 	for i := range d.rooms {
 		n := d.rooms[i].node
 		if !n.canRead(f) {
@@ -178,7 +178,7 @@ func gpusText(n int) string {
 	return fmt.Sprintf("%d GPUs", n)
 }
 
-// gpusEachText is "4 GPUs with 80 GiB each".
+// gpusEachText formats the GPUs of res, as in "4 GPUs with 80 GiB each".
 func gpusEachText(res functions.Resources) string {
 	switch {
 	case res.GPUMemory == 0:
@@ -196,19 +196,18 @@ const estimateTTL = time.Second
 type waitKey struct {
 	machine   string
 	requires  string
-	team      string // where their own team's maximum is in the way
+	team      string // set if their own team's maximum blocks them
 	resources functions.Resources
 	claims    bool
 }
 
-// roomEstimate is when there may be room, and when that was estimated.
+// roomEstimate is an estimated moment of free room, and when it was made.
 type roomEstimate struct {
-	at, when Instant // 0 is unknown
+	at, when Instant // when 0: unknown
 }
 
-// estimateWait is the time until there may be room for f, -1 if unknown: on the node
-// where enough busy replicas may leave soonest. Competing functions are not
-// considered.
+// estimateWait is the estimated time until f has room, -1 if unknown: on the node
+// where enough busy replicas may be gone soonest. It ignores competing functions.
 func (d *decision) estimateWait(f *Function, over bool) time.Duration {
 	who := waitKey{machine: f.Machine, requires: f.Requires, resources: f.Resources, claims: d.claimsGuarantee(f)}
 	if over {
@@ -234,7 +233,7 @@ type departure struct {
 	v  *victim
 }
 
-// estimateRoom is the moment at which there may be room for f; 0 is unknown.
+// estimateRoom is the estimated moment at which f has room; 0 is unknown.
 func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 	var exits []departure
 	for i := range d.rooms {
@@ -255,7 +254,7 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 		slices.SortFunc(exits, func(a, b departure) int { return cmp.Compare(a.at, b.at) })
 		if over {
 			if len(exits) > 0 {
-				when = exits[0].at // a share is free wherever it becomes so
+				when = exits[0].at // any replica of the team frees part of its maximum, on any node
 			}
 			continue
 		}
@@ -273,7 +272,7 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 	return when
 }
 
-// mayGive reports whether v's team may lose it to f's.
+// mayGive reports whether v's team may lose v to f's team.
 func (d *decision) mayGive(v *victim, f *Function) bool {
 	owner := v.f.Name.Team
 	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.claimsGuarantee(f) {
@@ -282,9 +281,9 @@ func (d *decision) mayGive(v *victim, f *Function) bool {
 	return d.held[owner]-d.leaving[owner]-v.r.Reserved.GPUs >= d.world.Teams[owner].Guaranteed
 }
 
-// departureOf is when v may be gone for f: at the end of its residency, or when its
-// time slice is over, f has waited for Patience, and the requests in flight have
-// drained. 0 is unknown.
+// departureOf is the moment at which v may be gone for f: the end of its residency, or
+// when its time slice is over, f has waited for Patience, and its requests in flight
+// have drained. 0 is unknown.
 func (d *decision) departureOf(v *victim, f *Function) Instant {
 	switch {
 	case v.residing:
@@ -296,7 +295,7 @@ func (d *decision) departureOf(v *victim, f *Function) Instant {
 	}
 	since := v.r.ReadyAt
 	if v.r.State != functions.Ready {
-		since = d.now + v.f.coldStartTime() // it is on its way, and gets its turn first
+		since = d.now + v.f.coldStartTime() // it is starting, and its time slice begins when it is READY
 	}
 	at := max(since+d.policy.TimeSlice, d.now)
 	if f.Oldest > 0 {
