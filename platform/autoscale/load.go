@@ -5,48 +5,47 @@ import (
 	"time"
 )
 
-// Settings holds the settings of scaling by windows: how a function's load is
-// averaged, and how fast its replicas follow. What differs by model is in the
-// model's file (scale: min, max, target, idle); these are the platform's. They
-// mean what Knative's autoscaler means by them, and with Patient and the same
-// settings the numbers that come out are the same (platform/knative proves it).
-// A zero field is the
-// default, and so is a rate or threshold of 1 or less, with which nothing could
-// move or everything would be a panic.
+// Settings holds the settings of scaling by windows: how a function's load is averaged,
+// and how fast the number of replicas follows. They apply to the whole platform;
+// settings of one model are in its file (scale: min, max, target, idle). They are those
+// of Knative's autoscaler, and with Patient and the same settings the results are equal
+// (tested in platform/knative). A zero field means the default, and so does a rate or
+// threshold of 1 or less, with which nothing could change or everything would be a
+// panic.
 type Settings struct {
-	// Stable is the span over which load is averaged (60 s), Panic the short one
-	// that sees a rise before the long one does (6 s, at most Stable). Both are
-	// counted in buckets of Bucket (1 s).
+	// Stable is the long averaging window (60 s); Panic is the short one, which
+	// detects a rise earlier (6 s, at most Stable). Both consist of buckets of
+	// length Bucket (1 s).
 	Stable, Panic, Bucket time.Duration
 
-	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are
-	// per evaluation. Waiting requests do not wait for one.
+	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are per
+	// evaluation. Waiting requests count at once, without an evaluation.
 	Every time.Duration
 
-	// Utilisation is the share of scale.target that a replica is meant to be at
-	// (1: GPUs are expensive, and requests beyond it wait and count at once).
+	// Utilisation is the target load of a replica, as a share of scale.target (1:
+	// GPUs are expensive, and requests beyond it wait and count at once).
 	Utilisation float64
 
-	// Threshold begins a panic: the short window asks for so many times the
-	// replicas that are READY (2). In a panic nothing is scaled down; it is over
+	// Threshold is the ratio of the replicas that the short window needs to the READY
+	// ones at which a panic begins (2). In a panic nothing is scaled down; it ends
 	// when the threshold was not reached for Stable.
 	Threshold float64
 
-	// MaxUp is at most how many times the READY replicas one evaluation asks for
-	// (1000), MaxDown at least what part of them it leaves (2: half).
+	// MaxUp bounds the growth per evaluation, as a multiple of the READY replicas
+	// (1000). MaxDown bounds the reduction, as a divisor of them (2: half).
 	MaxUp, MaxDown float64
 
-	// Delay is how long fewer must have been enough before there are fewer (0).
+	// Delay is how long fewer replicas must have sufficed before a scale-down (0).
 	Delay time.Duration
 
-	// Patient leaves everything to the windows, as Knative does: held requests
-	// count once a window has seen them, and what a panic holds is also started.
-	// Otherwise held requests have replicas started at once, and panic, delay and
-	// MaxDown only keep what is there.
+	// Patient scales by the windows alone, as Knative does: waiting requests count
+	// once they are in a window, and replicas kept by a panic are also started.
+	// Otherwise waiting requests start replicas at once, and panic, Delay and
+	// MaxDown only keep existing replicas.
 	Patient bool
 }
 
-// withDefaults fills in the defaults.
+// withDefaults returns a with the defaults for unset fields.
 func (a Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
@@ -71,29 +70,29 @@ func (a Settings) withDefaults() Settings {
 	return a
 }
 
-// Load is what is remembered of one function's load, from its first request
-// until Over. It is some 600 bytes at the default settings; every call costs
-// the same however much was observed. It belongs to one goroutine.
+// Load holds the recent load of one function, from its first request until Over. It
+// takes some 600 bytes with the default settings, and every call has constant cost. It
+// is not safe for concurrent use.
 type Load struct {
 	settings Settings
 
-	// A bucket holds the mean number of requests under way in it, in units of
-	// 1e-9: whole numbers, so that sums do not drift. The bucket of moment t is
-	// t/Bucket, in the ring modulo its length, which is that of the long window.
+	// A bucket holds the mean number of requests in flight during it, in units of
+	// 1e-9: integers, so that sums do not drift. Moment t is in bucket t/Bucket, at
+	// that index modulo the length of the ring, which is that of the long window.
 	ring          []int64
 	stable, short loadWindow
 	last          int64 // the bucket written last
-	any           bool  // something was written
+	any           bool  // a bucket was written
 
-	// The step function that Observe is told.
+	// The step function passed to Observe.
 	level int
-	since time.Duration // what was before is in open, or in the ring; 0: not told yet
-	open  int64         // request-time of the bucket of since, up to since
+	since time.Duration // load before it is in open or in the ring; 0: no Observe yet
+	open  int64         // request-time in the bucket of since, up to since
 
 	panicked   time.Duration // last time over the threshold; 0: no panic
-	panicMost  int           // asked for in this panic
-	delayed    []delayedPeak // of the last Delay: largest first, each later than the one before
-	evaluation int64         // the evaluation that was made last, plus one
+	panicMost  int           // most replicas needed in this panic
+	delayed    []delayedPeak // peaks within Delay: decreasing, in the order of time
+	evaluation int64         // number of the last evaluation, plus one
 
 	needed, desired int
 }
@@ -101,7 +100,7 @@ type Load struct {
 // loadWindow is one window over the ring.
 type loadWindow struct {
 	buckets int64
-	first   int64 // the first write since it was empty
+	first   int64 // first bucket written since the window was empty
 	sum     int64
 }
 
@@ -112,12 +111,12 @@ type delayedPeak struct {
 
 const (
 	bucketUnit    = 1e9
-	maxLoad       = 1_000_000 // requests under way that a bucket can hold
-	maxBuckets    = 3600      // buckets in a window
-	meanPrecision = 1e6       // a mean is told to six digits, so that noise is no replica
+	maxLoad       = 1_000_000 // most requests in flight that a bucket can hold
+	maxBuckets    = 3600      // most buckets in a window
+	meanPrecision = 1e6       // means are rounded to six digits, so that rounding noise adds no replica
 )
 
-// NewLoad remembers nothing yet.
+// NewLoad returns an empty Load.
 func NewLoad(a Settings) *Load {
 	a = a.withDefaults()
 	buckets := func(d time.Duration) int64 { return int64((d + a.Bucket - 1) / a.Bucket) }
@@ -126,8 +125,8 @@ func NewLoad(a Settings) *Load {
 	return l
 }
 
-// Adopt has so many replicas found running at now, of a past that is not known:
-// they are kept until the window knows better, which is what a panic does.
+// Adopt keeps ready replicas that were found running at now with unknown past load. It
+// begins a panic, so they stay until a whole window is observed.
 func (l *Load) Adopt(now time.Duration, ready int) {
 	if ready > 1 {
 		l.panicked, l.panicMost = now, max(l.panicMost, ready)
@@ -135,8 +134,8 @@ func (l *Load) Adopt(now time.Duration, ready int) {
 	}
 }
 
-// Observe notes that from now on n requests are under way, held ones included.
-// Calls are in the order of time.
+// Observe records that n requests are in flight from now on, waiting ones included.
+// Calls must be in the order of time.
 func (l *Load) Observe(now time.Duration, n int) {
 	if l.since > 0 && now > l.since {
 		l.closeBuckets(now)
@@ -144,8 +143,8 @@ func (l *Load) Observe(now time.Duration, n int) {
 	l.since, l.level = max(now, l.since), min(max(n, 0), maxLoad)
 }
 
-// closeBuckets writes down the buckets that are over at now. As where load is scraped,
-// what happened in one second is known, and written, in the next.
+// closeBuckets writes the buckets that ended before now. As with scraped load, the load
+// of one second is written in the next.
 func (l *Load) closeBuckets(now time.Duration) {
 	b := l.settings.Bucket
 	from, to := int64(l.since/b), int64(now/b)
@@ -155,14 +154,14 @@ func (l *Load) closeBuckets(now time.Duration) {
 	}
 	l.write(from+1, l.mean(l.open+int64(l.level)*int64(time.Duration(from+1)*b-l.since)))
 	full := int64(l.level) * bucketUnit
-	// Of a long silence only the last window matters.
+	// After a long silence only the last window matters.
 	for k := max(from+2, to-l.stable.buckets); k <= to; k++ {
 		l.write(k, full)
 	}
 	l.open = int64(l.level) * int64(now-time.Duration(to)*b)
 }
 
-// mean over one bucket of request-time in it.
+// mean converts the request-time of one bucket to its mean.
 func (l *Load) mean(area int64) int64 {
 	if l.settings.Bucket == time.Second {
 		return area
@@ -170,11 +169,11 @@ func (l *Load) mean(area int64) int64 {
 	return int64(math.Round(float64(area) / float64(l.settings.Bucket) * bucketUnit))
 }
 
-// Record adds a mean measured elsewhere: x requests were under way in the bucket that
-// ended at now. Several means of one bucket add up, as parts of the load. Callers of
-// Observe do not use it.
+// Record adds a mean measured elsewhere: x requests were in flight in the bucket that
+// ended at now. Means of the same bucket add up, as parts of the load. It must not be
+// combined with Observe.
 func (l *Load) Record(now time.Duration, x float64) {
-	if !(x > 0) { // nothing, or no number
+	if !(x > 0) { // 0, negative or NaN
 		x = 0
 	}
 	l.write(int64(now/l.settings.Bucket), int64(math.Round(min(x, maxLoad)*bucketUnit)))
@@ -200,7 +199,7 @@ func (l *Load) write(k, v int64) {
 		}
 		l.last = k
 	case -gap >= n || k < 0:
-		return // of before the window
+		return // older than the window
 	default:
 		l.stable.first = min(l.stable.first, k)
 		if -gap < l.short.buckets {
@@ -214,8 +213,8 @@ func (l *Load) write(k, v int64) {
 	}
 }
 
-// mean of the last buckets of s before and with the one of now. While the
-// window is not full it is that of what there is.
+// mean is the mean of the last s.buckets buckets, bucket k included; while the window
+// is not full, of those written so far.
 func (s *loadWindow) mean(l *Load, k int64) float64 {
 	gap := k - l.last
 	if gap >= s.buckets {
@@ -233,8 +232,8 @@ func (s *loadWindow) mean(l *Load, k int64) float64 {
 	return math.Round(float64(sum)/bucketUnit/float64(n)*meanPrecision) / meanPrecision
 }
 
-// Means are the requests under way on average over the long and the short
-// window. ok is false where nothing was observed for the long one.
+// Means returns the average requests in flight over the long and the short window. ok
+// is false if the long window has no observation.
 func (l *Load) Means(now time.Duration) (stable, short float64, ok bool) {
 	k := int64(now / l.settings.Bucket)
 	if !l.any || k-l.last > l.stable.buckets {
@@ -243,10 +242,9 @@ func (l *Load) Means(now time.Duration) (stable, short float64, ok bool) {
 	return l.stable.mean(l, k), l.short.mean(l, k), true
 }
 
-// Scale says how many replicas at target requests each the load asks for, while
-// ready of them are READY: needed are to be started where they are missing,
-// desired are not to be scaled down. Between two evaluations (Every) it says what
-// the last one said.
+// Scale returns how many replicas of target requests each the load needs, while ready
+// are READY: up to needed are started, and up to desired are not scaled down. Between
+// two evaluations (Every) it returns the last result.
 func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int) {
 	if l.since > 0 && now > l.since {
 		l.closeBuckets(now)
@@ -283,7 +281,7 @@ func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int)
 	return l.needed, l.desired
 }
 
-// delayedWant is the most that was wanted in the last Delay.
+// delayedWant is the largest want of the last Delay.
 func (l *Load) delayedWant(want int) int {
 	if l.settings.Delay <= 0 {
 		return want
@@ -304,8 +302,8 @@ func (l *Load) delayedWant(want int) int {
 	return l.delayed[0].want
 }
 
-// Over reports whether there is nothing left to remember: the function can be
-// without a Load until its next request.
+// Over reports whether the Load holds no information any more: the caller may drop it
+// until the function's next request.
 func (l *Load) Over(now time.Duration) bool {
 	if l.level > 0 || l.open > 0 || l.desired > 0 || l.panicked > 0 {
 		return false

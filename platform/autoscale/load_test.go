@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestMeans holds the windows to the plain definition: the mean of a step
-// function over the whole seconds before now.
+// TestMeans compares the windows with the definition: the mean of a step function over
+// the whole seconds before now.
 func TestMeans(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
@@ -65,7 +65,7 @@ func TestMeans(t *testing.T) {
 
 func TestScale(t *testing.T) {
 	type at struct {
-		after         time.Duration // of the step before
+		after         time.Duration // time since the previous step
 		n, ready      int
 		need, desired int
 	}
@@ -105,8 +105,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestLoadIsOver: whatever happened, a function without requests is forgotten
-// once the windows are over and the rate and the delay have let go, and nothing is desired of it then.
+// TestLoadIsOver: a Load without requests is over, and desires no replicas, once the
+// windows have passed and MaxDown and Delay no longer apply.
 func TestLoadIsOver(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -155,8 +155,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad is what a busy function costs: one evaluation a tick, ten changes
-// in between.
+// BenchmarkLoad measures a busy function: one evaluation a tick, ten changes in
+// between.
 func BenchmarkLoad(b *testing.B) {
 	l, now := NewLoad(Settings{}), time.Second
 	b.Run("observe", func(b *testing.B) {

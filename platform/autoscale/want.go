@@ -2,9 +2,9 @@ package autoscale
 
 import "math"
 
-// Demand is what is asked of one function now, and what its model file allows.
+// Demand is the current demand for one function, with the bounds of its model file.
 type Demand struct {
-	Active, Queued  int  // requests at engines, and waiting
+	Active, Queued  int  // requests at engines, and waiting ones
 	Ready           int  // READY replicas
 	Needed, Desired int  // as Load.Scale returned them
 	Target          int  // requests that one replica serves at once

@@ -7,8 +7,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Budgets bound the GPU time of starts ahead of demand: per team, and for all teams
-// together. What was spent is forgotten linearly within an hour.
+// Budgets bound the GPU time of starts ahead of demand, per team and for all teams
+// together. Spent time is restored linearly over an hour.
 type Budgets struct {
 	perTeam, all time.Duration
 	teams        map[string]*budget
@@ -28,8 +28,8 @@ func (b *budget) left(now placement.Instant, size time.Duration) time.Duration {
 	return size - b.spent
 }
 
-// NewBudgets grants each team perTeam of GPU time an hour, and all together teams
-// times as much.
+// NewBudgets grants each team perTeam of GPU time an hour, and all teams together
+// teams times as much.
 func NewBudgets(perTeam time.Duration, teams int) *Budgets {
 	return &Budgets{perTeam: perTeam, all: perTeam * time.Duration(teams), teams: map[string]*budget{}}
 }
@@ -57,7 +57,7 @@ func (b *Budgets) Check(team string, asked time.Duration, now placement.Instant)
 	return nil
 }
 
-// Reserve takes d from the budgets of a team and of all.
+// Reserve subtracts d from the budget of a team and from that of all teams.
 func (b *Budgets) Reserve(team string, d time.Duration) {
 	b.total.spent += d
 	if t := b.teams[team]; t != nil {
@@ -65,7 +65,7 @@ func (b *Budgets) Reserve(team string, d time.Duration) {
 	}
 }
 
-// Refund gives d back.
+// Refund adds d back to both budgets.
 func (b *Budgets) Refund(team string, d time.Duration) {
 	b.total.spent = max(b.total.spent-d, 0)
 	if t := b.teams[team]; t != nil {

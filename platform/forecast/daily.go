@@ -8,20 +8,20 @@ import (
 const (
 	quartersPerDay = 96
 	quarterHour    = 24 * time.Hour / quartersPerDay
-	fullShare      = 255 // a share of 1
-	minDailyDays   = 3   // days, to speak of a daily pattern
-	minDailyShare  = 0.6 // of the days
-	fadesFrom      = 64  // idle times
-	fadeEvery      = 3   // days
+	fullShare      = 255 // the stored value of a share of 1
+	minDailyDays   = 3   // observed days before a daily pattern is reported
+	minDailyShare  = 0.6 // share of days for a quarter of an hour to count as used daily
+	fadesFrom      = 64  // recorded idle times from which on counts are halved
+	fadeEvery      = 3   // days between two halvings
 )
 
-// daily is at which quarters of an hour a function was used, on which share of
-// the last days: the last one counts a quarter of all.
+// daily holds, for each quarter of an hour, the share of the last days on which a
+// function was used in it: a moving average in which the last day weighs a quarter.
 type daily struct {
 	share [quartersPerDay]uint8
-	today [2]uint64 // the quarters of day
-	day   int32     // since 1970, by the clock on the wall; 0 none
-	seen  uint16    // days since the first
+	today [2]uint64 // bit set of the quarters of day in which it was used
+	day   int32     // days since 1970 by the wall clock; 0 none
+	seen  uint16    // days observed
 }
 
 func dayOf(t time.Time) int32 {
@@ -31,8 +31,8 @@ func dayOf(t time.Time) int32 {
 
 func quarterOf(t time.Time) int { return (t.Hour()*60 + t.Minute()) / (24 * 60 / quartersPerDay) }
 
-// record says that the function is used at t; it reports whether what is known of
-// long ago should fade now.
+// record adds a use at t. It reports whether the old counts of the function must now
+// be halved.
 func (d *daily) record(t time.Time) (fade bool) {
 	fade = d.advanceTo(dayOf(t))
 	s := quarterOf(t)
@@ -40,7 +40,7 @@ func (d *daily) record(t time.Time) (fade bool) {
 	return fade
 }
 
-// advanceTo makes day the present one.
+// advanceTo closes the days before day, and makes day the current one.
 func (d *daily) advanceTo(day int32) (fade bool) {
 	switch {
 	case d.day == 0:
@@ -49,7 +49,7 @@ func (d *daily) advanceTo(day int32) (fade bool) {
 	case day <= d.day:
 		return false
 	}
-	for n := 0; d.day < day && n < 2*quartersPerDay; n++ { // after so many days without use nothing is left
+	for n := 0; d.day < day && n < 2*quartersPerDay; n++ { // older shares have decayed to 0
 		for i := range d.share {
 			s := int(d.share[i])
 			if d.today[i/64]&(1<<(i%64)) != 0 {
@@ -70,8 +70,8 @@ func (d *daily) advanceTo(day int32) (fade bool) {
 	return fade
 }
 
-// next is the begin of the next quarter of an hour, within a day, in which the
-// function is used on most days and was not in the quarter before.
+// next is the begin of the next quarter of an hour, within a day, in which the function
+// is used on most days, but not in the quarter before.
 func (d *daily) next(now time.Time) (at time.Time, share float64, ok bool) {
 	if d.seen+1 < minDailyDays || d.day == 0 {
 		return at, 0, false
@@ -81,7 +81,7 @@ func (d *daily) next(now time.Time) (at time.Time, share float64, ok bool) {
 	if c.seen < minDailyDays {
 		return at, 0, false
 	}
-	// A share starts at nothing: what it can have reached by now is its whole.
+	// The moving average starts at 0: normalise by the value it can have reached by now.
 	whole := (1 - math.Pow(0.75, float64(c.seen))) * fullShare
 	now0 := quarterOf(now)
 	for i := 1; i <= quartersPerDay; i++ {

@@ -17,8 +17,8 @@ const (
 	longestStart = 24 * time.Hour
 )
 
-// SavedStarts are the measured starts of one function. They hold for the recipe
-// that they were measured with.
+// SavedStarts are the measured starts of one function. They are valid only for the
+// recipe that they were measured with.
 type SavedStarts struct {
 	Recipe  uint64       `json:"recipe,string"`
 	Samples []savedStart `json:"samples"`
@@ -37,7 +37,7 @@ type savedFile struct {
 	Starts  map[string]SavedStarts `json:"starts"`
 }
 
-// Save returns the samples as a file stores them.
+// Save returns the samples in the form of a file.
 func (h *StartTimes) Save(recipe uint64) SavedStarts {
 	x := SavedStarts{Recipe: recipe}
 	for _, s := range h.samples {
@@ -56,8 +56,8 @@ func (x SavedStarts) Restore(h *StartTimes) {
 	}
 }
 
-// ReadFile reads what File.Write has written: the history into h, the starts by
-// function. On an error h is unchanged.
+// ReadFile reads a file written by File.Write: the history into h, and returns the
+// starts by function. On an error h is unchanged.
 func ReadFile(r io.Reader, h *History, now time.Time) (map[functions.Name]SavedStarts, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
@@ -105,14 +105,14 @@ func ReadFile(r io.Reader, h *History, now time.Time) (map[functions.Name]SavedS
 	return starts, nil
 }
 
-// File is what is stored of the past of all functions.
+// File is the stored form of the history and the measured starts of all functions.
 type File struct {
 	Version int                    `json:"version"`
 	History Snapshot               `json:"history"`
 	Starts  map[string]SavedStarts `json:"starts"`
 }
 
-// NewFile holds a snapshot of h, and no starts yet.
+// NewFile returns a file with a snapshot of h and no starts.
 func NewFile(h *History, now time.Time) *File {
 	return &File{Version: fileFormat, History: h.Snapshot(now), Starts: map[string]SavedStarts{}}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// FuzzReadFile: a file is read whole or not at all.
+// FuzzReadFile: a file is read entirely or not at all.
 func FuzzReadFile(f *testing.F) {
 	f.Add([]byte(`{"version":1,"history":{"version":1,"saved":"2026-01-01T00:00:00Z","functions":[]},"starts":{"t/x":{"recipe":"7","samples":[{"node":"n","tier":"REMOTE","total":5000000000,"phases":{"load":1}}]}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

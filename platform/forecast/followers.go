@@ -12,22 +12,23 @@ const (
 	maxRecent      = 16
 	maxFollowers   = 4
 	followWithin   = 10 * time.Minute
-	hintLasts      = 5 * time.Minute // a use that was to follow is waited for so long
-	minFollowShare = 0.5             // of its uses
-	minFollowCount = 4               // times, to be called usual
-	manyStarts     = 256             // then all counts are halved
+	hintLasts      = 5 * time.Minute // how long a predicted follower is expected
+	minFollowShare = 0.5             // share of the leader's uses for a habit
+	minFollowCount = 4               // observations for a habit
+	manyStarts     = 256             // uses after which all counts are halved
 )
 
-// follower is what was used soon after.
+// follower is a function that was used soon after its leader.
 type follower struct {
 	who *functionUsage
 	n   uint16
-	lag time.Duration // the mean, of late
-	in  uint32        // the use of the leader it was counted in last
+	lag time.Duration // moving average
+	in  uint32        // number of the leader's use that it was counted in last
 }
 
-// learnFollowers learns what p follows, and foresees what follows it. Only functions of
-// one team are put together: what one does is no other's to see.
+// learnFollowers counts p as a follower of recently used functions, and predicts the
+// uses of its own followers. Only functions of one team are related, so that no team
+// can observe another.
 func (h *History) learnFollowers(p *functionUsage, at time.Time) {
 	was := len(h.recent) - 1
 	for i, a := range h.recent {
@@ -58,7 +59,7 @@ func (h *History) learnFollowers(p *functionUsage, at time.Time) {
 	}
 }
 
-// share of p's uses that f followed, 0 where that is no habit.
+// share is the part of p's uses that f followed, 0 if that is not a habit.
 func (p *functionUsage) share(f *follower) float64 {
 	if f.who == nil || f.n < minFollowCount {
 		return 0
@@ -69,7 +70,7 @@ func (p *functionUsage) share(f *follower) float64 {
 	return 0
 }
 
-// recordFollower notes that by was used soon after p, once in each use of p.
+// recordFollower counts by as a follower of p, once for each use of p.
 func (p *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
 	least := 0
 	for i := range p.followedBy {
@@ -86,7 +87,7 @@ func (p *functionUsage) recordFollower(by *functionUsage, lag time.Duration) {
 			least = i
 		}
 	}
-	// The newcomer takes the place of the rarest, unless that is a habit.
+	// The new follower replaces the rarest, unless that was seen more than once.
 	if f := &p.followedBy[least]; f.who == nil || f.n <= 1 {
 		*f = follower{who: by, n: 1, lag: lag, in: p.useCount}
 	} else {
@@ -103,14 +104,14 @@ func dropFollower(after [maxFollowers]follower, gone *functionUsage) [maxFollowe
 	return after
 }
 
-// Habit is what is usually used soon after a function.
+// Habit is a function that is usually used soon after another.
 type Habit struct {
 	Name  functions.Name
-	Share float64       // of the function's uses, at least a half
-	Lag   time.Duration // from begin to begin, of late
+	Share float64       // of the leader's uses, at least a half
+	Lag   time.Duration // from begin to begin, moving average
 }
 
-// Follows are the habits of a function, four at most, the most frequent first.
+// Follows returns the habits of a function, four at most, the most frequent first.
 func (h *History) Follows(name functions.Name) []Habit {
 	p := h.functions[name]
 	if p == nil {

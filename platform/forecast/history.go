@@ -11,56 +11,56 @@ import (
 
 // Options of a History.
 type Options struct {
-	Max int // functions remembered; 0: 20,000. Those that come after are not learned
+	Max int // most functions kept; 0: 20,000. Further ones are not learned
 }
 
-// History is what is known of the past of functions. It has one owner.
+// History records when functions were used. It is not safe for concurrent use.
 type History struct {
 	max       int
 	functions map[functions.Name]*functionUsage
-	recent    [maxRecent]*functionUsage // used last, newest first; what follows what is read from it
-	fresh     []*functionUsage          // idle since the last look ahead
+	recent    [maxRecent]*functionUsage // functions used last, newest first; the leaders of new followers
+	fresh     []*functionUsage          // functions to plan in the next Ahead
 	due       startHeap
 	points    []point
 }
 
-// functionUsage of one function.
+// functionUsage is the history of one function.
 type functionUsage struct {
 	name  functions.Name
 	idle  idleTimes
 	daily daily
 
-	begin, end time.Time // of the last use; end is zero where it is still in use
+	begin, end time.Time // of the last use; end is zero while in use
 	using      bool
-	gapUnknown bool // the present idle time was not watched from its begin to its end
+	gapUnknown bool // the present idle time was not observed from its begin
 
-	uses   float64 // decayed to usedAt
+	uses   float64 // decayed as of usedAt
 	usedAt time.Time
 
-	starts     uint16 // uses that followers were counted in
+	starts     uint16 // uses for which followers were counted
 	followedBy [maxFollowers]follower
 
-	hint      time.Time // something else was used that this one usually follows: then
-	hintShare float64   // the share in which it did
-	useCount  uint32    // counts uses: what is due belongs to one
-	queued    bool      // in fresh
+	hint      time.Time // predicted use, after a function that this one usually follows
+	hintShare float64   // share of that function's uses that it followed
+	useCount  uint32    // number of uses; a plannedStart belongs to one of them
+	queued    bool      // it is in fresh
 }
 
 const (
 	manyFunctions = 20_000
-	usesDecay     = 3 * time.Hour // the time constant with which uses of long ago count less
+	usesDecay     = 3 * time.Hour // time constant of the decay of uses
 	maxSaveGap    = 5 * time.Minute
 )
 
-// New returns a history of nothing.
+// New returns an empty history.
 func New(o Options) *History {
 	return &History{max: cmp.Or(max(o.Max, 0), manyFunctions), functions: map[functions.Name]*functionUsage{}, points: make([]point, 0, 128)}
 }
 
-// Len is how many functions are known.
+// Len is the number of functions in h.
 func (h *History) Len() int { return len(h.functions) }
 
-// Forget drops a function that is gone.
+// Forget removes a function.
 func (h *History) Forget(name functions.Name) {
 	p := h.functions[name]
 	if p == nil {
@@ -78,8 +78,8 @@ func (h *History) Forget(name functions.Name) {
 	}
 }
 
-// Begin says that a function that was idle is used from at on. One in use
-// already changes nothing.
+// Begin records that a use of an idle function begins at at. It has no effect on a
+// function in use.
 func (h *History) Begin(name functions.Name, at time.Time) {
 	p := h.functions[name]
 	if p == nil {
@@ -93,7 +93,7 @@ func (h *History) Begin(name functions.Name, at time.Time) {
 		return
 	}
 	if !p.end.IsZero() && !p.gapUnknown {
-		if gap := at.Sub(p.end); gap >= 0 { // a clock that was set back teaches nothing
+		if gap := at.Sub(p.end); gap >= 0 { // no sample if the clock was set back
 			p.idle.add(gap)
 		}
 	}
@@ -107,7 +107,7 @@ func (h *History) Begin(name functions.Name, at time.Time) {
 	h.learnFollowers(p, at)
 }
 
-// End says that the last request of a function has ended at at.
+// End records that the last request of a function ended at at.
 func (h *History) End(name functions.Name, at time.Time) {
 	p := h.functions[name]
 	if p == nil || !p.using {
@@ -120,7 +120,7 @@ func (h *History) End(name functions.Name, at time.Time) {
 	h.queueForPlan(p)
 }
 
-// queueForPlan has Ahead think about p.
+// queueForPlan makes the next Ahead plan p.
 func (h *History) queueForPlan(p *functionUsage) {
 	if !p.queued {
 		p.queued = true
@@ -135,7 +135,7 @@ func (p *functionUsage) usesAt(now time.Time) float64 {
 	return p.uses * math.Exp(-max(0, now.Sub(p.usedAt).Seconds())/usesDecay.Seconds())
 }
 
-// Uses is how often a function was used; what is three hours older counts for a
+// Uses is the decayed number of uses of a function: after three hours a use counts a
 // third.
 func (h *History) Uses(name functions.Name, now time.Time) float64 {
 	if p := h.functions[name]; p != nil {
@@ -144,10 +144,9 @@ func (h *History) Uses(name functions.Name, now time.Time) float64 {
 	return 0
 }
 
-// NextUse is when a function is likely to be used next: now plus the price of
-// waiting for it, see the package's story. sure is how much of that is the
-// function's own history, from 0 to 1. It is the zero time for one never used,
-// and now for one in use.
+// NextUse predicts the next use of a function: now plus its price, see the package
+// comment. sure is the weight of the function's own history in it, from 0 to 1. at is
+// the zero time for a function never used, and now for one in use.
 func (h *History) NextUse(name functions.Name, now time.Time) (at time.Time, sure float64) {
 	p := h.functions[name]
 	switch {
@@ -170,11 +169,12 @@ func (h *History) NextUse(name functions.Name, now time.Time) (at time.Time, sur
 	return now.Add(wait), sure
 }
 
-// minIdleTimes idle times to be known by them; with fewer the standard holds.
+// minIdleTimes is the number of idle times needed for predictions; with fewer the
+// standard keep-alive applies.
 const minIdleTimes = 2
 
-// KeepFor is how long a function is worth being held idle after a use; false
-// where too little is known of it.
+// KeepFor is how long keeping a function idle after a use is worth it; false if its
+// history is too short.
 func (h *History) KeepFor(name functions.Name, w Worth) (time.Duration, bool) {
 	p := h.functions[name]
 	if p == nil || p.idle.total < minIdleTimes {
@@ -183,9 +183,9 @@ func (h *History) KeepFor(name functions.Name, w Worth) (time.Duration, bool) {
 	return p.idle.windows(w, h.points)[0].To, true
 }
 
-// Windows are the stretches of an idle time in which a function is worth being
-// held, eight at most; the first begins at 0 and may be empty. None where too
-// little is known of it.
+// Windows returns the parts of an idle time in which keeping a function READY is worth
+// it, eight at most; the first begins at 0 and may be empty. nil if its history is too
+// short.
 func (h *History) Windows(name functions.Name, w Worth) []Window {
 	p := h.functions[name]
 	if p == nil || p.idle.total < minIdleTimes {
@@ -194,17 +194,16 @@ func (h *History) Windows(name functions.Name, w Worth) []Window {
 	return p.idle.windows(w, h.points)
 }
 
-// Foreseen is a use that is expected.
+// Foreseen is a predicted use.
 type Foreseen struct {
 	Name  functions.Name
-	Until time.Time // worth being held until then
+	Until time.Time // end of the window in which holding is worth it
 	Why   string    // rhythm, daily or follows
 }
 
-// Ahead calls yield for every function that should be started now to be ready
-// for its next use, once each, and returns when it wants to be asked again at
-// the latest: the zero time where nothing is foreseen. worth tells what holding
-// a function is worth; false: never ahead.
+// Ahead yields every function that must be started now to be READY for its next use,
+// once per predicted use, and returns the latest time of the next call: zero if
+// nothing is predicted. worth returns the Worth of a function; false: never ahead.
 func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool), yield func(Foreseen)) time.Time {
 	for _, p := range h.fresh {
 		p.queued = false
@@ -233,7 +232,7 @@ func (h *History) Ahead(now time.Time, worth func(functions.Name) (Worth, bool),
 	return h.due[0].at
 }
 
-// plan puts the next start ahead of p on the list.
+// plan adds the next start ahead of p to due.
 func (h *History) plan(p *functionUsage, now time.Time, worth func(functions.Name) (Worth, bool)) {
 	w, ok := worth(p.name)
 	if !ok || p.end.IsZero() {
@@ -272,7 +271,7 @@ func laterTime(a, b time.Time) time.Time {
 	return a
 }
 
-// plannedStart is a start ahead.
+// plannedStart is a start ahead of a predicted use.
 type plannedStart struct {
 	at, until time.Time
 	why       string
@@ -280,7 +279,7 @@ type plannedStart struct {
 	life      uint32
 }
 
-// startHeap are a heap, the earliest first.
+// startHeap is a heap of planned starts, the earliest first.
 type startHeap []plannedStart
 
 func (d *startHeap) push(x plannedStart) {
@@ -316,7 +315,7 @@ func (d *startHeap) pop() plannedStart {
 	}
 }
 
-// before has the same order for the same times in every run.
+// before orders equal times by name, so that every run has the same order.
 func (a plannedStart) before(b plannedStart) bool {
 	if c := a.at.Compare(b.at); c != 0 {
 		return c < 0

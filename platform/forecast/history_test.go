@@ -15,7 +15,7 @@ import (
 
 const min1 = time.Minute
 
-// use is a use of a second.
+// use records a use of one second.
 func use(h *History, name functions.Name, t time.Time) {
 	h.Begin(name, t)
 	h.End(name, t.Add(time.Second))
@@ -25,7 +25,7 @@ func TestNextUseOfRhythms(t *testing.T) {
 	f := named(1)
 	for _, c := range []struct {
 		what  string
-		gaps  []time.Duration // over and over
+		gaps  []time.Duration // repeated
 		age   time.Duration
 		least time.Duration
 		most  time.Duration
@@ -66,7 +66,7 @@ func TestNothingKnown(t *testing.T) {
 	if h.Uses(f, epoch) != 0 || h.Follows(f) != nil || h.Windows(f, WorthOf(standard, 0, true)) != nil {
 		t.Error("one never used has a past")
 	}
-	h.End(f, epoch) // an end of nothing
+	h.End(f, epoch) // an end without a begin
 	if h.Len() != 0 {
 		t.Error("an end made a past")
 	}
@@ -119,8 +119,7 @@ func TestKeepAliveFollowsTheHabit(t *testing.T) {
 	}
 }
 
-// ahead collects what is to be started ahead, as the clock goes from one time to
-// another, and when.
+// ahead collects the starts ahead, and their times, as the clock goes from from to to.
 func ahead(h *History, from, to time.Time, w Worth) (out []Foreseen, when []time.Time) {
 	for now := from; !now.After(to); now = now.Add(time.Second) {
 		h.Ahead(now, func(functions.Name) (Worth, bool) { return w, true }, func(f Foreseen) { out, when = append(out, f), append(when, now) })
@@ -145,7 +144,7 @@ func TestAheadOfARhythm(t *testing.T) {
 	if d := due.Sub(when[0]); d < w.Start || d > 12*min1 || !got[0].Until.After(due) {
 		t.Errorf("started %v ahead, held until %v after", d, got[0].Until.Sub(due))
 	}
-	// A use before that calls it off.
+	// A use before that cancels it.
 	use(h, f, now.Add(3*time.Hour))
 	use(h, f, now.Add(3*time.Hour+min1))
 	h.Begin(f, now.Add(4*time.Hour))
@@ -159,7 +158,7 @@ func TestAheadOfTheMorning(t *testing.T) {
 	f := named(1)
 	w := WorthOf(standard, min1, true)
 	r := rand.New(rand.NewPCG(1, 1))
-	for d := range 8 { // each day some uses from about nine on, at no rhythm
+	for d := range 8 { // each day some uses from about nine on, not periodic
 		for range 5 {
 			use(h, f, at(d*day+9*60+r.IntN(14)))
 		}
@@ -180,7 +179,7 @@ func TestWhatFollowsWhat(t *testing.T) {
 	one, two, other := named(1), named(2), functions.Name{Team: "u", Name: "x"}
 	r := rand.New(rand.NewPCG(2, 1))
 	now := epoch
-	for range 12 { // two comes a minute after one, always; the pair at no rhythm
+	for range 12 { // two is always used a minute after one; the pair is not periodic
 		now = now.Add(time.Duration(60+r.IntN(600)) * min1)
 		use(h, one, now)
 		use(h, other, now.Add(30*time.Second))
@@ -225,8 +224,8 @@ func TestUsesFade(t *testing.T) {
 	}
 }
 
-// TestAnyHistory: whatever is observed, in whatever order, the answers keep their
-// bounds, the memory too, and what is saved is loaded.
+// TestAnyHistory: for random observations in random order, answers and memory stay
+// within their bounds, and a saved history loads.
 func TestAnyHistory(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -313,7 +312,7 @@ func reload(t *testing.T, h *History, now time.Time) {
 	}
 }
 
-// sameBut compares two files, leaving aside the last digits of uses.
+// sameBut compares two files, except for the last digits of uses.
 func sameBut(a, b string) bool {
 	cut := func(s string) string {
 		var out []string
@@ -428,7 +427,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestMemory: a function in long use takes less than 1 KiB, its name included.
+// TestMemory: a function with a long history takes less than 1 KiB, name included.
 func TestMemory(t *testing.T) {
 	const n = 5000
 	names := make([]functions.Name, n)

@@ -11,11 +11,11 @@ const (
 	octaves   = 21 // from 1 s to 2^21-1 s, 24 days
 	topBin    = perOctave * octaves
 	maxBins   = 48
-	maxCount  = 1 << 14 // of one bin; then all are halved
+	maxCount  = 1 << 14 // of one bin; at that all counts are halved
 )
 
-// binSpans are the middles of the bins: 2^(i/32) - 1 seconds. Below a second they
-// are finer than needed, at no cost: only bins in use are kept.
+// binSpans are the middles of the bins: 2^(i/32) - 1 seconds. Below a second they are
+// finer than needed, at no cost: only non-empty bins are stored.
 var binSpans = func() (t [topBin + 1]time.Duration) {
 	for i := range t {
 		t[i] = time.Duration((math.Exp2(float64(i)/perOctave) - 1) * float64(time.Second))
@@ -23,7 +23,7 @@ var binSpans = func() (t [topBin + 1]time.Duration) {
 	return t
 }()
 
-// binOf is the bin whose middle is nearest.
+// binOf is the bin whose middle is nearest to d.
 func binOf(d time.Duration) uint16 {
 	if d <= 0 {
 		return 0
@@ -40,7 +40,7 @@ func binUpperEdge(bin uint16) time.Duration {
 	return (binSpans[bin] + binSpans[bin+1]) / 2
 }
 
-// bin is how many idle times were about so long.
+// bin is the count of idle times of about one length.
 type bin struct {
 	at, n uint16
 }
@@ -67,7 +67,7 @@ func (t *idleTimes) add(d time.Duration) {
 	}
 }
 
-// merge joins the two neighbouring bins whose union moves the least.
+// merge joins the two neighbouring bins whose counts move the least.
 func (t *idleTimes) merge() {
 	best, least := 0, math.MaxInt
 	for i := 0; i+1 < len(t.bins); i++ {
@@ -84,7 +84,7 @@ func (t *idleTimes) merge() {
 	t.bins = slices.Delete(t.bins, best+1, best+2)
 }
 
-// halve lets what was count less than what comes.
+// halve halves all counts, so that new idle times weigh more than old ones.
 func (t *idleTimes) halve() {
 	t.total = 0
 	t.bins = slices.DeleteFunc(t.bins, func(b bin) bool { return b.n < 2 })
@@ -94,17 +94,17 @@ func (t *idleTimes) halve() {
 	}
 }
 
-// The priorCount idle time of every function: all it is known by when it was used
-// once, and soon outweighed.
+// The prior of every function: one idle time, all that is known after a single use, and
+// soon outweighed by observed ones.
 const (
-	priorCount   = 1.0            // in idle times
-	priorNever   = 0.5            // the share of it that ends at none of the horizons
-	minPrice     = time.Minute    // no use is bought for less
-	priorHorizon = 48 * time.Hour // beyond it nothing is imagined
+	priorCount   = 1.0            // weight of the prior, in idle times
+	priorNever   = 0.5            // share of the prior that ends beyond each next octave
+	minPrice     = time.Minute    // lower bound of a price
+	priorHorizon = 48 * time.Hour // the prior has no points beyond
 )
 
-// price of the next use at an age: the shortest time of holding that buys one,
-// over all horizons, and which share of that knowledge is the function's own.
+// price returns the price of the next use at an age: the least expected holding time
+// per use, over all horizons. own is the weight of the function's own idle times in it.
 func (t *idleTimes) price(age time.Duration) (buys time.Duration, own float64) {
 	age = max(age, 0)
 	i := 0
@@ -120,7 +120,7 @@ func (t *idleTimes) price(age time.Duration) (buys time.Duration, own float64) {
 
 	alive, rest := total, priorCount
 	at := float64(age)
-	next := max(at*2, float64(time.Minute)) // of the imagined
+	next := max(at*2, float64(time.Minute)) // next point of the prior
 	spent, hit := total*float64(minPrice), 0.0
 	best := math.Inf(1)
 	for {

@@ -14,8 +14,7 @@ type RateGauge struct {
 	n    int
 }
 
-// minSampleBytes is the smallest transfer that says something about a rate: below it
-// latency dominates.
+// minSampleBytes is the smallest transfer used as a sample: below it latency dominates.
 const minSampleBytes = 1 << 20
 
 // Add records a measured rate.
@@ -27,8 +26,8 @@ func (g *RateGauge) Add(rate float64) {
 // Rate is the estimate, 0 without samples.
 func (g *RateGauge) Rate() float64 { return slices.Max(g.last[:]) }
 
-// AddTransfer records a transfer. It returns false if it is too small to say
-// anything.
+// AddTransfer records a transfer. It returns false if the transfer is too small for a
+// sample.
 func (g *RateGauge) AddTransfer(bytes functions.Bytes, took time.Duration) bool {
 	if bytes < minSampleBytes || took <= time.Millisecond {
 		return false

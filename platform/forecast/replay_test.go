@@ -60,9 +60,8 @@ func (a *account) add(cold bool, idle int) {
 	}
 }
 
-// replayKeep plays the day minute by minute: a use is cold unless a window holds
-// the function when it comes; minutes held without use are idle. by[half] counts
-// what falls in each half of the day.
+// replayKeep replays the day minute by minute: a use is cold unless a window covers
+// it; minutes held without use are idle. by[half] counts each half of the day.
 func replayKeep(tr [][]int, windows func(f int) []Window, end func(f int, idle time.Duration)) (all account, by [2]account) {
 	for f, minutes := range tr {
 		for i, m := range minutes {
@@ -87,8 +86,8 @@ func replayKeep(tr [][]int, windows func(f int) []Window, end func(f int, idle t
 	return all, by
 }
 
-// held is what an idle time of so many minutes costs: a window holds whole
-// minutes, and one that it only touches costs as much.
+// held returns the cost of an idle time of gap minutes: windows count in whole
+// minutes, partly covered ones included.
 func held(ws []Window, gap int) (cold bool, idle int) {
 	cold = true
 	for _, w := range ws {
@@ -111,12 +110,12 @@ func at(minute int) time.Time { return epoch.Add(time.Duration(minute) * time.Mi
 
 func named(f int) functions.Name { return functions.Name{Team: "t", Name: "f" + strconv.Itoa(f)} }
 
-// standard is the keep-alive that learning is held against, and what is used
-// for functions that are not known.
+// standard is the fixed keep-alive that learned ones are compared with, also used for
+// functions without history.
 const standard = 10 * time.Minute
 
-// fixedKeep and learnedKeep play the day. A start ahead is counted as idle for
-// the 20 s that loading takes on average (8 s and 20 GiB at 2 GiB/s).
+// fixedKeep and learnedKeep replay the day. A start ahead counts as idle for the 20 s
+// that loading takes on average (8 s, and 20 GiB at 2 GiB/s).
 func fixedKeep(tr [][]int) (account, [2]account) {
 	return replayKeep(tr, func(int) []Window { return []Window{{0, standard}} }, func(int, time.Duration) {})
 }
@@ -137,15 +136,15 @@ func learnedKeep(tr [][]int, ahead bool) (account, [2]account) {
 		}
 		return ws
 	}, func(f int, idle time.Duration) {
-		// The day of one function after the other: only its own past is looked at.
+		// One function after the other: predictions depend on its own past only.
 		clock = clock.Add(idle)
 		h.Begin(named(f), clock)
 		h.End(named(f), clock)
 	})
 }
 
-// TestLearnedKeepAlive is the figure: at most half the cold starts of a fixed
-// ten minutes for at most 1.03 of its idle minutes.
+// TestLearnedKeepAlive: at most half the cold starts of a fixed keep-alive of ten
+// minutes, for at most 1.03 of its idle minutes.
 func TestLearnedKeepAlive(t *testing.T) {
 	tr := azureDay(t)
 	fixed, fh := fixedKeep(tr)
@@ -161,16 +160,15 @@ func TestLearnedKeepAlive(t *testing.T) {
 	}
 }
 
-// outcome of a replay with limited memory, over a half of the day or all of it.
+// outcome counts the uses of a replay with limited memory.
 type outcome struct{ cold, uses int }
 
 func (o outcome) share() float64 { return float64(o.cold) / float64(o.uses) }
 
-// replayEvict plays the day with room for a share of all functions: sizes are
-// drawn from {1,3,8,16,28,64} GiB and a load costs 8 s and the size at 2 GiB/s.
-// The functions of a minute come in a random order; where there is no room for
-// one, the one of the highest score goes, until there is. use is told of every
-// use after it was served.
+// replayEvict replays the day with room for a share of all functions: sizes are drawn
+// from {1,3,8,16,28,64} GiB, and a load costs 8 s and the size at 2 GiB/s. The
+// functions of a minute are used in random order; without room for one, those of the
+// highest score are evicted until there is. use is called after each use.
 func replayEvict(tr [][]int, share float64, seed uint64, score func(f, minute int, perByte float64) float64, use func(f, minute int)) (by [2]outcome) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	sizes := []float64{1, 3, 8, 16, 28, 64}
@@ -222,8 +220,8 @@ func lru(tr [][]int, share float64, seed uint64) [2]outcome {
 	return replayEvict(tr, share, seed, func(f, _ int, _ float64) float64 { return -float64(used[f]) }, func(f, _ int) { n++; used[f] = n })
 }
 
-// clairvoyant is the greedy rule that knows the future: it takes the one whose
-// next use, over the cost of loading it per byte, is the farthest.
+// clairvoyant is the greedy rule with knowledge of the future: it evicts the function
+// with the farthest next use, over the cost of loading it per byte.
 func clairvoyant(tr [][]int, share float64, seed uint64) [2]outcome {
 	next := make([]int, len(tr))
 	return replayEvict(tr, share, seed, func(f, m int, perByte float64) float64 {
@@ -235,8 +233,8 @@ func clairvoyant(tr [][]int, share float64, seed uint64) [2]outcome {
 	}, func(f, _ int) { next[f]++ })
 }
 
-// nextUse is the same rule with what was learned instead of what will be. A use
-// lasts its minute, so a function used in this one is at least a minute away.
+// nextUse is the same rule with predicted uses. A use lasts its minute, so a function
+// used in this one is at least a minute away.
 func nextUse(tr [][]int, share float64, seed uint64) [2]outcome {
 	h := New(Options{})
 	names, used, wait, asked := make([]functions.Name, len(tr)), make([]int, len(tr)), make([]float64, len(tr)), make([]int, len(tr))
@@ -256,8 +254,8 @@ func nextUse(tr [][]int, share float64, seed uint64) [2]outcome {
 	})
 }
 
-// TestNextUse is the figure: the cold share at 13 % of all sizes, at most 0.40 of
-// that of LRU and at most 1.1 of that of the greedy rule that knows the future.
+// TestNextUse: at 13 % of all sizes, the share of cold uses is at most 0.40 of that of
+// LRU and at most 1.1 of that of the greedy rule with knowledge of the future.
 func TestNextUse(t *testing.T) {
 	tr := azureDay(t)
 	seeds := uint64(5)

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// MaxFile bounds what Load reads.
+// MaxFile is the largest file that Load reads.
 const MaxFile = 64 << 20
 
 const fileVersion = 1
@@ -45,19 +45,18 @@ type followerRecord struct {
 	Lag  time.Duration `json:"lag"` // in nanoseconds
 }
 
-// Snapshot is a history as it was at a moment, to be written as JSON later.
+// Snapshot is a copy of a history, to be written as JSON later.
 type Snapshot struct{ file historyFile }
 
-// MarshalJSON writes what Load reads.
+// MarshalJSON encodes the snapshot for Load.
 func (s Snapshot) MarshalJSON() ([]byte, error) { return json.Marshal(s.file) }
 
-// Save writes the history down as JSON, for Load.
+// Save writes the history as JSON for Load.
 func (h *History) Save(w io.Writer, now time.Time) error {
 	return json.NewEncoder(w).Encode(h.Snapshot(now))
 }
 
-// Snapshot copies the history. A use under way ends for it now: what comes later
-// it has not seen.
+// Snapshot copies the history. In the copy, a current use ends now.
 func (h *History) Snapshot(now time.Time) Snapshot {
 	f := historyFile{Version: fileVersion, Saved: now.Round(0), Functions: make([]functionRecord, 0, len(h.functions))}
 	for name, p := range h.functions {
@@ -90,9 +89,9 @@ func (h *History) Snapshot(now time.Time) Snapshot {
 	return Snapshot{f}
 }
 
-// Load replaces the history by one that was saved. What does not read leaves it
-// as it was. Idle times that began before and end after are learned only where
-// nothing can have been missed: now is within five minutes of the saving.
+// Load replaces the history by a saved one. On an error h is unchanged. An idle time
+// that began before the save is learned only if now is within five minutes of the
+// save, so that no use can have been missed.
 func (h *History) Load(r io.Reader, now time.Time) error {
 	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
@@ -137,7 +136,7 @@ func (h *History) Load(r io.Reader, now time.Time) error {
 	h.functions = all
 	h.recent = [maxRecent]*functionUsage{}
 	h.due, h.fresh = nil, nil
-	for i := range f.Functions { // in their order: the same file gives the same future
+	for i := range f.Functions { // in file order, so that the same file gives the same predictions
 		name, _ := functions.ParseName(f.Functions[i].Name, "")
 		h.queueForPlan(all[name])
 	}
@@ -185,7 +184,7 @@ func (r *functionRecord) past(saved time.Time) (*functionUsage, error) {
 	return p, nil
 }
 
-// link points from p to those that follow it; one that is gone is forgotten.
+// link resolves the followers of a function by name; unknown ones are dropped.
 func (r *functionRecord) link(all map[functions.Name]*functionUsage) error {
 	name, _ := functions.ParseName(r.Name, "")
 	p, k := all[name], 0

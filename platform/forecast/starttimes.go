@@ -8,16 +8,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// StartTimes is what the last cold starts of a function took. It is what a
-// Forecast is made of, and with bytes under way what an ETA is made of.
+// StartTimes holds the durations of the last cold starts of a function. A Forecast is
+// derived from it and, with the bytes staged so far, an ETA.
 type StartTimes struct {
 	samples      []StartSample // newest last
 	cached       functions.Forecast
-	cachedValid  bool // known holds, for cachedAtHand
+	cachedValid  bool // cached is valid for cachedAtHand
 	cachedAtHand bool
 
 	expect      placement.Expect
-	expectValid bool // times holds
+	expectValid bool // expect is valid
 }
 
 // StartSample is one start that came to READY.
@@ -25,14 +25,14 @@ type StartSample struct {
 	Node          string
 	Tier          functions.Tier
 	Total         time.Duration // from the wake
-	Start         time.Duration // from the decision where
-	FromDeepSleep bool          // it rose from a sleep without its weights
+	Start         time.Duration // from the placement decision
+	FromDeepSleep bool          // a wake-up from sleep level 2, without weights in memory
 	Phases        map[functions.Phase]time.Duration
 }
 
 const keepSamples = 16
 
-// withoutStaging is what s would have been with its bytes at hand.
+// withoutStaging estimates s for a start whose bytes are already on the node.
 func (s StartSample) withoutStaging() StartSample {
 	phases := map[functions.Phase]time.Duration{}
 	var total time.Duration
@@ -43,7 +43,7 @@ func (s StartSample) withoutStaging() StartSample {
 	}
 	start := s.Start - s.Phases[functions.PhaseStage]
 	for _, p := range []functions.Phase{functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup} {
-		start = max(start, phases[p]) // the engine came up meanwhile: it cannot have taken less
+		start = max(start, phases[p]) // the engine booted during staging: the start takes at least as long as each phase
 	}
 	return StartSample{Node: s.Node, Tier: functions.TierNVMe, Total: min(total, s.Total), Start: min(start, s.Start), Phases: phases}
 }
@@ -58,15 +58,15 @@ func (h *StartTimes) Add(s StartSample) {
 	h.cachedValid, h.expectValid = false, false
 }
 
-// Clear forgets all samples.
+// Clear removes all samples.
 func (h *StartTimes) Clear() { *h = StartTimes{} }
 
 // Len is the number of samples.
 func (h *StartTimes) Len() int { return len(h.samples) }
 
-// Forecast of the next cold start. Where the bytes are at hand it comes from
-// starts that found them so, or else from those that had to fetch them, less the
-// fetching; where they are not, from those that fetched.
+// Forecast predicts the next cold start. If the bytes are on a node (atHand), it uses
+// starts that found them there, or else starts with staging, less the staging; if not,
+// starts with staging.
 func (h *StartTimes) Forecast(atHand bool) functions.Forecast {
 	if h.cachedValid && h.cachedAtHand == atHand {
 		return h.cached
@@ -106,8 +106,8 @@ func (h *StartTimes) Forecast(atHand bool) functions.Forecast {
 	return h.cached
 }
 
-// WakeTime is how long waking a sleeping replica takes, at a percentile; deep: one
-// whose weights were dropped. -1 if none was measured.
+// WakeTime is the time to wake a sleeping replica, at a percentile; deep: one without
+// weights in memory. -1 if none was measured.
 func (h *StartTimes) WakeTime(deep bool, percent int) time.Duration {
 	var totals []time.Duration
 	for _, s := range h.samples {
@@ -118,8 +118,8 @@ func (h *StartTimes) WakeTime(deep bool, percent int) time.Duration {
 	return quantile(totals, percent)
 }
 
-// PhaseTime is the median of one phase: on this node if it is known there, else on
-// any, else what the engine is known to take; -1 where nothing is known.
+// PhaseTime is the median of one phase: on this node if measured there, else on any,
+// else typical of the engine; -1 if unknown.
 func (h *StartTimes) PhaseTime(p functions.Phase, node string, e functions.Engine) time.Duration {
 	var here, any []time.Duration
 	for _, s := range h.samples {
@@ -142,8 +142,8 @@ func (h *StartTimes) PhaseTime(p functions.Phase, node string, e functions.Engin
 	return -1
 }
 
-// typicalPhases is what engines take where nothing has been measured yet: small models
-// on an ordinary machine. The weights' own time comes on top, from their bytes.
+// typicalPhases are the phase times assumed before a measurement: small models on an
+// ordinary machine. Staging is not included.
 var typicalPhases = map[functions.Engine]map[functions.Phase]time.Duration{
 	functions.EngineEmber: {
 		functions.PhaseSpawn: 20 * time.Millisecond, functions.PhaseLoad: 100 * time.Millisecond, functions.PhaseWarmup: 20 * time.Millisecond,
@@ -151,7 +151,7 @@ var typicalPhases = map[functions.Engine]map[functions.Phase]time.Duration{
 	functions.EngineLlamaCpp: {
 		functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 3 * time.Second, functions.PhaseWarmup: 200 * time.Millisecond,
 	},
-	// These two listen only when they are ready, so all of it is spawn.
+	// These two listen only when they are ready, so their whole boot counts as spawn.
 	functions.EngineVLLM: {
 		functions.PhaseSpawn: 29 * time.Second, functions.PhaseLoad: 0, functions.PhaseWarmup: time.Second,
 	},
@@ -169,9 +169,8 @@ func quantile(ds []time.Duration, percent int) time.Duration {
 	return s[(len(s)*percent+99)/100-1]
 }
 
-// Expected is the median time from a decision to READY, by tier and by node and
-// tier. What has not been seen from disk is taken from what came from afar, less
-// its staging.
+// Expected is the median time from a decision to READY, by tier and by node and tier.
+// Without samples from NVMe it uses remote ones, less their staging.
 func (h *StartTimes) Expected() placement.Expect {
 	if h.expectValid {
 		return h.expect

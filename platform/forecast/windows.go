@@ -4,23 +4,22 @@ import (
 	"time"
 )
 
-// Window is a stretch of an idle time, counted from its begin.
+// Window is a part of an idle time, counted from its begin.
 type Window struct {
 	From, To time.Duration
 }
 
-// Worth is what holding is measured with.
+// Worth sets the cost of cold starts against that of holding a function idle.
 type Worth struct {
-	Cold  time.Duration // so much idle time is one cold start worth
-	Start time.Duration // a start ahead takes so long, and holds as much as being idle
-	Ahead bool          // starts ahead are allowed: else there is one window, the first
+	Cold  time.Duration // idle time that is as expensive as one cold start
+	Start time.Duration // duration of a start ahead, which costs as much as idle time
+	Ahead bool          // starts ahead are allowed; else the first window is the only one
 }
 
-// WorthOf is the usual worth of holding a function whose standard keep-alive is
-// idle: one cold start is worth three of it. A fixed keep-alive says
-// that holding for longer than idle is not worth a cold start, not knowing when
-// the next use comes; with a forecast each cold start may cost more, for less
-// holding in all.
+// WorthOf is the usual Worth of a function with the standard keep-alive idle: a cold
+// start is as expensive as three of it. A fixed keep-alive prices a cold start at one
+// idle without knowing the next use; with a forecast the price may be higher, and
+// still the idle time in total is less.
 func WorthOf(idle, start time.Duration, ahead bool) Worth {
 	return Worth{Cold: 3 * idle, Start: start, Ahead: ahead}
 }
@@ -28,29 +27,29 @@ func WorthOf(idle, start time.Duration, ahead bool) Worth {
 const (
 	maxWindows  = 8
 	startMargin = 16 // a start ahead leaves a 16th of the idle time for error
-	lateMargin  = 16 // and what is held is held a 16th longer
+	lateMargin  = 16 // a window extends a 16th beyond its last point
 )
 
-// point is a moment at which idle times have ended.
+// point is an age at which idle times ended.
 type point struct {
 	at     float64
-	n      float64 // of them, as many
-	beyond float64 // idle times that last at least until then
-	held   float64 // cheapest so far with this point covered
-	gone   float64 // and without
-	from   byte    // how the cheapest covering came about
-	left   byte    // where the cheapest without came from
-	own    bool    // not of the imagined one: on that nothing is started
+	n      float64 // number of idle times that ended here
+	beyond float64 // number of idle times that last at least until here
+	held   float64 // least cost so far with this point in a window
+	gone   float64 // least cost so far with this point in no window
+	from   byte    // transition that led to held
+	left   byte    // transition that led to gone
+	own    bool    // observed, not of the prior, for which nothing is started
 }
 
 const (
-	heldThroughout byte = iota // held since the point before
-	heldAgain                  // let go after the point before, which was covered
-	startedAhead               // started ahead; the point before was not covered
+	heldThroughout byte = iota // READY since the previous point
+	heldAgain                  // stopped after the previous point, which was in a window
+	startedAhead               // started ahead; the previous point was in no window
 )
 
-// windows are the stretches in which holding is worth its price, by dynamic
-// programming over the points at which idle times have ended.
+// windows computes the windows of least cost by dynamic programming over the points at
+// which idle times ended, eight windows at most.
 func (t *idleTimes) windows(w Worth, buf []point) []Window {
 	out := t.worth(w, buf)
 	for tries := 0; len(out) > maxWindows && tries < 8; tries++ {
@@ -63,7 +62,7 @@ func (t *idleTimes) windows(w Worth, buf []point) []Window {
 func (t *idleTimes) worth(w Worth, buf []point) []Window {
 	ps := t.points(buf[:0])
 	cold, start := float64(w.Cold), float64(w.Start)
-	rest := 3 * start // let go for less, it would be up and down
+	rest := 3 * start // shorter gaps are not worth a stop and a start
 	prev := point{}
 	for i := range ps {
 		p := &ps[i]
@@ -90,7 +89,7 @@ func (t *idleTimes) worth(w Worth, buf []point) []Window {
 		p.gone += p.n * cold
 		prev = *p
 	}
-	// Back from the cheaper end.
+	// Trace back from the cheaper of the two ends.
 	covered := len(ps) > 0 && prev.held <= prev.gone
 	var out []Window
 	open := false
@@ -111,7 +110,7 @@ func (t *idleTimes) worth(w Worth, buf []point) []Window {
 		covered = p.from != startedAhead
 	}
 	if n := len(out); n == 0 || out[n-1].From > 0 {
-		out = append(out, Window{}) // not held at all at first
+		out = append(out, Window{}) // an empty first window: no keep-alive
 	}
 	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
 		out[i], out[j] = out[j], out[i]
@@ -119,7 +118,7 @@ func (t *idleTimes) worth(w Worth, buf []point) []Window {
 	return out
 }
 
-// points are the ends of the idle times that were, and of the imagined one.
+// points lists the ages at which observed idle times and the prior end, in order.
 func (t *idleTimes) points(ps []point) []point {
 	left := float64(t.total) + priorCount
 	rest, next := priorCount, time.Minute

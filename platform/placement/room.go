@@ -150,7 +150,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 	}
 	var taken [maxGPUs]bool
 	for p.n < min(res.GPUs, len(p.gpus)) {
-		// The group that supplies all missing GPUs with the fewest to spare, else the most.
+		// The group that supplies all missing GPUs with the fewest spare, else the most.
 		group, gives, opens, spare, used := 0, 0, 0, 0, true
 		left := res.GPUs - p.n
 		for i := range n.GPUs {

@@ -19,7 +19,7 @@ type Policy struct {
 	Surplus   time.Duration // a replica READY for less is not scaled down
 
 	// A function that is never idle would keep its GPUs for ever. Once a request of
-	// another function has waited for Patience, a replica that has been READY for TimeSlice
+	// another function has waited for Patience, a replica that was READY for TimeSlice
 	// leaves the routes; its requests in flight may finish within TimeSliceDrain.
 	// TimeSlice 0: never.
 	TimeSlice, Patience, TimeSliceDrain time.Duration

@@ -15,16 +15,16 @@ const daySeconds = 24 * 60 * 60
 // RefreshEvery is the longest time between two settlements of all accounts.
 const RefreshEvery = 2 * time.Second
 
-// Account is what one team holds and has used.
+// Account holds the current resources of one team, and its use so far.
 type Account struct {
 	Name   string
 	Spec   functions.TeamSpec
-	Stored functions.Bytes // of its checkpoints on all nodes, where its share of the stores is limited
-	Entry                  // the part that outlives the server
+	Stored functions.Bytes // its checkpoints on all nodes; counted only if its share of the stores is limited
+	Entry                  // the part that survives a restart
 
 	held            Holdings
-	at              placement.Instant // the counts are settled up to here
-	day             int64             // the day that Today counts, UTC, since 1970
+	at              placement.Instant // use is counted up to this moment
+	day             int64             // the day of Today, in days since 1970, UTC
 	overBudgetUntil placement.Instant // 0: within the budget
 }
 
@@ -47,8 +47,8 @@ type Holdings struct {
 	Hosts    int // replicas without GPUs that are not idle
 }
 
-// HoldingsOf returns what the replicas of f hold. Only busy replicas count as use:
-// an idle one is evicted for any other function.
+// HoldingsOf returns the resources that the replicas of f hold. Only busy replicas
+// count as use: an idle one is evicted for any other function.
 func HoldingsOf(f *placement.Function) (h Holdings) {
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
@@ -69,7 +69,7 @@ func HoldingsOf(f *placement.Function) (h Holdings) {
 	return h
 }
 
-// Charge replaces what one function of the team held by what it holds from now on.
+// Charge replaces one function's holdings, was, by is from now on.
 func (t *Account) Charge(was, is Holdings, now placement.Instant, wall time.Time) {
 	t.Settle(now, wall)
 	t.held.GPUs += is.GPUs - was.GPUs
@@ -77,7 +77,7 @@ func (t *Account) Charge(was, is Holdings, now placement.Instant, wall time.Time
 	t.held.Hosts += is.Hosts - was.Hosts
 }
 
-// Settle counts what the team has held until now. A now in the past counts nothing.
+// Settle adds the use of the team until now. A now in the past adds nothing.
 func (t *Account) Settle(now placement.Instant, wall time.Time) {
 	span := (now - t.at).Seconds()
 	t.at = max(t.at, now)
@@ -96,7 +96,7 @@ func (t *Account) Settle(now placement.Instant, wall time.Time) {
 			t.Hosted = 0
 		}
 	}
-	if day := dayOf(wall); day > t.day { // never back: a clock set back grants no second budget
+	if day := dayOf(wall); day > t.day { // only forward: setting the clock back grants no second budget
 		t.day = day
 		t.Today = float64(t.held.GPUs) * min(max(span, 0), float64(wall.Unix()%daySeconds))
 	}
@@ -104,8 +104,8 @@ func (t *Account) Settle(now placement.Instant, wall time.Time) {
 
 func dayOf(t time.Time) int64 { return t.Unix() / daySeconds }
 
-// CheckBudget notes whether the GPU-seconds of today are used up. It reports
-// whether that changed: by use, a new day or another limit.
+// CheckBudget updates whether the GPU-seconds of today are used up. It reports whether
+// that changed: by use, a new day or another limit.
 func (t *Account) CheckBudget(now placement.Instant, wall time.Time) (changed bool) {
 	limit := float64(t.Spec.Limits.GPUSecondsPerDay)
 	over := limit > 0 && t.Today >= limit
@@ -123,7 +123,7 @@ func (t *Account) CheckBudget(now placement.Instant, wall time.Time) (changed bo
 // found it.
 func (t *Account) OverBudget() bool { return t.overBudgetUntil > 0 }
 
-// Team is the account as package placement weighs it.
+// Team returns the account in the form that package placement reads.
 func (t *Account) Team() placement.Team {
 	x := placement.Team{TeamGPUs: t.Spec.GPUs, Used: t.Used, Hosted: t.Hosted, OverBudget: t.overBudgetUntil}
 	if t.OverBudget() {
@@ -135,7 +135,7 @@ func (t *Account) Team() placement.Team {
 	return x
 }
 
-// Use is the account as the control API shows it.
+// Use returns the account in the form of the control API.
 func (t *Account) Use(wall time.Time) functions.TeamUse {
 	u := functions.TeamUse{
 		GPUs: t.held.GPUs, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
@@ -148,23 +148,23 @@ func (t *Account) Use(wall time.Time) functions.TeamUse {
 	return u
 }
 
-// Accounts are those of all teams. It belongs to one goroutine.
+// Accounts holds the accounts of all teams. It is not safe for concurrent use.
 type Accounts struct {
 	teams  map[string]*Account
-	list   []*Account // in the order in which the teams came
+	list   []*Account // in the order of their creation
 	ledger *Ledger    // nil: accounts end with the process
 }
 
-// NewAccounts continues the accounts of a ledger, which may be nil.
+// NewAccounts restores the accounts of a ledger, which may be nil.
 func NewAccounts(l *Ledger) *Accounts { return &Accounts{teams: map[string]*Account{}, ledger: l} }
 
-// All returns the accounts in the order in which their teams came.
+// All returns the accounts in the order of their creation.
 func (a *Accounts) All() []*Account { return a.list }
 
 // Find returns the account of a team, nil if it has none.
 func (a *Accounts) Find(team string) *Account { return a.teams[team] }
 
-// Of returns the account of a team, which begins at now if it has none.
+// Of returns the account of a team; a new one begins at now.
 func (a *Accounts) Of(team string, now placement.Instant, wall time.Time) *Account {
 	t := a.teams[team]
 	if t == nil {
@@ -183,7 +183,7 @@ func (a *Accounts) Of(team string, now placement.Instant, wall time.Time) *Accou
 	return t
 }
 
-// Teams are all accounts as package placement weighs them.
+// Teams returns all accounts in the form that package placement reads.
 func (a *Accounts) Teams() map[string]placement.Team {
 	teams := make(map[string]placement.Team, len(a.list))
 	for _, t := range a.list {

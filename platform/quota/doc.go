@@ -1,5 +1,5 @@
-// Package quota keeps what each team holds and has used of the fleet, and says when
-// a team has used up its GPU-seconds of the day.
+// Package quota counts the resources that each team holds and has used, and reports
+// when a team has used up its GPU-seconds of the day.
 //
 // An Account is charged whenever the holdings of a team's functions change. It adds
 // up GPU-seconds, since midnight UTC and for ever, and a moving average of use by

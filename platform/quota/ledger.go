@@ -30,7 +30,7 @@ type Ledger struct {
 }
 
 type ledgerFile struct {
-	Day   int64            `json:"day"` // since 1970, UTC
+	Day   int64            `json:"day"` // days since 1970, UTC
 	Teams map[string]Entry `json:"teams"`
 }
 
@@ -61,9 +61,9 @@ func OpenLedger(path string) (*Ledger, error) {
 	return l, nil
 }
 
-// NewLedger continues the ledger in text, which save was given earlier; empty for
-// none. save is called between turns and must return at once. The Ledger is usable
-// and empty if text does not parse.
+// NewLedger restores the ledger from text, an earlier argument of save; empty for none.
+// save is called between turns and must return at once. The Ledger is usable and empty
+// if text does not parse.
 func NewLedger(text []byte, save func(text []byte)) (*Ledger, error) {
 	l := &Ledger{save: func(text []byte) error { save(text); return nil }, entries: map[string]Entry{}}
 	if len(text) == 0 {
@@ -107,7 +107,7 @@ func (a *Accounts) Snapshot(now placement.Instant, wall time.Time, force bool) (
 	}
 	l.written = now
 	f := ledgerFile{Day: dayOf(wall), Teams: make(map[string]Entry, len(a.list)+len(l.entries))}
-	for name, e := range l.entries { // teams that this process has not met stay
+	for name, e := range l.entries { // entries of teams without an account in this process stay
 		if l.day != f.Day {
 			e.Today = 0
 		}

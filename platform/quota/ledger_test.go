@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// TestLedger: accounts outlive the server; a budget is none the larger for a
-// restart, and the day's share of it ends with the day.
+// TestLedger: accounts survive a restart, which does not refill a daily budget; the use
+// of a day ends with the day.
 func TestLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "teams.json")
 	wall := time.Date(2026, 5, 6, 10, 0, 0, 0, time.UTC)
@@ -42,7 +42,7 @@ func TestLedger(t *testing.T) {
 	if s = life(); math.Abs(use(s, "red").Today-4) > 0.01 || use(s, "red").Suffered != 3 {
 		t.Errorf("after a restart: %+v", use(s, "red"))
 	}
-	// A team that is not heard of in a life is not forgotten.
+	// A team without an account in this process stays in the ledger.
 	s.ledger.entries["gone"] = Entry{Today: 5, Total: 7}
 	save(s)
 	if s = life(); s.ledger.entries["gone"].Total != 7 || s.ledger.entries["gone"].Today != 5 {
