@@ -94,7 +94,7 @@ func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 	}
 }
 
-// startReplica enters a new replica and sends its load.
+// startReplica registers a new replica and sends its load.
 func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, now placement.Instant) {
 	f, n := s.functions[a.Function], s.nodes[a.Node]
 	if f == nil || n == nil {
@@ -106,7 +106,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	if c == nil || c.over {
 		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.readyAt > 0 && !r.stopping }); zero {
 			c = s.beginColdStart(f, "", s.timeNow())
-		} else { // a further replica: its cold start is not the one that Wake returns
+		} else { // a further replica: Wake does not return its cold start
 			c = s.beginExtraStart(f)
 		}
 	} else if c.replica != nil {
@@ -126,7 +126,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	s.event("start", f.Name, r.id, r.node, a.Reason, "")
 	dir := f.model.Dir
 	if n.Borrows && n.Machine != s.machine {
-		// What is a path in the model file is one of this machine.
+		// A path in the model file is a path of this machine.
 		dir = loader.PeerLocation(s.here, cmp.Or(dir, "/"))
 	}
 	s.sendLoad(ctx, r.id, n, functions.LoadRequest{
@@ -134,8 +134,8 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	})
 }
 
-// unloadDrained unloads stopping replicas that have nothing in flight or whose drain
-// time is over. It reports whether it must run again soon.
+// unloadDrained unloads stopping replicas that have no requests in flight or whose
+// drain time is over. It reports whether it must run again soon.
 func (s *Orchestrator) unloadDrained(ctx context.Context, now placement.Instant) (again bool) {
 	for _, r := range s.draining.list {
 		if r.unloading {

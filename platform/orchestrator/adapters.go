@@ -23,11 +23,11 @@ type adapterKey struct{ replica, adapter string }
 type adapterLoad struct {
 	done chan struct{}
 	err  error // set before done is closed
-	left bool  // the context of the request ended first: a waiter tries again
+	left bool  // the context of the request ended first: a waiter must retry
 }
 
-// LoadAdapter makes a replica load an adapter of its function, which name includes. It
-// returns when the replica has it, or with ctx.
+// LoadAdapter makes a replica load the adapter that name includes. It returns when the
+// replica has the adapter, or when ctx ends.
 func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	key := adapterKey{replica, name.Adapter}
 	for {
@@ -84,7 +84,7 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 	return err
 }
 
-// UseAdapter reports that requests use an adapter of a replica, so that another one is
+// UseAdapter records that requests use an adapter of a replica, so that another one is
 // evicted if there is no room for all.
 func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.inboxMu.Lock()
@@ -93,7 +93,7 @@ func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
 	s.signal()
 }
 
-// loadWantedAdapters loads adapters that WakeFor named into every READY replica, once
+// loadWantedAdapters loads the adapters named to WakeFor into every READY replica, once
 // there is one.
 func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
 	s.wantedAdapters.each(func(name functions.Name) {

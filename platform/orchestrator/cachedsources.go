@@ -6,12 +6,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// updateCachedSources takes in which sources' bytes a node says it has: of a list that may be
-// long what differs from the last one. A READY replica's are there too, listed or
-// not. ours are the replicas it names, where they are known. It reports whether
-// anything differs.
+// updateCachedSources applies the difference between the cached sources of two
+// heartbeats of a node; the lists may be long. Sources of READY replicas count as
+// cached, listed or not. ours are the replicas named in now, nil for unknown ones. It
+// reports whether anything changed.
 func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Heartbeat, ours []*replicaState) (changed bool) {
-	all := len(n.fromReady) > 0 // look at all replicas, not only at those with news
+	all := len(n.fromReady) > 0 // check all replicas, not only changed ones
 	old, list := was.Cached, now.Cached
 	if n.Tiers == nil {
 		n.Tiers, n.Cached, n.fromReady = map[string]functions.Tier{}, map[string]bool{}, map[string]bool{}
@@ -43,7 +43,7 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 			s.recordSize(c.Source, c.Bytes)
 		}
 	}
-	var used []string // of extra
+	var used []string // sources of fromReady that are still in use
 	for i := range now.Models {
 		m := &now.Models[i]
 		if m.Spec == nil || m.State != functions.Ready {
@@ -76,7 +76,7 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 	return changed
 }
 
-// addCachedSource notes that a node has a source's bytes, and how near.
+// addCachedSource records that a node has the bytes of a source, and in which tier.
 func (s *Orchestrator) addCachedSource(n *nodeState, source string, t functions.Tier) (changed bool) {
 	before, there := n.Tiers[source]
 	if there && before == t {
@@ -89,7 +89,7 @@ func (s *Orchestrator) addCachedSource(n *nodeState, source string, t functions.
 	return true
 }
 
-// dropCachedSource notes that a node has them no more.
+// dropCachedSource records that a node no longer has the bytes of a source.
 func (s *Orchestrator) dropCachedSource(n *nodeState, source string) {
 	delete(n.Tiers, source)
 	delete(n.Cached, source)
@@ -99,7 +99,7 @@ func (s *Orchestrator) dropCachedSource(n *nodeState, source string) {
 	}
 }
 
-// dropAllCachedSources notes that a node has none: it is lost.
+// dropAllCachedSources removes all sources of a lost node.
 func (s *Orchestrator) dropAllCachedSources(n *nodeState) {
 	for source := range n.Tiers {
 		if s.copies[source]--; s.copies[source] <= 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// readCatalog applies the catalogue. One that lost most of its functions is read a
-// second time before it is believed.
+// readCatalog applies the catalogue. If it lost most of its functions, it is read a
+// second time before it is applied.
 func (s *Orchestrator) readCatalog(now placement.Instant) {
 	models := s.catalog.Models()
 	next := make(map[functions.Name]*functions.Model, len(models))
@@ -39,7 +39,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 	for _, m := range models {
 		name := m.FullName()
 		if next[name] != m {
-			continue // of two that are called alike the later
+			continue // of two with one name the later is ignored
 		}
 		f := s.functions[name]
 		if f == nil {

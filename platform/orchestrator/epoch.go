@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// NextEpoch raises the epoch kept in DIR/epoch and returns it. It is on disk
-// before it is used: two lives of a server never share one.
+// NextEpoch raises the epoch in DIR/epoch and returns it. The epoch is on disk before
+// it is used, so that two runs of a server never share one.
 func NextEpoch(dir string) (int64, error) {
 	path := filepath.Join(dir, "epoch")
 	var epoch int64

@@ -9,10 +9,10 @@ import (
 
 const (
 	keepEvents = 1000
-	follower   = 256 // events a slow follower may be behind before it misses some
+	follower   = 256 // buffer of a follower; a slower one misses events
 )
 
-// events is a ring of the last events, and its followers.
+// events holds a ring of the last events, and the followers.
 type events struct {
 	mu   sync.Mutex
 	seq  uint64
@@ -32,12 +32,12 @@ func (e *events) add(v functions.Event) {
 	for ch := range e.subs {
 		select {
 		case ch <- v:
-		default: // it is too slow; Seq shows it the gap
+		default: // it is too slow; Seq shows the gap
 		}
 	}
 }
 
-// Events returns those after seq, oldest first; at most the last 1,000 are kept.
+// Events returns the events after seq, oldest first; the last 1,000 are kept.
 func (s *Orchestrator) Events(after uint64) []functions.Event {
 	e := &s.events
 	e.mu.Lock()

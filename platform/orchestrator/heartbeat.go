@@ -11,15 +11,15 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// keepPastLives is how many earlier lives of an agent are remembered, so that their
-// late heartbeats are dropped.
+// keepPastLives is how many earlier process ids of an agent are kept, so that their late
+// heartbeats are dropped.
 const keepPastLives = 8
 
-// accept reports whether a heartbeat is newer than the last one, and records it. A new
-// life is newer than the one before it.
+// accept reports whether a heartbeat is newer than the last one, and records it. One of
+// a restarted agent is newer than all of its earlier process.
 func (n *nodeState) accept(hb *functions.Heartbeat) bool {
 	if hb.Life != n.life {
-		n.change = 0 // a new life counts anew
+		n.change = 0 // a restarted agent counts from the beginning
 	}
 	switch {
 	case hb.Seq == 0:
@@ -82,7 +82,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		st := &hb.Models[i]
 		if r := ours[i]; r != nil {
 			if r.listed == n.heartbeats {
-				continue // it is named twice
+				continue // the heartbeat lists it twice
 			}
 			r.listed = n.heartbeats
 			if r.unchanged(st) {
@@ -103,7 +103,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	n.implausibleSince = 0
 	heard := s.instant(b.at)
 	missing := false
-	for i := len(n.replicas) - 1; i >= 0; i-- { // gone takes the one it is at out
+	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
 			if r.seen || r.acceptedAt > 0 && heard-r.acceptedAt > 2*time.Second {
 				s.removeReplica(r, "vanished")
@@ -117,7 +117,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-// matchReplicas finds the replicas that a heartbeat names, nil for one not known on
+// matchReplicas returns the replicas that a heartbeat lists, nil for one not known on
 // that node. The result is valid until the next heartbeat. Agents sort their replicas,
 // so most are found in the order of the last heartbeat.
 func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
@@ -142,8 +142,8 @@ func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*r
 	return ours
 }
 
-// unchanged reports whether a status of a READY replica equals the last one in
-// everything that matters to the loop.
+// unchanged reports whether a status of a READY replica equals the last one in every
+// field that the loop reads.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
 	was := &r.status
 	return r.seen && r.readyAt > 0 && !r.cancelled && (r.coldStart == nil || r.coldStart.over) &&
@@ -184,14 +184,14 @@ func (s *Orchestrator) addNode(n *nodeState, now placement.Instant) {
 }
 
 const (
-	// nodeRecheckAfter is how long an implausible heartbeat is not believed: until the
+	// nodeRecheckAfter is how long an implausible heartbeat is not applied: until the
 	// next one.
 	nodeRecheckAfter = 1500 * time.Millisecond
 )
 
-// implausible says what is hard to believe of a heartbeat whose replicas were matched:
-// that most replicas of a node, all its GPUs, or the health of several GPUs are gone
-// at once. It causes a recheck, not a refusal.
+// implausible describes what makes a heartbeat implausible, "" if nothing: most replicas
+// of a node, all its GPUs, or the health of several GPUs are lost at once. Such a
+// heartbeat is rechecked, not refused. The replicas must be matched before.
 func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	known, missing := 0, 0
 	for _, r := range n.replicas {
@@ -214,7 +214,7 @@ func (n *nodeState) implausible(hb *functions.Heartbeat) string {
 	return ""
 }
 
-// allNewlyUnhealthy reports whether several GPUs, all there are, broke together.
+// allNewlyUnhealthy reports whether all GPUs of a node, at least two, broke at once.
 func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
 	if len(before) == 0 || len(now) < 2 {
 		return false
@@ -229,14 +229,15 @@ func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
 
 func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }
 
-// onEpoch notes which epoch an agent obeys. A higher one than ours means a newer server.
+// onEpoch records the epoch that an agent obeys. A higher one than ours means a newer
+// server.
 func (s *Orchestrator) onEpoch(n *nodeState, epoch int64) {
 	if stale := epoch > s.epoch; stale != n.stale {
 		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.epoch))
 	}
 }
 
-// noteNewerServer notes whether an agent obeys a newer server.
+// noteNewerServer records whether an agent obeys a newer server.
 func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 	if n.stale == stale {
 		return
@@ -265,7 +266,7 @@ func (s *Orchestrator) updateSuperseded() {
 	}
 	s.superseded = over
 	if over {
-		for _, f := range s.functionList { // their waiters would wait in vain
+		for _, f := range s.functionList { // nothing will be started for their waiters
 			if f.Queued > 0 {
 				s.refuseStart(f, s.lastTurn)
 			}
@@ -287,16 +288,16 @@ func (s *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
 // mayCommand reports whether a node may be commanded.
 func (s *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !s.superseded }
 
-// Superseded reports whether a newer server commands the agents, and this one
-// therefore none.
+// Superseded reports whether most agents obey a newer server. This one then sends no
+// commands.
 func (s *Orchestrator) Superseded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.superseded
 }
 
-// extendSilentNodes grants one more lease, once, to nodes that are about to be lost if
-// most nodes are silent together: then this server more likely receives nothing.
+// extendSilentNodes extends the lease of nodes about to be lost, once, if most nodes are
+// silent together: then this server more likely receives nothing.
 func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 	if now < s.nextSilenceCheck {
 		return
@@ -337,8 +338,8 @@ func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 	}
 }
 
-// onUnknownReplica adopts a replica that this life has not started, or ends it if its
-// model is unknown.
+// onUnknownReplica adopts a replica that this process did not start, or after a recheck
+// stops it if its model is unknown.
 func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st functions.ReplicaStatus, now placement.Instant) {
 	name := functions.Name{Team: st.Team, Name: st.Model}
 	f := s.functions[name]
@@ -348,7 +349,7 @@ func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 			s.orphans[st.ID], since = now, now
 		}
 		if st.State.Over() || now-since >= orphanGrace {
-			s.orphans[st.ID] = now // and again, if it is still there then
+			s.orphans[st.ID] = now // repeated if it is still there after orphanGrace
 			if s.mayCommand(n) {
 				s.sendUnload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
 			}
@@ -371,7 +372,7 @@ func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 	r.listed = n.heartbeats
 	s.addReplica(r, n)
 	s.event("adopted", name, r.id, n.id, string(st.State), "")
-	// Its waiters may be at an activator that has not reported yet.
+	// An activator may not have reported its waiters yet.
 	if st.State == functions.Downloading || st.State == functions.Loading {
 		f.userLease = max(f.userLease, now+placement.Instant(adoptedStartLease))
 		s.enqueue(f)

@@ -5,9 +5,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// updateLoad tells the windows of f what is under way now, and takes from them how
-// many replicas that asks for. It reports whether f is busy: whether there is
-// anything to remember of it. Functions at rest have no windows.
+// updateLoad records the current requests of f in its load windows, and sets f.Needed
+// and f.Desired from them. It reports whether f is busy: whether its windows hold any
+// load. Functions at rest have no windows.
 func (s *Orchestrator) updateLoad(f *functionState, now placement.Instant) bool {
 	n := f.Active + f.Queued
 	if f.load == nil {
@@ -24,8 +24,8 @@ func (s *Orchestrator) updateLoad(f *functionState, now placement.Instant) bool 
 	return f.load != nil
 }
 
-// adoptLoad keeps replicas that were READY before this loop began: what is asked of
-// them is not known until a window has seen it.
+// adoptLoad keeps replicas that were READY before this loop began: their load is not
+// known until a window has passed.
 func (s *Orchestrator) adoptLoad(f *functionState, now placement.Instant) {
 	ready := f.serving()
 	if ready < 2 {

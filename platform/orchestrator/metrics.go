@@ -17,11 +17,11 @@ type counts struct {
 	restarts  *prometheus.CounterVec // engines that broke, by cause
 	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
 	wakeups   *prometheus.CounterVec // replicas woken, by result
-	thrash    prometheus.Counter     // evicted and missed soon after
-	staged    *prometheus.CounterVec // bytes brought from afar, by kind of source
-	prewarms  *prometheus.CounterVec // what became of starts ahead
-	wasted    *prometheus.CounterVec // GPU time they held for nothing
-	late      prometheus.Counter     // heartbeats that were older than one before
+	thrash    prometheus.Counter     // functions evicted and started again soon after
+	staged    *prometheus.CounterVec // bytes staged from remote sources, by kind of source
+	prewarms  *prometheus.CounterVec // prewarms, by result
+	wasted    *prometheus.CounterVec // GPU time held by unused prewarms
+	late      prometheus.Counter     // heartbeats older than the last one
 }
 
 func newCounts() counts {
@@ -49,7 +49,7 @@ var (
 	storeDesc = prometheus.NewDesc("thaw_store_bytes", "Store of checkpoints; kind is total or used.", []string{"node", "kind"}, nil)
 )
 
-// Describe is that of a [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (s *Orchestrator) Describe(ch chan<- *prometheus.Desc) {
 	s.counts.evictions.Describe(ch)
 	s.counts.restarts.Describe(ch)
@@ -83,7 +83,7 @@ func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v functions.Bytes, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
-	// Collected under the lock, sent outside it: the reader of the channel may be slow.
+	// Read under the lock, sent without it: the reader of the channel may be slow.
 	type state struct {
 		name functions.Name
 		word string
@@ -106,7 +106,7 @@ func (s *Orchestrator) Collect(ch chan<- prometheus.Metric) {
 		gauge(storeDesc, n.Store.Used, n.ID, "used")
 		loadermetrics.Collect(ch, n.ID, n.Store.Loader)
 		for _, c := range n.Cached {
-			// Enough of the digest to tell the checkpoints of a store apart.
+			// A prefix of the digest distinguishes the checkpoints of a store.
 			digest := strings.TrimPrefix(c.Digest, "sha256:")
 			digest = digest[:min(12, len(digest))]
 			gauge(ckptDesc, c.Bytes, n.ID, digest, string(functions.TierNVMe))

@@ -19,9 +19,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/quota"
 )
 
-// Node is an agent as the loop commands it. Both methods are idempotent by the
-// replica's id, return functions.ErrStaleEpoch for a superseded epoch, and are called
-// from any goroutine with a context that ends.
+// Node sends commands to an agent. Both methods are idempotent by the replica's id,
+// return functions.ErrStaleEpoch for a superseded epoch, and are called from any
+// goroutine with a context that ends.
 type Node interface {
 	Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error)
 	Unload(ctx context.Context, req functions.UnloadRequest) error
@@ -35,18 +35,18 @@ type Verifier interface {
 // Demand is the demand for one function.
 type Demand = activator.Demand
 
-// DataPath is the activator as the loop needs it. Publish releases waiters in
-// the call; none of the methods blocks or calls back into the loop but for Wake,
-// Nudge and Ask.
+// DataPath is the part of the activator that the loop uses. Publish releases waiters
+// during the call. No method blocks, or calls back into the loop except for Wake, Nudge
+// and ReportFailure.
 type DataPath interface {
 	Publish(fs ...snapshot.Snapshot)
 	Remove(names ...functions.Name)
-	// Demand yields the functions whose demand, or the requests in flight at one
-	// of their replicas, may have changed since the last call, also to
-	// none; with all also every other function that has requests.
+	// Demand yields the functions whose demand, or whose requests in flight at a
+	// replica, may have changed since the last call, also to zero; with all, also
+	// every other function that has requests.
 	Demand(all bool, yield func(Demand) bool)
 	InFlightOf(name functions.Name, replica string) int
-	// Cut ends what is in flight through the agent at this URL, which is lost.
+	// Cut ends the requests in flight through the lost agent at this URL.
 	Cut(agent string)
 }
 
@@ -58,45 +58,44 @@ type Catalog interface {
 
 // Hooks are called from the loop and must return at once. Any may be nil.
 type Hooks struct {
-	ColdStart func(functions.Timeline) // one has ended, ready or failed
+	ColdStart func(functions.Timeline) // a cold start ended, READY or failed
 	Event     func(functions.Event)
 }
 
 // Options of an Orchestrator.
 type Options struct {
-	Epoch     int64    // of this life, see NextEpoch
-	Path      DataPath // the activator; nil if it is told by Attach
+	Epoch     int64    // epoch of this process, see NextEpoch
+	Path      DataPath // the activator; nil if Attach sets it
 	Catalog   Catalog
-	Machine   string           // identity of this host: local sources of the catalogue are its folders
+	Machine   string           // identity of this host; local sources of the catalogue are its folders
 	Here      string           // id of the agent in this process, if there is one
-	Token     string           // bearer for replicas behind remote agents
+	Token     string           // bearer token for replicas behind remote agents
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
-	Foresight *Foresight    // looks ahead; nil: nothing is learned of when functions are used
-	Ledger    *quota.Ledger // where the accounts of teams outlive this life; nil: they do not
+	Foresight *Foresight    // forecasts and prewarming; nil: none
+	Ledger    *quota.Ledger // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
 
-	// Time, chance and concurrency come from outside where they are given: with
-	// the same of them, and the same news in the same order, the loop gives the
-	// same commands in the same order. A simulator rests on that.
+	// Now, NewID, Do and Ring replace time, chance and concurrency. With deterministic
+	// ones, the same updates in the same order give the same commands in the same
+	// order. Simulators rely on that.
 	Now   func() time.Time           // nil: time.Now
-	NewID func(prefix string) string // a new DNS label that begins as prefix does; nil: random
+	NewID func(prefix string) string // a new DNS label that begins with prefix; nil: random
 
-	// Progress is how often the picture of a cold start under way is drawn anew.
-	// 0: 500 ms; negative: only when its state changes.
+	// Progress is how often the progress of a cold start is published. 0: 500 ms;
+	// negative: only when its state changes.
 	Progress time.Duration
 
-	// Do carries out a command to a node: it returns at once, and f is called
-	// later, with a context that ends within limit. nil: a goroutine each, at most
-	// 64 at a time.
+	// Do executes a command to a node: it returns at once and calls f later, with a
+	// context that ends within limit. nil: a goroutine each, at most 64 at a time.
 	Do func(limit time.Duration, f func(context.Context))
 
-	// Ring reports news. Its owner then calls Turn, though not from within Ring.
-	// nil: Run is woken.
+	// Ring reports a non-empty inbox. Its owner then calls Turn, but not from within
+	// Ring. nil: Run is woken.
 	Ring func()
 }
 
-// Orchestrator is the loop. Its methods may be called from any goroutine.
+// Orchestrator is the control loop. Its methods may be called from any goroutine.
 type Orchestrator struct {
 	epoch      int64
 	path       DataPath
@@ -116,37 +115,37 @@ type Orchestrator struct {
 	signalFunc   func()
 	began        time.Time // Instants count from here
 	commands     sync.WaitGroup
-	commandSlots chan struct{} // bounds commands under way
-	lostAgents   []string      // URLs of agents given up, to be cut once that is published
+	commandSlots chan struct{} // bounds concurrent commands
+	lostAgents   []string      // URLs of lost agents, to be cut after the loss is published
 	events       events
 	counts       counts
 
-	signalled chan struct{} // of Run, where it is the one to be woken
+	signalled chan struct{} // wakes Run, unless signalFunc is set
 
 	adapterMu    sync.Mutex
 	adapterLoads map[adapterKey]*adapterLoad
 
 	inboxMu    sync.Mutex
 	inbox      inbox
-	spareInbox inbox                     // the loop's: what a turn goes through, empty in between
-	startIDs   map[functions.Name]string // cold starts under way, by function: what Wake answers
+	spareInbox inbox                     // the inbox of the current turn; empty between turns
+	startIDs   map[functions.Name]string // ids of current cold starts, which Wake returns
 
 	watchMu  sync.Mutex
 	watchers map[chan struct{}]struct{}
 
-	mu sync.Mutex // held by the loop for a turn, and by readers
+	mu sync.Mutex // locked by the loop during a turn, and by readers
 	world
 }
 
 const (
 	tick           = time.Second
-	wakeLease      = time.Minute // a wake holds for its retry: Retry-After is at most 55 s
+	wakeLease      = time.Minute // longer than a client's Retry-After of at most 55 s
 	commandTimeout = 10 * time.Second
 	maxCommands    = 64
 	drainPoll      = 20 * time.Millisecond
 )
 
-// inbox holds the news since the last turn, one entry per subject.
+// inbox holds the updates since the last turn, one entry per subject.
 type inbox struct {
 	wakes          coalesce.Map[functions.Name, wakeRequest]
 	nudges         coalesce.Map[functions.Name, struct{}]
@@ -156,8 +155,8 @@ type inbox struct {
 	unloaded       coalesce.Map[string, commandResult]
 	stops          coalesce.Map[functions.Name, struct{}]
 	adapterUses    coalesce.Map[adapterKey, struct{}]
-	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters, ahead of any request
-	sleepRefusals  coalesce.Map[string, commandResult]    // sleeps and rises refused
+	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters to load before any request
+	sleepRefusals  coalesce.Map[string, commandResult]    // refused sleeps and wake-ups
 	changed        bool
 }
 
@@ -178,9 +177,9 @@ func (in *inbox) clear() {
 type wakeRequest struct {
 	id    string
 	at    time.Time
-	retry time.Duration // lasts while requests wait
-	held  time.Duration // lasts
-	once  bool          // lasts until READY or failed
+	retry time.Duration // lease that lasts only while requests wait
+	held  time.Duration // lease independent of requests
+	once  bool          // lease until READY or failed
 }
 
 type heartbeat struct {
@@ -200,7 +199,7 @@ type commandResult struct {
 	err  error
 }
 
-// New returns a loop that has not begun.
+// New returns an Orchestrator that is not running.
 func New(o Options) *Orchestrator {
 	s := &Orchestrator{
 		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
@@ -234,9 +233,9 @@ func New(o Options) *Orchestrator {
 	return s
 }
 
-// Attach sets the data path, which needs the loop to be made, and publishes the
-// functions of the catalogue, so that no early request is answered with an unknown
-// model. It is called once, before Run.
+// Attach sets the data path and publishes the functions of the catalogue, so that no
+// early request is refused as an unknown model. It is called once, before Run, if the
+// data path could only be made after the loop.
 func (s *Orchestrator) Attach(path DataPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +244,8 @@ func (s *Orchestrator) Attach(path DataPath) {
 	s.publishDirty()
 }
 
-// Run is the loop. It returns nil when ctx ends, after the commands under way have
-// returned or been cancelled. Replicas go on running.
+// Run runs the loop. It returns nil when ctx ends, after all commands have returned or
+// been cancelled. Replicas keep running.
 func (s *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
 	defer s.commands.Wait()
@@ -276,7 +275,7 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 
 func (s *Orchestrator) now() placement.Instant { return s.timeNow().Sub(s.began) }
 
-// instant converts a time that another package noted. Both carry monotonic readings.
+// instant converts a time of another package. Both carry monotonic readings.
 func (s *Orchestrator) instant(t time.Time) placement.Instant {
 	if t.IsZero() {
 		return 0
@@ -300,15 +299,15 @@ func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 	(*m)[k] = v
 }
 
-// Wake asks for a replica of a function and returns the id of its cold start, one for
-// all callers. It never blocks.
+// Wake requests a replica of a function and returns the id of its cold start, the same
+// for all callers. It never blocks.
 func (s *Orchestrator) Wake(name functions.Name, team string) string {
 	return s.requestWake(name, wakeLease, 0)
 }
 
-// WakeFor is a wake with a lease that does not depend on waiters; 0: until the replica
-// is READY, from when its idle time counts. If one is READY already, the cold start is
-// the last one ("" if it was adopted). An adapter in name is loaded too.
+// WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica
+// is READY and its idle time begins. If a replica is READY already, WakeFor returns the
+// last cold start ("" if it was adopted). An adapter in name is loaded too.
 func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()
 	f := s.functions[name.WithoutAdapter()]
@@ -350,7 +349,7 @@ func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duratio
 	return id
 }
 
-// Nudge reports a change of demand that is worth a turn: a queue outgrew its replicas,
+// Nudge reports a change of demand that needs a turn now: a queue outgrew its replicas,
 // or the last waiter left.
 func (s *Orchestrator) Nudge(name functions.Name) {
 	s.inboxMu.Lock()
@@ -359,8 +358,8 @@ func (s *Orchestrator) Nudge(name functions.Name) {
 	s.signal()
 }
 
-// ReportFailure reports that a replica failed on the data path: its agent is asked to
-// verify it.
+// ReportFailure reports that a replica failed on the data path. Its agent then verifies
+// it.
 func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
 	s.inboxMu.Lock()
 	s.inbox.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem})
@@ -368,7 +367,7 @@ func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem strin
 	s.signal()
 }
 
-// Heartbeat passes on the heartbeat of an agent, and how to command it.
+// Heartbeat puts an agent's heartbeat into the inbox, with the Node for commands to it.
 func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
 	s.inboxMu.Lock()
 	s.inbox.heartbeats.Put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
@@ -392,7 +391,7 @@ func (s *Orchestrator) Stop(name functions.Name) {
 	s.signal()
 }
 
-// randomID is a DNS label that begins as prefix, which is one too.
+// randomID returns a random DNS label that begins with prefix, itself a DNS label.
 func randomID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:])

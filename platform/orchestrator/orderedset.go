@@ -1,7 +1,7 @@
 package orchestrator
 
-// orderedSet is a set with an order: that in which its members came, but that the last
-// takes the place of one that leaves. The same steps give the same order.
+// orderedSet is a set in insertion order, except that the last member replaces a
+// removed one. The same steps give the same order.
 type orderedSet[T comparable] struct {
 	at   map[T]int
 	list []T

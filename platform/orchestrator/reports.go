@@ -21,7 +21,7 @@ func (s *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	return s.timeline(c), true
 }
 
-// ColdStarts are the newest first, at most limit (0: all that are kept).
+// ColdStarts returns cold starts, the newest first, at most limit (0: all kept ones).
 func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +35,7 @@ func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	return out
 }
 
-// Replicas are all there are, by function and id.
+// Replicas returns all replicas, sorted by function and id.
 func (s *Orchestrator) Replicas() []functions.Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 	return out
 }
 
-// Nodes are those connected, by id.
+// Nodes returns the connected nodes, sorted by id.
 func (s *Orchestrator) Nodes() []functions.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,11 +83,11 @@ func (s *Orchestrator) Nodes() []functions.Node {
 	return out
 }
 
-// Epoch of this life of the server.
+// Epoch returns the epoch of this process.
 func (s *Orchestrator) Epoch() int64 { return s.epoch }
 
-// Function is the picture of one as the data path has it, false where the
-// catalogue has none of that name.
+// Function returns the snapshot of a function as published, false if the catalogue has
+// none of that name.
 func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
 	return s.snapshotOf(f), true
 }
 
-// NodeOf is where a replica is and how to command that node; nil if there is none.
+// NodeOf returns the Node of a replica; nil for an unknown replica.
 func (s *Orchestrator) NodeOf(replica string) Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +110,8 @@ func (s *Orchestrator) NodeOf(replica string) Node {
 	return nil
 }
 
-// Changes gets something after pictures were published, many changes at once
-// counting as one, until ctx ends; then it is closed.
+// Changes returns a channel that receives after snapshots were published, once for
+// changes in quick succession. It is closed when ctx ends.
 func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	s.watchMu.Lock()
