@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// LoadAdapter makes the host one whose replicas load adapters, in two seconds.
+// LoadAdapter makes host an AdapterLoader. A load takes two seconds.
 func (h *host) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
 	h.mu.Lock()
 	h.unload = append(h.unload, "adapter "+req.Name)
@@ -96,7 +96,7 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("%+v", p.Replicas)
 		}
 
-		// A use is passed on, without waiting.
+		// UseAdapter reports the use to the node without waiting.
 		before := h.asked("adapter pirate")
 		r.s.UseAdapter(pirate, id)
 		r.s.UseAdapter(pirate, "gone")
@@ -117,7 +117,7 @@ func TestAdapters(t *testing.T) {
 			t.Error(err)
 		}
 
-		// Ahead: of one that is READY now, of one that is at rest when it is.
+		// Ahead of requests: at once if the function is READY, else when it becomes READY.
 		poet := functions.Name{Team: "default", Name: "x", Adapter: "poet"}
 		r.s.WakeFor(poet, time.Minute)
 		r.pass(3 * time.Second)

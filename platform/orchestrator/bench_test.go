@@ -11,7 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// mark is a data path that notes when a replica was published.
+// mark is a data path that records when a replica was published.
 type mark struct {
 	ready chan time.Time
 	seen  map[functions.Name]bool
@@ -32,9 +32,9 @@ func (m *mark) Demand(all bool, yield func(Demand) bool) {
 func (m *mark) InFlightOf(functions.Name, string) int { return 0 }
 func (m *mark) Cut(string)                            {}
 
-// BenchmarkReady is from the agent's heartbeat that says READY to the picture
-// published to the data path, with as many functions in the catalogue. Each
-// round a replica that this server did not start is reported READY (adoption is the
+// BenchmarkReady measures from the agent's heartbeat with a READY replica to the
+// snapshot published to the data path, by the number of functions in the catalogue.
+// In each round the replica is one that this server did not start (adoption takes the
 // same path).
 func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {

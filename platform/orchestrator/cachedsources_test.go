@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Whatever is listed and then listed otherwise, a node has what it says now: the
-// sources of its list, and those of its READY replicas.
+// TestShelve: after random changes of its list, a node has the sources of its last list
+// and those of its READY replicas.
 func TestShelve(t *testing.T) {
 	s := New(Options{Path: newDoor(), Catalog: &shelf{}})
 	rng := rand.New(rand.NewPCG(7, 7))

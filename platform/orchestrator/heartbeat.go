@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// keepPastLives is how many earlier process ids of an agent are kept, so that their late
-// heartbeats are dropped.
+// keepPastLives is how many earlier Life values of an agent are kept, so that late
+// heartbeats of its earlier processes are dropped.
 const keepPastLives = 8
 
 // accept reports whether a heartbeat is newer than the last one, and records it. One of

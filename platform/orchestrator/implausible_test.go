@@ -11,13 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// What is believed may be stale: these are the ways, each with what must not
-// come of it.
+// Tests of stale or wrong updates, and of the damage that they must not cause.
 
 func all(*functions.ReplicaStatus) bool  { return true }
 func none(*functions.ReplicaStatus) bool { return false }
 
-// several functions of two READY replicas on each of so many nodes.
+// several returns a play with two READY replicas, of two functions, on each node.
 func several(t *testing.T, nodes int) *play {
 	var ms []*functions.Model
 	for i := range 2 * nodes {
@@ -74,7 +73,7 @@ func TestHeartbeatsMissed(t *testing.T) {
 		t.Fatalf("not lost, or not cut: %v", p.desk.cuts)
 	}
 	p.want("it left the routes", p.states(mine[0]), "[]")
-	// Asked for, it is started elsewhere; that the lost one runs on changes nothing.
+	// With demand it is started elsewhere, although the lost replica still runs.
 	for _, name := range []string{"m1", "m2", "m3", "m4", "m5"} {
 		p.desk.done(name)
 	}
@@ -83,7 +82,7 @@ func TestHeartbeatsMissed(t *testing.T) {
 	if s := p.states(mine[0]); !strings.Contains(s, "READY@n") || strings.Contains(s, "n0") {
 		t.Fatal(s)
 	}
-	// It comes back with what it had: adopted, and one of the two goes.
+	// The node returns with its replicas: they are adopted, and one of the two stops.
 	h.mute, h.refuse = false, nil
 	before := p.commands(" load ")
 	p.pass(3 * time.Second)
@@ -105,7 +104,7 @@ func TestAgentBackWithOthers(t *testing.T) {
 	kept, lost := h.loads[0], h.loads[1]
 	lostID := h.reps[1].ID
 	h.restart(func(r *functions.ReplicaStatus) bool { return r.Model == kept })
-	// It runs a replica that this life did not start, and one of an unknown model.
+	// It runs a replica that this process did not start, and one of an unknown model.
 	for _, m := range []string{"m3", "unlisted"} {
 		h.run(&functions.ReplicaStatus{ID: m + "-old", Team: "default", Model: m}, functions.Ready)
 	}
@@ -129,8 +128,8 @@ func TestAgentBackWithOthers(t *testing.T) {
 	}
 }
 
-// TestAgentSuddenlyEmpty: that everything on a node has gone at once is looked at
-// twice; that one replica has gone is believed.
+// TestAgentSuddenlyEmpty: the loss of all replicas of a node is rechecked; the loss of
+// one is applied at once.
 func TestAgentSuddenlyEmpty(t *testing.T) {
 	p := several(t, 2)
 	h := p.sites[0]
@@ -148,7 +147,7 @@ func TestAgentSuddenlyEmpty(t *testing.T) {
 	if n := p.serving(); n != 4 || p.commands(" load ") != loads || p.commands("unload") != 0 {
 		t.Fatalf("a glitch was acted on: %d serve, %d loads, %d unloads", n, p.commands(" load ")-loads, p.commands("unload"))
 	}
-	h.restart(none) // and this is true
+	h.restart(none) // and now the replicas are really gone
 	p.pass(5 * time.Second)
 	if n := p.serving(); n >= 4 || p.commands(" load ") == loads {
 		t.Fatalf("%d serve, although two have gone", n)
@@ -175,7 +174,7 @@ func TestGPUsSuddenlyGone(t *testing.T) {
 			t.Fatalf("%s for a second: %d serve, %d unloads", what, p.serving(), p.commands("unload"))
 		}
 	}
-	h.bent = func(hb *functions.Heartbeat) { hb.GPUs[0].Health = "Xid 79" } // one is believed at once
+	h.bent = func(hb *functions.Heartbeat) { hb.GPUs[0].Health = "Xid 79" } // one broken GPU is applied at once
 	h.push()
 	p.pass(100 * time.Millisecond)
 	if p.events("stop") != 1 {
@@ -192,8 +191,8 @@ func TestGPUsSuddenlyGone(t *testing.T) {
 	}
 }
 
-// TestAllSilent: where most agents fall silent at once it is more likely that
-// this server receives nothing.
+// TestAllSilent: if most agents fall silent at once, more likely this server receives
+// nothing, so no node is lost yet.
 func TestAllSilent(t *testing.T) {
 	p := several(t, 4)
 	for _, h := range p.sites {
@@ -219,8 +218,8 @@ func TestAllSilent(t *testing.T) {
 	}
 }
 
-// TestTwoServers: once the agents obey a newer server, the older one gives no
-// command, reports it, and fails waiters.
+// TestTwoServers: once the agents obey a newer server, the older one sends no
+// commands, reports it, and fails its waiters.
 func TestTwoServers(t *testing.T) {
 	p := several(t, 3)
 	old := p.s
@@ -230,14 +229,14 @@ func TestTwoServers(t *testing.T) {
 		t.Fatalf("%d adopted", p.serving())
 	}
 	p.desk.done("m0")
-	p.s.Stop(fname("m0")) // one agent obeys the new one
+	p.s.Stop(fname("m0")) // one agent obeys the new server
 	p.pass(5 * time.Second)
 	began := len(p.log)
 	turn := func() {
 		old.Turn(context.Background())
 		p.pass(50 * time.Millisecond)
 	}
-	old.Wake(fname("m0"), "default") // no agent has told the old one
+	old.Wake(fname("m0"), "default") // no agent has reported the newer epoch to the old server
 	turn()
 	turn()
 	if loads := len(p.log) - began; loads > 1 {
@@ -283,7 +282,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// TestClockJumps: forth, back, and a process that stood still.
+// TestClockJumps: clock jumps forward and back, and a suspended process.
 func TestClockJumps(t *testing.T) {
 	p := several(t, 2)
 	for i := range 4 {
@@ -298,7 +297,7 @@ func TestClockJumps(t *testing.T) {
 			t.Fatalf("%s: %d serve, %d lost", what, p.serving(), p.events("node_lost"))
 		}
 	}
-	// Time goes on as before: the idle time is that of ten minutes, not of a day.
+	// Time continues as before: the idle time is ten minutes, not a day.
 	p.pass(9 * time.Minute)
 	if p.serving() != 4 {
 		t.Fatalf("%d serve, before their idle time is over", p.serving())
@@ -312,7 +311,7 @@ func TestClockJumps(t *testing.T) {
 	p.want("asked for after all that", p.states("m0"), "[READY@n0]")
 }
 
-// leap sets the clock, of all that goes on, while nothing happens.
+// leap moves the clock by d without running anything in between.
 func (p *play) leap(d time.Duration) {
 	p.at, p.began = p.at.Add(d), p.began.Add(d)
 	for i := range p.heap {
@@ -320,8 +319,8 @@ func (p *play) leap(d time.Duration) {
 	}
 }
 
-// TestCatalogueSuddenlyEmpty: a list of functions that has lost most of itself is
-// read again before anything is ended.
+// TestCatalogueSuddenlyEmpty: a catalogue that lost most of its functions is read
+// again before any replica is stopped.
 func TestCatalogueSuddenlyEmpty(t *testing.T) {
 	p := several(t, 2)
 	was := p.shelf.models
@@ -345,8 +344,8 @@ func TestCatalogueSuddenlyEmpty(t *testing.T) {
 	}
 }
 
-// TestLateAndTwice: what comes late or twice changes nothing, be it from this
-// life of the agent or from one before.
+// TestLateAndTwice: late or repeated heartbeats and results change nothing, whether of
+// this process of the agent or of an earlier one.
 func TestLateAndTwice(t *testing.T) {
 	p := several(t, 2)
 	h := p.sites[0]
@@ -360,14 +359,14 @@ func TestLateAndTwice(t *testing.T) {
 	p.want("stopped", p.states(name), "[]")
 	adopted := p.events("adopted")
 	for range 3 {
-		p.s.Heartbeat(old, h) // lists what has ended
+		p.s.Heartbeat(old, h) // it lists a replica that has ended
 		p.pass(100 * time.Millisecond)
 	}
 	p.want("a late word brings nothing back", p.states(name), "[]")
 	h.restart(all)
 	p.pass(100 * time.Millisecond)
 	last := h.sent[len(h.sent)-1]
-	old.Seq += 1000 // the life before had counted further
+	old.Seq += 1000 // the earlier process had higher sequence numbers
 	p.s.Heartbeat(old, h)
 	p.pass(100 * time.Millisecond)
 	p.s.Heartbeat(last, h)
@@ -376,7 +375,7 @@ func TestLateAndTwice(t *testing.T) {
 	if p.events("adopted") != adopted {
 		t.Error("adopted what has ended")
 	}
-	// Results: a load that is answered late, or twice, with an error.
+	// Results: a load answered late or twice, with an error.
 	p.desk.ask(name, 1)
 	p.pass(10 * time.Second)
 	p.want("asked for", p.states(name), "[READY@n0]")
@@ -396,8 +395,8 @@ func TestLateAndTwice(t *testing.T) {
 	p.want("its heartbeat knows better", p.states(name), "[READY@n0]")
 }
 
-// TestNothingNew: a heartbeat that says nothing new is not looked through, and
-// what hangs on the next one still happens.
+// TestNothingNew: the list of an unchanged heartbeat is skipped, and actions that
+// wait for the next heartbeat still happen.
 func TestNothingNew(t *testing.T) {
 	p := several(t, 2)
 	h := p.sites[0]
@@ -409,7 +408,7 @@ func TestNothingNew(t *testing.T) {
 	if n.heartbeats != beats || p.s.Nodes()[0].Lost {
 		t.Errorf("%d looked through of ten that are alike", n.heartbeats-beats)
 	}
-	// Something changes unsaid on our side: the next one is looked at.
+	// After a change on the server's side the next heartbeat is not skipped.
 	name := h.loads[0]
 	p.desk.done(name)
 	p.desk.done(h.loads[1])

@@ -9,8 +9,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestDeepSleep: where a node lets sleepers take less than the weights are, the
-// engine sleeps without them, holds nothing, rises, and its times are kept apart.
+// TestDeepSleep: if a node's budget for sleep is smaller than the weights, the engine
+// sleeps without them, holds no memory, wakes, and its times are kept apart.
 func TestDeepSleep(t *testing.T) {
 	p := newPlay(t, 1, sleepy("x", func(s *functions.ModelSpec) { s.Resources.GPUMemory = 20 << 30 }))
 	budget := functions.Bytes(10 << 30)

@@ -10,7 +10,7 @@ import (
 
 func broad(s *functions.ModelSpec) { s.Scale.Max, s.Scale.Target = 3, 4 }
 
-// many counts the replicas of x by state.
+// many formats the number of x's replicas by state.
 func many(r *rig) string {
 	n := map[functions.State]int{}
 	for _, x := range r.s.Replicas() {
@@ -30,8 +30,8 @@ func up(r *rig) {
 	r.want("as many as its requests need", many(r), "map[READY:3]")
 }
 
-// TestHeldRequestsScaleAtOnce, and what they scaled is kept for a window once
-// they have gone, and then scaled down; without requests nothing is kept of it.
+// TestHeldRequestsScaleAtOnce: waiting requests start replicas at once. When they have
+// left, the replicas stay for a window and are then scaled down, and the Load is dropped.
 func TestHeldRequestsScaleAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x", broad))
@@ -55,8 +55,8 @@ func TestHeldRequestsScaleAtOnce(t *testing.T) {
 	})
 }
 
-// TestAdoptedStartGoesOn: a new server sees a start before the activators have
-// reported its waiters; it does not call the start off meanwhile.
+// TestAdoptedStartGoesOn: a new server sees a start before the activators have reported
+// its waiters; it does not cancel the start meanwhile.
 func TestAdoptedStartGoesOn(t *testing.T) {
 	for asked, after := range []string{"[]", "[READY@here]"} {
 		bubble(t, func(t *testing.T) {

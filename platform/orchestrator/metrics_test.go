@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestMetrics: what was counted and what is, by words of ours.
+// TestMetrics: counters and states, with labels from a fixed set.
 func TestMetrics(t *testing.T) {
 	s := New(Options{})
 	s.counts.recordFailure(false, "no such file")
@@ -17,7 +17,7 @@ func TestMetrics(t *testing.T) {
 	s.counts.recordFailure(true, "killed by SIGKILL")
 	s.counts.evictions.WithLabelValues("idle").Inc()
 	s.counts.recordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
-	s.counts.recordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // nothing was brought
+	s.counts.recordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // no bytes were staged
 	s.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
 	s.accountOf("red")
 

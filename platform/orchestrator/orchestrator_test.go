@@ -15,8 +15,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// door is a small true activator: it holds requests, gives them to READY
-// replicas and takes them back.
+// door is a small working activator: it queues requests, sends them to READY replicas
+// and requeues them.
 type door struct {
 	mu     sync.Mutex
 	pics   map[functions.Name]snapshot.Snapshot
@@ -27,7 +27,7 @@ type door struct {
 	last   map[functions.Name]time.Time
 	slots  int
 	told   map[functions.Name]time.Time // a READY replica was published
-	failed map[functions.Name]string    // what waiters were told
+	failed map[functions.Name]string    // errors of waiters
 	cut    []string                     // URLs of agents
 	ready  chan functions.Name
 }
@@ -87,7 +87,7 @@ func (d *door) Demand(all bool, yield func(Demand) bool) {
 				x.Active += a
 			}
 		}
-		if !yield(x) { // what has not changed may be told again
+		if !yield(x) { // unchanged demand may be yielded again
 			return
 		}
 	}
@@ -105,7 +105,7 @@ func (d *door) InFlightOf(_ functions.Name, id string) int {
 	return d.active[id]
 }
 
-// ask puts n requests in; the platform is told as the activator tells it.
+// ask adds n requests and reports them to the loop as the activator does.
 func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
 	d.mu.Lock()
 	if d.queued[name] == 0 {
@@ -125,7 +125,7 @@ func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
 	return ""
 }
 
-// done ends every request of a function; leave makes its waiters leave.
+// done ends every request of a function; leave removes its waiters.
 func (d *door) done(name functions.Name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ func (d *door) picture(name functions.Name) snapshot.Snapshot {
 	return d.pics[name]
 }
 
-// host is a small true agent: replicas stage, load and become READY by timers.
+// host is a small working agent: replicas stage, load and become READY by timers.
 type host struct {
 	id    string
 	s     *Orchestrator
@@ -196,7 +196,7 @@ func (h *host) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	return functions.LoadReply{ID: req.ID, State: functions.Downloading}, nil
 }
 
-// to moves a replica on; the lock is held.
+// to sets the state of a replica; the lock is held.
 func (h *host) to(id string, st functions.State) {
 	r := h.reps[id]
 	r.State = st
@@ -350,7 +350,7 @@ type rig struct {
 	coldMu sync.Mutex
 }
 
-// ended is the hook of cold starts: the loop's goroutine calls it.
+// ended is the hook for cold starts; the loop's goroutine calls it.
 func (r *rig) ended(t functions.Timeline) {
 	r.coldMu.Lock()
 	defer r.coldMu.Unlock()
@@ -369,7 +369,7 @@ func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *rig {
 	return r
 }
 
-// boot begins a new life of the server; agents and activator stay.
+// boot starts a new server process; agents and activator stay.
 func (r *rig) boot(epoch int64) {
 	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here",
 		Hooks: Hooks{ColdStart: r.ended}})
@@ -452,7 +452,7 @@ func TestColdToReady(t *testing.T) {
 				}
 			}
 		}
-		// The next one finds the bytes here: it takes what this one did beyond staging.
+		// The next start finds the bytes on the node: its forecast is this start less staging.
 		if f := r.d.picture(fname("x")).Forecast; r.colds() != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {
 			t.Fatalf("%d cold starts in the books, forecast %v", r.colds(), r.d.picture(fname("x")).Forecast)
 		}
@@ -480,7 +480,7 @@ func TestCallOffBeforeSpawn(t *testing.T) {
 		if l, _ := r.s.ColdStart(id); l.State != functions.Unloaded {
 			t.Fatalf("timeline %+v", l)
 		}
-		// After the spawn it goes on and lives its idle time.
+		// After the spawn it is not cancelled and stays for its idle time.
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(3 * time.Second)
 		r.d.leave(r.s, fname("x"))
@@ -491,7 +491,7 @@ func TestCallOffBeforeSpawn(t *testing.T) {
 	})
 }
 
-// TestStoppedWhileBusy: requests still on a stopped replica start no other one; new
+// TestStoppedWhileBusy: requests in flight on a stopped replica start no other one; new
 // requests do.
 func TestStoppedWhileBusy(t *testing.T) {
 	for again, loads := range []int{1, 2} {
@@ -533,7 +533,7 @@ func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
 		if got := r.d.failed[fname("x")]; got != "weights are truncated" {
 			t.Fatalf("waiters were told %q", got)
 		}
-		// No demand: no restart. Asked again and again: no faster than its back-off.
+		// No demand: no restart. Constant demand: restarts no faster than the backoff.
 		r.pass(time.Minute)
 		if loads, _ := h.did(); len(loads) != 1 {
 			t.Fatalf("restarted %d times without demand", len(loads)-1)
@@ -617,8 +617,8 @@ func TestRefusedByAll(t *testing.T) {
 	})
 }
 
-// TestWakeByHand: it starts without waiters; then its idle
-// time counts, or the lease.
+// TestWakeByHand: WakeFor starts a function without waiters; then its idle time
+// applies, or the lease.
 func TestWakeByHand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))

@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// play is the loop on a clock of the test's own, with one thing after the other:
-// no goroutine, no timer, no chance but the seed's. It writes down every command.
+// play runs the loop deterministically on a clock of the test: no goroutine, no timer,
+// no chance except the seed. It records every command.
 type play struct {
 	t     testing.TB
 	at    time.Time
@@ -29,7 +29,7 @@ type play struct {
 	rnd   *rand.Rand
 	s     *Orchestrator
 	rang  bool
-	next  int // number of the timer that counts
+	next  int // number of the valid timer
 	turns int
 	desk  *desk
 	shelf *shelf
@@ -70,7 +70,7 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 	return p
 }
 
-// boot begins a life of the server; the one before is heard no more.
+// boot starts a new server process; updates no longer reach the earlier one.
 func (p *play) boot(epoch int64) {
 	var s *Orchestrator
 	s = New(Options{
@@ -111,8 +111,8 @@ func (p *play) turn() {
 	}
 }
 
-// consistent checks that the planner knows the current state of every function that
-// has no news pending.
+// consistent checks that the planner has the current state of every function without
+// pending updates.
 func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {
@@ -160,7 +160,7 @@ func (p *play) consistent() {
 	}
 }
 
-// pass lets time go by.
+// pass advances the clock by d.
 func (p *play) pass(d time.Duration) {
 	until := p.at.Add(d)
 	for p.rang || len(p.heap) > 0 && !p.heap[0].at.After(until) {
@@ -217,7 +217,7 @@ type desk struct {
 	by    map[functions.Name]*lane
 	list  []*lane
 	slots int
-	span  func() time.Duration // of a request; nil: until done
+	span  func() time.Duration // duration of a request; nil: until done
 	cuts  []string
 }
 
@@ -231,7 +231,7 @@ type lane struct {
 	ids     []string
 	active  []int
 	changed bool
-	removed bool // what was in flight then is counted no more, as with the true one
+	removed bool // its requests in flight no longer count, as in the real activator
 }
 
 func (d *desk) lane(n functions.Name) *lane {
@@ -359,12 +359,12 @@ type site struct {
 	since  []time.Time
 	stage  func() time.Duration
 	boot   func() time.Duration
-	breaks func(model string) string // why it does not start; "" it does
+	breaks func(model string) string // failure of its start; "" none
 	refuse error
 	mute   bool
 	life   int
 	seq    uint64
-	bent   func(*functions.Heartbeat) // what it says is changed by this
+	bent   func(*functions.Heartbeat) // changes each heartbeat before it is sent
 	sent   []functions.Heartbeat
 	loads  []string
 	ends   []string
@@ -401,7 +401,7 @@ func (h *site) document() functions.Heartbeat {
 	return hb
 }
 
-// restart begins another life of the agent, with the replicas that survive.
+// restart starts a new process of the agent, with the replicas that keep selects.
 func (h *site) restart(keep func(*functions.ReplicaStatus) bool) {
 	h.life, h.seq = h.life+1, 0
 	for i := len(h.reps) - 1; i >= 0; i-- {
@@ -450,7 +450,7 @@ func (h *site) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 	return functions.LoadReply{ID: req.ID}, nil
 }
 
-// run puts a replica on the site and takes it from a state to READY.
+// run puts a replica on the site and moves it from a state to READY.
 func (h *site) run(r *functions.ReplicaStatus, from functions.State) {
 	h.reps, h.since = append(h.reps, r), append(h.since, h.p.at)
 	h.to(r, from)
@@ -531,8 +531,8 @@ func (h *site) Sleep(_ context.Context, req functions.SleepRequest) error {
 	return nil
 }
 
-// TestDeterminism: the same news in the same order give the same commands and
-// the same events in the same order. Minutes of a random world, twice.
+// TestDeterminism: the same updates in the same order give the same commands and events
+// in the same order. It runs minutes of a random world twice.
 func TestDeterminism(t *testing.T) {
 	logs := map[string]uint64{}
 	for seed := range uint64(3) {

@@ -13,64 +13,64 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Foresight is what an Orchestrator needs to prewarm. It owns the value from New on.
+// Foresight configures prewarming. The Orchestrator owns the value from New on.
 type Foresight struct {
-	History    *forecast.History // what was; never nil
-	StartAhead bool              // start what it foresees; hints are followed in any case
+	History    *forecast.History // uses so far; never nil
+	StartAhead bool              // start predicted uses ahead; hints are followed in any case
 
-	// Budget is the GPU time that starts ahead may take in an hour, for one team;
-	// all teams together may take Teams times as much. A replica without GPUs
-	// counts as one. 0: an hour, and four times that.
+	// Budget is the GPU time that prewarms may take in an hour, for one team; all
+	// teams together may take Teams times as much. A replica without GPUs counts as
+	// one GPU. 0: Budget is an hour, and Teams 4.
 	Budget time.Duration
 	Teams  int
 
-	// File is where the history and the times of starts are kept, see OpenForesight;
-	// empty: nowhere.
+	// File is the path of the saved history and start times, see OpenForesight; empty:
+	// they are not saved.
 	File string
 
-	// Next, if not nil, is believed instead of History about when a function is
-	// used next after now; zero never. It is for a simulator, which knows.
+	// Next, if not nil, replaces History for the next use of a function after now;
+	// zero means never. It is for simulators, which know the future.
 	Next func(name functions.Name, now time.Time) time.Time
 
 	starts map[functions.Name]forecast.SavedStarts
 
-	// Prefetch brings the bytes of a model near: to a disk, or with memory also
-	// into the host's memory. It is called in a goroutine and ends with ctx. nil:
-	// hints of these tiers are refused.
+	// Prefetch stages the bytes of a model on a disk, or with memory also in host
+	// memory. It is called in a goroutine and ends with ctx. nil: hints of these
+	// tiers are refused.
 	Prefetch func(ctx context.Context, m *functions.Model, memory bool) error
 }
 
 const (
 	byHistory       = "history"
 	maxHints        = 1000
-	prefetchTimeout = 2 * time.Hour // a prefetch ahead is called off after
+	prefetchTimeout = 2 * time.Hour // bound of a prefetch
 	maxPrefetches   = 4
-	reforecastEvery = 15 * time.Second // an idle function gets a new forecast, less often the longer it is idle
+	reforecastEvery = 15 * time.Second // shortest time between forecasts of an idle function
 )
 
 // forecaster is the state of prewarming.
 type forecaster struct {
 	Foresight
-	idleFunctions orderedSet[*functionState] // idle with replicas: their next use is told anew now and then
-	leases        orderedSet[*prewarm]       // in the order in which they came
+	idleFunctions orderedSet[*functionState] // idle functions with replicas, whose forecasts are renewed
+	leases        orderedSet[*prewarm]       // in the order of their grants
 	budgets       *forecast.Budgets
-	nextAsk       time.Time // when history wants to be asked; zero: when there is news
-	asked         bool      // it was asked since there was news
-	prefetches    int       // prefetches under way
+	nextAsk       time.Time // next call of History.Ahead; zero: after the next use
+	asked         bool      // History.Ahead was called since the last use
+	prefetches    int       // running prefetches
 
-	restored map[functions.Name]forecast.SavedStarts // starts measured in an earlier life, until their function comes
+	restored map[functions.Name]forecast.SavedStarts // starts of an earlier process, until their function is in the catalogue
 	saved    placement.Instant
 	saving   bool
 	writing  sync.Mutex
-	written  placement.Instant // of what is in the file; under writing
+	written  placement.Instant // time of the snapshot in the file; protected by writing
 }
 
-// usageHistory is what forecasts need of one function.
+// usageHistory is the forecasting state of one function.
 type usageHistory struct {
 	inUse        bool
-	lastUse      placement.Instant // of the last use that history knows
-	nextForecast placement.Instant // when its next use is told anew
-	prewarm      *prewarm          // of tier gpu
+	lastUse      placement.Instant // the last use recorded in the history
+	nextForecast placement.Instant // time of its next forecast
+	prewarm      *prewarm          // its lease of tier gpu
 }
 
 // prewarm is a lease on a start ahead of demand.
@@ -79,7 +79,7 @@ type prewarm struct {
 	function *functionState
 	until    placement.Instant
 	gpus     int
-	granted  time.Duration // taken from the pots when it was granted
+	granted  time.Duration // reserved from the budgets at the grant
 	charged  placement.Instant
 	started  bool
 	ready    bool
@@ -103,12 +103,12 @@ func newForecaster(o *Foresight) *forecaster {
 	return a
 }
 
-// recordUse enters begins and ends of uses of f into the history. It is called for
-// every function with news, before planning.
+// recordUse records begins and ends of uses of f in the history. It is called for every
+// changed function, before planning.
 func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
 	p := &f.usage
 	in := f.Active+f.Queued > 0
-	missed := !in && !p.inUse && f.LastEnd > p.lastUse // it came and went between two looks
+	missed := !in && !p.inUse && f.LastEnd > p.lastUse // a use began and ended since the last call
 	if in && !p.inUse || missed {
 		at := now
 		if in && f.Oldest > 0 {
@@ -119,7 +119,7 @@ func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
 		f.Uses, f.UsesAt = decayedUses(f, at)+1, at
 		if s.forecaster != nil {
 			s.forecaster.History.Begin(f.Name, s.wallTime(at))
-			f.Uses = max(f.Uses, s.forecaster.History.Uses(f.Name, s.wallTime(at))) // it may know of an earlier life
+			f.Uses = max(f.Uses, s.forecaster.History.Uses(f.Name, s.wallTime(at))) // the history may include an earlier process
 			s.onForeseenUse(f, now)
 		}
 		p.inUse = true
@@ -141,7 +141,7 @@ func (s *Orchestrator) recordUse(f *functionState, now placement.Instant) {
 	}
 }
 
-// decayedUses are the uses of f as package placement counts them.
+// decayedUses is the count of f's uses in the form that package placement reads.
 func decayedUses(f *functionState, now placement.Instant) float64 {
 	if f.Uses == 0 || now <= f.UsesAt {
 		return f.Uses
@@ -149,7 +149,7 @@ func decayedUses(f *functionState, now placement.Instant) float64 {
 	return f.Uses * math.Exp(-float64(now-f.UsesAt)/float64(placement.UsesDecay))
 }
 
-// updateForecast sets what the history says of f, which is idle.
+// updateForecast sets the forecast of f, which is idle.
 func (s *Orchestrator) updateForecast(f *functionState, now placement.Instant) {
 	h := s.forecaster.History
 	f.NextUse = 0
@@ -167,12 +167,12 @@ func (s *Orchestrator) updateForecast(f *functionState, now placement.Instant) {
 			f.KeepFor = max(keep, time.Second)
 		}
 	}
-	// A price grows with the time waited in vain: by an eighth of it is soon enough.
+	// The price grows with the idle time: renew it when that has grown by an eighth.
 	f.usage.nextForecast = now + max(reforecastEvery, (now-f.usage.lastUse)/8)
 }
 
-// worthHolding is the worth of keeping f idle; false if it is never kept or never
-// leaves.
+// worthHolding returns the Worth of keeping f idle; false if f is never kept idle or
+// never stops.
 func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
 	idle := f.Scale.Idle.Std()
 	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
@@ -185,8 +185,8 @@ func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
 	return forecast.WorthOf(idle, start, true), true
 }
 
-// runForecasts runs once a tick: it renews forecasts of idle functions, starts what
-// the history asks for, and checks the leases.
+// runForecasts runs once a tick: it renews the forecasts of idle functions, grants the
+// prewarms that the history predicts, and checks the leases.
 func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) {
 	a := s.forecaster
 	if a == nil {
@@ -212,7 +212,7 @@ func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) 
 			return s.worthHolding(f)
 		}, func(x forecast.Foreseen) {
 			if f := s.functions[x.Name]; f != nil && !f.Gone && f.usage.prewarm == nil && !f.usage.inUse {
-				// What the budget does not allow is not done, and counted.
+				// A prewarm beyond the budget is dropped and counted.
 				if _, err := s.grantPrewarm(f, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
 					s.counts.prewarms.WithLabelValues("over_budget").Inc()
 				}
@@ -233,11 +233,11 @@ func (s *Orchestrator) grantPrewarm(f *functionState, h functions.Prewarm, now p
 	}
 	old := f.usage.prewarm
 	if old != nil && h.Tier == functions.PrewarmGPU {
-		s.refundBudget(old, now) // it is renewed, not added
+		s.refundBudget(old, now) // the new grant replaces the old one
 	}
 	if err := a.budgets.Check(f.Name.Team, asked, now); err != nil {
 		if old != nil && h.Tier == functions.PrewarmGPU {
-			s.reserveBudget(old, old.until, now) // as it was
+			s.reserveBudget(old, old.until, now) // restore the old reservation
 		}
 		return nil, err
 	}
@@ -266,17 +266,17 @@ func (s *Orchestrator) reserveBudget(p *prewarm, until, now placement.Instant) {
 	s.forecaster.budgets.Reserve(p.function.Name.Team, p.granted)
 }
 
-// refundBudget gives back the GPU time that p will not use.
+// refundBudget returns the GPU time that p will not use to the budgets.
 func (s *Orchestrator) refundBudget(p *prewarm, now placement.Instant) {
 	back := min(time.Duration(p.gpus)*max(p.until-now, 0), p.granted)
 	if !p.started {
-		back = p.granted // it never held anything
+		back = p.granted // it never held a GPU
 	}
 	p.granted -= back
 	s.forecaster.budgets.Refund(p.function.Name.Team, back)
 }
 
-// checkPrewarm counts what p holds, and ends it when its time is over.
+// checkPrewarm adds up the GPU time of p, and ends p when its time is over.
 func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placement.Instant) {
 	f := p.function
 	if p.Tier != functions.PrewarmGPU {
@@ -292,7 +292,7 @@ func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placeme
 			alive, ready = true, ready || r.serves()
 		}
 	}
-	if p.started { // to a tick: what is missed at its begin is counted at its end
+	if p.started { // accurate to a tick: too short at the begin, too long at the end
 		p.held += time.Duration(p.gpus) * max(now-p.charged, 0)
 	}
 	p.charged = now
@@ -315,7 +315,7 @@ func (s *Orchestrator) checkPrewarm(ctx context.Context, p *prewarm, now placeme
 	}
 }
 
-// onForeseenUse ends f's prewarm: the demand it was for is there.
+// onForeseenUse ends f's prewarm, because the predicted use has begun.
 func (s *Orchestrator) onForeseenUse(f *functionState, now placement.Instant) {
 	p := f.usage.prewarm
 	if p == nil {
@@ -326,7 +326,7 @@ func (s *Orchestrator) onForeseenUse(f *functionState, now placement.Instant) {
 	case ready:
 		s.endPrewarm(p, "hit", now)
 	case p.started:
-		s.endPrewarm(p, "late", now) // on its way: the wait is shorter
+		s.endPrewarm(p, "late", now) // starting: the wait is shorter
 	default:
 		s.endPrewarm(p, "no_room", now)
 	}
@@ -347,7 +347,7 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	}
 	if f.usage.prewarm == p {
 		f.usage.prewarm = nil
-		// An unused replica ends with the lease; a used one is like any other.
+		// An unused replica stops with the lease; a used one has its idle time.
 		f.Prewarm = 0
 		if result == "unused" {
 			f.Prewarm = now
@@ -357,7 +357,7 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	s.event("prewarm_over", f.Name, "", "", result, p.By)
 }
 
-// startPrefetch has the bytes of p's model staged, once.
+// startPrefetch starts staging the bytes of p's model, once.
 func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placement.Instant) {
 	a := s.forecaster
 	if p.started || a.prefetches >= maxPrefetches || now >= p.until || p.function.model == nil {
@@ -380,8 +380,8 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 	})
 }
 
-// Prewarm starts a function ahead of demand, or brings its bytes to a tier, and
-// holds that until a time. by names the caller; it is a label of metrics.
+// Prewarm starts a function ahead of demand, or stages its bytes in a tier, and keeps
+// that until a time. by names the caller; it is a label of metrics.
 func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -404,7 +404,7 @@ func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by st
 	return p.record(), nil
 }
 
-// PrewarmLeft is the GPU time that a team may still have started ahead.
+// PrewarmLeft is the GPU time that a team may still use for prewarms.
 func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -414,7 +414,7 @@ func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	return s.forecaster.budgets.Left(team, s.now())
 }
 
-// Prewarms lists the leases, the first to end first.
+// Prewarms lists the leases in the order of their ends.
 func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -431,7 +431,7 @@ func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	return out
 }
 
-// forgetHistory drops a function that has left for good.
+// forgetHistory drops the history of a deleted function.
 func (s *Orchestrator) forgetHistory(f *functionState) {
 	if s.forecaster != nil {
 		s.forecaster.History.Forget(f.Name)
@@ -439,5 +439,5 @@ func (s *Orchestrator) forgetHistory(f *functionState) {
 	}
 }
 
-// wallTime is the time of an instant.
+// wallTime converts an Instant to a time.
 func (s *Orchestrator) wallTime(t placement.Instant) time.Time { return s.began.Add(t) }

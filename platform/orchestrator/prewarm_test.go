@@ -20,7 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// seeing is a rig that looks ahead.
+// seeing returns a rig with a Foresight.
 func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Model) *rig {
 	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
@@ -35,7 +35,7 @@ func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Mod
 
 func short(m *functions.ModelSpec) { m.Scale.Idle = functions.Duration(time.Minute) }
 
-// use asks x once, and lets it be answered.
+// use sends one request and lets it end.
 func (r *rig) use(name string) {
 	r.d.ask(r.s, fname(name), 1)
 	r.pass(15 * time.Second)
@@ -107,7 +107,7 @@ func TestAHintIsALease(t *testing.T) {
 			t.Errorf("%v evicted, want 1", n)
 		}
 		r.pass(2 * time.Minute)
-		// What is over comes not back by itself.
+		// An ended lease does not come back by itself.
 		r.want("after all", r.states("x")+r.states("y"), "[][]")
 
 		if _, _, err := hint("x", time.Hour); err == nil {
@@ -150,7 +150,7 @@ func TestAHintTakesNoRoomOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.pass(30 * time.Second)
-		// By lru a function never used is worth less than one used just now.
+		// LRU values a function never used less than one used just now.
 		r.want("y, used last", r.states("y")+r.states("x"), "[READY@here][]")
 		r.pass(2 * time.Minute)
 		r.want("once y has ended by itself", r.states("y")+r.states("x"), "[][READY@here]")
@@ -216,7 +216,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 		r.use("z")
 		r.pass(70 * time.Second)
 		r.want("one that is not known", r.states("z"), "[]")
-		r.pass(7 * time.Minute) // six idle times are the bound
+		r.pass(7 * time.Minute) // the bound is six idle times
 		r.want("x in the end", r.states("x"), "[]")
 	})
 }
@@ -248,7 +248,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 		if n := r.s.forecaster.History.Len(); n != 1 {
 			t.Errorf("%d functions are known after the restart", n)
 		}
-		// Another recipe is another model.
+		// Starts measured with another recipe are not restored.
 		r = seeing(t, open(), placement.Policy{}, model("x", short, func(m *functions.ModelSpec) { m.Source = "az://a/c/other" }))
 		r.pass(time.Second)
 		if f, _ = r.s.Function(fname("x")); f.Forecast.P50 > 0 {

@@ -14,7 +14,7 @@ func setRateIfChanged(changed *bool, to *float64, rate float64) {
 	}
 }
 
-// recordRates learns the rates of a node's link and disk from a start that came to
+// recordRates derives the rates of a node's link and disk from a start that reached
 // READY.
 func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes functions.Bytes, phases map[functions.Phase]time.Duration) {
 	if n == nil {
@@ -36,8 +36,8 @@ func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes func
 	}
 }
 
-// setStore takes the use of a node's store from a heartbeat. It reports whether that
-// matters to the planner: each 64th of the store does.
+// setStore sets the use of a node's store from a heartbeat. It reports whether the
+// planner must be told, which is once for each 64th of the store.
 func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	if l := u.Loader; l != nil && l.Stagings > 0 && l.Rate > n.Link {
 		n.linkRate.Add(l.Rate)
@@ -49,7 +49,7 @@ func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	return changed
 }
 
-// recordSize notes the size of a source's checkpoint.
+// recordSize records the size of a source's checkpoint.
 func (s *Orchestrator) recordSize(source string, bytes functions.Bytes) {
 	if source == "" || bytes <= 0 || s.sizes[source] == bytes {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// TestMeasuredRates: the largest of the last few is near what a link can do, and
-// what was long ago is forgotten; small checkpoints say nothing.
+// TestMeasuredRates: the rate of a link is the largest of the last samples; older ones
+// and small checkpoints do not count.
 func TestMeasuredRates(t *testing.T) {
 	s := New(Options{})
 	n := &nodeState{Node: &placement.Node{ID: "a"}, id: "a"}
@@ -36,7 +36,7 @@ func TestMeasuredRates(t *testing.T) {
 	if n.Disk != 2<<30 {
 		t.Errorf("disk %v", n.Disk)
 	}
-	// The loader sees what all stagings get together.
+	// The loader measures the rate of all stagings together.
 	n.setStore(functions.StoreUse{Bytes: 1 << 40, Loader: &functions.LoaderStats{Stagings: 3, Rate: 2 << 30}})
 	if n.Link != 2<<30 {
 		t.Errorf("by the loader: %v", n.Link)
@@ -49,7 +49,7 @@ func TestMeasuredRates(t *testing.T) {
 	}
 }
 
-// TestWorldIsFilledIn: what heartbeats and cold starts tell reaches the core.
+// TestWorldIsFilledIn: data of heartbeats and cold starts reaches the planner.
 func TestWorldIsFilledIn(t *testing.T) {
 	p := newPlay(t, 1, model("x"))
 	h := p.site("n", 2)

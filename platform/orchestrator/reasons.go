@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// reasons are the sentences for the words of events and decisions. A word without a
-// sentence is shown as it is.
+// reasons maps reason words of events and decisions to sentences. A word without a
+// sentence is shown unchanged.
 var reasons = map[string]string{
 	"start demand":      "requests wait for it",
 	"start min":         "its model file sets a minimum",
@@ -70,7 +70,7 @@ func reasonSuffix(kind, reason string) string {
 	return ""
 }
 
-// formatAge writes a span for people.
+// formatAge formats a span for people.
 func formatAge(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -87,11 +87,12 @@ func formatAge(d time.Duration) string {
 	return text
 }
 
-// Kinds of what can be explained.
+// kinds are the kinds of decisions that Explain accepts.
 var kinds = []string{placement.KindPlace, placement.KindEvict, placement.KindCold, placement.KindScale}
 
-// Explain says why a function is as it is, and how the last decision of a kind (place,
-// evict, cold, scale) about it was made. It is false for an unknown function or kind.
+// Explain returns the state of a function with its reason, and the candidates of the
+// last decision of a kind (place, evict, cold, scale). It is false for an unknown
+// function or kind.
 func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +119,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	return x, true
 }
 
-// summary says in a sentence what f does now and why.
+// summary returns a sentence about the state of f and its reason.
 func (s *Orchestrator) summary(f *functionState) string {
 	now := s.now()
 	var ready, asleep, leaving, flight int
@@ -199,7 +200,7 @@ func waitingSuffix(n int) string {
 	return fmt.Sprintf(", %d requests wait", n)
 }
 
-// idleSummary says until when an idle function stays ready.
+// idleSummary returns until when an idle function stays READY.
 func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) string {
 	switch {
 	case f.Lease >= forever:
@@ -214,7 +215,7 @@ func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) stri
 	return fmt.Sprintf(" Its idle time is %s.", formatAge(f.Scale.Idle.Std()))
 }
 
-// startSummary says how far a start of f is.
+// startSummary returns the progress of a start of f.
 func (s *Orchestrator) startSummary(f *functionState, r *replicaState, now placement.Instant) string {
 	state := r.status.State
 	if r.sleep.wakingUp {

@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// now is the sentence about a function, as it is told.
+// now returns the sentence about a function.
 func (p *play) now(name string) string {
 	p.t.Helper()
 	x, ok := p.s.Explain(placement.KindPlace, fname(name))
@@ -19,8 +19,8 @@ func (p *play) now(name string) string {
 	return x.Now
 }
 
-// TestExplain walks a function through its life and reads what is told of it, and
-// why others made way.
+// TestExplain moves a function through its states and checks its explanations, and
+// those of evicted functions.
 func TestExplain(t *testing.T) {
 	p := newPlay(t, 1, model("x"), model("y"), sleepy("z"))
 	h := p.site("n", 1)
@@ -52,7 +52,7 @@ func TestExplain(t *testing.T) {
 	p.pass(9 * time.Second)
 	tells("x", "It serves 3 requests with 1 replica")
 
-	// All that there is is in use: y is told why, and that it waits.
+	// All GPUs are in use: y's explanation has the reason and the wait.
 	p.desk.ask("y", 1)
 	p.pass(2 * time.Second)
 	tells("y", "It cannot be placed", "1 request waits")
@@ -105,8 +105,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestReasonsAreSentences: every word that the core and the loop give as a reason
-// for an action is one that is told in words.
+// TestReasonsAreSentences: every reason word of the planner and the loop has a
+// sentence.
 func TestReasonsAreSentences(t *testing.T) {
 	for _, x := range [][2]string{
 		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"rise", "demand"}, {"rise", "lease"},
@@ -125,8 +125,8 @@ func TestReasonsAreSentences(t *testing.T) {
 	}
 }
 
-// TestETAReachesTheDataPath: the ETA of a blocked function is
-// published, counted from when it was said, and again only when it changes.
+// TestETAReachesTheDataPath: the ETA of a blocked function is published, relative to
+// its publication, and again only when it changes.
 func TestETAReachesTheDataPath(t *testing.T) {
 	p := newPlay(t, 1, model("x"), model("y"))
 	p.site("n", 1)
@@ -139,7 +139,7 @@ func TestETAReachesTheDataPath(t *testing.T) {
 	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Remaining(p.at) <= 0 || b.Remaining(p.at) > b.ETA {
 		t.Fatalf("%+v", b)
 	}
-	// It is x's turn that y waits for: what was foretold is what happens, or nearly.
+	// y waits for the end of x's time slice: the published ETA is about right.
 	foretold := b.At.Add(b.ETA)
 	for range 600 {
 		p.pass(time.Second)

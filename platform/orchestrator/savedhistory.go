@@ -39,7 +39,7 @@ func OpenForesight(dir string, now time.Time, log *slog.Logger) *Foresight {
 	return o
 }
 
-// restoreStarts gives a new function the starts that an earlier life measured.
+// restoreStarts adds starts measured by an earlier process to a new function.
 func (s *Orchestrator) restoreStarts(f *functionState) {
 	if s.forecaster == nil {
 		return
@@ -54,8 +54,7 @@ func (s *Orchestrator) restoreStarts(f *functionState) {
 	}
 }
 
-// saveHistory writes the history: every now and then in the background, with last at
-// once.
+// saveHistory writes the history: every saveEvery in the background, with last at once.
 func (s *Orchestrator) saveHistory(last bool) {
 	a := s.forecaster
 	if a == nil || a.File == "" {
@@ -74,7 +73,7 @@ func (s *Orchestrator) saveHistory(last bool) {
 		a.writing.Lock()
 		defer a.writing.Unlock()
 		var err error
-		if now >= a.written { // else a newer snapshot was written first
+		if now >= a.written { // otherwise a newer snapshot is already in the file
 			if err = m.Write(a.File); err == nil {
 				a.written = now
 			}
@@ -93,7 +92,7 @@ func (s *Orchestrator) saveHistory(last bool) {
 	s.commands.Go(write)
 }
 
-// historyFile copies what is to be saved.
+// historyFile returns a copy of the history and start times for saving.
 func (s *Orchestrator) historyFile(now placement.Instant) *forecast.File {
 	w := forecast.NewFile(s.forecaster.History, s.wallTime(now))
 	for _, f := range s.functionList {

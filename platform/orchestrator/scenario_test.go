@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 )
 
-// stage is the scenarios' world on fakes, in a bubble's time.
+// stage runs scenarios on fakes, in the time of a synctest bubble.
 type stage struct {
 	*rig
 	hosts map[string]*host
@@ -29,7 +29,7 @@ func (s *stage) Ask(m string, n int) {
 	s.d.mu.Unlock()
 	if f := s.d.picture(fname(m)).Failure; f != nil && time.Now().Before(f.Until) {
 		s.d.mu.Lock()
-		s.d.failed[fname(m)] = f.Reason // as the activator does: at once, no wake
+		s.d.failed[fname(m)] = f.Reason // as the activator does: failed at once, without a wake
 		s.d.mu.Unlock()
 		if time.Until(f.Until) > time.Second {
 			return
@@ -114,7 +114,7 @@ func (s *stage) Return(n string) {
 
 func (s *stage) Restart() {
 	s.stop()
-	s.d = newDoor() // its requests are gone with it
+	s.d = newDoor() // its requests ended with it
 	s.d.slots = 100
 	s.epoch++
 	s.boot(s.epoch)

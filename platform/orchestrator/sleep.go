@@ -11,31 +11,32 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Sleeper is a Node whose replicas can sleep. Sleep sends one to sleep, or with level
-// 0 wakes it. It does not wait; heartbeats report the result.
+// Sleeper is a Node whose replicas can sleep. Sleep puts a replica to sleep, or with
+// level 0 wakes it. It does not wait; heartbeats report the result.
 type Sleeper interface {
 	Sleep(ctx context.Context, req functions.SleepRequest) error
 }
 
 const (
-	deepLevel  = 2                // weights are dropped, and read again by a rise; level 1 keeps them in host memory
-	sleepGrace = 90 * time.Second // beyond its drain, until a replica told to sleep is given up
-	wakeGrace  = 2 * time.Minute  // until one told to rise is given up; one that reads its weights again may take as long as a start
+	deepLevel  = 2                // drops the weights; waking reads them again. Level 1 keeps them in host memory
+	sleepGrace = 90 * time.Second // beyond the drain, for a replica to fall asleep
+	wakeGrace  = 2 * time.Minute  // for a wake-up; one that reads its weights again may take as long as a start
 )
 
-// sleepState is where a replica stands between READY, asleep and its end.
+// sleepState is the state of a replica that falls asleep, sleeps or wakes up.
 type sleepState struct {
-	goingToSleep bool              // out of the routes, to be sent to sleep once nothing is in flight
-	sent         bool              // it was told
-	level        int               // how deep it sleeps, or is to; 0 it does not
-	sleepBy      placement.Instant // in flight or not, it is told then
-	wakingUp     bool              // told to wake
+	goingToSleep bool              // out of the routes; the sleep command follows when it is drained
+	sent         bool              // the sleep command was sent
+	level        int               // sleep level, present or intended; 0: awake
+	sleepBy      placement.Instant // the sleep command is sent then even with requests in flight
+	wakingUp     bool              // the wake command was sent
 	wokenAt      placement.Instant
-	asleepSince  placement.Instant // since when it sleeps; 0 it does not
-	hostMemory   functions.Bytes   // host memory that its sleep takes
+	asleepSince  placement.Instant // 0: not asleep
+	hostMemory   functions.Bytes   // host memory for its sleep
 }
 
-// beginSleep takes a replica out of the routes; it is told to sleep when drained.
+// beginSleep takes a replica out of the routes; sleepWhenIdle sends the sleep command
+// when it is drained.
 func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now placement.Instant) {
 	r.sleep = sleepState{goingToSleep: true, sleepBy: now + a.Drain, level: max(a.Level, 1), hostMemory: r.function.SleepMemory}
 	if r.sleep.level == deepLevel {
@@ -48,8 +49,8 @@ func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
 }
 
-// sleepWhenIdle sends replicas to sleep that have nothing in flight, and stops those
-// that do not fall asleep or wake in time. It reports whether it must run again soon.
+// sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
+// not fall asleep or wake in time. It reports whether it must run again soon.
 func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
 	s.goingToSleep.each(func(r *replicaState) {
 		switch n := s.nodes[r.node]; {
@@ -92,7 +93,7 @@ func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.In
 	s.stopReplica(r, 0, "sleepless", "", now)
 }
 
-// wakeUp wakes a sleeping replica: a short cold start.
+// wakeUp wakes a sleeping replica. The wake-up is recorded as a cold start.
 func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now placement.Instant) {
 	r, n := s.replicas[a.Replica], s.nodes[a.Node]
 	if r == nil || n == nil || r.stopping {
@@ -118,7 +119,7 @@ func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	s.sendSleep(ctx, r, n, 0, a.Reason)
 }
 
-// sendSleep commands a sleep or a wake-up; a refusal comes back as news.
+// sendSleep sends a sleep or wake command; a refusal is put into the inbox.
 func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeState, level int, reason string) {
 	to, node, id := n.commands, n.id, r.id
 	s.command(ctx, func(ctx context.Context) {
@@ -136,7 +137,7 @@ func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeSt
 	})
 }
 
-// onSleepStatus applies what a status says of a replica's sleep.
+// onSleepStatus applies the sleep part of a replica's status.
 func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus, now placement.Instant) {
 	switch {
 	case st.State == functions.Sleeping && st.SleepLevel > 0:
@@ -144,7 +145,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 			return
 		}
 		r.sleep.goingToSleep, r.sleep.asleepSince = false, now
-		if r.sleep.level == 0 { // it slept before we came
+		if r.sleep.level == 0 { // it fell asleep before this process began
 			if st.SleepLevel < deepLevel {
 				r.sleep.hostMemory = r.function.sleepMemory() // the planner knew it before its size was known
 			}
@@ -154,7 +155,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 		s.goingToSleep.drop(r)
 		s.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
-		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it wakes, asked or not
+		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
 	case st.State == functions.Ready && r.readyAt == 0:
 		if r.sleep.wakingUp {
 			s.counts.wakeups.WithLabelValues("ready").Inc()
@@ -163,7 +164,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 	}
 }
 
-// asleep reports whether a replica sleeps or is about to.
+// asleep reports whether a replica sleeps or is falling asleep.
 func (r *replicaState) asleep() bool {
 	return r.sleep.goingToSleep || r.status.State == functions.Sleeping && !r.sleep.wakingUp
 }
@@ -176,7 +177,7 @@ func (r *replicaState) wakeTimeout() time.Duration {
 	return wakeGrace
 }
 
-// canSleep sets what the planner needs to send replicas of f to sleep.
+// canSleep sets the fields that the planner needs to let replicas of f sleep.
 func (f *functionState) canSleep(atHand bool) {
 	f.SleepMemory = f.sleepMemory()
 	f.DeepWakeTime = max(f.starts.WakeTime(true, 50), 0)

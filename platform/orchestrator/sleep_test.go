@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Sleep makes the host of these tests one whose engines sleep: a second to fall
-// asleep, half of one to wake. A model in fail does not wake; sleepless refuses.
+// Sleep makes host a Sleeper: falling asleep takes a second, waking half of one. A
+// model in fail does not wake; sleepless refuses.
 func (h *host) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func TestLadder(t *testing.T) {
 			t.Errorf("nothing is known of rises yet, and %v is foretold", p.Forecast.P50)
 		}
 
-		// Asked for, it rises: no load, and a cold start of its own kind.
+		// With demand it wakes up: no load, and a cold start of tier sleeping.
 		id := r.d.ask(r.s, fname("x"), 3)
 		r.pass(100 * time.Millisecond)
 		if p := r.d.picture(fname("x")); p.State != functions.Loading || p.ColdStart == nil || p.ColdStart.ID != id || !p.Starting() {
@@ -105,7 +105,7 @@ func TestLadder(t *testing.T) {
 			t.Errorf("a rise has spoilt the forecast of starts: %v", got)
 		}
 
-		// Idle twice, it is gone.
+		// After a second idle time it stops.
 		r.d.done(fname("x"))
 		r.pass(64 * time.Second)
 		r.want("asleep again", r.states("x"), "[SLEEPING@here]")
@@ -140,8 +140,8 @@ func TestEvictedToSleep(t *testing.T) {
 	})
 }
 
-// TestWakeHung: a replica that does not wake is not published as a failure: a
-// cold start takes its place.
+// TestWakeHung: a replica that does not wake is not published as a failure: a cold
+// start replaces it.
 func TestWakeHung(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
@@ -213,7 +213,7 @@ func TestSleeperAdopted(t *testing.T) {
 		if loads, _ := h.did(); len(loads) != 1 {
 			t.Errorf("loads %v", loads)
 		}
-		// Changed while it sleeps, it is no use any more.
+		// A sleeper whose recipe changed is stopped.
 		r.d.done(fname("x"))
 		r.pass(64 * time.Second)
 		r.want("asleep", r.states("x"), "[SLEEPING@here]")

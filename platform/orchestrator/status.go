@@ -29,23 +29,23 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 		}
 	}
 	if r.cancelled && hasProcess(st) && !st.State.Over() {
-		r.cancelled = false // too late: it goes on
+		r.cancelled = false // the cancel came too late: it keeps starting
 	}
 	s.onSleepStatus(r, st, now)
 	switch st.State {
 	case functions.Ready:
 		if r.readyAt == 0 {
 			r.readyAt = now
-			if before == "" && r.coldStart == nil { // adopted: it has been ready for a while
+			if before == "" && r.coldStart == nil { // adopted: READY since before this process began
 				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 				s.adoptLoad(f, now)
 			}
 			f.failures, f.failure = 0, nil
-			f.wakeLease, f.untilReady = 0, false // from now on its idle time holds it
+			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it
 			s.markDirty(f)
 			if r.coldStart != nil {
 				// Waiters are released first.
-				if !f.Gone { // it left the catalogue just now
+				if !f.Gone { // it is still in the catalogue
 					s.path.Publish(s.snapshotOf(f))
 				}
 				s.finishColdStart(r.coldStart, functions.Ready, "")
@@ -103,7 +103,7 @@ func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 	f.replicas = slices.DeleteFunc(f.replicas, func(x *replicaState) bool { return x == r })
 	s.markDirty(f)
 	if why == "vanished" && r.reason != "" {
-		why = r.reason // it has gone because it was told to
+		why = r.reason // it ended on command
 	}
 	s.event("ended", f.Name, r.id, r.node, why, "")
 	f.lastEnd.at, f.lastEnd.reason = s.lastTurn, why
@@ -115,12 +115,12 @@ func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 		s.finishColdStart(c, functions.Unloaded, why)
 		return
 	}
-	// Its node is lost to it: the same cold start looks for another place.
+	// The same cold start continues with a replica on another node.
 	c.replica, c.decided, c.placed = nil, 0, 0
 }
 
-// onFailure ends a replica that failed, tells its waiters why, and sets the back-off
-// of the next start.
+// onFailure ends a failed replica, fails its waiters with the cause, and sets the
+// backoff of the next start.
 func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause string, now placement.Instant) {
 	f := r.function
 	if cause == "" {
@@ -134,7 +134,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		return
 	}
 	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
-		// The model is not at fault: waiters get a cold start at once.
+		// A failed sleep is not a fault of the model: waiters get a cold start at once.
 		if r.sleep.wakingUp {
 			s.counts.wakeups.WithLabelValues("failed").Inc()
 		}
@@ -145,8 +145,8 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	}
 	var pause time.Duration
 	if r.readyAt > 0 {
-		// It served. Once is an accident and is mended at once; soon after
-		// READY again and again is a loop.
+		// It was READY. A single failure is repaired at once; repeated failures
+		// soon after READY get a backoff.
 		if now-r.readyAt < earlyDeath {
 			f.deaths++
 		} else {
@@ -166,7 +166,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	s.removeReplica(r, "failed")
 }
 
-// backOff tells waiters why f failed, and delays its next start.
+// backOff fails the waiters of f with the cause, and delays its next start.
 func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Duration, now placement.Instant) {
 	if backOff <= 0 {
 		return
@@ -177,7 +177,7 @@ func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Dura
 	s.markDirty(f)
 }
 
-// onLoaded applies the answer to a load.
+// onLoaded applies the result of a load command.
 func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult, now placement.Instant) {
 	r := s.replicas[id]
 	if r == nil || r.node != o.node {
@@ -195,19 +195,19 @@ func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult,
 		return
 	}
 	if r.seen {
-		return // its heartbeat knows better than a lost answer
+		return // the replica is in heartbeats: only the answer was lost
 	}
 	s.event("load_refused", r.function.Name, r.id, r.node, "", o.err.Error())
 	if n != nil {
 		n.AvoidUntil = now + nodePauseAfterRefusal
 		s.planner.Node(n.Node)
 		if s.noteStaleEpoch(r, o); !n.stale {
-			// The load may have arrived though its answer did not.
+			// The agent may have received the load although its answer was lost.
 			s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
 		}
 	}
-	// Once or twice it is a node's own trouble, and another is tried; again and
-	// again it is the function's, and its waiters should hear of it.
+	// One or two refusals count as a problem of the node, and another node is tried.
+	// More are a failure of the function, which its waiters get.
 	f := r.function
 	if f.refusals++; f.refusals >= maxRefusals {
 		f.failures++
@@ -217,7 +217,7 @@ func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult,
 	s.removeReplica(r, "load_refused")
 }
 
-// noteStaleEpoch notes a refusal that means a newer server.
+// noteStaleEpoch records a refusal that means a newer server.
 func (s *Orchestrator) noteStaleEpoch(r *replicaState, o commandResult) {
 	if n := s.nodes[r.node]; n != nil && n.id == o.node && errors.Is(o.err, functions.ErrStaleEpoch) {
 		s.noteNewerServer(n, true, o.err.Error())

@@ -11,12 +11,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/quota"
 )
 
-// accountOf is the account of a team.
+// accountOf returns the account of a team.
 func (s *Orchestrator) accountOf(team string) *quota.Account {
 	return s.accounts.Of(team, s.lastTurn, s.timeNow())
 }
 
-// chargeTeam charges f's team for what f holds now.
+// chargeTeam charges f's team for the resources that f holds now.
 func (s *Orchestrator) chargeTeam(f *functionState, now placement.Instant) {
 	if h := quota.HoldingsOf(&f.Function); h != f.charged {
 		s.accountOf(f.Name.Team).Charge(f.charged, h, now, s.timeNow())
@@ -36,8 +36,8 @@ func (s *Orchestrator) settleTeams(now placement.Instant, changed bool) {
 		s.checkDailyBudget(t, now)
 	}
 	s.checkStoreShares()
-	// A single team competes with none, and news of teams makes the planner look at
-	// every waiting function again.
+	// A single team has no competitor, and each update of teams makes the planner
+	// evaluate every waiting function again.
 	if len(s.accounts.All()) < 2 && !changed && !s.budgetsChanged {
 		return
 	}
@@ -66,8 +66,8 @@ func (s *Orchestrator) checkDailyBudget(t *quota.Account, now placement.Instant)
 	}
 }
 
-// checkStoreShares keeps the checkpoints of a team that has a share of the stores within
-// it: what would go beyond is brought to no node that lacks it.
+// checkStoreShares keeps the checkpoints of teams within their shares of the stores: a
+// checkpoint beyond the share is staged on no further node.
 func (s *Orchestrator) checkStoreShares() {
 	limited := false
 	for _, t := range s.accounts.All() {
@@ -78,13 +78,13 @@ func (s *Orchestrator) checkStoreShares() {
 		return
 	}
 	s.storeLimited = limited
-	seen := map[[2]string]bool{} // team and source: a checkpoint of two functions is kept once
+	seen := map[[2]string]bool{} // team and source: functions with one checkpoint count once
 	for _, f := range s.functionList {
 		if f.Gone || f.Source == "" || f.Machine != "" { // folders are used in place
 			continue
 		}
 		t := s.accountOf(f.Name.Team)
-		for _, r := range f.replicas { // what is on its way is as good as kept
+		for _, r := range f.replicas { // a checkpoint being staged counts as stored
 			if n := s.nodes[r.node]; r.status.State == functions.Downloading && n != nil && !n.Cached[f.Source] {
 				t.Stored += s.sizes[f.Source]
 			}
@@ -106,7 +106,7 @@ func (s *Orchestrator) checkStoreShares() {
 	}
 }
 
-// recordEviction keeps the account of an eviction.
+// recordEviction charges an eviction to the accounts of both teams.
 func (s *Orchestrator) recordEviction(a *placement.Action, now placement.Instant) {
 	if a.For == "" {
 		return
@@ -124,8 +124,8 @@ func (s *Orchestrator) recordEviction(a *placement.Action, now placement.Instant
 	}
 }
 
-// recordRestart notes that f is started or woken: soon after an eviction that is
-// thrash, and f is left alone for a while.
+// recordRestart records that f is started or woken. Soon after an eviction that is
+// thrash, and f's replicas are protected for a while.
 func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 	back := f.ColdStart
 	if back <= 0 {
@@ -146,7 +146,7 @@ func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 	s.event("missed", f.Name, "", "", "thrash", text)
 }
 
-// TeamUse returns what a team holds and has used, zero for an unknown team.
+// TeamUse returns the holdings and the use of a team, zero for an unknown team.
 func (s *Orchestrator) TeamUse(team string) functions.TeamUse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,8 +158,8 @@ func (s *Orchestrator) TeamUse(team string) functions.TeamUse {
 	return t.Use(s.timeNow())
 }
 
-// saveLedger stores the accounts: every now and then, with last at once. It is
-// called between turns.
+// saveLedger stores the accounts: every 30 s, with last at once. It is called between
+// turns.
 func (s *Orchestrator) saveLedger(last bool) {
 	s.mu.Lock()
 	write := s.accounts.Snapshot(s.lastTurn, s.timeNow(), last)
@@ -177,7 +177,7 @@ var (
 	teamEvictDesc = prometheus.NewDesc("thaw_team_evictions_total", "Replicas that made way between teams; side is inflicted (on others, for this team's) or suffered.", []string{"team", "side"}, nil)
 )
 
-// metricTeams bounds the labels; a fleet has fewer teams.
+// metricTeams bounds the number of team labels.
 const metricTeams = 1000
 
 func (s *Orchestrator) collectTeams(ch chan<- prometheus.Metric) {

@@ -15,7 +15,7 @@ func of(team string, m *functions.Model) *functions.Model {
 	return m
 }
 
-// asks has a request wait for a function of a team.
+// asks adds a waiting request for a function of a team.
 func (d *desk) asks(team, name string) {
 	l := d.lane(functions.Name{Team: team, Name: name})
 	if l.queued == 0 {
@@ -42,8 +42,8 @@ func file(team string, edit func(*functions.TeamSpec)) *functions.Team {
 	return t
 }
 
-// TestTeamAccounts: what a team holds is charged to the second, evictions are
-// told to both sides, and coming back at once is thrash.
+// TestTeamAccounts: holdings are charged to the second, evictions are counted for both
+// teams, and a start soon after an eviction is thrash.
 func TestTeamAccounts(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("red", model("z")), of("blue", model("y")))
 	p.site("n", 1)
@@ -58,7 +58,7 @@ func TestTeamAccounts(t *testing.T) {
 	if blue := p.s.TeamUse("blue"); blue.GPUs != 0 || blue.Total != 0 {
 		t.Errorf("blue held nothing: %+v", blue)
 	}
-	// Idle, red's makes way for blue's.
+	// red's idle replica is evicted for blue's.
 	p.desk.ends("red", "x")
 	p.pass(5 * time.Second)
 	p.desk.asks("blue", "y")
@@ -70,7 +70,7 @@ func TestTeamAccounts(t *testing.T) {
 	if p.events("missed") != 0 {
 		t.Error("thrash before any function came back")
 	}
-	// And is back at once: that is thrash, and it stays for a while then.
+	// It is started again at once: that is thrash, and it is protected for a while.
 	p.desk.ends("blue", "y")
 	p.pass(3 * time.Second)
 	p.desk.asks("red", "x")
@@ -98,8 +98,8 @@ func TestTeamAccounts(t *testing.T) {
 	}
 }
 
-// TestGPUBudget: a team that has used its GPU-seconds of the day gives its GPUs
-// back, is told so, alone, and has them again the next day.
+// TestGPUBudget: a team that used up its GPU-seconds of the day loses its GPUs, its
+// requests get that verdict and other teams' do not, and the next day it has GPUs again.
 func TestGPUBudget(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("blue", model("y")))
 	p.shelf.teams = []*functions.Team{file("red", func(s *functions.TeamSpec) { s.Limits.GPUSecondsPerDay = 60 })}
@@ -130,7 +130,7 @@ func TestGPUBudget(t *testing.T) {
 	if pic := p.desk.lane(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
 		t.Fatalf("blue: %+v", pic.Blocked)
 	}
-	// A larger budget counts at once.
+	// A larger budget applies at once.
 	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 1000
 	p.s.Changed()
 	p.pass(20 * time.Second)
@@ -162,7 +162,7 @@ func TestFairTeams(t *testing.T) {
 	p := newPlay(t, 1, of("heavy", model("x")), of("light", model("y")))
 	p.site("n", 1)
 	p.pass(7 * time.Second)
-	const service, load = 6 * time.Second, 5 * time.Second // the site's times
+	const service, load = 6 * time.Second, 5 * time.Second // of the site
 	p.desk.span = func() time.Duration { return service }
 	heavy, light := p.desk.lane(functions.Name{Team: "heavy", Name: "x"}), p.desk.lane(functions.Name{Team: "light", Name: "y"})
 	heavy.queued, heavy.since = 100000, p.at
@@ -188,8 +188,8 @@ func TestFairTeams(t *testing.T) {
 	}
 }
 
-// TestStoreShare: the checkpoints of a team stay within its share of the stores;
-// what would go beyond is brought nowhere, and its waiters are told.
+// TestStoreShare: the checkpoints of a team stay within its share of the stores; one
+// beyond it is not staged, and its waiters get the verdict.
 func TestStoreShare(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("red", model("y")), of("blue", model("z")))
 	red := file("red", func(s *functions.TeamSpec) { s.Limits.StoreBytes = 10 << 30 })

@@ -11,21 +11,21 @@ import (
 
 const keepColdStarts = 1000
 
-// coldStart is one cold start, from the wake until READY, failed or called off.
+// coldStart is one cold start, from the wake until READY, failed or cancelled.
 type coldStart struct {
 	functions.Timeline
 	began         placement.Instant
-	decided       placement.Instant // a place was found
-	placed        placement.Instant // the agent took the load
+	decided       placement.Instant // a node was chosen
+	placed        placement.Instant // the agent accepted the load
 	end           placement.Instant
 	over          bool
 	fromDeepSleep bool // a wake-up from a sleep without weights
 	replica       *replicaState
 	function      *functionState
-	percent       int // never falls
+	percent       int // published progress; never falls
 }
 
-// coldStartLog is a ring of them.
+// coldStartLog is a ring of cold starts.
 type coldStartLog struct {
 	byID map[string]*coldStart
 	ring []*coldStart
@@ -42,7 +42,7 @@ func (c *coldStartLog) add(x *coldStart) {
 	c.byID[x.ID] = x
 }
 
-// beginColdStart begins a cold start of f. id is what Wake has returned, or "".
+// beginColdStart begins a cold start of f. id is the id that Wake returned, or "".
 func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
 		id = s.coldStartID(f.Name)
@@ -56,8 +56,8 @@ func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time)
 	return c
 }
 
-// coldStartID is the id that Wake returns for the current cold start of name, made now
-// if there was no wake yet.
+// coldStartID returns the id of the current cold start of name for Wake; the first wake
+// makes it.
 func (s *Orchestrator) coldStartID(name functions.Name) string {
 	s.inboxMu.Lock()
 	defer s.inboxMu.Unlock()
@@ -115,7 +115,7 @@ func boundedSeconds(f float64) time.Duration {
 	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
 }
 
-// timeline of c as it is now.
+// timeline returns the present timeline of c.
 func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 	t := c.Timeline
 	if c.over {
@@ -148,19 +148,20 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 		if r.status.State != "" {
 			t.State = r.status.State
 		}
-		// A replica's spans count from when its agent heard of it.
+		// The agent's spans count from its receipt of the load.
 		from := c.decided
 		for _, p := range r.status.Phases {
 			if r.sleep.wakingUp && r.status.State == functions.Sleeping {
-				break // they are of the start before
+				break // they are spans of its previous start
 			}
 			p.Start += (from - c.began).Seconds()
 			if last := &t.Phases[len(t.Phases)-1]; p.Phase == functions.PhasePlace && last.Phase == p.Phase {
-				// The agent goes on with what this loop began: a pod finds its node.
+				// Both report the phase: the agent continues a phase that this loop began,
+				// such as the scheduling of a pod.
 				last.Duration = max(last.Duration, p.Start+p.Duration-last.Start)
 				continue
 			}
-			p.Parts = slices.Clone(p.Parts) // the replica's own stay as they are
+			p.Parts = slices.Clone(p.Parts) // the replica's slice must not change
 			for i := range p.Parts {
 				p.Parts[i].Start += (from - c.began).Seconds()
 			}
@@ -175,7 +176,7 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 			t.Progress.Percent = int(100 * (now - c.began) / whole)
 		}
 	}
-	// What people see never runs backwards, and is only done when it is done.
+	// Progress never decreases, and is 100 only at the end.
 	if t.Progress.Percent >= 0 {
 		c.percent = max(c.percent, min(t.Progress.Percent, 99))
 		t.Progress.Percent = c.percent
@@ -183,9 +184,9 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 	return t
 }
 
-// eta of a cold start under way: the rest of staging by bytes over the measured rate
-// (by history before one is measured), and after it the usual load and warm-up; the
-// engine boots while bytes arrive. -1 if unknown.
+// eta estimates the rest of a cold start: the remaining bytes over the measured rate (or
+// the history before one is measured), then the usual load and warm-up; the engine
+// boots during staging. -1 if unknown.
 func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	f := c.function
 	if c.Tier == functions.TierSleeping {
@@ -208,7 +209,7 @@ func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 	}
 	spawn, warm = max(spawn, 0), max(warm, 0)
 	spent := map[functions.Phase]time.Duration{}
-	var under functions.Phase // the phase that is under way; those before it are over
+	var under functions.Phase // the current phase; those before it are over
 	var st functions.ReplicaStatus
 	if c.replica != nil {
 		st = c.replica.status
@@ -218,7 +219,7 @@ func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
 		}
 	}
 	left := func(p functions.Phase, need time.Duration) time.Duration {
-		if p == under { // what is overdue is not about to be done: the longer it took, the longer it may
+		if p == under { // an overdue phase is assumed to take a tenth of its time more
 			return max(need-spent[p], spent[p]/10)
 		}
 		if slices.Index(functions.Phases, p) < slices.Index(functions.Phases, under) {

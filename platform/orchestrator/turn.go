@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	clockJumpAfter        = 3 * time.Second // a turn this late means that this process stood still, not the agents
-	recheckAfter          = 2 * time.Second // until a catalogue that lost half of its functions is believed
-	orphanGrace           = 5 * time.Second // before a replica of an unknown model is ended
+	clockJumpAfter        = 3 * time.Second // a turn this late means that this process did not run
+	recheckAfter          = 2 * time.Second // until a catalogue that lost half of its functions is applied
+	orphanGrace           = 5 * time.Second // before a replica of an unknown model is stopped
 	adoptedStartLease     = 5 * time.Second // protects an adopted start until the activators have reported its waiters
-	nodePauseAfterRefusal = 2 * time.Second // no new load on a node that just failed one
+	nodePauseAfterRefusal = 2 * time.Second // pause of loads on a node that just refused one
 	progressEvery         = 500 * time.Millisecond
-	maxRefusals           = 3 // loads refused in a row before it is called a failure
+	maxRefusals           = 3 // consecutive refused loads that count as a failure
 	startGrace            = 6 * time.Second
 	unloadRetryAfter      = 10 * time.Second // an unload that had no effect is sent again
 )
 
-// Turn applies the news, publishes what changed, decides and acts, in the caller's
-// goroutine. It returns the time until it must be called again at the latest; 0: at
-// the next tick, of which there is one a second. Run calls it, or instead the owner of
-// Options.Ring. Commands run with ctx unless Options.Do carries them out.
+// Turn applies the inbox, publishes changes, plans and acts, in the caller's goroutine.
+// It returns the time until the latest next call; 0: at the next tick, of which there
+// is one a second. Run calls it, or instead the owner of Options.Ring. Commands run
+// with ctx unless Options.Do executes them.
 func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	s.publishDirty()
 	s.takeNews(ctx, in, now)
 	s.loadWantedAdapters(ctx)
-	all := s.lastTick == 0 || now-s.lastTick >= tick*9/10 // a tick that comes a little early is one
+	all := s.lastTick == 0 || now-s.lastTick >= tick*9/10 // a tick may be a tenth early
 	if all {
 		s.lastTick = now
 	}
@@ -83,7 +83,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	return next
 }
 
-// takeNews applies what came in since the last turn, but for heartbeats and nudges.
+// takeNews applies the inbox, except for heartbeats and nudges.
 func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
 		s.onLoaded(ctx, x.Key, x.Value, now)
@@ -93,7 +93,7 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.In
 			s.noteStaleEpoch(r, x.Value)
 			r.retryUnloadAt = now + tick
 			if x.Value.err == nil {
-				r.retryUnloadAt = now + unloadRetryAfter // it should be gone by then
+				r.retryUnloadAt = now + unloadRetryAfter // the replica should be gone by then
 			}
 			s.unloadRetries.add(r)
 		}
@@ -130,8 +130,8 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.In
 }
 
 // advanceClock reads the clock. Time in which the process did not run (a suspended
-// laptop, SIGSTOP, a clock set forward) does not pass: no silence, idle time or lease
-// counts it. After a clock was set back, time goes on from where it was.
+// laptop, SIGSTOP, a clock set forward) is skipped: it counts for no silence, idle time
+// or lease. If the clock was set back, time continues from the last reading.
 func (s *Orchestrator) advanceClock() placement.Instant {
 	if s.lastTurn > 0 {
 		switch gap := s.now() - s.lastTurn; {
@@ -146,7 +146,7 @@ func (s *Orchestrator) advanceClock() placement.Instant {
 	return s.lastTurn
 }
 
-// enqueue notes that f has news for the planner.
+// enqueue marks f as changed for the planner.
 func (s *Orchestrator) enqueue(f *functionState) {
 	if !f.enqueued {
 		f.enqueued = true
@@ -154,14 +154,14 @@ func (s *Orchestrator) enqueue(f *functionState) {
 	}
 }
 
-// markDirty notes that f has changed, for the planner and the data path.
+// markDirty marks f as changed for the planner and the data path.
 func (s *Orchestrator) markDirty(f *functionState) {
 	s.enqueue(f)
 	s.markForPublish(f)
 }
 
-// markForPublish notes that f's snapshot has changed in a way that the planner does
-// not read.
+// markForPublish marks f's snapshot as changed, in fields that the planner does not
+// read.
 func (s *Orchestrator) markForPublish(f *functionState) {
 	if !f.toPublish {
 		f.toPublish = true
@@ -171,7 +171,7 @@ func (s *Orchestrator) markForPublish(f *functionState) {
 
 // publishDirty publishes every function that changed.
 func (s *Orchestrator) publishDirty() {
-	defer func() { // what is cut looks for another replica in the new pictures
+	defer func() { // after publishing: cut requests pick another replica from the new snapshots
 		for _, url := range s.lostAgents {
 			s.path.Cut(url)
 		}
@@ -231,7 +231,7 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 		return
 	}
 	c := s.beginColdStart(f, w.id, w.at)
-	for _, r := range f.replicas { // one that was adopted on its way
+	for _, r := range f.replicas { // an adopted replica that is starting
 		if !r.stopping && !r.cancelled && r.coldStart == nil && !r.asleep() {
 			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
 			break
@@ -240,8 +240,8 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	s.markDirty(f)
 }
 
-// readDemand reads the demand of functions where it changed; with all it verifies the
-// others and moves the load windows of busy ones on.
+// readDemand applies changed demand; with all it also verifies the other functions and
+// advances the load windows of busy ones.
 func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	s.path.Demand(all, func(d Demand) bool {
 		f := s.functions[d.Name.WithoutAdapter()]
@@ -260,7 +260,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 		} else {
 			s.busyFunctions.drop(f)
 		}
-		// The same counts, and no request has ended: nothing moved.
+		// The same counts and no ended request: nothing changed.
 		if was != [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)} || !all {
 			s.enqueue(f)
 		}
@@ -278,7 +278,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			s.enqueue(f)
 		}
 		if f.demandTurn == s.turns {
-			return // it was weighed just now
+			return // the loop above has evaluated it
 		}
 		needed, desired := f.Needed, f.Desired
 		if !s.updateLoad(f, now) {
@@ -290,10 +290,11 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	})
 }
 
-// forever is longer than any lease, and can be added to.
+// forever is longer than any lease; adding to it does not overflow.
 const forever = placement.Instant(math.MaxInt64 / 4)
 
-// decide gives the news to the planner and performs its plan. It costs what has changed.
+// decide passes changes to the planner and performs its plan. Its cost depends on the
+// changes.
 func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
 	if s.superseded {
 		return 0
@@ -331,7 +332,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	for i := range plan.Actions {
 		s.perform(ctx, &plan.Actions[i], now)
 	}
-	if now > startGrace { // before it, agents that were there have not all been heard
+	if now > startGrace { // before, not all agents have sent a heartbeat
 		turned := plan.Changed
 		if !s.startGraceOver {
 			s.startGraceOver = true
@@ -360,7 +361,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 	return max(plan.Next-now, time.Millisecond)
 }
 
-// onVerdict notes that f cannot be placed, or can be again.
+// onVerdict records that f cannot be placed, or can be again.
 func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
@@ -370,7 +371,7 @@ func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 	default:
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
 		at := s.timeNow()
-		if !news { // an ETA that only comes nearer is known
+		if !news { // publish only if the ETA changed by more than the passed time
 			left := f.blocked.Remaining(at)
 			if d := left - v.ETA; (left < 0) == (v.ETA <= 0) && max(d, -d) <= max(time.Second, left/8) {
 				return
@@ -384,7 +385,7 @@ func (s *Orchestrator) onVerdict(f *functionState, v placement.Verdict, blocked 
 	}
 }
 
-// endUnwantedStart ends a cold start of f that has no replica and no demand any more.
+// endUnwantedStart ends the cold start of f if it has no replica and no demand left.
 func (s *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
 	if c := f.coldStart; c != nil && !c.over && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 &&
 		!slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {

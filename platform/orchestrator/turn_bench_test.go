@@ -12,11 +12,11 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// BenchmarkTurnWake is the whole turn of a wake, from the request that waits to
-// the command to a node, with 10,000 functions and 1,000 GPUs. free: a tenth of
-// the GPUs is free; full: an idle replica must leave first, and what is timed is
-// the turn to the unload and the turn from there to the load. among: as many
-// others wait meanwhile for room there is none of.
+// BenchmarkTurnWake measures the turns of a wake, from the waiting request to the
+// command to a node, with 10,000 functions and 1,000 GPUs. free: a tenth of the GPUs is
+// free; full: an idle replica must be evicted first, so two turns are timed, up to the
+// unload and from there to the load. among: that many other functions wait for room
+// that does not exist.
 func BenchmarkTurnWake(b *testing.B) {
 	for _, x := range []struct {
 		name           string
@@ -39,7 +39,7 @@ func BenchmarkTurnWake(b *testing.B) {
 			b.ResetTimer()
 			for k := range b.N {
 				b.StopTimer()
-				i := x.ready + x.waiting + k*7919%(10000-x.ready-x.waiting) // one at rest
+				i := x.ready + x.waiting + k*7919%(10000-x.ready-x.waiting) // a function at rest
 				w.rest()
 				w.ask(i, 1)
 				began := w.s.now()
@@ -48,7 +48,7 @@ func BenchmarkTurnWake(b *testing.B) {
 				timed()
 				b.StopTimer()
 				w.obey()
-				if x.ready == 1000 { // one has gone
+				if x.ready == 1000 { // a replica was unloaded
 					b.StartTimer()
 					timed()
 					b.StopTimer()
@@ -68,12 +68,12 @@ func BenchmarkTurnWake(b *testing.B) {
 			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
 			b.ReportMetric(float64(allocs)/float64(len(took)), "allocs/turn")
-			b.ReportMetric(0, "ns/op") // with what is between the turns it says nothing
+			b.ReportMetric(0, "ns/op") // hidden: it includes the time between turns
 		})
 	}
 }
 
-// BenchmarkTurnTick is a tick of that world in which nothing has happened.
+// BenchmarkTurnTick measures a tick of that world without updates.
 func BenchmarkTurnTick(b *testing.B) {
 	w := newBench(b, 10000, 125, 8, 1000, 0)
 	b.ReportAllocs()
@@ -86,7 +86,7 @@ func BenchmarkTurnTick(b *testing.B) {
 	}
 }
 
-// bench is a large world whose agents obey when they are told to.
+// bench is a large world whose agents execute commands when obey is called.
 type bench struct {
 	s       *Orchestrator
 	at      time.Time
@@ -157,7 +157,7 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
 		h.reps = append(h.reps, functions.ReplicaStatus{ID: fmt.Sprint("r", i), Team: "default", Model: w.names[i].Name, State: functions.Ready,
 			GPUs: []int{i / nodes}, Endpoint: "http://127.0.0.1:1", Since: 100000})
 	}
-	for range 12 { // agents are heard, and the first seconds are over
+	for range 12 { // all agents have reported, and startGrace is over
 		w.rest()
 		w.at = w.at.Add(time.Second)
 	}
@@ -190,7 +190,7 @@ func (w *bench) rest() {
 	w.loads, w.unloads = 0, 0
 }
 
-// obey has done what was commanded.
+// obey executes the commands.
 func (w *bench) obey() {
 	for _, f := range w.told {
 		f(context.Background())

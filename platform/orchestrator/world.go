@@ -18,44 +18,44 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// world is the state of the loop.
+// world is the state of the loop, owned by Run.
 type world struct {
 	accounts       *quota.Accounts
 	settledAt      placement.Instant
-	storeLimited   bool // some team has a share of the stores
-	budgetsChanged bool // a team's budget is used up, or is there again
+	storeLimited   bool // some team's share of the stores is limited
+	budgetsChanged bool // a team's budget was used up or became available
 	ghosts         placement.Ghosts
 
-	placementWorld placement.World // as the core knows it
+	placementWorld placement.World // input of the planner
 	planner        *placement.Planner
 	functions      map[functions.Name]*functionState
-	functionList   []*functionState // of sched.Functions, in the same order
+	functionList   []*functionState // in the order of placementWorld.Functions
 	nodes          map[string]*nodeState
 	replicas       map[string]*replicaState
-	orphans        map[string]placement.Instant // unknown replicas, since when
-	pending        []*functionState             // of which there is news for the core
-	dirty          []*functionState             // pictures that changed
+	orphans        map[string]placement.Instant // unknown replicas, by the time of their first heartbeat
+	pending        []*functionState             // functions with changes for the planner
+	dirty          []*functionState             // functions with changed snapshots
 	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
 	draining       orderedSet[*replicaState]
-	unloadRetries  orderedSet[*replicaState]  // an unload is to be repeated
-	wantedAdapters orderedSet[functions.Name] // adapters to be loaded ahead
-	goingToSleep   orderedSet[*replicaState]  // to be sent to sleep
-	wakingUp       orderedSet[*replicaState]  // told to wake
+	unloadRetries  orderedSet[*replicaState]  // replicas whose unload is repeated
+	wantedAdapters orderedSet[functions.Name] // adapters to load before any request
+	goingToSleep   orderedSet[*replicaState]  // draining before the sleep command
+	wakingUp       orderedSet[*replicaState]  // the wake command was sent
 
-	sparePending []*functionState           // memory of stirred, used again
-	starting     orderedSet[*functionState] // a cold start of it is under way
-	copies       map[string]int             // nodes that have a source's bytes
-	sizes        map[string]functions.Bytes // of checkpoints, by source
+	sparePending []*functionState           // buffer for pending
+	starting     orderedSet[*functionState] // functions with a current cold start
+	copies       map[string]int             // number of nodes that have a source's bytes
+	sizes        map[string]functions.Bytes // sizes of checkpoints, by source
 	coldStarts   coldStartLog
 
-	lastTurn         placement.Instant // of the last turn
-	lastTick         placement.Instant // of the last turn that looked at all busy functions
+	lastTurn         placement.Instant // start of the last turn
+	lastTick         placement.Instant // the last turn that evaluated all busy functions
 	turns            uint64
-	progressAt       placement.Instant // progress was published
-	nextSilenceCheck placement.Instant // when a node may be lost, at the earliest
-	catalogShrunkAt  placement.Instant // since when the catalogue looks suspiciously small
+	progressAt       placement.Instant // last publication of progress
+	nextSilenceCheck placement.Instant // earliest time at which a node may be lost
+	catalogShrunkAt  placement.Instant // when the catalogue became implausibly small; 0: it is not
 	catalogRead      bool              // the catalogue was read once
-	startGraceOver   bool              // agents that were there before have had their time to be heard
+	startGraceOver   bool              // earlier agents have had time for a heartbeat
 
 	superseded bool // a newer server commands the agents
 }
@@ -68,62 +68,62 @@ func newWorld(p placement.Policy) world {
 	}
 }
 
-// functionState is a function in the loop.
+// functionState is the state of a function.
 type functionState struct {
 	placement.Function
 	charged    quota.Holdings
 	model      *functions.Model
 	recipe     uint64
-	load       *autoscale.Load // its windows; nil at rest
+	load       *autoscale.Load // its load windows; nil at rest
 	replicas   []*replicaState
-	failures   int               // starts in a row that failed
-	refusals   int               // loads in a row that no agent took
-	deaths     int               // deaths in a row soon after READY
-	failure    *snapshot.Failure // told to waiters until its back-off is over
+	failures   int               // consecutive failed starts
+	refusals   int               // consecutive refused loads
+	deaths     int               // consecutive deaths soon after READY
+	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked
 	coldStart  *coldStart // the newest cold start
 	starts     forecast.StartTimes
 	usage      usageHistory
 	demandTurn uint64            // last turn that saw demand
-	wakeLease  placement.Instant // lease of wakes, while requests wait
+	wakeLease  placement.Instant // lease of Wake, only while requests wait
 	userLease  placement.Instant // lease of WakeFor
-	untilReady bool              // to be READY once, with or without waiters
-	toPublish  bool              // its picture is to be published
-	enqueued   bool              // the core is to be told of it
+	untilReady bool              // it must become READY once, with or without waiters
+	toPublish  bool              // it is in dirty
+	enqueued   bool              // it is in pending
 
-	lastEnd struct { // of its last replica that ended
+	lastEnd struct { // its last replica that ended
 		at     placement.Instant
 		reason string
 	}
 }
 
-// nodeState is an agent in the loop.
+// nodeState is the state of an agent.
 type nodeState struct {
 	*placement.Node
 	id           string
 	commands     Node
 	last         functions.Heartbeat
 	heardAt      time.Time
-	stale        bool            // it refuses us: a newer server has spoken
-	replicas     []*replicaState // that are, or are to be, on it
-	heartbeats   uint64          // taken in
-	matches      uint64          // looked at
-	matched      []*replicaState // by the last of them, nil where unknown
+	stale        bool            // it obeys a newer server and refuses our commands
+	replicas     []*replicaState // its replicas, from the decision to start them
+	heartbeats   uint64          // number of applied heartbeats
+	matches      uint64          // number of matched heartbeats
+	matched      []*replicaState // replicas of the last matched heartbeat, nil for unknown ones
 	spareMatched []*replicaState
-	fromReady    map[string]bool // sources that are here because a READY replica is, and in no list
+	fromReady    map[string]bool // sources of READY replicas that the node does not list
 
-	life             string // of the agent, and the number of the last heartbeat of it
+	life             string // Life and Seq of the last heartbeat
 	seq              uint64
-	pastLives        []string // its earlier lives
+	pastLives        []string // earlier values of life
 	change           uint64
-	settledCount     int               // replicas on it when all was as both sides thought; -1 it was not
-	implausibleSince placement.Instant // since when what it says is hard to believe; 0 it is not
-	leaseExtended    bool              // its silence was, and it was given more time
+	settledCount     int               // its replicas when a heartbeat listed exactly the known ones; -1: the last did not
+	implausibleSince placement.Instant // time of the first implausible heartbeat; 0: none
+	leaseExtended    bool              // extendSilentNodes extended its lease
 
 	linkRate, diskRate forecast.RateGauge
 }
 
-// replicaState is a replica in the loop, from the decision to start it.
+// replicaState is the state of a replica, from the decision to start it.
 type replicaState struct {
 	id        string
 	function  *functionState
@@ -132,14 +132,14 @@ type replicaState struct {
 	reserved  functions.Resources
 	gpus      []int
 	status    functions.ReplicaStatus
-	coldStart *coldStart // the cold start it is, nil for an adopted one
+	coldStart *coldStart // its cold start, nil for an adopted replica
 
 	requestedAt placement.Instant // the load was sent
-	acceptedAt  placement.Instant // the agent took it
-	seen        bool              // in a heartbeat
-	listed      uint64            // the last heartbeat of its node that told of it
-	matched     uint64            // that named it, believed or not
-	forgotten   bool              // it is in no book any more
+	acceptedAt  placement.Instant // the agent accepted the load
+	seen        bool              // it was in a heartbeat
+	listed      uint64            // number of the last applied heartbeat that lists it
+	matched     uint64            // number of the last matched heartbeat that lists it
+	forgotten   bool              // removeReplica was called
 	readyAt     placement.Instant
 
 	cause         string // why it was started
@@ -148,22 +148,22 @@ type replicaState struct {
 	drainEnd      placement.Instant
 	unloading     bool
 	cancelled     bool
-	retryUnloadAt placement.Instant // when an unload that had no effect is repeated
+	retryUnloadAt placement.Instant // when an unload without effect is repeated
 	sleep         sleepState
 }
 
-// serves reports whether requests are sent to it.
+// serves reports whether requests are sent to r.
 func (r *replicaState) serves() bool {
 	return r.status.State == functions.Ready && !r.stopping && !r.cancelled && !r.sleep.goingToSleep
 }
 
-const earlyDeath = time.Minute // a replica that dies sooner after READY counts as a failing one
+const earlyDeath = time.Minute // a death within this time of READY counts as a failed start
 
-// recipeHash identifies what a replica is made from. Scale, queue and deadlines are
-// not part of it: changing them restarts nothing.
+// recipeHash identifies the recipe of a replica: the settings whose change restarts it.
+// Scale, queue and deadlines are not part of it.
 func recipeHash(spec functions.ModelSpec, dir string) uint64 {
 	spec.Scale, spec.Queue, spec.Deadlines = functions.Scale{}, functions.Queue{}, functions.Deadlines{}
-	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // how it is placed makes no other replica
+	spec.Resources.CPU, spec.Pod = 0, functions.Pod{} // settings of placement only
 	h := fnv.New64a()
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -176,7 +176,7 @@ func recipeHash(spec functions.ModelSpec, dir string) uint64 {
 	return h.Sum64()
 }
 
-// sourceLocation is the one spelling of a source, as stores list it.
+// sourceLocation is the canonical spelling of a source, as stores list it.
 func sourceLocation(source, dir string) string {
 	if _, l, err := loader.Locate(source, dir); err == nil {
 		return l
@@ -184,7 +184,8 @@ func sourceLocation(source, dir string) string {
 	return source
 }
 
-// isLocalFolder reports whether a source is a folder of the machine that read the file.
+// isLocalFolder reports whether a source is a folder of the machine that read the model
+// file.
 func isLocalFolder(source string) bool {
 	return source != "" && (strings.HasPrefix(source, "file:") || !strings.Contains(source, "://"))
 }
@@ -204,7 +205,7 @@ func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.Gone = false
 }
 
-// copyReplicas writes the replicas as the planner reads them.
+// copyReplicas copies the replicas into the form that the planner reads.
 func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) {
 	f.Replicas = f.Replicas[:0]
 	for _, r := range f.replicas {
@@ -212,7 +213,7 @@ func (f *functionState) copyReplicas(inFlight func(functions.Name, string) int) 
 			ID: r.id, Node: r.node, State: r.status.State, GPUs: r.gpus, Reserved: r.reserved, ReadyAt: r.readyAt,
 			Spawned: hasProcess(r.status), Stopping: r.stopping, StoppedByUser: r.stopping && r.reason == reasonUser, Cancelled: r.cancelled, Stale: r.recipe != f.recipe,
 			SleptAt: r.sleep.asleepSince, WakingUp: r.sleep.wakingUp, Deep: r.sleep.level == deepLevel, SleepMemory: r.sleep.hostMemory,
-			// Until it has said that the memory is free, it is not.
+			// Its GPU memory is taken until the node reports the sleep level.
 			GoingToSleep: r.sleep.goingToSleep || r.status.State == functions.Sleeping && r.status.SleepLevel == 0 && !r.sleep.wakingUp,
 		}
 		if r.readyAt > 0 {
@@ -236,7 +237,7 @@ func hasProcess(st functions.ReplicaStatus) bool {
 	return false
 }
 
-// setFrom applies a heartbeat. It reports whether the planner must know.
+// setFrom applies a heartbeat. It reports whether fields that the planner reads changed.
 func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	hb := &b.message
 	n.commands, n.heardAt, n.Seen = b.node, b.at, now
@@ -244,7 +245,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 	setIfChanged(&changed, &n.Borrows, hb.Borrows)
 	memory := hb.Memory.Total
 	if memory == 0 {
-		memory = math.MaxInt64 / 4 // it does not say: not ours to limit
+		memory = math.MaxInt64 / 4 // not reported: unlimited
 	}
 	for _, w := range hb.Warm {
 		if w.Kept {
@@ -281,14 +282,14 @@ func placementGPU(g functions.GPU) placement.GPU {
 	return placement.GPU{Index: g.Index, Memory: g.MemoryTotal, Unhealthy: gpuUnhealthy(g), Group: g.Group}
 }
 
-// setIfChanged writes v down where it was not known.
+// setIfChanged sets *to to v, and *changed if they differ.
 func setIfChanged[T comparable](changed *bool, to *T, v T) {
 	if *to != v {
 		*to, *changed = v, true
 	}
 }
 
-// snapshotOf is f as the data path sees it.
+// snapshotOf returns the snapshot of f for the data path.
 func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	p := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
@@ -317,8 +318,8 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	return p
 }
 
-// stateOf is the state of f's best replica; without one, whether it is being placed,
-// has failed, or rests.
+// stateOf is the state of f's best replica; without replicas, whether f is being
+// placed, has failed, or is at rest.
 func (s *Orchestrator) stateOf(f *functionState) functions.State {
 	best, rank := functions.Unloaded, 0
 	for _, r := range f.replicas {
@@ -352,7 +353,7 @@ func (s *Orchestrator) forecastStart(f *functionState) functions.Forecast {
 	return f.starts.Forecast(s.bytesAtHand(f))
 }
 
-// cachedAtHand reports whether a node has the bytes of f.
+// bytesAtHand reports whether a node has the bytes of f.
 func (s *Orchestrator) bytesAtHand(f *functionState) bool {
 	if f.Machine != "" || f.Source == "" {
 		return true
@@ -374,8 +375,8 @@ func stateRank(st functions.State) int {
 	return 0
 }
 
-// tokenFor is the bearer token of a replica: only one behind its agent's server needs
-// it.
+// tokenFor is the bearer token of a replica, "" unless its endpoint is its agent's
+// server.
 func (s *Orchestrator) tokenFor(r *replicaState) string {
 	if n := s.nodes[r.node]; n != nil && n.last.URL != "" && strings.HasPrefix(r.status.Endpoint, strings.TrimRight(n.last.URL, "/")+"/") {
 		return s.token

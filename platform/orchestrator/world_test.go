@@ -68,9 +68,8 @@ func TestRecipe(t *testing.T) {
 	}
 }
 
-// TestProgress: what people see of a cold start never runs backwards, its ETA
-// comes from bytes over rate and from history, and where nothing is known
-// there is none.
+// TestProgress: the progress of a cold start never decreases; its ETA comes from bytes
+// over rate and from history, and there is none if neither is known.
 func TestProgress(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x", func(s *functions.ModelSpec) { s.Engine = functions.EngineVLLM }))
@@ -113,7 +112,7 @@ func TestProgress(t *testing.T) {
 		if q := beat(); q.ETA < 5*time.Second || q.ETA > 7*time.Second {
 			t.Errorf("towards the end: %+v", q)
 		}
-		status.Phases[1].Duration = 100 // long overdue: a second more would be a lie
+		status.Phases[1].Duration = 100 // long overdue: an ETA of a second would be wrong
 		if q := beat(); q.ETA < 10*time.Second || q.ETA > 12*time.Second {
 			t.Errorf("overdue: %+v", q)
 		}
@@ -125,8 +124,8 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestStoodStill: a server that was suspended does not count silence in that
-// time; nodes that stay silent afterwards are lost.
+// TestStoodStill: a suspended server does not count silence during the suspension;
+// nodes that stay silent afterwards are lost.
 func TestStoodStill(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d, c := newDoor(), &shelf{models: []*functions.Model{model("x")}}
@@ -154,7 +153,7 @@ func TestStoodStill(t *testing.T) {
 	})
 }
 
-// TestBearer: only a replica behind its agent's own door is given the token.
+// TestBearer: only a replica behind its agent's server gets the token.
 func TestBearer(t *testing.T) {
 	s := New(Options{Token: "secret"})
 	s.nodes["b"] = &nodeState{id: "b", last: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
@@ -172,7 +171,7 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// TestRings: books and events are bounded, and a follower that does not read
+// TestRings: cold starts and events are bounded, and a follower that does not read
 // blocks nothing.
 func TestRings(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -207,7 +206,8 @@ func TestRings(t *testing.T) {
 	})
 }
 
-// What a node keeps warm for good is not for replicas; what makes way is.
+// TestMemoryOfWarmParents: memory of permanent fork servers is not available to
+// replicas; memory of evictable ones is.
 func TestMemoryOfWarmParents(t *testing.T) {
 	hb := functions.Heartbeat{
 		Memory: functions.Capacity{Total: 100, Used: 70},
@@ -224,8 +224,8 @@ func TestMemoryOfWarmParents(t *testing.T) {
 	}
 }
 
-// A pod is some time on its way to its node: that is told as one place, and
-// foretold.
+// TestPlaceThatTakesTime: the scheduling time of a pod is part of one place phase, and
+// of the forecast.
 func TestPlaceThatTakesTime(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	s := New(Options{Now: func() time.Time { return at }})
