@@ -452,7 +452,7 @@ func TestColdToReady(t *testing.T) {
 				}
 			}
 		}
-		// The next start finds the bytes on the node: its forecast is this start less staging.
+		// The next start finds the bytes on the node: its forecast excludes staging.
 		if f := r.d.picture(fname("x")).Forecast; r.colds() != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {
 			t.Fatalf("%d cold starts in the books, forecast %v", r.colds(), r.d.picture(fname("x")).Forecast)
 		}

@@ -83,7 +83,7 @@ func (w *fleet) planner(p Policy) *Planner {
 	return c
 }
 
-// warm is some function that has a replica.
+// warm picks a function that has a replica.
 func (w *fleet) warm() *Function {
 	for {
 		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) > 0 {
@@ -92,7 +92,7 @@ func (w *fleet) warm() *Function {
 	}
 }
 
-// cold is some function that has no replica.
+// cold picks a function that has no replica.
 func (w *fleet) cold() *Function {
 	for {
 		if f := w.Functions[w.rnd.IntN(len(w.Functions))]; len(f.Replicas) == 0 {
@@ -101,8 +101,8 @@ func (w *fleet) cold() *Function {
 	}
 }
 
-// wake has f asked for and carries out what is planned until it has its room.
-// It returns how long each plan took.
+// wake adds demand for f and performs plans until f is started. It returns the duration
+// of each plan.
 func (w *fleet) wake(c *Planner, f *Function, took []time.Duration) []time.Duration {
 	f.Queued, f.Oldest = 1, w.now
 	c.Touch(f)
@@ -131,9 +131,9 @@ func (w *fleet) wake(c *Planner, f *Function, took []time.Duration) []time.Durat
 
 var sizes = []struct{ models, nodes int }{{1000, 13}, {10000, 125}}
 
-// BenchmarkWake: every GPU is held, and a request comes for a function without
-// replicas: one plan picks the victim, the next starts it. Each plan counts
-// for itself in p50 and p99.
+// BenchmarkWake: every GPU is held, and a request arrives for a function without
+// replicas: one plan picks the victim, the next starts the function. p50 and p99 are
+// of single plans.
 //
 //	go test -run - -bench 'Wake$' -benchtime 20000x ./platform/placement
 func BenchmarkWake(b *testing.B) {
@@ -171,8 +171,7 @@ func report(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "µs-p99")
 }
 
-// BenchmarkTouch: a function is touched that wants nothing, which is what most
-// news come to.
+// BenchmarkTouch: a function that needs nothing is touched, the most frequent case.
 func BenchmarkTouch(b *testing.B) {
 	for _, s := range sizes {
 		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
@@ -194,14 +193,14 @@ func BenchmarkTouch(b *testing.B) {
 	}
 }
 
-// BenchmarkBlocked: every replica is in use and some thousand functions wait. A
-// request begins and ends somewhere.
+// BenchmarkBlocked: every replica is busy and thousands of functions wait, while one
+// request of another function begins and ends.
 func BenchmarkBlocked(b *testing.B) {
 	for _, s := range sizes {
 		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {
 			w := newFleet(s.models, s.nodes)
 			waiting := 0
-			for name, t := range w.Teams { // all teams have used the same
+			for name, t := range w.Teams { // all teams have the same recent use
 				t.Used = 0
 				t.Guaranteed = s.nodes * 8
 				w.Teams[name] = t
@@ -230,7 +229,7 @@ func BenchmarkBlocked(b *testing.B) {
 	}
 }
 
-// BenchmarkFullTick plans everything from scratch, with one that asks.
+// BenchmarkFullTick runs Decide on the whole world, with one waiting function.
 func BenchmarkFullTick(b *testing.B) {
 	for _, s := range sizes {
 		b.Run(fmt.Sprintf("models=%d/gpus=%d", s.models, s.nodes*8), func(b *testing.B) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A source that lies on one machine is used there, by preference, and by nodes
-// that can borrow it; by no other.
+// TestBorrowedSource: a source that is a folder of one machine runs there by preference,
+// else on nodes that can stage it from there, and on no other.
 func TestBorrowedSource(t *testing.T) {
 	const gib = 1 << 30
 	for _, tc := range []struct {

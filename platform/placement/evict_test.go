@@ -8,8 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestWhoLeaves: of several that may make way, who does, by policy, by what it
-// costs together, and by what teams are owed.
+// TestWhoLeaves: which of several evictable replicas are evicted, by policy, by the
+// cost of the set, and by team guarantees.
 func TestWhoLeaves(t *testing.T) {
 	const now = 10 * time.Hour
 	with := func(edit func(f *Function)) func(*Function) { return edit }
@@ -33,7 +33,7 @@ func TestWhoLeaves(t *testing.T) {
 		gpus  int
 		fs    []*Function
 		teams map[string]Team
-		want  string // what is done, without what cannot be
+		want  string // actions of the plan
 	}{
 		{what: "lru: one that was used long ago", e: LRU, gpus: 2, fs: []*Function{
 			model("x", 1, known(9, time.Minute), scale, ready("n", 1, 0, 0), last(time.Hour)),
@@ -142,9 +142,8 @@ func TestWhoLeaves(t *testing.T) {
 	}
 }
 
-// TestServedBeforeSwitching: of one team, a model serves what is held for it
-// before another takes its GPU, and not for longer than its time slice once a request
-// has waited.
+// TestServedBeforeSwitching: within a team, a model serves its waiting requests before
+// another gets its GPU, but no longer than its time slice once a request has waited.
 func TestServedBeforeSwitching(t *testing.T) {
 	const load, unload = 20 * time.Second, 2 * time.Second
 	c := newContest(t, load, unload)
@@ -160,7 +159,7 @@ func TestServedBeforeSwitching(t *testing.T) {
 	if x.served != 60 {
 		t.Errorf("%d of 60 were served before the switch", x.served)
 	}
-	// A queue without end keeps it for its turn, and no longer.
+	// With an endless queue it keeps the GPU for its time slice only.
 	x.endless = true
 	x.arrive(c.now, 1000)
 	for len(x.ends) == 0 {

@@ -10,15 +10,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// contest is one GPU, and functions of teams that want it, in virtual time: it
-// does what plans say, as slowly as engines do, and keeps the teams' accounts.
+// contest simulates one GPU and functions of teams that compete for it, in virtual
+// time: it performs plans with realistic delays and counts the use of the teams.
 type contest struct {
 	t      *testing.T
 	w      World
 	p      *Planner
 	now    Instant
 	load   time.Duration // from a start to READY
-	unload time.Duration // from nothing in flight to gone
+	unload time.Duration // from the last request in flight to the end of the replica
 	fs     []*contestant
 	next   int
 
@@ -36,11 +36,11 @@ type contestant struct {
 	Function
 	service time.Duration
 	waiting []Instant // arrivals
-	ends    []Instant // of those in flight
+	ends    []Instant // ends of the requests in flight
 	waits   []time.Duration
 	served  int
-	began   Instant // its replica was started
-	endless bool    // as soon as one is served, another comes
+	began   Instant // start of its replica
+	endless bool    // each served request is followed by a new one
 }
 
 const contestStep = 100 * time.Millisecond
@@ -96,7 +96,7 @@ func (c *contest) step() {
 			r := &f.Replicas[0]
 			switch {
 			case r.Stopping && len(f.ends) > 0:
-				f.began = c.now // its end counts from the last request's
+				f.began = c.now // unload counts from the end of the last request
 			case r.Stopping && c.now-f.began >= c.unload:
 				f.Replicas = nil
 			case r.Stopping:
@@ -158,8 +158,8 @@ func (c *contest) step() {
 	}
 }
 
-// TestFairness is the figure: however long the queue of one team, another's wait
-// is at most one service time and one switch.
+// TestFairness: however long the queue of one team, another team's wait is at most one
+// service time and one switch.
 func TestFairness(t *testing.T) {
 	const load, unload = 20 * time.Second, 2 * time.Second
 	for seed := range uint64(6) {
@@ -184,15 +184,15 @@ func TestFairness(t *testing.T) {
 		if len(light.waits) < 20 || len(light.waiting) > 1 {
 			t.Errorf("seed %d: %d of the light team were let through and %d wait", seed, len(light.waits), len(light.waiting))
 		}
-		// The other direction: what the light one does not use is the heavy one's.
+		// Conversely, the heavy team gets the time that the light one does not use.
 		if full := int(2*time.Hour/heavy.service) * heavy.Scale.Target; heavy.served < full/3 {
 			t.Errorf("seed %d: the heavy team was served %d times, alone it would be %d", seed, heavy.served, full)
 		}
 	}
 }
 
-// TestNoPingPong: two teams that both ask without end share the time, and none is
-// moved back before the other has had more than its share.
+// TestNoPingPong: two teams with endless demand share the time, and no team gets the
+// GPU back before the other used more than its share.
 func TestNoPingPong(t *testing.T) {
 	const load, unload = 20 * time.Second, 2 * time.Second
 	c := newContest(t, load, unload)

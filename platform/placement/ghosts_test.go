@@ -16,7 +16,7 @@ func TestGhosts(t *testing.T) {
 	if missed, _ := g.Loaded(name, back, now); missed {
 		t.Error("a function that was never evicted was missed")
 	}
-	// Again and again: it is left alone for longer each time, and not for ever.
+	// Repeated thrash: the protection grows each time, up to a bound.
 	var last time.Duration
 	for i := range 12 {
 		g.Evicted(name, now)
@@ -33,14 +33,14 @@ func TestGhosts(t *testing.T) {
 	if missed, _ := g.Loaded(name, back, now); missed {
 		t.Error("one eviction is missed once")
 	}
-	// After a long time it is forgiven.
+	// After a long time the bounces are forgotten.
 	now += time.Hour
 	g.Evicted(name, now)
 	now += 10 * time.Second
 	if missed, stay := g.Loaded(name, back, now); !missed || stay != 2*back {
 		t.Errorf("an hour later: %v %v", missed, stay)
 	}
-	// What takes long to come back is missed for longer.
+	// A function with a long start counts as thrashing for longer.
 	for _, c := range []struct {
 		gone, back time.Duration
 		missed     bool
@@ -53,7 +53,7 @@ func TestGhosts(t *testing.T) {
 			t.Errorf("gone for %v, %v to come back: missed %v", c.gone, c.back, missed)
 		}
 	}
-	// However many are evicted, few are remembered, the last ones among them.
+	// The number of entries is bounded, and the newest stay.
 	for i := range 3 * maxGhosts {
 		g.Evicted(functions.Name{Team: "b", Name: fmt.Sprint(i)}, now+time.Duration(i))
 	}

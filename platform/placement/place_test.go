@@ -44,13 +44,13 @@ func groups(of ...int) func(*Node) {
 	}
 }
 
-// using is a function that is in use on these GPUs.
+// using returns a function with a busy replica on these GPUs.
 func using(name, node string, now Instant, gpus ...int) *Function {
 	return model(name, len(gpus), ready(node, now-time.Second*90, 1, gpus...))
 }
 
-// TestPlacement: nearness of bytes counts for what it is worth and no more, and
-// large models find whole groups and whole nodes.
+// TestPlacement: cached bytes count for the time they save and no more, and large
+// models find whole groups and whole nodes.
 func TestPlacement(t *testing.T) {
 	const now = 1000 * time.Second
 	measured := func(node string, tier functions.Tier, d time.Duration) func(*Function) {
@@ -124,7 +124,7 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestExpected: what is worked out where nothing was measured.
+// TestExpected: start times derived without or with partial measurements.
 func TestExpected(t *testing.T) {
 	n := &Node{ID: "n", Link: 1 << 30, Disk: 2 << 30}
 	at := func(tier functions.Tier) *Node { m := *n; m.Tiers = map[string]functions.Tier{"s": tier}; return &m }
@@ -147,7 +147,7 @@ func TestExpected(t *testing.T) {
 	}
 }
 
-// TestVerdicts: what is blocked is told what is short, and for how long.
+// TestVerdicts: verdicts name the missing resource and an ETA.
 func TestVerdicts(t *testing.T) {
 	const now = 1000 * time.Second
 	teams := map[string]Team{"c": {TeamGPUs: functions.TeamGPUs{Max: 1}}}
@@ -210,14 +210,14 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s:\n got %s %q %v\nwant %s %q %v", c.what, v.Code, v.Message, v.ETA, c.code, c.want, c.eta)
 		}
 	}
-	// What is about to change by itself is not told.
+	// No verdict if the situation changes soon by itself.
 	young := model("u", 1, ready("a", now-time.Second/2, 0, 0))
 	if v, ok := Decide(World{Nodes: []*Node{node("a", 1)}, Functions: []*Function{young, model("x", 1, waiting(1, now))}}, now).Blocked[name("x")]; ok {
 		t.Errorf("half a second before room is made: %+v", v)
 	}
 }
 
-// TestETAIsToldAnew: a span that was told once is not told for ever.
+// TestETAIsToldAnew: the ETA of a verdict is updated while time passes.
 func TestETAIsToldAnew(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
@@ -243,7 +243,7 @@ func TestETAIsToldAnew(t *testing.T) {
 	}
 }
 
-// TestExplain: the last decision about a function, with what it was chosen from.
+// TestExplain: the last decision about a function, with its candidates.
 func TestExplain(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
@@ -271,7 +271,7 @@ func TestExplain(t *testing.T) {
 	if e, _, ok := c.Explain(x.Name, KindScale); !ok || e.Reason != "demand" || len(e.Candidates[0].Parts) != 4 {
 		t.Errorf("%+v", e)
 	}
-	// Both nodes are taken: who makes way, and why that one is cold then.
+	// Both nodes are full: the evicted replica, and why its function is cold then.
 	x.Queued = 0
 	ready("a", now-time.Minute, 0, 0)(x)
 	x.LastEnd = now - time.Minute
@@ -290,7 +290,7 @@ func TestExplain(t *testing.T) {
 	if e, _, ok := c.Explain(y.Name); ok {
 		t.Errorf("nothing was decided about y: %+v", e)
 	}
-	// No replica can be evicted: the nodes say why.
+	// No replica can be evicted: each node has a reason.
 	x.Active, x.Replicas[0].InFlight = 1, 1
 	c.Touch(x)
 	c.Plan(now)
@@ -299,7 +299,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainIsBounded: the oldest pages are written over.
+// TestExplainIsBounded: the oldest records are overwritten.
 func TestExplainIsBounded(t *testing.T) {
 	b := newDecisionLog()
 	var names []functions.Name

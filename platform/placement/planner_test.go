@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// twin drives a Planner beside a toy world, telling it of changes only.
+// twin drives a Planner beside a toy world, and reports only changes to it.
 type twin struct {
 	*toy
 	c     *Planner
@@ -35,7 +35,7 @@ func copyOf(f *Function) Function {
 	return g
 }
 
-// tell says what differs from when it was told last.
+// tell reports the changes since the last call.
 func (w *twin) tell() {
 	have := map[functions.Name]bool{}
 	for _, f := range w.w.Functions {
@@ -75,7 +75,7 @@ func (w *twin) tell() {
 	}
 }
 
-// plan has both plan, and compares.
+// plan compares the plan of the Planner with that of Decide.
 func (w *twin) plan(log *[]string) Plan {
 	w.t.Helper()
 	w.tell()
@@ -100,7 +100,7 @@ func (w *twin) plan(log *[]string) Plan {
 	return Plan{Actions: want.Actions, Blocked: maps.Clone(want.Blocked), Next: want.Next}
 }
 
-// whole checks that the plan left nothing behind.
+// whole checks that all promises of the plan were undone.
 func (w *twin) whole() {
 	c := w.c
 	for i := range c.rooms {
@@ -129,7 +129,7 @@ func (w *twin) picture() string {
 	return s
 }
 
-// stir changes what live does not: who is there and what is given.
+// stir changes what live does not: nodes, functions and their settings.
 func (w *twin) stir() {
 	r := w.rnd
 	if r.IntN(25) == 0 { // a node joins
@@ -144,7 +144,7 @@ func (w *twin) stir() {
 			w.w.Nodes = append(w.w.Nodes, n)
 		}
 	}
-	if len(w.w.Nodes) > 1 && r.IntN(60) == 0 { // one is taken away, with what runs there
+	if len(w.w.Nodes) > 1 && r.IntN(60) == 0 { // a node is removed with its replicas
 		n := w.w.Nodes[r.IntN(len(w.w.Nodes))]
 		w.w.Nodes = slices.DeleteFunc(w.w.Nodes, func(o *Node) bool { return o == n })
 		for _, f := range w.w.Functions {
@@ -223,9 +223,9 @@ func (w *twin) stir() {
 	}
 }
 
-// TestPlannerIsDecide: after any steps, told or lost, the planner that is told
-// of changes says what is said from scratch. SEEDS=5000 in the environment tries
-// as many worlds.
+// TestPlannerIsDecide: after random steps, with actions performed or lost, the
+// incremental plan equals the one from scratch. SEEDS=5000 in the environment tries as
+// many worlds.
 func TestPlannerIsDecide(t *testing.T) {
 	seeds := uint64(60)
 	if n, err := strconv.ParseUint(os.Getenv("SEEDS"), 10, 64); err == nil && n > 0 {
@@ -236,7 +236,7 @@ func TestPlannerIsDecide(t *testing.T) {
 		y := newToy(t, seed)
 		y.policy.KeepAlive = KeepAlive(seed / 4 % 2)
 		w := newTwin(y)
-		for range 4 { // crowds of the same kind
+		for range 4 { // many functions of one class
 			for i := range y.rnd.IntN(6) {
 				y.w.Functions = append(y.w.Functions, model(fmt.Sprintf("d/k%d-%d", len(y.w.Functions), i), 1))
 			}
@@ -262,7 +262,7 @@ func TestPlannerIsDecide(t *testing.T) {
 	}
 }
 
-// lenient carries out what a plan says without asking whether it may.
+// lenient performs a plan without checking invariants.
 func lenient(y *toy, p Plan) {
 	for _, a := range p.Actions {
 		f, r := y.replica(a.Replica)

@@ -26,7 +26,7 @@ func TestStartAhead(t *testing.T) {
 		policy Policy
 		gpus   int
 		fs     []*Function
-		want   string // what is done, without spaces at the ends
+		want   string // actions of the plan, trimmed
 		not    string
 	}{
 		{"free room", p, 1, []*Function{model("x", 1, soon)}, "start default/x on n[0]", ""},
@@ -59,8 +59,8 @@ func TestStartAhead(t *testing.T) {
 	}
 }
 
-// TestLearnedIdle: a keep-alive that was learned counts where the policy says so,
-// within its bound.
+// TestLearnedIdle: a learned keep-alive applies under KeepAlive Learned, up to its
+// bound.
 func TestLearnedIdle(t *testing.T) {
 	for _, c := range []struct {
 		keep        KeepAlive
@@ -72,7 +72,7 @@ func TestLearnedIdle(t *testing.T) {
 		{Learned, 20 * time.Minute, 5 * time.Minute, 20 * time.Minute},
 		{Learned, 9 * time.Hour, 5 * time.Minute, 30 * time.Minute},
 		{Learned, 0, 5 * time.Minute, 5 * time.Minute},
-		{Learned, time.Minute, 0, 0}, // one that stays by no rule has none to learn
+		{Learned, time.Minute, 0, 0}, // an idle time of 0 disables the learned one
 	} {
 		f := model("x", 1, func(f *Function) { f.Scale.Idle, f.KeepFor = functions.Duration(c.idle), c.learned })
 		p := DefaultPolicy

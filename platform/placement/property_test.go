@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
-// toy is a small true cluster: it does what plans say, slowly and with faults,
-// and the checker looks at it after every step.
+// toy is a small simulated cluster: it performs plans with delays and faults, and check
+// verifies it after every step.
 type toy struct {
 	t    *testing.T
 	rnd  *rand.Rand
@@ -27,7 +27,7 @@ type toy struct {
 	loads map[*Function]*autoscale.Load
 
 	sleeps, rises int
-	// wantAt and idleFrom are what invariant 11 is checked against.
+	// wantAt and idleFrom are the reference for invariant 11.
 	idleFrom map[string]Instant
 }
 
@@ -88,7 +88,7 @@ func newToy(t *testing.T, seed uint64) *toy {
 	return y
 }
 
-// usage of the rooms as they are, from nothing but the replicas.
+// check computes the use of all nodes from the replicas alone, and verifies it.
 func (y *toy) check() {
 	teams := map[string]int{}
 	for _, n := range y.w.Nodes {
@@ -291,7 +291,7 @@ func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 }
 
 func (y *toy) live() {
-	if y.rnd.IntN(4) == 0 { // the accounts of the teams
+	if y.rnd.IntN(4) == 0 { // the use of teams changes
 		teams := map[string]Team{}
 		for _, name := range []string{"a", "b", "c", "d"} {
 			t := y.w.Teams[name]
@@ -356,7 +356,7 @@ func (y *toy) live() {
 			f.MinResidency = y.now + time.Duration(y.rnd.IntN(60))*time.Second
 		}
 		if y.rnd.IntN(20) == 0 {
-			f.Queued = 0 // all leave
+			f.Queued = 0 // all waiters leave
 		}
 		if f.Queued == 0 {
 			f.Oldest = 0
@@ -389,7 +389,7 @@ func TestInvariants(t *testing.T) {
 			p := y.policy.Decide(y.w, y.now)
 			y.act(p)
 			y.check()
-			// Again with nothing having happened: it comes to rest.
+			// Planning repeatedly without changes reaches a plan without actions.
 			rounds := 0
 			for ; len(p.Actions) > 0; rounds++ {
 				if rounds > 20 {
@@ -410,8 +410,8 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: with one GPU and many functions that each have one waiter,
-// each is served within as many turns as there are functions.
+// TestNobodyStarves: with one GPU and ten functions with one waiter each, every waiter
+// is served.
 func TestNobodyStarves(t *testing.T) {
 	y := &toy{t: t, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Second}
 	y.w.Nodes = []*Node{node("n", 1)}

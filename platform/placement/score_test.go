@@ -27,16 +27,16 @@ func TestParseEviction(t *testing.T) {
 	}
 }
 
-// TestScore: of two that differ in one thing, who goes first under each policy.
+// TestScore: which of two that differ in one field is evicted first, by policy.
 func TestScore(t *testing.T) {
 	const now = 100 * time.Hour
 	base := Kept{Used: now - time.Minute, Uses: 5, UsesAt: now - time.Minute, Next: now + time.Hour, WayBack: 10 * time.Second, Bytes: 10 * gib}
 	with := func(edit func(k *Kept)) Kept { k := base; edit(&k); return k }
 	for _, c := range []struct {
 		what   string
-		first  Kept // goes before base under the policies named
+		first  Kept // evicted before base under the policies in under
 		under  string
-		others string // base goes first
+		others string // policies that evict base first
 	}{
 		{"used longer ago", with(func(k *Kept) { k.Used -= time.Hour }), "lru", ""},
 		{"used less often", with(func(k *Kept) { k.Uses = 3 }), "lfu gdsf", ""},
@@ -63,7 +63,7 @@ func TestScore(t *testing.T) {
 			}
 		}
 	}
-	// Nothing known: who was used longer ago goes first under every policy.
+	// Without history every policy evicts the least recently used first.
 	for e := range Eviction(len(evictions)) {
 		a, _ := e.Score(Kept{Used: now - 9*time.Hour, WayBack: time.Second, Bytes: gib}, now)
 		b, _ := e.Score(Kept{Used: now - time.Minute, WayBack: time.Second, Bytes: gib}, now)
@@ -76,8 +76,8 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// TestScoreHolds: a score is the same until it says that it changes, and is
-// another (or says so again) from then on.
+// TestScoreHolds: a score is constant until the returned moment, and then differs (or
+// returns a new moment).
 func TestScoreHolds(t *testing.T) {
 	const born = 50 * time.Hour
 	for _, e := range []Eviction{LRU, LFU, GDSF, NextUse, Future} {

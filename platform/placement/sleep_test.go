@@ -12,7 +12,7 @@ func sleeps(asleep functions.Bytes) func(*Function) {
 	return func(f *Function) { f.Sleeps, f.SleepMemory = true, asleep }
 }
 
-// asleepOn adds a replica that has slept since.
+// asleepOn adds a replica that has been asleep since a moment.
 func asleepOn(node string, since Instant, gpus ...int) func(*Function) {
 	return func(f *Function) {
 		f.Replicas = append(f.Replicas, Replica{
@@ -27,7 +27,7 @@ func TestSleep(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		w    World
-		want string // what show says begins so; "" nothing
+		want string // prefix of the output of show; "": no actions
 		none []string
 	}{
 		{"idle goes to sleep", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{model("a", 1, sleeps(gib), ready("n", 1, 0, 0))}},

@@ -14,16 +14,16 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// day is one function of the trace: the minutes in which it was used, and what
-// it was drawn to weigh and cost.
+// day is one function of the trace: the minutes in which it was used, and its random
+// size and reload cost.
 type day struct {
 	minutes []int
 	size    functions.Bytes
 	back    time.Duration
 }
 
-// readDay reads the public day of 990 functions and gives each a size and a
-// cost, as its README states: 8 s and 2 GiB a second.
+// readDay reads the public trace of 990 functions and gives each a size and a reload
+// cost, as its README states: 8 s, and the size at 2 GiB a second.
 func readDay(t *testing.T) []day {
 	dir := os.Getenv("THAW_TRACES")
 	if dir == "" {
@@ -54,8 +54,8 @@ func readDay(t *testing.T) []day {
 	return out
 }
 
-// priced is what waiting for the next use is worth, from its rate and from the
-// gap that is predicted: who knows no more than a median does well to count, too.
+// priced combines the predicted gap with the rate of use, which improves on the median
+// gap alone.
 func priced(k Kept, next, now Instant) Instant {
 	rate, _ := k.rate(now)
 	chance := rate / UsesDecay.Seconds()
@@ -66,8 +66,8 @@ func priced(k Kept, next, now Instant) Instant {
 	return now + time.Duration(float64(time.Second)/chance)
 }
 
-// predict is a function's next use from the median of its last gaps; where it is
-// overdue, from those that were longer than it has been idle.
+// predict predicts a function's next use from the median of its last gaps; if it is
+// overdue, of those gaps that were longer than it has been idle.
 func predict(used []int, minute int) Instant {
 	last := used[len(used)-1]
 	var gaps []int
@@ -85,8 +85,8 @@ func predict(used []int, minute int) Instant {
 
 func at(minute int) Instant { return time.Hour + time.Duration(minute)*time.Minute }
 
-// replay is the share of uses that found their function gone, and the seconds
-// they waited, with room for this part of all bytes.
+// replay returns the share of cold uses and the seconds they waited, with room for this
+// part of all bytes.
 func replay(fs []day, room float64, score func(f, used int, k Kept, now Instant) float64) (cold float64, waited time.Duration) {
 	var total, held functions.Bytes
 	for _, f := range fs {
@@ -135,8 +135,8 @@ func replay(fs []day, room float64, score func(f, used int, k Kept, now Instant)
 	return float64(misses) / float64(uses), waited
 }
 
-// TestOnATrace: what each policy makes of a day of 990 functions, with a simple
-// prediction, beside the greedy rule that knows the future.
+// TestOnATrace: the cold shares of each policy on a day of 990 functions, with a simple
+// prediction, beside the greedy rule with knowledge of the future.
 func TestOnATrace(t *testing.T) {
 	fs := readDay(t)
 	cold, waited := map[string]float64{}, map[string]time.Duration{}
@@ -167,7 +167,7 @@ func TestOnATrace(t *testing.T) {
 		s, _ := Future.Score(k, now)
 		return s
 	})
-	run("latest", func(f, used int, k Kept, now Instant) float64 { // who is needed last goes first
+	run("latest", func(f, used int, k Kept, now Instant) float64 { // the one needed last is evicted first
 		if used >= len(fs[f].minutes) {
 			return 0
 		}
