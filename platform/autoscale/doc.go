@@ -1,9 +1,9 @@
 // Package autoscale decides how many replicas a function needs. It is pure: loads
 // and times go in, numbers come out.
 //
-// A Load averages the requests under way over a long and a short window and
-// derives from them how many replicas are needed, and how many must not be scaled
-// down yet, as Knative's autoscaler does: rate limits, a panic that keeps what a
-// burst needed, a scale-down delay. Want adds waiting requests, leases and the
-// bounds of the model file. Where the replicas run is decided by package placement.
+// A Load averages the requests in flight over a long and a short window and derives
+// from them how many replicas are needed, and how many must not be scaled down yet, as
+// Knative's autoscaler does: rate limits, a panic that keeps the replicas of a burst, a
+// scale-down delay. Want adds waiting requests, leases and the bounds of the model file.
+// Package placement decides where the replicas run.
 package autoscale

@@ -9,7 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Options of a History.
+// Options configure a History.
 type Options struct {
 	Max int // most functions kept; 0: 20,000. Further ones are not learned
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // RateGauge estimates a rate in bytes per second. Each sample is a lower bound,
-// because transfers share a link or a disk; the largest of the last eight is taken.
+// because transfers share a link or a disk; the estimate is the largest of the last
+// eight.
 type RateGauge struct {
 	last [8]float64
 	n    int

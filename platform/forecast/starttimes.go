@@ -61,7 +61,7 @@ func (h *StartTimes) Add(s StartSample) {
 // Clear removes all samples.
 func (h *StartTimes) Clear() { *h = StartTimes{} }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (h *StartTimes) Len() int { return len(h.samples) }
 
 // Forecast predicts the next cold start. If the bytes are on a node (atHand), it uses

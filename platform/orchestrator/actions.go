@@ -39,7 +39,7 @@ func (s *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason,
 	s.counts.evictions.WithLabelValues(reason).Inc()
 }
 
-// perform carries out one action of a plan.
+// perform executes one action of a plan.
 func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now placement.Instant) {
 	switch a.Kind {
 	case placement.Start:

@@ -285,7 +285,7 @@ func (s *Orchestrator) refuseStart(f *functionState, now placement.Instant) {
 	}
 }
 
-// mayCommand reports whether a node may be commanded.
+// mayCommand reports whether commands may be sent to a node.
 func (s *Orchestrator) mayCommand(n *nodeState) bool { return n != nil && !n.stale && !s.superseded }
 
 // Superseded reports whether most agents obey a newer server. This one then sends no

@@ -19,7 +19,7 @@ func many(r *rig) string {
 	return fmt.Sprint(n)
 }
 
-// up brings x to three replicas and leaves n requests in flight.
+// up scales x to three replicas and leaves n requests in flight.
 func up(r *rig) {
 	r.t.Helper()
 	r.d.slots = 4

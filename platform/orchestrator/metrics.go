@@ -14,8 +14,8 @@ import (
 // catalogue, never from requests.
 type counts struct {
 	evictions *prometheus.CounterVec // replicas stopped, by reason
-	restarts  *prometheus.CounterVec // engines that broke, by cause
-	sleeps    *prometheus.CounterVec // replicas sent to sleep, by reason
+	restarts  *prometheus.CounterVec // engines that failed, by cause
+	sleeps    *prometheus.CounterVec // replicas put to sleep, by reason
 	wakeups   *prometheus.CounterVec // replicas woken, by result
 	thrash    prometheus.Counter     // functions evicted and started again soon after
 	staged    *prometheus.CounterVec // bytes staged from remote sources, by kind of source

@@ -62,7 +62,7 @@ type Hooks struct {
 	Event     func(functions.Event)
 }
 
-// Options of an Orchestrator.
+// Options configure an Orchestrator.
 type Options struct {
 	Epoch     int64    // epoch of this process, see NextEpoch
 	Path      DataPath // the activator; nil if Attach sets it

@@ -7,7 +7,7 @@ import (
 )
 
 // setRateIfChanged sets a rate that differs by more than a tenth. Smaller changes are
-// noise, and each change makes the planner look at waiting functions again.
+// noise, and each change makes the planner evaluate waiting functions again.
 func setRateIfChanged(changed *bool, to *float64, rate float64) {
 	if rate > 1.1**to || rate < 0.9**to {
 		*to, *changed = rate, true
@@ -37,7 +37,7 @@ func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes func
 }
 
 // setStore sets the use of a node's store from a heartbeat. It reports whether the
-// planner must be told, which is once for each 64th of the store.
+// planner must know, which is once for each 64th of the store.
 func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 	if l := u.Loader; l != nil && l.Stagings > 0 && l.Rate > n.Link {
 		n.linkRate.Add(l.Rate)

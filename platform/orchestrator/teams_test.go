@@ -156,8 +156,8 @@ func TestGPUBudget(t *testing.T) {
 	}
 }
 
-// TestFairTeams: through the whole loop, a team with a thousand requests waiting
-// raises the wait of another by one service time and one switch.
+// TestFairTeams: in the whole loop, a team with a thousand waiting requests delays
+// another team by at most one service time and one switch.
 func TestFairTeams(t *testing.T) {
 	p := newPlay(t, 1, of("heavy", model("x")), of("light", model("y")))
 	p.site("n", 1)

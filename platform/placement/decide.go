@@ -189,7 +189,7 @@ func (d *decision) stopReplica(f *Function, r *Replica, reason string) {
 	d.noteLeaving(f, r)
 }
 
-// addFreed notes what f's replica frees for the need that is placed now.
+// addFreed adds res of f's replica to the resources freed for the need being placed.
 func (d *decision) addFreed(f *Function, res functions.Resources) {
 	d.freed.GPUs += res.GPUs
 	d.freed.GPUMemory += res.GPUMemory * functions.Bytes(res.GPUs)
@@ -199,7 +199,7 @@ func (d *decision) addFreed(f *Function, res functions.Resources) {
 	d.freeingTeams = append(d.freeingTeams, f.Name.Team)
 }
 
-// freedTooMuch reports whether the replicas that leave for f free more than f takes.
+// freedTooMuch reports whether the evictions for f free more than f needs.
 func (d *decision) freedTooMuch(f *Function) bool {
 	res, g := f.Resources, d.freed
 	shared := res.GPUMemory > 0 && (g.GPUMemory == 0 || g.GPUMemory > res.GPUMemory*functions.Bytes(res.GPUs))

@@ -1,22 +1,21 @@
-// Package placement decides where replicas run and which leave. It is pure: a
+// Package placement decides where replicas run and which are evicted. It is pure: a
 // snapshot of the world and a time go in, a plan comes out. It does no I/O, starts no
 // goroutine and reads no clock, so the local backend, the Knative backend and the
-// simulator run the same decisions.
+// simulator make the same decisions.
 //
 // It is one idea in more than 2,500 lines: placing, evicting, scaling down, explaining
 // and the incremental planner work on one set of rooms and promises, and splitting
 // them would export that state.
 //
-// It is level-triggered. No decision binds the next plan: whatever was lost, a death,
-// an answer, a heartbeat, is found again in the next snapshot. A lost event costs a
-// tick, never a request.
+// It is level-triggered. No decision binds the next plan: the next snapshot shows the
+// effect of a lost event, such as a death, an answer or a heartbeat. A lost event costs
+// a tick, never a request.
 //
 // Its property test checks after every step of random worlds:
 //
 //   - GPUs, host memory, processors and pods are never promised twice, in count or in
 //     bytes; room that a stopping replica still holds is not free.
-//   - A team never holds more than its maximum, and its guarantee is never given to a
-//     borrower.
+//   - A team never holds more than its maximum, and no borrower gets its guarantee.
 //   - A function without replicas gets one start, however many requests wait.
 //   - A replica with requests in flight is not evicted and not scaled down. One
 //     exception prevents starvation: a replica that is never idle leaves the routes
@@ -26,47 +25,47 @@
 //   - A sleeping replica holds host memory and no GPU; it wakes only onto free GPUs,
 //     and is the first to leave if the host is short of something.
 //
-// # Two ways to ask
+// # Decide and Planner
 //
-// Decide plans a World from scratch. A Planner is told what has changed and caches the
-// rest: rooms with their free resources, the evictable replicas of each, what each
-// function lacks, when it is due again. Decide is a Planner used once, and a test holds
-// the two equal after random steps, so the incremental one affects cost only.
+// Decide plans a World from scratch. A Planner gets the changes and caches the rest:
+// rooms with their free resources, the evictable replicas of each, the missing replicas
+// of each function, when it is due again. Decide is a Planner used once, and a test
+// compares the two after random steps, so the incremental one affects cost only.
 //
 // A plan has four steps. Nodes whose lease has ended are lost. Functions that were
 // touched, are due, or got an action in the last plan are scaled: surplus replicas
-// stop, missing ones are noted (scale.go). Pending starts are placed by rank
-// (placeAll): what one is promised is not available to those behind it. Then all
-// promises are taken back; the caller reports what came of the actions.
+// stop, missing ones are recorded (scale.go). Pending starts are placed by rank
+// (placeAll): room promised to one is not available to those behind it. Then all
+// promises are reverted; the caller reports the results of the actions.
 //
-// Functions that placing cannot tell apart form an equivalenceClass: when one is
-// blocked, so are those behind it, untried, also in later plans, until something
-// changes that may help (helpCount) or another function is promised something else
-// (Planner.order). So thousands of waiting functions cost a plan next to nothing.
+// Functions with the same placing properties form an equivalenceClass: when one is
+// blocked, so are those behind it, untried, also in later plans, until a change may help
+// (helpCount) or another function is promised something else (Planner.order). So
+// thousands of waiting functions add next to nothing to the cost of a plan.
 //
-// # Where
+// # Placing
 //
-// A function goes where it costs least, in seconds: the expected time to READY there,
-// measured or derived from sizes and rates (expect.go), and what the choice costs
-// others. Cached bytes count for the time they save and no more: a checkpoint that is
-// fetched in a second does not open an unused node, one that takes a minute does. The
-// GPUs of one model are of one group if one has enough, of the smallest such, so that
-// whole groups and nodes stay for large models. A node whose store cannot take the
-// checkpoint is not eligible.
+// A function is placed where it costs least, in seconds: the expected time to READY
+// there, measured or derived from sizes and rates (expect.go), plus the cost of the
+// choice for other functions. Cached bytes count for the time they save and no more: a
+// checkpoint that is fetched in a second does not open an unused node, one that takes a
+// minute does. The GPUs of one model are of one group if one has enough, of the smallest
+// such, so that whole groups and nodes stay free for large models. A node whose store is
+// too small for the checkpoint is not eligible.
 //
-// A function that cannot be placed gets a Verdict: what is short on which kind of node,
-// and an ETA derived from when the replicas in the way may leave.
+// A function that cannot be placed gets a Verdict: the missing resource, and an ETA
+// derived from the times at which busy replicas may be evicted.
 //
 // # Eviction
 //
 // Idle replicas are evicted by the score of the policy (Eviction.Score: lru, lfu, gdsf,
 // next-use). Among the sets of replicas that make enough room on a node, the one with
-// the least added cost is taken: one large replica, several small ones, or all that
-// share a GPU. The score includes the measured way back, from sleep or from a store.
+// the least added cost is chosen: one large replica, several small ones, or all that
+// share a GPU. The score includes the measured reload time, from sleep or from a store.
 //
 // A busy replica leaves the routes for three reasons only: its time slice is over and
 // a request has waited for Patience; its team used more than its share and the waiting
-// team less; its team borrows what the waiting team is guaranteed.
+// team less; its team borrows GPUs that the waiting team is guaranteed.
 //
 // A function that is needed again soon after its eviction was evicted too early. The
 // caller's Ghosts detect that, and Function.MinResidency then protects its replicas,
@@ -87,12 +86,12 @@
 //
 // # Sleep
 //
-// A replica whose engine can sleep leaves in steps. Idle or evicted, it gives its GPUs
-// back and keeps its weights in host memory, within the node's budget for sleep
+// A replica whose engine can sleep stops in steps. Idle or evicted, it releases its
+// GPUs and keeps its weights in host memory, within the node's budget for sleep
 // (Node.Sleep); without room it drops the weights and keeps its process, if waking is
 // then still faster than a start. Idle once more, or if host memory is short, it stops;
 // its bytes stay in the store. On demand it wakes up, unless its GPUs are held by a
-// busy replica or another node would have it READY sooner.
+// busy replica or a start on another node would be faster.
 //
 // # Time
 //

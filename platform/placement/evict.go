@@ -11,10 +11,8 @@ import (
 
 // offer lists f's evictable replicas: idle and sleeping ones, and separately busy and
 // starting ones, which are evicted only for long waiters or for teams below their
-// share.
-// It is called when f has changed and at the times it passes to dueAt, so it reads f,
-// its nodes and the time, and nothing that this plan has promised; mayEvict checks
-// that.
+// share. It is called when f has changed and at the times it passes to dueAt, so it
+// depends only on f, its nodes and the time; mayEvict checks the promises of the plan.
 func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) {
 	if len(f.Replicas) == 0 || f.Gone {
 		return idle, busy
@@ -39,7 +37,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 				idle = append(idle, v)
 			}
 		case r.State != functions.Ready:
-			if f.onlyForeseen(d.now) { // no request wants it yet
+			if f.onlyForeseen(d.now) { // a prewarm: no request waits for it yet
 				d.dueAt(f.Prewarm)
 				d.weighVictim(&v)
 				idle = append(idle, v)
@@ -351,7 +349,7 @@ type victimSearch struct {
 	marks    []bool
 }
 
-// gpuVictims is the set of victims that must leave to free one GPU.
+// gpuVictims is the set of victims whose eviction frees one GPU.
 type gpuVictims struct {
 	set  []int
 	loss float64

@@ -95,8 +95,8 @@ func (n *Node) tier(f *Function) functions.Tier {
 	return functions.TierRemote
 }
 
-// canRead reports whether n can read a source that lies on a machine: in place, or by
-// staging it from there.
+// canRead reports whether n can read f's source: one that is a folder of a machine is
+// read in place there, or staged from there.
 func (n *Node) canRead(f *Function) bool {
 	return f.Machine == "" || f.Machine == n.Machine || n.Borrows
 }
@@ -109,7 +109,7 @@ func (n *Node) hasBytes(f *Function) bool {
 	return n.Cached[f.Source] || f.Machine != "" && f.Machine == n.Machine
 }
 
-// storeFits reports whether n's store can take f's checkpoint at all.
+// storeFits reports whether f's checkpoint is on n or may be staged in n's store.
 func (n *Node) storeFits(f *Function) bool {
 	if f.CachedNodesOnly != "" && !n.hasBytes(f) {
 		return false

@@ -360,7 +360,7 @@ func (c *Planner) setAlive(e *functionEntry, alive bool) {
 	}
 }
 
-// scaleEntry scales one function: surplus replicas stop, missing ones are noted for
+// scaleEntry scales one function: surplus replicas stop, missing ones are recorded for
 // placeAll.
 func (c *Planner) scaleEntry(e *functionEntry) {
 	acts, outer := len(c.actions), c.next

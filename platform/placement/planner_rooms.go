@@ -126,7 +126,7 @@ func compareNodes(a, b *Node) int {
 	return cmp.Compare(a.ID, b.ID)
 }
 
-// updateReservations books the resources of all replicas of e.
+// updateReservations reserves the resources of all replicas of e.
 func (c *Planner) updateReservations(e *functionEntry) {
 	was := e.reservations
 	now := c.spareReservations[:0]
@@ -167,7 +167,7 @@ func (h reservation) equal(o reservation) bool {
 		slices.Equal(h.nowGPUs, o.nowGPUs) && slices.Equal(h.soonGPUs, o.soonGPUs)
 }
 
-// releaseReservations removes e's bookings.
+// releaseReservations removes e's reservations.
 func (c *Planner) releaseReservations(e *functionEntry) {
 	for i := range e.reservations {
 		c.applyReservation(&e.reservations[i], -1)
@@ -175,7 +175,7 @@ func (c *Planner) releaseReservations(e *functionEntry) {
 	e.reservations = e.reservations[:0]
 }
 
-// applyReservation books h, or with sign -1 removes it.
+// applyReservation applies h to its node and team, or with sign -1 removes it.
 func (c *Planner) applyReservation(h *reservation, sign int) {
 	c.helpCount++ // room or a share of a team's maximum may have become free
 	p := c.count[h.team]

@@ -110,11 +110,11 @@ const maxGPUs = 64
 
 // gpuChoice is the result of pickGPUs: the chosen GPUs and what stays free.
 type gpuChoice struct {
-	gpus       [maxGPUs]uint8 // positions
+	gpus       [maxGPUs]uint8 // indices into Node.GPUs
 	n          int
 	groups     int  // number of groups the chosen GPUs are of
-	unused     int  // healthy GPUs left without a user
-	healthy    int  // GPUs of the node
+	unused     int  // healthy GPUs that stay unused
+	healthy    int  // healthy GPUs of the node
 	whole      bool // no GPU of the node was in use
 	wholeGroup bool // they open a group that was not in use
 }
@@ -175,7 +175,7 @@ func (s *freeRoom) pickGPUs(n *Node, res functions.Resources) (p gpuChoice) {
 					}
 				}
 			}
-			open, better := max(0, min(left, have)-shared), false // unused GPUs taken
+			open, better := max(0, min(left, have)-shared), false // unused GPUs that this choice opens
 			switch {
 			case have == 0:
 			case gives == 0:

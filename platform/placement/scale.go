@@ -53,8 +53,8 @@ func (f *Function) ready() (n int) {
 	return n
 }
 
-// scaleFunction scales one function: surplus replicas stop here, missing ones are
-// noted for placeAll.
+// scaleFunction scales one function: surplus replicas stop, missing ones are added to
+// needy for placeAll.
 func (d *decision) scaleFunction(f *Function) {
 	want := d.policy.Want(f, d.now)
 	d.dueAt(f.Lease)
@@ -155,7 +155,7 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	}
 }
 
-// sleepReplica sends r to sleep if its engine can: with its weights in host memory if
+// sleepReplica puts r to sleep if its engine can: with its weights in host memory if
 // there is room, else without them if waking is still faster than a cold start. It
 // returns false if r cannot sleep.
 func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {

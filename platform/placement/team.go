@@ -95,7 +95,7 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 		gives = taken + v.r.Reserved.GPUs
 	}
 	if d.shareOf(asker, 0) >= d.shareOf(owner, gives) {
-		return false // the next plan would give it back
+		return false // a later plan would return the room to its holder
 	}
 	mine, theirs := a.recentUse(gpus), o.recentUse(gpus)
 	return mine < theirs/2 || v.sliceOver && mine < theirs

@@ -78,7 +78,7 @@ type World struct {
 // Node is a host that can hold replicas.
 type Node struct {
 	ID         string
-	Machine    string          // identity of the host, for sources that live on it
+	Machine    string          // identity of the host, for sources that are its folders
 	Borrows    bool            // it can stage folders of other machines from there
 	Here       bool            // the agent in this process: it cannot be lost alone
 	Seen       Instant         // last heartbeat
@@ -97,7 +97,7 @@ type Node struct {
 	Sleep functions.Bytes           // part of Memory that sleepers may hold; 0: all of it
 }
 
-// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is given whole.
+// GPU is one GPU of a node. Memory 0 is unknown: such a GPU is reserved whole.
 type GPU struct {
 	Index     int
 	Memory    functions.Bytes
@@ -116,12 +116,12 @@ type Function struct {
 	Drain     time.Duration // bound of a drain
 
 	Active  int     // requests at engines
-	Queued  int     // requests held
+	Queued  int     // waiting requests
 	Needed  int     // replicas that its load needs (Load.Scale)
 	Desired int     // replicas that must not be scaled down (Load.Scale)
-	Oldest  Instant // since when the oldest held request waits; 0 none
+	Oldest  Instant // arrival of the oldest waiting request; 0 none
 	LastEnd Instant // end of the last request; 0 never
-	Lease   Instant // wanted until then without demand; 0 none
+	Lease   Instant // one replica is kept until then without demand; 0 none
 	RetryAt Instant // no start before: the backoff after a failure
 	Gone    bool    // it left the catalogue
 
@@ -191,8 +191,8 @@ type Kind uint8
 // The kinds of actions.
 const (
 	Start        Kind = iota + 1 // start a replica of Function on Node with GPUs
-	Stop                         // drain Replica for at most Drain, then end it
-	CancelStart                  // end Replica if it has no process yet
+	Stop                         // drain Replica for at most Drain, then stop it
+	CancelStart                  // cancel Replica if it has no process yet
 	MarkNodeLost                 // Node is lost: remove it and its replicas
 	Sleep                        // drain Replica for at most Drain, then put it to sleep
 	WakeUp                       // wake the sleeping Replica on the GPUs it had
