@@ -334,7 +334,11 @@ func serverAway(s *space) {
 		return want == 1, saw
 	})
 	// Kubernetes marks a node whose heartbeats could not reach it as not ready, and with it
-	// all pods and Service endpoints; the next heartbeat ends that.
+	// all pods and Service endpoints; the next heartbeat ends that. It looks at nodes every
+	// five seconds, also some seconds after its API server is back: only what holds for ten
+	// seconds is over.
+	const stable = 10 * time.Second
+	var since time.Time
 	s.until("Kubernetes believes in the activators again", func() (bool, string) {
 		list, err := s.core.DiscoveryV1().EndpointSlices(install.Namespace).List(s.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=thaw"})
 		if err != nil {
@@ -360,7 +364,12 @@ func serverAway(s *space) {
 				}
 			}
 		}
-		return up && ready > 0, fmt.Sprintf("%d addresses; %s", ready, node)
+		if !up || ready == 0 {
+			since = time.Time{}
+		} else if since.IsZero() {
+			since = time.Now()
+		}
+		return !since.IsZero() && time.Since(since) >= stable, fmt.Sprintf("%d addresses; %s", ready, node)
 	})
 	s.deployed(s.tiny("after", "scale: {idle: 2s}"))
 	s.must("a model that is new after it", s.byModel("after", 8, false))
