@@ -108,7 +108,7 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
 	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; \
-	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/schedulerhint && $(call ON_CLUSTER,place)) || code=1; exit $$code
+	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/schedulerhint && $(call ON_CLUSTER,schedulerhint)) || code=1; exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
 conformance: RUN = ^TestConformance
