@@ -188,10 +188,14 @@ func (b *revisionCatalog) revisionsOf(service functions.Name) []functions.Name {
 }
 
 // setTeams replaces the teams.
-func (b *revisionCatalog) setTeams(teams []*functions.Team) {
+func (b *revisionCatalog) setTeams(teams []functions.Team) {
+	next := make([]*functions.Team, len(teams))
+	for i := range teams {
+		next[i] = new(teams[i])
+	}
 	b.mu.Lock()
-	same := slices.EqualFunc(b.teams, teams, func(x, y *functions.Team) bool { return fmt.Sprint(*x) == fmt.Sprint(*y) })
-	b.teams = teams
+	same := slices.EqualFunc(b.teams, next, func(x, y *functions.Team) bool { return fmt.Sprint(*x) == fmt.Sprint(*y) })
+	b.teams = next
 	b.mu.Unlock()
 	if !same {
 		b.changed()

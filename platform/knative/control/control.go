@@ -30,6 +30,7 @@ import (
 
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -71,7 +72,7 @@ type control struct {
 	deployments informers.SharedInformerFactory
 	knative     servinginformers.SharedInformerFactory
 	ingress     netinformers.SharedInformerFactory
-	election    *election
+	election    *election.Election
 	registry    *prometheus.Registry
 	tls         *controlTLS // nil: control streams are plain
 
@@ -197,11 +198,11 @@ func (c *control) open() error {
 			return err
 		}
 	}
-	c.election = newElection(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
+	c.election = election.New(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
 	if c.o.Secure {
-		c.tls = &controlTLS{kube: c.kube, namespace: c.o.Namespace, leads: c.election.holdsLease, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
+		c.tls = &controlTLS{kube: c.kube, namespace: c.o.Namespace, leads: c.election.HoldsLease, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
 			if r := c.term.Load(); r != nil {
-				r.teams.changed()
+				r.teams.Changed()
 			}
 		}}
 	}

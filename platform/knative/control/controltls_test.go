@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
@@ -83,7 +84,7 @@ func TestSecurePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, tls: l, election: &election{}}
+	c := &control{o: Options{Listener: listener, Secure: true, Log: log}, tls: l, election: &election.Election{}}
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	failed := make(chan error, 4)

@@ -5,7 +5,7 @@
 //	function  a Knative revision of class thaw.dev (revisionCatalog, model.go)
 //	replica   a pod of it (clusterState, pods.go, replicastatus.go)
 //	node      a Kubernetes node, with the report of its loader (nodes.go)
-//	team      a namespace, with its ResourceQuota and annotations (teams.go); the allowed
+//	team      a namespace, with its ResourceQuota and annotations (team.Watcher); the allowed
 //	          sources are sent to loaders (podOwners)
 //	data path all activators, and requests that bypass them (dataPath, controlstream.Hub)
 //	load      one more pod: the scale of the revision's Deployment (kubeWriter)
@@ -51,7 +51,7 @@
 //
 // # Leader election
 //
-// One controller leads, by a Lease; leaderTerm is what exists while it does. The term's
+// One controller leads (platform/knative/election); leaderTerm is what exists while it does. The term's
 // number is the orchestrator's epoch. It is written on each scaled Deployment, and a
 // scale is written only if no newer epoch is there. A controller that has not renewed
 // the lease lately, by the monotonic clock, writes nothing.

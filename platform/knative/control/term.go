@@ -19,8 +19,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
+	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/knative/ingress"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
+	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
@@ -36,7 +38,7 @@ type leaderTerm struct {
 	dataPath     *dataPath
 	autoscale    *autoscale.Reconciler
 	ingress      *ingress.Controller
-	teams        *teamWatcher
+	teams        *team.Watcher
 	api          http.Handler
 	metrics      http.Handler
 	settled      atomic.Bool // activators get snapshots
@@ -111,12 +113,12 @@ func (r *leaderTerm) makeState() {
 	send := func(node string, d controlstream.Update) bool { return r.hub.Tell(node, d) }
 	r.probes = newProber(r.onProbeSuccess, func(uid types.UID) bool { return r.cluster.NeedsProbe(uid) })
 	r.cluster = newClusterState(clusterStateOptions{
-		epoch: r.epoch, life: fmt.Sprintf("%s-%d", c.election.identity, r.epoch), log: r.log, now: time.Now,
+		epoch: r.epoch, life: fmt.Sprintf("%s-%d", c.election.Identity(), r.epoch), log: r.log, now: time.Now,
 		sendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { r.orchestrator.Heartbeat(hb, n) },
 		send:          send,
 		writer: &kubeWriter{
 			kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: r.epoch,
-			leading: c.election.holdsLease, superseded: func() { r.end(errLost) },
+			leading: c.election.HoldsLease, superseded: func() { r.end(election.ErrLost) },
 		},
 		probe: r.probes.add, changed: r.revisionChanged, forceDelete: r.forceDelete,
 	})
@@ -187,7 +189,15 @@ func (r *leaderTerm) makeReconcilers() (err error) {
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
 		Revision: r.catalog.has, Push: r.hub.SetTable, Applied: r.hub.Applied, Public: c.o.Public, Private: c.o.Private, Log: r.log,
 	})
-	r.teams = newTeamWatcher(c, r)
+	r.teams = team.NewWatcher(team.WatcherOptions{
+		Client: c.kube, Namespaces: c.core.Core().V1().Namespaces().Lister(), Quotas: c.core.Core().V1().ResourceQuotas().Lister(),
+		Transform: slimObject, Tokens: c.tokens, Log: c.o.Log,
+		Apply: func(k controlstream.Keys) {
+			r.catalog.setTeams(k.Teams)
+			r.limits.setTeams(k.Teams)
+			r.hub.SetKeys(k)
+		},
+	})
 	if c.o.WebhookAddr == "" {
 		return nil
 	}
@@ -245,7 +255,7 @@ func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	// keys by then. The wait is bounded: with the API server away they may never come.
 	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
 	defer cancel()
-	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.firstSent} {
+	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.Applied()} {
 		select {
 		case <-told:
 		case <-bounded.Done():

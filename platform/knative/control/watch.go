@@ -60,8 +60,8 @@ func (r *leaderTerm) watch(ctx context.Context) error {
 		{c.core.Core().V1().Nodes().Informer(), objectHandler(r.cluster.SetNode, func(n *corev1.Node) { r.cluster.DropNode(n.Name) })},
 		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(r.setDeployment, r.dropDeployment)},
 		{c.core.Core().V1().Pods().Informer(), objectHandler(r.cluster.SetPod, func(p *corev1.Pod) { r.cluster.DropPod(p.UID) })},
-		{c.core.Core().V1().Namespaces().Informer(), objectHandler(func(*corev1.Namespace) { r.teams.changed() }, func(*corev1.Namespace) { r.teams.changed() })},
-		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(func(*corev1.ResourceQuota) { r.teams.changed() }, func(*corev1.ResourceQuota) { r.teams.changed() })},
+		{c.core.Core().V1().Namespaces().Informer(), objectHandler(func(*corev1.Namespace) { r.teams.Changed() }, func(*corev1.Namespace) { r.teams.Changed() })},
+		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(func(*corev1.ResourceQuota) { r.teams.Changed() }, func(*corev1.ResourceQuota) { r.teams.Changed() })},
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {

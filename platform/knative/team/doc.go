@@ -10,6 +10,8 @@
 // it: Render grants rights within the namespace only. A team may create and delete its own
 // keys; a key belongs to the namespace of its Secret.
 //
+// Watcher reads all namespaces and keys again after each change and passes them on.
+//
 // A team's budget is in GPU seconds per day. thaw knows no price of a GPU, so there is no
 // limit in money.
 //

@@ -1,4 +1,4 @@
-package control
+package team
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// TestComplain: unreadable settings of a team are reported once, as a valid Event in its
+// TestReportProblems: unreadable settings of a team are reported once, as a valid Event in its
 // namespace.
-func TestComplain(t *testing.T) {
+func TestReportProblems(t *testing.T) {
 	kube := fake.NewClientset()
 	made := make(chan *corev1.Event, 8)
 	kube.PrependReactor("create", "events", func(a k8stesting.Action) (bool, runtime.Object, error) {
@@ -21,7 +21,7 @@ func TestComplain(t *testing.T) {
 		made <- e
 		return true, e, nil
 	})
-	x := &teamWatcher{reported: map[string]string{}, log: slog.New(slog.DiscardHandler), kube: kube, events: make(chan *corev1.Event, 8)}
+	x := &Watcher{o: WatcherOptions{Client: kube, Log: slog.New(slog.DiscardHandler)}, reported: map[string]string{}, events: make(chan *corev1.Event, 8)}
 	x.reportProblems("a", []string{"one", "two"})
 	x.reportProblems("a", []string{"one", "two"}) // unchanged
 	x.reportProblems("b", nil)                    // no problems

@@ -1,4 +1,4 @@
-package control
+package election
 
 import (
 	"context"
@@ -25,10 +25,11 @@ const (
 	retryLead = time.Second
 )
 
+// Lease is the name of the Lease.
 const Lease = "thaw-controller"
 
-// election is one controller's part in the leader election.
-type election struct {
+// Election is one controller's part in the leader election.
+type Election struct {
 	kube      kubernetes.Interface
 	namespace string
 	identity  string
@@ -39,33 +40,37 @@ type election struct {
 	leads     atomic.Bool
 }
 
-func newElection(kube kubernetes.Interface, namespace, name, advertise string, log *slog.Logger) *election {
+// New makes the part of the controller with this name, whose peers reach it at advertise.
+func New(kube kubernetes.Interface, namespace, name, advertise string, log *slog.Logger) *Election {
 	var b [4]byte
 	rand.Read(b[:])
-	return &election{
+	return &Election{
 		kube: kube, namespace: namespace, log: log, start: time.Now(),
 		identity: fmt.Sprintf("%s_%s@%s", name, hex.EncodeToString(b[:]), advertise),
 	}
 }
 
 // Leader is the leader's address; "" if unknown.
-func (e *election) Leader() string {
+func (e *Election) Leader() string {
 	if p := e.leader.Load(); p != nil {
 		return *p
 	}
 	return ""
 }
 
-// holdsLease reports whether the lease is surely held: it was renewed less than renewFor
+// Identity names this controller in the Lease, unlike any other process.
+func (e *Election) Identity() string { return e.identity }
+
+// HoldsLease reports whether the lease is surely held: it was renewed less than renewFor
 // ago by the monotonic clock.
-func (e *election) holdsLease() bool {
+func (e *Election) HoldsLease() bool {
 	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
 }
 
 // renewalLock records when the lease was last renewed.
 type renewalLock struct {
 	resourcelock.Interface
-	e *election
+	e *Election
 }
 
 func (r renewalLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
@@ -86,25 +91,25 @@ func (r renewalLock) Create(ctx context.Context, record resourcelock.LeaderElect
 	return err
 }
 
-// errLost: another controller holds the lease, or it could not be renewed.
-var errLost = errors.New("the lease is lost")
+// ErrLost: another controller holds the lease, or it could not be renewed.
+var ErrLost = errors.New("the lease is lost")
 
 // Run waits for the lease and calls lead with the epoch of the term, repeatedly until ctx
 // ends. lead's ctx ends with the lease, which is released when lead returns.
-func (e *election) Run(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
+func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
 	for {
 		err := e.holdLease(ctx, lead)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil && !errors.Is(err, errLost) {
+		if err != nil && !errors.Is(err, ErrLost) {
 			return err
 		}
 		e.log.Warn("no longer leading", "error", err)
 	}
 }
 
-func (e *election) holdLease(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
+func (e *Election) holdLease(ctx context.Context, lead func(ctx context.Context, epoch int64) error) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: Lease, Namespace: e.namespace},
 		Client:     e.kube.CoordinationV1(),
@@ -152,5 +157,5 @@ func (e *election) holdLease(ctx context.Context, lead func(ctx context.Context,
 		}
 	default:
 	}
-	return errLost
+	return ErrLost
 }

@@ -1,4 +1,4 @@
-package control
+package team
 
 import (
 	"context"
@@ -18,51 +18,56 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/thaw-dev/thaw/activator/auth"
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
-	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// teamWatcher reads namespaces as teams, with their quotas and keys, and passes them to
-// the orchestrator and the activators.
-type teamWatcher struct {
-	namespaces corelisters.NamespaceLister
-	quotas     corelisters.ResourceQuotaLister
-	factory    informers.SharedInformerFactory // only the Secrets that hold keys
-	secrets    corelisters.SecretLister
-	sendKeys   func(controlstream.Keys)
-	setLimits  func([]functions.Team)
-	tokens     func() []string // that open the control API
-	catalog    *revisionCatalog
-	keys       *auth.KeyStore // of the control API
-	log        *slog.Logger
-	wakeup     chan struct{}
-	firstSent  chan struct{}     // closed after the keys were sent once
-	reported   map[string]string // problems already logged, by namespace
-	kube       kubernetes.Interface
-	events     chan *corev1.Event // to be created
-
-	mu sync.Mutex
+// WatcherOptions of a Watcher.
+type WatcherOptions struct {
+	Client     kubernetes.Interface
+	Namespaces corelisters.NamespaceLister
+	Quotas     corelisters.ResourceQuotaLister
+	Transform  cache.TransformFunc // of the Secrets that hold keys, before they are cached
+	Tokens     func() []string     // that open the control API
+	Apply      func(controlstream.Keys)
+	Log        *slog.Logger
 }
 
-func newTeamWatcher(c *control, r *leaderTerm) *teamWatcher {
-	t := &teamWatcher{
-		namespaces: c.core.Core().V1().Namespaces().Lister(), quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		sendKeys: r.hub.SetKeys, setLimits: r.limits.setTeams, catalog: r.catalog, keys: auth.NewReplicatedKeyStore(), log: c.o.Log, wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}), reported: map[string]string{},
-		kube: c.kube, events: make(chan *corev1.Event, 64),
+// Watcher reads namespaces as teams, with their quotas and keys, and passes them to
+// WatcherOptions.Apply.
+type Watcher struct {
+	o         WatcherOptions
+	factory   informers.SharedInformerFactory // only the Secrets that hold keys
+	secrets   corelisters.SecretLister
+	keys      *auth.KeyStore
+	wakeup    chan struct{}
+	firstSent chan struct{}      // closed after Apply was called once
+	reported  map[string]string  // problems already logged, by namespace; Run's
+	events    chan *corev1.Event // to be created
+}
+
+// NewWatcher starts nothing. Until the keys are listed, its KeyStore accepts tokens only.
+func NewWatcher(o WatcherOptions) *Watcher {
+	w := &Watcher{
+		o: o, keys: auth.NewReplicatedKeyStore(), wakeup: make(chan struct{}, 1), firstSent: make(chan struct{}),
+		reported: map[string]string{}, events: make(chan *corev1.Event, 64),
 	}
-	t.tokens = c.tokens
-	t.keys.Trust(t.tokens()...)
+	w.keys.Trust(o.Tokens()...)
 	// The controller may read Secrets of this one name only.
-	t.factory = informers.NewSharedInformerFactoryWithOptions(c.kube, 0, informers.WithTransform(slimObject), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
-		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", team.SecretName).String()
+	w.factory = informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(o.Transform), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector("metadata.name", SecretName).String()
 	}))
-	t.secrets = t.factory.Core().V1().Secrets().Lister()
-	return t
+	w.secrets = w.factory.Core().V1().Secrets().Lister()
+	return w
 }
 
-// changed schedules a new reading.
-func (t *teamWatcher) changed() {
+// KeyStore holds the keys of all teams, and the tokens.
+func (t *Watcher) KeyStore() *auth.KeyStore { return t.keys }
+
+// Applied is closed after the first call of WatcherOptions.Apply.
+func (t *Watcher) Applied() <-chan struct{} { return t.firstSent }
+
+// Changed schedules a new reading.
+func (t *Watcher) Changed() {
 	select {
 	case t.wakeup <- struct{}{}:
 	default:
@@ -70,20 +75,20 @@ func (t *teamWatcher) changed() {
 }
 
 // Run reads and sends until ctx ends.
-func (t *teamWatcher) Run(ctx context.Context) error {
+func (t *Watcher) Run(ctx context.Context) error {
 	informer := t.factory.Core().V1().Secrets().Informer()
-	ring := func(any) { t.changed() }
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: ring, UpdateFunc: func(_, o any) { ring(o) }, DeleteFunc: ring}); err != nil {
+	changed := func(any) { t.Changed() }
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
 		return err
 	}
 	t.factory.Start(ctx.Done())
 	defer t.factory.Shutdown()
-	var telling sync.WaitGroup
-	defer telling.Wait()
-	telling.Go(func() { t.sendEvents(ctx) })
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() { t.sendEvents(ctx) })
 	// Until the keys are listed, no key is accepted.
 	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
-	t.changed()
+	t.Changed()
 	var first sync.Once
 	for {
 		select {
@@ -103,12 +108,12 @@ func (t *teamWatcher) Run(ctx context.Context) error {
 }
 
 // read reads all teams and keys and passes them on.
-func (t *teamWatcher) read() {
-	spaces, err := t.namespaces.List(labels.Everything())
+func (t *Watcher) read() {
+	spaces, err := t.o.Namespaces.List(labels.Everything())
 	if err != nil {
 		return
 	}
-	all, err := t.quotas.List(labels.Everything())
+	all, err := t.o.Quotas.List(labels.Everything())
 	if err != nil {
 		return
 	}
@@ -117,15 +122,13 @@ func (t *teamWatcher) read() {
 		of[q.Namespace] = append(of[q.Namespace], q)
 	}
 	slices.SortFunc(spaces, func(a, b *corev1.Namespace) int { return strings.Compare(a.Name, b.Name) })
-	var list []*functions.Team
 	keys := controlstream.Keys{}
 	for _, ns := range spaces {
-		if !team.IsTeam(ns.Name) {
+		if !IsTeam(ns.Name) {
 			continue
 		}
-		x, problems := team.FromNamespace(ns, of[ns.Name])
+		x, problems := FromNamespace(ns, of[ns.Name])
 		t.reportProblems(ns.Name, problems)
-		list = append(list, &x)
 		keys.Teams = append(keys.Teams, x)
 	}
 	secrets, err := t.secrets.List(labels.Everything())
@@ -133,36 +136,35 @@ func (t *teamWatcher) read() {
 		return
 	}
 	slices.SortFunc(secrets, func(a, b *corev1.Secret) int { return strings.Compare(a.Namespace, b.Namespace) })
-	found, problems := team.Keys(secrets)
+	found, problems := Keys(secrets)
 	t.reportProblems("", problems)
 	keys.Keys = found.Keys
 	fed := make([]auth.ReplicatedKey, 0, len(keys.Keys))
 	for _, k := range keys.Keys {
 		fed = append(fed, auth.ReplicatedKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash})
 	}
-	t.keys.Trust(t.tokens()...)
+	t.keys.Trust(t.o.Tokens()...)
 	if err := t.keys.Set(fed); err != nil {
 		t.reportProblems(" ", []string{err.Error()})
 	}
-	t.catalog.setTeams(list)
-	t.setLimits(keys.Teams)
-	t.sendKeys(keys)
+	t.o.Apply(keys)
 }
 
 // reportProblems logs the problems of a namespace when they change.
-func (t *teamWatcher) reportProblems(of string, problems []string) {
+func (t *Watcher) reportProblems(of string, problems []string) {
 	text := strings.Join(problems, "; ")
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.reported[of] == text {
 		return
 	}
 	t.reported[of] = text
 	if text != "" {
-		t.log.Warn("cannot read the settings of a team", "namespace", of, "problems", text)
+		t.o.Log.Warn("cannot read the settings of a team", "namespace", of, "problems", text)
 	}
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
+	}
+	if len(text) > maxEventMessage {
+		text = text[:maxEventMessage] + "…"
 	}
 	select {
 	case t.events <- settingsEvent(of, text):
@@ -170,27 +172,30 @@ func (t *teamWatcher) reportProblems(of string, problems []string) {
 	}
 }
 
+// maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.
+const maxEventMessage = 500
+
 // settingsEvent is an Event in a team's namespace about settings that could not be read.
 func settingsEvent(namespace, text string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, Namespace: namespace},
-		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: lastLine(text),
+		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: text,
 		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 }
 
 // sendEvents creates Events until ctx ends. A refused one is only logged.
-func (t *teamWatcher) sendEvents(ctx context.Context) {
+func (t *Watcher) sendEvents(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case e := <-t.events:
 			within, cancel := context.WithTimeout(ctx, 10*time.Second)
-			if _, err := t.kube.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
-				t.log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
+			if _, err := t.o.Client.CoreV1().Events(e.Namespace).Create(within, e, metav1.CreateOptions{}); err != nil && ctx.Err() == nil {
+				t.o.Log.Warn("cannot create an Event", "namespace", e.Namespace, "error", err)
 			}
 			cancel()
 		}
