@@ -1,20 +1,7 @@
 package controlstream
 
-import "github.com/prometheus/client_golang/prometheus"
-
-var (
-	linksDesc = prometheus.NewDesc("thaw_control_streams", "Links there are, by the kind of peer.", []string{"kind"}, nil)
-	awayDesc  = prometheus.NewDesc("thaw_activators_in_grace", "Activators whose link has ended and whose requests still count.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (h *Hub) Describe(out chan<- *prometheus.Desc) {
-	out <- linksDesc
-	out <- awayDesc
-}
-
-// Collect implements prometheus.Collector.
-func (h *Hub) Collect(out chan<- prometheus.Metric) {
+// Samples yields the metrics of the hub.
+func (h *Hub) Samples(yield func(metric string, value float64, labels ...string)) {
 	h.mu.Lock()
 	there, away := map[Kind]int{}, 0
 	for kind, of := range h.peers {
@@ -28,7 +15,7 @@ func (h *Hub) Collect(out chan<- prometheus.Metric) {
 	}
 	h.mu.Unlock()
 	for _, kind := range []Kind{KindActivator, KindNode} {
-		out <- prometheus.MustNewConstMetric(linksDesc, prometheus.GaugeValue, float64(there[kind]), string(kind))
+		yield("thaw_control_streams", float64(there[kind]), string(kind))
 	}
-	out <- prometheus.MustNewConstMetric(awayDesc, prometheus.GaugeValue, float64(away))
+	yield("thaw_activators_in_grace", float64(away))
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -301,21 +300,14 @@ func TestMetrics(t *testing.T) {
 	addr := listen(t, h)
 	a, stop := join(t, addr, "one", newFeed())
 	<-a.Heard()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(h)
-	value := func(what, label string) float64 {
-		all, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range all {
-			for _, m := range f.GetMetric() {
-				if f.GetName() == what && (label == "" || m.GetLabel()[0].GetValue() == label) {
-					return m.GetGauge().GetValue()
-				}
+	value := func(metric, label string) float64 {
+		found := -1.0
+		h.Samples(func(m string, v float64, labels ...string) {
+			if m == metric && (label == "" || labels[0] == label) {
+				found = v
 			}
-		}
-		return -1
+		})
+		return found
 	}
 	if n, m := value("thaw_control_streams", "activator"), value("thaw_control_streams", "node"); n != 1 || m != 0 {
 		t.Errorf("%v activators, %v nodes", n, m)

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -47,51 +45,26 @@ func (d *Daemon) Handler(metrics http.Handler) http.Handler {
 	return mux
 }
 
-// The loader's own metrics. The controller sums up the nodes' stores and downloads from
-// the heartbeats, as thaw_store_… and thaw_loader_….
-var (
-	podsDesc       = prometheus.NewDesc("thaw_nodeloader_pods", "Pods connected to the node loader.", nil, nil)
-	connectedDesc  = prometheus.NewDesc("thaw_nodeloader_connected", "1 while the node loader is connected to a controller, else 0.", nil, nil)
-	downloadsDesc  = prometheus.NewDesc("thaw_nodeloader_downloads", "Downloads in progress; kind is pod or prefetch (no pod waits for it).", []string{"kind"}, nil)
-	downloadedDesc = prometheus.NewDesc("thaw_nodeloader_downloads_total", "Finished downloads for pods; result is ready, failed or refused.", []string{"result"}, nil)
-	prefetchDesc   = prometheus.NewDesc("thaw_nodeloader_prefetch_total", "Prefetches by result: used (a pod took the checkpoint) or wasted.", []string{"result"}, nil)
-	bytesDesc      = prometheus.NewDesc("thaw_nodeloader_bytes_total", "Bytes downloaded into the node's store, by source scheme; peer is other nodes.", []string{"source"}, nil)
-	storeDesc      = prometheus.NewDesc("thaw_nodeloader_store_bytes", "Size of the node's store; kind is total or used.", []string{"kind"}, nil)
-	descriptions   = []*prometheus.Desc{podsDesc, connectedDesc, downloadsDesc, downloadedDesc, prefetchDesc, bytesDesc, storeDesc}
-)
-
-// Describe implements prometheus.Collector.
-func (d *Daemon) Describe(ch chan<- *prometheus.Desc) {
-	for _, x := range descriptions {
-		ch <- x
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (d *Daemon) Collect(ch chan<- prometheus.Metric) {
+// Samples yields the node loader's own metrics. The controller sums up the nodes' stores
+// and downloads from the heartbeats, as thaw_store_… and thaw_loader_….
+func (d *Daemon) Samples(yield func(metric string, value float64, labels ...string)) {
 	h := d.Health()
-	gauge := func(x *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(x, prometheus.GaugeValue, v, labels...)
-	}
-	counter := func(x *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(x, prometheus.CounterValue, float64(v), labels...)
-	}
 	connected := 0.0
 	if h.Connected {
 		connected = 1
 	}
-	gauge(podsDesc, float64(h.Pods))
-	gauge(connectedDesc, connected)
-	gauge(downloadsDesc, float64(len(d.slots)), "pod")
-	gauge(downloadsDesc, float64(h.Prefetches), "prefetch")
-	counter(downloadedDesc, d.counts.staged.Load(), "ready")
-	counter(downloadedDesc, d.counts.failed.Load(), "failed")
-	counter(downloadedDesc, d.counts.refused.Load(), "refused")
-	counter(prefetchDesc, d.counts.used.Load(), "used")
-	counter(prefetchDesc, d.counts.wasted.Load(), "wasted")
+	yield("thaw_nodeloader_pods", float64(h.Pods))
+	yield("thaw_nodeloader_connected", connected)
+	yield("thaw_nodeloader_downloads", float64(len(d.slots)), "pod")
+	yield("thaw_nodeloader_downloads", float64(h.Prefetches), "prefetch")
+	yield("thaw_nodeloader_downloads_total", float64(d.counts.staged.Load()), "ready")
+	yield("thaw_nodeloader_downloads_total", float64(d.counts.failed.Load()), "failed")
+	yield("thaw_nodeloader_downloads_total", float64(d.counts.refused.Load()), "refused")
+	yield("thaw_nodeloader_prefetch_total", float64(d.counts.used.Load()), "used")
+	yield("thaw_nodeloader_prefetch_total", float64(d.counts.wasted.Load()), "wasted")
 	for scheme, n := range d.o.Store.Stats().Bytes {
-		counter(bytesDesc, int64(n), scheme)
+		yield("thaw_nodeloader_bytes_total", float64(n), scheme)
 	}
-	gauge(storeDesc, float64(h.Store), "total")
-	gauge(storeDesc, float64(h.Used), "used")
+	yield("thaw_nodeloader_store_bytes", float64(h.Store), "total")
+	yield("thaw_nodeloader_store_bytes", float64(h.Used), "used")
 }

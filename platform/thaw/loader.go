@@ -11,15 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodeloader"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // runNodeLoader is `thaw loader`: the loader of a node in a cluster.
@@ -63,8 +60,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 		o.Send, o.Connected = client.Send, client.Connected
 	}
 	d = nodeloader.New(o)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), d, buildInfo())
+	metrics := telemetry.NewProcess(d.Samples, telemetry.BuildInfo(cli.Version))
 
 	var listener net.Listener
 	if c.Addr != "off" {
@@ -77,7 +73,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	var parts sync.WaitGroup
 	if listener != nil {
 		parts.Go(func() {
-			serveProbes(ctx, listener, d.Handler(promhttp.HandlerFor(registry, promhttp.HandlerOpts{})), log)
+			serveProbes(ctx, listener, d.Handler(metrics.Handler()), log)
 		})
 	}
 	if client != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // leaderTerm is what exists only while this controller leads.
@@ -84,7 +85,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.orchestrator, r.hub, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	registry.MustRegister(r.orchestrator, telemetry.Source(r.hub.Samples), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be reconciled.",
 	}, func() float64 { return float64(r.autoscale.Queued()) }))
 	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
