@@ -1,12 +1,8 @@
 package controlstream
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -14,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// The shim in a pod and the loader of its node exchange lines of JSON over a Unix socket
-// in the node's store, one connection per shim. Each side sends whenever it has news. A
+// The shim in a pod and the loader of its node exchange lines of JSON (package
+// runtime/jsonsocket) over a Unix socket in the node's store, one connection per shim. Each side sends whenever it has news. A
 // line has one part; unknown parts are skipped, so either side may be the newer version.
 //
 //	shim    {"hello":{"pod_ip":"10.0.0.7","port":8080,"version":"v1"}}
@@ -148,66 +144,4 @@ func (s *Stage) Check() error {
 // isPlainText reports whether s is UTF-8 without control characters, which move a cursor.
 func isPlainText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
-
-// WriteLine writes v as one line with a single Write.
-func WriteLine(w io.Writer, v any) error {
-	b, err := encodeLine(v)
-	if err == nil {
-		_, err = w.Write(b)
-	}
-	return err
-}
-
-func encodeLine(v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("link: %w", err)
-	}
-	if len(b) >= MaxLine {
-		return nil, fmt.Errorf("link: a line of %d bytes: %w", len(b), ErrLine)
-	}
-	return append(b, '\n'), nil
-}
-
-// ErrLine reports input that is not a line of the protocol. The connection cannot be used
-// any more.
-var ErrLine = errors.New("no line of JSON within the bounds")
-
-// Lines reads lines of JSON. It holds one line in memory.
-type Lines struct {
-	s       *bufio.Scanner
-	folders *folders // nil: no folders are received
-}
-
-// NewLines returns a reader of r's lines, without folders.
-func NewLines(r io.Reader) *Lines {
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, MaxLine)
-	return &Lines{s: s}
-}
-
-// Read decodes the next line into v, which is a new FromPod or ToPod. It skips empty lines.
-// io.EOF is an end between lines; ErrLine is invalid input.
-func (l *Lines) Read(v any) error {
-	for l.s.Scan() {
-		line := bytes.TrimSpace(l.s.Bytes())
-		if len(line) == 0 {
-			continue
-		}
-		if line[0] != '{' {
-			return fmt.Errorf("%w: it begins with %.20q", ErrLine, line)
-		}
-		if err := json.Unmarshal(line, v); err != nil {
-			return fmt.Errorf("%w: %w", ErrLine, err)
-		}
-		return nil
-	}
-	switch err := l.s.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		return fmt.Errorf("%w: it is longer than %d bytes", ErrLine, MaxLine)
-	case err != nil:
-		return err
-	}
-	return io.EOF
 }

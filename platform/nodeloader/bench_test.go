@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // BenchmarkReady measures the time of a READY status through the loader: from the shim's
@@ -37,18 +38,18 @@ func BenchmarkReady(b *testing.B) {
 	}
 	defer conn.Close()
 	say := controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080}}
-	if err := controlstream.WriteLine(conn, say); err != nil {
+	in := jsonsocket.NewConn(conn, controlstream.MaxLine)
+	if err := in.Send(say); err != nil {
 		b.Fatal(err)
 	}
-	in := controlstream.NewLines(conn)
 	var m controlstream.ToPod
-	if err := in.Read(&m); err != nil || m.Welcome == nil {
+	if err := in.Receive(&m); err != nil || m.Welcome == nil {
 		b.Fatal(m, err)
 	}
 	st := functions.ReplicaStatus{State: functions.Ready, Endpoint: "http://10.0.0.7:8080", Phases: []functions.Span{{Phase: functions.PhaseStage}, {Phase: functions.PhaseSpawn}, {Phase: functions.PhaseLoad}, {Phase: functions.PhaseWarmup}}}
 	b.ResetTimer()
 	for b.Loop() {
-		if err := controlstream.WriteLine(conn, controlstream.FromPod{Status: &st}); err != nil {
+		if err := in.Send(controlstream.FromPod{Status: &st}); err != nil {
 			b.Fatal(err)
 		}
 		<-heard

@@ -3,7 +3,6 @@ package nodeloader
 import (
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,8 +26,8 @@ func closed(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
 func (l *lab) comes(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
-	p.in = controlstream.NewFolderLines(p.Conn.(*net.UnixConn))
-	l.t.Cleanup(p.in.Close)
+	p.AcceptFiles()
+	l.t.Cleanup(p.CloseFiles)
 	p.say(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
 	if m := p.hear(); m.Welcome == nil {
 		l.t.Fatalf("welcome: %+v", m)
@@ -43,7 +42,7 @@ func TestClosedStore(t *testing.T) {
 	other := l.comes("11111111-1111-1111-1111-111111111111")
 	other.want(1, "mem://models/theirs")
 	theirs := other.staged(1)
-	if f, err := other.in.Folder(); err != nil {
+	if f, err := other.File(); err != nil {
 		t.Fatal(err)
 	} else {
 		defer f.Close()
@@ -54,7 +53,7 @@ func TestClosedStore(t *testing.T) {
 	if !got.Folder || !slices.Contains(got.Files, "config.json") {
 		t.Fatalf("%+v", got)
 	}
-	f, err := p.in.Folder()
+	f, err := p.File()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +161,7 @@ func TestFoldersAreClosed(t *testing.T) {
 		p := l.comes(fmt.Sprintf("%08d-1111-1111-1111-111111111111", i))
 		p.want(1, place)
 		p.staged(1)
-		p.in.Close()
+		p.CloseFiles()
 		p.Close()
 	}
 	l.eventually("no folder is open", func() bool { return count() == 0 })

@@ -676,7 +676,7 @@ func TestPodThatReadsNothing(t *testing.T) {
 	p := l.pod("u1")
 	go func() {
 		for i := 0; ; i++ {
-			if controlstream.WriteLine(p, controlstream.FromPod{Stage: &controlstream.Stage{ID: -1, Source: strings.Repeat("x", 1000)}}) != nil {
+			if p.Send(controlstream.FromPod{Stage: &controlstream.Stage{ID: -1, Source: strings.Repeat("x", 1000)}}) != nil {
 				return
 			}
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 func TestMain(m *testing.M) {
@@ -250,9 +251,8 @@ func (l *lab) eventually(what string, is func() bool) {
 
 // caller is a shim's end of a connection.
 type caller struct {
-	net.Conn
-	t  *testing.T
-	in *controlstream.Lines
+	*jsonsocket.Conn
+	t *testing.T
 }
 
 // dial connects a pod, without a hello.
@@ -265,7 +265,7 @@ func (l *lab) dial(uid string) *caller {
 	}
 	l.t.Cleanup(func() { conn.Close() })
 	conn.SetReadDeadline(time.Now().Add(soon))
-	return &caller{conn, l.t, controlstream.NewLines(conn)}
+	return &caller{jsonsocket.NewConn(conn, controlstream.MaxLine), l.t}
 }
 
 // pod connects a pod and waits for its Welcome.
@@ -282,14 +282,14 @@ func (l *lab) pod(uid string) *caller {
 
 func (p *caller) say(m controlstream.FromPod) {
 	p.t.Helper()
-	if err := controlstream.WriteLine(p, m); err != nil {
+	if err := p.Send(m); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
 func (p *caller) hear() (m controlstream.ToPod) {
 	p.t.Helper()
-	if err := p.in.Read(&m); err != nil {
+	if err := p.Receive(&m); err != nil {
 		p.t.Fatalf("nothing is heard: %v", err)
 	}
 	return m
@@ -330,7 +330,7 @@ func (p *caller) over() (all []controlstream.ToPod) {
 	p.t.Helper()
 	for {
 		var m controlstream.ToPod
-		err := p.in.Read(&m)
+		err := p.Receive(&m)
 		if err == nil {
 			all = append(all, m)
 			continue

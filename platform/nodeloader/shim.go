@@ -12,13 +12,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // shim is the connection of one pod's shim.
 type shim struct {
 	d    *Daemon
 	uid  string
-	conn *net.UnixConn
+	conn *jsonsocket.Conn
 	out  *outbox
 
 	folders bool // it accepts folders over the socket
@@ -32,13 +33,15 @@ type shim struct {
 }
 
 // serve runs one connection until it ends.
-func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
+func (d *Daemon) serve(ctx context.Context, uc *net.UnixConn) {
+	conn := jsonsocket.NewConn(uc, controlstream.MaxLine)
+	conn.WriteWait = writeWait
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	s := &shim{d: d, conn: conn, out: newOutbox(func() { conn.Close() }), stages: map[int]*podStaging{}, leases: map[string]*store.Lease{}, bytes: map[string]int64{}}
-	uid, err := d.o.IdentifyPod(conn)
+	uid, err := d.o.IdentifyPod(uc)
 	if err != nil {
 		d.refuse(conn, "who dials is no pod: "+err.Error())
 		return
@@ -51,9 +54,8 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	defer d.countConnection(uid, -1)
 	log := d.log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
-	in := controlstream.NewLines(conn)
 	var first controlstream.FromPod
-	if err := in.Read(&first); err != nil || first.Hello == nil {
+	if err := conn.Receive(&first); err != nil || first.Hello == nil {
 		if ctx.Err() == nil && !errors.Is(err, io.EOF) {
 			d.refuse(conn, "the first line is no hello")
 		}
@@ -77,7 +79,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 		}
 		conn.Close() // ends readLines
 	})
-	err = s.readLines(ctx, in, &staging)
+	err = s.readLines(ctx, &staging)
 	ending := ctx.Err() != nil
 	cancel()
 	staging.Wait()
@@ -89,7 +91,7 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 	if ending {
 		return
 	}
-	if errors.Is(err, controlstream.ErrLine) {
+	if errors.Is(err, jsonsocket.ErrLine) {
 		d.counts.refused.Add(1)
 		log.Warn("a pod has sent an invalid line", "error", err)
 	} else {
@@ -98,11 +100,11 @@ func (d *Daemon) serve(ctx context.Context, conn *net.UnixConn) {
 }
 
 // refuse sends the reason, and nothing else, before the connection is closed.
-func (d *Daemon) refuse(conn net.Conn, why string) {
+func (d *Daemon) refuse(conn *jsonsocket.Conn, why string) {
 	d.counts.refused.Add(1)
 	d.complain("refused", "why", why)
-	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_ = controlstream.WriteLine(conn, controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
+	conn.WriteWait = time.Second
+	_ = conn.Send(controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
 }
 
 // register makes s its pod's connection, and returns the previous one.
@@ -136,11 +138,11 @@ func (d *Daemon) unregister(s *shim, ending bool) {
 }
 
 // readLines handles the shim's lines until the connection ends.
-func (s *shim) readLines(ctx context.Context, in *controlstream.Lines, staging *sync.WaitGroup) error {
+func (s *shim) readLines(ctx context.Context, staging *sync.WaitGroup) error {
 	p := lineLimiter{perSecond: s.d.o.Lines}
 	for {
 		var m controlstream.FromPod
-		if err := in.Read(&m); err != nil {
+		if err := s.conn.Receive(&m); err != nil {
 			return err
 		}
 		if !p.wait(ctx) {
@@ -294,7 +296,7 @@ func (o *outbox) take() (lines []outLine, err error) {
 }
 
 // run writes until the outbox is closed and empty.
-func (o *outbox) run(conn *net.UnixConn) error {
+func (o *outbox) run(conn *jsonsocket.Conn) error {
 	for open := true; open; {
 		_, open = <-o.wake
 		lines, err := o.take()
@@ -313,13 +315,10 @@ func (o *outbox) run(conn *net.UnixConn) error {
 	return nil
 }
 
-func writeOut(conn *net.UnixConn, m outLine) error {
+func writeOut(conn *jsonsocket.Conn, m outLine) error {
 	defer m.discard()
-	if err := conn.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
-		return err
-	}
 	if m.folder != nil {
-		return controlstream.WriteLineWith(conn, m.ToPod, m.folder)
+		return conn.Send(m.ToPod, m.folder)
 	}
-	return controlstream.WriteLine(conn, m.ToPod)
+	return conn.Send(m.ToPod)
 }

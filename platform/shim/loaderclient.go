@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -154,26 +155,22 @@ func (a *stagingRequest) finishLocked(x stagingResult) {
 func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error {
 	dctx, cancel := context.WithTimeout(ctx, helloWait)
 	defer cancel()
-	conn, err := l.dial(dctx)
+	nc, err := l.dial(dctx)
 	if err != nil {
 		return err
 	}
+	conn := jsonsocket.NewConn(nc, controlstream.MaxLine)
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	in := controlstream.NewLines(conn)
 	hello := l.hello
-	if u, ok := conn.(*net.UnixConn); ok {
-		in = controlstream.NewFolderLines(u)
-	} else {
-		hello.Folders = false
-	}
-	defer in.Close()
+	hello.Folders = conn.AcceptFiles() && hello.Folders
+	defer conn.CloseFiles()
 	conn.SetDeadline(time.Now().Add(helloWait))
-	if err := controlstream.WriteLine(conn, controlstream.FromPod{Hello: &hello}); err != nil {
+	if err := conn.Send(controlstream.FromPod{Hello: &hello}); err != nil {
 		return err
 	}
 	var first controlstream.ToPod
-	if err := in.Read(&first); err != nil {
+	if err := conn.Receive(&first); err != nil {
 		return fmt.Errorf("its welcome: %w", err)
 	}
 	switch {
@@ -183,6 +180,7 @@ func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error
 		return errors.New("it does not begin with a welcome")
 	}
 	conn.SetDeadline(time.Time{})
+	conn.WriteWait = writeWait
 	welcomed()
 	l.onWelcome(*first.Welcome)
 
@@ -196,12 +194,12 @@ func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error
 	defer close(over)
 	for {
 		var m controlstream.ToPod
-		if err := in.Read(&m); err != nil {
+		if err := conn.Receive(&m); err != nil {
 			return err
 		}
 		var open *os.File
 		if m.Staged != nil && m.Staged.Folder {
-			if open, err = in.Folder(); err != nil {
+			if open, err = conn.File(); err != nil {
 				return err
 			}
 		}
@@ -230,14 +228,13 @@ func (l *loaderClient) wakeLocked() {
 }
 
 // writeNews sends what is new until the connection ends.
-func (l *loaderClient) writeNews(conn net.Conn, over <-chan struct{}) {
+func (l *loaderClient) writeNews(conn *jsonsocket.Conn, over <-chan struct{}) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	for again := false; ; {
 		lines, made := l.news(again)
 		for _, m := range lines {
-			conn.SetWriteDeadline(time.Now().Add(writeWait))
-			if err := controlstream.WriteLine(conn, m); err != nil {
+			if err := conn.Send(m); err != nil {
 				return
 			}
 		}

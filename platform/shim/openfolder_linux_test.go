@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -97,16 +98,16 @@ func TestStagedOpen(t *testing.T) {
 			if err != nil {
 				return
 			}
-			in := controlstream.NewLines(c)
+			in := jsonsocket.NewConn(c, controlstream.MaxLine)
 			var m controlstream.FromPod
-			if in.Read(&m) == nil && m.Hello != nil {
+			if in.Receive(&m) == nil && m.Hello != nil {
 				hello <- *m.Hello
-				controlstream.WriteLine(c, controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", Store: "/node/thaw"}})
+				in.Send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", Store: "/node/thaw"}})
 			}
-			for m = (controlstream.FromPod{}); m.Stage == nil && in.Read(&m) == nil; {
+			for m = (controlstream.FromPod{}); m.Stage == nil && in.Receive(&m) == nil; {
 			}
 			if f, err := os.Open(there); err == nil && m.Stage != nil {
-				controlstream.WriteLineWith(c, controlstream.ToPod{Staged: &controlstream.Staged{ID: m.Stage.ID, Path: "/node/thaw/x", Digest: "sha256:1", Bytes: 2, Files: []string{"config.json"}, Folder: true}}, f)
+				in.Send(controlstream.ToPod{Staged: &controlstream.Staged{ID: m.Stage.ID, Path: "/node/thaw/x", Digest: "sha256:1", Bytes: 2, Files: []string{"config.json"}, Folder: true}}, f)
 				f.Close()
 			}
 			<-hang

@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -51,10 +53,10 @@ func (f *far) dial(context.Context) (net.Conn, error) {
 }
 
 func (f *far) listen(c net.Conn) {
-	in := controlstream.NewLines(c)
+	in := jsonsocket.NewConn(c, controlstream.MaxLine)
 	for {
 		var m controlstream.FromPod
-		if in.Read(&m) != nil {
+		if in.Receive(&m) != nil {
 			return
 		}
 		f.mu.Lock()
@@ -70,7 +72,7 @@ func (f *far) say(m controlstream.ToPod) {
 	f.mu.Lock()
 	c := f.open[len(f.open)-1]
 	f.mu.Unlock()
-	controlstream.WriteLine(c, m)
+	jsonsocket.NewConn(c, controlstream.MaxLine).Send(m)
 }
 
 func (f *far) hangUp() {
@@ -289,7 +291,7 @@ func TestLoaderThatIsNone(t *testing.T) {
 					near, end := net.Pipe()
 					ends = append(ends, end)
 					go func() {
-						controlstream.NewLines(end).Read(new(controlstream.FromPod))
+						jsonsocket.NewConn(end, controlstream.MaxLine).Receive(new(controlstream.FromPod))
 						io.WriteString(end, say)
 					}()
 					return near, nil
@@ -330,10 +332,9 @@ func FuzzHear(f *testing.F) {
 		l := newLoaderClient(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
 		a := &stagingRequest{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan stagingResult, 1), progress: func(_, _ functions.Bytes) {}}
 		l.asks[1], l.last = a, 1
-		in := controlstream.NewLines(bytes.NewReader(b))
-		for {
+		for line := range bytes.Lines(b) {
 			var m controlstream.ToPod
-			if in.Read(&m) != nil {
+			if json.Unmarshal(line, &m) != nil {
 				break
 			}
 			l.onLine(m, "/node/thaw", nil)

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // shortFolder makes a folder whose path is short enough for a unix socket.
@@ -113,35 +113,27 @@ func TestPodThatVanishes(t *testing.T) {
 	p.eventually(60*time.Second, "no mount of the store is left", func() bool { return strings.Count(mounts(), store) == before })
 }
 
-// borrower is a pod's end of a loader's socket.
-type borrower struct {
-	*net.UnixConn
-	in *controlstream.Lines
-}
-
 // borrow has a loader stage a source; on gets the progress and may be nil.
 func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
 	t.Helper()
-	var conn *net.UnixConn
+	var conn *jsonsocket.Conn
 	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
-		c, err := net.Dial("unix", filepath.Join(store, "loader.sock"))
-		if err == nil {
-			conn = c.(*net.UnixConn)
-		}
+		var err error
+		conn, err = jsonsocket.Dial(t.Context(), filepath.Join(store, "loader.sock"), controlstream.MaxLine)
 		return err == nil
 	})
 	t.Cleanup(func() { conn.Close() })
 	conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	b := borrower{conn, controlstream.NewFolderLines(conn)}
-	defer b.in.Close()
+	conn.AcceptFiles()
+	defer conn.CloseFiles()
 	for _, m := range []controlstream.FromPod{{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Folders: true}}, {Stage: &controlstream.Stage{ID: 1, Source: source}}} {
-		if err := controlstream.WriteLine(b, m); err != nil {
+		if err := conn.Send(m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for {
 		var m controlstream.ToPod
-		if err := b.in.Read(&m); err != nil {
+		if err := conn.Receive(&m); err != nil {
 			t.Fatal(err)
 		}
 		switch {

@@ -19,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // nodeLoader plays the loader of a pod's node at its socket. It has the folders of shelf
@@ -30,7 +31,7 @@ type nodeLoader struct {
 
 	mu    sync.Mutex
 	ln    net.Listener
-	conns map[net.Conn]bool
+	conns map[*jsonsocket.Conn]bool
 	asked []controlstream.Stage
 	hello controlstream.Shim
 	said  []functions.ReplicaStatus
@@ -45,7 +46,7 @@ func newNodeLoader(t *testing.T) *nodeLoader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &nodeLoader{t: t, store: store, shelf: map[string]string{}, conns: map[net.Conn]bool{}}
+	l := &nodeLoader{t: t, store: store, shelf: map[string]string{}, conns: map[*jsonsocket.Conn]bool{}}
 	t.Cleanup(func() { l.close(); os.RemoveAll(store) })
 	return l
 }
@@ -95,11 +96,11 @@ func (l *nodeLoader) close() {
 	l.wg.Wait()
 }
 
-func (l *nodeLoader) serve(c net.Conn) {
+func (l *nodeLoader) serve(nc net.Conn) {
+	c := jsonsocket.NewConn(nc, controlstream.MaxLine)
 	defer c.Close()
-	in := controlstream.NewLines(c)
 	var m controlstream.FromPod
-	if in.Read(&m) != nil || m.Hello == nil {
+	if c.Receive(&m) != nil || m.Hello == nil {
 		return
 	}
 	l.mu.Lock()
@@ -110,10 +111,10 @@ func (l *nodeLoader) serve(c net.Conn) {
 		delete(l.conns, c)
 		l.mu.Unlock()
 	}()
-	controlstream.WriteLine(c, controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n1", UID: "u1", Store: l.store}})
+	c.Send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n1", UID: "u1", Store: l.store}})
 	for {
 		var m controlstream.FromPod
-		if in.Read(&m) != nil {
+		if c.Receive(&m) != nil {
 			return
 		}
 		l.mu.Lock()
@@ -129,11 +130,11 @@ func (l *nodeLoader) serve(c net.Conn) {
 			dir, ok := l.shelf[s.Source]
 			if !ok {
 				fails.ID = s.ID
-				controlstream.WriteLine(c, controlstream.ToPod{Failed: &fails})
+				c.Send(controlstream.ToPod{Failed: &fails})
 				continue
 			}
-			controlstream.WriteLine(c, controlstream.ToPod{Staging: &controlstream.Staging{ID: s.ID, Done: 1, Total: 2, State: "fetching"}})
-			controlstream.WriteLine(c, controlstream.ToPod{Staged: &controlstream.Staged{ID: s.ID, Path: dir, Digest: "sha256:" + filepath.Base(dir), Bytes: 2}})
+			c.Send(controlstream.ToPod{Staging: &controlstream.Staging{ID: s.ID, Done: 1, Total: 2, State: "fetching"}})
+			c.Send(controlstream.ToPod{Staged: &controlstream.Staged{ID: s.ID, Path: dir, Digest: "sha256:" + filepath.Base(dir), Bytes: 2}})
 		}
 	}
 }
@@ -143,7 +144,7 @@ func (l *nodeLoader) tell(m controlstream.ToPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		controlstream.WriteLine(c, m)
+		c.Send(m)
 	}
 }
 

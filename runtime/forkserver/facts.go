@@ -1,14 +1,13 @@
 package forkserver
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"syscall"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // Facts are a parent's report on itself.
@@ -43,13 +42,7 @@ const maxAnswer = 4 << 20
 // AskFacts asks a parent for its facts on the unix socket at the path. It waits until the
 // parent answers or ctx ends.
 func AskFacts(ctx context.Context, socket string) (Facts, error) {
-	short, done, err := shortPath(socket)
-	if err != nil {
-		return Facts{}, err
-	}
-	defer done()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", short)
+	conn, err := jsonsocket.Dial(ctx, socket, maxAnswer)
 	if err != nil {
 		return Facts{}, err
 	}
@@ -57,28 +50,28 @@ func AskFacts(ctx context.Context, socket string) (Facts, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	// A parent that refuses may have hung up already, after an error line.
-	if _, err := conn.Write([]byte("{\"op\":\"facts\"}\n")); err != nil && !errors.Is(err, syscall.EPIPE) {
+	if err := conn.Send(map[string]string{"op": "facts"}); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return Facts{}, err
 	}
-	in := bufio.NewScanner(conn)
-	in.Buffer(make([]byte, 0, 64<<10), maxAnswer)
-	if !in.Scan() {
-		if err := context.Cause(ctx); err != nil {
-			return Facts{}, err
-		}
-		return Facts{}, errors.Join(errors.New("the parent does not answer"), in.Err())
+	var a factsAnswer
+	switch err := conn.Receive(&a); {
+	case errors.Is(err, jsonsocket.ErrLine):
+		return Facts{}, fmt.Errorf("the parent's answer: %w", err)
+	case ctx.Err() != nil:
+		return Facts{}, context.Cause(ctx)
+	case err != nil:
+		return Facts{}, fmt.Errorf("the parent does not answer: %w", err)
 	}
-	return parseFacts(in.Bytes())
+	return a.check()
 }
 
-func parseFacts(line []byte) (Facts, error) {
-	var a struct {
-		Facts *Facts `json:"facts"`
-		Error string `json:"error"`
-	}
-	if err := json.Unmarshal(line, &a); err != nil {
-		return Facts{}, fmt.Errorf("the parent's answer: %w", err)
-	}
+// factsAnswer is a parent's answer to the request for its facts.
+type factsAnswer struct {
+	Facts *Facts `json:"facts"`
+	Error string `json:"error"`
+}
+
+func (a factsAnswer) check() (Facts, error) {
 	switch {
 	case a.Error != "":
 		return Facts{}, fmt.Errorf("the parent reports: %.200s", a.Error)

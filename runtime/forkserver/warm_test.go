@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -155,7 +157,7 @@ func TestAsk(t *testing.T) {
 				}
 			}
 			path := filepath.Join(dir, "s")
-			at, done, err := shortPath(path)
+			at, done, err := jsonsocket.ShortPath(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,7 +214,11 @@ func FuzzParseFacts(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte(`{"error":"x"}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		if facts, err := parseFacts(line); err == nil && (facts.PID <= 1 || facts.Protocol != Protocol) {
+		var a factsAnswer
+		if json.Unmarshal(line, &a) != nil {
+			return
+		}
+		if facts, err := a.check(); err == nil && (facts.PID <= 1 || facts.Protocol != Protocol) {
 			t.Errorf("%q was taken: %+v", line, facts)
 		}
 	})

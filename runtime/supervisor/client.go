@@ -2,10 +2,8 @@ package supervisor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // Start describes the supervisor that Ensure connects to or starts.
@@ -126,11 +126,9 @@ func (s Start) command() (*exec.Cmd, error) {
 
 // Client is a connection to a supervisor. Its methods may be called from any goroutine.
 type Client struct {
-	conn  net.Conn
+	conn  *jsonsocket.Conn
 	hello hello
 	done  chan struct{}
-
-	wmu sync.Mutex // guards writes to conn
 
 	mu       sync.Mutex
 	seq      uint64
@@ -164,24 +162,18 @@ func NewChild(id string, pid int, log string) (c *Child, exit func(Exit)) {
 
 // Connect connects to the supervisor on a socket.
 func Connect(ctx context.Context, socket string) (*Client, error) {
-	short, done, err := shortPath(socket)
+	conn, err := jsonsocket.Dial(ctx, socket, MaxLine)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", short)
-	if err != nil {
-		return nil, err
-	}
+	conn.WriteWait = writeWait
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(5 * time.Second)
 	}
 	conn.SetReadDeadline(deadline)
-	in := newLineReader(conn)
 	var r reply
-	if err := in.next(&r); err != nil || r.Hello == nil {
+	if err := conn.Receive(&r); err != nil || r.Hello == nil {
 		conn.Close()
 		return nil, fmt.Errorf("%s: no greeting of a supervisor: %w", socket, errors.Join(err, ErrLost))
 	}
@@ -191,7 +183,7 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 	}
 	conn.SetReadDeadline(time.Time{})
 	c := &Client{conn: conn, hello: *r.Hello, done: make(chan struct{}), pending: map[uint64]chan reply{}, children: map[string]*Child{}, exits: map[string]Exit{}}
-	go c.read(in)
+	go c.read()
 	return c, nil
 }
 
@@ -335,18 +327,9 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 		delete(c.pending, r.Seq)
 		c.mu.Unlock()
 	}()
-	line, err := json.Marshal(r)
-	if err != nil {
+	if err := c.conn.Send(r); errors.Is(err, jsonsocket.ErrLine) {
 		return reply{}, err
-	}
-	if len(line) >= MaxLine {
-		return reply{}, fmt.Errorf("a request of %d bytes is too long (limit %d)", len(line), MaxLine)
-	}
-	c.wmu.Lock()
-	c.conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
-	_, err = c.conn.Write(append(line, '\n'))
-	c.wmu.Unlock()
-	if err != nil {
+	} else if err != nil {
 		return reply{}, errors.Join(ErrLost, err)
 	}
 	select {
@@ -369,11 +352,11 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 }
 
 // read dispatches replies and exits until the connection ends.
-func (c *Client) read(in lineReader) {
+func (c *Client) read() {
 	defer c.conn.Close()
 	for {
 		var r reply
-		if err := in.next(&r); err != nil {
+		if err := c.conn.Receive(&r); err != nil {
 			break
 		}
 		c.mu.Lock()

@@ -1,13 +1,14 @@
 package supervisor
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // forkWait bounds the conversation with a parent. It runs beside the supervisor's
@@ -23,7 +24,7 @@ type forking struct {
 	j     *outputLog
 	from  *client
 	seq   uint64
-	conn  *net.UnixConn // open until the engine may continue
+	conn  *jsonsocket.Conn // open until the engine may continue
 	pid   int
 	err   error
 	began time.Time
@@ -91,32 +92,18 @@ func (k *supervisor) dropEarlyExits() {
 
 // requestFork asks a parent to fork and returns the connection on which the new
 // process waits for one byte. Package runtime/forkserver describes the protocol.
-func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err error) {
+func requestFork(p Process, out *os.File) (conn *jsonsocket.Conn, pid int, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer null.Close()
-	line, err := json.Marshal(struct {
-		Op   string   `json:"op"`
-		Argv []string `json:"argv"`
-		Env  []string `json:"env"`
-		Dir  string   `json:"dir"`
-	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], idVariable+p.ID), p.Dir})
+	ctx, cancel := context.WithTimeout(context.Background(), forkWait)
+	defer cancel()
+	conn, err = jsonsocket.Dial(ctx, p.Via, MaxLine)
 	if err != nil {
 		return nil, 0, err
 	}
-	short, done, err := shortPath(p.Via)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer done()
-	d := net.Dialer{Timeout: forkWait}
-	c, err := d.Dial("unix", short)
-	if err != nil {
-		return nil, 0, err
-	}
-	conn = c.(*net.UnixConn)
 	defer func() {
 		if err != nil {
 			conn.Close()
@@ -124,12 +111,12 @@ func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err erro
 		}
 	}()
 	conn.SetDeadline(time.Now().Add(forkWait))
-	line = append(line, '\n')
-	fds := syscall.UnixRights(int(null.Fd()), int(out.Fd()), int(out.Fd()))
-	n, _, err := conn.WriteMsgUnix(line, fds, nil)
-	if err == nil && n < len(line) {
-		_, err = conn.Write(line[n:])
-	}
+	err = conn.Send(struct {
+		Op   string   `json:"op"`
+		Argv []string `json:"argv"`
+		Env  []string `json:"env"`
+		Dir  string   `json:"dir"`
+	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], idVariable+p.ID), p.Dir}, null, out, out)
 	// A parent that refuses may have closed its end already; its answer has the reason.
 	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		return conn, 0, err
@@ -138,7 +125,7 @@ func requestFork(p Process, out *os.File) (conn *net.UnixConn, pid int, err erro
 		PID   int    `json:"pid"`
 		Error string `json:"error"`
 	}
-	switch err = newLineReader(conn).next(&a); {
+	switch err = conn.Receive(&a); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return conn, 0, fmt.Errorf("no answer within %s", forkWait)
 	case err != nil:

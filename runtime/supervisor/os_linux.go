@@ -3,7 +3,6 @@ package supervisor
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -119,19 +118,6 @@ func endSession(sid int) (killed int) {
 		}
 	}
 	return killed
-}
-
-// shortPath returns a path of the same socket that fits into a socket address.
-func shortPath(path string) (short string, done func(), err error) {
-	if len(path) < 100 {
-		return path, func() {}, nil
-	}
-	dir, base := filepath.Split(path)
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, &os.PathError{Op: "open", Path: dir, Err: err}
-	}
-	return "/proc/self/fd/" + strconv.Itoa(fd) + "/" + base, func() { unix.Close(fd) }, nil
 }
 
 // oomKills is how many processes the kernel has killed for lack of memory, on this

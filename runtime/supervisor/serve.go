@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -9,12 +8,14 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // client is one connection. It has a bounded queue of its own, so a client that
 // does not read cannot block the supervisor.
 type client struct {
-	conn   net.Conn
+	conn   *jsonsocket.Conn
 	out    chan reply
 	closed chan struct{}
 }
@@ -56,7 +57,9 @@ func (k *supervisor) accept(ln net.Listener) {
 	}
 }
 
-func (k *supervisor) serve(conn net.Conn) {
+func (k *supervisor) serve(nc net.Conn) {
+	conn := jsonsocket.NewConn(nc, MaxLine)
+	conn.WriteWait = writeWait
 	c := &client{conn: conn, out: make(chan reply, 1024), closed: make(chan struct{})}
 	post := func(m clientEvent) bool {
 		select {
@@ -71,15 +74,13 @@ func (k *supervisor) serve(conn net.Conn) {
 	go func() {
 		defer close(c.closed)
 		defer conn.Close()
-		w := json.NewEncoder(conn)
 		for {
 			select {
 			case r, ok := <-c.out:
 				if !ok {
 					return
 				}
-				conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
-				if w.Encode(r) != nil {
+				if conn.Send(r) != nil {
 					return
 				}
 			case <-gone:
@@ -90,10 +91,9 @@ func (k *supervisor) serve(conn net.Conn) {
 	if !post(clientEvent{from: c}) {
 		return
 	}
-	in := newLineReader(conn)
 	for {
 		var r request
-		if err := in.next(&r); err != nil {
+		if err := conn.Receive(&r); err != nil {
 			break
 		}
 		if !post(clientEvent{from: c, req: &r}) {
@@ -116,7 +116,7 @@ func listenUnix(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	short, done, err := shortPath(path)
+	short, done, err := jsonsocket.ShortPath(path)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
 // The test binary is also the supervisor, an agent, and what the supervisor runs.
@@ -537,7 +539,7 @@ func TestStaleSocketAndLongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &harness{t: t, dir: dir, sock: filepath.Join(dir, "supervisor.sock")}
-	short, done, err := shortPath(h.sock)
+	short, done, err := jsonsocket.ShortPath(h.sock)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,9 @@
 package supervisor
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +14,9 @@ const Protocol = 1
 
 // MaxLine bounds one line of the protocol.
 const MaxLine = 4 << 20
+
+// writeWait bounds the write of one line.
+const writeWait = 5 * time.Second
 
 // Errors for errors.Is.
 var (
@@ -114,25 +115,6 @@ type reply struct {
 	Tail  string    `json:"tail,omitempty"`
 	// NoParent marks an error as ErrNoParent.
 	NoParent bool `json:"no_parent,omitempty"`
-}
-
-// lineReader reads lines of JSON of at most MaxLine bytes.
-type lineReader struct{ s *bufio.Scanner }
-
-func newLineReader(r io.Reader) lineReader {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 16<<10), MaxLine)
-	return lineReader{s}
-}
-
-func (l lineReader) next(v any) error {
-	if !l.s.Scan() {
-		if err := l.s.Err(); err != nil {
-			return err
-		}
-		return io.EOF
-	}
-	return json.Unmarshal(l.s.Bytes(), v)
 }
 
 func (p *Process) check() error {

@@ -1,4 +1,4 @@
-package controlstream
+package jsonsocket
 
 import (
 	"errors"
@@ -48,6 +48,7 @@ func TestFolders(t *testing.T) {
 	}
 	long := strings.Repeat("x", 300_000)
 	said := make(chan error, 1)
+	out := NewConn(a, bound)
 	go func() {
 		said <- func() error {
 			for i, dir := range dirs {
@@ -56,33 +57,34 @@ func TestFolders(t *testing.T) {
 					return err
 				}
 				defer f.Close()
-				m := ToPod{Staged: &Staged{ID: i, Folder: true}}
+				m := message{ID: i, Folder: true}
 				if i%7 == 0 {
-					m.Staged.Files = []string{long}
+					m.Text = long
 				}
-				if err := WriteLine(a, ToPod{Staging: &Staging{ID: i}}); err != nil {
+				if err := out.Send(message{ID: i}); err != nil {
 					return err
 				}
-				if err := WriteLineWith(a, m, f); err != nil {
+				if err := out.Send(m, f); err != nil {
 					return err
 				}
 			}
 			return a.CloseWrite()
 		}()
 	}()
-	l := NewFolderLines(b)
-	defer l.Close()
+	l := NewConn(b, bound)
+	l.AcceptFiles()
+	defer l.CloseFiles()
 	for i := 0; i < n; {
-		var m ToPod
-		if err := l.Read(&m); err != nil {
+		var m message
+		if err := l.Receive(&m); err != nil {
 			t.Fatal(err)
 		}
-		if m.Staged == nil {
+		if !m.Folder {
 			continue
 		}
-		f, err := l.Folder()
-		if err != nil || m.Staged.ID != i {
-			t.Fatalf("%d of %d: %v", m.Staged.ID, i, err)
+		f, err := l.File()
+		if err != nil || m.ID != i {
+			t.Fatalf("%d of %d: %v", m.ID, i, err)
 		}
 		who, err := os.ReadFile(filepath.Join("/proc/self/fd", fmt.Sprint(f.Fd()), "who"))
 		if errors.Is(err, os.ErrNotExist) {
@@ -99,7 +101,7 @@ func TestFolders(t *testing.T) {
 	if err := <-said; err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Folder(); !errors.Is(err, ErrLine) {
+	if _, err := l.File(); !errors.Is(err, ErrLine) {
 		t.Errorf("a folder that did not come: %v", err)
 	}
 }
@@ -112,15 +114,17 @@ func TestFoldersUnasked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	l := NewFolderLines(b)
-	defer l.Close()
-	for i := range 10 * maxFolders {
-		if err := WriteLineWith(a, ToPod{Stop: &Drain{}}, f); err != nil {
+	l := NewConn(b, bound)
+	l.AcceptFiles()
+	defer l.CloseFiles()
+	out := NewConn(a, bound)
+	for i := range 10 * maxFiles {
+		if err := out.Send(message{}, f); err != nil {
 			break // the other end has closed
 		}
-		var m ToPod
-		if err := l.Read(&m); err != nil {
-			if i < maxFolders {
+		var m message
+		if err := l.Receive(&m); err != nil {
+			if i < maxFiles {
 				t.Errorf("after %d: %v", i, err)
 			}
 			return

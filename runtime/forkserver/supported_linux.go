@@ -1,0 +1,4 @@
+package forkserver
+
+// Supported: forked engines need a child subreaper as their parent.
+const Supported = true
