@@ -84,8 +84,8 @@ test-vllm: ## of these, the ones with a real vLLM
 # How many seeds are played.
 SEEDS ?= 1000
 
-simulate-faults: ## SEEDS=1000 scenes of faults in the simulator, and a list of bugs that they must find
-	$(GO) test $(TESTFLAGS) -count 1 -timeout 40m -v -run 'TestSeeds|TestScenes|TestMutants' ./platform/simulate/chaos -seeds $(SEEDS) -mutants
+simulate-faults: ## SEEDS=1000 experiments with faults in the simulator, and a list of bugs that they must find
+	$(GO) test $(TESTFLAGS) -count 1 -timeout 40m -v -run 'TestSeeds|TestExperiments|TestMutants' ./platform/simulate/chaos -seeds $(SEEDS) -mutants
 
 cluster: ## real Kubernetes with real Knative, in namespaces of its own (Linux, root; deploy/cluster/README.md)
 	@deploy/cluster/up --check

@@ -35,8 +35,8 @@ type Config struct {
 	// Input and Output are the tokens of a request whose trace has none; default 512 and
 	// 128.
 	Input, Output int
-	// Patience is the timeouts every client sends with its requests.
-	Patience admission.ClientTimeouts
+	// ClientTimeouts is the timeouts every client sends with its requests.
+	ClientTimeouts admission.ClientTimeouts
 
 	Policy placement.Policy // zero: placement.DefaultPolicy
 	Name   string           // of the policy in the result; "" means the eviction policy's name
@@ -155,23 +155,23 @@ type Impossible struct {
 	Why  string `json:"why"`
 }
 
-// fits returns why no node can hold a model; "" if one can.
-func (c *Config) fits(m *functions.Model) string {
-	why := "no node has that many GPUs"
+// unplaceableReason returns why no node can hold a model; "" if one can.
+func (c *Config) unplaceableReason(m *functions.Model) string {
+	reason := "no node has that many GPUs"
 	r, size := m.Spec.Resources, c.size(m)
 	for i := range c.Fleet.Nodes {
 		n := &c.Fleet.Nodes[i]
 		switch {
 		case n.Count < 1 || n.GPUs < r.GPUs:
 		case r.GPUs > 0 && r.GPUMemory > n.GPUMemory:
-			why = "no node has GPUs with " + r.GPUMemory.String() + " of memory"
+			reason = "no node has GPUs with " + r.GPUMemory.String() + " of memory"
 		case r.Memory > n.Memory:
-			why = "no node has " + r.Memory.String() + " of host memory"
+			reason = "no node has " + r.Memory.String() + " of host memory"
 		case n.Store > 0 && m.Spec.Source != "" && size > n.Store:
-			why = "no node's store takes its " + size.String()
+			reason = "no node's store takes its " + size.String()
 		default:
 			return ""
 		}
 	}
-	return why
+	return reason
 }

@@ -15,29 +15,29 @@ type faults struct {
 	breaks  map[functions.Name]string // starts of a function fail with this cause
 	stalled time.Duration             // the orchestrator stalls until then
 
-	// Late, if not nil, returns a command's extra delay. Heard, if not nil, returns the
+	// CommandDelay, if not nil, returns a command's extra delay. HeartbeatDelays, if not nil, returns the
 	// delay of each copy of a node's heartbeat: an empty slice loses it, two entries
-	// double it. Unanswered, if not nil, reports whether the reply to an executed
+	// double it. LoseReply, if not nil, reports whether the reply to an executed
 	// command is lost.
-	Late       func() time.Duration
-	Heard      func(node string) []time.Duration
-	Unanswered func() bool
-	// Fated, if not nil, receives the end of every request.
-	Fated func(Fate)
+	CommandDelay    func() time.Duration
+	HeartbeatDelays func(node string) []time.Duration
+	LoseReply       func() bool
+	// OnRequestEnd, if not nil, receives the end of every request.
+	OnRequestEnd func(RequestEnd)
 }
 
 func (f *faults) init() { f.breaks = map[functions.Name]string{} }
 
-func (f *faults) dropAnswer() bool { return f.Unanswered != nil && f.Unanswered() }
+func (f *faults) dropReply() bool { return f.LoseReply != nil && f.LoseReply() }
 
 func (st *State) failing(r *replica) string { return st.breaks[r.f.name] }
 
-// Fate records how a request ended.
-type Fate struct {
+// RequestEnd records how a request ended.
+type RequestEnd struct {
 	ID       uint64 // in arrival order, from 1
 	Function functions.Name
 	Team     string
-	Came     time.Duration
+	Arrived  time.Duration
 	// Code is "" if it was answered, Broke, Left, Lost, or the code of its refusal.
 	Code    openai.Code
 	Message string
@@ -49,35 +49,35 @@ type Fate struct {
 
 // Codes of requests that ended without an answer or a refusal.
 const (
-	Broke openai.Code = "broken" // its replica died after the first token
-	Left  openai.Code = "left"   // its client disconnected
-	Lost  openai.Code = "lost"   // its orchestrator died
+	EndBroken           openai.Code = "broken" // its replica died after the first token
+	EndClientLeft       openai.Code = "left"   // its client disconnected
+	EndOrchestratorLost openai.Code = "lost"   // its orchestrator died
 )
 
 // Now returns the virtual time since the start of the trace.
 func (st *State) Now() time.Duration { return st.clock.now }
 
 // Loop returns the current orchestrator.
-func (st *State) Loop() *orchestrator.Orchestrator { return st.steer }
+func (st *State) Loop() *orchestrator.Orchestrator { return st.orchestrator }
 
 // Epoch returns the epoch of the current orchestrator.
 func (st *State) Epoch() int64 { return st.epoch }
 
 // At schedules f at a time.
-func (st *State) At(at time.Duration, f func()) { st.clock.set(at, deed(f), 0, 0) }
+func (st *State) At(at time.Duration, f func()) { st.clock.set(at, callback(f), 0, 0) }
 
 // After schedules f after a duration.
 func (st *State) After(d time.Duration, f func()) { st.At(st.clock.now+d, f) }
 
-type deed func()
+type callback func()
 
-func (d deed) act(uint8)   { d() }
-func (d deed) age() uint32 { return 0 }
+func (d callback) act(uint8)   { d() }
+func (d callback) age() uint32 { return 0 }
 
 // Deploy replaces the catalogue.
 func (st *State) Deploy(models ...*functions.Model) {
 	st.deploy(models)
-	st.steer.Changed()
+	st.orchestrator.Changed()
 }
 
 // Kill powers a node off: its replicas are gone, and its requests hang until the
@@ -89,7 +89,7 @@ func (st *State) Kill(node string) {
 	}
 	n.dead = true
 	for _, r := range slices.Clone(n.reps) {
-		for _, q := range slices.Clone(r.here) {
+		for _, q := range slices.Clone(r.requests) {
 			r.part(q)
 			q.gen++
 			q.to = n
@@ -97,16 +97,16 @@ func (st *State) Kill(node string) {
 				q.first = 0
 			}
 			q.last = 0
-			st.away = append(st.away, q)
+			st.stranded = append(st.stranded, q)
 			st.hangs(q)
 		}
-		r.over(functions.Failed, "its node is gone")
+		r.finish(functions.Failed, "its node is gone")
 		n.forget(r)
 	}
-	for _, b := range n.shelf.order {
+	for _, b := range n.store.order {
 		b.memory = false
 	}
-	n.shelf.version++
+	n.store.version++
 	n.staging, n.pushing = 0, false
 }
 
@@ -134,24 +134,24 @@ func (st *State) Return(node string) {
 		return
 	}
 	if n.dead {
-		n.life++
-		n.said, n.changes = 0, 0
+		n.boots++
+		n.heartbeats, n.changes = 0, 0
 	}
 	n.dead, n.mute, n.changed = false, false, true
-	for _, q := range slices.Clone(st.away) { // their connections are reset
+	for _, q := range slices.Clone(st.stranded) { // their connections are reset
 		if q.to == n {
 			q.fail("its connection was reset")
 		}
 	}
 	for _, r := range n.reps {
-		for _, q := range slices.Clone(r.here) {
-			if q.stuck {
+		for _, q := range slices.Clone(r.requests) {
+			if q.replyLost {
 				q.done()
 			}
 		}
 	}
 	n.push()
-	st.settle()
+	st.handleDecided()
 }
 
 // Slow divides the rates of a node's link and disk by a factor; 1 restores them.
@@ -181,8 +181,8 @@ func (st *State) Crash(replica, cause string) bool {
 	if r == nil || r.state.Over() || !r.process {
 		return false
 	}
-	r.over(functions.Failed, cause)
-	st.settle()
+	r.finish(functions.Failed, cause)
+	st.handleDecided()
 	return true
 }
 
@@ -194,27 +194,27 @@ func (st *State) Hang(replica string) bool {
 		return false
 	}
 	r.hung = true
-	for _, q := range r.here {
+	for _, q := range r.requests {
 		if q.first > st.clock.now {
 			q.first = 0
 			st.clock.set(st.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
 		}
 	}
-	if len(r.here) > 0 {
-		r.after(r.spec.Deadlines.Hang.Std()+hangLooks, repHang)
+	if len(r.requests) > 0 {
+		r.after(r.spec.Deadlines.Hang.Std()+hangProbeDelay, repHang)
 	}
 	return true
 }
 
-// Sicken marks a GPU of a node unhealthy, or healthy again.
-func (st *State) Sicken(node string, gpu int, sick bool) {
+// SetGPUUnhealthy marks a GPU of a node unhealthy, or healthy again.
+func (st *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
 	n := st.byID[node]
 	if n == nil || gpu < 0 || gpu >= len(n.gpus) {
 		return
 	}
 	n.gpus = slices.Clone(n.gpus)
 	n.gpus[gpu].Health = "ok"
-	if sick {
+	if unhealthy {
 		n.gpus[gpu].Health = "xid 79"
 	}
 	n.push()
@@ -238,15 +238,15 @@ func (st *State) Replace(while time.Duration) {
 // one.
 func (st *State) Restart() {
 	st.loop.dead = true
-	for _, q := range slices.Clone(st.live) {
+	for _, q := range slices.Clone(st.active) {
 		if q.rep != nil {
 			q.rep.part(q)
 		}
 		st.tally.broken++
-		q.end(Lost, "")
+		q.end(EndOrchestratorLost, "")
 	}
-	st.away, st.told = nil, nil
-	st.stirred, st.busy = nil, nil
+	st.stranded, st.decided = nil, nil
+	st.demandChanged, st.busy = nil, nil
 	for _, f := range st.list {
 		f.pic, f.busy = nil, false
 		f.queue = &admission.Queue{Demand: f}
@@ -260,7 +260,7 @@ type NodeView struct {
 	Dead, Mute bool
 	Epoch      int64
 	Taken      []float64 // share of each GPU in use
-	Sick       []bool
+	Unhealthy  []bool
 	Memory     functions.Capacity
 	Store      functions.StoreUse
 	Replicas   []ReplicaView
@@ -291,10 +291,10 @@ func (st *State) Node(id string) (NodeView, bool) {
 	}
 	v := NodeView{
 		ID: n.id, Dead: n.dead, Mute: n.mute, Epoch: n.epoch, Taken: slices.Clone(n.taken),
-		Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.shelf.used},
+		Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.store.used},
 	}
 	for _, g := range n.gpus {
-		v.Sick = append(v.Sick, g.Health != "ok")
+		v.Unhealthy = append(v.Unhealthy, g.Health != "ok")
 	}
 	for _, r := range n.reps {
 		v.Memory.Used += r.hostMemory()
@@ -332,7 +332,7 @@ type RequestView struct {
 	ID       uint64
 	Function functions.Name
 	Team     string
-	Came     time.Duration
+	Arrived  time.Duration
 	Waits    bool          // in the queue
 	Since    time.Duration // start of its wait
 	Deadline time.Duration // end of its wait; 0 if it never waited
@@ -345,10 +345,10 @@ type RequestView struct {
 
 // Requests yields the active requests.
 func (st *State) Requests(yield func(RequestView) bool) {
-	for _, q := range st.live {
+	for _, q := range st.active {
 		if !yield(RequestView{
-			ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Waits: q.wait, Since: q.since, Deadline: q.deadline,
-			Replica: q.ReplicaID(), Stranded: q.to != nil || q.stuck, First: q.first, Cold: q.Cold, Retried: q.Retried,
+			ID: q.id, Function: q.f.name, Team: q.team.name, Arrived: q.at, Waits: q.wait, Since: q.since, Deadline: q.deadline,
+			Replica: q.ReplicaID(), Stranded: q.to != nil || q.replyLost, First: q.first, Cold: q.Cold, Retried: q.Retried,
 		}) {
 			return
 		}
@@ -384,6 +384,6 @@ func (st *State) Functions(yield func(FunctionView) bool) {
 	}
 }
 
-// Crowded counts loads and wake-ups that a node refused for lack of memory or GPUs: the
+// RefusedForSpace counts loads and wake-ups that a node refused for lack of memory or GPUs: the
 // orchestrator believed they would fit.
-func (st *State) Crowded() int64 { return st.crowded }
+func (st *State) RefusedForSpace() int64 { return st.refusedForSpace }

@@ -15,31 +15,31 @@ type histogram struct {
 	max    time.Duration
 }
 
-const fine = 64
+const subBuckets = 64
 
 func bucket(d time.Duration) int {
 	us := uint64(max(d, 0) / time.Microsecond)
-	if us < fine {
+	if us < subBuckets {
 		return int(us)
 	}
 	shift := bits.Len64(us) - 7 // us>>shift is 64 to 127
-	return fine*shift + int(us>>shift)
+	return subBuckets*shift + int(us>>shift)
 }
 
-// middle returns the middle of bucket i.
-func middle(i int) time.Duration {
-	if i < 2*fine {
+// bucketMiddle returns the middle of bucket i.
+func bucketMiddle(i int) time.Duration {
+	if i < 2*subBuckets {
 		return time.Duration(i) * time.Microsecond
 	}
-	shift := i/fine - 1
-	low := uint64(i-fine*shift) << shift
+	shift := i/subBuckets - 1
+	low := uint64(i-subBuckets*shift) << shift
 	return time.Duration(low+1<<shift/2) * time.Microsecond
 }
 
 func (h *histogram) add(d time.Duration) {
 	i := bucket(d)
 	for len(h.counts) <= i {
-		h.counts = append(h.counts, make([]uint32, fine)...)
+		h.counts = append(h.counts, make([]uint32, subBuckets)...)
 	}
 	if h.counts[i] < math.MaxUint32 {
 		h.counts[i]++
@@ -57,7 +57,7 @@ func (h *histogram) quantile(q float64) time.Duration {
 	var seen uint64
 	for i, c := range h.counts {
 		if seen += uint64(c); seen >= want {
-			return min(middle(i), h.max)
+			return min(bucketMiddle(i), h.max)
 		}
 	}
 	return h.max

@@ -22,21 +22,21 @@ type node struct {
 
 	gpus  []functions.GPU // never modified after a heartbeat refers to it
 	taken []float64       // share of each GPU that replicas hold
-	shelf shelf
+	store checkpointStore
 	reps  []*replica // by id
 
 	link, disk, copy *pipe
 
-	epoch   int64 // highest epoch of a command
-	dead    bool  // powered off
-	mute    bool  // partitioned
-	pushing bool  // a heartbeat is scheduled
-	changed bool  // since the last heartbeat document
-	staging int   // replicas whose bytes are being staged
-	doc     functions.Heartbeat
-	life    int    // boots
-	said    uint64 // heartbeats since boot
-	changes uint64 // heartbeat documents since boot
+	epoch      int64 // highest epoch of a command
+	dead       bool  // powered off
+	mute       bool  // partitioned
+	pushing    bool  // a heartbeat is scheduled
+	changed    bool  // since the last heartbeat document
+	staging    int   // replicas whose bytes are being staged
+	doc        functions.Heartbeat
+	boots      int    // boots
+	heartbeats uint64 // heartbeats since boot
+	changes    uint64 // heartbeat documents since boot
 }
 
 // nodePush is the event that sends a heartbeat.
@@ -51,7 +51,7 @@ func newNode(st *State, id string, kind *fleet.Node) *node {
 	n := &node{
 		st: st, id: id, kind: kind, taken: make([]float64, kind.GPUs), changed: true,
 		link: &pipe{rate: float64(kind.Link)}, disk: &pipe{rate: float64(kind.Disk)}, copy: &pipe{rate: float64(kind.Copy)},
-		shelf: shelf{budget: kind.Store, books: map[string]*book{}},
+		store: checkpointStore{budget: kind.Store, checkpoints: map[string]*simCheckpoint{}},
 	}
 	n.gpus = make([]functions.GPU, kind.GPUs)
 	for i := range n.gpus {
@@ -95,9 +95,9 @@ func (n *node) beat() {
 	if n.changed || n.staging > 0 && n.st.watched() {
 		n.document()
 	}
-	n.said++
-	n.doc.Seq = n.said
-	n.st.heard(n)
+	n.heartbeats++
+	n.doc.Seq = n.heartbeats
+	n.st.deliverHeartbeat(n)
 }
 
 // document builds the heartbeat document. Slices of earlier documents are not modified:
@@ -106,10 +106,10 @@ func (n *node) document() {
 	n.changed = false
 	n.changes++
 	d := functions.Heartbeat{
-		Life: strconv.Itoa(n.life), Change: n.changes,
+		Life: strconv.Itoa(n.boots), Change: n.changes,
 		AgentID: n.id, Epoch: n.epoch, State: functions.NodeIdle, Version: "simulated", URL: n.url(), Machine: n.id,
-		GPUs: n.gpus, Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.shelf.used},
-		Cached: n.shelf.cached(), Models: make([]functions.ReplicaStatus, len(n.reps)),
+		GPUs: n.gpus, Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.store.used},
+		Cached: n.store.cached(), Models: make([]functions.ReplicaStatus, len(n.reps)),
 	}
 	for i, r := range n.reps {
 		r.status(&d.Models[i])
@@ -186,12 +186,12 @@ func (n *node) forget(r *replica) {
 // Errors of a refused command.
 var (
 	errUnreachable = errors.New("no route to host")
-	errLost        = errors.New("the answer was lost")
-	errSleepless   = errors.New("no such replica here")
+	errReplyLost   = errors.New("the answer was lost")
+	errNoReplica   = errors.New("no such replica here")
 )
 
-// reach delivers a command to the node; an error means that it did not arrive.
-func (n *node) reach(epoch int64) error {
+// checkReachable delivers a command to the node; an error means that it did not arrive.
+func (n *node) checkReachable(epoch int64) error {
 	if n.dead || n.mute {
 		return errUnreachable
 	}
@@ -206,21 +206,21 @@ func (n *node) reach(epoch int64) error {
 
 // back delivers the reply; an error means that it is lost.
 func (n *node) back() error {
-	if n.st.dropAnswer() {
-		return errLost
+	if n.st.dropReply() {
+		return errReplyLost
 	}
 	return nil
 }
 
 // Load starts a replica. It is idempotent by id.
 func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
-	if err := n.reach(req.Epoch); err != nil {
+	if err := n.checkReachable(req.Epoch); err != nil {
 		return functions.LoadReply{}, err
 	}
 	r := n.find(req.ID)
 	if r == nil {
 		if err := n.free(&req); err != nil {
-			n.st.crowded++
+			n.st.refusedForSpace++
 			return functions.LoadReply{}, err
 		}
 		r = n.st.newReplica(n, req)
@@ -233,7 +233,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 
 // Unload stops a replica, or forgets an ended one. An unknown id is no error.
 func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
-	if err := n.reach(req.Epoch); err != nil {
+	if err := n.checkReachable(req.Epoch); err != nil {
 		return err
 	}
 	r := n.find(req.ID)
@@ -244,7 +244,7 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 		n.note()
 	case req.Reason == functions.ReasonCalledOff:
 		if !r.process {
-			r.over(functions.Unloaded, "")
+			r.finish(functions.Unloaded, "")
 		}
 	default:
 		r.unload(time.Duration(max(0, min(req.DrainSeconds, 86400)) * float64(time.Second)))
@@ -254,17 +254,17 @@ func (n *node) Unload(_ context.Context, req functions.UnloadRequest) error {
 
 // Sleep puts a replica to sleep, or wakes it at level 0.
 func (n *node) Sleep(_ context.Context, req functions.SleepRequest) error {
-	if err := n.reach(req.Epoch); err != nil {
+	if err := n.checkReachable(req.Epoch); err != nil {
 		return err
 	}
 	r := n.find(req.ID)
 	switch {
 	case r == nil:
-		return errSleepless
+		return errNoReplica
 	case req.Level == 0:
-		r.rise()
+		r.wakeUp()
 	default:
-		r.lieDown(req.Level)
+		r.fallAsleep(req.Level)
 	}
 	return n.back()
 }
@@ -280,11 +280,11 @@ func (n *node) Verify(_ context.Context, id, _ string) error {
 	return nil
 }
 
-// squeeze bounds the page cache to the memory that replicas leave.
-func (n *node) squeeze() {
-	room := n.kind.Memory
+// trimPageCache bounds the page cache to the memory that replicas leave.
+func (n *node) trimPageCache() {
+	free := n.kind.Memory
 	for _, r := range n.reps {
-		room -= r.hostMemory()
+		free -= r.hostMemory()
 	}
-	n.shelf.squeeze(max(room, 0))
+	n.store.trimMemory(max(free, 0))
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-type noted struct {
+type recordingActor struct {
 	got *[]int
 	n   int
 	gen uint32
 }
 
-func (n *noted) act(uint8)   { *n.got = append(*n.got, n.n) }
-func (n *noted) age() uint32 { return n.gen }
+func (n *recordingActor) act(uint8)   { *n.got = append(*n.got, n.n) }
+func (n *recordingActor) age() uint32 { return n.gen }
 
 // TestClock: events fire in time order, and at the same time in the order they were
 // scheduled.
@@ -33,11 +33,11 @@ func TestClock(t *testing.T) {
 	for i := range 5000 {
 		at := time.Duration(rng.IntN(300))
 		want = append(want, due{at, i})
-		c.set(at, &noted{got: &got, n: i}, 0, 0)
+		c.set(at, &recordingActor{got: &got, n: i}, 0, 0)
 		if i%3 == 2 { // some are removed in between
 			e := c.pop()
 			c.now = e.at
-			e.who.act(0)
+			e.actor.act(0)
 			k := slices.IndexFunc(want, func(d due) bool { return d.n == got[len(got)-1] })
 			for _, d := range want {
 				if d.at < want[k].at || d.at == want[k].at && d.n < want[k].n {
@@ -52,7 +52,7 @@ func TestClock(t *testing.T) {
 	slices.SortStableFunc(want, func(a, b due) int { return int(a.at - b.at) })
 	for i := range want {
 		e := c.pop()
-		e.who.act(0)
+		e.actor.act(0)
 		if got[i] != want[i].n {
 			t.Fatalf("event %d is %d, want %d", i, got[i], want[i].n)
 		}
@@ -64,8 +64,8 @@ func TestClock(t *testing.T) {
 
 // TestHistogram: quantiles are off by less than 1 %.
 func TestHistogram(t *testing.T) {
-	for i := range 40 * fine {
-		if m := middle(i); bucket(m) != i {
+	for i := range 40 * subBuckets {
+		if m := bucketMiddle(i); bucket(m) != i {
 			t.Fatalf("the middle of bucket %d is %v, which is in %d", i, m, bucket(m))
 		}
 	}
@@ -93,30 +93,30 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// TestFlows: no pipe exceeds its rate, and all bytes arrive.
-func TestFlows(t *testing.T) {
+// TestTransfers: no pipe exceeds its rate, and all bytes arrive.
+func TestTransfers(t *testing.T) {
 	st := &State{}
 	a, b, all := &pipe{rate: 100}, &pipe{rate: 100}, &pipe{rate: 150}
 	ends := map[string]time.Duration{}
-	put := func(name string, bytes float64, pipes ...*pipe) *flow {
-		return st.flow(bytes, func() { ends[name] = st.clock.now }, pipes...)
+	put := func(name string, bytes float64, pipes ...*pipe) *transfer {
+		return st.startTransfer(bytes, func() { ends[name] = st.clock.now }, pipes...)
 	}
 	put("a1", 100, a, all)
 	put("a2", 50, a, all)
 	put("b", 100, b, all)
 	gone := put("gone", 1000, b, all)
-	st.clock.set(time.Second, deed(func() {
+	st.clock.set(time.Second, callback(func() {
 		if left := gone.stop(); math.Abs(left-(1000-37.5)) > 1e-6 {
 			t.Errorf("%v of 1000 are left", left)
 		}
 	}), 0, 0)
-	st.clock.set(time.Second, deed(func() {
+	st.clock.set(time.Second, callback(func() {
 		b.rate = 10
 		st.reflow([]*pipe{b})
 	}), 0, 0)
 	for st.one(time.Hour) {
 	}
-	// Four flows share 150: 37.5 each. After 1 s three do: 50 each, but b's own pipe is
+	// Four transfers share 150: 37.5 each. After 1 s three do: 50 each, but b's own pipe is
 	// slower by then. a2 ends at 1.25 s; then a1 has 75 of 150 and ends at
 	// 1.25+(100-37.5-12.5)/75.
 	for name, want := range map[string]float64{"a2": 1.25, "a1": 1.25 + 50.0/75, "b": 1 + 62.5/10} {
@@ -124,14 +124,14 @@ func TestFlows(t *testing.T) {
 			t.Errorf("%s ends at %v s, want %v", name, got, want)
 		}
 	}
-	if len(a.flows)+len(b.flows)+len(all.flows) != 0 {
-		t.Error("flows are left in pipes")
+	if len(a.transfers)+len(b.transfers)+len(all.transfers) != 0 {
+		t.Error("transfers are left in pipes")
 	}
 }
 
-func TestShelf(t *testing.T) {
-	s := shelf{budget: 100, books: map[string]*book{}}
-	put := func(name string, n functions.Bytes) *book {
+func TestCheckpointStore(t *testing.T) {
+	s := checkpointStore{budget: 100, checkpoints: map[string]*simCheckpoint{}}
+	put := func(name string, n functions.Bytes) *simCheckpoint {
 		b := s.reserve(name, n)
 		if b != nil {
 			b.bytes = b.total
@@ -144,7 +144,7 @@ func TestShelf(t *testing.T) {
 	}
 	x.pins, y.pins = 0, 0
 	s.use(x)
-	if put("z", 40) == nil || s.books["y"] != nil || s.books["x"] == nil {
+	if put("z", 40) == nil || s.checkpoints["y"] != nil || s.checkpoints["x"] == nil {
 		t.Fatal("the least recently used does not make way")
 	}
 	if s.used != 80 || len(s.cached()) != 2 || put("w", 101) != nil || s.used > 100 {
@@ -155,7 +155,7 @@ func TestShelf(t *testing.T) {
 	if c := s.cached(); c[len(c)-1].Tier != functions.TierDRAM {
 		t.Fatal(c)
 	}
-	s.squeeze(39)
+	s.trimMemory(39)
 	if x.memory {
 		t.Fatal("what does not fit into host memory is there")
 	}

@@ -38,13 +38,13 @@ type request struct {
 	id   uint64
 	slot int // index in State.live
 	f    *function
-	who  *team
+	team *team
 	at   time.Duration
 	gen  uint32 // generation of its events
 	wait bool   // it is waiting
 
 	input, output int
-	leaves        time.Duration // when the client disconnects unless the answer has begun; 0 never
+	disconnectAt  time.Duration // when the client disconnects unless the answer has begun; 0 never
 	deadline      time.Duration // end of its wait; 0 if it never waited
 	since         time.Duration // start of its wait
 	waited        time.Duration
@@ -53,10 +53,10 @@ type request struct {
 
 	rep         *replica
 	to          *node // node that received it and does not answer
-	place       int   // index in rep.here
+	index       int   // index in rep.here
 	lined       bool  // it is in rep.line
 	first, last time.Duration
-	stuck       bool // its answer was sent but does not arrive
+	replyLost   bool // its answer was sent but does not arrive
 }
 
 // Event kinds of a request.
@@ -70,8 +70,8 @@ const (
 func (q *request) age() uint32 { return q.gen }
 
 // OnChange is called under the queue's lock when q is admitted or rejected. It records
-// q; settle handles it later.
-func (q *request) OnChange() { q.st.told = append(q.st.told, q) }
+// q; handleDecided handles it later.
+func (q *request) OnChange() { q.st.decided = append(q.st.decided, q) }
 
 // arrive starts a request of the trace.
 func (st *State) arrive(x *Request) {
@@ -99,9 +99,9 @@ func (st *State) arrive(x *Request) {
 	}
 	q := st.fresh()
 	q.id = uint64(st.tally.requests)
-	q.slot = len(st.live)
-	st.live = append(st.live, q)
-	q.f, q.who, q.at = f, m, st.clock.now
+	q.slot = len(st.active)
+	st.active = append(st.active, q)
+	q.f, q.team, q.at = f, m, st.clock.now
 	q.input, q.output = x.Input, x.Output
 	if q.input <= 0 {
 		q.input = st.c.Input
@@ -110,7 +110,7 @@ func (st *State) arrive(x *Request) {
 		q.output = st.c.Output
 	}
 	if x.Patience > 0 {
-		q.leaves = q.at + x.Patience
+		q.disconnectAt = q.at + x.Patience
 	}
 	if st.limited {
 		lease, refused := st.limits.Admit(name, st.wall())
@@ -121,7 +121,7 @@ func (st *State) arrive(x *Request) {
 		q.lease, q.leased = lease, true
 	}
 	q.enter()
-	st.settle()
+	st.handleDecided()
 }
 
 func (st *State) fresh() *request {
@@ -138,15 +138,15 @@ func (st *State) fresh() *request {
 	return q
 }
 
-// settle handles the requests that a queue has admitted or rejected.
-func (st *State) settle() {
-	if st.settling {
+// handleDecided handles the requests that a queue has admitted or rejected.
+func (st *State) handleDecided() {
+	if st.handlingDecided {
 		return
 	}
-	st.settling = true
-	for i := 0; i < len(st.told); i++ {
-		q := st.told[i]
-		st.told[i] = nil
+	st.handlingDecided = true
+	for i := 0; i < len(st.decided); i++ {
+		q := st.decided[i]
+		st.decided[i] = nil
 		q.unwait()
 		if e := q.Rejection(); e != nil {
 			q.refuse(e)
@@ -154,15 +154,15 @@ func (st *State) settle() {
 		}
 		q.launch()
 	}
-	st.told = st.told[:0]
-	st.settling = false
+	st.decided = st.decided[:0]
+	st.handlingDecided = false
 }
 
 // enter queues the request and decides on it, as the activator does.
 func (q *request) enter() {
 	st, f := q.st, q.f
 	wall := st.wall()
-	q.Team, q.Bytes = q.who.name, 2<<10
+	q.Team, q.Bytes = q.team.name, 2<<10
 	switch q.Enter(f.queue, wall) {
 	case admission.Admitted:
 		q.launch()
@@ -177,17 +177,17 @@ func (q *request) enter() {
 	}
 	q.wait, q.since = true, st.clock.now
 	if q.deadline == 0 {
-		q.deadline = q.at + admission.MaxWait(f.model, st.c.Patience)
+		q.deadline = q.at + admission.MaxWait(f.model, st.c.ClientTimeouts)
 	}
 	if f.pic == nil {
-		q.leave()
+		q.disconnect()
 		q.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
 	counted := q.Cold
-	switch d, alone := q.Decide(f.pic, st.c.Patience, wall); {
+	switch d, alone := q.Decide(f.pic, st.c.ClientTimeouts, wall); {
 	case d.Verdict == admission.Refuse:
-		q.leave()
+		q.disconnect()
 		if d.WakeForRetry {
 			if e := q.wake(true); e != nil {
 				q.refuse(e)
@@ -197,14 +197,14 @@ func (q *request) enter() {
 		q.refuse(d.Error)
 		return
 	case len(f.pic.Replicas) > 0:
-		st.steer.Nudge(f.name)
+		st.orchestrator.Nudge(f.name)
 	default:
 		if !counted {
 			st.tally.cold++
-			q.who.cold++
+			q.team.cold++
 		}
 		if e := q.wake(alone); e != nil {
-			q.leave()
+			q.disconnect()
 			q.refuse(e)
 			return
 		}
@@ -217,12 +217,12 @@ func (q *request) wake(again bool) *openai.Error {
 	st, f := q.st, q.f
 	return q.Wake(f.queue, f.pic, again, func() *openai.Error {
 		if st.limited {
-			if r := st.limits.AdmitColdStart(q.who.name, st.wall()); r != nil {
+			if r := st.limits.AdmitColdStart(q.team.name, st.wall()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
 		}
 		return nil
-	}, func() string { return st.steer.Wake(f.name, q.who.name) })
+	}, func() string { return st.orchestrator.Wake(f.name, q.team.name) })
 }
 
 // arm schedules the timeout of q's current step.
@@ -231,8 +231,8 @@ func (q *request) arm() {
 	if q.wait {
 		at = q.deadline
 	}
-	if q.leaves > 0 && (q.first == 0 || q.first > q.leaves) && (at == 0 || q.leaves < at) {
-		at = q.leaves
+	if q.disconnectAt > 0 && (q.first == 0 || q.first > q.disconnectAt) && (at == 0 || q.disconnectAt < at) {
+		at = q.disconnectAt
 	}
 	if at > 0 {
 		q.st.clock.set(at, q, reqLimit, q.gen)
@@ -248,21 +248,21 @@ func (q *request) unwait() {
 	}
 }
 
-// leave releases the replica slot, or the place in the queue.
-func (q *request) leave() {
+// disconnect releases the replica slot, or the place in the queue.
+func (q *request) disconnect() {
 	st, f := q.st, q.f
 	q.gen++
 	if q.rep != nil {
 		q.rep.part(q)
 	}
 	if q.to != nil {
-		st.away = slices.DeleteFunc(st.away, func(x *request) bool { return x == q })
+		st.stranded = slices.DeleteFunc(st.stranded, func(x *request) bool { return x == q })
 		q.to = nil
 	}
 	q.unwait()
-	q.first, q.last, q.stuck = 0, 0, false
+	q.first, q.last, q.replyLost = 0, 0, false
 	if q.Leave(st.wall()) {
-		st.steer.Nudge(f.name)
+		st.orchestrator.Nudge(f.name)
 	}
 }
 
@@ -279,11 +279,11 @@ func (st *State) served(q *request, r *replica) {
 		return
 	case r.n.dead || r.n.mute:
 		q.to = r.n // no answer until the connection is cut
-		st.away = append(st.away, q)
+		st.stranded = append(st.stranded, q)
 	default:
 		r.accept(q)
 		if r.state == functions.Sleeping && r.level > 0 {
-			r.rise()
+			r.wakeUp()
 		}
 	}
 	bound := q.f.firstToken()
@@ -304,27 +304,27 @@ func (f *function) firstToken() time.Duration {
 	return 2 * time.Minute
 }
 
-func (q *request) act(what uint8) {
+func (q *request) act(event uint8) {
 	st := q.st
-	switch what {
+	switch event {
 	case reqLimit:
 		switch now := st.clock.now; {
 		case q.wait && now >= q.deadline:
 			e := q.f.queue.ExpiredError(q.f.pic, st.instant(q.since), st.wall())
-			q.leave()
+			q.disconnect()
 			q.refuse(e)
 		case q.first > 0 && q.first <= now: // it arrived in time
 		default:
-			q.leave()
+			q.disconnect()
 			st.tally.left++
-			q.end(Left, "")
+			q.end(EndClientLeft, "")
 		}
 	case reqEnd:
 		if q.rep.hung {
 			break
 		}
 		if q.rep.n.mute {
-			q.stuck = true
+			q.replyLost = true
 			break
 		}
 		q.done()
@@ -335,7 +335,7 @@ func (q *request) act(what uint8) {
 	case reqFails:
 		q.fail("it refuses connections")
 	}
-	st.settle()
+	st.handleDecided()
 }
 
 // done ends an answered request.
@@ -348,15 +348,15 @@ func (q *request) done() {
 	ttft := q.first - q.at
 	t.ttft.add(ttft)
 	if q.Cold {
-		t.chilly.add(ttft)
-		t.chillyWait.add(q.waited)
+		t.coldTTFT.add(ttft)
+		t.coldWait.add(q.waited)
 	} else {
-		t.warm.add(ttft)
+		t.warmTTFT.add(ttft)
 	}
 	t.wait.add(q.waited)
-	q.who.wait.add(q.waited)
+	q.team.wait.add(q.waited)
 	first := q.first
-	q.leave()
+	q.disconnect()
 	q.first = first
 	q.end("", "")
 }
@@ -367,12 +367,12 @@ func (q *request) fail(problem string) {
 	st, f := q.st, q.f
 	began := q.first > 0 && q.first <= st.clock.now
 	q.MarkFailed(true, st.wall())
-	q.leave()
+	q.disconnect()
 	st.clock.set(st.clock.now+admission.CoolDown, f, 0, 0)
-	st.steer.ReportFailure(f.name, q.FailedReplica, problem)
+	st.orchestrator.ReportFailure(f.name, q.FailedReplica, problem)
 	if began {
 		st.tally.broken++
-		q.end(Broke, problem)
+		q.end(EndBroken, problem)
 		return
 	}
 	if q.Retry(false, q.deadline > 0 && st.clock.now >= q.deadline) != admission.TryAgain {
@@ -386,7 +386,7 @@ func (q *request) fail(problem string) {
 func (q *request) refuse(e *openai.Error) {
 	st := q.st
 	st.tally.refused[string(e.Code)]++
-	q.who.refused++
+	q.team.refused++
 	q.end(e.Code, e.Message)
 }
 
@@ -398,13 +398,13 @@ func (q *request) end(code openai.Code, message string) {
 		q.leased = false
 	}
 	q.gen++
-	last := len(st.live) - 1
-	st.live[q.slot] = st.live[last]
-	st.live[q.slot].slot = q.slot
-	st.live[last] = nil
-	st.live = st.live[:last]
-	if st.Fated != nil {
-		st.Fated(Fate{ID: q.id, Function: q.f.name, Team: q.who.name, Came: q.at, Code: code, Message: message, Cold: q.Cold, Retried: q.Retried, First: q.first, Replica: q.FailedReplica})
+	last := len(st.active) - 1
+	st.active[q.slot] = st.active[last]
+	st.active[q.slot].slot = q.slot
+	st.active[last] = nil
+	st.active = st.active[:last]
+	if st.OnRequestEnd != nil {
+		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Team: q.team.name, Arrived: q.at, Code: code, Message: message, Cold: q.Cold, Retried: q.Retried, First: q.first, Replica: q.FailedReplica})
 	}
 	st.pool = append(st.pool, q)
 }
@@ -412,14 +412,14 @@ func (q *request) end(code openai.Code, message string) {
 // act admits waiting requests after the cool-down of a replica.
 func (f *function) act(uint8) {
 	f.queue.Readmit(f.st.wall())
-	f.st.settle()
+	f.st.handleDecided()
 }
 
 func (f *function) age() uint32 { return 0 }
 
 // OnChange records that the demand for f has changed.
 func (f *function) OnChange() {
-	f.st.stirred = append(f.st.stirred, f)
+	f.st.demandChanged = append(f.st.demandChanged, f)
 	if !f.busy {
 		f.busy = true
 		f.st.busy = append(f.st.busy, f)
@@ -441,13 +441,13 @@ type path struct {
 
 var _ orchestrator.DataPath = (*path)(nil)
 
-// lame reports whether the orchestrator has been replaced.
-func (p *path) lame() bool { return p.State.loop != p.of }
+// superseded reports whether the orchestrator has been replaced.
+func (p *path) superseded() bool { return p.State.loop != p.of }
 
 // Publish applies snapshots. Requests admitted by them are sent before it returns.
 func (p *path) Publish(fs ...snapshot.Snapshot) {
 	st := p.State
-	if p.lame() {
+	if p.superseded() {
 		return
 	}
 	wall := st.wall()
@@ -461,13 +461,13 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 		}
 		f.queue.Publish(before, f.pic, wall)
 	}
-	st.settle()
+	st.handleDecided()
 }
 
 // Remove removes functions.
 func (p *path) Remove(names ...functions.Name) {
 	st := p.State
-	if p.lame() {
+	if p.superseded() {
 		return
 	}
 	for _, n := range names {
@@ -476,21 +476,21 @@ func (p *path) Remove(names ...functions.Name) {
 			f.queue.Close(n)
 		}
 	}
-	st.settle()
+	st.handleDecided()
 }
 
 // Demand yields the functions whose demand may have changed since the last call, and
 // with all every other function that has requests.
 func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	st := p.State
-	if p.lame() {
+	if p.superseded() {
 		return
 	}
-	changed := st.stirred
-	st.stirred, st.spare = st.spare[:0], nil
+	changed := st.demandChanged
+	st.demandChanged, st.spare = st.spare[:0], nil
 	for i, f := range changed {
 		if !yield(f.demand()) {
-			st.stirred = append(st.stirred, changed[i+1:]...)
+			st.demandChanged = append(st.demandChanged, changed[i+1:]...)
 			return
 		}
 	}
@@ -499,7 +499,7 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	if !all {
 		return
 	}
-	keep := st.busy[:0]
+	stillBusy := st.busy[:0]
 	more := true
 	for _, f := range st.busy {
 		d := f.demand()
@@ -507,11 +507,11 @@ func (p *path) Demand(all bool, yield func(orchestrator.Demand) bool) {
 			f.busy = false
 			continue
 		}
-		keep = append(keep, f)
+		stillBusy = append(stillBusy, f)
 		more = more && yield(d)
 	}
-	clear(st.busy[len(keep):])
-	st.busy = keep
+	clear(st.busy[len(stillBusy):])
+	st.busy = stillBusy
 }
 
 // InFlightOf returns the number of requests at a replica.
@@ -526,20 +526,20 @@ func (p *path) InFlightOf(name functions.Name, replica string) int {
 // Cut fails the requests at an agent that was declared lost.
 func (p *path) Cut(agent string) {
 	st := p.State
-	if p.lame() {
+	if p.superseded() {
 		return
 	}
 	n := st.byID[strings.TrimPrefix(agent, "http://")]
 	if n == nil {
 		return
 	}
-	for _, q := range slices.Clone(st.away) {
+	for _, q := range slices.Clone(st.stranded) {
 		if q.to == n {
 			q.fail("its agent is given up")
 		}
 	}
 	for _, r := range n.reps {
-		r.cut()
+		r.failRequests()
 	}
-	st.settle()
+	st.handleDecided()
 }

@@ -25,21 +25,21 @@ type replica struct {
 	hold float64 // GPUs that it holds, fractions included
 	gen  uint32  // generation of its timers: earlier ones are cancelled
 
-	state   functions.State
-	since   time.Duration
-	tier    functions.Tier // tier its bytes came from
-	err     string
-	process bool // the process runs: the start can no longer be cancelled
-	hung    bool
-	level   int  // sleep level
-	deep    bool // it sleeps, or falls asleep, without its weights
+	state     functions.State
+	since     time.Duration
+	tier      functions.Tier // tier its bytes came from
+	err       string
+	process   bool // the process runs: the start can no longer be cancelled
+	hung      bool
+	level     int  // sleep level
+	deepSleep bool // it sleeps, or falls asleep, without its weights
 	// Drawn at the load: the nth start of a function draws the same times in every run
 	// of a seed, so that policies are compared on equal draws.
 	draws StartTimes
 
-	book  *book
-	flow  *flow // the current transfer of its bytes
-	began time.Duration
+	checkpoint *simCheckpoint
+	transfer   *transfer // the current transfer of its bytes
+	began      time.Duration
 	// Phases of the start, relative to began; one whose end precedes its start is in
 	// progress.
 	spans [4]struct {
@@ -51,12 +51,12 @@ type replica struct {
 	slots    int
 	running  int        // requests that the engine works on
 	line     []*request // requests waiting inside the engine
-	here     []*request // all its requests
+	requests []*request // all its requests
 	inFlight int        // number of requests in here
 	drainEnd time.Duration
-	asleep   func() // called once no request is in flight
+	whenIdle func() // called once no request is in flight
 
-	said functions.ReplicaStatus // the last status sent; reused while nothing changes
+	lastStatus functions.ReplicaStatus // the last status sent; reused while nothing changes
 
 	held   held
 	last   time.Duration // held is accounted up to here
@@ -64,12 +64,12 @@ type replica struct {
 }
 
 const (
-	planTakes  = 200 * time.Millisecond // listing the source
-	execTakes  = 20 * time.Millisecond  // from the load to the process, with the bytes on the node
-	exitTakes  = 300 * time.Millisecond // from SIGTERM to the end of the process
-	hangLooks  = 5 * time.Second        // delay before a silent engine is asked for one token
-	deepLevel  = 2                      // the sleep level that drops the weights and keeps the process
-	sleepExtra = 500 * time.Millisecond // falling asleep, without the copy
+	planTakes      = 200 * time.Millisecond // listing the source
+	execTakes      = 20 * time.Millisecond  // from the load to the process, with the bytes on the node
+	exitTakes      = 300 * time.Millisecond // from SIGTERM to the end of the process
+	hangProbeDelay = 5 * time.Second        // delay before a silent engine is asked for one token
+	deepSleepLevel = 2                      // the sleep level that drops the weights and keeps the process
+	sleepExtra     = 500 * time.Millisecond // falling asleep, without the copy
 )
 
 // Indices of spans.
@@ -110,7 +110,7 @@ func (st *State) newReplica(n *node, req functions.LoadRequest) *replica {
 	st.reps[r.id] = r
 	f.starts++
 	r.draw(f.starts)
-	n.squeeze()
+	n.trimPageCache()
 	return r
 }
 
@@ -140,8 +140,8 @@ func (r *replica) draw(nth int) {
 
 func (r *replica) age() uint32 { return r.gen }
 
-func (r *replica) after(d time.Duration, what uint8) {
-	r.st.clock.set(r.st.clock.now+d, r, what, r.gen)
+func (r *replica) after(d time.Duration, event uint8) {
+	r.st.clock.set(r.st.clock.now+d, r, event, r.gen)
 }
 
 func (r *replica) mark(span int, end bool) {
@@ -169,13 +169,13 @@ func (r *replica) begin() {
 		r.after(r.draws.Exec, repPlanned)
 		return
 	}
-	b := n.shelf.reserve(f.source, f.size)
+	b := n.store.reserve(f.source, f.size)
 	if b == nil {
-		r.over(functions.Failed, "insufficient_disk: the store has no room for "+f.size.String())
+		r.finish(functions.Failed, "insufficient_disk: the store has no room for "+f.size.String())
 		return
 	}
-	r.book = b
-	if b.whole() {
+	r.checkpoint = b
+	if b.complete() {
 		r.tier, r.staged = functions.TierNVMe, true
 		if b.memory {
 			r.tier = functions.TierDRAM
@@ -186,8 +186,8 @@ func (r *replica) begin() {
 	r.after(r.draws.Plan, repPlanned)
 }
 
-func (r *replica) act(what uint8) {
-	switch what {
+func (r *replica) act(event uint8) {
+	switch event {
 	case repPlanned:
 		r.process = true
 		r.mark(spanSpawn, false)
@@ -203,7 +203,7 @@ func (r *replica) act(what uint8) {
 		r.mark(spanSpawn, true)
 		r.booted = true
 		if cause := r.st.failing(r); cause != "" {
-			r.over(functions.Failed, cause)
+			r.finish(functions.Failed, cause)
 			return
 		}
 		r.loads()
@@ -213,29 +213,29 @@ func (r *replica) act(what uint8) {
 		r.st.tally.starts++
 		r.enter(functions.Ready)
 		if r.hung {
-			r.after(hangLooks, repHang)
+			r.after(hangProbeDelay, repHang)
 		}
 	case repRisen:
 		r.gen++
 		r.st.tally.starts++
-		r.st.tally.rises++
+		r.st.tally.wakeUps++
 		r.level = 0
 		r.enter(functions.Ready)
 	case repExited:
-		r.over(functions.Unloaded, "")
+		r.finish(functions.Unloaded, "")
 	case repDrained:
-		r.cut()
+		r.failRequests()
 		r.exit()
 	case repHang:
 		if r.hung {
-			r.over(functions.Failed, "the engine hangs: it was asked for one token and gave none")
+			r.finish(functions.Failed, "the engine hangs: it was asked for one token and gave none")
 		}
 	case repLate:
 		cause := "its bytes did not come within the deadline"
 		if r.staged {
 			cause = "the engine did not start within the deadline"
 		}
-		r.over(functions.Failed, cause)
+		r.finish(functions.Failed, cause)
 	case repForget:
 		r.n.forget(r)
 		r.n.note()
@@ -252,28 +252,28 @@ func (r *replica) slow(d functions.Duration) {
 // fetch stages the missing bytes. If another replica is staging the same checkpoint, it
 // waits for that transfer.
 func (r *replica) fetch() {
-	if r.book.whole() {
+	if r.checkpoint.complete() {
 		r.arrived()
 		return
 	}
 	r.mark(spanStage, false)
 	r.n.staging++
 	for _, x := range r.n.reps {
-		if x != r && x.book == r.book && x.flow != nil && !x.staged {
+		if x != r && x.checkpoint == r.checkpoint && x.transfer != nil && !x.staged {
 			return // landed continues it
 		}
 	}
 	r.pull()
 }
 
-// landed handles the bytes of a checkpoint, complete or cut short by the end of the
+// checkpointArrived handles the bytes of a checkpoint, complete or cut short by the end of the
 // replica that staged them. Replicas that wait for them continue.
-func (n *node) landed(b *book) {
+func (n *node) checkpointArrived(b *simCheckpoint) {
 	for _, r := range slices.Clone(n.reps) {
-		if r.book != b || r.staged || r.flow != nil || !r.spans[spanStage].set {
+		if r.checkpoint != b || r.staged || r.transfer != nil || !r.spans[spanStage].set {
 			continue
 		}
-		if !b.whole() {
+		if !b.complete() {
 			r.pull()
 			return
 		}
@@ -286,13 +286,13 @@ func (r *replica) pull() {
 	if r.st.sources.rate > 0 {
 		pipes = append(pipes, &r.st.sources)
 	}
-	r.flow = r.st.flow(float64(r.book.total-r.book.bytes), func() {
-		r.flow = nil
-		r.st.tally.staged += float64(r.book.total - r.book.bytes)
-		r.book.bytes = r.book.total
-		r.n.shelf.version++
+	r.transfer = r.st.startTransfer(float64(r.checkpoint.total-r.checkpoint.bytes), func() {
+		r.transfer = nil
+		r.st.tally.staged += float64(r.checkpoint.total - r.checkpoint.bytes)
+		r.checkpoint.bytes = r.checkpoint.total
+		r.n.store.version++
 		r.arrived()
-		r.n.landed(r.book)
+		r.n.checkpointArrived(r.checkpoint)
 	}, pipes...)
 }
 
@@ -305,7 +305,7 @@ func (r *replica) arrived() {
 			r.n.staging--
 		}
 	}
-	r.n.shelf.use(r.book)
+	r.n.store.use(r.checkpoint)
 	r.gen++ // cancels the staging deadline; the boot timer is set again below
 	if !r.booted {
 		left := r.spans[spanSpawn].from + r.draws.Spawn - (r.st.clock.now - r.began)
@@ -318,22 +318,22 @@ func (r *replica) arrived() {
 
 // loads copies the weights to the GPUs once they are staged and the engine has booted.
 func (r *replica) loads() {
-	if !r.staged || !r.booted || r.flow != nil {
+	if !r.staged || !r.booted || r.transfer != nil {
 		return
 	}
 	r.mark(spanLoad, false)
 	from := r.n.disk
-	if r.book == nil || r.book.memory {
+	if r.checkpoint == nil || r.checkpoint.memory {
 		from = r.n.copy
 	}
-	r.flow = r.st.flow(float64(r.f.size), func() {
-		r.flow = nil
+	r.transfer = r.st.startTransfer(float64(r.f.size), func() {
+		r.transfer = nil
 		r.mark(spanLoad, true)
-		if r.book != nil && !r.book.memory {
-			r.book.memory = true
-			r.n.shelf.use(r.book)
-			r.n.shelf.version++
-			r.n.squeeze()
+		if r.checkpoint != nil && !r.checkpoint.memory {
+			r.checkpoint.memory = true
+			r.n.store.use(r.checkpoint)
+			r.n.store.version++
+			r.n.trimPageCache()
 		}
 		r.mark(spanWarmup, false)
 		r.after(r.draws.Warmup, repWarm)
@@ -354,20 +354,20 @@ func (r *replica) unload(drain time.Duration) {
 		r.gen++
 		r.drainEnd = r.st.clock.now + drain
 		r.enter(functions.Draining)
-		r.asleep = r.exit
-		r.settled()
+		r.whenIdle = r.exit
+		r.continueWhenIdle()
 		if r.inFlight > 0 {
 			r.after(drain, repDrained)
 		}
 	default:
 		r.gen++
 		if !r.process {
-			r.over(functions.Unloaded, "")
+			r.finish(functions.Unloaded, "")
 			return
 		}
-		r.halt()
+		r.stop()
 		r.enter(functions.Draining)
-		r.cut()
+		r.failRequests()
 		r.exit()
 	}
 }
@@ -375,60 +375,60 @@ func (r *replica) unload(drain time.Duration) {
 // exit stops the engine's process.
 func (r *replica) exit() {
 	r.gen++
-	r.asleep = nil
+	r.whenIdle = nil
 	r.after(r.draws.Exit, repExited)
 }
 
-// settled runs the pending step once no request is in flight.
-func (r *replica) settled() {
-	if r.inFlight == 0 && r.asleep != nil {
-		next := r.asleep
-		r.asleep = nil
+// continueWhenIdle runs the pending step once no request is in flight.
+func (r *replica) continueWhenIdle() {
+	if r.inFlight == 0 && r.whenIdle != nil {
+		next := r.whenIdle
+		r.whenIdle = nil
 		next()
 	}
 }
 
-// lieDown frees the GPUs once no request is in flight.
-func (r *replica) lieDown(level int) {
+// fallAsleep frees the GPUs once no request is in flight.
+func (r *replica) fallAsleep(level int) {
 	if r.state != functions.Ready {
 		return
 	}
 	r.gen++
 	r.enter(functions.Sleeping)
-	r.level, r.deep = 0, level >= deepLevel
+	r.level, r.deepSleep = 0, level >= deepSleepLevel
 	size := float64(r.f.size)
-	if r.deep {
+	if r.deepSleep {
 		size = 0 // the weights are dropped
 	}
-	r.asleep = func() {
-		r.flow = r.st.flow(size, func() {
-			r.flow = nil
+	r.whenIdle = func() {
+		r.transfer = r.st.startTransfer(size, func() {
+			r.transfer = nil
 			r.account()
 			r.level = level
 			r.tier = functions.TierSleeping
 			r.give()
-			r.n.squeeze()
+			r.n.trimPageCache()
 			r.n.push()
 		}, r.n.copy)
 	}
-	r.settled()
+	r.continueWhenIdle()
 }
 
-// rise copies the weights back.
-func (r *replica) rise() {
+// wakeUp copies the weights back.
+func (r *replica) wakeUp() {
 	if r.state != functions.Sleeping {
 		return
 	}
 	if r.level == 0 { // it was not asleep yet
-		r.halt()
-		r.asleep = nil
+		r.stop()
+		r.whenIdle = nil
 		r.enter(functions.Ready)
 		return
 	}
 	for _, g := range r.gpus {
 		if r.n.taken[g]+r.n.share(r.take) > 1+1e-9 {
-			r.st.crowded++
-			r.over(functions.Failed, "its GPU is taken")
+			r.st.refusedForSpace++
+			r.finish(functions.Failed, "its GPU is taken")
 			return
 		}
 	}
@@ -440,12 +440,12 @@ func (r *replica) rise() {
 	}
 	r.mark(spanLoad, false)
 	from := r.n.copy
-	if r.deep && r.book != nil && !r.book.memory {
+	if r.deepSleep && r.checkpoint != nil && !r.checkpoint.memory {
 		from = r.n.disk
 	}
-	r.deep = false
-	r.flow = r.st.flow(float64(r.f.size), func() {
-		r.flow = nil
+	r.deepSleep = false
+	r.transfer = r.st.startTransfer(float64(r.f.size), func() {
+		r.transfer = nil
 		r.mark(spanLoad, true)
 		r.after(r.draws.Rise, repRisen)
 	}, from)
@@ -475,28 +475,28 @@ func (r *replica) give() {
 	}
 }
 
-// halt stops its transfer; the bytes that arrived are kept.
-func (r *replica) halt() {
-	if r.flow == nil {
+// stop stops its transfer; the bytes that arrived are kept.
+func (r *replica) stop() {
+	if r.transfer == nil {
 		if r.spans[spanStage].set && !r.staged {
 			r.n.staging--
 			r.staged = true
 		}
 		return
 	}
-	left := r.flow.stop()
-	r.flow = nil
+	left := r.transfer.stop()
+	r.transfer = nil
 	if !r.staged {
-		r.st.tally.staged += float64(r.book.total-r.book.bytes) - left
-		r.book.bytes = r.book.total - functions.Bytes(left)
+		r.st.tally.staged += float64(r.checkpoint.total-r.checkpoint.bytes) - left
+		r.checkpoint.bytes = r.checkpoint.total - functions.Bytes(left)
 		r.n.staging--
 		r.staged = true
-		r.n.landed(r.book)
+		r.n.checkpointArrived(r.checkpoint)
 	}
 }
 
-// over ends the replica in any state; its requests fail.
-func (r *replica) over(s functions.State, cause string) {
+// finish ends the replica in any state; its requests fail.
+func (r *replica) finish(s functions.State, cause string) {
 	if r.state.Over() {
 		return
 	}
@@ -504,25 +504,25 @@ func (r *replica) over(s functions.State, cause string) {
 	if r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping {
 		r.st.tally.lost++
 	}
-	r.asleep = nil
-	r.halt()
-	r.cut()
+	r.whenIdle = nil
+	r.stop()
+	r.failRequests()
 	r.give()
 	r.enter(s)
 	r.err = cause
 	r.process = false
-	if r.book != nil {
-		r.book.pins--
-		r.book = nil
+	if r.checkpoint != nil {
+		r.checkpoint.pins--
+		r.checkpoint = nil
 	}
-	r.settleHours()
+	r.accountTeam()
 	r.after(keepEnded, repForget)
 }
 
 // suspect asks the engine for one token.
 func (r *replica) suspect() {
 	if r.hung && r.state == functions.Ready {
-		r.after(hangLooks, repHang)
+		r.after(hangProbeDelay, repHang)
 	}
 }
 
@@ -530,12 +530,12 @@ func (r *replica) suspect() {
 // one.
 func (r *replica) status(s *functions.ReplicaStatus) {
 	now := r.st.clock.now
-	if r.said.State == r.state && (r.state == functions.Ready || r.state.Over()) {
-		*s = r.said
+	if r.lastStatus.State == r.state && (r.state == functions.Ready || r.state.Over()) {
+		*s = r.lastStatus
 		s.InFlight, s.Since = r.inFlight, (now - r.since).Milliseconds()
 		return
 	}
-	defer func() { r.said = *s }()
+	defer func() { r.lastStatus = *s }()
 	*s = functions.ReplicaStatus{
 		ID: r.id, Team: r.f.name.Team, Model: r.f.name.Name, State: r.state, Tier: r.tier, Percent: -1,
 		Error: r.err, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,
@@ -546,10 +546,10 @@ func (r *replica) status(s *functions.ReplicaStatus) {
 	}
 	if r.f.source != "" {
 		s.TotalBytes, s.Bytes = r.f.size, r.f.size
-		if !r.staged && r.book != nil {
-			s.Bytes = r.book.bytes
-			if f := r.flow; f != nil {
-				s.Bytes = r.book.total - functions.Bytes(max(0, f.left-f.rate*(now-f.last).Seconds()))
+		if !r.staged && r.checkpoint != nil {
+			s.Bytes = r.checkpoint.bytes
+			if f := r.transfer; f != nil {
+				s.Bytes = r.checkpoint.total - functions.Bytes(max(0, f.left-f.rate*(now-f.last).Seconds()))
 			}
 			s.Percent = int(100 * float64(s.Bytes) / float64(max(s.TotalBytes, 1)))
 		}
@@ -574,7 +574,7 @@ func (r *replica) hostMemory() functions.Bytes {
 		return 0
 	}
 	m := r.take.Memory
-	if r.state == functions.Sleeping && r.take.GPUs > 0 && !r.deep {
+	if r.state == functions.Sleeping && r.take.GPUs > 0 && !r.deepSleep {
 		m += r.f.size
 	}
 	return m

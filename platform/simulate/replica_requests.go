@@ -9,8 +9,8 @@ import (
 // accept handles a request that reaches the engine.
 func (r *replica) accept(q *request) {
 	r.account()
-	q.rep, q.place = r, len(r.here)
-	r.here = append(r.here, q)
+	q.rep, q.index = r, len(r.requests)
+	r.requests = append(r.requests, q)
 	r.inFlight++
 	if r.served == 0 {
 		r.served = 1
@@ -28,7 +28,7 @@ func (r *replica) work(q *request) {
 	r.running++
 	q.lined = false
 	if r.hung {
-		r.after(r.spec.Deadlines.Hang.Std()+hangLooks, repHang)
+		r.after(r.spec.Deadlines.Hang.Std()+hangProbeDelay, repHang)
 		return
 	}
 	e := r.eng
@@ -43,13 +43,13 @@ func (r *replica) work(q *request) {
 // part removes a request from the engine, finished or not.
 func (r *replica) part(q *request) {
 	r.account()
-	last := len(r.here) - 1
-	if q.place != last {
-		r.here[q.place] = r.here[last]
-		r.here[q.place].place = q.place
+	last := len(r.requests) - 1
+	if q.index != last {
+		r.requests[q.index] = r.requests[last]
+		r.requests[q.index].index = q.index
 	}
-	r.here[last] = nil
-	r.here = r.here[:last]
+	r.requests[last] = nil
+	r.requests = r.requests[:last]
 	r.inFlight--
 	if q.lined {
 		r.line = slices.DeleteFunc(r.line, func(x *request) bool { return x == q })
@@ -65,18 +65,18 @@ func (r *replica) part(q *request) {
 		}
 	}
 	q.rep = nil
-	r.settled()
+	r.continueWhenIdle()
 }
 
-// cut fails all its requests.
-func (r *replica) cut() {
-	for len(r.here) > 0 {
+// failRequests fails all its requests.
+func (r *replica) failRequests() {
+	for len(r.requests) > 0 {
 		r.line = r.line[:0:0] // the failed requests must not start the waiting ones
-		for _, q := range r.here {
+		for _, q := range r.requests {
 			q.lined = false
 		}
-		r.running = len(r.here)
-		r.here[len(r.here)-1].fail("it died before the first byte of an answer")
+		r.running = len(r.requests)
+		r.requests[len(r.requests)-1].fail("it died before the first byte of an answer")
 	}
 	r.line, r.running = nil, 0
 }
@@ -106,16 +106,16 @@ func (r *replica) account() {
 	}
 }
 
-// spent returns its GPU time; all of it counts as wasted if it never served.
-func (r *replica) spent() held {
+// gpuTime returns its GPU time; all of it counts as wasted if it never served.
+func (r *replica) gpuTime() held {
 	if r.served > 0 {
 		return r.held
 	}
 	return held{wasted: r.held.sum()}
 }
 
-// settleHours adds its GPU time to the tally at its end.
-func (r *replica) settleHours() {
-	r.f.team.held = r.f.team.held.plus(r.spent())
+// accountTeam adds its GPU time to the tally at its end.
+func (r *replica) accountTeam() {
+	r.f.team.held = r.f.team.held.plus(r.gpuTime())
 	r.held = held{}
 }

@@ -32,7 +32,7 @@ type Result struct {
 	Refused    map[string]int64 `json:"refused"`
 	Unfinished int64            `json:"unfinished,omitempty"`
 	Starts     int64            `json:"starts"` // cold starts that reached READY, wake-ups included
-	Rises      int64            `json:"rises"`
+	WakeUps    int64            `json:"rises"`
 	StartsLost int64            `json:"starts_lost"` // failed or cancelled
 	Staged     float64          `json:"staged_gib"`  // bytes brought into stores
 	Seconds    float64          `json:"seconds"`     // simulated
@@ -42,8 +42,8 @@ type Result struct {
 	Turns   int64 `json:"turns"`  // of the orchestrator
 	Events  int64 `json:"events"` // of the clock
 
-	Over   []Sample `json:"-"` // GPU use over time, if Config.Sample is set
-	Spread []Step   `json:"-"` // distribution of the time to first token
+	Samples   []Sample `json:"-"` // GPU use over time, if Config.Sample is set
+	TTFTSteps []Step   `json:"-"` // distribution of the time to first token
 }
 
 // GPUHours splits the hours of all GPUs: the sum is GPUs times the simulated time. A
@@ -86,9 +86,9 @@ const ThrashWithin = time.Minute
 type tally struct {
 	requests, cold, answered, broken, left, skipped int64
 	evictions, thrash                               int64
-	starts, rises, lost                             int64
+	starts, wakeUps, lost                           int64
 	staged                                          float64
-	ttft, warm, chilly, wait, chillyWait            histogram
+	ttft, warmTTFT, coldTTFT, wait, coldWait        histogram
 	refused                                         map[string]int64
 	turns, events                                   int64
 }
@@ -99,12 +99,12 @@ type held struct{ busy, idle, loading, wasted float64 }
 func (h held) sum() float64 { return h.busy + h.idle + h.loading + h.wasted }
 
 type team struct {
-	name               string
-	requests, cold     int64
-	refused            int64
-	wait               histogram
-	held               held
-	inflicted, suffers int64
+	name                                  string
+	requests, cold                        int64
+	refused                               int64
+	wait                                  histogram
+	held                                  held
+	evictionsInflicted, evictionsSuffered int64
 }
 
 // result summarises the run so far.
@@ -112,9 +112,9 @@ func (st *State) result() Result {
 	t := &st.tally
 	r := Result{
 		Policy: st.c.Name, GPUs: st.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
-		TTFT: t.ttft.quantiles(), TTFTWarm: t.warm.quantiles(), TTFTCold: t.chilly.quantiles(), Wait: t.wait.quantiles(), WaitCold: t.chillyWait.quantiles(),
-		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(st.live)),
-		Starts: t.starts, Rises: t.rises, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
+		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(), WaitCold: t.coldWait.quantiles(),
+		Thrash: t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(st.active)),
+		Starts: t.starts, WakeUps: t.wakeUps, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
 		Seconds: round(st.clock.now.Seconds()), Impossible: st.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
 		Teams: []Team{},
 	}
@@ -125,7 +125,7 @@ func (st *State) result() Result {
 	for _, n := range st.nodes {
 		for _, x := range n.reps {
 			x.account()
-			live[x.f.team] = live[x.f.team].plus(x.spent())
+			live[x.f.team] = live[x.f.team].plus(x.gpuTime())
 		}
 	}
 	var sum held
@@ -133,20 +133,20 @@ func (st *State) result() Result {
 		h := m.held.plus(live[m])
 		sum = sum.plus(h)
 		hours := round(h.sum() / 3600)
-		if m.requests == 0 && hours == 0 && m.inflicted+m.suffers == 0 {
+		if m.requests == 0 && hours == 0 && m.evictionsInflicted+m.evictionsSuffered == 0 {
 			continue
 		}
 		sec := func(q float64) float64 { return round(m.wait.quantile(q).Seconds()) }
 		r.Teams = append(r.Teams, Team{
 			Name: m.name, Requests: m.requests, Cold: m.cold, WaitP50: sec(0.5), WaitP99: sec(0.99), WaitMax: round(m.wait.max.Seconds()),
-			GPUHours: hours, Refused: m.refused, Inflicted: m.inflicted, Suffered: m.suffers,
+			GPUHours: hours, Refused: m.refused, Inflicted: m.evictionsInflicted, Suffered: m.evictionsSuffered,
 		})
 	}
 	slices.SortFunc(r.Teams, func(a, b Team) int { return strings.Compare(a.Name, b.Name) })
 	hours := func(s float64) float64 { return round(s / 3600) }
 	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
 		Free: hours(float64(st.gpus)*st.clock.now.Seconds() - sum.sum())}
-	r.Over, r.Spread = st.series.out, t.ttft.steps()
+	r.Samples, r.TTFTSteps = st.series.out, t.ttft.steps()
 	return r
 }
 

@@ -74,7 +74,7 @@ func TestSleeper(t *testing.T) {
 	}
 	m := sleeps("m")
 	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, time.Second, 150*time.Second), Seed: 1})
-	if r.Rises != 1 || r.Starts != 2 || r.TTFTCold.P50 > 8 {
+	if r.WakeUps != 1 || r.Starts != 2 || r.TTFTCold.P50 > 8 {
 		t.Errorf("idle it sleeps, and rises with a copy: %s", show(r))
 	}
 }
@@ -94,7 +94,7 @@ func TestPatience(t *testing.T) {
 	if r := run(t, c); r.Answered != 1 {
 		t.Errorf("it had the time: %s", show(r))
 	}
-	c.Requests, c.Patience = req(0), admission.ClientTimeouts{Wait: 3 * time.Second}
+	c.Requests, c.ClientTimeouts = req(0), admission.ClientTimeouts{Wait: 3 * time.Second}
 	if r := run(t, c); r.Refused["model_loading"] != 1 {
 		t.Errorf("it said how long it waits: %s", show(r))
 	}
@@ -181,7 +181,7 @@ func TestFaults(t *testing.T) {
 	for seed := range uint64(4) {
 		ends := map[uint64]int{}
 		c := Config{Fleet: hosts(3, 2), Functions: ms, Requests: poisson(ms, 1200, time.Hour, seed), Seed: seed, Begin: func(st *State) {
-			st.Fated = func(f Fate) { ends[f.ID]++ }
+			st.OnRequestEnd = func(f RequestEnd) { ends[f.ID]++ }
 			at := func(minutes float64, f func()) { st.At(time.Duration(minutes*float64(time.Minute)), f) }
 			at(5, func() { st.Kill("node-1") })
 			at(8, func() { st.Return("node-1") })
@@ -196,8 +196,8 @@ func TestFaults(t *testing.T) {
 			at(34, func() { st.Stall(20 * time.Second) })
 			at(36, func() { st.Jump(time.Hour) })
 			at(38, func() { st.Jump(-2 * time.Hour) })
-			at(40, func() { st.Sicken("node-1", 0, true) })
-			at(43, func() { st.Sicken("node-1", 0, false) })
+			at(40, func() { st.SetGPUUnhealthy("node-1", 0, true) })
+			at(43, func() { st.SetGPUUnhealthy("node-1", 0, false) })
 			each := func(f func(string) bool) func() {
 				return func() {
 					for _, r := range st.Loop().Replicas() {
@@ -208,12 +208,12 @@ func TestFaults(t *testing.T) {
 			at(45, each(func(id string) bool { return st.Crash(id, "CUDA error") }))
 			at(48, each(st.Hang))
 			at(52, func() {
-				st.Heard = func(string) []time.Duration { return []time.Duration{0, 3 * time.Second} }
-				st.Late = func() time.Duration { return 2 * time.Second }
+				st.HeartbeatDelays = func(string) []time.Duration { return []time.Duration{0, 3 * time.Second} }
+				st.CommandDelay = func() time.Duration { return 2 * time.Second }
 				n := 0
-				st.Unanswered = func() bool { n++; return n%3 == 0 }
+				st.LoseReply = func() bool { n++; return n%3 == 0 }
 			})
-			at(56, func() { st.Heard, st.Late, st.Unanswered = nil, nil, nil })
+			at(56, func() { st.HeartbeatDelays, st.CommandDelay, st.LoseReply = nil, nil, nil })
 		}}
 		r := run(t, c)
 		if r.Unfinished != 0 {

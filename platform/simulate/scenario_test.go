@@ -44,8 +44,8 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s.st = st
-	st.Fated = func(f Fate) {
-		if f.Code != "" && f.Code != Left && f.Code != Lost {
+	st.OnRequestEnd = func(f RequestEnd) {
+		if f.Code != "" && f.Code != EndClientLeft && f.Code != EndOrchestratorLost {
 			s.told[f.Function.Name] = f.Message
 		}
 	}
@@ -75,24 +75,24 @@ func (s *stage) Ask(m string, n int) {
 }
 
 func (s *stage) Leave(m string) {
-	for _, q := range slices.Clone(s.st.live) {
+	for _, q := range slices.Clone(s.st.active) {
 		if q.f.name == own(m) && q.wait {
-			q.leave()
+			q.disconnect()
 			s.st.tally.left++
-			q.end(Left, "")
+			q.end(EndClientLeft, "")
 		}
 	}
-	s.st.settle()
+	s.st.handleDecided()
 	s.Pass(0)
 }
 
 func (s *stage) Finish(m string) {
-	for _, q := range slices.Clone(s.st.live) {
+	for _, q := range slices.Clone(s.st.active) {
 		if q.f.name == own(m) && q.rep != nil && !q.rep.n.mute {
 			q.done()
 		}
 	}
-	s.st.settle()
+	s.st.handleDecided()
 	s.Pass(0)
 }
 

@@ -35,7 +35,7 @@ func (s *sampler) act(uint8) {
 			x.account()
 		}
 	}
-	d := st.series.sum.less(st.series.last)
+	d := st.series.sum.minus(st.series.last)
 	st.series.last = st.series.sum
 	sec := st.series.every.Seconds()
 	g := GPUHours{Busy: d.busy / sec, Idle: d.idle / sec, Loading: d.loading / sec, Wasted: d.wasted / sec}
@@ -44,7 +44,7 @@ func (s *sampler) act(uint8) {
 	st.clock.set(st.clock.now+st.series.every, s, sampling, 0)
 }
 
-func (h held) less(o held) held {
+func (h held) minus(o held) held {
 	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
 }
 
@@ -56,7 +56,7 @@ func (h *histogram) steps() (out []Step) {
 			continue
 		}
 		seen += uint64(c)
-		out = append(out, Step{min(middle(i), h.max).Seconds(), float64(seen) / float64(h.n)})
+		out = append(out, Step{min(bucketMiddle(i), h.max).Seconds(), float64(seen) / float64(h.n)})
 	}
 	return out
 }

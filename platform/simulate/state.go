@@ -44,29 +44,29 @@ type State struct {
 	epoch int64
 	ids   int
 
-	pool     []*request
-	told     []*request // admitted or rejected, not handled yet
-	settling bool
-	away     []*request  // at a node that does not answer
-	stirred  []*function // functions whose demand changed since the last turn
-	spare    []*function
-	busy     []*function // functions that may have requests
-	live     []*request  // active requests
+	pool            []*request
+	decided         []*request // admitted or rejected, not handled yet
+	handlingDecided bool
+	stranded        []*request  // at a node that does not answer
+	demandChanged   []*function // functions whose demand changed since the last turn
+	spare           []*function
+	busy            []*function // functions that may have requests
+	active          []*request  // active requests
 
-	tally      tally
-	series     series
-	impossible []Impossible
-	crowded    int64 // commands refused for lack of room: the orchestrator believed they would fit
+	tally           tally
+	series          series
+	impossible      []Impossible
+	refusedForSpace int64 // commands refused for lack of room: the orchestrator believed they would fit
 	faults
 }
 
 // loop is one instance of the orchestrator.
 type loop struct {
-	st    *State
-	steer *orchestrator.Orchestrator
-	at    time.Duration // time of its next turn; 0 if none is scheduled
-	gen   uint32
-	dead  bool // its commands no longer arrive
+	st           *State
+	orchestrator *orchestrator.Orchestrator
+	at           time.Duration // time of its next turn; 0 if none is scheduled
+	gen          uint32
+	dead         bool // its commands no longer arrive
 }
 
 const beats uint8 = 0 // the event of a State: all nodes send heartbeats
@@ -112,8 +112,8 @@ func (st *State) deploy(models []*functions.Model) {
 	st.models, st.impossible = nil, nil
 	clear(st.unfit)
 	for _, m := range models {
-		if why := st.c.fits(m); why != "" {
-			st.impossible = append(st.impossible, Impossible{m.FullName().String(), why})
+		if reason := st.c.unplaceableReason(m); reason != "" {
+			st.impossible = append(st.impossible, Impossible{m.FullName().String(), reason})
 			st.unfit[m.FullName()] = true
 			continue
 		}
@@ -128,9 +128,9 @@ func (st *State) begin() {
 	st.epoch++
 	l := &loop{st: st}
 	st.loop = l
-	l.steer = orchestrator.New(orchestrator.Options{
+	l.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: st.epoch, Catalog: (*catalog)(st), Policy: st.c.Policy,
-		Progress: st.progress(), Foresight: st.foresee(),
+		Progress: st.progress(), Foresight: st.newForesight(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
 			if st.loop == l { // a replaced instance reports events that do not happen
 				st.event(&e)
@@ -138,17 +138,17 @@ func (st *State) begin() {
 		}},
 		Now: st.wall, NewID: st.newID, Do: l.do, Ring: func() { l.want(st.clock.now + st.c.Gather) },
 	})
-	l.steer.Attach(&path{st, l})
-	l.steer.Changed()
+	l.orchestrator.Attach(&path{st, l})
+	l.orchestrator.Changed()
 	l.want(st.clock.now)
 }
 
 // watched reports whether the progress of a start matters: clients with a timeout are
 // refused at once if the start will take longer.
-func (st *State) watched() bool { return st.c.Patience.Wait > 0 }
+func (st *State) watched() bool { return st.c.ClientTimeouts.Wait > 0 }
 
-// foresee returns the forecast of one orchestrator instance; nil without forecasts.
-func (st *State) foresee() *orchestrator.Foresight {
+// newForesight returns the forecast of one orchestrator instance; nil without forecasts.
+func (st *State) newForesight() *orchestrator.Foresight {
 	c := &st.c
 	if !c.Learn && !c.Ahead && c.Next == nil {
 		return nil
@@ -260,7 +260,7 @@ func (l *loop) act(uint8) {
 	}
 	l.at = 0
 	st.tally.turns++
-	next := l.steer.Turn(context.Background())
+	next := l.orchestrator.Turn(context.Background())
 	if next <= 0 || next > tick {
 		next = tick
 	}
@@ -271,8 +271,8 @@ func (l *loop) act(uint8) {
 func (l *loop) do(_ time.Duration, f func(context.Context)) {
 	st := l.st
 	d := st.c.Latency
-	if st.Late != nil {
-		d += st.Late()
+	if st.CommandDelay != nil {
+		d += st.CommandDelay()
 	}
 	st.clock.set(st.clock.now+d, &call{l, f}, 0, 0)
 }
@@ -300,29 +300,29 @@ func (st *State) act(uint8) {
 	st.clock.set(st.clock.now+beatEvery, st, beats, 0)
 }
 
-// heard delivers a heartbeat to the orchestrator.
-func (st *State) heard(n *node) {
-	if st.Heard == nil {
-		st.steer.Heartbeat(n.doc, n)
+// deliverHeartbeat delivers a heartbeat to the orchestrator.
+func (st *State) deliverHeartbeat(n *node) {
+	if st.HeartbeatDelays == nil {
+		st.orchestrator.Heartbeat(n.doc, n)
 		return
 	}
-	for _, d := range st.Heard(n.id) {
+	for _, d := range st.HeartbeatDelays(n.id) {
 		if d <= 0 {
-			st.steer.Heartbeat(n.doc, n)
+			st.orchestrator.Heartbeat(n.doc, n)
 		} else {
-			st.clock.set(st.clock.now+d, &letter{n, n.doc}, 0, 0)
+			st.clock.set(st.clock.now+d, &delayedHeartbeat{n, n.doc}, 0, 0)
 		}
 	}
 }
 
-// letter is a delayed heartbeat.
-type letter struct {
+// delayedHeartbeat is a delayed heartbeat.
+type delayedHeartbeat struct {
 	n   *node
 	doc functions.Heartbeat
 }
 
-func (l *letter) age() uint32 { return 0 }
-func (l *letter) act(uint8)   { l.n.st.steer.Heartbeat(l.doc, l.n) }
+func (l *delayedHeartbeat) age() uint32 { return 0 }
+func (l *delayedHeartbeat) act(uint8)   { l.n.st.orchestrator.Heartbeat(l.doc, l.n) }
 
 // event counts the orchestrator's events.
 func (st *State) event(e *functions.Event) {
@@ -338,8 +338,8 @@ func (st *State) event(e *functions.Event) {
 		st.tally.evictions++
 		f.evicted, f.last = true, st.clock.now
 		if by := st.parsed(e.For); by != nil && by.team != f.team {
-			by.team.inflicted++
-			f.team.suffers++
+			by.team.evictionsInflicted++
+			f.team.evictionsSuffered++
 		}
 	case "start", "rise":
 		f := st.parsed(e.Function)
@@ -368,12 +368,12 @@ func (st *State) one(until time.Duration) bool {
 	}
 	e := st.clock.pop()
 	st.clock.now = at
-	if e.gen != 0 && e.who.age() != e.gen {
+	if e.gen != 0 && e.actor.age() != e.gen {
 		return true
 	}
 	st.tally.events++
-	e.who.act(e.wha)
-	st.settle()
+	e.actor.act(e.wha)
+	st.handleDecided()
 	return true
 }
 
@@ -393,14 +393,14 @@ func (st *State) until(ctx context.Context, at time.Duration) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			st.show()
+			st.recordUse()
 		}
 	}
 	st.clock.now = max(st.clock.now, at)
 	return nil
 }
 
-func (st *State) show() {
+func (st *State) recordUse() {
 	if st.c.Progress != nil {
 		t := &st.tally
 		st.c.Progress(Progress{At: st.clock.now, Requests: t.requests, Cold: t.cold, Turns: t.turns, Events: t.events})
@@ -446,7 +446,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 			if err := ctx.Err(); err != nil {
 				return Result{}, err
 			}
-			st.show()
+			st.recordUse()
 		}
 	}
 	last := st.clock.now
@@ -454,12 +454,12 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, err
 	}
 	// Every wait is bounded; the extra hour covers long generations.
-	for len(st.live) > 0 && st.clock.now < max(c.Until, last)+lastHour {
+	for len(st.active) > 0 && st.clock.now < max(c.Until, last)+lastHour {
 		if err := st.until(ctx, st.clock.now+tick); err != nil {
 			return Result{}, err
 		}
 	}
-	st.show()
+	st.recordUse()
 	return st.Result(), nil
 }
 

@@ -19,34 +19,34 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 40, "how many seeds TestSeeds plays")
-	first = flag.Uint64("first", 1, "the first of them")
-	scene = flag.String("scene", "", "a scene's file, or a seed, whose story TestTell tells")
-	tries = flag.Int("tries", 400, "how often a failing scene is played to make it small")
-	keep  = flag.Bool("keep", false, "write the small form of a failing scene to testdata")
+	seeds       = flag.Int("seeds", 40, "how many seeds TestSeeds runs")
+	first       = flag.Uint64("first", 1, "the first of them")
+	experiment  = flag.String("experiment", "", "the file or the seed of the experiment whose events TestTrace prints")
+	tries       = flag.Int("tries", 400, "how often a failing experiment is run to shrink it")
+	keepFailing = flag.Bool("keep", false, "write the shrunk form of a failing experiment to testdata")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestSeeds plays scenes drawn from seeds. A failing one prints its seed and the shrunk
-// scene; in testdata (-keep writes it) TestScenes replays it from then on.
+// TestSeeds runs experiments drawn from seeds. A failing one prints its seed and the shrunk
+// experiment; in testdata (-keep writes it) TestExperiments replays it from then on.
 func TestSeeds(t *testing.T) {
 	began := time.Now()
 	var mu sync.Mutex
 	states := map[uint64]struct{}{}
-	var played, steps, requests, answered, failed atomic.Int64
+	var runs, steps, requests, answered, failed atomic.Int64
 	next := make(chan uint64)
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := range next {
-				r, err := Play(t.Context(), Make(seed))
+				r, err := Run(t.Context(), NewExperiment(seed))
 				if err != nil {
 					t.Errorf("seed %d: %v", seed, err)
 					failed.Add(1)
 					continue
 				}
-				played.Add(1)
+				runs.Add(1)
 				steps.Add(int64(r.Steps))
 				requests.Add(int64(r.Requests))
 				answered.Add(int64(r.Answered))
@@ -56,7 +56,7 @@ func TestSeeds(t *testing.T) {
 				}
 				mu.Unlock()
 				if r.Broken != nil && failed.Add(1) <= 3 {
-					t.Errorf("%v\nsmall:\n%s", r.Broken, small(t, seed))
+					t.Errorf("%v\nsmall:\n%s", r.Broken, shrunk(t, seed))
 				}
 			}
 		})
@@ -69,20 +69,20 @@ func TestSeeds(t *testing.T) {
 	}
 	close(next)
 	wg.Wait()
-	t.Logf("%d seeds played in %v: %d events checked, %d distinct states, %d requests of which %d were answered; %d seeds failed",
-		played.Load(), time.Since(began).Round(time.Millisecond), steps.Load(), len(states), requests.Load(), answered.Load(), failed.Load())
-	if len(states) < 20*int(played.Load()) && *seeds >= 40 {
-		t.Errorf("only %d states in %d seeds: the scenes have become dull", len(states), played.Load())
+	t.Logf("%d seeds run in %v: %d events checked, %d distinct states, %d requests of which %d were answered; %d seeds failed",
+		runs.Load(), time.Since(began).Round(time.Millisecond), steps.Load(), len(states), requests.Load(), answered.Load(), failed.Load())
+	if len(states) < 20*int(runs.Load()) && *seeds >= 40 {
+		t.Errorf("only %d states in %d seeds: the experiments cover too few states", len(states), runs.Load())
 	}
 }
 
-// small returns a failing scene, shrunk, as JSON.
-func small(t *testing.T, seed uint64) string {
-	s := Shrink(Make(seed), *tries, func(s Scene) bool {
-		r, err := Play(t.Context(), s)
+// shrunk returns a failing experiment, shrunk, as JSON.
+func shrunk(t *testing.T, seed uint64) string {
+	s := Shrink(NewExperiment(seed), *tries, func(s Experiment) bool {
+		r, err := Run(t.Context(), s)
 		return err == nil && r.Broken != nil
 	})
-	r, _ := Play(t.Context(), s)
+	r, _ := Run(t.Context(), s)
 	if r.Broken != nil {
 		s.Note = r.Broken.Error()
 	}
@@ -90,15 +90,15 @@ func small(t *testing.T, seed uint64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *keep {
+	if *keepFailing {
 		os.MkdirAll("testdata", 0o755)
 		os.WriteFile(filepath.Join("testdata", fmt.Sprintf("seed-%d.json", seed)), append(b, '\n'), 0o644)
 	}
 	return string(b)
 }
 
-// TestScenes replays the scenes that failed once.
-func TestScenes(t *testing.T) {
+// TestExperiments replays the experiments that failed once.
+func TestExperiments(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
@@ -106,11 +106,11 @@ func TestScenes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var s Scene
+			var s Experiment
 			if err := json.Unmarshal(b, &s); err != nil {
 				t.Fatal(err)
 			}
-			r, err := Play(t.Context(), s)
+			r, err := Run(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,17 +121,17 @@ func TestScenes(t *testing.T) {
 	}
 }
 
-// TestSame: a scene gives the same run every time.
-func TestSame(t *testing.T) {
+// TestRunsAreDeterministic: an experiment gives the same run every time.
+func TestRunsAreDeterministic(t *testing.T) {
 	for seed := range uint64(5) {
-		play := func() string {
-			r, err := Play(context.Background(), Make(1000+seed))
+		runOnce := func() string {
+			r, err := Run(context.Background(), NewExperiment(1000+seed))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return fmt.Sprint(r.Broken, r.At, r.Steps, r.Requests, r.Answered, len(r.States))
 		}
-		if a, b := play(), play(); a != b {
+		if a, b := runOnce(), runOnce(); a != b {
 			t.Errorf("seed %d: %s, then %s", 1000+seed, a, b)
 		}
 	}
@@ -139,9 +139,9 @@ func TestSame(t *testing.T) {
 
 // TestShrink: faults that do not matter are removed.
 func TestShrink(t *testing.T) {
-	s := Make(7)
+	s := NewExperiment(7)
 	want := s.Faults[len(s.Faults)/2]
-	got := Shrink(s, 1000, func(s Scene) bool {
+	got := Shrink(s, 1000, func(s Experiment) bool {
 		for _, d := range s.Faults {
 			if d.At == want.At && d.Do == want.Do {
 				return true
@@ -154,19 +154,19 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// TestTell prints the events of one scene: -scene testdata/x.json or -scene 17.
-func TestTell(t *testing.T) {
-	if *scene == "" {
-		return // no scene was named
+// TestTrace prints the events of one experiment: -experiment testdata/x.json or -experiment 17.
+func TestTrace(t *testing.T) {
+	if *experiment == "" {
+		return // no experiment was named
 	}
-	var s Scene
-	if seed, err := strconv.ParseUint(*scene, 10, 64); err == nil {
-		s = Make(seed)
-	} else if b, err := os.ReadFile(*scene); err != nil {
+	var s Experiment
+	if seed, err := strconv.ParseUint(*experiment, 10, 64); err == nil {
+		s = NewExperiment(seed)
+	} else if b, err := os.ReadFile(*experiment); err != nil {
 		t.Fatal(err)
 	} else if err := json.Unmarshal(b, &s); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Tell(t.Context(), s, func(at time.Duration, what string) { t.Logf("%12v %s", at.Round(time.Millisecond), what) })
+	r, err := RunTraced(t.Context(), s, func(at time.Duration, text string) { t.Logf("%12v %s", at.Round(time.Millisecond), text) })
 	t.Log(r.Broken, err, r.Steps)
 }

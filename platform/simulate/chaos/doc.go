@@ -1,19 +1,19 @@
 // Package chaos injects faults into the simulator and checks the invariants of the
 // design after every event of a run. A seed determines everything.
 //
-// # A scene
+// # An experiment
 //
-// A Scene is plain data: hosts, models, teams, and a list of faults with their times. A
+// An Experiment is plain data: hosts, models, teams, and a list of faults with their times. A
 // fault is a burst of requests, or a failure: a node that dies or is partitioned, a slow
 // disk, starts that fail, engines that crash, hang or run out of memory, unhealthy GPUs,
 // messages that are delayed, doubled or lost, clocks that jump, a catalogue that is
 // empty for a while, an orchestrator that stalls, is replaced in the middle of its work,
-// or is killed. Make draws a scene from a seed. Every scene ends with a calm part: all
+// or is killed. NewExperiment draws one from a seed. Every experiment ends with a part without faults: all
 // faults are undone, and every model gets one more request and must answer it.
 //
 // # Invariants
 //
-// Play runs a scene and checks the invariants of the design (section 8, with its
+// Run runs an experiment and checks the invariants of the design (section 8, with its
 // numbers):
 //
 //	1   every request ends exactly once, and fails only where a fault caused it
@@ -33,8 +33,8 @@
 //
 // # Failures
 //
-// A failure prints its seed. Shrink reduces the scene while it still fails; the result
-// goes into testdata, where TestScenes replays it. mutants_test.go shows that the checks
+// A failure prints its seed. Shrink reduces the experiment while it still fails; the result
+// goes into testdata, where TestExperiments replays it. mutants_test.go shows that the checks
 // can fail: it puts a list of small bugs into the sources of placement, orchestrator and
 // activator, one at a time, and some seed must find each.
 package chaos

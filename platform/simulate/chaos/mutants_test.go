@@ -76,7 +76,7 @@ var bugs = []struct {
 
 var found = regexp.MustCompile(`seed (\d+) at \S+: invariant \d+: [^\n]*`)
 
-// TestMutants shows that the checks can fail: a seed of the run (-seeds) or a scene of
+// TestMutants shows that the checks can fail: a seed of the run (-seeds) or an experiment of
 // testdata must find each bug. Without -mutants it only checks that each edit still
 // applies.
 func TestMutants(t *testing.T) {
@@ -125,7 +125,7 @@ func TestMutants(t *testing.T) {
 				t.Fatalf("%v\n%s", err, text)
 			}
 			began := time.Now()
-			text, err := exec.CommandContext(t.Context(), program, "-test.run", "^Test(Scenes|Seeds)$", "-seeds", fmt.Sprint(*seeds), "-tries", "0").CombinedOutput()
+			text, err := exec.CommandContext(t.Context(), program, "-test.run", "^Test(Experiments|Seeds)$", "-seeds", fmt.Sprint(*seeds), "-tries", "0").CombinedOutput()
 			first := found.FindString(string(text))
 			if err == nil || first == "" {
 				t.Fatalf("not found in %d seeds, %v:\n%s", *seeds, time.Since(began), text)

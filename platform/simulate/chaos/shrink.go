@@ -2,11 +2,11 @@ package chaos
 
 import "slices"
 
-// Shrink reduces a scene while it still fails: it removes ever smaller groups of faults
+// Shrink reduces an experiment while it still fails: it removes ever smaller groups of faults
 // (Zeller's ddmin), then models, teams and hosts, and lowers the counts of the rest. It
 // calls fails at most tries times.
-func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
-	try := func(next Scene) bool {
+func Shrink(s Experiment, tries int, fails func(Experiment) bool) Experiment {
+	try := func(next Experiment) bool {
 		if tries <= 0 {
 			return false
 		}
@@ -49,7 +49,7 @@ func Shrink(s Scene, tries int, fails func(Scene) bool) Scene {
 			more = try(next) || more
 		}
 		for i := range s.Faults {
-			if s.Faults[i].N <= 1 || s.Faults[i].Do != ask {
+			if s.Faults[i].N <= 1 || s.Faults[i].Do != requestBurst {
 				continue
 			}
 			next := s

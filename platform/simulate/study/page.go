@@ -330,7 +330,7 @@ func (p *page) firstTokens(runs []Run) {
 	var names []string
 	for i, r := range runs {
 		var ps []point
-		for _, s := range r.Spread {
+		for _, s := range r.TTFTSteps {
 			if s.Seconds >= low {
 				ps = append(ps, point{s.Seconds, s.Share})
 			}
@@ -373,15 +373,15 @@ func (p *page) hours(runs []Run) {
 }
 
 func (p *page) overTime(runs []Run) {
-	if !slices.ContainsFunc(runs, func(r Run) bool { return len(r.Over) > 1 }) {
+	if !slices.ContainsFunc(runs, func(r Run) bool { return len(r.Samples) > 1 }) {
 		return
 	}
 	p.open("GPUs over time", "")
 	for _, r := range runs {
-		if len(r.Over) < 2 {
+		if len(r.Samples) < 2 {
 			continue
 		}
-		end := r.Over[len(r.Over)-1].At
+		end := r.Samples[len(r.Samples)-1].At
 		unit, word := 3600.0, "hours"
 		if end < 2*3600 {
 			unit, word = 60, "minutes"
@@ -389,13 +389,13 @@ func (p *page) overTime(runs []Run) {
 		p.f("<p>%s</p>\n", escapeHTML(r.Policy.Word))
 		c := newChart("GPUs over time under "+r.Policy.Word, axis{high: end / unit}, axis{high: float64(max(r.GPUs, 1))}, word, "GPUs",
 			formatNumber, formatNumber)
-		low := make([]point, len(r.Over))
-		for i, s := range r.Over {
+		low := make([]point, len(r.Samples))
+		for i, s := range r.Samples {
 			low[i].x = s.At / unit
 		}
 		for _, k := range kinds[:4] {
 			top := slices.Clone(low)
-			for i, s := range r.Over {
+			for i, s := range r.Samples {
 				top[i].y += k.of(s.GPUs)
 			}
 			c.area(k.class, k.name, low, top)

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// Report is the outcome of a scene.
+// Report is the outcome of an experiment.
 type Report struct {
 	Broken   error // the first violation; nil if there was none
 	At       time.Duration
@@ -23,35 +23,35 @@ type Report struct {
 	States   map[uint64]struct{} // distinct states seen, see watch.look
 }
 
-// play is the state of a scene that is played.
-type play struct {
-	scene *Scene
-	st    *simulate.State
-	rng   *rand.Rand
-	watch *watch
+// run is the state of an experiment in progress.
+type run struct {
+	experiment *Experiment
+	st         *simulate.State
+	rng        *rand.Rand
+	checker    *checker
 
-	until struct{ late, doubled, lost, unheard time.Duration }
-	n     struct{ late, lost, unheard int }
+	until struct{ commandDelay, heartbeatTwice, heartbeatLost, replyLost time.Duration }
+	n     struct{ commandDelay, heartbeatLost, replyLost int }
 }
 
-// Play runs a scene to its end, or to the first violation.
-func Play(ctx context.Context, s Scene) (Report, error) { return Tell(ctx, s, nil) }
+// Run executes an experiment to its end, or to the first violation.
+func Run(ctx context.Context, s Experiment) (Report, error) { return RunTraced(ctx, s, nil) }
 
-// Tell is Play with a callback for faults, the orchestrator's events and the ends of
+// RunTraced is Run with a callback for faults, the orchestrator's events and the ends of
 // requests.
-func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)) (Report, error) {
-	p := &play{scene: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
-	p.watch = newWatch(p)
+func RunTraced(ctx context.Context, s Experiment, trace func(at time.Duration, text string)) (Report, error) {
+	p := &run{experiment: &s, rng: rand.New(rand.NewPCG(s.Seed, 2))}
+	p.checker = newWatch(p)
 	c, err := s.config()
 	if err != nil {
 		return Report{}, err
 	}
-	c.Step = func(*simulate.State) error { return p.watch.step() }
+	c.Step = func(*simulate.State) error { return p.checker.step() }
 	c.Event = func(e functions.Event) {
-		if tell != nil && p.st != nil {
-			tell(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
+		if trace != nil && p.st != nil {
+			trace(p.st.Now(), fmt.Sprintf("  %s %s %s %s %s %s", e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
 		}
-		p.watch.event(e)
+		p.checker.event(e)
 	}
 	st, err := simulate.Open(c)
 	if err != nil {
@@ -60,37 +60,37 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	p.st = st
 	for i := range s.Hosts {
 		if _, ok := st.Node(hostName(i)); !ok {
-			return Report{}, fmt.Errorf("there is no node %s: nothing could be done to it", hostName(i))
+			return Report{}, fmt.Errorf("there is no node %s: no fault could be injected", hostName(i))
 		}
 	}
-	st.Fated = func(f simulate.Fate) {
-		if tell != nil {
-			tell(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
+	st.OnRequestEnd = func(f simulate.RequestEnd) {
+		if trace != nil {
+			trace(st.Now(), fmt.Sprintf("    request %d of %s: %s %s", f.ID, f.Function, f.Code, f.Message))
 		}
-		p.watch.fated(f)
+		p.checker.onRequestEnd(f)
 	}
-	p.disturb()
+	p.hookFaults()
 	for i := range s.Faults {
 		d := s.Faults[i]
 		st.At(d.At.Std(), func() {
-			if tell != nil {
-				tell(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
+			if trace != nil {
+				trace(st.Now(), fmt.Sprintf("%s node %d model %d n %d for %v", d.Do, d.Node%len(s.Hosts), d.Model%len(s.Models), d.N, d.For))
 			}
-			p.do(&d)
+			p.inject(&d)
 		})
 	}
-	// The calm part: nothing is broken any more, and each model gets one more request.
-	at := s.Calm.Std() + calm
+	// The part without faults, and each model gets one more request.
+	at := s.FaultsEnd.Std() + finalPause
 	for i, m := range c.Functions {
-		if why := p.watch.hopeless(i); why != "" {
+		if reason := p.checker.excuse(i); reason != "" {
 			continue
 		}
-		st.At(at, func() { p.watch.expect(m.FullName()); p.ask(i, 1) })
+		st.At(at, func() { p.checker.expect(m.FullName()); p.sendRequests(i, 1) })
 		at += 90 * time.Second // covers a start, a drain and another start
 	}
-	st.At(s.Calm.Std(), func() { p.mend() })
+	st.At(s.FaultsEnd.Std(), func() { p.endFaults() })
 	err = st.Pass(ctx, at+5*time.Minute)
-	w := p.watch
+	w := p.checker
 	if err == nil {
 		err = w.end()
 	}
@@ -101,30 +101,30 @@ func Tell(ctx context.Context, s Scene, tell func(at time.Duration, what string)
 	return r, err
 }
 
-// disturb delays, doubles and loses heartbeats and replies while a fault demands it.
-func (p *play) disturb() {
+// hookFaults delays, doubles and loses heartbeats and replies while a fault demands it.
+func (p *run) hookFaults() {
 	st := p.st
-	st.Late = func() time.Duration {
-		if st.Now() >= p.until.late {
+	st.CommandDelay = func() time.Duration {
+		if st.Now() >= p.until.commandDelay {
 			return 0
 		}
-		return time.Duration(p.rng.IntN(p.n.late+1)) * time.Millisecond
+		return time.Duration(p.rng.IntN(p.n.commandDelay+1)) * time.Millisecond
 	}
-	st.Heard = func(string) []time.Duration {
+	st.HeartbeatDelays = func(string) []time.Duration {
 		now := st.Now()
-		if now < p.until.lost && p.rng.IntN(p.n.lost) == 0 {
+		if now < p.until.heartbeatLost && p.rng.IntN(p.n.heartbeatLost) == 0 {
 			return nil
 		}
-		if now < p.until.doubled {
+		if now < p.until.heartbeatTwice {
 			return []time.Duration{0, time.Duration(p.rng.IntN(3000)) * time.Millisecond}
 		}
 		return []time.Duration{0}
 	}
-	st.Unanswered = func() bool { return st.Now() < p.until.unheard && p.rng.IntN(p.n.unheard) == 0 }
+	st.LoseReply = func() bool { return st.Now() < p.until.replyLost && p.rng.IntN(p.n.replyLost) == 0 }
 }
 
-// config returns the simulator's configuration of the scene, without callbacks.
-func (s *Scene) config() (simulate.Config, error) {
+// config returns the simulator's configuration of the experiment, without callbacks.
+func (s *Experiment) config() (simulate.Config, error) {
 	policy := placement.DefaultPolicy
 	e, err := placement.ParseEviction(s.Policy)
 	if err != nil {
@@ -166,27 +166,27 @@ func (s *Scene) config() (simulate.Config, error) {
 func hostKind(i int) string { return fmt.Sprint("n", i) }
 func hostName(i int) string { return hostKind(i) + "-1" }
 
-func (p *play) host(i int) string { return hostName(i % len(p.scene.Hosts)) }
+func (p *run) host(i int) string { return hostName(i % len(p.experiment.Hosts)) }
 
-func (p *play) ask(model, n int) {
+func (p *run) sendRequests(model, n int) {
 	for range n {
-		p.watch.asked++
-		p.st.Ask(simulate.Request{Function: p.scene.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200)})
+		p.checker.asked++
+		p.st.Ask(simulate.Request{Function: p.experiment.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200)})
 	}
 }
 
 // models returns the models in the catalogue.
-func (p *play) models() (out []*functions.Model) {
-	for i := range p.scene.Models {
-		if !p.watch.removed[p.scene.name(i)] {
-			out = append(out, p.scene.model(i))
+func (p *run) models() (out []*functions.Model) {
+	for i := range p.experiment.Models {
+		if !p.checker.removed[p.experiment.name(i)] {
+			out = append(out, p.experiment.model(i))
 		}
 	}
 	return out
 }
 
 // running returns the running replicas by id.
-func (p *play) running() (out []simulate.ReplicaView) {
+func (p *run) running() (out []simulate.ReplicaView) {
 	for _, id := range p.st.Nodes() {
 		n, _ := p.st.Node(id)
 		for _, r := range n.Replicas {
@@ -204,15 +204,15 @@ func (p *play) running() (out []simulate.ReplicaView) {
 	return out
 }
 
-// do applies a fault, and schedules the end of one that lasts.
-func (p *play) do(d *Fault) {
-	st, w := p.st, p.watch
-	node, model := p.host(d.Node), d.Model%len(p.scene.Models)
+// inject applies a fault, and schedules the end of one that lasts.
+func (p *run) inject(d *Fault) {
+	st, w := p.st, p.checker
+	node, model := p.host(d.Node), d.Model%len(p.experiment.Models)
 	end := st.Now() + d.For.Std()
 	w.faults++
 	switch d.Do {
-	case ask:
-		p.ask(model, max(d.N, 1))
+	case requestBurst:
+		p.sendRequests(model, max(d.N, 1))
 	case kill, partition:
 		w.nodeBroken(node)
 		if d.Do == kill {
@@ -225,50 +225,50 @@ func (p *play) do(d *Fault) {
 		st.Slow(node, float64(max(d.N, 1)))
 		st.At(end, func() { st.Slow(node, 1) })
 	case broken:
-		name := p.scene.name(model)
+		name := p.experiment.name(model)
 		st.FailStarts(name, "out of luck")
 		st.At(end, func() { st.FailStarts(name, "") })
 	case crash, memory, hang:
 		p.breakReplica(d)
-	case sick:
-		gpu := d.N % p.scene.Hosts[d.Node%len(p.scene.Hosts)].GPUs
-		st.Sicken(node, gpu, true)
-		st.At(end, func() { st.Sicken(node, gpu, false) })
+	case unhealthy:
+		gpu := d.N % p.experiment.Hosts[d.Node%len(p.experiment.Hosts)].GPUs
+		st.SetGPUUnhealthy(node, gpu, true)
+		st.At(end, func() { st.SetGPUUnhealthy(node, gpu, false) })
 	case stall:
 		w.loopBroken(end + time.Second)
 		st.Stall(d.For.Std())
 	case jump:
 		w.loopBroken(st.Now() + 10*time.Second)
-		w.jumped = st.Now() + 2*time.Minute
+		w.jumpedUntil = st.Now() + 2*time.Minute
 		st.Jump(time.Duration(d.N) * time.Second)
 	case replace:
-		w.anew()
+		w.reset()
 		w.loopBroken(end + 5*time.Second)
 		st.Replace(d.For.Std())
 	case restart:
-		w.anew()
+		w.reset()
 		w.loopBroken(st.Now() + 10*time.Second)
 		st.Restart()
-	case late:
-		p.n.late, p.until.late = max(d.N, 1), end
+	case commandDelay:
+		p.n.commandDelay, p.until.commandDelay = max(d.N, 1), end
 		w.loopBroken(end + 10*time.Second)
-	case doubled:
-		p.until.doubled = end
-	case lost:
-		p.n.lost, p.until.lost = max(d.N, 2), end
+	case heartbeatTwice:
+		p.until.heartbeatTwice = end
+	case heartbeatLost:
+		p.n.heartbeatLost, p.until.heartbeatLost = max(d.N, 2), end
 		for _, id := range st.Nodes() { // a silent node may be given up
 			w.nodeBroken(id)
 		}
 		w.loopBroken(end + 10*time.Second)
-		w.lostBeats = end + 10*time.Second
-	case unheard:
-		p.n.unheard, p.until.unheard = max(d.N, 2), end
+		w.heartbeatsLostUntil = end + 10*time.Second
+	case replyLost:
+		p.n.replyLost, p.until.replyLost = max(d.N, 2), end
 		w.loopBroken(end + 15*time.Second)
 	case empty:
 		st.Deploy()
 		st.At(end, func() { st.Deploy(p.models()...) })
 	case removed:
-		name := p.scene.name(model)
+		name := p.experiment.name(model)
 		w.removed[name] = true
 		st.Deploy(p.models()...)
 		st.At(end, func() { delete(w.removed, name); w.touchedFunction[name] = end; st.Deploy(p.models()...) })
@@ -276,13 +276,13 @@ func (p *play) do(d *Fault) {
 }
 
 // breakReplica crashes or hangs one of the running replicas.
-func (p *play) breakReplica(d *Fault) {
+func (p *run) breakReplica(d *Fault) {
 	rs := p.running()
 	if len(rs) == 0 {
 		return
 	}
 	r := rs[d.N%len(rs)]
-	p.watch.touched[r.ID] = true
+	p.checker.touched[r.ID] = true
 	switch d.Do {
 	case crash:
 		p.st.Crash(r.ID, "signal: segmentation fault")
@@ -293,22 +293,22 @@ func (p *play) breakReplica(d *Fault) {
 	}
 }
 
-// mend undoes all faults that are still in effect.
-func (p *play) mend() {
-	for i := range p.scene.Hosts {
-		p.watch.nodeBroken(hostName(i))
+// endFaults undoes all faults that are still in effect.
+func (p *run) endFaults() {
+	for i := range p.experiment.Hosts {
+		p.checker.nodeBroken(hostName(i))
 		p.st.Return(hostName(i))
 		p.st.Slow(hostName(i), 1)
-		for g := range p.scene.Hosts[i].GPUs {
-			p.st.Sicken(hostName(i), g, false)
+		for g := range p.experiment.Hosts[i].GPUs {
+			p.st.SetGPUUnhealthy(hostName(i), g, false)
 		}
 	}
-	for i := range p.scene.Models {
-		p.st.FailStarts(p.scene.name(i), "")
+	for i := range p.experiment.Models {
+		p.st.FailStarts(p.experiment.name(i), "")
 	}
 	now := p.st.Now()
-	p.until.late, p.until.doubled, p.until.lost, p.until.unheard = now, now, now, now
-	clear(p.watch.removed)
+	p.until.commandDelay, p.until.heartbeatTwice, p.until.heartbeatLost, p.until.replyLost = now, now, now, now
+	clear(p.checker.removed)
 	p.st.Deploy(p.models()...)
-	p.watch.loopBroken(now + 15*time.Second)
+	p.checker.loopBroken(now + 15*time.Second)
 }

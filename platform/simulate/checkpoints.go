@@ -6,22 +6,22 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// shelf is a node's store: its checkpoints within a byte budget, evicted least recently
+// checkpointStore is a node's store: its checkpoints within a byte budget, evicted least recently
 // used first, and which of them are in host memory.
-type shelf struct {
-	budget  functions.Bytes // 0: unlimited
-	used    functions.Bytes
-	books   map[string]*book
-	order   []*book // least recently used first
-	evicted int64
-	version uint64
-	listed  uint64
-	rows    []*book                 // in order of arrival
-	list    []functions.CachedModel // as of version listed; never modified
+type checkpointStore struct {
+	budget      functions.Bytes // 0: unlimited
+	used        functions.Bytes
+	checkpoints map[string]*simCheckpoint
+	order       []*simCheckpoint // least recently used first
+	evicted     int64
+	version     uint64
+	listed      uint64
+	rows        []*simCheckpoint        // in order of arrival
+	list        []functions.CachedModel // as of version listed; never modified
 }
 
-// book is one checkpoint, complete or partial.
-type book struct {
+// simCheckpoint is one checkpoint, complete or partial.
+type simCheckpoint struct {
 	source string
 	digest string
 	bytes  functions.Bytes // present on the node
@@ -30,9 +30,9 @@ type book struct {
 	pins   int  // replicas that use it or wait for it
 }
 
-func (b *book) whole() bool { return b.bytes >= b.total }
+func (b *simCheckpoint) complete() bool { return b.bytes >= b.total }
 
-func (s *shelf) use(b *book) {
+func (s *checkpointStore) use(b *simCheckpoint) {
 	if n := len(s.order); n > 0 && s.order[n-1] == b {
 		return
 	}
@@ -42,8 +42,8 @@ func (s *shelf) use(b *book) {
 }
 
 // reserve makes room for a checkpoint and pins it; nil if there is not enough room.
-func (s *shelf) reserve(source string, total functions.Bytes) *book {
-	b := s.books[source]
+func (s *checkpointStore) reserve(source string, total functions.Bytes) *simCheckpoint {
+	b := s.checkpoints[source]
 	have := functions.Bytes(0)
 	if b != nil {
 		have = b.total
@@ -63,8 +63,8 @@ func (s *shelf) reserve(source string, total functions.Bytes) *book {
 		}
 	}
 	if b == nil {
-		b = &book{source: source, digest: "sha256:" + source}
-		s.books[source] = b
+		b = &simCheckpoint{source: source, digest: "sha256:" + source}
+		s.checkpoints[source] = b
 		s.rows = append(s.rows, b)
 		s.order = append(s.order, b)
 	}
@@ -76,23 +76,23 @@ func (s *shelf) reserve(source string, total functions.Bytes) *book {
 	return b
 }
 
-func (s *shelf) drop(b *book) {
-	delete(s.books, b.source)
-	s.order = slices.DeleteFunc(s.order, func(x *book) bool { return x == b })
-	s.rows = slices.DeleteFunc(s.rows, func(x *book) bool { return x == b })
+func (s *checkpointStore) drop(b *simCheckpoint) {
+	delete(s.checkpoints, b.source)
+	s.order = slices.DeleteFunc(s.order, func(x *simCheckpoint) bool { return x == b })
+	s.rows = slices.DeleteFunc(s.rows, func(x *simCheckpoint) bool { return x == b })
 	s.used -= b.total
 	s.version++
 }
 
-// squeeze evicts checkpoints from host memory until the rest fits.
-func (s *shelf) squeeze(room functions.Bytes) {
+// trimMemory evicts checkpoints from host memory until the rest fits.
+func (s *checkpointStore) trimMemory(limit functions.Bytes) {
 	var sum functions.Bytes
 	for i := len(s.order) - 1; i >= 0; i-- {
 		b := s.order[i]
 		if !b.memory {
 			continue
 		}
-		if sum += b.total; sum > room {
+		if sum += b.total; sum > limit {
 			b.memory = false
 			sum -= b.total
 			s.version++
@@ -101,13 +101,13 @@ func (s *shelf) squeeze(room functions.Bytes) {
 }
 
 // cached returns the heartbeat's list of checkpoints, in a stable order.
-func (s *shelf) cached() []functions.CachedModel {
+func (s *checkpointStore) cached() []functions.CachedModel {
 	if s.listed == s.version && s.list != nil {
 		return s.list
 	}
 	list := make([]functions.CachedModel, 0, len(s.rows))
 	for _, b := range s.rows {
-		if !b.whole() {
+		if !b.complete() {
 			continue
 		}
 		c := functions.CachedModel{Source: b.source, Digest: b.digest, Tier: functions.TierNVMe, Bytes: b.total}

@@ -9,18 +9,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Scene is the complete description of a run; the same scene gives the same run.
-type Scene struct {
-	Seed   uint64             `json:"seed"` // seeds every draw of the run
-	Policy string             `json:"policy"`
-	Learn  bool               `json:"learn,omitempty"` // idle times are learned from history
-	Ahead  bool               `json:"ahead,omitempty"` // replicas start ahead of forecast requests
-	Hosts  []Host             `json:"hosts"`
-	Models []Model            `json:"models"`
-	Teams  []Team             `json:"teams,omitempty"`
-	Faults []Fault            `json:"faults"`
-	Calm   functions.Duration `json:"calm"` // no fault starts after this
-	Note   string             `json:"note,omitempty"`
+// Experiment is the complete description of a run; the same experiment gives the same run.
+type Experiment struct {
+	Seed      uint64             `json:"seed"` // seeds every draw of the run
+	Policy    string             `json:"policy"`
+	Learn     bool               `json:"learn,omitempty"` // idle times are learned from history
+	Ahead     bool               `json:"ahead,omitempty"` // replicas start ahead of forecast requests
+	Hosts     []Host             `json:"hosts"`
+	Models    []Model            `json:"models"`
+	Teams     []Team             `json:"teams,omitempty"`
+	Faults    []Fault            `json:"faults"`
+	FaultsEnd functions.Duration `json:"calm"` // no fault starts after this
+	Note      string             `json:"note,omitempty"`
 }
 
 // Host is a node.
@@ -64,25 +64,25 @@ type Fault struct {
 
 // Kinds of faults.
 const (
-	ask       = "ask"       // N requests for Model
-	kill      = "kill"      // Node is powered off For the duration
-	partition = "partition" // Node is partitioned
-	slow      = "slow"      // Node's link and disk are N times slower
-	broken    = "broken"    // starts of Model fail
-	crash     = "crash"     // the engine of the Nth replica dies
-	memory    = "memory"    // the Nth replica runs out of memory
-	hang      = "hang"      // the Nth replica's engine hangs
-	sick      = "sick"      // the Nth GPU of Node is unhealthy
-	stall     = "stall"     // the orchestrator stalls
-	jump      = "jump"      // its wall clock jumps N seconds
-	replace   = "replace"   // another orchestrator takes over; the old one does not know For the duration
-	restart   = "restart"   // the orchestrator is killed and started anew
-	late      = "late"      // commands take up to N ms longer
-	doubled   = "doubled"   // heartbeats arrive twice, the second late
-	lost      = "lost"      // one heartbeat in N is lost
-	unheard   = "unheard"   // one reply in N to a command is lost
-	empty     = "empty"     // the catalogue is empty For the duration
-	removed   = "removed"   // Model leaves the catalogue
+	requestBurst   = "ask"       // N requests for Model
+	kill           = "kill"      // Node is powered off For the duration
+	partition      = "partition" // Node is partitioned
+	slow           = "slow"      // Node's link and disk are N times slower
+	broken         = "broken"    // starts of Model fail
+	crash          = "crash"     // the engine of the Nth replica dies
+	memory         = "memory"    // the Nth replica runs out of memory
+	hang           = "hang"      // the Nth replica's engine hangs
+	unhealthy      = "sick"      // the Nth GPU of Node is unhealthy
+	stall          = "stall"     // the orchestrator stalls
+	jump           = "jump"      // its wall clock jumps N seconds
+	replace        = "replace"   // another orchestrator takes over; the old one does not know For the duration
+	restart        = "restart"   // the orchestrator is killed and started anew
+	commandDelay   = "late"      // commands take up to N ms longer
+	heartbeatTwice = "doubled"   // heartbeats arrive twice, the second late
+	heartbeatLost  = "lost"      // one heartbeat in N is lost
+	replyLost      = "unheard"   // one reply in N to a command is lost
+	empty          = "empty"     // the catalogue is empty For the duration
+	removed        = "removed"   // Model leaves the catalogue
 )
 
 // weights are the relative frequencies of the kinds of faults.
@@ -90,21 +90,21 @@ var weights = []struct {
 	do string
 	n  int
 }{
-	{kill, 3}, {partition, 3}, {slow, 1}, {broken, 2}, {crash, 3}, {memory, 1}, {hang, 2}, {sick, 1}, {stall, 2}, {jump, 1},
-	{replace, 3}, {restart, 2}, {late, 2}, {doubled, 2}, {lost, 2}, {unheard, 2}, {empty, 1}, {removed, 1},
+	{kill, 3}, {partition, 3}, {slow, 1}, {broken, 2}, {crash, 3}, {memory, 1}, {hang, 2}, {unhealthy, 1}, {stall, 2}, {jump, 1},
+	{replace, 3}, {restart, 2}, {commandDelay, 2}, {heartbeatTwice, 2}, {heartbeatLost, 2}, {replyLost, 2}, {empty, 1}, {removed, 1},
 }
 
 const (
-	stormy = 6 * time.Minute // the part with faults
-	calm   = 4 * time.Minute // the pause before the last requests
+	faultPeriod = 6 * time.Minute // the part with faults
+	finalPause  = 4 * time.Minute // the pause before the last requests
 )
 
 var evictions = []string{"lru", "lfu", "gdsf", "next-use"}
 
-// Make draws a scene from a seed.
-func Make(seed uint64) Scene {
+// NewExperiment draws an experiment from a seed.
+func NewExperiment(seed uint64) Experiment {
 	rng := rand.New(rand.NewPCG(seed, 0x7468617763686173))
-	s := Scene{Seed: seed, Policy: evictions[rng.IntN(len(evictions))], Calm: functions.Duration(stormy)}
+	s := Experiment{Seed: seed, Policy: evictions[rng.IntN(len(evictions))], FaultsEnd: functions.Duration(faultPeriod)}
 	gpus := 0
 	for range 1 + rng.IntN(3) {
 		h := Host{GPUs: 1 + rng.IntN(4), Memory: 64 << rng.IntN(4), Store: 200 + 100*rng.IntN(8)}
@@ -154,16 +154,16 @@ func Make(seed uint64) Scene {
 }
 
 // drawFaults draws the requests and the faults.
-func (s *Scene) drawFaults(rng *rand.Rand) {
-	after := func(most time.Duration) functions.Duration {
-		return functions.Duration(time.Duration(rng.Int64N(int64(most))).Round(time.Millisecond))
+func (s *Experiment) drawFaults(rng *rand.Rand) {
+	after := func(maximum time.Duration) functions.Duration {
+		return functions.Duration(time.Duration(rng.Int64N(int64(maximum))).Round(time.Millisecond))
 	}
 	for range 20 + rng.IntN(60) { // requests come in bursts
 		n := 1
 		if rng.IntN(4) == 0 {
 			n += rng.IntN(12)
 		}
-		s.Faults = append(s.Faults, Fault{At: after(stormy), Do: ask, Model: rng.IntN(len(s.Models)), N: n})
+		s.Faults = append(s.Faults, Fault{At: after(faultPeriod), Do: requestBurst, Model: rng.IntN(len(s.Models)), N: n})
 	}
 	sum := 0
 	for _, w := range weights {
@@ -177,7 +177,7 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 				break
 			}
 		}
-		d := Fault{At: after(stormy), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
+		d := Fault{At: after(faultPeriod), Do: do, Node: rng.IntN(len(s.Hosts)), Model: rng.IntN(len(s.Models)), N: 2 + rng.IntN(6), For: functions.Duration(time.Duration(1+rng.IntN(40)) * time.Second)}
 		switch do {
 		case jump:
 			// Back by a minute at most: real clocks are monotonic, and a failure's
@@ -185,7 +185,7 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 			d.N = []int{-60, -20, -5, 5, 60, 86400}[rng.IntN(6)]
 		case kill, partition:
 			d.For *= 1 + functions.Duration(rng.IntN(3))
-		case late:
+		case commandDelay:
 			d.N = 50 * (1 + rng.IntN(60))
 		case empty:
 			d.For = functions.Duration(time.Duration(200+rng.IntN(1500)) * time.Millisecond) // less than the catalogue's recheck
@@ -197,12 +197,12 @@ func (s *Scene) drawFaults(rng *rand.Rand) {
 }
 
 // name returns the name of model i.
-func (s *Scene) name(i int) functions.Name {
+func (s *Experiment) name(i int) functions.Name {
 	return functions.Name{Team: s.Models[i].Team, Name: fmt.Sprint("m", i)}
 }
 
 // model returns model i as a catalogue entry.
-func (s *Scene) model(i int) *functions.Model {
+func (s *Experiment) model(i int) *functions.Model {
 	x := &s.Models[i]
 	m := functions.NewModel()
 	n := s.name(i)
@@ -217,8 +217,8 @@ func (s *Scene) model(i int) *functions.Model {
 	return m
 }
 
-// team returns a team of the scene, the zero Team if the scene has none.
-func (s *Scene) team(name string) Team {
+// team returns a team of the experiment, the zero Team if the experiment has none.
+func (s *Experiment) team(name string) Team {
 	for _, t := range s.Teams {
 		if t.Name == name {
 			return t

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// pipe is a rate shared evenly by its flows: a node's link, disk or GPU copy, or the
+// pipe is a rate shared evenly by its transfers: a node's link, disk or GPU copy, or the
 // total rate of the sources.
 type pipe struct {
-	rate  float64 // bytes a second
-	flows []*flow
+	rate      float64 // bytes a second
+	transfers []*transfer
 }
 
 func (p *pipe) share() float64 {
-	return p.rate / float64(max(len(p.flows), 1))
+	return p.rate / float64(max(len(p.transfers), 1))
 }
 
-// flow is a transfer through pipes at the smallest of its shares. The rest of its other
+// transfer is a transfer through pipes at the smallest of its shares. The rest of its other
 // shares stays unused, so a simulated fleet is never faster than a real one.
-type flow struct {
+type transfer struct {
 	st    *State
 	pipes [2]*pipe // the second may be nil
 	left  float64
@@ -29,37 +29,37 @@ type flow struct {
 	done  func()
 }
 
-// flow starts a transfer; done is called when all bytes have arrived.
-func (st *State) flow(bytes float64, done func(), pipes ...*pipe) *flow {
-	f := &flow{st: st, left: max(bytes, 0), last: st.clock.now, done: done}
+// startTransfer starts a transfer; done is called when all bytes have arrived.
+func (st *State) startTransfer(bytes float64, done func(), pipes ...*pipe) *transfer {
+	f := &transfer{st: st, left: max(bytes, 0), last: st.clock.now, done: done}
 	for i, p := range pipes {
 		f.pipes[i] = p
-		p.flows = append(p.flows, f)
+		p.transfers = append(p.transfers, f)
 	}
 	st.reflow(pipes)
 	return f
 }
 
-func (f *flow) act(uint8) {
+func (f *transfer) act(uint8) {
 	f.end()
 	f.done()
 }
 
-func (f *flow) age() uint32 { return f.gen }
+func (f *transfer) age() uint32 { return f.gen }
 
 // stop removes f from its pipes and returns the bytes not transferred.
-func (f *flow) stop() (left float64) {
-	f.settle()
+func (f *transfer) stop() (left float64) {
+	f.advance()
 	f.end()
 	return f.left
 }
 
-func (f *flow) end() {
+func (f *transfer) end() {
 	f.gen++
 	pipes := make([]*pipe, 0, 2)
 	for i, p := range f.pipes {
 		if p != nil {
-			p.flows = slices.DeleteFunc(p.flows, func(x *flow) bool { return x == f })
+			p.transfers = slices.DeleteFunc(p.transfers, func(x *transfer) bool { return x == f })
 			pipes = append(pipes, p)
 			f.pipes[i] = nil
 		}
@@ -67,17 +67,17 @@ func (f *flow) end() {
 	f.st.reflow(pipes)
 }
 
-// settle adds the bytes transferred since the last call.
-func (f *flow) settle() {
+// advance adds the bytes transferred since the last call.
+func (f *transfer) advance() {
 	now := f.st.clock.now
 	f.left = max(0, f.left-f.rate*(now-f.last).Seconds())
 	f.last = now
 }
 
-// reflow recomputes the rates of all flows in pipes.
+// reflow recomputes the rates of all transfers in pipes.
 func (st *State) reflow(pipes []*pipe) {
 	for i, p := range pipes {
-		for _, f := range p.flows {
+		for _, f := range p.transfers {
 			if i > 0 && (f.pipes[0] == pipes[0] || f.pipes[1] == pipes[0]) {
 				continue // already handled with the first pipe
 			}
@@ -90,7 +90,7 @@ func (st *State) reflow(pipes []*pipe) {
 			if rate == f.rate {
 				continue
 			}
-			f.settle()
+			f.advance()
 			f.rate = rate
 			f.gen++
 			if rate > 0 {
