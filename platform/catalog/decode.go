@@ -398,7 +398,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	}
 	fields := map[string]reflect.Value{}
 	var names []string
-	for f := range v.Type().Fields() {
+	for _, f := range reflect.VisibleFields(v.Type()) { // those of embedded structs too
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
 			fields[name] = v.FieldByIndex(f.Index)
 			names = append(names, name)

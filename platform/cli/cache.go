@@ -17,7 +17,7 @@ import (
 )
 
 func (c *command) cache() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := kit.VerbGroup(&cobra.Command{
 		Use: "cache VERB", Short: "See and change what is in the stores of weights", GroupID: "run",
 		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
 (--node), or with --data DIR of DIR/store on this machine, for which no server
@@ -30,14 +30,7 @@ or by the last part of that.`,
   thaw cache rm 5f0c9a
   thaw cache pin llama --node gpu-7
   thaw cache ls --data /var/lib/thaw -o json`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return kit.UnknownVerb(cmd, args[0])
-		},
-	}
+	})
 	var node string
 	cmd.PersistentFlags().StringVar(&node, "node", "", "one node of the server")
 	cmd.AddCommand(c.cacheLs(&node), c.cacheVerify(&node),

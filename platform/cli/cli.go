@@ -128,8 +128,29 @@ func (c *command) missing(what string) error {
 	return &kit.Error{Exit: kit.ExitFailed, What: "this build of thaw has no " + what}
 }
 
+// settingsVerb makes cmd the verb that runs program with the settings in *cfg, which
+// check validates; what names the program where this build has none.
+func settingsVerb[C any](c *command, cmd *cobra.Command, cfg *C, fileEnv string, check func() error, program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
+	cmd.Args, cmd.GroupID = kit.ExactArgs(), "run"
+	load := kit.BindSettings(cmd, cfg, fileEnv, c.getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if _, err := load(); err != nil {
+			return err
+		}
+		if program == nil {
+			return c.missing(what)
+		}
+		return program(cmd.Context(), *cfg, c.Out, c.Err)
+	}
+	return cmd
+}
+
+// bindServe registers the settings of serve.
+func (c *command) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", c.getenv, func() error { return cfg.check(dataDir(c.getenv)) }, "thaw serve --example-config shows every setting")
+}
+
 func (c *command) serve() *cobra.Command {
-	var file string
 	var showExample, showSchema bool
 	cfg := new(ServeConfig)
 	cmd := &cobra.Command{
@@ -138,73 +159,36 @@ func (c *command) serve() *cobra.Command {
   thaw serve --addr 0.0.0.0:8080 --data /var/lib/thaw --functions /etc/thaw/functions
   thaw serve --example-config > thaw.yaml; thaw serve --config thaw.yaml`,
 		Args: kit.ExactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case showExample:
-				_, err := c.Out.Write(kit.ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
-				return err
-			case showSchema:
-				_, err := c.Out.Write(kit.SettingsSchema(cfg, "thaw serve"))
-				return err
-			}
-			if _, err := c.loadServe(cmd.Flags(), cfg, file); err != nil {
-				return err
-			}
-			if c.programs.Serve == nil {
-				return c.missing("server")
-			}
-			return c.programs.Serve(cmd.Context(), *cfg, c.Out, c.Err)
-		},
 	}
-	kit.RegisterFlags(cmd.Flags(), cfg)
-	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
+	load := c.bindServe(cmd, cfg)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case showExample:
+			_, err := c.Out.Write(kit.ExampleFile(cfg, "https://thaw.dev/schema/serve.json"))
+			return err
+		case showSchema:
+			_, err := c.Out.Write(kit.SettingsSchema(cfg, "thaw serve"))
+			return err
+		}
+		if _, err := load(); err != nil {
+			return err
+		}
+		if c.programs.Serve == nil {
+			return c.missing("server")
+		}
+		return c.programs.Serve(cmd.Context(), *cfg, c.Out, c.Err)
+	}
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and end")
 	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and end")
 	return cmd
 }
 
-// loadServe reads the settings of serve from everywhere.
-func (c *command) loadServe(fs *kit.FlagSet, cfg *ServeConfig, file string) (map[string]string, error) {
-	if file == "" {
-		file = c.getenv("THAW_CONFIG")
-	}
-	origin, err := kit.LoadSettings(fs, cfg, file, c.getenv)
-	if err == nil {
-		err = cfg.check(dataDir(c.getenv))
-	}
-	if err != nil {
-		return nil, &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw serve --example-config shows every setting"}
-	}
-	return origin, nil
-}
-
 func (c *command) agent() *cobra.Command {
-	var file string
 	cfg := new(AgentConfig)
-	cmd := &cobra.Command{
-		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one", GroupID: "run",
+	return settingsVerb(c, &cobra.Command{
+		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
 		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
-		Args:    kit.ExactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				file = c.getenv("THAW_AGENT_CONFIG")
-			}
-			_, err := kit.LoadSettings(cmd.Flags(), cfg, file, c.getenv)
-			if err == nil {
-				err = cfg.check(dataDir(c.getenv))
-			}
-			if err != nil {
-				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw agent --help shows every setting"}
-			}
-			if c.programs.Agent == nil {
-				return c.missing("agent")
-			}
-			return c.programs.Agent(cmd.Context(), *cfg, c.Out, c.Err)
-		},
-	}
-	kit.RegisterFlags(cmd.Flags(), cfg)
-	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_AGENT_CONFIG]")
-	return cmd
+	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(c.getenv)) }, c.programs.Agent, "agent")
 }
 
 func (c *command) keep() *cobra.Command {
@@ -273,37 +257,29 @@ func (c *command) version() *cobra.Command {
 }
 
 func (c *command) config() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Show settings", Example: `  thaw config view --show-origin`, Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return kit.UnknownVerb(cmd, args[0])
-		}}
-	var file string
+	cmd := kit.VerbGroup(&cobra.Command{Use: "config", Short: "Show settings", Example: `  thaw config view --show-origin`})
 	var show bool
 	cfg := new(ServeConfig)
 	view := &cobra.Command{
 		Use: "view [flags of serve]", Short: "What thaw serve would run with", Args: kit.ExactArgs(),
 		Example: `  thaw config view
   thaw config view --show-origin --config thaw.yaml`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			origin, err := c.loadServe(cmd.Flags(), cfg, file)
-			if err != nil {
-				return err
-			}
-			for _, s := range kit.Settings(cfg) {
-				line := s.Name + ": " + s.Quoted()
-				if show {
-					line = fmt.Sprintf("%-40s # %s", line, origin[s.Name])
-				}
-				fmt.Fprintln(c.Out, kit.Plain(strings.TrimRight(line, " ")))
-			}
-			return nil
-		},
 	}
-	kit.RegisterFlags(view.Flags(), cfg)
-	view.Flags().StringVar(&file, "config", "", "file with settings [THAW_CONFIG]")
+	load := c.bindServe(view, cfg)
+	view.RunE = func(*cobra.Command, []string) error {
+		origin, err := load()
+		if err != nil {
+			return err
+		}
+		for _, s := range kit.Settings(cfg) {
+			line := s.Name + ": " + s.Quoted()
+			if show {
+				line = fmt.Sprintf("%-40s # %s", line, origin[s.Name])
+			}
+			fmt.Fprintln(c.Out, kit.Plain(strings.TrimRight(line, " ")))
+		}
+		return nil
+	}
 	view.Flags().BoolVar(&show, "show-origin", false, "tell where each value comes from")
 	cmd.AddCommand(view)
 	return cmd

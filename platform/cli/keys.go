@@ -11,17 +11,10 @@ import (
 )
 
 func (c *command) keysVerb() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
+	cmd := kit.VerbGroup(&cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys list
-  thaw keys rm 0f3a9c`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return kit.UnknownVerb(cmd, args[0])
-		}}
+  thaw keys rm 0f3a9c`})
 	var k api.KeyRequest
 	create := &cobra.Command{
 		Use: "create --team T", Short: "Make a key and print it, this once", Args: kit.ExactArgs(),

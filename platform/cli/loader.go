@@ -3,9 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,10 +19,10 @@ type LoaderConfig struct {
 	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Beyond 95 % of it, those used longest ago go until 85 % are left"`
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
-	TokenFile  string             `json:"token-file" help:"file with the token of the cluster's links"`
+	TokenFile  string             `json:"token-file" help:"file with the token of the control stream"`
 	Certs      string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change. None: the controller is dialled plainly"`
 	Addr       string             `json:"addr" default:":9091" help:"where to answer /healthz, /readyz and /metrics, or off"`
-	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They show a token that is made of the links'"`
+	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They show a token that is derived from the control stream's"`
 	Advertise  string             `json:"advertise" help:"host under which they reach it, such as the pod's address" shown:"the host of --peer-addr"`
 	Peer       []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; the controller names all of them"`
 	Allow      []string           `json:"allow-source" help:"beginning of sources that pods may have staged, such as az://acct/models; may be repeated. None: all that the credentials here can read"`
@@ -32,12 +30,8 @@ type LoaderConfig struct {
 	PodBytes   functions.Bytes    `json:"pod-bytes" default:"0" help:"bytes of checkpoints that one pod may hold; 0 is what the store has"`
 	AheadFor   functions.Duration `json:"ahead-for" default:"5m" help:"how long what was staged ahead of a pod is kept at when no pod comes for it"`
 	AllowLocal bool               `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
-	LogLevel   string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat  string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	kit.LogSettings
 }
-
-// Level is LogLevel for slog.
-func (c LoaderConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 // maxSocketDir is the longest path of a folder that has the loader's socket in it:
 // the kernel takes 107 bytes for the whole of it.
@@ -53,7 +47,7 @@ func (c *LoaderConfig) check() error {
 		}
 	}
 	if c.TokenFile == "" && (c.Controller != "" || c.PeerAddr != "off" || len(c.Peer) > 0) {
-		return errors.New("token-file: a file with the token of the cluster's links is needed: --token-file F")
+		return errors.New("token-file: a file with the token of the control stream is needed: --token-file F")
 	}
 	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
 		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
@@ -73,12 +67,8 @@ func (c *LoaderConfig) check() error {
 			return fmt.Errorf("allow-source: %q is no beginning of a source such as az://acct/models; folders are named with --folder", functions.Clip(a))
 		}
 	}
-	if c.Node == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("node: this host has no name: %w", err)
-		}
-		c.Node = strings.ToLower(host)
+	if err := defaultHostname(&c.Node); err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
 	if err := kit.MakeAbsolute(&c.Store, &c.TokenFile); err != nil {
 		return err
@@ -90,10 +80,9 @@ func (c *LoaderConfig) check() error {
 }
 
 func (c *command) loader() *cobra.Command {
-	var file string
 	cfg := new(LoaderConfig)
-	cmd := &cobra.Command{
-		Use: "loader", Short: "Load models for the pods of a node", GroupID: "run", Args: kit.ExactArgs(),
+	return settingsVerb(c, &cobra.Command{
+		Use: "loader", Short: "Load models for the pods of a node",
 		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
       --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
   thaw loader --store /mnt/nvme/thaw --store-bytes 800Gi --allow-source az://acct/models
@@ -111,24 +100,5 @@ GOOGLE_ and HF_ variables. It has no access to Kubernetes.
 
 Without a controller pods are served all the same. SIGTERM ends it within seconds:
 what was under way is taken up by the next, and pods that have their weights go on.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
-				file = c.getenv("THAW_LOADER_CONFIG")
-			}
-			_, err := kit.LoadSettings(cmd.Flags(), cfg, file, c.getenv)
-			if err == nil {
-				err = cfg.check()
-			}
-			if err != nil {
-				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw loader --help shows every setting"}
-			}
-			if c.programs.Loader == nil {
-				return c.missing("loader")
-			}
-			return c.programs.Loader(cmd.Context(), *cfg, c.Out, c.Err)
-		},
-	}
-	kit.RegisterFlags(cmd.Flags(), cfg)
-	cmd.Flags().StringVar(&file, "config", "", "file with settings [THAW_LOADER_CONFIG]")
-	return cmd
+	}, cfg, "THAW_LOADER_CONFIG", cfg.check, c.programs.Loader, "loader")
 }

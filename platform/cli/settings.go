@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,60 +11,100 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
+
+// NodeSettings are the settings of a program that owns GPUs.
+type NodeSettings struct {
+	GPUs        kit.Count       `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
+	GPUMemory   functions.Bytes `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
+	Memory      kit.Size        `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
+	SleepMemory functions.Bytes `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
+	Store       functions.Bytes `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
+}
+
+// EngineSettings are the settings of how engines start.
+type EngineSettings struct {
+	Warm   string `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Caches string `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+}
+
+// RequestSettings are the settings of a program that serves requests.
+type RequestSettings struct {
+	MaxBody functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
+	Hold    string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
+}
+
+// Check validates the settings.
+func (s *RequestSettings) Check() error {
+	if s.MaxBody < 1024 {
+		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
+	}
+	return nil
+}
+
+// PolicySettings are the settings of a program that decides which models run.
+type PolicySettings struct {
+	Eviction      string             `json:"eviction" default:"lru" help:"which model is evicted first where memory is short: the least recently used, the least often used, the least use times reload cost over size, or the one whose next use is latest for its reload cost" oneof:"lru,lfu,gdsf,next-use"`
+	KeepAlive     string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is computed from past uses, at most six times that (with --prewarm on, models whose next use is far off are unloaded early)" oneof:"fixed,learned"`
+	Prewarm       string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history predicts, where no queued request needs the memory; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
+	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
+}
+
+// Check validates the settings.
+func (s *PolicySettings) Check() error {
+	if s.PrewarmBudget <= 0 {
+		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
+	}
+	return nil
+}
+
+// Policy returns the placement policy that the settings describe.
+func (s PolicySettings) Policy() placement.Policy {
+	p := placement.DefaultPolicy
+	p.Eviction, _ = placement.ParseEviction(s.Eviction) // one of those the setting allows
+	if s.KeepAlive == "learned" {
+		p.KeepAlive = placement.Learned
+	}
+	return p
+}
 
 // ServeConfig is the settings of thaw serve. The tags are the only place where a
 // setting is named: package kit makes flag, variable, key, help, example and schema
 // of them.
 type ServeConfig struct {
-	Addr          string             `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
-	Data          string             `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
-	Functions     string             `json:"functions" help:"folder of model and team files; read, never written"`
-	GPUs          kit.Count          `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
-	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory        kit.Size           `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
-	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
-	MaxBody       functions.Bytes    `json:"max-body" default:"32Mi" help:"largest request body"`
-	Hold          string             `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
-	Host          []string           `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
-	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
-	Eviction      string             `json:"eviction" default:"lru" help:"which model is evicted first where memory is short: the least recently used, the least often used, the least use times reload cost over size, or the one whose next use is latest for its reload cost" oneof:"lru,lfu,gdsf,next-use"`
-	KeepAlive     string             `json:"keep-alive" default:"fixed" help:"how long an idle model stays: fixed is its scale.idle; learned is computed from past uses, at most six times that (with --prewarm on, models whose next use is far off are unloaded early)" oneof:"fixed,learned"`
-	Prewarm       string             `json:"prewarm" default:"off" help:"start models ahead of requests that their history predicts, where no queued request needs the memory; hints of callers (thaw prewarm) are followed in any case" oneof:"off,on"`
-	PrewarmBudget functions.Duration `json:"prewarm-budget" default:"1h" help:"GPU time that starts ahead may take in an hour, for each team; all together four times that"`
+	Addr      string `json:"addr" default:"127.0.0.1:8080" help:"address to listen on; other than loopback it wants keys"`
+	Data      string `json:"data" help:"folder for the store, keys, tokens and deployed functions" shown:"$XDG_DATA_HOME/thaw or ~/.local/share/thaw"`
+	Functions string `json:"functions" help:"folder of model and team files; read, never written"`
+	NodeSettings
+	RequestSettings
+	Host []string `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
+	EngineSettings
+	PolicySettings
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their server died"`
 	Drain         functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
-	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	kit.LogSettings
 }
 
 // AgentConfig is the settings of thaw agent.
 type AgentConfig struct {
-	Server        string             `json:"server" help:"URL of the thaw server to join"`
-	TokenFile     string             `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
-	Addr          string             `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
-	Advertise     string             `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
-	Name          string             `json:"name" help:"name of this node" shown:"the host's name"`
-	Data          string             `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
-	GPUs          kit.Count          `json:"gpus" default:"auto" help:"how many GPUs to use: auto, or a number"`
-	GPUMemory     functions.Bytes    `json:"gpu-memory" default:"0" help:"memory to use of each GPU; 0 is all that is free"`
-	Memory        kit.Size           `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
-	SleepMemory   functions.Bytes    `json:"sleep-memory" default:"0" help:"host memory, of that, which the weights of sleeping engines may take; 0 is all of it. Beyond it they sleep without their weights"`
-	Store         functions.Bytes    `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
-	Warm          string             `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Caches        string             `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Server    string `json:"server" help:"URL of the thaw server to join"`
+	TokenFile string `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
+	Addr      string `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
+	Advertise string `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
+	Name      string `json:"name" help:"name of this node" shown:"the host's name"`
+	Data      string `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
+	NodeSettings
+	EngineSettings
 	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
 	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their agent died"`
-	LogLevel      string             `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat     string             `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	kit.LogSettings
 }
 
 // KeepConfig is the settings of thaw keep, which its agent passes.
@@ -75,25 +114,19 @@ type KeepConfig struct {
 	OrphanTimeout time.Duration
 }
 
-// Level is LogLevel for slog.
-func (c ServeConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
-
-// Level is LogLevel for slog.
-func (c AgentConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
-
 // check validates the settings together and fills in defaults of the machine.
 func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
-	if c.MaxBody < 1024 {
-		return fmt.Errorf("max-body: %s is too small for any request", c.MaxBody)
+	if err := c.RequestSettings.Check(); err != nil {
+		return err
 	}
 	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")
 	}
-	if c.PrewarmBudget <= 0 {
-		return errors.New("prewarm-budget must be more than 0; --prewarm off starts nothing ahead")
+	if err := c.PolicySettings.Check(); err != nil {
+		return err
 	}
 	if c.Data == "" {
 		dir, err := dataDir("thaw")
@@ -118,12 +151,8 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	if c.OrphanTimeout <= 0 {
 		return errors.New("orphan-timeout must be more than 0")
 	}
-	if c.Name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return fmt.Errorf("name: this host has none: %w", err)
-		}
-		c.Name = strings.ToLower(host)
+	if err := defaultHostname(&c.Name); err != nil {
+		return fmt.Errorf("name: %w", err)
 	}
 	if c.Data == "" {
 		dir, err := dataDir("thaw-agent")
@@ -133,6 +162,19 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 		c.Data = dir
 	}
 	return kit.MakeAbsolute(&c.Data, &c.TokenFile)
+}
+
+// defaultHostname fills in the name of this host where name is empty.
+func defaultHostname(name *string) error {
+	if *name != "" {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("this host has none: %w", err)
+	}
+	*name = strings.ToLower(host)
+	return nil
 }
 
 // dataDir returns the default data folder, by XDG_DATA_HOME or HOME.

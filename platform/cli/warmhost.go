@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 
 	"github.com/spf13/cobra"
@@ -19,12 +18,8 @@ type WarmHostConfig struct {
 	Dir        string `json:"dir" help:"folder of its own" shown:"thaw-warm-host in the folder for temporary files"`
 	Addr       string `json:"addr" default:":9092" help:"where to answer /healthz and /readyz, or off"`
 	AllowLocal bool   `json:"allow-local" default:"false" help:"let processes in that are in no pod; for tests"`
-	LogLevel   string `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat  string `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+	kit.LogSettings
 }
-
-// Level is LogLevel for slog.
-func (c WarmHostConfig) Level() slog.Level { return kit.ParseLevel(c.LogLevel) }
 
 func (c *WarmHostConfig) check() error {
 	if c.Store == "" {
@@ -44,8 +39,8 @@ func (c *WarmHostConfig) check() error {
 
 func (c *command) warmHost() *cobra.Command {
 	cfg := new(WarmHostConfig)
-	cmd := &cobra.Command{
-		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter", GroupID: "run", Args: kit.ExactArgs(),
+	return settingsVerb(c, &cobra.Command{
+		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter",
 		Example: `  thaw warm-host                                    in the engine's own image, as the DaemonSet thaw-warm has it
   thaw warm-host --store /mnt/nvme/thaw
   thaw-knative install --warm-image IMAGE      puts it on the nodes that have a loader`,
@@ -62,20 +57,5 @@ It takes root on the node: hostPID, SYS_ADMIN and seven more capabilities, no se
 filter, and an image whose interpreter is root's alone to write. All pods of a node
 share the layout of memory and the hash seed of their engines: runtime/forkserver/pods.md
 says what that is worth.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := kit.LoadSettings(cmd.Flags(), cfg, "", c.getenv)
-			if err == nil {
-				err = cfg.check()
-			}
-			if err != nil {
-				return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err, Hint: "thaw warm-host --help shows every setting"}
-			}
-			if c.programs.WarmHost == nil {
-				return c.missing("warm-host")
-			}
-			return c.programs.WarmHost(cmd.Context(), *cfg, c.Out, c.Err)
-		},
-	}
-	kit.RegisterFlags(cmd.Flags(), cfg)
-	return cmd
+	}, cfg, "", cfg.check, c.programs.WarmHost, "warm-host")
 }

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -29,79 +28,59 @@ import (
 	"github.com/thaw-dev/thaw/platform/gateway"
 )
 
-// activation is the flags of an activator.
-type activation struct {
-	addr, private, metrics string
-	controller, token, id  string
-	certs                  string
-	hold                   string
-	shutdownDelay, drain   time.Duration
-	maxBody                string
-	log                    logging
+// activatorSettings are the settings of an activator.
+type activatorSettings struct {
+	Addr          string             `json:"addr" default:":8080" help:"where requests from outside come in"`
+	PrivateAddr   string             `json:"private-addr" default:":8081" help:"where requests from inside the cluster come in"`
+	MetricsAddr   string             `json:"metrics-addr" default:":9090" help:"where /metrics, /healthz and /readyz are"`
+	Controller    string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried"`
+	TokenFile     string             `json:"token-file" help:"file with the token of the control stream"`
+	Certs         string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly"`
+	ID            string             `json:"id" env:"POD_NAME" help:"name of this activator, no other's" shown:"the host's name"`
+	ShutdownDelay functions.Duration `json:"shutdown-delay" default:"3s" help:"after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn"`
+	Drain         functions.Duration `json:"drain" default:"1m40s" help:"after SIGTERM, how long active requests may go on"`
+	cli.RequestSettings
+	kit.LogSettings `defaults:"log-format=json"`
 }
 
 func (c *command) activatorPart() *kit.Command {
-	var a activation
-	return partCommand("activator", "Serve requests in a cluster, and hold those whose model is cold",
+	o := new(activatorSettings)
+	return c.partCommand("activator", "Serve requests in a cluster, and hold those whose model is cold",
 		`  thaw-knative activator --controller thaw-controller.thaw-system:8090 --token-file /run/thaw/token
   thaw-knative activator --addr 127.0.0.1:8080 --private-addr 127.0.0.1:8081 --metrics-addr 127.0.0.1:9090 \
       --controller 127.0.0.1:8090 --token-file token --log-format text`,
-		func(f *kit.FlagSet) {
-			host, _ := os.Hostname()
-			f.StringVar(&a.addr, "addr", ":8080", "where requests from outside come in")
-			f.StringVar(&a.private, "private-addr", ":8081", "where requests from inside the cluster come in")
-			f.StringVar(&a.metrics, "metrics-addr", ":9090", "where /metrics, /healthz and /readyz are")
-			f.StringVar(&a.controller, "controller", "", "HOST:PORT of the controller; all addresses of HOST are tried")
-			f.StringVar(&a.token, "token-file", "", "file with the token of the cluster's links")
-			f.StringVar(&a.certs, "certs", "", "folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly")
-			f.StringVar(&a.id, "id", cmp.Or(c.getenv("POD_NAME"), host), "name of this activator, no other's [POD_NAME]")
-			a.settings(f)
-			f.DurationVar(&a.shutdownDelay, "shutdown-delay", 3*time.Second, "after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn")
-			f.DurationVar(&a.drain, "drain", 100*time.Second, "after SIGTERM, how long active requests may go on")
-			a.log.flags(f)
-		},
-		func(ctx context.Context) error { return a.run(ctx, c) })
+		o, o.check, func(ctx context.Context) error { return o.run(ctx, c) })
 }
 
-// settings registers the flags that install also has and passes on.
-func (o *activation) settings(f *kit.FlagSet) {
-	f.StringVar(&o.hold, "hold", string(activator.HoldSilent), "what a plain request gets while it waits: hold, pad or 503")
-	f.StringVar(&o.maxBody, "max-body", "32Mi", "the longest body of an API request")
-}
-
-// most validates the settings and returns the longest body.
-func (o *activation) most() (functions.Bytes, error) {
-	if o.hold != string(activator.HoldSilent) && o.hold != string(activator.HoldPad) && o.hold != string(activator.Hold503) {
-		return 0, kit.Usage("hold, pad or 503", "--hold %s", kit.Plain(o.hold))
+func (o *activatorSettings) check() error {
+	defaultID(&o.ID)
+	switch _, _, err := net.SplitHostPort(o.Controller); {
+	case o.Controller == "":
+		return errors.New("--controller is missing: HOST:PORT, such as thaw-controller.thaw-system:8090")
+	case err != nil:
+		return fmt.Errorf("--controller %s is no HOST:PORT, such as thaw-controller.thaw-system:8090", kit.Plain(o.Controller))
+	case o.ID == "":
+		return errors.New("--id is missing: the name of the pod")
+	case o.TokenFile == "":
+		return errNoToken
+	case o.ShutdownDelay < 0 || o.Drain <= 0:
+		return errors.New("--shutdown-delay and --drain cannot be less than nothing: such as 3s and 100s")
 	}
-	most, err := functions.ParseBytes(o.maxBody)
-	if err != nil || most <= 0 {
-		return 0, kit.Usage("such as 32Mi", "--max-body %s", kit.Plain(o.maxBody))
-	}
-	return most, nil
+	return o.RequestSettings.Check()
 }
 
 // run serves requests until ctx ends. Shutdown follows the data: readiness fails, so
 // that no new requests are routed here; held requests are answered; then streams end.
-func (o *activation) run(ctx context.Context, c *command) error {
-	token, err := o.check()
+func (o *activatorSettings) run(ctx context.Context, c *command) error {
+	token, err := kit.ReadToken(o.TokenFile)
 	if err != nil {
 		return err
 	}
-	most, err := o.most()
+	certificates, err := controlstream.Certified(o.Certs)
 	if err != nil {
-		return err
+		return &kit.Error{What: "--certs " + o.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 	}
-	reread := func() (string, error) { return readToken(o.token) }
-	certificates, err := controlstream.Certified(o.certs)
-	if err != nil {
-		return &kit.Error{What: "--certs " + o.certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
-	}
-	logs, err := o.log.handler()
-	if err != nil {
-		return err
-	}
-	log := logs(c.Err)
+	log := o.Logger(c.Err)
 	requests := httpserver.NewBatchWriter(c.Err)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
@@ -109,18 +88,18 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	keys := &keys{book: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	var gate *gateway.Gateway // made before the link runs
+	var gate *gateway.Gateway // made before the control stream runs
 	platform := controlstream.NewActivator(controlstream.ActivatorOptions{
-		Addr: o.controller, Token: token, ID: o.id, Version: cli.Version, Log: log,
-		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: reread,
+		Addr: o.Controller, Token: token, ID: o.ID, Version: cli.Version, Log: log,
+		Keys: keys.set, RateLimits: keys.limits, TLS: certificates, Reread: func() (string, error) { return kit.ReadToken(o.TokenFile) },
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.hold),
+		Waker: platform, Keys: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold),
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
-		Metrics: registry, Log: logs(requests),
+		Metrics: registry, Log: o.Logger(requests),
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(most), Metrics: registry, Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(o.MaxBody), Metrics: registry, Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.MustRegister(connectedMetric(platform))
@@ -151,7 +130,7 @@ func (o *activation) run(ctx context.Context, c *command) error {
 	part(platform.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })
 	part(func(context.Context) error { return gate.Serve(public, private) })
-	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.id)
+	log.Info("serving", "addr", public.Addr().String(), "private", private.Addr().String(), "metrics", metrics.Addr().String(), "id", o.ID)
 	o.drainRequests(ctx, life, state, gate, log)
 	cause := context.Cause(life)
 	side.Close()
@@ -165,17 +144,17 @@ func (o *activation) run(ctx context.Context, c *command) error {
 
 // drainRequests waits until ctx or life ends, and shuts the gate down: first readiness
 // fails for shutdownDelay, then active requests have the rest of drain.
-func (o *activation) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
+func (o *activatorSettings) drainRequests(ctx, life context.Context, state *readiness, gate *gateway.Gateway, log *slog.Logger) {
 	select {
 	case <-ctx.Done():
-		log.Info("draining", "for", o.drain.String())
+		log.Info("draining", "for", o.Drain.String())
 	case <-life.Done():
 	}
 	state.draining.Store(true)
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.drain)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Drain.Std())
 	defer cancel()
 	select {
-	case <-time.After(min(o.shutdownDelay, o.drain)):
+	case <-time.After(min(o.ShutdownDelay, o.Drain).Std()):
 	case <-life.Done():
 	}
 	if err := gate.Shutdown(drain); err != nil {
@@ -183,26 +162,10 @@ func (o *activation) drainRequests(ctx, life context.Context, state *readiness, 
 	}
 }
 
-// check validates the flags and reads the token.
-func (o *activation) check() (token string, err error) {
-	switch {
-	case o.controller == "":
-		return "", kit.Usage("such as thaw-controller.thaw-system:8090", "--controller is missing")
-	case o.id == "":
-		return "", kit.Usage("the name of the pod", "--id is missing")
-	case o.shutdownDelay < 0 || o.drain <= 0:
-		return "", kit.Usage("such as 3s and 100s", "--shutdown-delay and --drain cannot be less than nothing")
-	}
-	if _, _, err := net.SplitHostPort(o.controller); err != nil {
-		return "", kit.Usage("such as thaw-controller.thaw-system:8090", "--controller %s is no HOST:PORT", kit.Plain(o.controller))
-	}
-	return readToken(o.token)
-}
-
 // listen opens the three listeners.
-func (o *activation) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
+func (o *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
 	var open []net.Listener
-	for _, x := range [][2]string{{"--addr", o.addr}, {"--private-addr", o.private}, {"--metrics-addr", o.metrics}} {
+	for _, x := range [][2]string{{"--addr", o.Addr}, {"--private-addr", o.PrivateAddr}, {"--metrics-addr", o.MetricsAddr}} {
 		l, err := listenTCP(ctx, x[0], x[1])
 		if err != nil {
 			for _, l := range open {

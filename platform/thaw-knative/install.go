@@ -5,11 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/spf13/pflag"
 
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -36,47 +33,38 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.StringVar(&i.Warm, "warm-image", "", "image of the engine whose warm interpreter each node forks for its pods; it runs as root on the node (default off)")
 	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
 	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
-	f.AddFlagSet(c.partFlags())
+	kit.RegisterFlags(f, &c.sharedController)
+	kit.RegisterFlags(f, &c.RequestSettings)
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
 	f.BoolVar(&c.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
 	f.BoolVar(&c.force, "force", false, "with --uninstall: also while there are models")
 }
 
-// partFlags returns flags of the parts. Those that are given become arguments of the
-// parts' containers.
-func (c *command) partFlags() *kit.FlagSet {
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+// partSettings loads the settings of the parts. Those that are given become arguments
+// of the parts' containers.
+func (c *command) partSettings() error {
 	for _, part := range []struct {
-		flags func(*kit.FlagSet)
-		args  *[]string
+		settings any
+		check    func() error
+		args     *[]string
 	}{
-		{c.controlling.settings, &c.installation.Controller},
-		{c.activation.settings, &c.installation.Activator},
+		{&c.sharedController, c.sharedController.check, &c.installation.Controller},
+		{&c.RequestSettings, c.RequestSettings.Check, &c.installation.Activator},
 	} {
-		f := pflag.NewFlagSet("", pflag.ContinueOnError)
-		part.flags(f)
-		f.VisitAll(func(x *pflag.Flag) {
-			x.Value = passed{x.Value, x.Name, part.args}
-		})
-		all.AddFlagSet(f)
+		origin, err := kit.LoadSettings(c.flags, part.settings, "", c.getenv)
+		if err == nil {
+			err = part.check()
+		}
+		if err != nil {
+			return &kit.Error{Exit: kit.ExitUsage, What: "settings", Err: err}
+		}
+		for _, s := range kit.Settings(part.settings) {
+			if origin[s.Name] != "default" {
+				*part.args = append(*part.args, "--"+s.Name+"="+s.Text())
+			}
+		}
 	}
-	return all
-}
-
-// passed records a flag's value as an argument of a container.
-type passed struct {
-	pflag.Value
-	name string
-	args *[]string
-}
-
-func (p passed) Set(s string) error {
-	if err := p.Value.Set(s); err != nil {
-		return err
-	}
-	flag := "--" + p.name + "="
-	*p.args = append(slices.DeleteFunc(*p.args, func(a string) bool { return strings.HasPrefix(a, flag) }), flag+p.Value.String())
 	return nil
 }
 
@@ -104,10 +92,7 @@ func (c *command) install(ctx context.Context, args []string) error {
 	case c.loaders != "":
 		return kit.Usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
 	}
-	if _, err := c.controlling.policy(); err != nil {
-		return err
-	}
-	if _, err := c.activation.most(); err != nil {
+	if err := c.partSettings(); err != nil {
 		return err
 	}
 	objects, err := install.Objects(c.installation)

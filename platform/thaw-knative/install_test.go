@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -35,16 +36,16 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --store x", kit.ExitUsage, "not a clean absolute path"},
 		{"install --image ", kit.ExitUsage, "thaw's image is not set"},
 		{"install --image x", kit.ExitUsage, "there is no kubeconfig"},
-		{"install --eviction fifo", kit.ExitUsage, `"fifo" is no eviction policy: one of lru`},
-		{"install --keep-alive always", kit.ExitUsage, "--keep-alive always\nhint: fixed or learned"},
-		{"install --prewarm yes", kit.ExitUsage, "--prewarm yes\nhint: on or off"},
+		{"install --eviction fifo", kit.ExitUsage, `"fifo" is not one of lru, lfu, gdsf, next-use`},
+		{"install --keep-alive always", kit.ExitUsage, `"always" is not one of fixed, learned`},
+		{"install --prewarm yes", kit.ExitUsage, `"yes" is not one of off, on`},
 		{"install --prewarm-budget soon", kit.ExitUsage, "--prewarm-budget"},
-		{"install --prewarm-budget 0", kit.ExitUsage, "--prewarm-budget 0s"},
-		{"install --cluster-domain .local", kit.ExitUsage, `--cluster-domain ".local" is no domain`},
-		{"install --cluster-domain ", kit.ExitUsage, `--cluster-domain "" is no domain`},
+		{"install --prewarm-budget 0", kit.ExitUsage, "prewarm-budget must be more than 0"},
+		{"install --cluster-domain .local", kit.ExitUsage, `cluster-domain: ".local" is no domain`},
+		{"install --cluster-domain ", kit.ExitUsage, `cluster-domain: "" is no domain`},
 		{"install --history-claim a/b", kit.ExitUsage, `"a/b" is not a name of a PersistentVolumeClaim`},
-		{"install --hold maybe", kit.ExitUsage, "--hold maybe\nhint: hold, pad or 503"},
-		{"install --max-body 0", kit.ExitUsage, "--max-body 0\nhint: such as 32Mi"},
+		{"install --hold maybe", kit.ExitUsage, `"maybe" is not one of hold, pad, 503`},
+		{"install --max-body 0", kit.ExitUsage, "max-body: 0 is too small for any request"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
 		{"chown-store /nowhere/at/all 65532", kit.ExitNotFound, "/nowhere/at/all"},
 		{"chown-store / 0", kit.ExitUsage, `"0" is no id`},
@@ -100,7 +101,7 @@ func TestPrints(t *testing.T) {
 // is not said does not.
 func TestInstallSettings(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "gone"))
-	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m0s", "--hold=pad", "--max-body=64Mi"}
+	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m", "--hold=pad", "--max-body=64Mi"}
 	print := func(more ...string) string {
 		out, errs, exit := thaw(t, nil, append([]string{"install", "--image", "example.com/thaw:1", "--dry-run", "-o", "yaml"}, more...)...)
 		if exit != 0 || errs != "" {
@@ -123,11 +124,11 @@ func TestInstallSettings(t *testing.T) {
 // TestInstallHistory: a controller without a folder neither reads nor writes history.
 func TestInstallHistory(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	if f := (&controlling{prewarm: "on"}).foresee(log); f.File != "" || f.History == nil || !f.StartAhead {
+	if f := (&controllerSettings{sharedController: sharedController{PolicySettings: cli.PolicySettings{Prewarm: "on"}}}).foresee(log); f.File != "" || f.History == nil || !f.StartAhead {
 		t.Errorf("%+v", f)
 	}
 	dir := t.TempDir()
-	if f := (&controlling{data: dir}).foresee(log); f.File != filepath.Join(dir, "history.json") || f.StartAhead {
+	if f := (&controllerSettings{Data: dir}).foresee(log); f.File != filepath.Join(dir, "history.json") || f.StartAhead {
 		t.Errorf("%+v", f)
 	}
 }

@@ -1,51 +1,33 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"log/slog"
+	"context"
+	"errors"
 	"os"
-	"strings"
 
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// logging is the flags of a part's log.
-type logging struct{ format, level string }
-
-func (l *logging) flags(f *kit.FlagSet) {
-	f.StringVar(&l.format, "log-format", "json", "text or json")
-	f.StringVar(&l.level, "log-level", "info", "debug, info, warn or error")
+// partCommand is a part of a cluster with the settings in *config: it runs until its
+// context ends and has flags of its own only.
+func (c *command) partCommand(use, short, examples string, config any, check func() error, run func(context.Context) error) *kit.Command {
+	cmd := &kit.Command{Use: use, Short: short, Example: examples, GroupID: "part", Args: kit.ExactArgs()}
+	load := kit.BindSettings(cmd, config, "", c.getenv, check, "thaw-knative "+use+" --help shows every setting")
+	cmd.RunE = func(cmd *kit.Command, _ []string) error {
+		if _, err := load(); err != nil {
+			return err
+		}
+		return run(cmd.Context())
+	}
+	return cmd
 }
 
-// handler makes loggers of that format and level.
-func (l *logging) handler() (func(io.Writer) *slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, kit.Usage("debug, info, warn or error", "--log-level %s", kit.Plain(l.level))
-	}
-	o := &slog.HandlerOptions{Level: level}
-	switch l.format {
-	case "json":
-		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewJSONHandler(w, o)) }, nil
-	case "text":
-		return func(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, o)) }, nil
-	}
-	return nil, kit.Usage("text or json", "--log-format %s", kit.Plain(l.format))
-}
+// errNoToken is the error of a part without the token of the control stream.
+var errNoToken = errors.New("--token-file is missing: the file of the Secret thaw-control-tls")
 
-// readToken reads the token of the control stream.
-func readToken(file string) (string, error) {
-	if file == "" {
-		return "", kit.Usage("the file of the Secret thaw-control-tls", "--token-file is missing")
+// defaultID fills in the name of this host where id is empty.
+func defaultID(id *string) {
+	if *id == "" {
+		*id, _ = os.Hostname()
 	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", &kit.Error{What: "the token of the links", Err: err}
-	}
-	token := strings.TrimSpace(string(b))
-	if len(token) < 16 || strings.ContainsAny(token, " \r\n\t") {
-		return "", &kit.Error{What: "the token of the links", Err: fmt.Errorf("%s holds none", file), Hint: "one word of at least 16 letters"}
-	}
-	return token, nil
 }

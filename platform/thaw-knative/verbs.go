@@ -24,6 +24,7 @@ import (
 type command struct {
 	*kit.Terminal
 	getenv func(string) string
+	flags  *kit.FlagSet // of the verb
 
 	access    knative.Access
 	namespace string
@@ -38,9 +39,9 @@ type command struct {
 	pod       string
 	unchecked bool
 
-	installation           install.Options
-	controlling            controlling
-	activation             activation
+	installation install.Options
+	sharedController
+	cli.RequestSettings
 	loaders, file          string
 	wait, uninstall, force bool
 
@@ -161,24 +162,12 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 		if c.timeout <= 0 {
 			return kit.Usage("such as 1m", "%s is no time to wait", c.timeout)
 		}
+		c.flags = cmd.Flags()
 		c.access.Warn = func(text string) { fmt.Fprintln(c.Err, "warning:", kit.Plain(text)) }
 		ctx, cancel := context.WithTimeout(cmd.Context(), c.timeout)
 		defer cancel()
 		return v.run(c, ctx, args)
 	}
-	return cmd
-}
-
-// partCommand is a part of a cluster: it runs until its context ends and has flags of its own only.
-func partCommand(use, short, examples string, flags func(*kit.FlagSet), run func(context.Context) error) *kit.Command {
-	cmd := &kit.Command{Use: use, Short: short, Example: examples, GroupID: "part", Args: kit.UpToArgs("", 0),
-		RunE: func(cmd *kit.Command, args []string) error {
-			if len(args) > 0 {
-				return kit.Usage("", "%q is more than %s takes", kit.Plain(args[0]), cmd.Name())
-			}
-			return run(cmd.Context())
-		}}
-	flags(cmd.Flags())
 	return cmd
 }
 

@@ -11,17 +11,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
-	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
 // runAgent is `thaw agent`: a node, its HTTP API, and the heartbeats to a server.
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
-	log := logger(stderr, c.LogFormat, c.Level())
+	log := c.Logger(stderr)
 	exe, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	token, err := nodestore.ReadToken(c.TokenFile)
+	token, err := kit.ReadToken(c.TokenFile)
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
 	}

@@ -21,11 +21,11 @@ import (
 
 // runNodeLoader is `thaw loader`: the loader of a node in a cluster.
 func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writer) error {
-	log := logger(stderr, c.LogFormat, c.Level())
+	log := c.Logger(stderr)
 	token := ""
 	if c.TokenFile != "" {
 		var err error
-		if token, err = nodestore.ReadToken(c.TokenFile); err != nil {
+		if token, err = kit.ReadToken(c.TokenFile); err != nil {
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
@@ -54,7 +54,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 			return &kit.Error{Exit: kit.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
-			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return nodestore.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return kit.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
 			First: func() controlstream.Report { return d.FullReport() }, Down: func(m controlstream.Update) { d.OnUpdate(m) },
 		})
 		o.Send, o.Connected = client.Send, client.Connected

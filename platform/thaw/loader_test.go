@@ -132,7 +132,7 @@ func (h *told) states(s functions.State) (n int) {
 // controllerOf is the controller's end of control streams.
 func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 	t.Helper()
-	const token = "a-token-of-links"
+	const token = "control-stream-token"
 	h := &told{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
 	hub := controlstream.NewHub(controlstream.HubOptions{
 		Token: token,
@@ -264,7 +264,7 @@ func TestLoaderOfANode(t *testing.T) {
 
 func TestLoaderSettings(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+	if err := os.WriteFile(token, []byte("a-token-of-16-letters"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []struct {

@@ -204,7 +204,7 @@ func TestLoadersLend(t *testing.T) {
 	}
 
 	// The controller sends the addresses of the block servers.
-	const token = "a-token-of-links"
+	const token = "control-stream-token"
 	var mu sync.Mutex
 	urls := map[string]string{}
 	var hub *controlstream.Hub

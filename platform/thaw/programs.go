@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -33,18 +32,9 @@ func programs() cli.Programs {
 	}
 }
 
-// logger writes to w in the configured format.
-func logger(w io.Writer, format string, level slog.Level) *slog.Logger {
-	o := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
-}
-
 // runSupervisor is `thaw keep`: the process that is the parent of engines.
 func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
-	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: logger(stderr, "text", slog.LevelInfo)})
+	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: kit.LogSettings{}.Logger(stderr)})
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -57,9 +47,9 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 // openStore opens the store below a data folder, without a server or an agent. Errors are
 // returned; only severe ones are logged.
 func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
-	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: logger(o.Log, "text", slog.LevelError)}
+	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: kit.LogSettings{LogLevel: "error"}.Logger(o.Log)}
 	if len(o.Peers) > 0 {
-		token, err := nodestore.ReadToken(o.TokenFile)
+		token, err := kit.ReadToken(o.TokenFile)
 		if err != nil {
 			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
 		}

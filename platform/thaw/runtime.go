@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,10 +42,6 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	if c.Install != "" {
 		return shim.Install(exe, c.Install)
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil || c.LogFormat != "text" && c.LogFormat != "json" {
-		return &kit.Error{Exit: kit.ExitUsage, What: "--log-level is debug, info, warn or error, --log-format text or json"}
-	}
 	m, err := shim.Decode(c.Model)
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "thaw deploy --to knative --dry-run -o yaml prints a pod with a right one"}
@@ -65,14 +60,14 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port))
 	}
-	log := logger(stderr, c.LogFormat, level)
+	log := c.Logger(stderr)
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "store", c.Store)
 	few, enough := context.WithCancel(ctx)
 	defer enough()
 	go httpserver.NewProcTuner().Run(few)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), Patience: c.LoaderWait, NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,
+		Environ: os.Environ(), Patience: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):

@@ -32,7 +32,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // serve is `thaw serve`: catalog, backend, data path and control API behind one
@@ -108,7 +107,7 @@ func (s *server) onCatalogChange(catalog.Change) {
 // openServer opens the data folder and makes all parts. It makes c.Data absolute:
 // engines get paths below it and have another working directory.
 func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
-	log := logger(stderr, c.LogFormat, c.Level())
+	log := c.Logger(stderr)
 	loopback, err := onLoopback(c.Addr)
 	if err != nil {
 		return nil, err
@@ -143,7 +142,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 	}
 	s.data = activator.New(activator.Options{
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
-		Metrics: registry, Log: logger(s.requestLog, c.LogFormat, c.Level()),
+		Metrics: registry, Log: c.Logger(s.requestLog),
 	})
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
@@ -176,19 +175,12 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loo
 	if err != nil {
 		return nil, err
 	}
-	policy := placement.DefaultPolicy
-	if policy.Eviction, err = placement.ParseEviction(c.Eviction); err != nil {
-		return nil, &kit.Error{Exit: kit.ExitUsage, What: "--eviction", Err: err}
-	}
-	if c.KeepAlive == "learned" {
-		policy.KeepAlive = placement.Learned
-	}
 	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joinToken, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: policy, Foresee: foresee, Log: log,
+		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresee: foresee, Log: log,
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 
 // runWarmHost is `thaw warm-host`: the interpreter of a node.
 func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Writer) error {
-	log := logger(stderr, c.LogFormat, c.Level())
+	log := c.Logger(stderr)
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), "thaw-warm-host")
 	}

@@ -43,15 +43,7 @@ type Command = cobra.Command
 // NewRoot makes the root command of a program; groups are pairs of id and title under
 // which its help lists the verbs.
 func NewRoot(name, short string, groups ...[2]string) *Command {
-	root := &Command{
-		Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true, Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return UnknownVerb(cmd, args[0])
-		},
-	}
+	root := VerbGroup(&Command{Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true})
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *Command, err error) error {
 		return FlagError(cmd.CommandPath(), err, cmd.Flags(), cmd.InheritedFlags())
@@ -85,6 +77,18 @@ func HideInherited(cmd *cobra.Command) {
 	cmd.SetUsageTemplate(strings.Replace(usageTemplate, inheritedFlags, "", 1))
 }
 
+// VerbGroup makes cmd a verb that only has verbs below it.
+func VerbGroup(cmd *Command) *Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return UnknownVerb(cmd, args[0])
+	}
+	return cmd
+}
+
 func UnknownVerb(cmd *cobra.Command, word string) error {
 	var names []string
 	for _, sub := range cmd.Commands() {
@@ -92,11 +96,7 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	hint := cmd.CommandPath() + " --help lists the verbs"
-	if near := functions.Nearest(word, names, 1); len(near) > 0 {
-		hint = "did you mean " + near[0] + "?"
-	}
-	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
+	return Usage(DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs"), "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
 }
 
 // FlagError makes a usage error of a flag error, with a suggestion for an unknown flag.
@@ -138,6 +138,14 @@ func UpToArgs(name string, most int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// DidYouMean is the hint with the most n names nearest to word, else the other hint.
+func DidYouMean(word string, names []string, n int, other string) string {
+	if near := functions.Nearest(word, names, n); len(near) > 0 {
+		return "did you mean " + strings.Join(near, ", ") + "?"
+	}
+	return other
 }
 
 type (

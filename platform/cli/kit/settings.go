@@ -30,13 +30,26 @@ type Setting struct {
 	value reflect.Value
 }
 
-// Settings lists the fields of *config.
-func Settings(config any) []Setting {
-	v := reflect.ValueOf(config).Elem()
-	var list []Setting
+// Settings lists the fields of *config that have a name, those of embedded structs too. The tag env names
+// another variable than THAW_ and the flag's name; the tag defaults of an embedded
+// struct, "name=value", replaces a default of it.
+func Settings(config any) []Setting { return settingsOf(reflect.ValueOf(config).Elem(), "") }
+
+func settingsOf(v reflect.Value, defaults string) (list []Setting) {
 	for f := range v.Type().Fields() {
-		s := Setting{Name: f.Tag.Get("json"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
-		s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
+		if f.Anonymous {
+			list = append(list, settingsOf(v.FieldByIndex(f.Index), f.Tag.Get("defaults"))...)
+		}
+		if f.Tag.Get("json") == "" {
+			continue
+		}
+		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"), help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
+		if s.env == "" {
+			s.env = "THAW_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
+		}
+		if name, def, _ := strings.Cut(defaults, "="); name == s.Name {
+			s.def = def
+		}
 		if o := f.Tag.Get("oneof"); o != "" {
 			s.oneof = strings.Split(o, ",")
 		}
@@ -57,6 +70,12 @@ func (s Setting) set(text string) error {
 			return fmt.Errorf("%q is neither true nor false", functions.Clip(text))
 		}
 		s.value.SetBool(b)
+	case reflect.Int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is no number", functions.Clip(text))
+		}
+		s.value.SetInt(int64(n))
 	case reflect.Slice:
 		var list []string
 		for part := range strings.SplitSeq(text, ",") {
@@ -118,6 +137,8 @@ func (f *flagValue) Type() string {
 	switch f.s.value.Interface().(type) {
 	case bool:
 		return "bool"
+	case int:
+		return "int"
 	case []string:
 		return "strings"
 	}
@@ -199,6 +220,30 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 		origin[s.Name] = "--" + s.Name
 	}
 	return origin, nil
+}
+
+// BindSettings registers the settings of *config as flags of cmd, and --config unless
+// fileEnv, the variable that names the file too, is empty. load reads them from
+// everywhere and calls check; hint is for its error.
+func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) string, check func() error, hint string) (load func() (origin map[string]string, err error)) {
+	RegisterFlags(cmd.Flags(), config)
+	var file string
+	if fileEnv != "" {
+		cmd.Flags().StringVar(&file, "config", "", "file with settings ["+fileEnv+"]")
+	}
+	return func() (map[string]string, error) {
+		if file == "" && fileEnv != "" {
+			file = getenv(fileEnv)
+		}
+		origin, err := LoadSettings(cmd.Flags(), config, file, getenv)
+		if err == nil {
+			err = check()
+		}
+		if err != nil {
+			return nil, &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: hint}
+		}
+		return origin, nil
+	}
 }
 
 // maxConfig bounds a file of settings.
@@ -292,12 +337,23 @@ func (s Setting) Quoted() string {
 	return s.Text()
 }
 
-func ParseLevel(word string) slog.Level {
-	var l slog.Level
-	if l.UnmarshalText([]byte(word)) != nil {
-		return slog.LevelInfo
+// LogSettings are the settings of every log.
+type LogSettings struct {
+	LogLevel  string `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
+	LogFormat string `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
+}
+
+// Logger writes to w; unset fields mean info and text.
+func (s LogSettings) Logger(w io.Writer) *slog.Logger {
+	o := new(slog.HandlerOptions)
+	var level slog.Level
+	if level.UnmarshalText([]byte(s.LogLevel)) == nil {
+		o.Level = level
 	}
-	return l
+	if s.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
 }
 
 func MakeAbsolute(paths ...*string) error {
