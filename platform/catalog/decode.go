@@ -1,38 +1,18 @@
 package catalog
 
 import (
-	"bytes"
 	"encoding"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/thaw-dev/thaw/functions"
-)
-
-// Bounds of one file. They keep a file that was written to hurt from costing
-// more than a moment: the parser recurses with the depth, and an alias may
-// stand for a tree that holds aliases.
-const (
-	MaxFile     = 256 << 10 // bytes
-	maxKeys     = 2_000     // of one document; the parser's time grows with their square
-	maxDepth    = 64        // brackets, or dashes in a row
-	maxItems    = 10_000    // lines of lists of one document, for the same reason
-	maxNodes    = 50_000    // values, aliases spelled out
-	maxProblems = 20        // told at once
-	maxColumn   = 512       // how far a key may be indented
 )
 
 // Document is one model or team of a file; the other is nil.
@@ -58,10 +38,21 @@ func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
 // read too. The error is Problems, with everything that is wrong; then no
 // document counts.
 func Decode(file string, data []byte) ([]Document, error) {
-	d := &decoder{file: file}
-	bodies := d.parse(data)
-	var docs []Document
-	for _, body := range bodies {
+	d := &decoder{file: file, most: MaxFile}
+	return d.documents(data)
+}
+
+// DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
+// it has at most MaxTenant bytes.
+func DecodeTenant(name string, data []byte) ([]Document, error) {
+	d := &decoder{file: name, most: MaxTenant}
+	return d.documents(data)
+}
+
+// documents decodes the documents of a file.
+func (d *decoder) documents(data []byte) (docs []Document, err error) {
+	defer d.recoverProblem(&err)
+	for _, body := range d.parse(data) {
 		if doc, ok := d.document(body); ok {
 			docs = append(docs, doc)
 		}
@@ -70,6 +61,15 @@ func Decode(file string, data []byte) ([]Document, error) {
 		return nil, d.problems
 	}
 	return docs, nil
+}
+
+// recoverProblem makes a Problem of a panic of the parser. Deferred.
+func (d *decoder) recoverProblem(err *error) {
+	if p := recover(); p != nil {
+		d.problems = nil
+		d.add(nil, "", "", "not YAML: the parser failed: "+functions.Clip(fmt.Sprint(p)))
+		*err = d.problems
+	}
 }
 
 // DecodeInto reads one document strictly into a struct with json tags. It is
@@ -87,8 +87,9 @@ type Places func(path string) (line, column int)
 // DecodePlaced is DecodeInto for callers that validate the values further: it returns
 // their places. An element of a list that has a method Default()
 // is given its defaults before what the file says.
-func DecodePlaced(file string, data []byte, into any) (Places, error) {
-	d := &decoder{file: file}
+func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
+	d := &decoder{file: file, most: MaxFile}
+	defer d.recoverProblem(&err)
 	bodies := d.parse(data)
 	if len(bodies) > 1 {
 		d.fail(bodies[1], "", "", "one document is wanted, here begins a second")
@@ -111,6 +112,7 @@ func DecodePlaced(file string, data []byte, into any) (Places, error) {
 // decoder reads one file. The places and anchors are of the present document.
 type decoder struct {
 	file     string
+	most     int // bytes of the file
 	problems Problems
 	nodes    int
 	places   map[string]*token.Position
@@ -133,6 +135,9 @@ func (d *decoder) add(pos *token.Position, path, hint, message string) {
 }
 
 func (d *decoder) fail(n ast.Node, path, hint, format string, args ...any) {
+	if len(d.problems) >= maxProblems {
+		return
+	}
 	d.add(position(n), path, hint, fmt.Sprintf(format, args...))
 }
 
@@ -151,92 +156,6 @@ func position(n ast.Node) *token.Position {
 		return position(m.Key)
 	}
 	return n.GetToken().Position
-}
-
-// parse gives the bodies of the documents that are not empty.
-func (d *decoder) parse(data []byte) []ast.Node {
-	switch {
-	case len(data) > MaxFile:
-		d.add(nil, "", "weights and data do not belong in here", fmt.Sprintf("the file is larger than %s", functions.Bytes(MaxFile).Human()))
-		return nil
-	case !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0:
-		d.add(nil, "", "", "the file is not text in UTF-8")
-		return nil
-	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	// JSON is YAML but for tabs between its tokens.
-	if b := bytes.TrimSpace(data); len(b) > 0 && b[0] == '{' && bytes.IndexByte(b, '\t') >= 0 && json.Valid(b) {
-		var out bytes.Buffer
-		if json.Indent(&out, b, "", "  ") == nil {
-			data = out.Bytes()
-		}
-	}
-	tokens := lexer.Tokenize(string(data))
-	if !d.shallow(tokens) {
-		return nil
-	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		d.syntax(err)
-		return nil
-	}
-	var bodies []ast.Node
-	for _, doc := range file.Docs {
-		switch doc.Body.(type) {
-		case nil, *ast.NullNode, *ast.CommentGroupNode:
-		case *ast.DirectiveNode:
-			d.fail(doc.Body, "", "", "directives are not supported")
-		default:
-			bodies = append(bodies, doc.Body)
-		}
-	}
-	return bodies
-}
-
-// shallow refuses what would make the parser recurse without end, or take long.
-func (d *decoder) shallow(tokens token.Tokens) bool {
-	depth, row, line, keys, items := 0, 0, 0, 0, 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.DocumentHeaderType:
-			keys, items = 0, 0
-		case token.MappingValueType, token.MappingKeyType:
-			keys++
-		case token.SequenceEntryType:
-			items++
-		}
-		if keys > maxKeys || items > maxItems {
-			d.add(t.Position, "", "part it with ---", fmt.Sprintf("more than %d keys or %d items in one document", maxKeys, maxItems))
-			return false
-		}
-		switch t.Type {
-		case token.MappingStartType, token.SequenceStartType:
-			depth++
-		case token.MappingEndType, token.SequenceEndType:
-			depth--
-		case token.SequenceEntryType, token.MappingKeyType, token.AnchorType, token.TagType:
-			if t.Position.Line != line {
-				row, line = 0, t.Position.Line
-			}
-			row++
-		}
-		if depth > maxDepth || row > maxDepth || t.Position.Column > maxColumn && t.Type == token.MappingValueType && depth == 0 {
-			d.add(t.Position, "", "", "nested too deeply")
-			return false
-		}
-	}
-	return true
-}
-
-// syntax adds the parser's error without its excerpt of the source.
-func (d *decoder) syntax(err error) {
-	var e yaml.Error
-	if errors.As(err, &e) && e.GetToken() != nil {
-		d.add(e.GetToken().Position, "", "", "not YAML: "+e.GetMessage())
-		return
-	}
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	d.add(nil, "", "", "not YAML: "+functions.Clip(line))
 }
 
 // document reads a model or a team, by its kind.
@@ -407,7 +326,9 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
 		if !ok {
-			d.fail(kv, at, suggestName(key, names), "unknown key")
+			if len(d.problems) < maxProblems { // a suggestion costs more than the key
+				d.fail(kv, at, suggestName(key, names), "unknown key")
+			}
 			return
 		}
 		d.value(kv.Value, f, at)
@@ -554,8 +475,9 @@ func suggestName(word string, names []string) string {
 
 // Keys are the keys at the top of a one-document file that DecodeInto read,
 // with the line of each.
-func Keys(file string, data []byte) (map[string]int, error) {
-	d := &decoder{file: file}
+func Keys(file string, data []byte) (_ map[string]int, err error) {
+	d := &decoder{file: file, most: MaxFile}
+	defer d.recoverProblem(&err)
 	keys := map[string]int{}
 	for _, body := range d.parse(data) {
 		m, _ := mappingValues(body)

@@ -23,6 +23,10 @@
 // such folder: the client resolves the path first (thaw deploy does), and
 // Put refuses a relative one.
 //
+// A file has at most 128 KiB, 6,000 characters that may begin or end a token, and 1,000
+// keys a document; what a tenant wrote into a cluster has at most 32 KiB. The lexer runs
+// only within these bounds, so no input allocates more than 10 MB (memory_test.go).
+//
 // No other package imports goccy/go-yaml. Decoding walks the library's syntax tree
 // itself, to report all problems at once with places and suggestions; EncodeYAML
 // writes YAML itself, because the library writes control characters and texts that

@@ -10,10 +10,13 @@ import (
 // parse some take minutes, or longer.
 const tooSlow = time.Minute
 
+// units are texts that, repeated, make the parser work hard.
+var units = []string{"a: b\n", "- a\n", "[a],", `"a" `, "{", "&a ", "#\n", "---\n", " ", "a:\n ", "a ", "|\n", "? a\n", "? ", "\n", "{a: b},", "'", `"`, `\`, "\t", "*a\n", "!a ", "%a\n", "@", "\r", "`", ">\n ", ",", "-\n", ":", "a: |\n b\n---\n", "- - a\n"}
+
 // TestSlow: whatever a long file repeats, it is read or refused in a moment. An
 // eighth of the largest size is enough to tell.
 func TestSlow(t *testing.T) {
-	for _, unit := range []string{"a: b\n", "- a\n", "[a],", `"a" `, "{", "&a ", "#\n", "---\n", " ", "a:\n ", "a ", "|\n", "? a\n", "? ", "\n", "{a: b},", "'", `"`, `\`, "\t", "*a\n", "!a ", "%a\n", "@", "\r", "`", ">\n ", ",", "-\n", ":", "a: |\n b\n---\n", "- - a\n"} {
+	for _, unit := range units {
 		for _, before := range []string{"", "["} {
 			text := before + strings.Repeat(unit, MaxFile/8/len(unit))
 			began := time.Now()

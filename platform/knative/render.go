@@ -60,10 +60,10 @@ const (
 	// shimMemory is added for the shim.
 	shimMemory = 64 << 20
 
-	// maxDocument bounds the model file in bytes. It is in an annotation, in kubectl's
-	// last-applied copy and in an environment variable: Kubernetes allows 256 KiB of
-	// annotations, Linux 128 KiB per variable.
-	maxDocument = 48 << 10
+	// maxDocument bounds the model file in bytes: the controller and the shim read no
+	// more. It is in an annotation, in kubectl's last-applied copy and in an environment
+	// variable.
+	maxDocument = catalog.MaxTenant
 
 	// maxName leaves room for the revision's suffix. Knative shortens a longer name to a
 	// hash.
@@ -412,7 +412,7 @@ func (r *rendering) modelText() string {
 	if err != nil {
 		r.addProblem("", "", "cannot be written down: %v", err)
 	} else if len(doc) > maxDocument {
-		r.addProblem("", "keep long args and env in the image", "the model file takes %d bytes, and Kubernetes carries at most %d with a service", len(doc), maxDocument)
+		r.addProblem("", "keep long args and env in the image", "the model file takes %d bytes, and a service carries at most %d", len(doc), maxDocument)
 	}
 	return string(doc)
 }

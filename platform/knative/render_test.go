@@ -203,7 +203,7 @@ func TestRefused(t *testing.T) {
 		{name: "a label's value", meta: "name: a, labels: {a: b c}", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.labels: a: "b c" cannot be the value`}},
 		{name: "a label of ours", meta: "name: a, labels: {thaw.dev/model: b}", spec: "source: 'hf://a/b', engine: vllm", want: []string{"metadata.labels: thaw.dev/model is set by thaw"}},
 		{name: "Knative's variable", spec: "source: 'hf://a/b', engine: vllm, env: {PORT: '1', K_SERVICE: a}", want: []string{"spec.env.K_SERVICE: Knative sets this variable itself", "spec.env.PORT:"}},
-		{name: "too long", spec: "source: 'hf://a/b', engine: vllm, env: {A: " + strings.Repeat("a", maxDocument) + "}", want: []string{"Kubernetes carries at most 49152"}},
+		{name: "too long", spec: "source: 'hf://a/b', engine: vllm, env: {A: " + strings.Repeat("a", maxDocument) + "}", want: []string{"a service carries at most 32768"}},
 		{name: "a relative store", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "store"}, want: []string{`the store "store" is not a clean absolute path`}},
 		{name: "the whole disk", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/"}, want: []string{`the store "/" is not a clean absolute path`}},
 		{name: "a way up", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/a/../etc"}, want: []string{`the store "/a/../etc"`}},

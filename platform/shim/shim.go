@@ -85,7 +85,7 @@ func Decode(text string) (*functions.Model, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("THAW_MODEL is empty: it is the model file, as YAML")
 	}
-	docs, err := catalog.Decode("THAW_MODEL", []byte(text))
+	docs, err := catalog.DecodeTenant("THAW_MODEL", []byte(text))
 	switch {
 	case err != nil:
 		return nil, err
