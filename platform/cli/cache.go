@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) cache() *cobra.Command {
+func (c cacheVerbs) cache() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{
 		Use: "cache VERB", Short: "See and change what is in the stores of weights", GroupID: "run",
 		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
@@ -48,7 +48,7 @@ type storeClient interface {
 }
 
 type serverStores struct {
-	c    *command
+	c    printer
 	cl   *api.Client
 	node string
 }
@@ -85,11 +85,11 @@ func (n localStores) reread(ctx context.Context, digest string, tell func(functi
 }
 
 // withStores makes a verb of the cache.
-func (c *command) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
+func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s storeClient, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("data") {
 			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, serverStores{c, cl, *node}, args)
+				return do(ctx, serverStores{c.printer, cl, *node}, args)
 			})(cmd, args)
 		}
 		if *node != "" {
@@ -107,7 +107,7 @@ func shortDigest(digest string) string {
 	return h[:min(12, len(h))]
 }
 
-func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
+func (c printer) cacheKind() kit.Kind[functions.CacheEntry] {
 	return kit.Kind[functions.CacheEntry]{Word: "CacheEntry", Columns: []kit.Column[functions.CacheEntry]{
 		kit.Col("DIGEST", func(e functions.CacheEntry) string { return shortDigest(e.Digest) }),
 		kit.Col("SIZE", func(e functions.CacheEntry) string { return e.Bytes.Human() }),
@@ -129,7 +129,7 @@ func (c *command) cacheKind() kit.Kind[functions.CacheEntry] {
 	}, Name: func(e functions.CacheEntry) string { return e.Digest }}
 }
 
-func (c *command) cacheLs(node *string) *cobra.Command {
+func (c cacheVerbs) cacheLs(node *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the checkpoints, last used first", Args: kit.ExactArgs(),
 		Example: `  thaw cache ls
@@ -161,10 +161,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 		}
 		switch len(found) {
 		case 0:
-			hint := "thaw cache ls lists them"
-			if near := functions.Nearest(w, names, 3); len(near) > 0 {
-				hint = "did you mean " + strings.Join(near, ", ") + "?"
-			}
+			hint := kit.DidYouMean(w, names, 3, "thaw cache ls lists them")
 			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "no checkpoint is named " + functions.Clip(w), Hint: hint}
 		case 1:
 			if !slices.Contains(out, found[0]) {
@@ -181,7 +178,7 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 	return out, nil
 }
 
-func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
+func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
@@ -217,7 +214,7 @@ func (c *command) cacheAct(node *string, act functions.StoreAction, verb, about,
 	}
 }
 
-func (c *command) cacheVerify(node *string) *cobra.Command {
+func (c cacheVerbs) cacheVerify(node *string) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted", Args: cobra.ArbitraryArgs,

@@ -63,9 +63,9 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Now == nil {
 		p.Now = time.Now
 	}
-	c := &command{programs: p, getenv: p.Getenv, Terminal: kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}
+	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, getenv: p.Getenv}
 	c.Now = p.Now
-	root := c.root()
+	root := newRoot(c)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -74,18 +74,29 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	return c.Report(ctx, err)
 }
 
-// command is one run of the program.
-type command struct {
-	*kit.Terminal
+// printer prints the records of the API.
+type printer struct{ *kit.Terminal }
+
+// connection is one run of the program, with the flags that say which server is meant.
+type connection struct {
+	printer
 	programs          Programs
 	getenv            func(string) string
 	server, key, data string
 	keyFrom           string // where the key was found, for the hint when it is wrong
 	timeout           time.Duration
-	noColor           bool
 }
 
-func (c *command) root() *cobra.Command {
+type (
+	platformVerbs struct{ *connection } // verbs that call no server
+	modelVerbs    struct{ *connection } // verbs of models, teams and keys
+	cacheVerbs    struct{ *connection } // verbs of the stores of weights
+	doctor        struct{ *connection } // the verb that checks this machine
+)
+
+// newRoot makes the program with all its verbs.
+func newRoot(c *connection) *cobra.Command {
+	var noColor bool
 	root := kit.NewRoot("thaw", "Serverless inference: many models share few GPUs behind one OpenAI endpoint",
 		[2]string{"use", "Use models:"}, [2]string{"own", "Own models:"}, [2]string{"run", "Run the platform:"})
 	root.Example = `  thaw serve --functions functions/shipped     start the platform
@@ -98,14 +109,14 @@ answers as soon as the model is ready. A model without traffic costs nothing.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not allowed or over
 quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	root.PersistentPreRun = func(*cobra.Command, []string) {
-		if c.noColor {
+		if noColor {
 			c.Color = false
 		}
 	}
 
 	f := root.PersistentFlags()
 	f.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress, no remarks")
-	f.BoolVar(&c.noColor, "no-color", false, "no colours [NO_COLOR]")
+	f.BoolVar(&noColor, "no-color", false, "no colours [NO_COLOR]")
 	f.BoolVar(&c.NoInput, "no-input", false, "never ask on the terminal")
 
 	f.StringVar(&c.server, "server", "", "URL of the server (default "+DefaultServer+") [THAW_SERVER]")
@@ -114,23 +125,24 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: "+strings.Join(kit.OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	own := []*cobra.Command{c.serve(), c.agent(), c.keep(), c.loader(), c.warmHost(), c.runtime(), c.engine(), c.bench(), simulateverb.New(c.Terminal, Version), c.version(), c.config(), c.completion(), c.check()}
+	p, m := platformVerbs{c}, modelVerbs{c}
+	own := []*cobra.Command{p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(), simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check()}
 	for _, cmd := range own {
-		// They speak to no server, so they do not list how to find one.
+		// They call no server, so they do not list how to find one.
 		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
-	root.AddCommand(c.run(), c.models(), c.ps(), c.wake(), c.prewarm(), c.stop(), c.pull(), c.prefetch(), c.cache(), c.deploy(), c.get(), c.describe(), c.rm(), c.logs(), c.keysVerb(), c.explainVerb(), c.events(), c.doctor())
+	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.explainVerb(), m.events(), doctor{c}.verb())
 	return root
 }
 
-func (c *command) missing(what string) error {
+func (c *connection) missing(what string) error {
 	return &kit.Error{Exit: kit.ExitFailed, What: "this build of thaw has no " + what}
 }
 
 // settingsVerb makes cmd the verb that runs program with the settings in *cfg, which
 // check validates; what names the program where this build has none.
-func settingsVerb[C any](c *command, cmd *cobra.Command, cfg *C, fileEnv string, check func() error, program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
+func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv string, check func() error, program func(context.Context, C, io.Writer, io.Writer) error, what string) *cobra.Command {
 	cmd.Args, cmd.GroupID = kit.ExactArgs(), "run"
 	load := kit.BindSettings(cmd, cfg, fileEnv, c.getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -146,11 +158,11 @@ func settingsVerb[C any](c *command, cmd *cobra.Command, cfg *C, fileEnv string,
 }
 
 // bindServe registers the settings of serve.
-func (c *command) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
+func (c platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
 	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", c.getenv, func() error { return cfg.check(dataDir(c.getenv)) }, "thaw serve --example-config shows every setting")
 }
 
-func (c *command) serve() *cobra.Command {
+func (c platformVerbs) serve() *cobra.Command {
 	var showExample, showSchema bool
 	cfg := new(ServeConfig)
 	cmd := &cobra.Command{
@@ -183,7 +195,7 @@ func (c *command) serve() *cobra.Command {
 	return cmd
 }
 
-func (c *command) agent() *cobra.Command {
+func (c platformVerbs) agent() *cobra.Command {
 	cfg := new(AgentConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
@@ -191,7 +203,7 @@ func (c *command) agent() *cobra.Command {
 	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(c.getenv)) }, c.programs.Agent, "agent")
 }
 
-func (c *command) keep() *cobra.Command {
+func (c platformVerbs) keep() *cobra.Command {
 	var k KeepConfig
 	cmd := &cobra.Command{
 		Use: "keep --socket S --dir D", Short: "Parent process of engines, started by an agent", Hidden: true, Args: kit.ExactArgs(),
@@ -212,7 +224,7 @@ func (c *command) keep() *cobra.Command {
 	return cmd
 }
 
-func (c *command) engine() *cobra.Command {
+func (c platformVerbs) engine() *cobra.Command {
 	return &cobra.Command{
 		Use: "engine NAME [args]", Short: "Run an embedded engine", Hidden: true, DisableFlagParsing: true,
 		Example: "  thaw engine ember --help",
@@ -229,7 +241,7 @@ func (c *command) engine() *cobra.Command {
 	}
 }
 
-func (c *command) bench() *cobra.Command {
+func (c platformVerbs) bench() *cobra.Command {
 	return &cobra.Command{
 		Use: "bench WHAT [flags]", Short: "Measure cold starts, the gateway, the loader and the core", GroupID: "run", DisableFlagParsing: true,
 		Example: `  thaw bench coldstart --model tiny -n 20
@@ -246,7 +258,7 @@ func (c *command) bench() *cobra.Command {
 	}
 }
 
-func (c *command) version() *cobra.Command {
+func (c platformVerbs) version() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "The version of this program", Example: `  thaw version`, Args: kit.ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
@@ -256,7 +268,7 @@ func (c *command) version() *cobra.Command {
 	}
 }
 
-func (c *command) config() *cobra.Command {
+func (c platformVerbs) config() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "config", Short: "Show settings", Example: `  thaw config view --show-origin`})
 	var show bool
 	cfg := new(ServeConfig)
@@ -285,7 +297,7 @@ func (c *command) config() *cobra.Command {
 	return cmd
 }
 
-func (c *command) completion() *cobra.Command {
+func (c platformVerbs) completion() *cobra.Command {
 	return &cobra.Command{
 		Use: "completion bash|zsh|fish|powershell", Short: "Completion for a shell", Args: kit.ExactArgs("the shell"),
 		Example: `  source <(thaw completion bash)

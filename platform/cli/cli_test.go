@@ -211,8 +211,8 @@ func TestOwnFlags(t *testing.T) {
 
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
-	c := &command{Terminal: kit.NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}
-	for _, cmd := range c.root().Commands() {
+	c := &connection{printer: printer{kit.NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" })}}
+	for _, cmd := range newRoot(c).Commands() {
 		if cmd.Hidden {
 			continue
 		}

@@ -77,7 +77,27 @@ func readFiles(paths []string) ([]catalog.Document, error) {
 	return docs, nil
 }
 
-func (c *command) check() *cobra.Command {
+// ReadModels decodes the models of files and folders. All problems of all files
+// are reported at once; a team among them is refused with teamHint, as is an empty list.
+func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
+	docs, err := readFiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	var models []*functions.Model
+	for _, d := range docs {
+		if d.Team != nil {
+			return nil, kit.Usage(teamHint, "%s:%d: a team cannot be deployed", d.File, d.Line)
+		}
+		models = append(models, d.Model)
+	}
+	if len(models) == 0 {
+		return nil, kit.Usage("", "there is no model in %s", strings.Join(paths, ", "))
+	}
+	return models, nil
+}
+
+func (c platformVerbs) check() *cobra.Command {
 	var schema bool
 	cmd := &cobra.Command{
 		Use: "check FILE|DIR...", Short: "Say what is wrong with model and team files, without a server", GroupID: "own",
@@ -144,7 +164,7 @@ func makeSourcesAbsolute(m *functions.Model, dir string) error {
 	return nil
 }
 
-func (c *command) deploy() *cobra.Command {
+func (c modelVerbs) deploy() *cobra.Command {
 	var files []string
 	var dry, wait bool
 	cmd := &cobra.Command{
@@ -169,22 +189,14 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			if len(files) == 0 {
 				return kit.Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
-			docs, err := readFiles(files)
+			models, err := ReadModels(files, "put it into the server's --functions folder")
 			if err != nil {
 				return err
 			}
-			var models []*functions.Model
-			for _, d := range docs {
-				if d.Team != nil {
-					return kit.Usage("put it into the server's --functions folder", "%s:%d: a team cannot be deployed", d.File, d.Line)
-				}
-				if err := makeSourcesAbsolute(d.Model, d.Model.Dir); err != nil {
+			for _, m := range models {
+				if err := makeSourcesAbsolute(m, m.Dir); err != nil {
 					return err
 				}
-				models = append(models, d.Model)
-			}
-			if len(models) == 0 {
-				return kit.Usage("", "there is no model in %s", strings.Join(files, ", "))
 			}
 			var done []api.Deployed
 			for _, m := range models {
@@ -225,7 +237,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 }
 
 // untilReady wakes a function and follows its start.
-func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions.Name) error {
+func (c *connection) untilReady(ctx context.Context, cl *api.Client, name functions.Name) error {
 	w, err := cl.Wake(ctx, name, 0)
 	if err != nil {
 		return err
@@ -233,7 +245,7 @@ func (c *command) untilReady(ctx context.Context, cl *api.Client, name functions
 	return c.followColdStart(ctx, cl, name, w.ColdStart)
 }
 
-func (c *command) printDeployed(cl *api.Client, done []api.Deployed, dry bool) error {
+func (c *connection) printDeployed(cl *api.Client, done []api.Deployed, dry bool) error {
 	switch c.Output {
 	case "json", "yaml":
 		return c.Encode(kit.NewList("DeployedList", done))

@@ -23,7 +23,7 @@ type description struct {
 
 const describedEvents = 10
 
-func (c *command) describe() *cobra.Command {
+func (c modelVerbs) describe() *cobra.Command {
 	v := &cobra.Command{
 		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw describe tiny
@@ -63,19 +63,7 @@ func (c *command) describe() *cobra.Command {
 				}
 			}
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
-			switch c.Output {
-			case "json", "yaml":
-				m, err := kit.WithKind("Description", d)
-				if err != nil {
-					return err
-				}
-				return c.Encode(m)
-			case "name":
-				fmt.Fprintln(c.Out, kit.Plain(d.Function.Name))
-				return nil
-			}
-			c.printDescription(d)
-			return nil
+			return c.PrintDocument("Description", d.Function.Name, d, func() { c.printDescription(d) })
 		}),
 	}
 	c.asksKnative(v)
@@ -84,7 +72,7 @@ func (c *command) describe() *cobra.Command {
 }
 
 // printDescription writes a description for people.
-func (c *command) printDescription(d description) {
+func (c printer) printDescription(d description) {
 	f := d.Function
 	row := func(key, format string, args ...any) {
 		fmt.Fprintf(c.Out, "%-11s %s\n", key+":", kit.Plain(fmt.Sprintf(format, args...)))
@@ -134,7 +122,7 @@ func (c *command) printDescription(d description) {
 }
 
 // waterfall draws the phases of a cold start beneath each other.
-func (c *command) waterfall(t api.ColdStart) {
+func (c printer) waterfall(t api.ColdStart) {
 	const wide = 40
 	end := t.Total
 	for _, p := range t.Phases {

@@ -33,7 +33,7 @@ const (
 	statusFail = "fail"
 )
 
-func (c *command) doctor() *cobra.Command {
+func (c doctor) verb() *cobra.Command {
 	var folder string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check what models need on this machine", GroupID: "run", Args: kit.ExactArgs(),
@@ -100,7 +100,7 @@ const (
 	maxSkew      = 5 * time.Second
 )
 
-func (c *command) examine(ctx context.Context, folder string) []finding {
+func (c doctor) examine(ctx context.Context, folder string) []finding {
 	var list []finding
 	add := func(check, status, hint, format string, args ...any) {
 		list = append(list, finding{check, status, fmt.Sprintf(format, args...), hint})
@@ -138,7 +138,7 @@ func (c *command) examine(ctx context.Context, folder string) []finding {
 
 type adder func(check, status, hint, format string, args ...any)
 
-func (c *command) examineGPUs(add adder) {
+func (c doctor) examineGPUs(add adder) {
 	if c.programs.GPUs == nil {
 		add("GPUs", statusOK, "", "this build reads no GPU facts")
 		return
@@ -159,7 +159,7 @@ func (c *command) examineGPUs(add adder) {
 	}
 }
 
-func (c *command) examineData(add adder) {
+func (c doctor) examineData(add adder) {
 	dirs, err := c.dataFolders()
 	if err != nil {
 		add("data folder", statusFail, "give --data DIR", "%v", err)
@@ -211,7 +211,7 @@ func (c *command) examineData(add adder) {
 	}
 }
 
-func (c *command) examineServer(ctx context.Context, add adder) {
+func (c doctor) examineServer(ctx context.Context, add adder) {
 	cl, err := c.client()
 	if err != nil {
 		add("server", statusFail, "", "%v", err)

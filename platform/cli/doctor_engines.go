@@ -29,7 +29,7 @@ type wanted struct {
 
 // wantedModels reads the catalogue from the folder of functions, if one is named, and
 // from those deployed to the data folder; and what a server on this machine has.
-func (c *command) wantedModels(ctx context.Context, folder string, add adder) wanted {
+func (c doctor) wantedModels(ctx context.Context, folder string, add adder) wanted {
 	w := wanted{map[functions.Engine][]string{}, map[string]functions.ModelSpec{}, map[string]string{}}
 	note := func(name string, e functions.Engine) {
 		if !slices.Contains(w.by[e], name) {
@@ -91,7 +91,7 @@ func (w wanted) neededBy(e functions.Engine) string {
 
 // examineEngines checks each engine: whether it is installed, its version and known
 // vulnerabilities. A missing engine is a failure if a model needs it.
-func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
+func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 	exe, _ := os.Executable()
 	programs := engine.Programs{Thaw: exe, Environ: func() []string {
 		env := os.Environ()
@@ -159,7 +159,7 @@ func (c *command) examineEngines(ctx context.Context, w wanted, add adder) {
 
 // examinePython looks at what makes the start of a Python engine long or
 // impossible.
-func (c *command) examinePython(check, broken string, e functions.Engine, program string, add adder) {
+func (c doctor) examinePython(check, broken string, e functions.Engine, program string, add adder) {
 	env, err := forkserver.FindEnvironment(program)
 	if errors.Is(err, forkserver.ErrNoScript) {
 		return
@@ -184,7 +184,7 @@ func (c *command) examinePython(check, broken string, e functions.Engine, progra
 }
 
 // examineCommands looks for the programs of models that bring their own.
-func (c *command) examineCommands(w wanted, add adder) {
+func (c doctor) examineCommands(w wanted, add adder) {
 	for _, name := range w.by[functions.EngineCommand] {
 		spec, ok := w.specs[name]
 		if !ok || len(spec.Args) == 0 {
@@ -203,7 +203,7 @@ func (c *command) examineCommands(w wanted, add adder) {
 }
 
 // examineStart looks at what a start needs beside its engine.
-func (c *command) examineStart(w wanted, add adder) {
+func (c doctor) examineStart(w wanted, add adder) {
 	if l, err := net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		add("ports", statusFail, "engines listen on loopback", "%v", err)
 	} else {

@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) explainVerb() *cobra.Command {
+func (c modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase.
@@ -60,25 +60,20 @@ parts add up to it.`,
 			if err != nil {
 				return err
 			}
-			if c.Output != "table" && c.Output != "wide" {
-				return kit.PrintOne(c.Terminal, c.coldStartKind(), t)
-			}
-			fmt.Fprintln(c.Out, kit.Plain(t.Function))
-			c.waterfall(t)
-			return nil
+			k := c.coldStartKind()
+			return c.PrintDocument(k.Word, k.Name(t), t, func() {
+				fmt.Fprintln(c.Out, kit.Plain(t.Function))
+				c.waterfall(t)
+			})
 		}),
 	}
 	return c.asksKnative(cmd)
 }
 
 // explainDecision explains a decision about a model.
-func (c *command) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
+func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
 	if kinds := api.ExplainKinds(); !slices.Contains(kinds, kind) {
-		hint := "one of " + strings.Join(kinds, ", ")
-		if near := functions.Nearest(kind, kinds, 1); len(near) > 0 {
-			hint = "did you mean " + near[0] + "?"
-		}
-		return kit.Usage(hint, "%q cannot be explained", functions.Clip(kind))
+		return kit.Usage(kit.DidYouMean(kind, kinds, 1, "one of "+strings.Join(kinds, ", ")), "%q cannot be explained", functions.Clip(kind))
 	}
 	name, err := c.name(ctx, cl, word)
 	if err != nil {
@@ -88,34 +83,24 @@ func (c *command) explainDecision(ctx context.Context, cl *api.Client, kind, wor
 	if err != nil {
 		return err
 	}
-	switch c.Output {
-	case "json", "yaml":
-		m, err := kit.WithKind("Explanation", e)
-		if err != nil {
-			return err
+	return c.PrintDocument("Explanation", e.Function, e, func() {
+		fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(shortName(e.Function)), kit.Plain(e.Now))
+		if e.Decided.IsZero() {
+			fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
+		} else {
+			c.decision(e)
 		}
-		return c.Encode(m)
-	case "name":
-		fmt.Fprintln(c.Out, kit.Plain(e.Function))
-		return nil
-	}
-	fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(shortName(e.Function)), kit.Plain(e.Now))
-	if e.Decided.IsZero() {
-		fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
-	} else {
-		c.decision(e)
-	}
-	if len(e.Events) > 0 {
-		fmt.Fprintln(c.Out, "\nEvents")
-		kit.PrintTable(c.Out, c.eventKind(), e.Events, c.Output == "wide", nil)
-	}
-	return nil
+		if len(e.Events) > 0 {
+			fmt.Fprintln(c.Out, "\nEvents")
+			kit.PrintTable(c.Out, c.eventKind(), e.Events, c.Output == "wide", nil)
+		}
+	})
 }
 
 // decisionTitles is what a decision of each kind was about.
 var decisionTitles = map[string]string{"place": "Placed", "evict": "Made way for it", "cold": "Lost a replica", "scale": "Wants more"}
 
-func (c *command) decision(e functions.Explanation) {
+func (c printer) decision(e functions.Explanation) {
 	chosen := e.Chosen
 	if chosen == "" {
 		chosen = "nothing was chosen"
@@ -177,7 +162,7 @@ func candidateKind(e functions.Explanation) kit.Kind[functions.Candidate] {
 	return k
 }
 
-func (c *command) events() *cobra.Command {
+func (c modelVerbs) events() *cobra.Command {
 	var follow bool
 	var what string
 	cmd := &cobra.Command{
@@ -198,7 +183,7 @@ came and went, each with its reason. The last thousand are kept.`,
 				of = name.WithoutAdapter().String()
 			}
 			if follow {
-				return watchList(ctx, c, cl, c.eventKind(), func(e functions.Event) bool {
+				return watchList(ctx, c.printer, cl, c.eventKind(), func(e functions.Event) bool {
 					return (of == "" || e.Function == of) && (what == "" || e.Kind == what)
 				})
 			}

@@ -16,7 +16,7 @@ import (
 
 const manyColdStarts = 1000
 
-func (c *command) get() *cobra.Command {
+func (c modelVerbs) get() *cobra.Command {
 	words := []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
 	var follow bool
 	cmd := &cobra.Command{
@@ -36,11 +36,7 @@ func (c *command) get() *cobra.Command {
 				word += "s"
 			}
 			if !slices.Contains(words, word) {
-				hint := "one of " + strings.Join(words, ", ")
-				if near := functions.Nearest(word, words, 1); len(near) > 0 {
-					hint = "did you mean " + near[0] + "?"
-				}
-				return kit.Usage(hint, "%q is no kind", functions.Clip(word))
+				return kit.Usage(kit.DidYouMean(word, words, 1, "one of "+strings.Join(words, ", ")), "%q is no kind", functions.Clip(word))
 			}
 			if word == "functions" && len(args) == 2 && !follow {
 				name, err := c.name(ctx, cl, args[1])
@@ -59,22 +55,22 @@ func (c *command) get() *cobra.Command {
 			}
 			switch word {
 			case "functions":
-				return showList(ctx, c, cl, c.functionKind(), follow, want, cl.Functions)
+				return showList(ctx, c.printer, cl, c.functionKind(), follow, want, cl.Functions)
 			case "replicas":
-				return showList(ctx, c, cl, c.replicaKind(), follow, want, cl.Replicas)
+				return showList(ctx, c.printer, cl, c.replicaKind(), follow, want, cl.Replicas)
 			case "nodes":
-				return showList(ctx, c, cl, c.nodeKind(), follow, want, cl.Nodes)
+				return showList(ctx, c.printer, cl, c.nodeKind(), follow, want, cl.Nodes)
 			case "teams":
-				return showList(ctx, c, cl, c.teamKind(), follow, want, cl.Teams)
+				return showList(ctx, c.printer, cl, c.teamKind(), follow, want, cl.Teams)
 			case "coldstarts":
-				return showList(ctx, c, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				return showList(ctx, c.printer, cl, c.coldStartKind(), follow, want, func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
 			case "events":
-				return showList(ctx, c, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
+				return showList(ctx, c.printer, cl, c.eventKind(), follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
 			}
-			return showList(ctx, c, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
+			return showList(ctx, c.printer, cl, c.keyKind(), false, want, func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, "") })
 		}),
 	}
 	watchFlag(cmd, &follow)
@@ -91,7 +87,7 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 }
 
 // showList lists or watches one kind; want, when given, is the name of one.
-func showList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
+func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
 	is := func(v T) bool { return want == "" || k.Name(v) == want || shortName(k.Name(v)) == want }
 	if follow {
 		return watchList(ctx, c, cl, k, is)
@@ -112,14 +108,10 @@ func showList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind
 		}
 		names = append(names, k.Name(v))
 	}
-	hint := ""
-	if near := functions.Nearest(want, names, 3); len(near) > 0 {
-		hint = "did you mean " + strings.Join(near, ", ") + "?"
-	}
-	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: hint}
+	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)), Hint: kit.DidYouMean(want, names, 3, "")}
 }
 
-func (c *command) ps() *cobra.Command {
+func (c modelVerbs) ps() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "ps", Short: "List replicas, and functions with queued requests", GroupID: "use", Args: kit.ExactArgs(),
@@ -129,7 +121,7 @@ func (c *command) ps() *cobra.Command {
   thaw ps -o json`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
 			if follow {
-				return watchList(ctx, c, cl, c.replicaKind(), nil)
+				return watchList(ctx, c.printer, cl, c.replicaKind(), nil)
 			}
 			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 			defer cancel()
@@ -160,7 +152,7 @@ func (c *command) ps() *cobra.Command {
 	return c.asksKnative(cmd)
 }
 
-func (c *command) models() *cobra.Command {
+func (c modelVerbs) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use: "models", Short: "List all models, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
@@ -168,7 +160,7 @@ func (c *command) models() *cobra.Command {
   thaw models --watch
   thaw models -o name`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, c, cl, c.functionKind(), follow, "", cl.Functions)
+			return showList(ctx, c.printer, cl, c.functionKind(), follow, "", cl.Functions)
 		}),
 	}
 	watchFlag(cmd, &follow)

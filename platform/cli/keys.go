@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) keysVerb() *cobra.Command {
+func (c modelVerbs) keysVerb() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{Use: "keys", Short: "Make, list and end keys", GroupID: "own",
 		Example: `  thaw keys create --team ml --name laptop
   thaw keys list

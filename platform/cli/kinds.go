@@ -27,7 +27,7 @@ func stateWithPercent(f api.Function) string {
 	return s
 }
 
-func (c *command) functionKind() kit.Kind[api.Function] {
+func (c printer) functionKind() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
 		kit.Col("NAME", func(f api.Function) string { return shortName(f.Name) }),
 		kit.Col("STATE", stateWithPercent),
@@ -42,7 +42,7 @@ func (c *command) functionKind() kit.Kind[api.Function] {
 	}, Name: func(f api.Function) string { return f.Name }}
 }
 
-func (c *command) replicaKind() kit.Kind[functions.Replica] {
+func (c printer) replicaKind() kit.Kind[functions.Replica] {
 	return kit.Kind[functions.Replica]{Word: "Replica", Path: "/api/v1/replicas", Columns: []kit.Column[functions.Replica]{
 		kit.Col("NAME", func(r functions.Replica) string { return shortName(r.Function) }),
 		kit.Col("STATE", func(r functions.Replica) string {
@@ -71,7 +71,7 @@ func (c *command) replicaKind() kit.Kind[functions.Replica] {
 	}, Name: func(r functions.Replica) string { return r.ID }}
 }
 
-func (c *command) nodeKind() kit.Kind[api.Node] {
+func (c printer) nodeKind() kit.Kind[api.Node] {
 	return kit.Kind[api.Node]{Word: "Node", Path: "/api/v1/nodes", Columns: []kit.Column[api.Node]{
 		kit.Col("NAME", func(n api.Node) string { return n.ID }),
 		kit.Col("STATE", func(n api.Node) string {
@@ -151,7 +151,7 @@ func gpuLeft(t api.Team) string {
 	return fmt.Sprintf(", %.0f left", *t.Left)
 }
 
-func (c *command) teamKind() kit.Kind[api.Team] {
+func (c printer) teamKind() kit.Kind[api.Team] {
 	return kit.Kind[api.Team]{Word: "TeamStatus", Path: "/api/v1/teams", Columns: []kit.Column[api.Team]{
 		kit.Col("NAME", func(t api.Team) string { return t.Name }),
 		kit.Col("FUNCTIONS", func(t api.Team) string { return strconv.Itoa(t.Functions) }),
@@ -172,7 +172,7 @@ func (c *command) teamKind() kit.Kind[api.Team] {
 	}, Name: func(t api.Team) string { return t.Name }}
 }
 
-func (c *command) coldStartKind() kit.Kind[api.ColdStart] {
+func (c printer) coldStartKind() kit.Kind[api.ColdStart] {
 	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
 		kit.Col("NAME", func(t api.ColdStart) string { return shortName(t.Function) }),
@@ -196,7 +196,7 @@ func (c *command) coldStartKind() kit.Kind[api.ColdStart] {
 	}, Name: func(t api.ColdStart) string { return t.ID }}
 }
 
-func (c *command) eventKind() kit.Kind[functions.Event] {
+func (c printer) eventKind() kit.Kind[functions.Event] {
 	return kit.Kind[functions.Event]{Word: "Event", Path: "/api/v1/events", Columns: []kit.Column[functions.Event]{
 		kit.Col("AGO", func(e functions.Event) string { return c.Since(e.At) }),
 		kit.Col("WHAT", func(e functions.Event) string { return e.Kind }),
@@ -209,7 +209,7 @@ func (c *command) eventKind() kit.Kind[functions.Event] {
 	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
-func (c *command) keyKind() kit.Kind[auth.Key] {
+func (c printer) keyKind() kit.Kind[auth.Key] {
 	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),
 		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),

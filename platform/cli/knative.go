@@ -19,7 +19,7 @@ type cluster struct {
 
 // toKnative adds --to knative to a verb: thaw-knative then runs its verb of the same
 // name.
-func (c *command) toKnative(cmd *cobra.Command, way cluster) {
+func (c *connection) toKnative(cmd *cobra.Command, way cluster) {
 	own := cmd.Flags()
 	only := kit.NewFlagSet()
 	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
@@ -99,7 +99,7 @@ func passedArgs(cmd *cobra.Command, words, names []string) []string {
 
 // asksKnative adds --to knative to a verb that only calls a server: the controller of
 // the cluster is called instead.
-func (c *command) asksKnative(cmd *cobra.Command) *cobra.Command {
+func (c *connection) asksKnative(cmd *cobra.Command) *cobra.Command {
 	c.toKnative(cmd, cluster{asks: true})
 	return cmd
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) wake() *cobra.Command {
+func (c modelVerbs) wake() *cobra.Command {
 	var lease time.Duration
 	var wait bool
 	cmd := &cobra.Command{
@@ -45,23 +45,11 @@ func (c *command) wake() *cobra.Command {
 	return c.asksKnative(cmd)
 }
 
-func (c *command) printWoken(w api.Woken) error {
-	switch c.Output {
-	case "json", "yaml":
-		m, err := kit.WithKind("Woken", w)
-		if err != nil {
-			return err
-		}
-		return c.Encode(m)
-	case "name":
-		fmt.Fprintln(c.Out, kit.Plain(w.Function))
-	default:
-		fmt.Fprintln(c.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word()))
-	}
-	return nil
+func (c printer) printWoken(w api.Woken) error {
+	return c.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(c.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word())) })
 }
 
-func (c *command) stop() *cobra.Command {
+func (c modelVerbs) stop() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use: "stop NAME", Short: "Drain a model's replicas; the next request starts it again", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
@@ -108,7 +96,7 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (c *command) rm() *cobra.Command {
+func (c modelVerbs) rm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove deployed models", GroupID: "own", Args: kit.UpToArgs("the name of a model", 0),
 		Example: `  thaw rm ml/llama

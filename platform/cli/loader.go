@@ -79,7 +79,7 @@ func (c *LoaderConfig) check() error {
 	return nil
 }
 
-func (c *command) loader() *cobra.Command {
+func (c platformVerbs) loader() *cobra.Command {
 	cfg := new(LoaderConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "loader", Short: "Load models for the pods of a node",

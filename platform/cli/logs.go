@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) logs() *cobra.Command {
+func (c modelVerbs) logs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
@@ -41,7 +41,7 @@ func (c *command) logs() *cobra.Command {
 }
 
 // replicaOf is the newest replica of a function, or the one of that id.
-func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (string, error) {
+func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string) (string, error) {
 	all, err := cl.Replicas(ctx)
 	if err != nil {
 		return "", err
@@ -80,7 +80,7 @@ func (c *command) replicaOf(ctx context.Context, cl *api.Client, word string) (s
 }
 
 // copyLines passes text on; what would command the terminal is spelled out.
-func (c *command) copyLines(r io.Reader) error {
+func (c printer) copyLines(r io.Reader) error {
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')

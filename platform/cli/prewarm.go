@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-func (c *command) prewarm() *cobra.Command {
+func (c modelVerbs) prewarm() *cobra.Command {
 	var lasts time.Duration
 	var tier string
 	cmd := &cobra.Command{
@@ -48,19 +48,9 @@ thaw wake --lease starts a model regardless of other requests.`,
 			if err != nil {
 				return err
 			}
-			switch c.Output {
-			case "json", "yaml":
-				m, err := kit.WithKind("Prewarmed", p)
-				if err != nil {
-					return err
-				}
-				return c.Encode(m)
-			case "name":
-				fmt.Fprintln(c.Out, kit.Plain(p.ID))
-			default:
+			return c.PrintDocument("Prewarmed", p.ID, p, func() {
 				fmt.Fprintln(c.Out, kit.Plain(fmt.Sprintf("%s: %s (until %s); %s of GPU time left for more", shortName(p.Function), p.Will, p.Until.Local().Format("15:04:05"), (time.Duration(p.Left)*time.Second).String())))
-			}
-			return nil
+			})
 		}),
 	}
 	cmd.Flags().DurationVar(&lasts, "for", 10*time.Minute, "how long it is foreseen, at most 24h")
@@ -68,7 +58,7 @@ thaw wake --lease starts a model regardless of other requests.`,
 	return cmd
 }
 
-func (c *command) prewarmKind() kit.Kind[functions.Prewarm] {
+func (c printer) prewarmKind() kit.Kind[functions.Prewarm] {
 	return kit.Kind[functions.Prewarm]{Word: "Prewarm", Columns: []kit.Column[functions.Prewarm]{
 		kit.WideCol("ID", func(p functions.Prewarm) string { return p.ID }),
 		kit.Col("MODEL", func(p functions.Prewarm) string { return shortName(p.Function) }),

@@ -11,7 +11,7 @@ import (
 )
 
 // watchList prints what there is, and then a line for every change, until ctx ends.
-func watchList[T any](ctx context.Context, c *command, cl *api.Client, k kit.Kind[T], keep func(T) bool) error {
+func watchList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], keep func(T) bool) error {
 	var widths []int
 	var first []T
 	synced := false

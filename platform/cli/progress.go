@@ -14,8 +14,6 @@ import (
 
 const (
 	progressEvery = 200 * time.Millisecond
-	plainEvery    = 5 * time.Second
-	smoothOver    = 10 * time.Second // of the rate shown
 	rewakeEvery   = 20 * time.Second // less than the least lease of a wake
 )
 
@@ -43,7 +41,7 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
 // up already.
-func (c *command) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
+func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
 	if id == "" {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,24 +30,11 @@ const DefaultServer = "http://127.0.0.1:8080"
 const queryTimeout = 30 * time.Second
 
 // client returns a client of the server and sets keyFrom.
-func (c *command) client() (*api.Client, error) {
+func (c *connection) client() (*api.Client, error) {
 	if c.programs.Client != nil {
-		key := c.key
-		if c.keyFrom = "--key"; key == "" {
-			key, c.keyFrom = c.getenv("THAW_KEY"), "THAW_KEY"
-		}
-		if key == "" {
-			c.keyFrom = ""
-		}
-		return c.programs.Client(key)
+		return c.programs.Client(c.givenKey())
 	}
-	server := c.server
-	if server == "" {
-		server = c.getenv("THAW_SERVER")
-	}
-	if server == "" {
-		server = DefaultServer
-	}
+	server := cmp.Or(c.server, c.getenv("THAW_SERVER"), DefaultServer)
 	key, err := c.findKey(server)
 	if err != nil {
 		return nil, err
@@ -58,16 +46,24 @@ func (c *command) client() (*api.Client, error) {
 	return cl, nil
 }
 
+// givenKey is the key of --key or THAW_KEY.
+func (c *connection) givenKey() string {
+	if c.key != "" {
+		c.keyFrom = "--key"
+		return c.key
+	}
+	k := c.getenv("THAW_KEY")
+	if k != "" {
+		c.keyFrom = "THAW_KEY"
+	}
+	return k
+}
+
 // findKey is the key to send: --key, THAW_KEY, or on this machine the admin
 // token in the data folder. Of data folders the one that was named counts;
 // unnamed, ./data (where make run puts it) comes before the one at home.
-func (c *command) findKey(server string) (string, error) {
-	if c.key != "" {
-		c.keyFrom = "--key"
-		return c.key, nil
-	}
-	if k := c.getenv("THAW_KEY"); k != "" {
-		c.keyFrom = "THAW_KEY"
+func (c *connection) findKey(server string) (string, error) {
+	if k := c.givenKey(); k != "" {
 		return k, nil
 	}
 	if !isLocal(server) {
@@ -76,11 +72,11 @@ func (c *command) findKey(server string) (string, error) {
 	dirs, _ := c.dataFolders() // without any there is no token to send
 	for _, dir := range dirs {
 		path := filepath.Join(dir, "admin-token")
-		b, err := os.ReadFile(path)
+		token, err := kit.ReadToken(path)
 		switch {
-		case err == nil && len(b) <= 512:
+		case err == nil:
 			c.keyFrom = path
-			return strings.TrimSpace(string(b)), nil
+			return token, nil
 		case errors.Is(err, os.ErrPermission):
 			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err, Hint: "run as the user of the server, or give --key"}
 		}
@@ -90,12 +86,8 @@ func (c *command) findKey(server string) (string, error) {
 
 // dataFolders are where the data of a server of this machine may be, the
 // likeliest first.
-func (c *command) dataFolders() ([]string, error) {
-	dir := c.data
-	if dir == "" {
-		dir = c.getenv("THAW_DATA")
-	}
-	if dir != "" {
+func (c *connection) dataFolders() ([]string, error) {
+	if dir := cmp.Or(c.data, c.getenv("THAW_DATA")); dir != "" {
 		return []string{dir}, nil
 	}
 	home, err := dataDir(c.getenv)("thaw")
@@ -122,7 +114,7 @@ func isLocal(server string) bool {
 }
 
 // explain gives an error of the client its exit code and a hint.
-func (c *command) explain(cl *api.Client, err error) error {
+func (c *connection) explain(cl *api.Client, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -178,10 +170,10 @@ func unwrapURLError(err error) error {
 
 // remote makes the body of a verb that calls the server. bound is its time limit,
 // which --timeout overrides; 0 is none.
-func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
+func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if !slices.Contains(kit.OutputForms, c.Output) {
-			return kit.Usage("one of "+strings.Join(kit.OutputForms, ", "), "%q is no form of output", functions.Clip(c.Output))
+		if err := c.requireOutput(kit.OutputForms...); err != nil {
+			return err
 		}
 		cl, err := c.client()
 		if err != nil {
@@ -211,7 +203,7 @@ func (c *command) remote(bound time.Duration, do func(ctx context.Context, cl *a
 
 // name reads NAME or TEAM/NAME as a person means it: without a team, the only
 // function of that name that the key sees, the default team's before others.
-func (c *command) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
+func (c *connection) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
 		return n, kit.Usage("NAME or TEAM/NAME", "%v", err)
@@ -237,17 +229,13 @@ func (c *command) name(ctx context.Context, cl *api.Client, word string) (functi
 	case len(teams) > 1:
 		return n, kit.Usage("write "+teams[0]+"/"+n.Name, "%s is a function of more than one team: %s", n.Name, strings.Join(teams, ", "))
 	default:
-		hint := "thaw models lists them"
-		if near := functions.Nearest(n.Name, names, 3); len(near) > 0 {
-			hint = "did you mean " + strings.Join(near, ", ") + "?"
-		}
-		return n, &kit.Error{Exit: kit.ExitNotFound, What: "there is no function " + n.Short(), Hint: hint}
+		return n, &kit.Error{Exit: kit.ExitNotFound, What: "there is no function " + n.Short(), Hint: kit.DidYouMean(n.Name, names, 3, "thaw models lists them")}
 	}
 	return n, nil
 }
 
 // completeNames offers the functions of the server, if it answers at once.
-func (c *command) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (c *connection) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -264,11 +252,7 @@ func (c *command) completeNames(cmd *cobra.Command, args []string, _ string) ([]
 	}
 	var names []string
 	for _, f := range all {
-		if f.Team == functions.DefaultTeam {
-			names = append(names, f.Model)
-		} else {
-			names = append(names, f.Name)
-		}
+		names = append(names, shortName(f.Name))
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }

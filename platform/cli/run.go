@@ -43,7 +43,7 @@ const (
 	maxEvent  = 8 << 20 // of one line of a stream
 )
 
-func (c *command) run() *cobra.Command {
+func (c modelVerbs) run() *cobra.Command {
 	var a chatRequest
 	var system string
 	var temperature float64
@@ -99,7 +99,7 @@ for turn by turn; Ctrl-D ends the chat.`,
 }
 
 // turns is a chat of several.
-func (c *command) turns(ctx context.Context, cl *api.Client, a chatRequest) error {
+func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) error {
 	c.Remark("chatting with %s; Ctrl-D ends", a.Model)
 	lines := make(chan string)
 	in := bufio.NewScanner(c.In)
@@ -148,7 +148,7 @@ func (c *command) turns(ctx context.Context, cl *api.Client, a chatRequest) erro
 }
 
 // chat sends one request and streams the answer to stdout.
-func (c *command) chat(ctx context.Context, cl *api.Client, a chatRequest) (answer string, err error) {
+func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (answer string, err error) {
 	body, err := json.Marshal(a)
 	if err != nil {
 		return "", err
@@ -200,7 +200,7 @@ const headEvery = 250 * time.Millisecond
 // send sends a request and waits for its head. A stream's head comes when the
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
-func (c *command) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, model string, body []byte) (*http.Response, error) {
+func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, model string, body []byte) (*http.Response, error) {
 	var random [12]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return nil, err

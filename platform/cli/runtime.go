@@ -30,7 +30,7 @@ func (r *RuntimeConfig) check() error {
 	return nil
 }
 
-func (c *command) runtime() *cobra.Command {
+func (c platformVerbs) runtime() *cobra.Command {
 	r := new(RuntimeConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "runtime", Short: "Serve one model in its pod",

@@ -1,12 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -43,9 +43,9 @@ type LocalStoreOptions struct {
 const resumeHint = "what has arrived stays; the same command goes on from there"
 
 // jsonLines: every line of progress is for a program.
-func (c *command) jsonLines() bool { return c.Output == "json" }
+func (c printer) jsonLines() bool { return c.Output == "json" }
 
-func (c *command) pull() *cobra.Command {
+func (c modelVerbs) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
 	var o LocalStoreOptions
@@ -103,22 +103,16 @@ Interrupted or killed, the same command goes on from where it was.`,
 }
 
 // pullHere is pull with --data: the store is on this machine.
-func (c *command) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
+func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
 	if ask.Node != "" {
 		return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 	}
-	if o.TokenFile == "" {
-		o.TokenFile = c.getenv("THAW_TOKEN_FILE")
-	}
-	switch {
-	case len(o.Peers) == 0:
-	case o.TokenFile == "":
+	o.TokenFile = cmp.Or(o.TokenFile, c.getenv("THAW_TOKEN_FILE"))
+	if len(o.Peers) > 0 && o.TokenFile == "" {
 		return kit.Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
 	}
-	for _, u := range o.Peers {
-		if at, err := url.Parse(u); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil || at.RawQuery != "" || strings.Trim(at.Path, "/") != "" {
-			return kit.Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not the address of a node", functions.Clip(u))
-		}
+	if err := kit.CheckPeers(o.Peers); err != nil {
+		return err
 	}
 	return c.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
 		r, err := c.localRequest(ctx, word, folder)
@@ -143,7 +137,7 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
 }
 
-func (c *command) prefetch() *cobra.Command {
+func (c modelVerbs) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
 		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model or a source"),
@@ -168,7 +162,7 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 }
 
 // requireOutput refuses a form of output that a verb has not.
-func (c *command) requireOutput(known ...string) error {
+func (c printer) requireOutput(known ...string) error {
 	if !slices.Contains(known, c.Output) {
 		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.Output))
 	}
@@ -191,7 +185,7 @@ func displayName(word string) string {
 }
 
 // fillRequest fills in what a word asks a server for.
-func (c *command) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
+func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
 	if isSource(word) {
 		if strings.HasPrefix(word, ".") {
 			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine", "a server does not know which folder %s is in", functions.Clip(word))
@@ -208,7 +202,7 @@ func (c *command) fillRequest(ctx context.Context, cl *api.Client, word string, 
 }
 
 // withLocalStore does something with the store below --data.
-func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
+func (c *connection) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
 	if c.programs.OpenStore == nil {
 		return c.missing("store")
 	}
@@ -239,7 +233,7 @@ func (c *command) withLocalStore(ctx context.Context, o LocalStoreOptions, do fu
 
 // localRequest is what a word means on this machine: a source, or a model of a folder
 // or of what was deployed here.
-func (c *command) localRequest(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
+func (c *connection) localRequest(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
 	var r functions.PrefetchRequest
 	if isSource(word) {
 		dir, err := os.Getwd()
@@ -249,9 +243,7 @@ func (c *command) localRequest(ctx context.Context, word, folder string) (functi
 	if err != nil {
 		return r, kit.Usage("a URL, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
-	if folder == "" {
-		folder = c.getenv("THAW_FUNCTIONS")
-	}
+	folder = cmp.Or(folder, c.getenv("THAW_FUNCTIONS"))
 	deployed := filepath.Join(c.data, "functions")
 	if _, err := os.Stat(deployed); err != nil {
 		deployed = ""
@@ -275,16 +267,13 @@ func (c *command) localRequest(ctx context.Context, word, folder string) (functi
 			names = append(names, m.FullName().Short())
 		}
 	}
-	hint := "give the source itself, or --functions DIR with its model file"
-	if near := functions.Nearest(name.Short(), names, 3); len(near) > 0 {
-		hint = "did you mean " + strings.Join(near, ", ") + "?"
-	}
+	hint := kit.DidYouMean(name.Short(), names, 3, "give the source itself, or --functions DIR with its model file")
 	return r, &kit.Error{Exit: kit.ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
 }
 
 // showTransfer runs something that tells its progress, shows that, and prints what
 // came of it.
-func (c *command) showTransfer(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
+func (c *connection) showTransfer(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
 	l := c.NewProgressLine()
 	defer l.Clear()
 	var last, bad functions.StoreProgress

@@ -14,7 +14,7 @@ import (
 )
 
 // describeTeam is `thaw describe team`.
-func (c *command) describeTeam() *cobra.Command {
+func (c modelVerbs) describeTeam() *cobra.Command {
 	return &cobra.Command{
 		Use: "team NAME", Short: "What one team may take of the fleet, and has taken", Args: kit.ExactArgs("the name of a team"),
 		Example: `  thaw describe team ml
@@ -37,24 +37,12 @@ func (c *command) describeTeam() *cobra.Command {
 				}
 				return e
 			}
-			switch c.Output {
-			case "json", "yaml":
-				m, err := kit.WithKind("TeamStatus", teams[i])
-				if err != nil {
-					return err
-				}
-				return c.Encode(m)
-			case "name":
-				fmt.Fprintln(c.Out, kit.Plain(teams[i].Name))
-				return nil
-			}
-			c.printTeam(teams[i])
-			return nil
+			return c.PrintDocument("TeamStatus", teams[i].Name, teams[i], func() { c.printTeam(teams[i]) })
 		}),
 	}
 }
 
-func (c *command) printTeam(t api.Team) {
+func (c printer) printTeam(t api.Team) {
 	row := func(key, format string, args ...any) {
 		if key != "" {
 			key += ":"

@@ -37,7 +37,7 @@ func (c *WarmHostConfig) check() error {
 	return nil
 }
 
-func (c *command) warmHost() *cobra.Command {
+func (c platformVerbs) warmHost() *cobra.Command {
 	cfg := new(WarmHostConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter",

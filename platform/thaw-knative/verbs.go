@@ -258,7 +258,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	models, err := cli.ReadModels(c.files)
+	models, err := cli.ReadModels(c.files, teamHint)
 	if err != nil {
 		return err
 	}
@@ -325,6 +325,9 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	}
 	return failed
 }
+
+// teamHint is the hint where a model is wanted and a file has a team.
+const teamHint = "a team is a namespace there; its GPUs are the namespace's ResourceQuota"
 
 // named reads NAME or NAMESPACE/NAME.
 func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
@@ -441,7 +444,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 	}
 	var models []*functions.Model
 	if len(c.files) > 0 {
-		if models, err = cli.ReadModels(c.files); err != nil {
+		if models, err = cli.ReadModels(c.files, teamHint); err != nil {
 			return err
 		}
 		if _, err := c.rendered(ctx, settings, models, nil); err != nil {

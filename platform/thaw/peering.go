@@ -3,7 +3,6 @@ package main
 import (
 	"net"
 	"net/url"
-	"strings"
 
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/nodestore"
@@ -13,10 +12,8 @@ import (
 // auto a free port of the host it listens on. With off it serves no blocks, and still uses
 // those of others.
 func peering(where, addr, advertise, token string, others []string) (*nodestore.Peering, error) {
-	for _, o := range others {
-		if u, err := url.Parse(o); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--peer " + o + " is not the address of a node", Hint: "http://HOST:PORT, as its --peer-addr says"}
-		}
+	if err := kit.CheckPeers(others); err != nil {
+		return nil, err
 	}
 	p := &nodestore.Peering{Token: token, Nodes: others}
 	if where == "off" {

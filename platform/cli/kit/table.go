@@ -84,6 +84,24 @@ func Encode(w io.Writer, form string, v any) error {
 	return err
 }
 
+// PrintDocument prints v as a document of kind, or with -o name its name; people
+// prints the other forms.
+func (t *Terminal) PrintDocument(kind, name string, v any, people func()) error {
+	switch t.Output {
+	case "json", "yaml":
+		m, err := WithKind(kind, v)
+		if err != nil {
+			return err
+		}
+		return t.Encode(m)
+	case "name":
+		fmt.Fprintln(t.Out, Plain(name))
+	default:
+		people()
+	}
+	return nil
+}
+
 // PrintList prints items in the form of t.Output.
 func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 	switch t.Output {
@@ -105,14 +123,7 @@ func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 
 // PrintOne prints v in the form of t.Output.
 func PrintOne[T any](t *Terminal, k Kind[T], v T) error {
-	if t.Output == "json" || t.Output == "yaml" {
-		m, err := WithKind(k.Word, v)
-		if err != nil {
-			return err
-		}
-		return t.Encode(m)
-	}
-	return PrintList(t, k, []T{v})
+	return t.PrintDocument(k.Word, k.Name(v), v, func() { PrintTable(t.Out, k, []T{v}, t.Output == "wide", nil) })
 }
 
 // PrintTable aligns columns; widths, when given, are kept and grown from table to

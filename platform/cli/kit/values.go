@@ -2,7 +2,9 @@ package kit
 
 import (
 	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -60,5 +62,15 @@ func (s *Size) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is neither auto nor a size such as 64Gi", functions.Clip(string(b)))
 	}
 	*s = Size{Bytes: n}
+	return nil
+}
+
+// CheckPeers validates the addresses that --peer gives.
+func CheckPeers(urls []string) error {
+	for _, s := range urls {
+		if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
+			return Usage("http://HOST:PORT, as its --peer-addr says", "--peer %q is not the address of a node", functions.Clip(s))
+		}
+	}
 	return nil
 }
