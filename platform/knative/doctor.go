@@ -52,7 +52,7 @@ const (
 const (
 	servingNamespace = "knative-serving" // Knative's settings are there
 	podSecurity      = "pod-security.kubernetes.io/enforce"
-	webhookName      = "thaw-place"
+	webhookName      = "thaw-scheduler-hint"
 	controllerName   = "thaw-controller" // Deployment and Lease
 	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, even if clocks differ
 )

@@ -55,9 +55,9 @@ func healthy() map[string]runtime.Object {
 	plain := &corev1.Node{ObjectMeta: meta("", "plain-1")}
 	plain.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourceCPU: resource.MustParse("4")}
 	all := []runtime.Object{
-		deployment("thaw-controller"), deployment("thaw-activator"), loader, knativeController, slice("thaw"), slice("thaw-place"), gpus, plain,
+		deployment("thaw-controller"), deployment("thaw-activator"), loader, knativeController, slice("thaw"), slice("thaw-scheduler-hint"), gpus, plain,
 		&coordinationv1.Lease{ObjectMeta: meta(System, "thaw-controller"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("c-1@10.0.0.1:8090"), RenewTime: &metav1.MicroTime{Time: time.Now()}}},
-		&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta("", "thaw-place"), Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte("x")}}}},
+		&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta("", "thaw-scheduler-hint"), Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte("x")}}}},
 		&corev1.Namespace{ObjectMeta: meta("", "ml")},
 		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-features"), Data: map[string]string{
 			"kubernetes.podspec-init-containers": "enabled", "kubernetes.podspec-volumes-hostpath": "enabled", "kubernetes.podspec-nodeselector": "enabled",
@@ -285,9 +285,9 @@ func TestDoctor(t *testing.T) {
 		{"no activator", "no activator is ready", func(o map[string]runtime.Object) {
 			o["EndpointSlice thaw"].(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = new(false)
 		}, true, "component=activator"},
-		{"no webhook", "the webhook thaw-place is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-place") }, false, "thaw-knative install"},
-		{"a webhook without an authority", "the webhook thaw-place is not served", func(o map[string]runtime.Object) {
-			o["MutatingWebhookConfiguration thaw-place"].(*admissionv1.MutatingWebhookConfiguration).Webhooks[0].ClientConfig.CABundle = nil
+		{"no webhook", "the webhook thaw-scheduler-hint is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-scheduler-hint") }, false, "thaw-knative install"},
+		{"a webhook without an authority", "the webhook thaw-scheduler-hint is not served", func(o map[string]runtime.Object) {
+			o["MutatingWebhookConfiguration thaw-scheduler-hint"].(*admissionv1.MutatingWebhookConfiguration).Webhooks[0].ClientConfig.CABundle = nil
 		}, false, "kubectl logs"},
 		{"no GPUs", "none of 1 nodes has a GPU", func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, false, "device plugin"},
 		{"a namespace's pods that do not read", "tolerations[0].kee: unknown key (did you mean key?)", func(o map[string]runtime.Object) {

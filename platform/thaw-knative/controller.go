@@ -20,7 +20,7 @@ import (
 type controllerSettings struct {
 	Addr             string `json:"addr" default:":8090" help:"where activators, loaders and the control API come in"`
 	Advertise        string `json:"advertise" help:"HOST:PORT at which they reach this controller" shown:"POD_IP and the port of --addr"`
-	WebhookAddr      string `json:"webhook-addr" help:"address of the webhook thaw-place, which API servers ask for the node of a new pod, such as :8443; empty: no webhook"`
+	WebhookAddr      string `json:"webhook-addr" help:"address of the webhook thaw-scheduler-hint, which API servers ask for the node of a new pod, such as :8443; empty: no webhook"`
 	AnnotateNodes    bool   `json:"annotate-nodes" default:"false" help:"write on each node, as the annotation thaw.dev/cached-models, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds"`
 	Namespace        string `json:"namespace" default:"thaw-system" env:"POD_NAMESPACE" help:"namespace of thaw itself"`
 	KnativeNamespace string `json:"knative-namespace" default:"knative-serving" help:"namespace of Knative Serving, whose activators are asked for requests that come by other ingresses"`

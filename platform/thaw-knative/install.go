@@ -165,15 +165,15 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 }
 
 func tokenVerb() verb {
-	return verb{"link-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "  thaw-knative link-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
+	return verb{"control-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.file, "file", "", "where the token goes")
-	}, (*command).linkToken}
+	}, (*command).writeControlToken}
 }
 
-// linkToken is what the controller's init container runs.
-func (c *command) linkToken(ctx context.Context, args []string) error {
+// writeControlToken is what the controller's init container runs.
+func (c *command) writeControlToken(ctx context.Context, args []string) error {
 	if c.file == "" || len(args) > 0 {
-		return kit.Usage("thaw-knative link-token --file /run/thaw/token", "--file FILE is all it takes")
+		return kit.Usage("thaw-knative control-token --file /run/thaw/token", "--file FILE is all it takes")
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {

@@ -49,7 +49,7 @@ func TestWrongOnClusters(t *testing.T) {
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
 		{"chown-store /nowhere/at/all 65532", kit.ExitNotFound, "/nowhere/at/all"},
 		{"chown-store / 0", kit.ExitUsage, `"0" is no id`},
-		{"link-token", kit.ExitUsage, "--file FILE"},
+		{"control-token", kit.ExitUsage, "--file FILE"},
 		{"keys", kit.ExitUsage, "nothing that is done with keys"},
 		{"keys make", kit.ExitUsage, `"make" is nothing`},
 		{"keys create", kit.ExitUsage, "--team is missing"},
@@ -301,7 +301,7 @@ func TestClusterInstall(t *testing.T) {
 
 	// Here is an installation of which nothing runs, and doctor says so, part by part.
 	out, _, exit := thaw(t, nil, "doctor", "-n", team, "--kubeconfig", c.kubeconfig)
-	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 pods available, dev.local/none:test", "BAD  thaw-activator: 0 of 2 pods available", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator is ready", "the webhook thaw-place is not served", "Kubernetes is v1."} {
+	for _, want := range []string{"its limits read", "BAD  thaw-controller: 0 of 2 pods available, dev.local/none:test", "BAD  thaw-activator: 0 of 2 pods available", "BAD  no node has a loader: none has the label thaw.dev/none=none", "no controller leads", "no activator is ready", "the webhook thaw-scheduler-hint is not served", "Kubernetes is v1."} {
 		if exit != kit.ExitFailed || !strings.Contains(out, want) {
 			t.Errorf("doctor: exit %d, no %q in\n%s", exit, want, out)
 		}

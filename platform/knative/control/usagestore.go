@@ -17,7 +17,7 @@ import (
 
 // UsageConfigMap is the ConfigMap that keeps the usage of teams across terms, so that a
 // new controller does not reset daily budgets.
-const UsageConfigMap = "thaw-accounts"
+const UsageConfigMap = "thaw-team-usage"
 
 const usageKey = "teams.json"
 

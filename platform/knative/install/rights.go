@@ -44,11 +44,11 @@ var Rights = makeRights(
 	rightRow{Namespace, "", "secrets", "", "create", "the token of thaw's own processes, if missing"},
 	rightRow{Namespace, "", "secrets", knative.ControlTLSSecret, "get update", "that token, and the certificates of the control streams, which are renewed"},
 	rightRow{Namespace, "", "configmaps", "", "create", "the usage of teams; create cannot be granted by name"},
-	rightRow{Namespace, "", "configmaps", "thaw-accounts", "get update", "the usage of teams, which outlives a controller"},
-	rightRow{Namespace, "", "services", "thaw-place", "get", "the port of the scheduler hint webhook"},
+	rightRow{Namespace, "", "configmaps", "thaw-team-usage", "get update", "the usage of teams, which outlives a controller"},
+	rightRow{Namespace, "", "services", "thaw-scheduler-hint", "get", "the port of the scheduler hint webhook"},
 	rightRow{Namespace, "discovery.k8s.io", "endpointslices", "", "create", "leads API servers to the leader; create cannot be granted by name"},
-	rightRow{Namespace, "discovery.k8s.io", "endpointslices", "thaw-place", "get update delete", "leads API servers to the leader"},
-	rightRow{"*", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "thaw-place", "get update", "the authority of the webhook's certificate, which each leader makes anew"},
+	rightRow{Namespace, "discovery.k8s.io", "endpointslices", "thaw-scheduler-hint", "get update delete", "leads API servers to the leader"},
+	rightRow{"*", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "thaw-scheduler-hint", "get update", "the authority of the webhook's certificate, which each leader makes anew"},
 	rightRow{"knative-serving", "discovery.k8s.io", "endpointslices", "", "list watch", "addresses of Knative's own activators, whose metrics count requests that bypass thaw's"},
 )
 

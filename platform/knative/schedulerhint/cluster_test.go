@@ -52,7 +52,7 @@ func TestClusterPlace(t *testing.T) {
 	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &registrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: space},
 		Webhooks: []registrationv1.MutatingWebhook{{
-			Name: "place.thaw.dev", AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore, SideEffects: &none, TimeoutSeconds: new(int32(2)),
+			Name: "scheduler-hint.thaw.dev", AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore, SideEffects: &none, TimeoutSeconds: new(int32(2)),
 			ClientConfig:      registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: space, Name: space, Path: new(path)}},
 			ObjectSelector:    &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "thaw.dev/model", Operator: metav1.LabelSelectorOpExists}}},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": space}},

@@ -15,7 +15,7 @@
 // created unchanged. So no error here ends the controller.
 //
 // Only the leading controller knows the chosen nodes, and API servers reach webhooks through
-// a Service. So the Service (thaw-place) has no selector, and the leader writes its own
+// a Service. So the Service (thaw-scheduler-hint) has no selector, and the leader writes its own
 // address into the EndpointSlice. The certificate is made at the same time and never leaves
 // the process; its authority is written into the registration. It is valid for a year; after
 // half of that the next one is trusted before it is used. Both objects are checked once a

@@ -25,9 +25,9 @@ import (
 
 const (
 	// Name of the webhook's registration, Service and EndpointSlice.
-	Name = "thaw-place"
+	Name = "thaw-scheduler-hint"
 
-	path          = "/place"
+	path          = "/scheduler-hint"
 	syncEvery     = time.Minute      // between two checks of the objects
 	retryEvery    = 5 * time.Second  // after a failure
 	syncTimeout   = 10 * time.Second // bounds one check

@@ -131,7 +131,7 @@ func registered() *fake.Clientset {
 	return fake.NewClientset(
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "thaw-system", Name: Name, UID: "s1"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}},
 		&registrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: Name}, Webhooks: []registrationv1.MutatingWebhook{{
-			Name: "place.thaw.dev", ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: "thaw-system", Name: Name}},
+			Name: "scheduler-hint.thaw.dev", ClientConfig: registrationv1.WebhookClientConfig{Service: &registrationv1.ServiceReference{Namespace: "thaw-system", Name: Name}},
 		}}},
 	)
 }

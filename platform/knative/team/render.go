@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// Label marks the namespace of a team. deploy/kustomize/base/admission.yaml restricts its
+// Label marks the namespace of a team. deploy/kustomize/base/pod-policy.yaml restricts its
 // pods.
 const Label = "thaw.dev/team"
 
