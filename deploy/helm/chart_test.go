@@ -245,7 +245,7 @@ func TestAzure(t *testing.T) {
 		"DaemonSet thaw-system/thaw-loader":      {"kubernetes.azure.com/agentpool: gpu", "path: /mnt/thaw/store", "type: Directory\n", "--store=/mnt/thaw/store", `azure.workload.identity/use: "true"`, "serviceAccountName: thaw-loader"},
 		"ServiceAccount thaw-system/thaw-loader": {"azure.workload.identity/client-id: 00000000-0000-0000-0000-000000000000"},
 		"Service thaw-system/thaw":               {"type: LoadBalancer", "azure-load-balancer-internal"},
-		"ValidatingAdmissionPolicy /thaw-pods":   {`v.hostPath.path == "/mnt/thaw/store"`},
+		"ValidatingAdmissionPolicy /thaw-pods":   {`v.hostPath.path == "/mnt/thaw/store/sockets"`},
 	} {
 		text, _ := yaml.Marshal(got[object])
 		for _, w := range want {

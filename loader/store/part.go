@@ -413,7 +413,7 @@ func (p *Part) linkBlob(sum string) error {
 	s := p.ingest.s
 	blob := s.blob(sum)
 	dir := filepath.Dir(blob)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, s.folderMode()); err != nil {
 		return err
 	}
 	if err := s.step("link blob"); err != nil {

@@ -77,8 +77,8 @@ func Open(o Options) (*Store, error) {
 		o.DirectFrom = directFrom
 	}
 	s := &Store{o: o}
-	for _, d := range []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"} {
-		if err := os.MkdirAll(s.path(d), 0o755); err != nil {
+	for _, d := range folders {
+		if err := os.MkdirAll(s.path(d), s.folderMode()); err != nil {
 			return nil, diskError("", err)
 		}
 	}
@@ -102,18 +102,33 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// makePrivate closes the store to other users. Checkpoint folders are closed as well:
-// a process that holds "files" could otherwise reach its parent by "..".
+// folders are made when the store is opened.
+var folders = []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"}
+
+// folderMode is the mode of all folders but those of a checkpoint's files.
+func (s *Store) folderMode() os.FileMode {
+	if s.o.Private {
+		return 0o700
+	}
+	return 0o755
+}
+
+// makePrivate closes the store to other users, each folder by itself: one that is mounted
+// elsewhere is not below the others there. Checkpoint folders are closed as well: a
+// process that holds "files" could otherwise reach its parent by "..".
 func (s *Store) makePrivate() error {
-	if err := os.Chmod(s.o.Dir, 0o700); err != nil {
-		return err
+	closed := append([]string{".", "blobs"}, folders...)
+	for _, parent := range []string{"blobs/sha256", "checkpoints"} {
+		list, err := os.ReadDir(s.path(parent))
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			closed = append(closed, filepath.Join(parent, e.Name()))
+		}
 	}
-	list, err := os.ReadDir(s.path("checkpoints"))
-	if err != nil {
-		return err
-	}
-	for _, e := range list {
-		if err := os.Chmod(s.path("checkpoints", e.Name()), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, d := range closed {
+		if err := os.Chmod(s.path(d), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

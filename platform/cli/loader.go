@@ -15,7 +15,7 @@ import (
 
 // LoaderConfig is the settings of thaw loader.
 type LoaderConfig struct {
-	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node that holds the checkpoints and the socket loader.sock; pods mount it read-only"`
+	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node for checkpoints, and for the socket sockets/loader.sock; pods mount sockets read-only"`
 	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Beyond 95 % of it, those used longest ago go until 85 % are left"`
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
@@ -35,7 +35,7 @@ type LoaderConfig struct {
 
 // maxSocketDir is the longest path of a folder that has the loader's socket in it:
 // the kernel takes 107 bytes for the whole of it.
-const maxSocketDir = 107 - len("/loader.sock~")
+const maxSocketDir = 107 - len("/sockets/loader.sock~")
 
 func (c *LoaderConfig) check() error {
 	if c.Store == "" {
@@ -92,7 +92,7 @@ func (c platformVerbs) loader() *cobra.Command {
 the pods there, once for all of them, and tells the controller what the node has
 and how its pods are.
 
-Pods dial the socket loader.sock in the store's folder; which pod it is the kernel
+Pods dial the socket sockets/loader.sock in the store's folder; which pod it is the kernel
 says, so it has to see the host's processes (hostPID). They get what was staged for
 them over it, open; to all other users the store is closed. Credentials of sources come
 from its own environment, as for every thaw: workload identity, AZURE_, AWS_,

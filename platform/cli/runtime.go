@@ -14,7 +14,7 @@ type RuntimeConfig struct {
 	Model              string             // the model file, as text
 	Install            string             `json:"install" help:"copy the program to this path, and end"`
 	Port               int                `json:"port" default:"8080" help:"where to answer" env:"PORT"`
-	Store              string             `json:"store" default:"/var/lib/thaw" help:"folder of the node's loader"`
+	Sockets            string             `json:"sockets" default:"/var/lib/thaw/sockets" help:"folder of the node with the loader's socket"`
 	Dir                string             `json:"dir" help:"folder of its own, emptied at the start" shown:"thaw-PORT in the folder for temporary files"`
 	LoaderWait         functions.Duration `json:"loader-wait" default:"2m" help:"how long to wait for a loader that does not answer"`
 	ImportsAhead       bool               `json:"imports-ahead" env:"THAW_IMPORTS_AHEAD" default:"true" help:"have vLLM's imports done while the weights come, once for both of its processes"`
@@ -34,16 +34,16 @@ func (c platformVerbs) runtime() *cobra.Command {
 	r := new(RuntimeConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "runtime", Short: "Serve one model in its pod",
-		Example: `  thaw runtime                                 the model's container: THAW_MODEL, THAW_STORE and PORT say what
+		Example: `  thaw runtime                                 the model's container: THAW_MODEL, THAW_SOCKETS and PORT say what
   thaw runtime --install /opt/thaw/thaw        an init container, where thaw is not in the engine's image
-  PORT=8080 THAW_MODEL="$(cat tiny.yaml)" thaw runtime --store /var/lib/thaw`,
+  PORT=8080 THAW_MODEL="$(cat tiny.yaml)" thaw runtime --sockets /var/lib/thaw/sockets`,
 		Long: `The first process of a model's pod: it has the node's loader bring the weights,
 starts the engine, and answers on PORT: /readyz with 200 after a real token,
 /timeline, /infer and the engine's API. thaw deploy --to knative makes such pods.
 
-THAW_MODEL is the model file, as YAML. THAW_STORE is the loader's folder, with its
-socket loader.sock; a model without a source needs none. Only the folder for
-temporary files is written to. SIGTERM drains.
+THAW_MODEL is the model file, as YAML. THAW_SOCKETS is the folder of the
+node with the loader's socket, loader.sock; a model without a source needs none.
+Only the folder for temporary files is written to. SIGTERM drains.
 
 Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 6 the node's loader did not answer. The reason is the last line of the log, and in

@@ -13,7 +13,7 @@ import (
 
 // WarmHostConfig is the settings of thaw warm-host.
 type WarmHostConfig struct {
-	Store      string `json:"store" default:"/var/lib/thaw" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
+	Sockets    string `json:"sockets" default:"/var/lib/thaw/sockets" help:"folder of the node that pods mount read-only; the socket is warm/s below it"`
 	Engine     string `json:"engine" default:"vllm" help:"what is imported" oneof:"vllm"`
 	Dir        string `json:"dir" help:"folder of its own" shown:"thaw-warm-host in the folder for temporary files"`
 	Addr       string `json:"addr" default:":9092" help:"where to answer /healthz and /readyz, or off"`
@@ -22,17 +22,17 @@ type WarmHostConfig struct {
 }
 
 func (c *WarmHostConfig) check() error {
-	if c.Store == "" {
-		return errors.New("store: the folder of the node is needed: --store /var/lib/thaw")
+	if c.Sockets == "" {
+		return errors.New("sockets: the folder of the node's sockets is needed: --sockets /var/lib/thaw/sockets")
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil && c.Addr != "off" {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, or off", functions.Clip(c.Addr))
 	}
-	if err := kit.MakeAbsolute(&c.Store, &c.Dir); err != nil {
+	if err := kit.MakeAbsolute(&c.Sockets, &c.Dir); err != nil {
 		return err
 	}
-	if len(c.Store) > maxSocketDir {
-		return fmt.Errorf("store: the path is %d bytes long; with a socket in it it may have %d", len(c.Store), maxSocketDir)
+	if len(c.Sockets) > maxSocketDir {
+		return fmt.Errorf("sockets: the path is %d bytes long; with a socket in it it may have %d", len(c.Sockets), maxSocketDir)
 	}
 	return nil
 }
@@ -42,10 +42,10 @@ func (c platformVerbs) warmHost() *cobra.Command {
 	return settingsVerb(c, &cobra.Command{
 		Use: "warm-host", Short: "Fork engines of a node's pods from one warm interpreter",
 		Example: `  thaw warm-host                                    in the engine's own image, as the DaemonSet thaw-warm has it
-  thaw warm-host --store /mnt/nvme/thaw
+  thaw warm-host --sockets /mnt/nvme/thaw/sockets
   thaw-knative install --warm-image IMAGE      puts it on the nodes that have a loader`,
 		Long: `The interpreter of a node: it imports what vLLM imports, once, and forks engines into
-the pods that ask, on the socket warm/s in the store's folder. A pod's engine then
+the pods that ask, on the socket warm/s in the node's folder of sockets. A pod's engine then
 starts without the seconds of imports. Off unless it is installed.
 
 A child is confined as the process that asked is, before a byte of what that one

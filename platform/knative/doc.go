@@ -37,7 +37,7 @@
 //	argv         runtime; and in the init container: runtime --install PATH, which copies the program to PATH
 //	PORT         where it answers: /readyz with 200 after a real token, and the engine's API
 //	THAW_MODEL   the model file, as YAML, without scale and queue
-//	THAW_STORE   the loader's folder on the node, mounted read-only for the loader's socket
+//	THAW_SOCKETS the node's folder with the loader's socket, mounted read-only
 //	/tmp         the only writable place on a disk, and HOME
 //	/dev/shm     memory, for vllm and sglang
 //

@@ -27,7 +27,7 @@ type Feature struct {
 // Features are needed by every model.
 var Features = []Feature{
 	{Map: "config-features", Key: "kubernetes.podspec-init-containers", Value: "enabled", Unset: "disabled", Why: "an init container copies the shim into the engine's image", field: "initContainers"},
-	{Map: "config-features", Key: "kubernetes.podspec-volumes-hostpath", Value: "enabled", Unset: "disabled", Why: "the node's store is a folder of the node", field: "hostPath"},
+	{Map: "config-features", Key: "kubernetes.podspec-volumes-hostpath", Value: "enabled", Unset: "disabled", Why: "the loader's socket is in a folder of the node", field: "hostPath"},
 	{Map: "config-features", Key: "kubernetes.podspec-volumes-emptydir", Value: "enabled", Unset: "enabled", Why: "the shim, /tmp and shared memory are volumes of the pod", field: "emptyDir"},
 	{Map: "config-autoscaler", Key: "allow-zero-initial-scale", Value: "true", Unset: "false", Why: "a deployed model costs nothing until the first request"},
 }

@@ -50,8 +50,11 @@ const (
 const GPU corev1.ResourceName = "nvidia.com/gpu"
 
 const (
-	// DefaultStore is the folder of a node's loader: checkpoints and its socket.
+	// DefaultStore is the folder of a node's loader: its checkpoints, and SocketFolder.
 	DefaultStore = "/var/lib/thaw"
+
+	// SocketFolder is the part of that folder that pods mount. It holds sockets only.
+	SocketFolder = "sockets"
 
 	// DefaultTimeout bounds a request unless Settings do; it equals Knative's default
 	// max-revision-timeout-seconds.
@@ -305,6 +308,9 @@ func (r *rendering) scaling() map[string]string {
 	return a
 }
 
+// sockets is the folder of the node that the pod mounts, under the same path.
+func (r *rendering) sockets() string { return path.Join(r.s.Store, SocketFolder) }
+
 func (r *rendering) pod() corev1.PodSpec {
 	res := r.m.Spec.Resources
 	own := r.m.Spec.Pod
@@ -316,7 +322,7 @@ func (r *rendering) pod() corev1.PodSpec {
 		EnableServiceLinks:           new(false),
 		Volumes: []corev1.Volume{
 			// not created if missing: a node without a loader cannot serve
-			{Name: "store", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: r.s.Store, Type: new(corev1.HostPathDirectory)}}},
+			{Name: "sockets", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: r.sockets(), Type: new(corev1.HostPathDirectory)}}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 	}
@@ -335,7 +341,7 @@ func (r *rendering) pod() corev1.PodSpec {
 		Resources:       resourceRequirements(r.m.Spec.Engine, res),
 		SecurityContext: lockedContext(),
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: "store", MountPath: r.s.Store, ReadOnly: true},
+			{Name: "sockets", MountPath: r.sockets(), ReadOnly: true},
 			{Name: "scratch", MountPath: scratch},
 		},
 	}
@@ -364,7 +370,7 @@ func (r *rendering) pod() corev1.PodSpec {
 func (r *rendering) environment() []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "THAW_MODEL", Value: escapeDollars(r.startedSpec())},
-		{Name: "THAW_STORE", Value: escapeDollars(r.s.Store)},
+		{Name: "THAW_SOCKETS", Value: escapeDollars(r.sockets())},
 		{Name: "HOME", Value: scratch},
 		{Name: "USER", Value: "thaw"}, // libraries fail for a uid without a name
 	}

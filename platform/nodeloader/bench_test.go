@@ -32,7 +32,7 @@ func BenchmarkReady(b *testing.B) {
 	go func() { ended <- d.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 	<-d.Ready()
-	conn, err := net.Dial("unix", filepath.Join(dir, SocketName))
+	conn, err := net.Dial("unix", filepath.Join(dir, SocketPath))
 	if err != nil {
 		b.Fatal(err)
 	}

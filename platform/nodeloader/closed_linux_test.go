@@ -75,7 +75,7 @@ func TestClosedStore(t *testing.T) {
 		return string(b), err
 	}
 	// Permitted: the checkpoint's files and the socket.
-	if out, err := sh(`cat /proc/self/fd/3/config.json && cmp /proc/self/fd/3/model.safetensors /proc/self/fd/3/model.safetensors && test -S ` + filepath.Join(l.dir, SocketName)); err != nil || !strings.Contains(out, "llama") {
+	if out, err := sh(`cat /proc/self/fd/3/config.json && cmp /proc/self/fd/3/model.safetensors /proc/self/fd/3/model.safetensors && test -S ` + filepath.Join(l.dir, SocketPath)); err != nil || !strings.Contains(out, "llama") {
 		t.Fatalf("its own weights: %v\n%s", err, out)
 	}
 	digest, mine := filepath.Base(filepath.Dir(theirs.Path)), filepath.Base(filepath.Dir(got.Path))
@@ -104,6 +104,22 @@ func TestClosedStore(t *testing.T) {
 		} else if !strings.Contains(strings.ToLower(out), "denied") && !strings.Contains(out, "not permitted") && !strings.Contains(out, "No such file") {
 			t.Errorf("%s: refused for another reason: %v %s", what, err, out)
 		}
+	}
+	// Each folder is closed by itself, for one that is bind-mounted elsewhere (a subPath) is
+	// not below the others there; and what pods mount holds the socket alone.
+	for _, at := range []string{"store", "store/blobs", "store/blobs/sha256", "store/blobs/sha256/*", "store/checkpoints", "store/checkpoints/*", "store/sources", "store/parts", "store/coming", "store/trash"} {
+		found, err := filepath.Glob(filepath.Join(l.dir, at))
+		if err != nil || len(found) == 0 {
+			t.Errorf("%s: %v %v", at, found, err)
+		}
+		for _, path := range found {
+			if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o700 {
+				t.Errorf("%s: %v %v", path, st, err)
+			}
+		}
+	}
+	if list, err := os.ReadDir(filepath.Join(l.dir, filepath.Dir(SocketPath))); err != nil || len(list) != 1 || list[0].Type() != fs.ModeSocket {
+		t.Errorf("pods mount %v, %v", list, err)
 	}
 	// The leases file is written by another goroutine and may not exist yet; then its mode
 	// is not checked.

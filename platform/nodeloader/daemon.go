@@ -20,14 +20,15 @@ import (
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
 
-// SocketName is the name of the socket in Options.Dir.
-const SocketName = "loader.sock"
+// SocketPath is the socket's path below Options.Dir. Pods mount its folder and nothing
+// else of Options.Dir.
+const SocketPath = "sockets/loader.sock"
 
 // Options configure a Daemon. Zero bounds mean their defaults.
 type Options struct {
 	Node    string           // the node's name in Kubernetes
 	Version string           // the program's version
-	Dir     string           // the store's folder, which pods mount: an absolute path
+	Dir     string           // the folder of the store and the socket: an absolute path
 	Store   *nodestore.Store // the node's store
 	PeerURL string           // URL at which this node serves blocks to others; "": it does not
 	Memory  functions.Bytes  // the machine's memory
@@ -161,7 +162,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.serving.Store(true)
 	close(d.ready)
-	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketName), "peer url", d.o.PeerURL)
+	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketPath), "peer url", d.o.PeerURL)
 
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
@@ -176,7 +177,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	cancel()
 	parts.Wait()
 	d.prefetching.Wait()
-	_ = os.Remove(filepath.Join(d.o.Dir, SocketName)) // ours while the lock is held
+	_ = os.Remove(filepath.Join(d.o.Dir, SocketPath)) // ours while the lock is held
 	return err
 }
 
@@ -225,7 +226,10 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 // listener any more, or this one.
 func (d *Daemon) listen() (*net.UnixListener, error) {
 	// Listen under a short name: the path of a socket has at most 107 bytes.
-	path := filepath.Join(d.o.Dir, SocketName)
+	path := filepath.Join(d.o.Dir, SocketPath)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
 	made := path + "~"
 	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

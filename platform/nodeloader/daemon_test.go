@@ -324,7 +324,7 @@ func TestTooMany(t *testing.T) {
 	}
 	p.want(2, "mem://models/1") // a repeated request is the same request
 	l.pod("u2")
-	third, err := net.Dial("unix", filepath.Join(l.dir, SocketName))
+	third, err := net.Dial("unix", filepath.Join(l.dir, SocketPath))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -549,7 +549,7 @@ func TestEndWhileStaging(t *testing.T) {
 			t.Error("a pod is said to be gone by a loader that goes")
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, SocketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, SocketPath)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
 	next := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { aModel(mem, place, big, 5) })
@@ -618,14 +618,17 @@ func TestOneDaemonPerFolder(t *testing.T) {
 // TestSocket: any user may dial the socket, and it replaces the old one at once.
 func TestSocket(t *testing.T) {
 	dir := folder(t)
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketName), Net: "unix"})
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, SocketPath)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketPath), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stale.SetUnlinkOnClose(false)
 	stale.Close()
 	l := restart(t, dir, nil)
-	fi, err := os.Stat(filepath.Join(dir, SocketName))
+	fi, err := os.Stat(filepath.Join(dir, SocketPath))
 	if err != nil || fi.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v", fi, err)
 	}

@@ -4,7 +4,7 @@
 //
 // # The socket
 //
-// Shims dial DIR/loader.sock; platform/controlstream has the protocol. One staging serves
+// Shims dial DIR/sockets/loader.sock; platform/controlstream has the protocol. One staging serves
 // all pods of a checkpoint (package loader), so ten pods of one model cost its bytes once.
 // A pod's checkpoints stay in the store for as long as its connection lives. A pod has one
 // connection: a second one of the same pod replaces it.
@@ -40,8 +40,10 @@
 //
 // # Other teams' weights
 //
-// A pod mounts the store's folder, for the socket, but cannot read the store: only the
-// loader's user can (Options.Private). A checkpoint comes over the socket as an open
+// A pod mounts the folder of the socket, DIR/sockets, and nothing else of DIR. The store is
+// closed to all users but the loader's as well (Options.Private), down to the folders of
+// blobs: a bind mount of any folder in it (Kubernetes' subPath) shows nothing, except one
+// checkpoint's files to a pod that knows its digest. A checkpoint comes over the socket as an open
 // folder. Its files can be read; the folder above it is closed too, so "files/.." leads
 // nowhere, and nothing can be written, because the files are another user's. The shim
 // makes links to it for its engine (platform/shim). Nothing is mounted for that, so
@@ -54,9 +56,10 @@
 // While any namespace has a list, a pod of unknown owner waits a moment and is refused. A
 // loader that never had a controller knows of no list.
 //
-// This holds for users other than root and the loader's (65533). In the namespaces of
-// teams the policy thaw-pods ensures that. Elsewhere, a user who may create pods of any
-// user with folders of the node controls the node in any case.
+// This holds for users other than root and the loader's (65533). The policy thaw-pods
+// ensures that, and that pods mount no other folder, for all pods of teams' namespaces and
+// for pods of Knative Services elsewhere. A user who may create other pods, of any user and
+// with folders of the node, controls the node in any case.
 //
 // # Engines start after the whole checkpoint is staged
 //

@@ -259,7 +259,7 @@ type caller struct {
 func (l *lab) dial(uid string) *caller {
 	l.t.Helper()
 	l.who <- uid
-	conn, err := net.Dial("unix", filepath.Join(l.dir, SocketName))
+	conn, err := net.Dial("unix", filepath.Join(l.dir, SocketPath))
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// SocketName of the loader, in its store.
+	// SocketName of the loader, in Options.Sockets.
 	SocketName = "loader.sock"
 	// DefaultPatience is how long a staging waits for a loader that does not
 	// answer: longer than a DaemonSet takes to put a new one in its place.
@@ -43,7 +43,7 @@ var ErrNoLoader = errors.New("the node's loader does not answer")
 type loaderClient struct {
 	socket   string
 	dial     func(ctx context.Context) (net.Conn, error)
-	store    string // where the pod has the loader's folder
+	store    string // the loader's folder, where this process sees it: the parent of Options.Sockets
 	weights  string // the shim's folder for checkpoints that come as open folders
 	hello    controlstream.Shim
 	patience time.Duration
@@ -72,7 +72,7 @@ type stagingRequest struct {
 	progress  func(have, whole functions.Bytes)
 	answer    chan stagingResult // gets one
 	delivered bool               // the answer was given
-	folder    *openFolder        // it came as an open folder; nil: it is read from the mounted store
+	folder    *openFolder        // it came as an open folder; nil: it is read by its path, which a pod cannot
 }
 
 type stagingResult struct {
@@ -81,12 +81,12 @@ type stagingResult struct {
 }
 
 func newLoaderClient(o Options, stop func(controlstream.Drain)) *loaderClient {
-	socket := filepath.Join(o.Store, SocketName)
+	socket := filepath.Join(o.Sockets, SocketName)
 	return &loaderClient{
 		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
-		}, store: o.Store, weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
+		}, store: filepath.Dir(o.Sockets), weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
 		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
 		wake:  make(chan struct{}, 1), asks: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
 	}

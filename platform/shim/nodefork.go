@@ -35,10 +35,10 @@ type nodeForkServer struct {
 
 // findNodeForkServer is the node's interpreter, if it has one; nil otherwise.
 func findNodeForkServer(o Options) *nodeForkServer {
-	if forkserver.ImportList(string(o.Model.Spec.Engine)) == "" || !forkserver.Supported || o.Store == "" || o.NoImports || o.NoNodeFork {
+	if forkserver.ImportList(string(o.Model.Spec.Engine)) == "" || !forkserver.Supported || o.Sockets == "" || o.NoImports || o.NoNodeFork {
 		return nil
 	}
-	socket := forkserver.HostSocket(o.Store)
+	socket := forkserver.HostSocket(o.Sockets)
 	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || !ownedByRoot(filepath.Dir(socket)) || !ownedByRoot(socket) {
 		return nil
 	}

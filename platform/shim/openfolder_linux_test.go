@@ -114,7 +114,7 @@ func TestStagedOpen(t *testing.T) {
 			c.Close()
 		}
 	}()
-	o := Options{Store: store, Dir: t.TempDir(), Patience: time.Minute}
+	o := Options{Sockets: store, Dir: t.TempDir(), Patience: time.Minute}
 	s := New(o)
 	l := s.loader
 	stop := make(chan struct{})

@@ -31,7 +31,7 @@ type Options struct {
 	Listener net.Listener // where it answers; Run closes it
 	IP       string       // of the pod, see Address
 	Port     int          // of the listener, as others reach it
-	Store    string       // the loader's folder, as mounted in the pod
+	Sockets  string       // the folder of the node's sockets, as mounted in the pod
 	Dir      string       // a folder of the shim's own; Run empties it, and removes it
 	Caches   string       // a folder for what engines compile, which is left; "" is the engine's own choice
 	Exe      string       // the thaw program, which is ember

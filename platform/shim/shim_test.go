@@ -111,7 +111,7 @@ func between(t *testing.T, here bool, do func(t *testing.T, l *loaderClient, f *
 		log := new(bytes.Buffer)
 		f := &far{from: time.Now()}
 		f.here.Store(here)
-		l := newLoaderClient(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
 		l.dial = f.dial
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
@@ -329,7 +329,7 @@ func FuzzHear(f *testing.F) {
 		f.Add([]byte(s + "\n" + s + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := newLoaderClient(Options{Store: "/pod/thaw", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
 		a := &stagingRequest{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan stagingResult, 1), progress: func(_, _ functions.Bytes) {}}
 		l.asks[1], l.last = a, 1
 		for line := range bytes.Lines(b) {

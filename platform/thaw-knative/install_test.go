@@ -275,12 +275,12 @@ func TestClusterInstall(t *testing.T) {
 	ann(false, "get", "secrets/other", "-n", team)
 	ann(false, "list", "pods", "-n", c.namespace)
 	ann(false, "patch", "resourcequotas", "-n", team)
-	// A pod of a team has the store to read, and nothing else of its node.
+	// The policy thaw-pods applies: platform/knative/e2e has a row for each of its clauses.
 	pod := func(want bool, spec string) {
 		t.Helper()
 		c.eventually("verdict", func() (bool, string) { // a policy is known a moment after it was made
 			out, err := c.try(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": `+spec+`}`, "create", "--namespace", team, "--dry-run=server", "-f", "-")
-			return (err == nil) == want && (err == nil || strings.Contains(out, "a pod of a team")), out
+			return (err == nil) == want && (err == nil || strings.Contains(out, "'thaw-pods' with binding 'thaw-pods-of-teams'")), out
 		})
 	}
 	as := `{"runAsUser": 65532, "allowPrivilegeEscalation": false}`
@@ -288,11 +288,11 @@ func TestClusterInstall(t *testing.T) {
 		return `{"containers": [{"name": "m", "image": "dev.local/x:test", "securityContext": ` + as + `, "volumeMounts": [{"name": "v", "mountPath": "/v"` + mount + `}]}], "volumes": [{"name": "v", "hostPath": {"path": "` + path + `"}}]}`
 	}
 	pod(false, with("/", `, "readOnly": true`))
-	pod(false, with("/var/lib/thaw", ""))
-	pod(true, with("/var/lib/thaw", `, "readOnly": true`))
-	// What is in the store is the loader's user's, and root's.
+	pod(false, with("/var/lib/thaw", `, "readOnly": true`))
+	pod(false, with("/var/lib/thaw/sockets", ""))
+	pod(true, with("/var/lib/thaw/sockets", `, "readOnly": true`))
 	for _, as = range []string{`{"allowPrivilegeEscalation": false}`, `{"runAsUser": 0, "allowPrivilegeEscalation": false}`, `{"runAsUser": 65533, "allowPrivilegeEscalation": false}`, `{"runAsUser": 65532}`} {
-		pod(false, with("/var/lib/thaw", `, "readOnly": true`))
+		pod(false, with("/var/lib/thaw/sockets", `, "readOnly": true`))
 	}
 	pod(false, `{"hostPID": true, "containers": [{"name": "m", "image": "dev.local/x:test"}]}`)
 	pod(false, `{"containers": [{"name": "m", "image": "dev.local/x:test", "securityContext": {"privileged": true}}]}`)

@@ -25,12 +25,13 @@ func TestClusterPod(t *testing.T) {
 	}
 	// This machine is the node, in the cluster's own folders.
 	store := filepath.Join(knative.DefaultStore, c.namespace)
-	if err := os.MkdirAll(store, 0o777); err != nil {
+	sockets := filepath.Join(store, knative.SocketFolder)
+	if err := os.MkdirAll(sockets, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	os.Chmod(store, 0o777) // what keeps the pod from writing is the mount alone
+	os.Chmod(sockets, 0o777) // what keeps the pod from writing is the mount alone
 	t.Cleanup(func() { os.RemoveAll(store) })
-	if err := os.WriteFile(filepath.Join(store, "weights"), []byte("heavy"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(sockets, "weights"), []byte("heavy"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range knative.Features {
@@ -103,7 +104,7 @@ func TestClusterPod(t *testing.T) {
 			t.Errorf("%s is not in THAW_MODEL:\n%s", want, text)
 		}
 	}
-	for _, want := range []string{"PORT=8080", "THAW_STORE=" + store, "HOME=/tmp", "USER=thaw", "NVIDIA_VISIBLE_DEVICES=void"} {
+	for _, want := range []string{"PORT=8080", "THAW_SOCKETS=" + sockets, "HOME=/tmp", "USER=thaw", "NVIDIA_VISIBLE_DEVICES=void"} {
 		if !slices.Contains(found.Env, want) {
 			t.Errorf("%s is not in the environment: %q", want, found.Env)
 		}

@@ -60,7 +60,7 @@ func TestPodThatVanishes(t *testing.T) {
 	// The pod has its own process namespace and /proc, as in a container.
 	scratch := shortFolder(t)
 	c := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`, os.Args[0],
-		"runtime", "--port", "0", "--store", store, "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
+		"runtime", "--port", "0", "--sockets", filepath.Join(store, "sockets"), "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
 	c.Env = append(os.Environ(), "THAW_MODEL="+inPodOf(azuretest.Location("tiny"), "ember", ""), "TMPDIR="+scratch, "HOME="+scratch, "JOURNEY="+scratch)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	p := &podded{platform: &platform{t: t, log: &journal{}, data: scratch}, out: &journal{}, scratch: scratch}
@@ -119,7 +119,7 @@ func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) 
 	var conn *jsonsocket.Conn
 	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
 		var err error
-		conn, err = jsonsocket.Dial(t.Context(), filepath.Join(store, "loader.sock"), controlstream.MaxLine)
+		conn, err = jsonsocket.Dial(t.Context(), filepath.Join(store, "sockets", "loader.sock"), controlstream.MaxLine)
 		return err == nil
 	})
 	t.Cleanup(func() { conn.Close() })

@@ -61,12 +61,12 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 		c.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port))
 	}
 	log := c.Logger(stderr)
-	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "store", c.Store)
+	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "sockets", c.Sockets)
 	few, enough := context.WithCancel(ctx)
 	defer enough()
 	go httpserver.NewProcTuner().Run(few)
 	err = shim.New(shim.Options{
-		Model: m, Listener: listener, IP: ip, Port: c.Port, Store: c.Store, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
+		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,
 	}).Run(ctx)
 	switch {

@@ -63,7 +63,10 @@ func (l *nodeLoader) has(source, dir string) {
 
 func (l *nodeLoader) open() {
 	l.t.Helper()
-	path := filepath.Join(l.store, "loader.sock")
+	path := filepath.Join(l.store, "sockets", "loader.sock")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		l.t.Fatal(err)
+	}
 	os.Remove(path)
 	ln, err := net.Listen("unix", path)
 	if err != nil {
@@ -189,7 +192,7 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
 		t.Fatal(err)
 	}
 	os.Mkdir(p.scratch, 0o777)
-	c := exec.Command(os.Args[0], append([]string{"runtime", "--port", "0", "--store", store, "--termination-message", p.message, "--dir", filepath.Join(p.scratch, "thaw")}, args...)...)
+	c := exec.Command(os.Args[0], append([]string{"runtime", "--port", "0", "--sockets", filepath.Join(store, "sockets"), "--termination-message", p.message, "--dir", filepath.Join(p.scratch, "thaw")}, args...)...)
 	c.Env = append(os.Environ(), "THAW_MODEL="+model, "TMPDIR="+p.scratch, "HOME="+p.scratch, "JOURNEY="+p.scratch)
 	c.Stdout, c.Stderr = p.out, p.log
 	if err := c.Start(); err != nil {

@@ -38,7 +38,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
 	o := pods.Options{
-		Store: c.Store, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
+		Sockets: c.Sockets, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
 		IdentifyPod: nodeloader.IdentifyPod, Log: log,
 	}
 	if c.AllowLocal {
@@ -57,7 +57,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 		}
 		beside.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
 	}
-	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Store))
+	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Sockets))
 	err = h.Run(ctx)
 	if errors.Is(err, pods.ErrUnable) {
 		return &kit.Error{Exit: kit.ExitUnavailable, Err: err, Hint: "runtime/forkserver/pods.md lists the capabilities and the kernel that it takes; thaw-knative install --warm-image gives it those"}

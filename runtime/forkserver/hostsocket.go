@@ -2,6 +2,6 @@ package forkserver
 
 import "path/filepath"
 
-// HostSocket is the socket of a node's interpreter, below the folder of the node that pods
-// mount. Its folder is root's.
-func HostSocket(store string) string { return filepath.Join(store, "warm", "s") }
+// HostSocket is the socket of a node's interpreter, below the folder of sockets that pods
+// mount. Its own folder is root's.
+func HostSocket(sockets string) string { return filepath.Join(sockets, "warm", "s") }

@@ -298,7 +298,7 @@ func TestWarm(t *testing.T) {
 		t.Errorf("%+v", pod)
 	}
 	for _, v := range pod.Volumes {
-		if v.HostPath != nil && v.HostPath.Path != "/mnt/thaw" {
+		if v.HostPath != nil && v.HostPath.Path != "/mnt/thaw/sockets" {
 			t.Errorf("it has %s of the host", v.HostPath.Path)
 		}
 	}
@@ -307,7 +307,7 @@ func TestWarm(t *testing.T) {
 	}
 	c := pod.Containers[0]
 	s := c.SecurityContext
-	if c.Image != "example.com/vllm:1" || !slices.Contains(c.Args, "--store=/mnt/thaw") || s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeUnconfined ||
+	if c.Image != "example.com/vllm:1" || !slices.Contains(c.Args, "--sockets=/mnt/thaw/sockets") || s.Privileged != nil || !*s.ReadOnlyRootFilesystem || s.SeccompProfile.Type != corev1.SeccompProfileTypeUnconfined ||
 		!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 		!slices.Equal(s.Capabilities.Add, []corev1.Capability{"SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "SETUID", "SETGID", "SETPCAP", "KILL", "DAC_OVERRIDE"}) {
 		t.Errorf("%+v", c)
@@ -342,7 +342,8 @@ func TestOptions(t *testing.T) {
 		{"activators", Options{Activators: 3}, "-replicas: 2 +replicas: 3 "},
 		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
-		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw")' +|| v.hostPath.path == "/mnt/thaw")' ` + "-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
+		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw/sockets")' +|| v.hostPath.path == "/mnt/thaw/sockets")' -message: a pod mounts no folder of its node but that of the loader's socket, /var/lib/thaw/sockets +message: a pod mounts no folder of its node but that of the loader's socket, /mnt/thaw/sockets ` +
+			"-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -path: /var/lib/thaw +path: /mnt/thaw "},
 		{"controller", Options{Controller: []string{"--eviction=lfu", "--prewarm=on"}}, "+- --eviction=lfu +- --prewarm=on "},
 		{"activator", Options{Activator: []string{"--hold=503"}}, "+- --hold=503 "},
 		{"history", Options{History: "past"}, "+- --data=/history +- mountPath: /history +name: history +- name: history +persistentVolumeClaim: +claimName: past "},

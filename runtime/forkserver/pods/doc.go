@@ -5,7 +5,7 @@
 // # Parts
 //
 // The host (this package, in Go) keeps one interpreter (runtime/forkserver, parent.py with
-// fd:3), listens on warm/s in the node's store, and decides. The interpreter reads from
+// fd:3), listens on warm/s in the node's folder of sockets, and decides. The interpreter reads from
 // the host alone, on a socket without a name, never from a pod. Neither reads a byte
 // that a pod writes: the forked process does, once it is the pod's.
 //

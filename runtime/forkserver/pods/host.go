@@ -17,8 +17,8 @@ import (
 
 // Options of a node's interpreter.
 type Options struct {
-	Store string   // the node's folder that its pods mount read-only
-	Argv  []string // the interpreter, without its program; see forkserver.Environment.Python
+	Sockets string   // the node's folder that its pods mount read-only
+	Argv    []string // the interpreter, without its program; see forkserver.Environment.Python
 	// Program is the engine's own command, and Row what is imported of it.
 	Program, Row string
 	Env          []string // of the interpreter, all of it: pods can read it
@@ -108,7 +108,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := listenHost(h.o.Store)
+	l, err := listenHost(h.o.Sockets)
 	if err != nil {
 		return err
 	}
@@ -258,10 +258,10 @@ func truncate(s string, n int) string { return s[:min(len(s), n)] }
 
 // listenHost makes the socket. Its folder is root's, below one that is not: no link is
 // followed there.
-func listenHost(store string) (*net.UnixListener, error) {
-	path := forkserver.HostSocket(store)
+func listenHost(sockets string) (*net.UnixListener, error) {
+	path := forkserver.HostSocket(sockets)
 	base := filepath.Base(path)
-	dir, err := openRootOwnedDir(store, filepath.Base(filepath.Dir(path)))
+	dir, err := openRootOwnedDir(sockets, filepath.Base(filepath.Dir(path)))
 	if err != nil {
 		return nil, err
 	}

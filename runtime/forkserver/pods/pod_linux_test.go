@@ -363,7 +363,7 @@ func newLab(t *testing.T, change func(*Options)) *lab {
 	if err := os.Mkdir(l.store, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Store: l.store, Argv: []string{python}, Program: program, Row: "bare", Env: []string{"PATH=/usr/bin:/bin", "NODE=1"}, Dir: filepath.Join(dir, "own"),
+	o := Options{Sockets: l.store, Argv: []string{python}, Program: program, Row: "bare", Env: []string{"PATH=/usr/bin:/bin", "NODE=1"}, Dir: filepath.Join(dir, "own"),
 		IdentifyPod: l.who, PerPod: 100, PerNode: 100, Log: slog.New(slog.NewTextHandler(l.log, nil))}
 	if change != nil {
 		change(&o)

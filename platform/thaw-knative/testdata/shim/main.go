@@ -62,13 +62,13 @@ func found() map[string]any {
 		}
 	}
 	var writes []string
-	for _, dir := range []string{"/", "/tmp", "/dev/shm", os.Getenv("THAW_STORE"), filepath.Dir(self)} {
+	for _, dir := range []string{"/", "/tmp", "/dev/shm", os.Getenv("THAW_SOCKETS"), filepath.Dir(self)} {
 		if os.WriteFile(filepath.Join(dir, "x"), nil, 0o600) == nil {
 			writes = append(writes, dir)
 		}
 	}
 	f["writes"] = writes
-	read, _ := os.ReadFile(filepath.Join(os.Getenv("THAW_STORE"), "weights"))
+	read, _ := os.ReadFile(filepath.Join(os.Getenv("THAW_SOCKETS"), "weights"))
 	f["weights"] = string(read)
 	_, err := os.Stat("/var/run/secrets/kubernetes.io/serviceaccount/token")
 	f["token"] = err == nil
