@@ -31,6 +31,7 @@ func open(t *testing.T) *cluster {
 	c := &cluster{T: t, kubeconfig: config}
 	space := "e2e-" + strings.ToLower(strings.ReplaceAll(time.Now().UTC().Format("0102-150405.000"), ".", "-"))
 	c.kubectl("", "create", "namespace", space)
+	c.kubectl("", "label", "namespace", space, "thaw.dev/pod-policy=off") // stores of these tests are in other folders
 	c.namespace = space
 	t.Cleanup(func() {
 		exec.Command("kubectl", "--kubeconfig", config, "delete", "namespace", space, "--wait=false").Run()

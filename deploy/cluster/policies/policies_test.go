@@ -199,7 +199,7 @@ func check(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy, rows []row, o
 	}
 }
 
-// TestPods: the rows that TestCluster/policy of platform/knative/e2e sends to an API server.
+// TestPods: the rows that TestCluster/alone/policy of platform/knative/e2e sends to an API server.
 func TestPods(t *testing.T) {
 	text, err := os.ReadFile("../../../platform/knative/e2e/testdata/pods.json")
 	if err != nil {

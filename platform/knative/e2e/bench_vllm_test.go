@@ -36,6 +36,7 @@ func vllmHost(b *bench) host {
 	if program == "" || model == "" {
 		b.Skip(`THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set: eval "$(.ci/components)" sets them`)
 	}
+	b.patch(b.T, "namespace", "", b.ns, map[string]any{"metadata": map[string]any{"labels": map[string]string{"thaw.dev/pod-policy": "off"}}}) // its pods mount other folders
 	h := host{venv: filepath.Dir(filepath.Dir(program)), model: b.TempDir()}
 	files, err := os.ReadDir(model)
 	if err != nil {

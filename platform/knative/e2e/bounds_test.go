@@ -8,8 +8,6 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/thaw-dev/thaw/platform/knative"
 )
@@ -31,12 +29,8 @@ func bounds(s *space) {
 	}
 	its, pod, another := deployments.Items[0].Name, pods[0], own[0]
 
-	as := rest.CopyConfig(s.config)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + knative.System + ":thaw-controller"}
-	controller, err := kubernetes.NewForConfig(as)
-	if err != nil {
-		s.Fatal(err)
-	}
+	controller := s.asController()
+	controllerPolicies(s)
 	dry := []string{metav1.DryRunAll}
 	scale := func(namespace, name, body string, sub ...string) error {
 		_, err := controller.AppsV1().Deployments(namespace).Patch(s.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: dry}, sub...)

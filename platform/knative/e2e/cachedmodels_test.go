@@ -6,8 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/thaw-dev/thaw/platform/knative"
 )
@@ -35,12 +33,7 @@ func near(s *space) {
 		return node != "", saw
 	})
 
-	as := rest.CopyConfig(s.config)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + knative.System + ":thaw-controller"}
-	controller, err := kubernetes.NewForConfig(as)
-	if err != nil {
-		s.Fatal(err)
-	}
+	controller := s.asController()
 	patch := func(body string, sub ...string) error {
 		_, err := controller.CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, []byte(body), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, sub...)
 		return err

@@ -89,6 +89,7 @@ func TestCluster(t *testing.T) {
 		{"quota", quota},
 		{"near", near},
 		{"bounds", bounds},
+		{"policy", policy},
 		{"limits", limits},
 		{"warm-image", warmImage},
 		{"loader-killed", loaderKilled},
