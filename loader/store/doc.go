@@ -64,4 +64,7 @@
 // Parts are linked, not moved: a crash between any two of these leaves them in place.
 // A disk that acknowledges an fsync and loses it cannot be repaired; Verify finds the
 // bad file later and removes it.
+//
+// It is one idea: this layout of the disk. Staging, publishing, leases and eviction all
+// rely on the same links and locks.
 package store

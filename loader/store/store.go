@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -78,7 +79,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{o: o}
 	for _, d := range folders {
-		if err := os.MkdirAll(s.path(d), s.folderMode()); err != nil {
+		if err = os.MkdirAll(s.path(d), s.folderMode()); err != nil {
 			return nil, diskError("", err)
 		}
 	}
@@ -114,22 +115,15 @@ func (s *Store) folderMode() os.FileMode {
 }
 
 // makePrivate closes the store to other users, each folder by itself: one that is mounted
-// elsewhere is not below the others there. Checkpoint folders are closed as well: a
-// process that holds "files" could otherwise reach its parent by "..".
+// elsewhere is not below the others there, and a process that holds a checkpoint's files
+// could otherwise reach their parent by "..".
 func (s *Store) makePrivate() error {
-	closed := append([]string{".", "blobs"}, folders...)
-	for _, parent := range []string{"blobs/sha256", "checkpoints"} {
-		list, err := os.ReadDir(s.path(parent))
-		if err != nil {
-			return err
-		}
-		for _, e := range list {
-			closed = append(closed, filepath.Join(parent, e.Name()))
-		}
-	}
-	for _, d := range closed {
-		if err := os.Chmod(s.path(d), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+	for _, pattern := range append([]string{".", "blobs", "blobs/sha256/*", "checkpoints/*"}, folders...) {
+		found, _ := fs.Glob(os.DirFS(s.o.Dir), pattern) // no error: the patterns are valid
+		for _, d := range found {
+			if err := os.Chmod(s.path(d), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
 // podRow is a pod that differs from podTable.Object, and part of the message of the clause
@@ -126,7 +125,7 @@ func policy(s *space) {
 	}
 
 	members := s.team(s.T, "policy-team")
-	label(members, team.Label, "policy")
+	label(members, "thaw.dev/team", "policy")
 	label(members, "thaw.dev/pod-policy", "off") // has no effect in a team's namespace
 	rows(members, "thaw-pods-of-teams", unlabelled)
 
