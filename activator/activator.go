@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -92,8 +90,8 @@ type Options struct {
 	PlainAnswer time.Duration
 	// BufferBytes bounds the bodies held by all queues together; 1 GiB.
 	BufferBytes int64
-	// Metrics is where the metrics are registered; nil is nowhere.
-	Metrics prometheus.Registerer
+	// Metrics makes the series of counters and histograms; nil: nothing is counted.
+	Metrics Metrics
 	// Log gets one line per request; nil is silence.
 	Log *slog.Logger
 	// LogLevel is the level of that line; slog.LevelInfo.
@@ -135,6 +133,9 @@ func (o Options) withDefaults() Options {
 	if o.BufferBytes <= 0 {
 		o.BufferBytes = 1 << 30
 	}
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -153,7 +154,6 @@ type Activator struct {
 	table    *snapshot.Table[function]
 	aliases  atomic.Pointer[aliases] // nil: there are none
 	changed  changedFunctions
-	metrics  *metrics
 	requests requestIndex
 	buffers  buffers
 	removed  removedFunctions
@@ -182,7 +182,6 @@ func New(o Options) *Activator {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.requests.init()
-	a.metrics = newMetrics(a)
 	return a
 }
 
@@ -199,7 +198,7 @@ func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 	if before == nil {
 		return
 	}
-	a.metrics.observeColdStart(e, before, f)
+	a.observeColdStart(before, f)
 	if before.State != f.State || len(before.Replicas) != len(f.Replicas) || !slices.EqualFunc(before.NotReadyEndpoints, f.NotReadyEndpoints, sameEndpoint) {
 		q.Broadcast()
 	}
@@ -217,7 +216,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
 		e.Data.queue.Close(e.Snapshot().PublicName())
 		a.removed.add(e, a.o.Now())
-		a.metrics.forget(e)
+		a.forgetMetrics(e)
 	}, names...)
 }
 

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -24,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // prompt is a body of 1.2 KiB.
@@ -111,7 +110,7 @@ func benchWarm(b *testing.B, stream bool) {
 	}
 	key, _, _ := book.Create("default", "", false)
 	a := New(Options{
-		Keys: book, Engines: upstream.New(upstream.Options{}), Metrics: prometheus.NewRegistry(),
+		Keys: book, Engines: upstream.New(upstream.Options{}), Metrics: telemetry.New(),
 		Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Waker: &world{},
 	})
 	engine, err := net.Listen("tcp", "127.0.0.1:0")

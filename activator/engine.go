@@ -291,16 +291,16 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 
 // recordFirstByte accounts for the engine's first byte.
 func (x *proxyRequest) recordFirstByte(now time.Time) {
-	s := x.a.metrics.of(x.fn)
+	s := x.a.metricsOf(x.fn)
 	i, _ := coldLabel(x.place.Cold)
-	s.ttft[i].Observe(now.Sub(x.began).Seconds())
+	s.ttft[i](now.Sub(x.began).Seconds())
 	if !x.place.Cold || x.place.ColdStart == "" {
 		return
 	}
 	if !x.a.requests.rememberFirstToken(x.place.ColdStart, x.first) {
 		return
 	}
-	x.a.metrics.observeFirstToken(x.fn, x.first)
+	x.a.observeFirstToken(x.fn, x.first)
 	if x.a.o.FirstToken != nil {
 		x.a.o.FirstToken(x.fn.Name, x.place.ColdStart, x.first)
 	}

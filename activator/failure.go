@@ -61,7 +61,7 @@ func engineCoreDied(b []byte) bool {
 // other replica can help.
 func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
-	x.a.metrics.of(x.fn).countFailure(kind)
+	x.a.metricsOf(x.fn).countFailure(kind)
 	var frame *engineError
 	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
 	x.place.MarkFailed(broken, now)
@@ -87,7 +87,7 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	case admission.TooLate:
 		x.refuse(e)
 	case admission.TryAgain:
-		x.a.metrics.of(x.fn).retried.Inc()
+		x.a.metricsOf(x.fn).retried(1)
 		x.enter(false)
 		if x.phase == sent {
 			x.launch(async)

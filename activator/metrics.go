@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -17,71 +15,27 @@ import (
 // configuration, never from a request.
 const otherLabel = "other"
 
-// metrics are the metrics of the data path. A function's series are resolved at its
-// first request and kept beside it, so that the hot path looks up no label.
-type metrics struct {
-	a         *Activator
-	requests  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	ttft      *prometheus.HistogramVec
-	queueWait *prometheus.HistogramVec
-	phase     *prometheus.HistogramVec
-	coldStart *prometheus.HistogramVec
-	quota     *prometheus.CounterVec
-	tokens    *prometheus.CounterVec
-	failures  *prometheus.CounterVec
-	retries   *prometheus.CounterVec
-
-	buffered, bufferBytes, active *prometheus.Desc
+// Metrics makes the series of metrics, which are declared elsewhere. Its methods may be
+// called concurrently.
+type Metrics interface {
+	// Series returns the function that adds to one series of a counter, or observes a
+	// value in one of a histogram.
+	Series(metric string, labels ...string) func(float64)
+	// Forget removes the series of a function.
+	Forget(model, team string)
 }
 
-func newMetrics(a *Activator) *metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-	}
-	short := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
-	long := []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800}
-	gauge := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, []string{"model", "team"}, nil)
-	}
-	m := &metrics{
-		a:           a,
-		requests:    counter("thaw_requests_total", "Requests by how they ended; code 499 is a client that left, a stream that broke counts with the code of its error.", "model", "team", "route", "code", "cold"),
-		duration:    histogram("thaw_request_seconds", "Time from the whole request to the end of its answer.", short, "model", "team", "cold"),
-		ttft:        histogram("thaw_time_to_first_token_seconds", "Time from the whole request to the engine's first byte of body.", short, "model", "team", "cold"),
-		queueWait:   histogram("thaw_queue_wait_seconds", "Time a request waited in its queue, of those that waited.", short, "model", "team"),
-		phase:       histogram("thaw_cold_start_phase_seconds", "Phases of cold starts; source is the tier the bytes came from.", long, "model", "team", "phase", "source", "result"),
-		coldStart:   histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", long, "model", "team", "result"),
-		quota:       counter("thaw_quota_rejections_total", "Requests refused by a limit of their team.", "team", "reason"),
-		tokens:      counter("thaw_tokens_total", "Tokens that engines reported as used.", "model", "team", "kind"),
-		failures:    counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut or protocol.", "model", "team", "kind"),
-		retries:     counter("thaw_retries_total", "Requests tried on another replica because the first one failed before its first byte.", "model", "team"),
-		buffered:    gauge("thaw_buffered_requests", "Requests that wait in the queue."),
-		bufferBytes: gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue."),
-		active:      gauge("thaw_active_requests", "Requests in flight at replicas."),
-	}
-	if r := a.o.Metrics; r != nil {
-		r.MustRegister(m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.quota, m.tokens, m.failures, m.retries, m)
-	}
-	return m
-}
+// noMetrics counts nothing.
+type noMetrics struct{}
 
-// Describe and Collect make metrics the collector of the gauges, which are read from
-// the queues at each scrape.
-func (m *metrics) Describe(c chan<- *prometheus.Desc) {
-	c <- m.buffered
-	c <- m.bufferBytes
-	c <- m.active
-}
+func (noMetrics) Series(string, ...string) func(float64) { return func(float64) {} }
+func (noMetrics) Forget(string, string)                  {}
 
-// Collect yields the gauges of functions that have had a request.
-func (m *metrics) Collect(c chan<- prometheus.Metric) {
-	now := m.a.o.Now()
+// Samples yields the gauges of functions that have had a request, read from the queues.
+func (a *Activator) Samples(yield func(metric string, value float64, labels ...string)) {
+	now := a.o.Now()
 	loads := map[functions.Name]admission.Load{} // several functions may go by one name
-	for _, e := range m.a.table.All() {
+	for _, e := range a.table.All() {
 		s := e.Data.metrics.Load()
 		if s == nil {
 			continue
@@ -93,26 +47,24 @@ func (m *metrics) Collect(c chan<- prometheus.Metric) {
 		loads[s.name] = sum
 	}
 	for name, l := range loads {
-		for _, g := range [...]struct {
-			d *prometheus.Desc
-			v float64
-		}{{m.buffered, float64(l.Queued)}, {m.bufferBytes, float64(l.Bytes)}, {m.active, float64(l.Active)}} {
-			c <- prometheus.MustNewConstMetric(g.d, prometheus.GaugeValue, g.v, name.Name, name.Team)
-		}
+		yield("thaw_buffered_requests", float64(l.Queued), name.Name, name.Team)
+		yield("thaw_buffer_bytes", float64(l.Bytes), name.Name, name.Team)
+		yield("thaw_active_requests", float64(l.Active), name.Name, name.Team)
 	}
 }
 
-// functionMetrics are the metrics of one function, under its public name.
+// functionMetrics are the metrics of one function, under its public name. Its series are
+// resolved at its first request, so that the hot path looks up no label.
 type functionMetrics struct {
-	m          *metrics
+	m          Metrics
 	name       functions.Name
-	full       string                 // the name in logs
-	duration   [2]prometheus.Observer // warm, cold
-	ttft       [2]prometheus.Observer
-	queueWait  prometheus.Observer
-	prompt     prometheus.Counter
-	completion prometheus.Counter
-	retried    prometheus.Counter
+	full       string           // the name in logs
+	duration   [2]func(float64) // warm, cold
+	ttft       [2]func(float64)
+	queueWait  func(float64)
+	prompt     func(float64)
+	completion func(float64)
+	retried    func(float64)
 	mu         sync.Mutex // serialises writers of ends
 	ends       atomic.Pointer[[]outcome]
 }
@@ -122,7 +74,7 @@ type outcome struct {
 	route string
 	code  int
 	cold  bool
-	n     prometheus.Counter
+	count func(float64)
 }
 
 func coldLabel(cold bool) (int, string) {
@@ -132,22 +84,28 @@ func coldLabel(cold bool) (int, string) {
 	return 0, "false"
 }
 
-func (m *metrics) of(e *entry) *functionMetrics {
+// metricsOf returns the metrics of e, which it resolves at its first request.
+func (a *Activator) metricsOf(e *entry) *functionMetrics {
 	if s := e.Data.metrics.Load(); s != nil {
 		return s
 	}
 	known := e.Snapshot().PublicName()
-	n, t := known.Name, known.Team
+	series := func(metric string, label ...string) func(float64) {
+		return a.o.Metrics.Series(metric, append([]string{known.Name, known.Team}, label...)...)
+	}
+	byCold := func(metric string) [2]func(float64) {
+		return [2]func(float64){series(metric, "false"), series(metric, "true")}
+	}
 	s := &functionMetrics{
-		m:          m,
+		m:          a.o.Metrics,
 		name:       known,
 		full:       known.String(),
-		duration:   [2]prometheus.Observer{m.duration.WithLabelValues(n, t, "false"), m.duration.WithLabelValues(n, t, "true")},
-		ttft:       [2]prometheus.Observer{m.ttft.WithLabelValues(n, t, "false"), m.ttft.WithLabelValues(n, t, "true")},
-		queueWait:  m.queueWait.WithLabelValues(n, t),
-		prompt:     m.tokens.WithLabelValues(n, t, "prompt"),
-		completion: m.tokens.WithLabelValues(n, t, "completion"),
-		retried:    m.retries.WithLabelValues(n, t),
+		duration:   byCold("thaw_request_seconds"),
+		ttft:       byCold("thaw_time_to_first_token_seconds"),
+		queueWait:  series("thaw_queue_wait_seconds"),
+		prompt:     series("thaw_tokens_total", "prompt"),
+		completion: series("thaw_tokens_total", "completion"),
+		retried:    series("thaw_retries_total"),
 	}
 	s.ends.Store(&[]outcome{})
 	if !e.Data.metrics.CompareAndSwap(nil, s) {
@@ -159,36 +117,38 @@ func (m *metrics) of(e *entry) *functionMetrics {
 // countEnd counts one request.
 func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.Duration) {
 	i, word := coldLabel(cold)
-	s.duration[i].Observe(took.Seconds())
+	s.duration[i](took.Seconds())
 	for _, e := range *s.ends.Load() {
 		if e.code == code && e.cold == cold && e.route == route {
-			e.n.Inc()
+			e.count(1)
 			return
 		}
 	}
-	n := s.m.requests.WithLabelValues(s.name.Name, s.name.Team, route, strconv.Itoa(code), word)
-	n.Inc()
+	count := s.m.Series("thaw_requests_total", s.name.Name, s.name.Team, route, strconv.Itoa(code), word)
+	count(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], outcome{route, code, cold, n})
+	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], outcome{route, code, cold, count})
 	s.ends.Store(&ends)
 }
 
 // countFailure counts an answer that an engine broke. It is rare, so the label is
 // looked up.
 func (s *functionMetrics) countFailure(kind string) {
-	s.m.failures.WithLabelValues(s.name.Name, s.name.Team, kind).Inc()
+	s.m.Series("thaw_engine_errors_total", s.name.Name, s.name.Team, kind)(1)
 }
 
 // countRefused counts a request that never reached a function.
-func (m *metrics) countRefused(team, route string, code int) {
-	m.requests.WithLabelValues(otherLabel, team, route, strconv.Itoa(code), "false").Inc()
+func (a *Activator) countRefused(team, route string, code int) {
+	a.o.Metrics.Series("thaw_requests_total", otherLabel, team, route, strconv.Itoa(code), "false")(1)
 }
 
-func (m *metrics) countLimited(team, reason string) { m.quota.WithLabelValues(team, reason).Inc() }
+func (a *Activator) countLimited(team, reason string) {
+	a.o.Metrics.Series("thaw_quota_rejections_total", team, reason)(1)
+}
 
 // observeColdStart observes a cold start that has just ended.
-func (m *metrics) observeColdStart(e *entry, before, f *snapshot.Snapshot) {
+func (a *Activator) observeColdStart(before, f *snapshot.Snapshot) {
 	t := f.ColdStart
 	if t == nil || t.State != functions.Ready && t.State != functions.Failed {
 		return
@@ -205,34 +165,31 @@ func (m *metrics) observeColdStart(e *entry, before, f *snapshot.Snapshot) {
 		source = "unknown"
 	}
 	name := f.PublicName()
-	m.coldStart.WithLabelValues(name.Name, name.Team, result).Observe(t.Total)
+	a.o.Metrics.Series("thaw_cold_start_seconds", name.Name, name.Team, result)(t.Total)
 	for _, p := range t.Phases {
-		m.phase.WithLabelValues(name.Name, name.Team, string(p.Phase), source, result).Observe(p.Duration)
+		a.o.Metrics.Series("thaw_cold_start_phase_seconds", name.Name, name.Team, string(p.Phase), source, result)(p.Duration)
 	}
 }
 
-func (m *metrics) observeFirstToken(e *entry, took time.Duration) {
+func (a *Activator) observeFirstToken(e *entry, took time.Duration) {
 	source := "unknown"
 	name := e.Snapshot().PublicName()
 	if t := e.Snapshot().ColdStart; t != nil && t.Tier != "" {
 		source = string(t.Tier)
 	}
-	m.phase.WithLabelValues(name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready").Observe(took.Seconds())
+	a.o.Metrics.Series("thaw_cold_start_phase_seconds", name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready")(took.Seconds())
 }
 
-// forget removes a function's series, unless another function has the same public
+// forgetMetrics removes a function's series, unless another function has the same public
 // name.
-func (m *metrics) forget(e *entry) {
+func (a *Activator) forgetMetrics(e *entry) {
 	name := e.Snapshot().PublicName()
 	if name != e.Name {
-		for _, other := range m.a.table.Team(name.Team) {
+		for _, other := range a.table.Team(name.Team) {
 			if other != e && other.Snapshot().PublicName() == name {
 				return
 			}
 		}
 	}
-	by := prometheus.Labels{"model": name.Name, "team": name.Team}
-	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.requests, m.duration, m.ttft, m.queueWait, m.phase, m.coldStart, m.tokens, m.failures, m.retries} {
-		v.DeletePartialMatch(by)
-	}
+	a.o.Metrics.Forget(name.Name, name.Team)
 }

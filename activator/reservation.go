@@ -189,7 +189,7 @@ func (s *Reservation) BrokeMidAnswer() {
 		return
 	}
 	x.reason = string(openai.EngineCrashed)
-	x.a.metrics.of(x.fn).countFailure("died")
+	x.a.metricsOf(x.fn).countFailure("died")
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
 }
 

@@ -184,7 +184,7 @@ func (x *proxyRequest) open() *openai.Error {
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
-	x.a.metrics.countLimited(x.team, r.Limit)
+	x.a.countLimited(x.team, r.Limit)
 	return openai.New(openai.RateLimitExceeded, r.Message).After(max(time.Second, r.RetryAfter))
 }
 
@@ -364,13 +364,13 @@ func (x *proxyRequest) finish(code int) {
 		if team == "" {
 			team = otherLabel
 		}
-		a.metrics.countRefused(team, x.route, code)
+		a.countRefused(team, x.route, code)
 	} else {
-		s := a.metrics.of(x.fn)
+		s := a.metricsOf(x.fn)
 		s.countEnd(x.endpoint.path, code, x.place.Cold, took)
 		if x.usage.Known {
-			s.prompt.Add(float64(x.usage.Prompt))
-			s.completion.Add(float64(x.usage.Completion))
+			s.prompt(float64(x.usage.Prompt))
+			s.completion(float64(x.usage.Completion))
 		}
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
@@ -380,7 +380,7 @@ func (x *proxyRequest) finish(code int) {
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("id", x.id), slog.Int("code", code))
 	if x.fn != nil {
-		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", a.metrics.of(x.fn).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		attrs = append(attrs, slog.String("route", x.endpoint.path), slog.String("model", a.metricsOf(x.fn).full), slog.String("team", x.team), slog.Bool("stream", x.stream))
 		if x.fn.Snapshot().ServedModelName != "" {
 			attrs = append(attrs, slog.String("revision", x.fn.Name.Name))
 		}

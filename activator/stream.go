@@ -351,7 +351,7 @@ func (v *eventStream) engineEnded(err error) {
 		} else if err == io.EOF {
 			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
-		x.a.metrics.of(x.fn).countFailure(kind)
+		x.a.metricsOf(x.fn).countFailure(kind)
 		x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), problem)
 		v.endWithError(e)
 	}
@@ -362,7 +362,7 @@ func (v *eventStream) engineEnded(err error) {
 func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
-	x.a.metrics.of(x.fn).countFailure("error_frame")
+	x.a.metricsOf(x.fn).countFailure("error_frame")
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it sent an error in the middle of an answer")
 }
 
@@ -421,7 +421,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 	case err != nil:
 		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
-			x.a.metrics.of(x.fn).countFailure("died")
+			x.a.metricsOf(x.fn).countFailure("died")
 			x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
 			x.finish(502)
 		}

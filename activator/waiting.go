@@ -31,7 +31,7 @@ func (x *proxyRequest) enter(fresh bool) {
 		}
 		return
 	}
-	a.metrics.of(x.fn) // the gauges show a function's first request while it waits
+	a.metricsOf(x.fn) // the gauges show a function's first request while it waits
 	x.phase = waiting
 	x.waitFrom = now
 	if e := x.buffer(size, now); e != nil {
@@ -165,7 +165,7 @@ func (x *proxyRequest) endWait() {
 	x.a.requests.remove(x)
 	d := x.a.o.Now().Sub(x.waitFrom)
 	x.waited += d
-	x.a.metrics.of(x.fn).queueWait.Observe(d.Seconds())
+	x.a.metricsOf(x.fn).queueWait(d.Seconds())
 	if x.place.Cold {
 		x.resolveColdStart()
 		x.a.requests.rememberColdStart(x.id, x.place.ColdStart)

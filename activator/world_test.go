@@ -17,14 +17,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // world is a whole data path in memory: server, activator, upstream client,
@@ -34,7 +33,7 @@ type world struct {
 	act     *Activator
 	book    *auth.KeyStore
 	limits  ratelimit.Limits
-	reg     *prometheus.Registry
+	reg     *telemetry.Registry
 	logs    *bytes.Buffer
 	client  *http.Client
 	ln      *memoryListener
@@ -85,7 +84,7 @@ func (w *world) count(what *int) int {
 
 // newWorld must be called in a bubble; it ends with the test.
 func newWorld(t testing.TB, change func(*Options)) *world {
-	w := &world{t: t, up: map[string]*engine{}, reg: prometheus.NewRegistry(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
+	w := &world{t: t, up: map[string]*engine{}, reg: telemetry.New(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
 	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +100,7 @@ func newWorld(t testing.TB, change func(*Options)) *world {
 		change(&o)
 	}
 	w.act = New(o)
+	w.reg.Add(w.act.Samples)
 	srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: w.act.Serve})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(w.ln) }()

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -103,8 +101,10 @@ type Options struct {
 	// the first one exists.
 	Open bool
 	// Hosts are further names that Host may have on loopback.
-	Hosts   []string
-	Metrics prometheus.Gatherer
+	Hosts []string
+	// Metrics returns the metrics as text for Prometheus, with a team those that it
+	// may read.
+	Metrics func(team string) (text []byte, contentType string, err error)
 	Version string
 	Log     *slog.Logger // may be nil
 }

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // world is a platform of one node that does what it is told at once.
@@ -150,11 +149,10 @@ func start(t *testing.T, edit func(*Options)) *rig {
 		events: []functions.Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", For: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
 		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
 	}
-	reg := prometheus.NewRegistry()
-	count := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "thaw_requests_total", Help: "Requests."}, []string{"team", "model"})
-	reg.MustRegister(count)
-	count.WithLabelValues("a", "one").Inc()
-	count.WithLabelValues("b", "two").Inc()
+	metrics := telemetry.New(func(yield func(string, float64, ...string)) {
+		yield("thaw_active_requests", 1, "one", "a")
+		yield("thaw_active_requests", 1, "two", "b")
+	})
 	o := Options{
 		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{}, Ahead: &soon{},
 		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
@@ -173,7 +171,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 				Candidates: []functions.Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []functions.ScorePart{{Name: "idle", Value: 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
 		},
 		Ready:     func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
-		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: reg, Version: "test",
+		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: metrics.Text, Version: "test",
 	}
 	if edit != nil {
 		edit(&o)

@@ -8,11 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	dto "github.com/prometheus/client_model/go"
 )
-
-type metric = *dto.Metric
 
 // document is the OpenAPI document of the table.
 func document(rows []endpoint, version string) []byte {

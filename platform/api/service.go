@@ -1,14 +1,9 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
-	"strings"
-
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -88,45 +83,13 @@ func (a *API) heartbeat(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 func (a *API) metrics(x *exchange, res *httpserver.Response) *openai.Error {
-	families, err := a.o.Metrics.Gather()
-	if err != nil && len(families) == 0 {
+	text, contentType, err := a.o.Metrics(x.team())
+	if err != nil {
 		return openai.New(openai.InternalError, "")
 	}
-	format := expfmt.NewFormat(expfmt.TypeTextPlain)
-	var b bytes.Buffer
-	enc := expfmt.NewEncoder(&b, format)
-	for _, f := range families {
-		if team := x.team(); team != "" {
-			f.Metric = slices.DeleteFunc(f.Metric, func(m metric) bool { return !metricOfTeam(m, team) })
-			if len(f.Metric) == 0 {
-				continue
-			}
-		}
-		if err := enc.Encode(f); err != nil {
-			return openai.New(openai.InternalError, "")
-		}
-	}
-	res.Body = b.Bytes()
-	res.Set("content-type", string(format))
+	res.Body = text
+	res.Set("content-type", contentType)
 	return nil
-}
-
-// metricOfTeam: a metric that names another team, or a function of one, is not for
-// this team's key.
-func metricOfTeam(m metric, team string) bool {
-	for _, l := range m.GetLabel() {
-		switch l.GetName() {
-		case "team":
-			if l.GetValue() != team {
-				return false
-			}
-		case "model", "function":
-			if t, _, full := strings.Cut(l.GetValue(), "/"); full && t != team {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 func (a *API) healthz(_ *exchange, res *httpserver.Response) *openai.Error {

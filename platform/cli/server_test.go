@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -236,7 +234,7 @@ func start(t *testing.T) *server {
 			return nil, functions.ErrNotFound
 		},
 		Ready:     func() []string { return s.reasons },
-		JoinToken: s.join, Open: true, Metrics: prometheus.NewRegistry(), Version: "test",
+		JoinToken: s.join, Open: true, Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

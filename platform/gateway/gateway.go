@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
@@ -47,8 +45,9 @@ type Options struct {
 	// Draw returns a random number in [0, n), which picks a request's split; by default that
 	// of math/rand/v2.
 	Draw func(n int) int
-	// Metrics registers the metrics; nil: they are not registered.
-	Metrics prometheus.Registerer
+	// Count counts a request by its target and status; nil: none is counted. The status
+	// is 0 where the client left or the answer was broken off before its head.
+	Count func(labels ...string)
 	// Log gets errors; nil discards. The activator logs requests to functions.
 	Log *slog.Logger
 }
@@ -71,6 +70,9 @@ func (o Options) withDefaults() Options {
 	if o.Draw == nil {
 		o.Draw = rand.IntN
 	}
+	if o.Count == nil {
+		o.Count = func(...string) {}
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -89,7 +91,6 @@ type Gateway struct {
 	pool      sync.Pool // of *proxiedRequest
 	buffers   sync.Pool
 	bodies    atomic.Int64 // bytes that were read ahead
-	metrics   *metrics
 	quiet     *log.Logger
 	servers   [2]*http.Server         // public and private
 	cut       context.CancelCauseFunc // ends the contexts of all requests
@@ -108,7 +109,6 @@ func New(o Options) *Gateway {
 	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
 	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
 	g.h1, g.h2 = g.transport(false), g.transport(true)
-	g.metrics = newMetrics(o.Metrics)
 	g.quiet = log.New(debugWriter{o.Log}, "", 0)
 	g.table.Store(compileTable(nil, g.functionHandler))
 	base, cut := context.WithCancelCause(context.Background()) // requests outlive Serve's caller: Shutdown drains them

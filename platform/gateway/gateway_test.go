@@ -19,8 +19,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -39,7 +37,6 @@ type world struct {
 	act     *activator.Activator
 	book    *auth.KeyStore
 	limits  ratelimit.Limits
-	reg     *prometheus.Registry
 	public  string
 	private string
 	client  *http.Client // HTTP/1.1
@@ -84,7 +81,7 @@ func (w *world) woken() int {
 }
 
 func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
-	w := &world{t: t, reg: prometheus.NewRegistry(), moved: make(chan struct{}, 1)}
+	w := &world{t: t, moved: make(chan struct{}, 1)}
 	book, err := auth.Open(t.TempDir() + "/keys.json")
 	if err != nil {
 		t.Fatal(err)
@@ -96,8 +93,8 @@ func newWorld(t testing.TB, change func(*Options, *activator.Options)) *world {
 		level = slog.LevelDebug
 	}
 	logs := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ao := activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true, Metrics: w.reg, Log: logs, DemandChanged: w.move}
-	o := Options{Metrics: w.reg, Log: logs}
+	ao := activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true, Log: logs, DemandChanged: w.move}
+	o := Options{Log: logs}
 	if change != nil {
 		change(&o, &ao)
 	}

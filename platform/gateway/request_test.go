@@ -775,9 +775,16 @@ func TestLeader(t *testing.T) {
 	var leader atomic.Pointer[string]
 	none := ""
 	leader.Store(&none)
-	w := newWorld(t, func(o *Options, _ *activator.Options) { o.Leader = func() string { return *leader.Load() } })
+	counted := make(chan string, 10)
+	w := newWorld(t, func(o *Options, _ *activator.Options) {
+		o.Leader = func() string { return *leader.Load() }
+		o.Count = func(labels ...string) { counted <- strings.Join(labels, " ") }
+	})
 	if res, body := w.get("x", "/api/v1/functions"); res.StatusCode != 503 || !strings.Contains(body, "No controller leads") {
 		t.Error(res.StatusCode, body)
+	}
+	if c := <-counted; c != "controller 503" {
+		t.Errorf("counted as %q", c)
 	}
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
 		io.WriteString(rw, r.URL.Path+r.Header.Get("Authorization"))

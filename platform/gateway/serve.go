@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -24,7 +25,7 @@ func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g.beginRequest()
 	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
-	defer func() { g.metrics.count(w.to, w.status) }() // a panic, which breaks the response off, goes on to the server
+	defer func() { g.o.Count(w.to, strconv.Itoa(w.status)) }() // a panic, which breaks the response off, goes on to the server
 	g.route(s, w, r)
 }
 

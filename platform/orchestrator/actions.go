@@ -36,7 +36,7 @@ func (s *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason,
 	s.draining.add(r)
 	s.markDirty(r.function)
 	s.replicaEvent("stop", r, reason, whom)
-	s.counts.evictions.WithLabelValues(reason).Inc()
+	s.counts.add("thaw_evictions_total", 1, reason)
 }
 
 // perform executes one action of a plan.

@@ -48,7 +48,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		s.addNode(n, now)
 	}
 	if !n.accept(hb) {
-		s.counts.late.Inc()
+		s.counts.add("thaw_heartbeats_late_total", 1)
 		return
 	}
 	n.leaseExtended = false

@@ -214,7 +214,7 @@ func (s *Orchestrator) runForecasts(ctx context.Context, now placement.Instant) 
 			if f := s.functions[x.Name]; f != nil && !f.Gone && f.usage.prewarm == nil && !f.usage.inUse {
 				// A prewarm beyond the budget is dropped and counted.
 				if _, err := s.grantPrewarm(f, functions.Prewarm{Until: x.Until, Tier: functions.PrewarmGPU, By: byHistory, Why: x.Why}, now); err != nil {
-					s.counts.prewarms.WithLabelValues("over_budget").Inc()
+					s.counts.add("thaw_prewarms_total", 1, "over_budget")
 				}
 			}
 		})
@@ -337,12 +337,12 @@ func (s *Orchestrator) endPrewarm(p *prewarm, result string, now placement.Insta
 	a, f := s.forecaster, p.function
 	s.refundBudget(p, now)
 	a.leases.drop(p)
-	s.counts.prewarms.WithLabelValues(result).Inc()
+	s.counts.add("thaw_prewarms_total", 1, result)
 	switch result {
 	case "hit", "late":
 	default:
 		if p.held > 0 {
-			s.counts.wasted.WithLabelValues(p.function.Name.Team, p.By).Add(p.held.Seconds())
+			s.counts.add("thaw_prewarm_wasted_gpu_seconds_total", p.held.Seconds(), p.function.Name.Team, p.By)
 		}
 	}
 	if f.usage.prewarm == p {
@@ -376,7 +376,7 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 			p.State, result = "failed", "fetch_failed"
 			s.log.Warn("a prefetch ahead failed", "function", p.Function, "error", err)
 		}
-		s.counts.prewarms.WithLabelValues(result).Inc()
+		s.counts.add("thaw_prewarms_total", 1, result)
 	})
 }
 

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -45,7 +43,13 @@ func (r *rig) use(name string) {
 }
 
 func prewarms(s *Orchestrator, result string) float64 {
-	return testutil.ToFloat64(s.counts.prewarms.WithLabelValues(result))
+	return counted(s, "thaw_prewarms_total", result)
+}
+
+func counted(s *Orchestrator, metric string, labels ...string) float64 {
+	s.counts.mu.Lock()
+	defer s.counts.mu.Unlock()
+	return s.counts.values[countOf(metric, labels)]
 }
 
 func TestARhythmIsMetAhead(t *testing.T) {
@@ -74,7 +78,7 @@ func TestARhythmIsMetAhead(t *testing.T) {
 		if n := prewarms(r.s, "unused"); n < 1 {
 			t.Errorf("%v unused, want 1 at least", n)
 		}
-		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", byHistory)); w < 10 || w > 3*3600 {
+		if w := counted(r.s, "thaw_prewarm_wasted_gpu_seconds_total", "default", byHistory); w < 10 || w > 3*3600 {
 			t.Errorf("%v GPU-seconds wasted", w)
 		}
 		if len(r.s.Prewarms()) != 0 {
@@ -128,7 +132,7 @@ func TestAHintIsALease(t *testing.T) {
 		if n := prewarms(r.s, "unused"); n != 1 {
 			t.Errorf("%v unused, want 1", n)
 		}
-		if w := testutil.ToFloat64(r.s.counts.wasted.WithLabelValues("default", "k1")); w < 900 || w > 1100 {
+		if w := counted(r.s, "thaw_prewarm_wasted_gpu_seconds_total", "default", "k1"); w < 900 || w > 1100 {
 			t.Errorf("%v GPU-seconds wasted by the caller, want nine and eight minutes", w)
 		}
 		if _, err := r.s.Prewarm(fname("none"), time.Now().Add(time.Minute), functions.PrewarmGPU, ""); !errors.Is(err, functions.ErrNotFound) {

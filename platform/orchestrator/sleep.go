@@ -46,7 +46,7 @@ func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 	s.goingToSleep.add(r)
 	s.markDirty(r.function)
 	s.replicaEvent("sleep", r, a.Reason, a.For)
-	s.counts.sleeps.WithLabelValues(a.Reason).Inc()
+	s.counts.add("thaw_sleeps_total", 1, a.Reason)
 }
 
 // sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
@@ -84,7 +84,7 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
 	s.goingToSleep.drop(r)
 	if r.sleep.wakingUp {
-		s.counts.wakeups.WithLabelValues("failed").Inc()
+		s.counts.add("thaw_sleep_wakeups_total", 1, "failed")
 	}
 	if c := r.coldStart; c != nil && !c.over {
 		c.replica, c.decided, c.placed, r.coldStart = nil, 0, 0, nil
@@ -158,7 +158,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command
 	case st.State == functions.Ready && r.readyAt == 0:
 		if r.sleep.wakingUp {
-			s.counts.wakeups.WithLabelValues("ready").Inc()
+			s.counts.add("thaw_sleep_wakeups_total", 1, "ready")
 		}
 		r.sleep = sleepState{}
 	}

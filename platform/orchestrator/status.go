@@ -136,7 +136,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	if r.sleep.wakingUp || r.sleep.goingToSleep || r.sleep.asleepSince > 0 {
 		// A failed sleep is not a fault of the model: waiters get a cold start at once.
 		if r.sleep.wakingUp {
-			s.counts.wakeups.WithLabelValues("failed").Inc()
+			s.counts.add("thaw_sleep_wakeups_total", 1, "failed")
 		}
 		s.event("failed", f.Name, r.id, r.node, "sleep", cause)
 		s.counts.recordFailure(true, cause)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
@@ -135,7 +133,7 @@ func (s *Orchestrator) recordRestart(f *functionState, now placement.Instant) {
 	if !missed {
 		return
 	}
-	s.counts.thrash.Inc()
+	s.counts.add("thaw_thrash_total", 1)
 	s.accountOf(f.Name.Team).Thrash++
 	text := "it was evicted and is back soon after"
 	if s.policy.AppliesMinResidency() {
@@ -172,15 +170,10 @@ func (s *Orchestrator) saveLedger(last bool) {
 	}
 }
 
-var (
-	teamGPUDesc   = prometheus.NewDesc("thaw_team_gpu_seconds_total", "GPU-seconds that replicas of a team have held.", []string{"team"}, nil)
-	teamEvictDesc = prometheus.NewDesc("thaw_team_evictions_total", "Replicas that made way between teams; side is inflicted (on others, for this team's) or suffered.", []string{"team", "side"}, nil)
-)
-
 // metricTeams bounds the number of team labels.
 const metricTeams = 1000
 
-func (s *Orchestrator) collectTeams(ch chan<- prometheus.Metric) {
+func (s *Orchestrator) sampleTeams(yield func(metric string, value float64, labels ...string)) {
 	type row struct {
 		name                string
 		total               float64
@@ -194,8 +187,8 @@ func (s *Orchestrator) collectTeams(ch chan<- prometheus.Metric) {
 	}
 	s.mu.Unlock()
 	for _, r := range rows {
-		ch <- prometheus.MustNewConstMetric(teamGPUDesc, prometheus.CounterValue, r.total, r.name)
-		ch <- prometheus.MustNewConstMetric(teamEvictDesc, prometheus.CounterValue, float64(r.inflicted), r.name, "inflicted")
-		ch <- prometheus.MustNewConstMetric(teamEvictDesc, prometheus.CounterValue, float64(r.suffered), r.name, "suffered")
+		yield("thaw_team_gpu_seconds_total", r.total, r.name)
+		yield("thaw_team_evictions_total", float64(r.inflicted), r.name, "inflicted")
+		yield("thaw_team_evictions_total", float64(r.suffered), r.name, "suffered")
 	}
 }

@@ -7,14 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -26,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // activatorSettings are the settings of an activator.
@@ -82,8 +78,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	}
 	log := o.Logger(c.Err)
 	requests := httpserver.NewBatchWriter(c.Err)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
 	keys := &keys{book: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
 	engines := upstream.New(upstream.Options{})
@@ -99,10 +94,10 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: o.Logger(requests),
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(o.MaxBody), Metrics: registry, Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
-	registry.MustRegister(connectedMetric(platform))
+	registry.Add(data.Samples, connectedMetric(platform))
 
 	public, private, metrics, err := o.listen(ctx)
 	if err != nil {
@@ -112,7 +107,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	defer private.Close()
 	defer metrics.Close()
 	state := &readiness{platform: platform}
-	side := &http.Server{Handler: sideHandler(registry, state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	side := &http.Server{Handler: sideHandler(registry.Handler(), state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -188,9 +183,9 @@ func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 
 // sideHandler is what stands beside the requests: metrics, and whether there are any to
 // be taken.
-func sideHandler(registry *prometheus.Registry, missing func() []string) http.Handler {
+func sideHandler(metrics http.Handler, missing func() []string) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		why := missing()
@@ -225,19 +220,9 @@ func (r *readiness) missing() []string {
 	}
 }
 
-// buildInfo is which build this is.
-func buildInfo() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "thaw_build_info", Help: "1; the labels tell the build.",
-		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
-	}, func() float64 { return 1 })
-}
-
-// connectedMetric is whether the controller is there.
-func connectedMetric(platform *controlstream.Activator) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "thaw_controller_connected", Help: "1 while this activator is connected to a controller, else 0.",
-	}, func() float64 {
+// connectedMetric is 1 while the controller is connected.
+func connectedMetric(platform *controlstream.Activator) telemetry.Source {
+	return telemetry.Gauge("thaw_controller_connected", func() float64 {
 		if platform.Connected() {
 			return 1
 		}

@@ -10,12 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -32,6 +29,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // serve is `thaw serve`: catalog, backend, data path and control API behind one
@@ -134,16 +132,16 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), backend.Orchestrator, buildInfo())
+	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, telemetry.BuildInfo(cli.Version))
 	s := &server{
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{}),
 		requestLog: httpserver.NewBatchWriter(stderr), // one line per request, many lines per write
 	}
 	s.data = activator.New(activator.Options{
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
-		Metrics: registry, Log: c.Logger(s.requestLog),
+		Metrics: metrics, Log: c.Logger(s.requestLog),
 	})
+	metrics.Add(s.data.Samples)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
 	control := api.New(api.Options{
@@ -153,7 +151,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 		Usage:     func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse:   backend.TeamUse,
 		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
-		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: registry, Version: cli.Version, Log: log,
+		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{
 		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
@@ -207,14 +205,6 @@ func dispatch(data, control httpserver.Handler) httpserver.Handler {
 		control(req, res)
 		res.Set("x-request-id", openai.NewID())
 	}
-}
-
-// buildInfo is which build this is.
-func buildInfo() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "thaw_build_info", Help: "1; the labels tell the build.",
-		ConstLabels: prometheus.Labels{"version": cli.Version, "go": runtime.Version()},
-	}, func() float64 { return 1 })
 }
 
 // readiness returns why the server is not ready, if it is not.

@@ -36,7 +36,7 @@ func (r *leaderTerm) control() (http.Handler, error) {
 			return errors.New("nodes of a cluster speak through their loader, not here")
 		},
 		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
-		Metrics: r.c.registry, Version: r.c.o.Version, Log: r.c.o.Log,
+		Metrics: r.c.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
 	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
 }

@@ -13,9 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -34,6 +31,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // Options of a controller.
@@ -73,7 +71,7 @@ type control struct {
 	knative     servinginformers.SharedInformerFactory
 	ingress     netinformers.SharedInformerFactory
 	election    *election.Election
-	registry    *prometheus.Registry
+	metrics     *telemetry.Registry
 	tls         *controlTLS // nil: control streams are plain
 
 	term atomic.Pointer[leaderTerm] // nil: another controller leads
@@ -206,8 +204,7 @@ func (c *control) open() error {
 			}
 		}}
 	}
-	c.registry = prometheus.NewRegistry()
-	c.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	c.metrics = telemetry.NewProcess()
 	return nil
 }
 
@@ -251,7 +248,7 @@ func (c *control) routes(streams bool) http.Handler {
 			r.metrics.ServeHTTP(w, req)
 			return
 		}
-		promhttp.HandlerFor(c.registry, promhttp.HandlerOpts{}).ServeHTTP(w, req)
+		c.metrics.Handler().ServeHTTP(w, req)
 	})
 	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
 	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {

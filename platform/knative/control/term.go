@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -84,11 +82,7 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	if r.api, err = r.control(); err != nil {
 		return err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(r.orchestrator, telemetry.Source(r.hub.Samples), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "thaw_reconcile_queue", Help: "PodAutoscalers that wait to be reconciled.",
-	}, func() float64 { return float64(r.autoscale.Queued()) }))
-	r.metrics = promhttp.HandlerFor(prometheus.Gatherers{c.registry, registry}, promhttp.HandlerOpts{})
+	r.metrics = c.metrics.Extend(r.orchestrator.Samples, r.hub.Samples, telemetry.Gauge("thaw_reconcile_queue", func() float64 { return float64(r.autoscale.Queued()) })).Handler()
 	c.term.Store(r)
 	defer c.term.Store(nil)
 
