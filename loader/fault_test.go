@@ -369,13 +369,6 @@ func TestBadWeights(t *testing.T) {
 			t.Errorf("asked again: %d ranges, %v", len(r.srv.Gets()), err)
 		}
 	})
-	t.Run("a file that the engine needs", func(t *testing.T) {
-		r := newRemote(t, store.Options{})
-		_, err := r.stage(t, loader.StageOptions{Need: []string{"config.json", "tokenizer.json"}})
-		if source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), "tokenizer.json") {
-			t.Errorf("error %v", err)
-		}
-	})
 }
 
 func TestSecondTimeNothingIsFetched(t *testing.T) {

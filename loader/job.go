@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -511,28 +510,6 @@ func withFileName(name string, err error) error {
 		e.File = name
 	}
 	return err
-}
-
-// files waits for the plan.
-func (j *stagingJob) files(ctx context.Context) ([]File, error) {
-	select {
-	case <-j.planned:
-	case <-j.done:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	j.mu.Lock()
-	plan := j.plan
-	j.mu.Unlock()
-	if plan == nil {
-		<-j.done
-		return slices.Clone(j.result.Files), j.err
-	}
-	var out []File
-	for _, file := range plan.files {
-		out = append(out, File{Name: file.Name, Size: file.Size, SHA256: file.SHA256})
-	}
-	return out, nil
 }
 
 // open waits for the plan, then opens the part, or the published file if the part is

@@ -188,8 +188,6 @@ type StageOptions struct {
 	// Digest is the demanded digest of the checkpoint, "sha256:…", or empty. A
 	// checkpoint of this digest in the store is used without asking the source.
 	Digest string
-	// Need names files that the checkpoint must have, such as config.json.
-	Need []string
 	// Files are patterns of files to stage beside those of source.Allowed.
 	Files source.Globs
 	// Priority to begin with.

@@ -71,7 +71,7 @@ func TestFolderInPlace(t *testing.T) {
 	folder := model(t)
 	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}}})
 	t.Cleanup(l.Close)
-	s, err := l.Stage(context.Background(), folder, loader.StageOptions{Need: []string{"config.json"}})
+	s, err := l.Stage(context.Background(), folder, loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,6 @@ func TestFolderInPlaceBad(t *testing.T) {
 	}{
 		{"empty", func(t *testing.T, f string) {}, loader.StageOptions{}, source.Missing, "no weights"},
 		{"cut short", func(t *testing.T, f string) { write(t, f, "model.safetensors", good[:50_000]) }, loader.StageOptions{}, source.Truncated, "50000 bytes"},
-		{"no config", func(t *testing.T, f string) { write(t, f, "model.safetensors", good) }, loader.StageOptions{Need: []string{"config.json"}}, source.Missing, "config.json"},
 		{"a shard missing", func(t *testing.T, f string) {
 			write(t, f, "a.safetensors", good)
 			write(t, f, "model.safetensors.index.json", []byte(`{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}`))

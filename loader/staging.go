@@ -2,11 +2,9 @@ package loader
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
@@ -87,8 +85,7 @@ type Checkpoint struct {
 // Staging is one caller's hold on a staging that others may share. Its methods are
 // safe for concurrent use.
 type Staging struct {
-	job  *stagingJob
-	need []string
+	job *stagingJob
 
 	mu       sync.Mutex
 	priority Priority
@@ -96,7 +93,7 @@ type Staging struct {
 }
 
 func newStaging(j *stagingJob, o StageOptions) *Staging {
-	s := &Staging{job: j, need: slices.Clone(o.Need), priority: o.Priority}
+	s := &Staging{job: j, priority: o.Priority}
 	j.addPriority(o.Priority, +1)
 	return s
 }
@@ -107,10 +104,6 @@ func (s *Staging) Progress() Progress { return s.job.progress.now() }
 // Events returns a channel that holds the latest progress only; it is closed after the
 // last. A caller that does not read to its end calls stop.
 func (s *Staging) Events() (events <-chan Progress, stop func()) { return s.job.progress.subscribe() }
-
-// Files returns the files of the plan as soon as it is known. SHA256 is empty where
-// the source does not list it.
-func (s *Staging) Files(ctx context.Context) ([]File, error) { return s.job.files(ctx) }
 
 // Plan returns the key of the last listing: equal for the same files in the same
 // versions everywhere, "" before the first listing.
@@ -128,17 +121,7 @@ func (s *Staging) Wait(ctx context.Context) (*Checkpoint, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	c, err := s.job.checkpoint()
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range s.need {
-		if !slices.ContainsFunc(c.Files, func(f File) bool { return f.Name == n }) {
-			c.Lease.Release()
-			return nil, &source.Error{Kind: source.Missing, Source: s.job.location, File: n, What: "is not there and the engine needs it"}
-		}
-	}
-	return c, nil
+	return s.job.checkpoint()
 }
 
 // SetPriority sets this holder's priority. A staging has the highest of its holders'.

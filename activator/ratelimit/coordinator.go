@@ -18,8 +18,6 @@ type CoordinatorOptions struct {
 	// Send queues a message to an activator; a later one about the same limit replaces one
 	// not written yet. It must not block, nor call the coordinator.
 	Send func(id string, g Allotments)
-	// Saved returns the stored remainder of a limit and its age; may be nil.
-	Saved func(Key) (left float64, ago time.Duration, ok bool)
 	// Dead reports whether a disconnected activator is known to be dead; may be nil.
 	Dead func(id string) bool
 	// Recovering banks wait for Gathered.
@@ -130,11 +128,6 @@ func (b *Coordinator) initLevel(a *limit) {
 		a.level += a.priorLeft
 	} else {
 		a.level = a.size
-		if b.o.Saved != nil {
-			if left, ago, ok := b.o.Saved(a.key); ok {
-				a.level = min(a.size, left+refilled(a.size, a.key.Kind, ago))
-			}
-		}
 	}
 	a.level = min(a.level, b.maxLevel(a))
 }
@@ -519,25 +512,4 @@ func (b *Coordinator) Use(k Key, now time.Time) Use {
 	}
 	u.Left = max(0, u.Left)
 	return u
-}
-
-// Levels are the remainders of the limits that are not full, by team.
-func (b *Coordinator) Levels(kind Kind, now time.Time) map[string]float64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := map[string]float64{}
-	for k, a := range b.limits {
-		if k.Kind != kind || a.size == 0 || !a.known {
-			continue
-		}
-		b.refill(a, now)
-		left := a.level
-		for _, h := range a.holdings {
-			left += float64(h.have)
-		}
-		if left < a.size-epsilon {
-			out[k.Team] = left
-		}
-	}
-	return out
 }

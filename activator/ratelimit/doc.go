@@ -38,7 +38,7 @@
 // A new coordinator knows nothing. Activators report what they hold, their share and what
 // the former coordinator had left. Until all expected activators are there (Recovered) it
 // allots only what refills by the shares of those connected. A limit that no activator
-// reports is taken from CoordinatorOptions.Saved, or is full.
+// reports is full.
 //
 // Not covered: an activator that is cut off from the controller for longer than
 // PartitionGrace while clients still reach it keeps its share, and the others have it too.

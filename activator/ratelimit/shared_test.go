@@ -51,7 +51,7 @@ type downward struct{ g Allotments }
 func newCluster(t testing.TB, l functions.Limits, n int) *cluster {
 	r := &cluster{t: t, now: t0, filledAt: t0, limits: l}
 	r.level = [3]float64{float64(l.RequestsPerMinute), 0, float64(l.ColdStartsPerHour)}
-	r.startCoordinator(nil)
+	r.startCoordinator()
 	for range n {
 		r.join()
 	}
@@ -63,7 +63,7 @@ func newCluster(t testing.TB, l functions.Limits, n int) *cluster {
 	return r
 }
 
-func (r *cluster) startCoordinator(saved func(Key) (float64, time.Duration, bool)) {
+func (r *cluster) startCoordinator() {
 	r.epoch++
 	r.coord = NewCoordinator(CoordinatorOptions{
 		Send: func(id string, g Allotments) {
@@ -73,7 +73,7 @@ func (r *cluster) startCoordinator(saved func(Key) (float64, time.Duration, bool
 				}
 			}
 		},
-		Saved: saved, Recovering: true,
+		Recovering: true,
 	})
 	r.coord.SetLimits(r.sizes(), r.now)
 }
@@ -455,7 +455,7 @@ func TestShareReigns(t *testing.T) {
 		r.unlink(a, 0)
 	}
 	r.step(time.Second)
-	r.startCoordinator(nil)
+	r.startCoordinator()
 	for _, a := range r.acts {
 		a.ends = 0
 		r.link(a)
@@ -470,20 +470,6 @@ func TestShareReigns(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("%d more under the next controller, 2 are left", n)
-	}
-	// All die. The stored remainder counts.
-	saved := r.coord.Levels(ColdStarts, r.now)
-	r.acts = nil
-	r.startCoordinator(func(k Key) (float64, time.Duration, bool) {
-		v, ok := saved[k.Team]
-		return v, time.Minute, ok && k.Kind == ColdStarts
-	})
-	r.join()
-	r.step(10 * time.Millisecond)
-	r.coord.Recovered(r.now)
-	r.now = r.now.Add(time.Minute)
-	if wake(r.acts[0]) {
-		t.Error("all was forgotten")
 	}
 }
 
@@ -548,7 +534,7 @@ func playCluster(t testing.TB, moves []byte) {
 				x.ends = 0
 			}
 			r.step(time.Duration(m>>4) * 500 * time.Millisecond)
-			r.startCoordinator(nil)
+			r.startCoordinator()
 			for _, x := range r.acts {
 				r.link(x)
 			}

@@ -115,22 +115,8 @@ func (f *Snapshot) SlotsOf(r *Replica) int {
 	return unknownSlots * 8
 }
 
-// Capacity is how many requests the READY replicas may have at once.
-func (f *Snapshot) Capacity() int {
-	n := 0
-	for i := range f.Replicas {
-		n += f.SlotsOf(&f.Replicas[i])
-	}
-	return n
-}
-
 // HasReplica reports whether the replica takes requests.
 func (f *Snapshot) HasReplica(replica string) bool { return f.ReplicaIndex(replica) >= 0 }
-
-// TakesEarly reports whether the replica takes requests before it is READY.
-func (f *Snapshot) TakesEarly(replica string) bool {
-	return slices.ContainsFunc(f.NotReadyEndpoints, func(r Replica) bool { return r.ID == replica })
-}
 
 // ReplicaIndex of a replica that takes requests, -1 for any other.
 func (f *Snapshot) ReplicaIndex(replica string) int {

@@ -55,8 +55,8 @@ func TestPutAndDrop(t *testing.T) {
 func TestSlots(t *testing.T) {
 	f := Snapshot{Model: &functions.Model{}, Replicas: []Replica{{Slots: 3}, {}}}
 	f.Model.Spec.Scale.Target = 4
-	if got := f.Capacity(); got != 3+8 {
-		t.Fatalf("capacity %d, want 11: unknown slots count twice the target", got)
+	if got := f.SlotsOf(&f.Replicas[0]) + f.SlotsOf(&f.Replicas[1]); got != 3+8 {
+		t.Fatalf("%d slots, want 11: unknown slots count twice the target", got)
 	}
 }
 

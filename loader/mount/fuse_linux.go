@@ -127,9 +127,6 @@ func raiseReadAhead(dir string) {
 	_ = os.WriteFile(name, []byte(strconv.Itoa(readAheadKiB)), 0) // slower without
 }
 
-// Path of the folder.
-func (m *Mount) Path() string { return m.dir }
-
 // TryUnmount unmounts if no file is open, and reports whether it did; Close then costs
 // nothing.
 func (m *Mount) TryUnmount() bool {

@@ -49,7 +49,7 @@ func TestReads(t *testing.T) {
 	src.all()
 	m := mounted(t, src)
 	var seen []string
-	err := fs.WalkDir(os.DirFS(m.Path()), ".", func(p string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(os.DirFS(m.dir), ".", func(p string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			seen = append(seen, p)
 		}
@@ -59,15 +59,15 @@ func TestReads(t *testing.T) {
 		t.Fatal(seen, err)
 	}
 	for name, want := range src.files {
-		got, err := os.ReadFile(filepath.Join(m.Path(), name))
+		got, err := os.ReadFile(filepath.Join(m.dir, name))
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(m.Path(), "config.json"), nil, 0o644); !errors.Is(err, syscall.EROFS) {
+	if err := os.WriteFile(filepath.Join(m.dir, "config.json"), nil, 0o644); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("written: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(m.Path(), "other")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(m.dir, "other")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -78,7 +78,7 @@ func TestWaits(t *testing.T) {
 	want := random(4 << 20)
 	src := newTap(map[string][]byte{"w": want})
 	m := mounted(t, src)
-	name := filepath.Join(m.Path(), "w")
+	name := filepath.Join(m.dir, "w")
 	got := make(chan []byte)
 	go func() {
 		b, err := os.ReadFile(name)
@@ -126,7 +126,7 @@ func TestOneProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	src := newTap(map[string][]byte{"w": random(3 << 20)})
 	m := mounted(t, src)
-	f, err := os.Open(filepath.Join(m.Path(), "w"))
+	f, err := os.Open(filepath.Join(m.dir, "w"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,12 +155,12 @@ func TestFails(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	m := mounted(t, src)
 	src.open("w", 0, errors.New("the source is gone"))
-	if _, err := os.ReadFile(filepath.Join(m.Path(), "w")); !errors.Is(err, syscall.EIO) {
+	if _, err := os.ReadFile(filepath.Join(m.dir, "w")); !errors.Is(err, syscall.EIO) {
 		t.Error(err)
 	}
 	// A failed page is asked for again.
 	src.all()
-	if b, err := os.ReadFile(filepath.Join(m.Path(), "w")); err != nil || len(b) != 1<<20 {
+	if b, err := os.ReadFile(filepath.Join(m.dir, "w")); err != nil || len(b) != 1<<20 {
 		t.Error(len(b), err)
 	}
 }
@@ -169,7 +169,7 @@ func TestFails(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	m := mounted(t, src)
-	cmd := exec.Command(os.Args[0], "read-file", filepath.Join(m.Path(), "w"))
+	cmd := exec.Command(os.Args[0], "read-file", filepath.Join(m.dir, "w"))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestClose(t *testing.T) {
 	m := mounted(t, src)
 	got := make(chan error)
 	go func() {
-		_, err := os.ReadFile(filepath.Join(m.Path(), "w"))
+		_, err := os.ReadFile(filepath.Join(m.dir, "w"))
 		got <- err
 	}()
 	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 0 })
@@ -199,7 +199,7 @@ func TestClose(t *testing.T) {
 		t.Error("read without bytes")
 	}
 	m.Close()
-	if list, err := os.ReadDir(m.Path()); err != nil || len(list) != 0 {
+	if list, err := os.ReadDir(m.dir); err != nil || len(list) != 0 {
 		t.Error(list, err)
 	}
 }
@@ -209,14 +209,14 @@ func TestTryUnmount(t *testing.T) {
 	src := newTap(map[string][]byte{"w": random(1 << 20)})
 	src.all()
 	m := mounted(t, src)
-	f, err := os.Open(filepath.Join(m.Path(), "w"))
+	f, err := os.Open(filepath.Join(m.dir, "w"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m.TryUnmount() {
 		t.Fatal("left with a file open")
 	}
-	if b, err := os.ReadFile(filepath.Join(m.Path(), "w")); err != nil || len(b) != 1<<20 {
+	if b, err := os.ReadFile(filepath.Join(m.dir, "w")); err != nil || len(b) != 1<<20 {
 		t.Error(err)
 	}
 	f.Close()
@@ -283,7 +283,7 @@ func BenchmarkRead(b *testing.B) {
 		if err != nil {
 			sourcetest.Missing(b, err)
 		}
-		f, err := os.Open(filepath.Join(m.Path(), "w"))
+		f, err := os.Open(filepath.Join(m.dir, "w"))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -102,9 +102,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Code is the stable name of the kind, as in the error catalogue.
-func (e *Error) Code() string { return string(e.Kind) }
-
 // KindOf returns the kind of the first Error in err's chain, or "".
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -509,7 +509,7 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 				if _, whole, err := w.Write(at, want[at:end]); !whole || err != nil {
 					t.Fatalf("block %d: %v", i, err)
 				}
-				if sum, ok := p.BlockSum(i); !ok || sum != store.SumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
+				if sum, ok := p.BlockSum(i); !ok || sum != sumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
 					t.Errorf("block %d: another sum", i)
 				}
 			}
@@ -564,7 +564,7 @@ func TestWriterIsShared(t *testing.T) {
 	if at, _ := w.Position(); at != 0 || p.Has(0) {
 		t.Errorf("at %d after bytes that were not those promised", at)
 	}
-	w.Expect(store.SumOf(want))
+	w.Expect(sumOf(want))
 	if _, whole, err := w.Write(0, want); !whole || err != nil || !p.Has(0) {
 		t.Errorf("%v, %v", whole, err)
 	}
@@ -592,7 +592,7 @@ func FuzzSum(f *testing.F) {
 			s.Write(rest[:k])
 			rest = rest[k:]
 		}
-		if s.Sum64() != store.SumOf(want) {
+		if s.Sum64() != sumOf(want) {
 			t.Errorf("%d bytes in pieces of %d and %d", len(want), int(a)+1, int(b)+1)
 		}
 	})
@@ -763,4 +763,11 @@ func TestReadOnlyFolder(t *testing.T) {
 	if source.KindOf(err) != source.Broken {
 		t.Errorf("error %v", err)
 	}
+}
+
+// sumOf is the checksum of a whole block.
+func sumOf(b []byte) uint64 {
+	var s store.Sum
+	s.Write(b)
+	return s.Sum64()
 }

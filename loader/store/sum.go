@@ -56,10 +56,3 @@ func (s *Sum) Reset() {
 	s.leaves.Reset()
 	s.leafBytes = 0
 }
-
-// SumOf is the checksum of a whole block.
-func SumOf(b []byte) uint64 {
-	var s Sum
-	s.Write(b)
-	return s.Sum64()
-}

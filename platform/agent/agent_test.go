@@ -184,7 +184,8 @@ func TestDoor(t *testing.T) {
 		t.Errorf("a bad id: %v", err)
 	}
 	l.SetURL(url, false)
-	hb, err := c.Heartbeat(t.Context())
+	var hb functions.Heartbeat
+	err := c.postQuick(t.Context(), "/heartbeat", nil, &hb)
 	if err != nil || hb.AgentID != "n" || len(hb.Models) != 1 || hb.Models[0].Endpoint != url+"/replicas/r1" || hb.Epoch != 5 {
 		t.Fatalf("%+v %v", hb, err)
 	}

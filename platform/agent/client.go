@@ -71,12 +71,6 @@ func (c *Client) Verify(ctx context.Context, id, problem string) error {
 	return c.postQuick(ctx, "/replicas/"+url.PathEscape(id)+"/verify", problem, nil)
 }
 
-// Heartbeat is the agent's document.
-func (c *Client) Heartbeat(ctx context.Context) (hb functions.Heartbeat, err error) {
-	err = c.postQuick(ctx, "/heartbeat", nil, &hb)
-	return hb, err
-}
-
 // Logs opens the log of a replica; see Agent.Logs.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)

@@ -168,9 +168,6 @@ func (g *Gateway) SetTable(t *controlstream.Table) {
 	g.table.Store(compileTable(t, g.functionHandler))
 }
 
-// Version is the version of the routing table.
-func (g *Gateway) Version() uint64 { return g.table.Load().version }
-
 // DataPath returns the activator for the control stream, with a Cut that also closes the
 // gateway's connections.
 func (g *Gateway) DataPath() DataPath { return DataPath{g.act, g} }

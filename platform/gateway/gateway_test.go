@@ -228,8 +228,8 @@ func TestByHost(t *testing.T) {
 		{Name: "inside.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
 		{Name: "safe.example.com", Secure: true, Paths: []controlstream.Path{{Splits: []controlstream.Split{{Address: addr}}}}},
 	}})
-	if w.g.Version() != 3 {
-		t.Error(w.g.Version())
+	if w.g.table.Load().version != 3 {
+		t.Error(w.g.table.Load().version)
 	}
 	for _, c := range []struct {
 		at, host, path string

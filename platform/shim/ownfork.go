@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	parentID      = "imports" // of its process
-	pollEvery     = 20 * time.Millisecond
+	parentID      = "imports"       // of its process
 	importTimeout = 2 * time.Minute // for its imports
 	answerTimeout = time.Second     // for an answer
 	ownForkNote   = "forked from an interpreter of this pod's own, which had imported the engine while its weights came"

@@ -193,7 +193,6 @@ type Replica struct {
 	status atomic.Pointer[functions.ReplicaStatus]
 	since  atomic.Int64 // unix nanoseconds of the present state
 	logAt  atomic.Pointer[string]
-	ended  chan struct{} // closed when the state is UNLOADED or FAILED
 
 	mu           sync.Mutex
 	pending      commands
@@ -245,7 +244,7 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1), ended: make(chan struct{})}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1)}
 	// A deadline that is not set is the default, never unlimited.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{
@@ -289,9 +288,6 @@ func (r *Replica) Status() functions.ReplicaStatus {
 	s.Adapters, s.AdapterNotes = r.adapters.names(), r.adapters.noteMap()
 	return s
 }
-
-// Ended is closed when the replica is UNLOADED or FAILED.
-func (r *Replica) Ended() <-chan struct{} { return r.ended }
 
 // LogPath is the file of the engine's output; "" before its start.
 func (r *Replica) LogPath() string {
@@ -406,7 +402,6 @@ func (r *Replica) enter(s functions.State) {
 			r.now.Tier = functions.TierNVMe
 		}
 		r.now.InFlight, r.now.QueueLength, r.now.SleepLevel, r.now.Key = 0, 0, 0, ""
-		defer close(r.ended)
 	}
 	r.since.Store(time.Now().UnixNano())
 	r.notify() // before it is logged: requests wait for READY

@@ -281,15 +281,6 @@ func (c *Client) Kill(ctx context.Context, id string) error {
 	return c.Signal(ctx, id, syscall.SIGKILL)
 }
 
-// Tail is the end of the log of a process, at most 16 KiB.
-func (c *Client) Tail(ctx context.Context, id string) (string, error) {
-	r, err := c.ask(ctx, request{Op: "tail", ID: id})
-	if err != nil {
-		return "", fmt.Errorf("tail %s: %w", id, err)
-	}
-	return r.Tail, nil
-}
-
 // Forget drops the record of a process that has ended.
 func (c *Client) Forget(ctx context.Context, id string) error {
 	c.mu.Lock()

@@ -45,7 +45,6 @@
 //	<- {"seq":2,"items":[{"id":"r1","pid":77,"log":"…","started":"…","meta":{…}}]}
 //	-> {"seq":3,"op":"signal","id":"r1","signal":15}      to the whole group
 //	<- {"seq":3}
-//	-> {"seq":4,"op":"tail","id":"r1"}                    the last bytes of its log
 //	-> {"seq":5,"op":"forget","id":"r1"}                  drop the record of one that has ended
 //	-> {"seq":6,"op":"end","grace":2000}                  end every group, then the supervisor
 //	<- {"seq":2,"error":"no process r9"}

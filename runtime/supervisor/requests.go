@@ -57,11 +57,6 @@ func (k *supervisor) handleSimple(r *request) reply {
 			return reply{Error: "signal " + r.ID + ": " + err.Error()}
 		}
 		return reply{}
-	case "tail":
-		if p.reported {
-			return reply{Tail: p.Exit.Tail}
-		}
-		return reply{Tail: p.log.lastBytes()}
 	case "forget":
 		if p.Exit == nil {
 			return reply{Error: r.ID + " is running"}

@@ -413,9 +413,6 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 		t.Errorf("meta %s", ps[0].Meta)
 	}
 	ch := c.Follow(ps[0])
-	if tail, err := c.Tail(t.Context(), "left"); err != nil {
-		t.Error(tail, err)
-	}
 	if err := c.Kill(t.Context(), "left"); err != nil {
 		t.Fatal(err)
 	}

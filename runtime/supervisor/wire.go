@@ -112,7 +112,6 @@ type reply struct {
 	Error string    `json:"error,omitempty"`
 	PID   int       `json:"pid,omitempty"`
 	Items []Running `json:"items,omitempty"`
-	Tail  string    `json:"tail,omitempty"`
 	// NoParent marks an error as ErrNoParent.
 	NoParent bool `json:"no_parent,omitempty"`
 }

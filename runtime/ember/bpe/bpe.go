@@ -120,11 +120,6 @@ func (t *Tokenizer) Special(id int) bool {
 	return id >= 0 && id < len(t.flags) && t.flags[id]&isSpecial != 0
 }
 
-// Added reports whether a token is in added_tokens.
-func (t *Tokenizer) Added(id int) bool {
-	return id >= 0 && id < len(t.flags) && t.flags[id]&isAdded != 0
-}
-
 // Bytes returns the bytes of a token, which may be part of a character; none for an
 // unknown id. The slice must not be written.
 func (t *Tokenizer) Bytes(id int) []byte {
