@@ -44,6 +44,10 @@ type request struct {
 	res  Response
 	body []byte // kept for the next visit where it is small
 
+	charged int64 // what the handler counts for body
+	pace    pacedReader
+	control http.ResponseController
+
 	mu   sync.Mutex
 	ctx  *requestContext
 	stop func() bool // unhooks life from the request's context
@@ -120,9 +124,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		q.Remote = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 	}
-	charged := int64(0)
-	body, refusal, err := g.read(v, rw, r, &charged)
-	defer func() { g.bodies.Add(-charged) }()
+	body, refusal, err := g.read(v, rw, r)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
@@ -140,6 +142,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 // release gives back what is kept for the next visit.
 func (g *NetHTTPHandler) release(v *request) {
 	v.finish()
+	v.g.bodies.Add(-v.charged)
 	fields, body := v.res.Fields, v.body
 	clear(fields)
 	if cap(body) > keepBody {
@@ -147,6 +150,20 @@ func (g *NetHTTPHandler) release(v *request) {
 	}
 	*v = request{body: body, res: Response{Fields: fields[:0]}}
 	g.requests.Put(v)
+}
+
+// charge counts bodies that are not small: these are a connection's own.
+func (v *request) charge(n int) bool {
+	if n <= keepBody {
+		return true
+	}
+	more := int64(n) - v.charged
+	if v.g.bodies.Add(more) > v.g.o.MaxBodies {
+		v.g.bodies.Add(-more)
+		return false
+	}
+	v.charged += more
+	return true
 }
 
 func setRefusal(res *Response, e *openai.Error) {
@@ -183,7 +200,7 @@ func (g *NetHTTPHandler) closeStream(s io.Closer) {
 }
 
 // read reads the body. An error means that the client is gone.
-func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request, charged *int64) (body []byte, refusal *openai.Error, err error) {
+func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Request) (body []byte, refusal *openai.Error, err error) {
 	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
 	}
@@ -193,85 +210,31 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	if r.ContentLength > g.o.MaxBody {
 		return nil, tooLarge(g.o.MaxBody), nil
 	}
-	body, err = g.readAll(v, rw, r, charged)
+	v.control = *http.NewResponseController(rw)
+	v.pace = pacedReader{o: &g.o, in: r.Body, conn: &v.control, from: time.Now()}
+	size := -1
+	if r.ContentLength > 0 {
+		// One byte more, so that the last read finds the end as well: net/http watches for
+		// a client that leaves only then.
+		size = int(r.ContentLength) + 1
+	}
+	if body, err = readBody(&v.pace, v.body[:0], size, g.o.MaxBody, v); err == nil {
+		v.control.SetReadDeadline(time.Time{})
+		if v.body = body; len(body) == 0 {
+			return nil, nil, nil
+		}
+		return body, nil, nil
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		return nil, tooLarge(large.Limit), nil
-	case err == nil, errors.Is(err, errTooLarge), errors.Is(err, errFull), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, errTooLarge), errors.Is(err, errFull), errors.Is(err, os.ErrDeadlineExceeded):
 	case context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
 	}
-	if refusal, err = bodyRefusal(err, g.o.MaxBody); refusal != nil || err != nil {
-		body = nil
-	}
-	return body, refusal, err
-}
-
-// readAll reads the body at the pace of the Options into a buffer that grows with what
-// has come; charged is what the handler counts for it.
-func (g *NetHTTPHandler) readAll(v *request, rw http.ResponseWriter, r *http.Request, charged *int64) ([]byte, error) {
-	length := int(r.ContentLength) // -1: unknown
-	b := v.body[:0]
-	grow := func(to int) bool {
-		if to <= cap(b) {
-			return true
-		}
-		if to > keepBody { // smaller ones are a connection's own
-			more := int64(to) - *charged
-			if g.bodies.Add(more) > g.o.MaxBodies {
-				g.bodies.Add(-more)
-				return false
-			}
-			*charged += more
-		}
-		n := make([]byte, len(b), to)
-		copy(n, b)
-		b = n
-		return true
-	}
-	first := firstBuffer
-	if length >= 0 {
-		first = min(length, firstBody)
-	}
-	// One byte more than declared, so that the last read finds the end as well: net/http
-	// watches for a client that leaves only then.
-	control := http.NewResponseController(rw)
-	from := time.Now()
-	var until time.Time
-	if !grow(first + 1) {
-		return nil, errFull
-	}
-	for {
-		if len(b) == cap(b) {
-			to := 2 * cap(b)
-			if length >= 0 {
-				to = min(to, length+1)
-			}
-			if !grow(to) {
-				return nil, errFull
-			}
-		}
-		if by := g.o.bodyDeadline(from, int64(len(b))); by.Sub(until) > time.Second {
-			until = by
-			control.SetReadDeadline(by)
-		}
-		n, err := r.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if int64(len(b)) > g.o.MaxBody {
-			return nil, errTooLarge
-		}
-		if err == io.EOF {
-			control.SetReadDeadline(time.Time{})
-			if v.body = b; len(b) == 0 {
-				b = nil
-			}
-			return b, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
+	refusal, err = bodyRefusal(err, g.o.MaxBody)
+	return nil, refusal, err
 }
 
 // write writes what the handler left.

@@ -1,0 +1,221 @@
+package httpserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/http1"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+var (
+	errTooLarge = errors.New("httpserver: body too large")
+	errFull     = errors.New("httpserver: too many bodies")
+	errChunk    = errors.New("httpserver: bad chunk")
+)
+
+// bodyRefusal is the answer to a body that could not be read. It returns err itself
+// where the client is gone.
+func bodyRefusal(err error, limit int64) (*openai.Error, error) {
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.Is(err, errTooLarge):
+		return tooLarge(limit), nil
+	case errors.Is(err, errFull):
+		return openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second), nil
+	case errors.Is(err, errChunk):
+		return openai.New(openai.InvalidRequest, "The request's body is not well formed: a chunk is wrong."), nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return openai.New(openai.RequestTimeout, ""), nil
+	}
+	return nil, err
+}
+
+func tooLarge(limit int64) *openai.Error {
+	return openai.New(openai.RequestTooLarge, fmt.Sprintf("The body is larger than %d bytes.", limit))
+}
+
+// bodyCounter counts the memory of bodies. charge counts n bytes for one body in place of
+// what was counted for it before; false if the server holds too much already.
+type bodyCounter interface{ charge(n int) bool }
+
+// readBody reads in to its end into b's array, or into a larger one that grows with what
+// has come. A buffer of size bytes meets the end; -1: the size is unknown.
+func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter) ([]byte, error) {
+	first, most := firstBuffer, int(limit)+1
+	if size >= 0 {
+		first, most = min(size, firstBody), size
+	}
+	for {
+		if len(b) == cap(b) {
+			to := min(max(first, 2*cap(b)), most)
+			if !counter.charge(to) {
+				return nil, errFull
+			}
+			b = append(make([]byte, 0, to), b...)
+		}
+		n, err := in.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case int64(len(b)) > limit:
+			return nil, errTooLarge
+		case err == io.EOF:
+			return b[:len(b):cap(b)], nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// pacedReader reads bytes that must come at the rate of the Options.
+type pacedReader struct {
+	o    *Options
+	in   io.Reader
+	conn interface{ SetReadDeadline(time.Time) error }
+	from time.Time
+
+	got   int64
+	until time.Time
+}
+
+func (p *pacedReader) Read(b []byte) (int, error) {
+	by := p.from.Add(p.o.BodyGrace + time.Duration(p.got*int64(time.Second)/p.o.BodyRate))
+	if by.After(p.until) {
+		p.until = by.Add(p.o.BodyGrace / 8) // not per read
+		p.conn.SetReadDeadline(p.until)
+	}
+	n, err := p.in.Read(b)
+	p.got += int64(n)
+	if n == 0 && err == nil {
+		err = io.ErrNoProgress
+	}
+	return n, err
+}
+
+// frontDeadline sets the read deadline of the client's connection.
+type frontDeadline struct{ w *conn }
+
+func (d frontDeadline) SetReadDeadline(t time.Time) error { d.w.readBy(t); return nil }
+
+// connBody reads a connection's body: first what came with the head.
+type connBody struct {
+	w    *conn
+	pace pacedReader
+	left int64 // of the body, or of its chunk
+	got  int64 // of a chunked body: the sizes of its chunks so far
+}
+
+// Read returns io.EOF with the last bytes of a body of declared length.
+func (c *connBody) Read(p []byte) (n int, err error) {
+	w := c.w
+	if w.head.chunked && c.left == 0 {
+		if err := c.nextChunk(); err != nil {
+			return 0, err
+		}
+	}
+	p = p[:min(int64(len(p)), c.left)]
+	switch {
+	case w.r < w.w:
+		n = copy(p, w.buf[w.r:w.w])
+		w.r += n
+	case w.head.chunked:
+		return 0, c.fill()
+	default:
+		if n, err = c.receive(p); err != nil {
+			return n, err
+		}
+	}
+	if c.left -= int64(n); c.left == 0 && !w.head.chunked {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// receive reads from the client, whose end is not the body's.
+func (c *connBody) receive(p []byte) (int, error) {
+	n, err := c.pace.Read(p)
+	if n > 0 {
+		return n, nil
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return 0, err
+}
+
+// fill receives bytes behind those not consumed yet, and moves these to the front of the
+// buffer where it is full.
+func (c *connBody) fill() error {
+	w := c.w
+	if w.w == len(w.buf) {
+		if w.r == w.headEnd {
+			return errChunk
+		}
+		w.w = w.headEnd + copy(w.buf[w.headEnd:], w.buf[w.r:w.w])
+		w.r = w.headEnd
+	}
+	n, err := c.receive(w.buf[w.w:])
+	w.w += n
+	return err
+}
+
+// line returns the next line without its end.
+func (c *connBody) line(limit int) ([]byte, error) {
+	w := c.w
+	for {
+		b := w.buf[w.r:w.w]
+		if i := bytes.IndexByte(b, '\n'); i >= 0 {
+			if i == 0 || b[i-1] != '\r' || i > limit {
+				return nil, errChunk
+			}
+			w.r += i + 1
+			return b[:i-1], nil
+		}
+		if len(b) > limit {
+			return nil, errChunk
+		}
+		if err := c.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// nextChunk reads the lines between two chunks. Behind the last it drops the trailers and
+// returns io.EOF.
+func (c *connBody) nextChunk() error {
+	if c.got > 0 {
+		if l, err := c.line(2); err != nil {
+			return err
+		} else if len(l) != 0 {
+			return errChunk
+		}
+	}
+	l, err := c.line(256)
+	if err != nil {
+		return err
+	}
+	size, extension, ok := http1.ParseChunkSize(l)
+	if !ok || http1.HasControl(extension) {
+		return errChunk
+	}
+	if size > 0 {
+		c.left = size
+		if c.got += size; c.got > c.w.s.o.MaxBody {
+			return errTooLarge
+		}
+		return nil
+	}
+	for range 32 {
+		if l, err := c.line(512); err != nil {
+			return err
+		} else if len(l) == 0 {
+			return io.EOF
+		}
+	}
+	return errChunk
+}
