@@ -3,6 +3,7 @@ package httpserver
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -49,25 +50,7 @@ func (w *conn) refuse(e *openai.Error) {
 func (w *conn) call() (res *Response) {
 	res = &w.res
 	*res = Response{Fields: res.Fields[:0]}
-	defer func() {
-		if v := recover(); v != nil {
-			w.s.o.Logger.Error("handler panicked", "panic", v, "path", w.req.Path, "stack", string(debug.Stack()))
-			if res.Stream != nil {
-				closeStream(w, res.Stream)
-			}
-			e := openai.New(openai.InternalError, "")
-			*res = Response{Status: e.Status, Body: e.Body(), Close: true}
-			res.Set("x-request-id", openai.NewID())
-			for name, value := range e.Header {
-				res.Set(name, value)
-			}
-			w.disarm(errAnswered)
-		}
-	}()
-	w.s.o.Handler(&w.req, res)
-	if res.Status == 0 {
-		res.Status = 200
-	}
+	callHandler(w.s.o.Handler, &w.req, res, w.s.o.Logger)
 	if res.Stream == nil {
 		w.disarm(errAnswered)
 	}
@@ -77,13 +60,52 @@ func (w *conn) call() (res *Response) {
 	return res
 }
 
-func closeStream(w *conn, s io.Closer) {
+// callHandler has the handler fill res. A panic is logged, and answered with 500.
+func callHandler(h Handler, req *Request, res *Response, log *slog.Logger) {
 	defer func() {
-		if v := recover(); v != nil {
-			w.s.o.Logger.Error("stream panicked in Close", "panic", v, "stack", string(debug.Stack()))
+		if p := recover(); p != nil {
+			log.Error("handler panicked", "panic", p, "path", req.Path, "stack", string(debug.Stack()))
+			if res.Stream != nil {
+				closeStream(res.Stream, log)
+			}
+			*res = Response{Close: true}
+			setRefusal(res, openai.New(openai.InternalError, ""))
+		}
+	}()
+	h(req, res)
+	if res.Status == 0 {
+		res.Status = http.StatusOK
+	}
+}
+
+func setRefusal(res *Response, e *openai.Error) {
+	res.Status, res.Body = e.Status, e.Body()
+	res.Set("x-request-id", openai.NewID())
+	for name, value := range e.Header {
+		res.Set(name, value)
+	}
+}
+
+// closeStream closes a handler's stream. A panic is logged.
+func closeStream(s io.Closer, log *slog.Logger) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("stream panicked in Close", "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
 	s.Close()
+}
+
+// readStream reads a handler's stream once; bytes and error may come together. A panic is
+// logged, and an error.
+func readStream(s io.Reader, p []byte, log *slog.Logger) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			log.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
+			n, err = 0, errStreamPanic
+		}
+	}()
+	return s.Read(p)
 }
 
 // isOwnField reports whether an answer's field is written by the server itself.
@@ -106,16 +128,9 @@ type responseStream struct {
 	chunks bool // its end may be held back to go out with its last bytes
 }
 
-// next reads the handler's stream once; bytes and error may come together. A panic of
-// the stream is an error.
+// next reads the handler's stream once.
 func (s *responseStream) next(p []byte) (n int, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.w.s.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
-			n, err = 0, errStreamPanic
-		}
-	}()
-	n, err = s.in.Read(p)
+	n, err = readStream(s.in, p, s.w.s.o.Logger)
 	if errors.Is(err, ErrLast) {
 		s.w.last, err = true, io.EOF
 	}
@@ -148,7 +163,7 @@ func (s *responseStream) Close() error {
 		return nil
 	}
 	s.closed = true
-	closeStream(s.w, s.in)
+	closeStream(s.in, s.w.s.o.Logger)
 	s.w.disarm(errAnswered)
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,7 +133,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 		setRefusal(&v.res, refusal)
 		v.res.Close = true // part of the body is still to come
 	} else {
-		g.call(v, by)
+		callHandler(by, &v.req, &v.res, g.o.Logger)
 	}
 	g.write(v, rw)
 }
@@ -164,39 +163,6 @@ func (v *request) charge(n int) bool {
 	}
 	v.charged += more
 	return true
-}
-
-func setRefusal(res *Response, e *openai.Error) {
-	res.Status, res.Body = e.Status, e.Body()
-	res.Set("x-request-id", openai.NewID())
-	for name, value := range e.Header {
-		res.Set(name, value)
-	}
-}
-
-func (g *NetHTTPHandler) call(v *request, by Handler) {
-	res := &v.res
-	defer func() {
-		if p := recover(); p != nil {
-			g.o.Logger.Error("handler panicked", "panic", p, "path", v.req.Path, "stack", string(debug.Stack()))
-			if res.Stream != nil {
-				g.closeStream(res.Stream)
-			}
-			*res = Response{Close: true}
-			setRefusal(res, openai.New(openai.InternalError, ""))
-		}
-	}()
-	by(&v.req, res)
-}
-
-// closeStream closes a stream.
-func (g *NetHTTPHandler) closeStream(s io.Closer) {
-	defer func() {
-		if p := recover(); p != nil {
-			g.o.Logger.Error("stream panicked in Close", "panic", p, "stack", string(debug.Stack()))
-		}
-	}()
-	s.Close()
 }
 
 // read reads the body. An error means that the client is gone.
@@ -240,26 +206,21 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 // write writes what the handler left.
 func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 	res := &v.res
-	if res.Status == 0 {
-		res.Status = http.StatusOK
-	}
 	res.Close = res.Close || g.draining.Load()
-	setHeader(rw.Header(), v.r.Method, res)
 	if res.Stream == nil {
 		v.finish()
-		rw.WriteHeader(res.Status)
-		rw.Write(res.Body)
+		writeResponse(rw, v.r.Method, res, nil, nil)
 		return
 	}
 	defer v.finish() // after the stream: the other way round its end would look like a cancel
-	defer g.closeStream(res.Stream)
+	defer closeStream(res.Stream, g.o.Logger)
 	buf, ok := g.buffers.Get().(*[firstBuffer]byte)
 	if !ok {
 		buf = new([firstBuffer]byte)
 	}
 	defer g.buffers.Put(buf)
-	writeStream(rw, v.r.Method, res.Status, func(p []byte) (int, error) {
-		n, err := g.next(res.Stream, p)
+	writeResponse(rw, v.r.Method, res, func(p []byte) (int, error) {
+		n, err := readStream(res.Stream, p, g.o.Logger)
 		if errors.Is(err, ErrLast) {
 			err = io.EOF
 			if c, ok := rw.(interface{ Last() }); ok {
@@ -268,14 +229,4 @@ func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 		}
 		return n, err
 	}, buf[:])
-}
-
-func (g *NetHTTPHandler) next(s io.Reader, p []byte) (n int, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			g.o.Logger.Error("stream panicked", "panic", v, "stack", string(debug.Stack()))
-			n, err = 0, errStreamPanic
-		}
-	}()
-	return s.Read(p)
 }

@@ -64,19 +64,20 @@ func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := r.Context().Value(connKey{}).(*conn)
 	res := w.call()
 	rw.Header()["Date"] = []string{t.date.now(time.Now())}
-	setHeader(rw.Header(), r.Method, res)
 	if res.Stream == nil {
-		rw.WriteHeader(res.Status)
-		rw.Write(res.Body)
+		writeResponse(rw, r.Method, res, nil, nil)
 		return
 	}
 	s := &responseStream{w: w, in: res.Stream}
 	defer s.Close()
-	writeStream(rw, r.Method, res.Status, s.next, make([]byte, firstBuffer))
+	writeResponse(rw, r.Method, res, s.next, make([]byte, firstBuffer))
 }
 
-// setHeader sets an answer's fields and its framing for net/http.
-func setHeader(h http.Header, method string, res *Response) {
+// writeResponse writes an answer to net/http. It writes the head with the stream's first
+// bytes, read by next, and flushes each piece. It ends with the clean end of the stream,
+// and panics with http.ErrAbortHandler where the stream or the client breaks.
+func writeResponse(rw http.ResponseWriter, method string, res *Response, next func([]byte) (int, error), buf []byte) {
+	h := rw.Header()
 	h["Content-Type"] = nil // net/http does not guess one
 	for _, x := range res.Fields {
 		if !isOwnField(x.Name) {
@@ -91,17 +92,14 @@ func setHeader(h http.Header, method string, res *Response) {
 		if method != http.MethodHead || len(res.Body) > 0 {
 			h.Set("Content-Length", strconv.Itoa(len(res.Body)))
 		}
+		rw.WriteHeader(res.Status)
+		rw.Write(res.Body)
+		return
 	case res.Length > 0:
 		h.Set("Content-Length", strconv.FormatInt(res.Length, 10))
 	}
-}
-
-// writeStream writes the head with the stream's first bytes and flushes each piece. It
-// ends with the clean end of the stream, and panics with http.ErrAbortHandler where the
-// stream or the client breaks.
-func writeStream(rw http.ResponseWriter, method string, status int, next func([]byte) (int, error), buf []byte) {
 	if method == http.MethodHead {
-		rw.WriteHeader(status)
+		rw.WriteHeader(res.Status)
 		return
 	}
 	control := http.NewResponseController(rw)
@@ -109,7 +107,7 @@ func writeStream(rw http.ResponseWriter, method string, status int, next func([]
 		n, err := next(buf)
 		if !wrote && (n > 0 || err == io.EOF) {
 			wrote = true
-			rw.WriteHeader(status)
+			rw.WriteHeader(res.Status)
 		}
 		if n > 0 {
 			if _, werr := rw.Write(buf[:n]); werr != nil {
