@@ -71,7 +71,7 @@ func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 		r.cancelled, r.reason = true, a.Reason
 		s.markDirty(r.function)
 		s.event("call_off", r.function.Name, r.id, r.node, a.Reason, "")
-		s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
+		s.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: functions.ReasonCalledOff})
 	case placement.MarkNodeLost:
 		n := s.nodes[a.Node]
 		if n == nil {
@@ -129,8 +129,8 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 		// A path in the model file is a path of this machine.
 		dir = loader.PeerLocation(s.here, cmp.Or(dir, "/"))
 	}
-	s.sendLoad(ctx, r.id, n, functions.LoadRequest{
-		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, Epoch: s.epoch, GPUs: a.GPUs,
+	s.commands.load(ctx, n, functions.LoadRequest{
+		ID: r.id, Team: f.Name.Team, Model: f.Name.Name, Spec: f.model.Spec, Dir: dir, GPUs: a.GPUs,
 	})
 }
 
@@ -150,7 +150,7 @@ func (s *Orchestrator) unloadDrained(ctx context.Context, now placement.Instant)
 			continue
 		}
 		r.unloading = true
-		s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: r.reason, DrainSeconds: max(0, (r.drainEnd - now).Seconds())})
+		s.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: r.reason, DrainSeconds: max(0, (r.drainEnd - now).Seconds())})
 	}
 	return again
 }

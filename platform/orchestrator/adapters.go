@@ -69,7 +69,7 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 		return &functions.AdapterError{Code: "adapter_unavailable", Message: "the agent of this replica loads no adapters"}
 	}
 	began := s.timeNow()
-	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: s.epoch, Name: adapter})
+	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: s.commands.epoch, Name: adapter})
 	if ctx.Err() == nil {
 		s.mu.Lock()
 		if r := s.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
@@ -82,15 +82,6 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 		s.mu.Unlock()
 	}
 	return err
-}
-
-// UseAdapter records that requests use an adapter of a replica, so that another one is
-// evicted if there is no room for all.
-func (s *Orchestrator) UseAdapter(name functions.Name, replica string) {
-	s.inboxMu.Lock()
-	s.inbox.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{})
-	s.inboxMu.Unlock()
-	s.signal()
 }
 
 // loadWantedAdapters loads the adapters named to WakeFor into every READY replica, once
@@ -110,7 +101,7 @@ func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			s.commandWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
+			s.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { s.LoadAdapter(ctx, name, r.id) })
 		}
 	})
 }

@@ -2,7 +2,9 @@ package orchestrator
 
 import (
 	"context"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -12,36 +14,23 @@ const (
 	follower   = 256 // buffer of a follower; a slower one misses events
 )
 
-// events holds a ring of the last events, and the followers.
-type events struct {
-	mu   sync.Mutex
-	seq  uint64
-	ring []functions.Event
-	subs map[chan functions.Event]struct{}
-}
+// eventLog keeps the newest events, and sends each to its followers, the log and a
+// hook.
+type eventLog struct {
+	wallClock func() time.Time
+	log       *slog.Logger
+	hook      func(functions.Event) // nil: none
 
-func (e *events) add(v functions.Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.seq++
-	v.Seq = e.seq
-	if len(e.ring) >= 2*keepEvents {
-		e.ring = append(e.ring[:0], e.ring[len(e.ring)-keepEvents:]...)
-	}
-	e.ring = append(e.ring, v)
-	for ch := range e.subs {
-		select {
-		case ch <- v:
-		default: // it is too slow; Seq shows the gap
-		}
-	}
+	ringMu    sync.Mutex
+	seq       uint64
+	ring      []functions.Event
+	followers map[chan functions.Event]struct{}
 }
 
 // Events returns the events after seq, oldest first; the last 1,000 are kept.
-func (s *Orchestrator) Events(after uint64) []functions.Event {
-	e := &s.events
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *eventLog) Events(after uint64) []functions.Event {
+	e.ringMu.Lock()
+	defer e.ringMu.Unlock()
 	from := max(0, len(e.ring)-keepEvents)
 	for from < len(e.ring) && e.ring[from].Seq <= after {
 		from++
@@ -51,51 +40,64 @@ func (s *Orchestrator) Events(after uint64) []functions.Event {
 
 // Follow sends events as they happen until ctx ends, then closes the channel. A
 // follower more than 256 events behind misses some; Seq shows the gap.
-func (s *Orchestrator) Follow(ctx context.Context) <-chan functions.Event {
-	e := &s.events
+func (e *eventLog) Follow(ctx context.Context) <-chan functions.Event {
 	ch := make(chan functions.Event, follower)
-	e.mu.Lock()
-	if e.subs == nil {
-		e.subs = map[chan functions.Event]struct{}{}
-	}
-	e.subs[ch] = struct{}{}
-	e.mu.Unlock()
+	e.ringMu.Lock()
+	setInMap(&e.followers, ch, struct{}{})
+	e.ringMu.Unlock()
 	context.AfterFunc(ctx, func() {
-		e.mu.Lock()
-		delete(e.subs, ch)
-		e.mu.Unlock()
+		e.ringMu.Lock()
+		delete(e.followers, ch)
+		e.ringMu.Unlock()
 		close(ch)
 	})
 	return ch
 }
 
-func (s *Orchestrator) event(kind string, name functions.Name, replica, node, reason, message string) {
-	s.publishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
+func (e *eventLog) event(kind string, name functions.Name, replica, node, reason, message string) {
+	e.publishEvent(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)
 }
 
 // replicaEvent publishes an event of a replica; whom is the function that gets its
 // room, "" for none.
-func (s *Orchestrator) replicaEvent(kind string, r *replicaState, reason, whom string) {
-	s.publishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
+func (e *eventLog) replicaEvent(kind string, r *replicaState, reason, whom string) {
+	e.publishEvent(functions.Event{Kind: kind, Replica: r.id, Node: r.node, Reason: reason, For: whom}, r.function.Name)
 }
 
-func (s *Orchestrator) publishEvent(v functions.Event, name functions.Name) {
-	v.At = s.timeNow()
+func (e *eventLog) publishEvent(v functions.Event, name functions.Name) {
+	v.At = e.wallClock()
 	if v.Message == "" {
 		v.Message = reasonSentence(v.Kind, v.Reason)
 	}
 	if name.Name != "" {
 		v.Function = name.String()
 	}
-	s.events.add(v)
-	said := make([]any, 0, 12)
+	e.addToRing(v)
+	fields := make([]any, 0, 12)
 	for _, w := range [...][2]string{{"function", v.Function}, {"replica", v.Replica}, {"node", v.Node}, {"reason", v.Reason}, {"for", v.For}, {"message", v.Message}} {
 		if w[1] != "" {
-			said = append(said, w[0], w[1])
+			fields = append(fields, w[0], w[1])
 		}
 	}
-	s.log.Info(v.Kind, said...)
-	if s.hooks.Event != nil {
-		s.hooks.Event(v)
+	e.log.Info(v.Kind, fields...)
+	if e.hook != nil {
+		e.hook(v)
+	}
+}
+
+func (e *eventLog) addToRing(v functions.Event) {
+	e.ringMu.Lock()
+	defer e.ringMu.Unlock()
+	e.seq++
+	v.Seq = e.seq
+	if len(e.ring) >= 2*keepEvents {
+		e.ring = append(e.ring[:0], e.ring[len(e.ring)-keepEvents:]...)
+	}
+	e.ring = append(e.ring, v)
+	for ch := range e.followers {
+		select {
+		case ch <- v:
+		default: // it is too slow; Seq shows the gap
+		}
 	}
 }

@@ -38,7 +38,7 @@ func FuzzHeartbeat(f *testing.F) {
 		s := New(Options{Epoch: 1, Catalog: &shelf{models: []*functions.Model{model("x"), model("y")}}, Token: "t"})
 		s.Attach(d)
 		ctx, cancel := context.WithCancel(context.Background())
-		defer s.commands.Wait()
+		defer s.commands.running.Wait()
 		defer cancel()
 		h := newHost("a", 1)
 		h.refuse = errVanished

@@ -232,8 +232,8 @@ func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "
 // onEpoch records the epoch that an agent obeys. A higher one than ours means a newer
 // server.
 func (s *Orchestrator) onEpoch(n *nodeState, epoch int64) {
-	if stale := epoch > s.epoch; stale != n.stale {
-		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.epoch))
+	if stale := epoch > s.commands.epoch; stale != n.stale {
+		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.commands.epoch))
 	}
 }
 
@@ -271,7 +271,7 @@ func (s *Orchestrator) updateSuperseded() {
 				s.refuseStart(f, s.lastTurn)
 			}
 		}
-		s.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(s.nodes), s.epoch))
+		s.event("superseded", functions.Name{}, "", "", "stale_epoch", fmt.Sprintf("%d of %d agents obey a newer server than this one, whose epoch is %d; it gives no more commands", stale, len(s.nodes), s.commands.epoch))
 	} else {
 		s.event("restored", functions.Name{}, "", "", "", "most agents obey this server again")
 	}
@@ -351,7 +351,7 @@ func (s *Orchestrator) onUnknownReplica(ctx context.Context, n *nodeState, st fu
 		if st.State.Over() || now-since >= orphanGrace {
 			s.orphans[st.ID] = now // repeated if it is still there after orphanGrace
 			if s.mayCommand(n) {
-				s.sendUnload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
+				s.commands.unload(ctx, n, functions.UnloadRequest{ID: st.ID, Reason: "unknown", DrainSeconds: 30})
 			}
 		}
 		if len(s.orphans) > 4096 {

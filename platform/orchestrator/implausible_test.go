@@ -386,10 +386,7 @@ func TestLateAndTwice(t *testing.T) {
 		}
 	}
 	for range 2 {
-		p.s.inboxMu.Lock()
-		p.s.inbox.loaded.Put(id, commandResult{"n0", p.at, errVanished})
-		p.s.inboxMu.Unlock()
-		p.s.signal()
+		p.s.put(func(u *updates) { u.loaded.Put(id, commandResult{"n0", p.at, errVanished}) })
 		p.pass(time.Second)
 	}
 	p.want("its heartbeat knows better", p.states(name), "[READY@n0]")

@@ -1,10 +1,10 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -95,45 +95,33 @@ type Options struct {
 	Ring func()
 }
 
-// Orchestrator is the control loop. Its methods may be called from any goroutine.
+// Orchestrator is the control loop. Its methods may be called from any goroutine. Each
+// part owns its state; the parts with a mutex of their own are first.
 type Orchestrator struct {
-	epoch      int64
+	inbox
+	eventLog
+	commands     commander
+	changes      subscribers
+	adapterMu    sync.Mutex
+	adapterLoads map[adapterKey]*adapterLoad
+
 	path       DataPath
 	catalog    Catalog
 	machine    string
 	here       string
 	token      string
 	policy     placement.Policy
-	hooks      Hooks
-	forecaster *forecaster // nil: none
+	started    func(functions.Timeline) // a cold start ended; nil: no hook
+	forecaster *forecaster              // nil: none
 	log        *slog.Logger
-	timeNow    func() time.Time
 	newID      func(prefix string) string
-
-	progress     time.Duration
-	do           func(limit time.Duration, f func(context.Context)) // nil: goroutines
-	signalFunc   func()
-	began        time.Time // Instants count from here
-	commands     sync.WaitGroup
-	commandSlots chan struct{} // bounds concurrent commands
-	lostAgents   []string      // URLs of lost agents, to be cut after the loss is published
-	events       events
-	counts       counts
-
-	signalled chan struct{} // wakes Run, unless signalFunc is set
-
-	adapterMu    sync.Mutex
-	adapterLoads map[adapterKey]*adapterLoad
-
-	inboxMu    sync.Mutex
-	inbox      inbox
-	spareInbox inbox                     // the inbox of the current turn; empty between turns
-	startIDs   map[functions.Name]string // ids of current cold starts, which Wake returns
-
-	watchMu  sync.Mutex
-	watchers map[chan struct{}]struct{}
+	progress   time.Duration
+	signalled  coalesce.Signal // wakes Run, unless Options.Ring is set
+	lostAgents []string        // URLs of lost agents, to be cut after the loss is published
+	counts     counts
 
 	mu sync.Mutex // locked by the loop during a turn, and by readers
+	clock
 	world
 }
 
@@ -145,90 +133,35 @@ const (
 	drainPoll      = 20 * time.Millisecond
 )
 
-// inbox holds the updates since the last turn, one entry per subject.
-type inbox struct {
-	wakes          coalesce.Map[functions.Name, wakeRequest]
-	nudges         coalesce.Map[functions.Name, struct{}]
-	heartbeats     coalesce.Map[string, heartbeat]
-	healthReports  coalesce.Map[string, healthReport] // by replica
-	loaded         coalesce.Map[string, commandResult]
-	unloaded       coalesce.Map[string, commandResult]
-	stops          coalesce.Map[functions.Name, struct{}]
-	adapterUses    coalesce.Map[adapterKey, struct{}]
-	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters to load before any request
-	sleepRefusals  coalesce.Map[string, commandResult]    // refused sleeps and wake-ups
-	changed        bool
-}
-
-func (in *inbox) clear() {
-	in.wakes.Clear()
-	in.nudges.Clear()
-	in.heartbeats.Clear()
-	in.healthReports.Clear()
-	in.loaded.Clear()
-	in.unloaded.Clear()
-	in.stops.Clear()
-	in.adapterUses.Clear()
-	in.wantedAdapters.Clear()
-	in.sleepRefusals.Clear()
-	in.changed = false
-}
-
-type wakeRequest struct {
-	id    string
-	at    time.Time
-	retry time.Duration // lease that lasts only while requests wait
-	held  time.Duration // lease independent of requests
-	once  bool          // lease until READY or failed
-}
-
-type heartbeat struct {
-	message functions.Heartbeat
-	node    Node
-	at      time.Time
-}
-
-type healthReport struct {
-	name    functions.Name
-	problem string
-}
-
-type commandResult struct {
-	node string
-	at   time.Time
-	err  error
-}
-
 // New returns an Orchestrator that is not running.
 func New(o Options) *Orchestrator {
+	if o.Policy == (placement.Policy{}) {
+		o.Policy = placement.DefaultPolicy
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.NewID == nil {
+		o.NewID = randomID
+	}
+	signalled := coalesce.NewSignal()
+	if o.Ring == nil {
+		o.Ring = signalled.Set
+	}
 	s := &Orchestrator{
-		epoch: o.Epoch, path: o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token,
-		policy: o.Policy, hooks: o.Hooks, forecaster: newForecaster(o.Foresight), log: o.Log, timeNow: o.Now, newID: o.NewID, do: o.Do, signalFunc: o.Ring,
-		signalled:    make(chan struct{}, 1),
-		startIDs:     map[functions.Name]string{},
-		commandSlots: make(chan struct{}, maxCommands),
-		counts:       newCounts(),
+		inbox:    inbox{wallClock: o.Now, newID: o.NewID, signal: o.Ring, startIDs: map[functions.Name]string{}},
+		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
+		commands: commander{epoch: o.Epoch, do: o.Do, slots: make(chan struct{}, maxCommands), log: o.Log},
+		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token, policy: o.Policy,
+		started: o.Hooks.ColdStart, forecaster: newForecaster(o.Foresight), log: o.Log, newID: o.NewID,
+		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
+		clock: clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+		world: newWorld(o.Policy),
 	}
-	if s.policy == (placement.Policy{}) {
-		s.policy = placement.DefaultPolicy
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.timeNow == nil {
-		s.timeNow = time.Now
-	}
-	if s.newID == nil {
-		s.newID = randomID
-	}
-	if s.progress = o.Progress; s.progress == 0 {
-		s.progress = progressEvery
-	}
-	if s.signalFunc == nil {
-		s.signalFunc = s.signalRun
-	}
-	s.began = s.timeNow().Add(-time.Millisecond) // Instant 0 means never
-	s.world = newWorld(s.policy)
+	s.commands.inbox = &s.inbox
 	s.accounts = quota.NewAccounts(o.Ledger)
 	return s
 }
@@ -248,7 +181,7 @@ func (s *Orchestrator) Attach(path DataPath) {
 // been cancelled. Replicas keep running.
 func (s *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer s.commands.Wait()
+	defer s.commands.running.Wait()
 	defer cancel()
 	s.Changed()
 	t := time.NewTicker(tick)
@@ -273,36 +206,11 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Orchestrator) now() placement.Instant { return s.timeNow().Sub(s.began) }
-
-// instant converts a time of another package. Both carry monotonic readings.
-func (s *Orchestrator) instant(t time.Time) placement.Instant {
-	if t.IsZero() {
-		return 0
-	}
-	return max(t.Sub(s.began), 1)
-}
-
-func (s *Orchestrator) signal() { s.signalFunc() }
-
-func (s *Orchestrator) signalRun() {
-	select {
-	case s.signalled <- struct{}{}:
-	default:
-	}
-}
-
 func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 	if *m == nil {
 		*m = map[K]V{}
 	}
 	(*m)[k] = v
-}
-
-// Wake requests a replica of a function and returns the id of its cold start, the same
-// for all callers. It never blocks.
-func (s *Orchestrator) Wake(name functions.Name, team string) string {
-	return s.requestWake(name, wakeLease, 0)
 }
 
 // WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica
@@ -317,78 +225,11 @@ func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string 
 		last = f.coldStart.ID
 	}
 	s.mu.Unlock()
-	if name.Adapter != "" {
-		s.inboxMu.Lock()
-		s.inbox.wantedAdapters.Put(name, struct{}{})
-		s.inboxMu.Unlock()
-	}
 	id := s.requestWake(name, 0, lease)
 	if ready {
 		return last
 	}
 	return id
-}
-
-func (s *Orchestrator) requestWake(name functions.Name, retry, held time.Duration) string {
-	name = name.WithoutAdapter()
-	s.inboxMu.Lock()
-	id, ok := s.startIDs[name]
-	if !ok {
-		id = s.newID("cs")
-		s.startIDs[name] = id
-	}
-	w, asked := s.inbox.wakes.Get(name)
-	if !asked {
-		w = wakeRequest{id: id, at: s.timeNow()}
-	}
-	w.retry, w.held = max(w.retry, retry), max(w.held, held)
-	w.once = w.once || retry == 0
-	s.inbox.wakes.Put(name, w)
-	s.inboxMu.Unlock()
-	s.signal()
-	return id
-}
-
-// Nudge reports a change of demand that needs a turn now: a queue outgrew its replicas,
-// or the last waiter left.
-func (s *Orchestrator) Nudge(name functions.Name) {
-	s.inboxMu.Lock()
-	s.inbox.nudges.Put(name.WithoutAdapter(), struct{}{})
-	s.inboxMu.Unlock()
-	s.signal()
-}
-
-// ReportFailure reports that a replica failed on the data path. Its agent then verifies
-// it.
-func (s *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
-	s.inboxMu.Lock()
-	s.inbox.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem})
-	s.inboxMu.Unlock()
-	s.signal()
-}
-
-// Heartbeat puts an agent's heartbeat into the inbox, with the Node for commands to it.
-func (s *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
-	s.inboxMu.Lock()
-	s.inbox.heartbeats.Put(hb.AgentID, heartbeat{hb, node, s.timeNow()})
-	s.inboxMu.Unlock()
-	s.signal()
-}
-
-// Changed reports that the catalogue has changed.
-func (s *Orchestrator) Changed() {
-	s.inboxMu.Lock()
-	s.inbox.changed = true
-	s.inboxMu.Unlock()
-	s.signal()
-}
-
-// Stop drains the replicas of a function. Demand or its minimum starts it again.
-func (s *Orchestrator) Stop(name functions.Name) {
-	s.inboxMu.Lock()
-	s.inbox.stops.Put(name.WithoutAdapter(), struct{}{})
-	s.inboxMu.Unlock()
-	s.signal()
 }
 
 // randomID returns a random DNS label that begins with prefix, itself a DNS label.
@@ -399,53 +240,4 @@ func randomID(prefix string) string {
 		prefix = strings.TrimRight(prefix[:50], "-")
 	}
 	return prefix + "-" + hex.EncodeToString(b[:])
-}
-
-// command runs f in a goroutine of its own, bounded in number and time.
-func (s *Orchestrator) command(ctx context.Context, f func(ctx context.Context)) {
-	s.commandWithin(ctx, commandTimeout, f)
-}
-
-func (s *Orchestrator) commandWithin(ctx context.Context, limit time.Duration, f func(ctx context.Context)) {
-	if s.do != nil {
-		s.do(limit, f)
-		return
-	}
-	s.commands.Go(func() {
-		select {
-		case s.commandSlots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		defer func() { <-s.commandSlots }()
-		ctx, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		f(ctx)
-	})
-}
-
-func (s *Orchestrator) sendLoad(ctx context.Context, id string, n *nodeState, req functions.LoadRequest) {
-	to, node := n.commands, n.id
-	s.command(ctx, func(ctx context.Context) {
-		_, err := to.Load(ctx, req)
-		s.inboxMu.Lock()
-		s.inbox.loaded.Put(id, commandResult{node, s.timeNow(), err})
-		s.inboxMu.Unlock()
-		s.signal()
-	})
-}
-
-func (s *Orchestrator) sendUnload(ctx context.Context, n *nodeState, req functions.UnloadRequest) {
-	to, node := n.commands, n.id
-	req.Epoch = s.epoch
-	s.command(ctx, func(ctx context.Context) {
-		err := to.Unload(ctx, req)
-		if err != nil && !errors.Is(err, context.Canceled) {
-			s.log.Warn("unload refused", "replica", req.ID, "node", node, "error", err)
-		}
-		s.inboxMu.Lock()
-		s.inbox.unloaded.Put(req.ID, commandResult{node, s.timeNow(), err})
-		s.inboxMu.Unlock()
-		s.signal()
-	})
 }

@@ -366,7 +366,7 @@ func (s *Orchestrator) startPrefetch(ctx context.Context, p *prewarm, now placem
 	p.started, p.State = true, "fetching"
 	a.prefetches++
 	m, memory, limit := p.function.model, p.Tier == functions.PrewarmMemory, min(prefetchTimeout, p.until-now)
-	s.commandWithin(ctx, limit, func(ctx context.Context) {
+	s.commands.runWithin(ctx, limit, func(ctx context.Context) {
 		err := a.Prefetch(ctx, m, memory)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -438,6 +438,3 @@ func (s *Orchestrator) forgetHistory(f *functionState) {
 		s.forecaster.idleFunctions.drop(f)
 	}
 }
-
-// wallTime converts an Instant to a time.
-func (s *Orchestrator) wallTime(t placement.Instant) time.Time { return s.began.Add(t) }

@@ -105,7 +105,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 	if !ok {
 		return x, true
 	}
-	x.Decided = s.began.Add(at)
+	x.Decided = s.wallTime(at)
 	told := "start"
 	switch kind {
 	case placement.KindEvict, placement.KindCold:

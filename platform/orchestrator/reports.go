@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
@@ -45,7 +47,7 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
-			Since: s.began.Add(r.requestedAt),
+			Since: s.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {
 			v.Percent = &p
@@ -83,9 +85,6 @@ func (s *Orchestrator) Nodes() []functions.Node {
 	return out
 }
 
-// Epoch returns the epoch of this process.
-func (s *Orchestrator) Epoch() int64 { return s.epoch }
-
 // Function returns the snapshot of a function as published, false if the catalogue has
 // none of that name.
 func (s *Orchestrator) Function(name functions.Name) (snapshot.Snapshot, bool) {
@@ -112,30 +111,32 @@ func (s *Orchestrator) NodeOf(replica string) Node {
 
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
-func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} {
-	ch := make(chan struct{}, 1)
-	s.watchMu.Lock()
-	if s.watchers == nil {
-		s.watchers = map[chan struct{}]struct{}{}
-	}
-	s.watchers[ch] = struct{}{}
-	s.watchMu.Unlock()
+func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return s.changes.subscribe(ctx) }
+
+// subscribers holds the channels of Changes. The zero value has none.
+type subscribers struct {
+	mu       sync.Mutex
+	channels map[coalesce.Signal]struct{}
+}
+
+func (c *subscribers) subscribe(ctx context.Context) <-chan struct{} {
+	ch := coalesce.NewSignal()
+	c.mu.Lock()
+	setInMap(&c.channels, ch, struct{}{})
+	c.mu.Unlock()
 	context.AfterFunc(ctx, func() {
-		s.watchMu.Lock()
-		delete(s.watchers, ch)
-		s.watchMu.Unlock()
+		c.mu.Lock()
+		delete(c.channels, ch)
+		c.mu.Unlock()
 		close(ch)
 	})
 	return ch
 }
 
-func (s *Orchestrator) notifyWatchers() {
-	s.watchMu.Lock()
-	defer s.watchMu.Unlock()
-	for ch := range s.watchers {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
+func (c *subscribers) notify() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ch := range c.channels {
+		ch.Set()
 	}
 }

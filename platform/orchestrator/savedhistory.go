@@ -89,7 +89,7 @@ func (s *Orchestrator) saveHistory(last bool) {
 		write()
 		return
 	}
-	s.commands.Go(write)
+	s.commands.running.Go(write)
 }
 
 // historyFile returns a copy of the history and start times for saving.

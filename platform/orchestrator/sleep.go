@@ -2,7 +2,6 @@ package orchestrator
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"time"
@@ -64,7 +63,7 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 			again = true
 		case s.mayCommand(n):
 			r.sleep.sent = true
-			s.sendSleep(ctx, r, n, r.sleep.level, r.reason)
+			s.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
 		}
 	})
 	s.wakingUp.each(func(r *replicaState) {
@@ -116,25 +115,7 @@ func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	f.failure = nil
 	s.markDirty(f)
 	s.event("rise", f.Name, r.id, r.node, a.Reason, "")
-	s.sendSleep(ctx, r, n, 0, a.Reason)
-}
-
-// sendSleep sends a sleep or wake command; a refusal is put into the inbox.
-func (s *Orchestrator) sendSleep(ctx context.Context, r *replicaState, n *nodeState, level int, reason string) {
-	to, node, id := n.commands, n.id, r.id
-	s.command(ctx, func(ctx context.Context) {
-		err := errors.New("the agent of this replica cannot")
-		if z, ok := to.(Sleeper); ok {
-			err = z.Sleep(ctx, functions.SleepRequest{ID: id, Epoch: s.epoch, Level: level, Reason: reason})
-		}
-		if err == nil || errors.Is(err, context.Canceled) {
-			return
-		}
-		s.inboxMu.Lock()
-		s.inbox.sleepRefusals.Put(id, commandResult{node, s.timeNow(), err})
-		s.inboxMu.Unlock()
-		s.signal()
-	})
+	s.commands.sleep(ctx, r, n, 0, a.Reason)
 }
 
 // onSleepStatus applies the sleep part of a replica's status.

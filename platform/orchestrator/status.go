@@ -57,7 +57,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 	case functions.Unloaded:
 		s.removeReplica(r, r.reason)
 		if n := s.nodes[r.node]; s.mayCommand(n) {
-			s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
+			s.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "forget"})
 		}
 	case functions.Draining:
 	default:
@@ -127,7 +127,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		cause = "the engine ended"
 	}
 	if n := s.nodes[r.node]; s.mayCommand(n) {
-		s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
+		s.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "failed"})
 	}
 	if r.stopping || r.cancelled {
 		s.removeReplica(r, "failed")
@@ -203,7 +203,7 @@ func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult,
 		s.planner.Node(n.Node)
 		if s.noteStaleEpoch(r, o); !n.stale {
 			// The agent may have received the load although its answer was lost.
-			s.sendUnload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
+			s.commands.unload(ctx, n, functions.UnloadRequest{ID: r.id, Reason: "lost"})
 		}
 	}
 	// One or two refusals count as a problem of the node, and another node is tried.
@@ -235,6 +235,6 @@ func (s *Orchestrator) sendVerify(ctx context.Context, id string, a healthReport
 		return
 	}
 	if v, ok := n.commands.(Verifier); ok {
-		s.command(ctx, func(ctx context.Context) { v.Verify(ctx, id, a.problem) })
+		s.commands.run(ctx, func(ctx context.Context) { v.Verify(ctx, id, a.problem) })
 	}
 }

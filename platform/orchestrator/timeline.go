@@ -45,7 +45,7 @@ func (c *coldStartLog) add(x *coldStart) {
 // beginColdStart begins a cold start of f. id is the id that Wake returned, or "".
 func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
-		id = s.coldStartID(f.Name)
+		id = s.startID(f.Name, func(id string) bool { return s.coldStarts.byID[id] != nil })
 	}
 	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{
 		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
@@ -54,19 +54,6 @@ func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time)
 	f.coldStart = c
 	s.starting.add(f)
 	return c
-}
-
-// coldStartID returns the id of the current cold start of name for Wake; the first wake
-// makes it.
-func (s *Orchestrator) coldStartID(name functions.Name) string {
-	s.inboxMu.Lock()
-	defer s.inboxMu.Unlock()
-	if id, ok := s.startIDs[name]; ok && s.coldStarts.byID[id] == nil {
-		return id
-	}
-	id := s.newID("cs")
-	s.startIDs[name] = id
-	return id
 }
 
 // finishColdStart ends a cold start. The next wake begins another.
@@ -92,11 +79,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	if c.function.model != nil {
 		s.counts.recordStaged(c.function.model.Spec.Source, t)
 	}
-	s.inboxMu.Lock()
-	if s.startIDs[c.function.Name] == c.ID {
-		delete(s.startIDs, c.function.Name)
-	}
-	s.inboxMu.Unlock()
+	s.dropStartID(c.function.Name, c.ID)
 	if st == functions.Ready {
 		phases := map[functions.Phase]time.Duration{}
 		for _, p := range t.Phases {
@@ -105,8 +88,8 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
 		s.recordRates(s.nodes[t.Node], t.Tier, t.Bytes, phases)
 	}
-	if s.hooks.ColdStart != nil {
-		s.hooks.ColdStart(t)
+	if s.started != nil {
+		s.started(t)
 	}
 }
 

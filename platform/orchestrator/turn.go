@@ -33,13 +33,13 @@ const (
 func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inboxMu.Lock()
-	s.inbox, s.spareInbox = s.spareInbox, s.inbox
-	s.inboxMu.Unlock()
-	in := &s.spareInbox
+	in := s.take()
 	defer in.clear()
 
-	now := s.advanceClock()
+	if skipped := s.advance(); skipped > 0 {
+		s.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
+	}
+	now := s.lastTurn
 	s.turns++
 
 	if in.changed || s.catalogShrunkAt > 0 {
@@ -84,7 +84,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 }
 
 // takeNews applies the inbox, except for heartbeats and nudges.
-func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.Instant) {
+func (s *Orchestrator) takeNews(ctx context.Context, in *updates, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
 		s.onLoaded(ctx, x.Key, x.Value, now)
 	}
@@ -110,7 +110,7 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.In
 	}
 	for _, x := range in.adapterUses.Entries() {
 		u := x.Key
-		s.command(ctx, func(ctx context.Context) { s.requestAdapter(ctx, u.replica, u.adapter) })
+		s.commands.run(ctx, func(ctx context.Context) { s.requestAdapter(ctx, u.replica, u.adapter) })
 	}
 	for _, x := range in.wantedAdapters.Entries() {
 		s.wantedAdapters.add(x.Key)
@@ -127,23 +127,6 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *inbox, now placement.In
 	for _, x := range in.wakes.Entries() {
 		s.onWake(x.Key, x.Value, now)
 	}
-}
-
-// advanceClock reads the clock. Time in which the process did not run (a suspended
-// laptop, SIGSTOP, a clock set forward) is skipped: it counts for no silence, idle time
-// or lease. If the clock was set back, time continues from the last reading.
-func (s *Orchestrator) advanceClock() placement.Instant {
-	if s.lastTurn > 0 {
-		switch gap := s.now() - s.lastTurn; {
-		case gap > clockJumpAfter:
-			s.began = s.began.Add(gap - tick)
-			s.event("clock_jump", functions.Name{}, "", "", "", fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", gap.Round(time.Second)))
-		case gap < 0:
-			s.began = s.began.Add(gap)
-		}
-	}
-	s.lastTurn = s.now()
-	return s.lastTurn
 }
 
 // enqueue marks f as changed for the planner.
@@ -191,21 +174,14 @@ func (s *Orchestrator) publishDirty() {
 	s.dirty = s.dirty[:0]
 	if len(out) > 0 {
 		s.path.Publish(out...)
-		s.notifyWatchers()
+		s.changes.notify()
 	}
 }
 
 func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.Instant) {
 	f := s.functions[name]
-	forget := func() {
-		s.inboxMu.Lock()
-		if s.startIDs[name] == w.id {
-			delete(s.startIDs, name)
-		}
-		s.inboxMu.Unlock()
-	}
 	if f == nil || f.Gone {
-		forget()
+		s.dropStartID(name, w.id)
 		return
 	}
 	s.enqueue(f)
@@ -214,14 +190,14 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	}
 	for _, r := range f.replicas {
 		if r.serves() {
-			forget()
+			s.dropStartID(name, w.id)
 			return
 		}
 	}
 	f.untilReady = f.untilReady || w.once
 	if s.superseded {
 		s.refuseStart(f, now)
-		forget()
+		s.dropStartID(name, w.id)
 		return
 	}
 	if w.retry > 0 {

@@ -48,7 +48,6 @@ type world struct {
 	sizes        map[string]functions.Bytes // sizes of checkpoints, by source
 	coldStarts   coldStartLog
 
-	lastTurn         placement.Instant // start of the last turn
 	lastTick         placement.Instant // the last turn that evaluated all busy functions
 	turns            uint64
 	progressAt       placement.Instant // last publication of progress

@@ -149,7 +149,7 @@ func TestStoodStill(t *testing.T) {
 		if len(d.cut) != 1 || d.cut[0] != "http://a:1" {
 			t.Errorf("what is in flight through it was not cut: %v", d.cut)
 		}
-		s.commands.Wait()
+		s.commands.running.Wait()
 	})
 }
 

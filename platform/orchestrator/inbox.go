@@ -1,0 +1,177 @@
+package orchestrator
+
+import (
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
+)
+
+// inbox collects updates for the next turn and signals it. It also owns the ids of
+// current cold starts: Wake returns one before a turn has begun the start. Its exported
+// methods never block.
+type inbox struct {
+	wallClock func() time.Time
+	newID     func(prefix string) string
+	signal    func()
+
+	inboxMu  sync.Mutex
+	updates  updates
+	spare    updates // of the current turn; empty between turns
+	startIDs map[functions.Name]string
+}
+
+// updates are the updates since the last turn, one entry per subject.
+type updates struct {
+	wakes          coalesce.Map[functions.Name, wakeRequest]
+	nudges         coalesce.Map[functions.Name, struct{}]
+	heartbeats     coalesce.Map[string, heartbeat]
+	healthReports  coalesce.Map[string, healthReport] // by replica
+	loaded         coalesce.Map[string, commandResult]
+	unloaded       coalesce.Map[string, commandResult]
+	stops          coalesce.Map[functions.Name, struct{}]
+	adapterUses    coalesce.Map[adapterKey, struct{}]
+	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters to load before any request
+	sleepRefusals  coalesce.Map[string, commandResult]    // refused sleeps and wake-ups
+	changed        bool
+}
+
+func (u *updates) clear() {
+	u.wakes.Clear()
+	u.nudges.Clear()
+	u.heartbeats.Clear()
+	u.healthReports.Clear()
+	u.loaded.Clear()
+	u.unloaded.Clear()
+	u.stops.Clear()
+	u.adapterUses.Clear()
+	u.wantedAdapters.Clear()
+	u.sleepRefusals.Clear()
+	u.changed = false
+}
+
+type wakeRequest struct {
+	id    string
+	at    time.Time
+	retry time.Duration // lease that lasts only while requests wait
+	held  time.Duration // lease independent of requests
+	once  bool          // lease until READY or failed
+}
+
+type heartbeat struct {
+	message functions.Heartbeat
+	node    Node
+	at      time.Time
+}
+
+type healthReport struct {
+	name    functions.Name
+	problem string
+}
+
+type commandResult struct {
+	node string
+	at   time.Time
+	err  error
+}
+
+// put adds an update and signals it.
+func (i *inbox) put(add func(*updates)) {
+	i.inboxMu.Lock()
+	add(&i.updates)
+	i.inboxMu.Unlock()
+	i.signal()
+}
+
+// take returns the updates since the last take. The caller clears them.
+func (i *inbox) take() *updates {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	i.updates, i.spare = i.spare, i.updates
+	return &i.spare
+}
+
+// Wake requests a replica of a function and returns the id of its cold start, the same
+// for all callers.
+func (i *inbox) Wake(name functions.Name, team string) string {
+	return i.requestWake(name.WithoutAdapter(), wakeLease, 0)
+}
+
+// requestWake requests a replica, and the adapter in name if it has one.
+func (i *inbox) requestWake(name functions.Name, retry, held time.Duration) (id string) {
+	i.put(func(u *updates) {
+		if name.Adapter != "" {
+			u.wantedAdapters.Put(name, struct{}{})
+			name = name.WithoutAdapter()
+		}
+		var ok bool
+		if id, ok = i.startIDs[name]; !ok {
+			id = i.newID("cs")
+			i.startIDs[name] = id
+		}
+		w, asked := u.wakes.Get(name)
+		if !asked {
+			w = wakeRequest{id: id, at: i.wallClock()}
+		}
+		w.retry, w.held = max(w.retry, retry), max(w.held, held)
+		w.once = w.once || retry == 0
+		u.wakes.Put(name, w)
+	})
+	return id
+}
+
+// startID returns the id of name's next cold start: the one that Wake returned, unless
+// a cold start used it already.
+func (i *inbox) startID(name functions.Name, used func(id string) bool) string {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	if id, ok := i.startIDs[name]; ok && !used(id) {
+		return id
+	}
+	id := i.newID("cs")
+	i.startIDs[name] = id
+	return id
+}
+
+// dropStartID makes the next wake of name begin another cold start than id.
+func (i *inbox) dropStartID(name functions.Name, id string) {
+	i.inboxMu.Lock()
+	defer i.inboxMu.Unlock()
+	if i.startIDs[name] == id {
+		delete(i.startIDs, name)
+	}
+}
+
+// Nudge reports a change of demand that needs a turn now: a queue outgrew its replicas,
+// or the last waiter left.
+func (i *inbox) Nudge(name functions.Name) {
+	i.put(func(u *updates) { u.nudges.Put(name.WithoutAdapter(), struct{}{}) })
+}
+
+// ReportFailure reports that a replica failed on the data path. Its agent then verifies
+// it.
+func (i *inbox) ReportFailure(name functions.Name, replica, problem string) {
+	i.put(func(u *updates) { u.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem}) })
+}
+
+// Heartbeat reports an agent's heartbeat, with the Node for commands to it.
+func (i *inbox) Heartbeat(hb functions.Heartbeat, node Node) {
+	i.put(func(u *updates) { u.heartbeats.Put(hb.AgentID, heartbeat{hb, node, i.wallClock()}) })
+}
+
+// Changed reports that the catalogue has changed.
+func (i *inbox) Changed() {
+	i.put(func(u *updates) { u.changed = true })
+}
+
+// Stop drains the replicas of a function. Demand or its minimum starts it again.
+func (i *inbox) Stop(name functions.Name) {
+	i.put(func(u *updates) { u.stops.Put(name.WithoutAdapter(), struct{}{}) })
+}
+
+// UseAdapter records that requests use an adapter of a replica, so that another one is
+// evicted if there is no room for all.
+func (i *inbox) UseAdapter(name functions.Name, replica string) {
+	i.put(func(u *updates) { u.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{}) })
+}
