@@ -59,6 +59,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		}
 		s.markDirty(f)
 	}
+	s.maxSizes = 2*len(s.functions) + 1000
 	for _, f := range s.functionList {
 		if next[f.Name] != nil || f.Gone {
 			continue
@@ -92,6 +93,7 @@ func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 		delete(s.functions, f.Name)
 		s.forgetHistory(f)
 	}
+	s.maxSizes = 2*len(s.functions) + 1000
 	s.functionList = slices.DeleteFunc(s.functionList, func(f *functionState) bool { return s.functions[f.Name] != f })
 	s.placementWorld.Functions = s.placementWorld.Functions[:0]
 	for _, f := range s.functionList {

@@ -53,7 +53,7 @@ func (s *Orchestrator) Samples(yield func(metric string, value float64, labels .
 	states := make([]state, 0, len(s.functions))
 	for name, f := range s.functions {
 		if !f.Gone {
-			states = append(states, state{name, s.stateOf(f).Word()})
+			states = append(states, state{name, f.state().Word()})
 		}
 	}
 	s.mu.Unlock()

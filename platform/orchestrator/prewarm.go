@@ -178,7 +178,7 @@ func (s *Orchestrator) worthHolding(f *functionState) (forecast.Worth, bool) {
 	if f.Gone || idle <= 0 || f.Scale.Min > 0 {
 		return forecast.Worth{}, false
 	}
-	start := s.forecastStart(f).P50
+	start := f.forecastStart(s.bytesAtHand(f)).P50
 	if start <= 0 {
 		start = time.Minute
 	}

@@ -15,12 +15,8 @@ func setRateIfChanged(changed *bool, to *float64, rate float64) {
 }
 
 // recordRates derives the rates of a node's link and disk from a start that reached
-// READY.
-func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes functions.Bytes, phases map[functions.Phase]time.Duration) {
-	if n == nil {
-		return
-	}
-	changed := false
+// READY. It reports whether the planner must know.
+func (n *nodeState) recordRates(tier functions.Tier, bytes functions.Bytes, phases map[functions.Phase]time.Duration) (changed bool) {
 	switch tier {
 	case functions.TierRemote:
 		if n.linkRate.AddTransfer(bytes, phases[functions.PhaseStage]) {
@@ -31,9 +27,7 @@ func (s *Orchestrator) recordRates(n *nodeState, tier functions.Tier, bytes func
 			setRateIfChanged(&changed, &n.Disk, n.diskRate.Rate())
 		}
 	}
-	if changed {
-		s.planner.Node(n.Node)
-	}
+	return changed
 }
 
 // setStore sets the use of a node's store from a heartbeat. It reports whether the
@@ -47,15 +41,4 @@ func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
 		n.Store, changed = functions.StoreUse{Bytes: u.Bytes, Used: u.Used}, true
 	}
 	return changed
-}
-
-// recordSize records the size of a source's checkpoint.
-func (s *Orchestrator) recordSize(source string, bytes functions.Bytes) {
-	if source == "" || bytes <= 0 || s.sizes[source] == bytes {
-		return
-	}
-	if len(s.sizes) > 2*len(s.functions)+1000 {
-		clear(s.sizes)
-	}
-	setInMap(&s.sizes, source, bytes)
 }

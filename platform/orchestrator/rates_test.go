@@ -11,11 +11,9 @@ import (
 // TestMeasuredRates: the rate of a link is the largest of the last samples; older ones
 // and small checkpoints do not count.
 func TestMeasuredRates(t *testing.T) {
-	s := New(Options{})
 	n := &nodeState{Node: &placement.Node{ID: "a"}, id: "a"}
-	s.addNode(n, 1)
 	remote := func(bytes functions.Bytes, took time.Duration) {
-		s.recordRates(n, functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})
+		n.recordRates(functions.TierRemote, bytes, map[functions.Phase]time.Duration{functions.PhaseStage: took, functions.PhaseLoad: time.Second})
 	}
 	remote(1000, time.Second)
 	if n.Link != 0 {
@@ -32,7 +30,7 @@ func TestMeasuredRates(t *testing.T) {
 	if n.Link != 1<<28 {
 		t.Errorf("a link that became slow: %v", n.Link)
 	}
-	s.recordRates(n, functions.TierNVMe, 8<<30, map[functions.Phase]time.Duration{functions.PhaseLoad: 4 * time.Second})
+	n.recordRates(functions.TierNVMe, 8<<30, map[functions.Phase]time.Duration{functions.PhaseLoad: 4 * time.Second})
 	if n.Disk != 2<<30 {
 		t.Errorf("disk %v", n.Disk)
 	}

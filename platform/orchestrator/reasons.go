@@ -101,7 +101,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 		return functions.Explanation{}, false
 	}
 	x, at, ok := s.planner.Explain(f.Name, kind)
-	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), s.stateOf(f), s.summary(f)
+	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(), f.summary(s.now(), s.timeNow(), s.bytesAtHand(f), s.path.InFlightOf)
 	if !ok {
 		return x, true
 	}
@@ -120,8 +120,7 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 }
 
 // summary returns a sentence about the state of f and its reason.
-func (s *Orchestrator) summary(f *functionState) string {
-	now := s.now()
+func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bool, inFlight func(functions.Name, string) int) string {
 	var ready, asleep, leaving, flight int
 	var start, last *replicaState
 	for _, r := range f.replicas {
@@ -132,7 +131,7 @@ func (s *Orchestrator) summary(f *functionState) string {
 		case r.serves():
 			ready++
 			if r.readyAt > 0 {
-				flight += s.path.InFlightOf(f.Name, r.id)
+				flight += inFlight(f.Name, r.id)
 			}
 		case r.asleep():
 			asleep++
@@ -157,14 +156,14 @@ func (s *Orchestrator) summary(f *functionState) string {
 	case ready > 0 && flight+f.Queued > 0:
 		return fmt.Sprintf("It serves %s with %s%s%s.", count(flight, "request"), count(ready, "replica"), waitingSuffix(f.Queued), also)
 	case ready > 0:
-		return fmt.Sprintf("It is ready and idle, with %s%s.%s", count(ready, "replica"), also, s.idleSummary(f, now))
+		return fmt.Sprintf("It is ready and idle, with %s%s.%s", count(ready, "replica"), also, f.idleSummary(now))
 	case start != nil:
-		return s.startSummary(f, start, now)
-	case f.failure != nil && s.timeNow().Before(f.failure.Until):
-		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, formatAge(f.failure.Until.Sub(s.timeNow())))
+		return f.startSummary(start, now)
+	case f.failure != nil && wall.Before(f.failure.Until):
+		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, formatAge(f.failure.Until.Sub(wall)))
 	case f.blocked != nil:
 		eta := ""
-		if left := f.blocked.Remaining(s.timeNow()); left > 0 {
+		if left := f.blocked.Remaining(wall); left > 0 {
 			eta = ", it may be ready in about " + formatAge(left)
 		}
 		return fmt.Sprintf("It cannot be placed: %s%s%s.", f.blocked.Message, waitingSuffix(f.Queued), eta)
@@ -184,7 +183,7 @@ func (s *Orchestrator) summary(f *functionState) string {
 		why = fmt.Sprintf("its last replica ended %s ago", formatAge(now-f.lastEnd.at)) + reasonSuffix("stop", f.lastEnd.reason)
 	}
 	cost := ""
-	if p := s.forecastStart(f).P50; p >= 0 {
+	if p := f.forecastStart(atHand).P50; p >= 0 {
 		cost = fmt.Sprintf("; to start takes about %s", formatAge(p))
 	}
 	return fmt.Sprintf("It is cold: %s%s.", why, cost)
@@ -201,7 +200,7 @@ func waitingSuffix(n int) string {
 }
 
 // idleSummary returns until when an idle function stays READY.
-func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) string {
+func (f *functionState) idleSummary(now placement.Instant) string {
 	switch {
 	case f.Lease >= forever:
 		return ""
@@ -216,7 +215,7 @@ func (s *Orchestrator) idleSummary(f *functionState, now placement.Instant) stri
 }
 
 // startSummary returns the progress of a start of f.
-func (s *Orchestrator) startSummary(f *functionState, r *replicaState, now placement.Instant) string {
+func (f *functionState) startSummary(r *replicaState, now placement.Instant) string {
 	state := r.status.State
 	if r.sleep.wakingUp {
 		state = functions.Loading
@@ -227,7 +226,7 @@ func (s *Orchestrator) startSummary(f *functionState, r *replicaState, now place
 	}
 	text := fmt.Sprintf("%s on %s (%s)", how, r.node, state.Word())
 	if c := r.coldStart; c != nil && !c.over {
-		if p := s.timeline(c).Progress; p.ETA >= 0 {
+		if p := c.timeline(now).Progress; p.ETA >= 0 {
 			text += ", ready in about " + formatAge(p.ETA)
 		}
 	}

@@ -20,7 +20,7 @@ func (s *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	if c == nil {
 		return functions.Timeline{}, false
 	}
-	return s.timeline(c), true
+	return c.timeline(s.now()), true
 }
 
 // ColdStarts returns cold starts, the newest first, at most limit (0: all kept ones).
@@ -32,7 +32,7 @@ func (s *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	}
 	var out []functions.Timeline
 	for i := len(s.coldStarts.ring) - 1; i >= 0 && len(out) < limit; i-- {
-		out = append(out, s.timeline(s.coldStarts.ring[i]))
+		out = append(out, s.coldStarts.ring[i].timeline(s.now()))
 	}
 	return out
 }

@@ -38,7 +38,9 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 			r.readyAt = now
 			if before == "" && r.coldStart == nil { // adopted: READY since before this process began
 				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
-				s.adoptLoad(f, now)
+				if f.adoptLoad(s.policy.Autoscale, now) {
+					s.busyFunctions.add(f)
+				}
 			}
 			f.failures, f.failure = 0, nil
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it

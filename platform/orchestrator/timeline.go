@@ -65,7 +65,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	if c.replica != nil && st == functions.Ready {
 		c.end = c.replica.readyAt
 	}
-	t := s.timeline(c)
+	t := c.timeline(c.end)
 	c.over = true
 	if c.function.coldStart == c {
 		s.starting.drop(c.function)
@@ -86,7 +86,9 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 			phases[p.Phase] += boundedSeconds(p.Duration)
 		}
 		c.function.starts.Add(forecast.StartSample{Node: t.Node, Tier: t.Tier, Total: c.end - c.began, Start: c.end - c.decided, FromDeepSleep: c.fromDeepSleep, Phases: phases})
-		s.recordRates(s.nodes[t.Node], t.Tier, t.Bytes, phases)
+		if n := s.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, phases) {
+			s.planner.Node(n.Node)
+		}
 	}
 	if s.started != nil {
 		s.started(t)
@@ -98,13 +100,12 @@ func boundedSeconds(f float64) time.Duration {
 	return time.Duration(max(0, min(f, 1e7)) * float64(time.Second))
 }
 
-// timeline returns the present timeline of c.
-func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
+// timeline returns the timeline of c at now.
+func (c *coldStart) timeline(now placement.Instant) functions.Timeline {
 	t := c.Timeline
 	if c.over {
 		return t
 	}
-	now := s.now()
 	if c.end > 0 {
 		now = c.end
 	}
@@ -115,7 +116,7 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 	t.Total = (now - c.began).Seconds()
 	if c.decided == 0 {
 		span(functions.PhaseQueue, c.began, now)
-		t.Progress = functions.Progress{State: functions.Downloading, Percent: -1, ETA: s.eta(c, now)}
+		t.Progress = functions.Progress{State: functions.Downloading, Percent: -1, ETA: c.eta(now)}
 		return t
 	}
 	span(functions.PhaseQueue, c.began, c.decided)
@@ -152,7 +153,7 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 		}
 		t.Progress = functions.Progress{State: t.State, Percent: r.status.Percent, Bytes: r.status.Bytes, Total: r.status.TotalBytes}
 	}
-	t.Progress.ETA = s.eta(c, now)
+	t.Progress.ETA = c.eta(now)
 	if eta := t.Progress.ETA; eta >= 0 {
 		whole := now - c.began + eta
 		if whole > 0 {
@@ -170,7 +171,7 @@ func (s *Orchestrator) timeline(c *coldStart) functions.Timeline {
 // eta estimates the rest of a cold start: the remaining bytes over the measured rate (or
 // the history before one is measured), then the usual load and warm-up; the engine
 // boots during staging. -1 if unknown.
-func (s *Orchestrator) eta(c *coldStart, now placement.Instant) time.Duration {
+func (c *coldStart) eta(now placement.Instant) time.Duration {
 	f := c.function
 	if c.Tier == functions.TierSleeping {
 		if usual := f.starts.WakeTime(c.fromDeepSleep, 50); usual >= 0 {

@@ -231,7 +231,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			f.Oldest = min(s.instant(d.Oldest), now)
 		}
 		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
-		if s.updateLoad(f, now) {
+		if f.updateLoad(s.policy.Autoscale, now) {
 			s.busyFunctions.add(f)
 		} else {
 			s.busyFunctions.drop(f)
@@ -257,7 +257,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			return // the loop above has evaluated it
 		}
 		needed, desired := f.Needed, f.Desired
-		if !s.updateLoad(f, now) {
+		if !f.updateLoad(s.policy.Autoscale, now) {
 			s.busyFunctions.drop(f)
 		}
 		if needed != f.Needed || desired != f.Desired {

@@ -20,6 +20,7 @@ import (
 
 // world is the state of the loop, owned by Run.
 type world struct {
+	checkpoints
 	accounts       *quota.Accounts
 	settledAt      placement.Instant
 	storeLimited   bool // some team's share of the stores is limited
@@ -44,8 +45,6 @@ type world struct {
 
 	sparePending []*functionState           // buffer for pending
 	starting     orderedSet[*functionState] // functions with a current cold start
-	copies       map[string]int             // number of nodes that have a source's bytes
-	sizes        map[string]functions.Bytes // sizes of checkpoints, by source
 	coldStarts   coldStartLog
 
 	lastTick         placement.Instant // the last turn that evaluated all busy functions
@@ -61,7 +60,7 @@ type world struct {
 
 func newWorld(p placement.Policy) world {
 	return world{
-		planner: p.Planner(), copies: map[string]int{},
+		planner: p.Planner(), checkpoints: checkpoints{copies: map[string]int{}, maxSizes: 1000},
 		functions: map[functions.Name]*functionState{}, nodes: map[string]*nodeState{}, replicas: map[string]*replicaState{},
 		orphans: map[string]placement.Instant{}, coldStarts: coldStartLog{byID: map[string]*coldStart{}},
 	}
@@ -292,7 +291,7 @@ func setIfChanged[T comparable](changed *bool, to *T, v T) {
 func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	p := snapshot.Snapshot{
 		Name: f.Name, Model: f.model, Progress: functions.NoProgress,
-		Forecast: s.forecastStart(f), Failure: f.failure, Blocked: f.blocked,
+		Forecast: f.forecastStart(s.bytesAtHand(f)), Failure: f.failure, Blocked: f.blocked,
 	}
 	for _, r := range f.replicas {
 		if r.stopping || r.cancelled {
@@ -306,9 +305,9 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 		}
 		p.Sleeping = p.Sleeping || st == functions.Sleeping
 	}
-	p.State = s.stateOf(f)
+	p.State = f.state()
 	if f.coldStart != nil {
-		t := s.timeline(f.coldStart)
+		t := f.coldStart.timeline(s.now())
 		p.ColdStart = &t
 		if !f.coldStart.over {
 			p.Progress = t.Progress
@@ -317,9 +316,9 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 	return p
 }
 
-// stateOf is the state of f's best replica; without replicas, whether f is being
+// state is the state of f's best replica; without replicas, whether f is being
 // placed, has failed, or is at rest.
-func (s *Orchestrator) stateOf(f *functionState) functions.State {
+func (f *functionState) state() functions.State {
 	best, rank := functions.Unloaded, 0
 	for _, r := range f.replicas {
 		st := r.status.State
@@ -344,20 +343,12 @@ func (s *Orchestrator) stateOf(f *functionState) functions.State {
 }
 
 // forecastStart is the forecast of f's next start: a wake-up if a replica sleeps.
-func (s *Orchestrator) forecastStart(f *functionState) functions.Forecast {
+func (f *functionState) forecastStart(atHand bool) functions.Forecast {
 	if i := slices.IndexFunc(f.replicas, func(r *replicaState) bool { return r.asleep() && !r.stopping }); i >= 0 {
 		deep := f.replicas[i].sleep.level == deepLevel
 		return functions.Forecast{P50: f.starts.WakeTime(deep, 50), P90: f.starts.WakeTime(deep, 90)}
 	}
-	return f.starts.Forecast(s.bytesAtHand(f))
-}
-
-// bytesAtHand reports whether a node has the bytes of f.
-func (s *Orchestrator) bytesAtHand(f *functionState) bool {
-	if f.Machine != "" || f.Source == "" {
-		return true
-	}
-	return s.copies[f.Source] > 0
+	return f.starts.Forecast(atHand)
 }
 
 func stateRank(st functions.State) int {

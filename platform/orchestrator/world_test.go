@@ -238,7 +238,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	c := &coldStart{function: f, began: began, decided: began, placed: began + time.Millisecond, replica: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
-	p := s.timeline(c)
+	p := c.timeline(s.now())
 	if len(p.Phases) != 2 || p.Phases[1].Phase != functions.PhasePlace || p.Phases[1].Duration != 0.5 {
 		t.Errorf("%+v", p.Phases)
 	}
@@ -247,7 +247,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	}
 	r.status.Phases = []functions.Span{{Phase: functions.PhasePlace, Duration: 1}, {Phase: functions.PhaseStage, Start: 1}, {Phase: functions.PhaseSpawn, Start: 1}}
 	r.status.State = functions.Loading
-	if p := s.timeline(c); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
+	if p := c.timeline(s.now()); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
 		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
 	}
 }

@@ -6,11 +6,18 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// checkpoints counts the nodes that have the bytes of each source, and keeps the sizes.
+type checkpoints struct {
+	copies   map[string]int             // number of nodes that have a source's bytes
+	sizes    map[string]functions.Bytes // sizes of checkpoints, by source
+	maxSizes int                        // beyond it all sizes are dropped
+}
+
 // updateCachedSources applies the difference between the cached sources of two
 // heartbeats of a node; the lists may be long. Sources of READY replicas count as
 // cached, listed or not. ours are the replicas named in now, nil for unknown ones. It
 // reports whether anything changed.
-func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Heartbeat, ours []*replicaState) (changed bool) {
+func (c *checkpoints) updateCachedSources(n *nodeState, was, now *functions.Heartbeat, ours []*replicaState) (changed bool) {
 	all := len(n.fromReady) > 0 // check all replicas, not only changed ones
 	old, list := was.Cached, now.Cached
 	if n.Tiers == nil {
@@ -30,17 +37,17 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 				stays[now.Cached[i].Source] = true
 			}
 			for i := range old {
-				if c := &old[i]; !stays[c.Source] && n.Tiers[c.Source] != "" {
-					s.dropCachedSource(n, c.Source)
+				if o := &old[i]; !stays[o.Source] && n.Tiers[o.Source] != "" {
+					c.dropCachedSource(n, o.Source)
 					changed, all = true, true
 				}
 			}
 		}
 		for i := range list {
-			c := &list[i]
-			changed = s.addCachedSource(n, c.Source, c.Tier) || changed
-			delete(n.fromReady, c.Source)
-			s.recordSize(c.Source, c.Bytes)
+			o := &list[i]
+			changed = c.addCachedSource(n, o.Source, o.Tier) || changed
+			delete(n.fromReady, o.Source)
+			c.recordSize(o.Source, o.Bytes)
 		}
 	}
 	var used []string // sources of fromReady that are still in use
@@ -60,7 +67,7 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 			at = sourceLocation(m.Spec.Source, "")
 		}
 		if n.Tiers[at] == "" {
-			s.addCachedSource(n, at, functions.TierNVMe)
+			c.addCachedSource(n, at, functions.TierNVMe)
 			n.fromReady[at], changed = true, true
 		}
 		if len(n.fromReady) > 0 && n.fromReady[at] {
@@ -69,7 +76,7 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 	}
 	for at := range n.fromReady {
 		if !slices.Contains(used, at) {
-			s.dropCachedSource(n, at)
+			c.dropCachedSource(n, at)
 			changed = true
 		}
 	}
@@ -77,34 +84,53 @@ func (s *Orchestrator) updateCachedSources(n *nodeState, was, now *functions.Hea
 }
 
 // addCachedSource records that a node has the bytes of a source, and in which tier.
-func (s *Orchestrator) addCachedSource(n *nodeState, source string, t functions.Tier) (changed bool) {
+func (c *checkpoints) addCachedSource(n *nodeState, source string, t functions.Tier) (changed bool) {
 	before, there := n.Tiers[source]
 	if there && before == t {
 		return false
 	}
 	if !there {
-		s.copies[source]++
+		c.copies[source]++
 	}
 	n.Tiers[source], n.Cached[source] = t, true
 	return true
 }
 
 // dropCachedSource records that a node no longer has the bytes of a source.
-func (s *Orchestrator) dropCachedSource(n *nodeState, source string) {
+func (c *checkpoints) dropCachedSource(n *nodeState, source string) {
 	delete(n.Tiers, source)
 	delete(n.Cached, source)
 	delete(n.fromReady, source)
-	if s.copies[source]--; s.copies[source] <= 0 {
-		delete(s.copies, source)
+	if c.copies[source]--; c.copies[source] <= 0 {
+		delete(c.copies, source)
 	}
 }
 
 // dropAllCachedSources removes all sources of a lost node.
-func (s *Orchestrator) dropAllCachedSources(n *nodeState) {
+func (c *checkpoints) dropAllCachedSources(n *nodeState) {
 	for source := range n.Tiers {
-		if s.copies[source]--; s.copies[source] <= 0 {
-			delete(s.copies, source)
+		if c.copies[source]--; c.copies[source] <= 0 {
+			delete(c.copies, source)
 		}
 	}
 	n.Tiers, n.Cached, n.fromReady = nil, nil, nil
+}
+
+// recordSize records the size of a source's checkpoint.
+func (c *checkpoints) recordSize(source string, bytes functions.Bytes) {
+	if source == "" || bytes <= 0 || c.sizes[source] == bytes {
+		return
+	}
+	if len(c.sizes) > c.maxSizes {
+		clear(c.sizes)
+	}
+	setInMap(&c.sizes, source, bytes)
+}
+
+// bytesAtHand reports whether a node has the bytes of f.
+func (c *checkpoints) bytesAtHand(f *functionState) bool {
+	if f.Machine != "" || f.Source == "" {
+		return true
+	}
+	return c.copies[f.Source] > 0
 }
