@@ -77,13 +77,10 @@ func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 		if n == nil {
 			return
 		}
-		delete(s.nodes, a.Node)
+		s.dropNode(n)
 		if n.last.URL != "" {
 			s.lostAgents = append(s.lostAgents, n.last.URL)
 		}
-		s.placementWorld.Nodes = slices.DeleteFunc(s.placementWorld.Nodes, func(x *placement.Node) bool { return x == n.Node })
-		s.planner.DropNode(a.Node)
-		s.dropAllCachedSources(n)
 		if s.superseded {
 			s.updateSuperseded()
 		}

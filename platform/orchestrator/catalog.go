@@ -46,7 +46,6 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 			f = &functionState{}
 			s.functions[name] = f
 			s.functionList = append(s.functionList, f)
-			s.placementWorld.Functions = append(s.placementWorld.Functions, &f.Function)
 		} else if f.model == m && !f.Gone {
 			continue
 		}
@@ -95,8 +94,4 @@ func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 	}
 	s.maxSizes = 2*len(s.functions) + 1000
 	s.functionList = slices.DeleteFunc(s.functionList, func(f *functionState) bool { return s.functions[f.Name] != f })
-	s.placementWorld.Functions = s.placementWorld.Functions[:0]
-	for _, f := range s.functionList {
-		s.placementWorld.Functions = append(s.placementWorld.Functions, &f.Function)
-	}
 }

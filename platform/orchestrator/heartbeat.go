@@ -44,8 +44,13 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	hb := &b.message
 	n := s.nodes[hb.AgentID]
 	if n == nil {
-		n = &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here}, id: hb.AgentID}
-		s.addNode(n, now)
+		n = &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here, Seen: now}, id: hb.AgentID, settledCount: -1}
+		s.addNode(n)
+		s.nextSilenceCheck = min(s.nextSilenceCheck, now)
+		if s.superseded {
+			s.updateSuperseded()
+		}
+		s.event("node_joined", functions.Name{}, "", n.id, "", "")
 	}
 	if !n.accept(hb) {
 		s.counts.add("thaw_heartbeats_late_total", 1)
@@ -117,31 +122,6 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-// matchReplicas returns the replicas that a heartbeat lists, nil for one not known on
-// that node. The result is valid until the next heartbeat. Agents sort their replicas,
-// so most are found in the order of the last heartbeat.
-func (s *Orchestrator) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
-	last, ours := n.matched, n.spareMatched[:0]
-	for i := range hb.Models {
-		id := hb.Models[i].ID
-		for len(last) > 0 && (last[0] == nil || last[0].id < id) {
-			last = last[1:]
-		}
-		var r *replicaState
-		if len(last) > 0 && last[0].id == id && !last[0].forgotten {
-			r = last[0]
-		} else if r = s.replicas[id]; r != nil && r.node != n.id {
-			r = nil
-		}
-		if r != nil {
-			r.matched = n.matches
-		}
-		ours = append(ours, r)
-	}
-	n.matched, n.spareMatched = ours, n.matched
-	return ours
-}
-
 // unchanged reports whether a status of a READY replica equals the last one in every
 // field that the loop reads.
 func (r *replicaState) unchanged(st *functions.ReplicaStatus) bool {
@@ -157,30 +137,6 @@ func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was.Tier, was.Bytes, was.Percent, was.InFlight, was.QueueLength, was.KVCacheHitRate = st.Tier, st.Bytes, st.Percent, st.InFlight, st.QueueLength, st.KVCacheHitRate
 	was.Phases, was.Error, was.Spec, was.GPUs, was.Start, was.StartNote = st.Phases, st.Error, st.Spec, st.GPUs, st.Start, st.StartNote
 	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
-}
-
-// addNode registers a new node.
-func (s *Orchestrator) addNode(n *nodeState, now placement.Instant) {
-	n.Seen, n.settledCount = now, -1
-	s.nodes[n.id] = n
-	s.placementWorld.Nodes = append(s.placementWorld.Nodes, n.Node)
-	slices.SortFunc(s.placementWorld.Nodes, func(a, b *placement.Node) int {
-		if a.Here != b.Here {
-			if a.Here {
-				return -1
-			}
-			return 1
-		}
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	s.nextSilenceCheck = min(s.nextSilenceCheck, now)
-	if s.superseded {
-		s.updateSuperseded()
-	}
-	s.event("node_joined", functions.Name{}, "", n.id, "", "")
 }
 
 const (
@@ -255,8 +211,8 @@ func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {
 // server reports it, sends no commands and refuses starts.
 func (s *Orchestrator) updateSuperseded() {
 	stale := 0
-	for _, x := range s.placementWorld.Nodes {
-		if s.nodes[x.ID].stale {
+	for _, n := range s.nodeList {
+		if n.stale {
 			stale++
 		}
 	}
@@ -305,7 +261,7 @@ func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 	lease := s.policy.Lease
 	quiet, remote, due := 0, 0, 0
 	s.nextSilenceCheck = math.MaxInt64
-	for _, n := range s.placementWorld.Nodes {
+	for _, n := range s.nodeList {
 		if n.Here {
 			continue
 		}
@@ -323,8 +279,7 @@ func (s *Orchestrator) extendSilentNodes(now placement.Instant) {
 		return
 	}
 	given := 0
-	for _, x := range s.placementWorld.Nodes {
-		n := s.nodes[x.ID]
+	for _, n := range s.nodeList {
 		if n.Here || n.leaseExtended || now-n.Seen <= lease/2 {
 			continue
 		}

@@ -122,7 +122,31 @@ type Orchestrator struct {
 
 	mu sync.Mutex // locked by the loop during a turn, and by readers
 	clock
-	world
+	registry
+	accounts       *quota.Accounts
+	settledAt      placement.Instant
+	storeLimited   bool // some team's share of the stores is limited
+	budgetsChanged bool // a team's budget was used up or became available
+	ghosts         placement.Ghosts
+
+	coldStarts     coldStartLog
+	starting       orderedSet[*functionState]   // functions with a current cold start
+	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
+	orphans        map[string]placement.Instant // unknown replicas, by the time of their first heartbeat
+	draining       orderedSet[*replicaState]
+	unloadRetries  orderedSet[*replicaState]  // replicas whose unload is repeated
+	wantedAdapters orderedSet[functions.Name] // adapters to load before any request
+	goingToSleep   orderedSet[*replicaState]  // draining before the sleep command
+	wakingUp       orderedSet[*replicaState]  // the wake command was sent
+
+	lastTick         placement.Instant // the last turn that evaluated all busy functions
+	turns            uint64
+	progressAt       placement.Instant // last publication of progress
+	nextSilenceCheck placement.Instant // earliest time at which a node may be lost
+	catalogShrunkAt  placement.Instant // when the catalogue became implausibly small; 0: it is not
+	catalogRead      bool              // the catalogue was read once
+	startGraceOver   bool              // earlier agents have had time for a heartbeat
+	superseded       bool              // a newer server commands the agents
 }
 
 const (
@@ -158,11 +182,11 @@ func New(o Options) *Orchestrator {
 		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token, policy: o.Policy,
 		started: o.Hooks.ColdStart, forecaster: newForecaster(o.Foresight), log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
-		clock: clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
-		world: newWorld(o.Policy),
+		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+		registry: newRegistry(o.Policy), accounts: quota.NewAccounts(o.Ledger),
+		coldStarts: coldStartLog{byID: map[string]*coldStart{}}, orphans: map[string]placement.Instant{},
 	}
 	s.commands.inbox = &s.inbox
-	s.accounts = quota.NewAccounts(o.Ledger)
 	return s
 }
 

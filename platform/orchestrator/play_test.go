@@ -145,7 +145,7 @@ func (p *play) consistent() {
 		}
 	}
 	copies := map[string]int{}
-	for _, n := range s.placementWorld.Nodes {
+	for _, n := range s.nodeList {
 		for source := range n.Cached {
 			copies[source]++
 		}

@@ -83,27 +83,14 @@ func plannedStatusOf(st *functions.ReplicaStatus) plannedStatus {
 	return plannedStatus{hasProcess(*st), st.SleepLevel, st.TotalBytes}
 }
 
-// addReplica registers a new replica.
-func (s *Orchestrator) addReplica(r *replicaState, n *nodeState) {
-	s.replicas[r.id] = r
-	r.function.replicas = append(r.function.replicas, r)
-	n.replicas = append(n.replicas, r)
-}
-
 // removeReplica drops a replica whose room is free.
 func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 	f := r.function
-	delete(s.replicas, r.id)
-	r.forgotten = true
+	s.dropReplica(r)
 	s.draining.drop(r)
 	s.goingToSleep.drop(r)
 	s.unloadRetries.drop(r)
 	s.wakingUp.drop(r)
-	if n := s.nodes[r.node]; n != nil {
-		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == r })
-	}
-	f.replicas = slices.DeleteFunc(f.replicas, func(x *replicaState) bool { return x == r })
-	s.markDirty(f)
 	if why == "vanished" && r.reason != "" {
 		why = r.reason // it ended on command
 	}

@@ -40,9 +40,7 @@ func (s *Orchestrator) settleTeams(now placement.Instant, changed bool) {
 		return
 	}
 	s.budgetsChanged = false
-	teams := s.accounts.Teams()
-	s.placementWorld.Teams = teams
-	s.planner.Teams(teams)
+	s.planner.Teams(s.accounts.Teams())
 }
 
 // checkDailyBudget reports a team whose GPU-seconds of the day are used up, or

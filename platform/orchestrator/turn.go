@@ -129,29 +129,6 @@ func (s *Orchestrator) takeNews(ctx context.Context, in *updates, now placement.
 	}
 }
 
-// enqueue marks f as changed for the planner.
-func (s *Orchestrator) enqueue(f *functionState) {
-	if !f.enqueued {
-		f.enqueued = true
-		s.pending = append(s.pending, f)
-	}
-}
-
-// markDirty marks f as changed for the planner and the data path.
-func (s *Orchestrator) markDirty(f *functionState) {
-	s.enqueue(f)
-	s.markForPublish(f)
-}
-
-// markForPublish marks f's snapshot as changed, in fields that the planner does not
-// read.
-func (s *Orchestrator) markForPublish(f *functionState) {
-	if !f.toPublish {
-		f.toPublish = true
-		s.dirty = append(s.dirty, f)
-	}
-}
-
 // publishDirty publishes every function that changed.
 func (s *Orchestrator) publishDirty() {
 	defer func() { // after publishing: cut requests pick another replica from the new snapshots

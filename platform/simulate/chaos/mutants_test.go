@@ -29,8 +29,8 @@ var bugs = []struct {
 		{"platform/orchestrator/actions.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
 	{"send requests to who is stopping", []edit{
-		{"platform/orchestrator/world.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
-		{"platform/orchestrator/world.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
+		{"platform/orchestrator/state.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
+		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
 	}},
 	{"lose the waiters of a slot that is new", []edit{
 		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},

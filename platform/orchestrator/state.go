@@ -18,54 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// world is the state of the loop, owned by Run.
-type world struct {
-	checkpoints
-	accounts       *quota.Accounts
-	settledAt      placement.Instant
-	storeLimited   bool // some team's share of the stores is limited
-	budgetsChanged bool // a team's budget was used up or became available
-	ghosts         placement.Ghosts
-
-	placementWorld placement.World // input of the planner
-	planner        *placement.Planner
-	functions      map[functions.Name]*functionState
-	functionList   []*functionState // in the order of placementWorld.Functions
-	nodes          map[string]*nodeState
-	replicas       map[string]*replicaState
-	orphans        map[string]placement.Instant // unknown replicas, by the time of their first heartbeat
-	pending        []*functionState             // functions with changes for the planner
-	dirty          []*functionState             // functions with changed snapshots
-	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
-	draining       orderedSet[*replicaState]
-	unloadRetries  orderedSet[*replicaState]  // replicas whose unload is repeated
-	wantedAdapters orderedSet[functions.Name] // adapters to load before any request
-	goingToSleep   orderedSet[*replicaState]  // draining before the sleep command
-	wakingUp       orderedSet[*replicaState]  // the wake command was sent
-
-	sparePending []*functionState           // buffer for pending
-	starting     orderedSet[*functionState] // functions with a current cold start
-	coldStarts   coldStartLog
-
-	lastTick         placement.Instant // the last turn that evaluated all busy functions
-	turns            uint64
-	progressAt       placement.Instant // last publication of progress
-	nextSilenceCheck placement.Instant // earliest time at which a node may be lost
-	catalogShrunkAt  placement.Instant // when the catalogue became implausibly small; 0: it is not
-	catalogRead      bool              // the catalogue was read once
-	startGraceOver   bool              // earlier agents have had time for a heartbeat
-
-	superseded bool // a newer server commands the agents
-}
-
-func newWorld(p placement.Policy) world {
-	return world{
-		planner: p.Planner(), checkpoints: checkpoints{copies: map[string]int{}, maxSizes: 1000},
-		functions: map[functions.Name]*functionState{}, nodes: map[string]*nodeState{}, replicas: map[string]*replicaState{},
-		orphans: map[string]placement.Instant{}, coldStarts: coldStartLog{byID: map[string]*coldStart{}},
-	}
-}
-
 // functionState is the state of a function.
 type functionState struct {
 	placement.Function
