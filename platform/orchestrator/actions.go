@@ -45,22 +45,22 @@ func (s *Orchestrator) perform(ctx context.Context, a *placement.Action, now pla
 	case placement.Start:
 		s.startReplica(ctx, a, now)
 		if f := s.functions[a.Function]; f != nil {
-			s.recordRestart(f, now)
+			s.teams.recordRestart(f, now)
 		}
 	case placement.Stop:
 		if r := s.replicas[a.Replica]; r != nil && !r.stopping {
-			s.recordEviction(a, now)
+			s.teams.recordEviction(a, now)
 			s.stopReplica(r, a.Drain, a.Reason, a.For, now)
 		}
 	case placement.Sleep:
 		if r := s.replicas[a.Replica]; r != nil && !r.stopping {
-			s.recordEviction(a, now)
+			s.teams.recordEviction(a, now)
 			s.beginSleep(r, a, now)
 		}
 	case placement.WakeUp:
 		s.wakeUp(ctx, a, now)
 		if f := s.functions[a.Function]; f != nil {
-			s.recordRestart(f, now)
+			s.teams.recordRestart(f, now)
 		}
 	case placement.CancelStart:
 		r := s.replicas[a.Replica]

@@ -54,7 +54,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		if was != f.recipe {
 			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = 0, 0, 0, nil, 0
 			f.starts.Clear()
-			s.restoreStarts(f)
+			s.forecaster.restoreStarts(f)
 		}
 		s.markDirty(f)
 	}
@@ -70,16 +70,16 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		s.path.Remove(f.Name)
 		s.event("removed", f.Name, "", "", "", "")
 	}
-	for _, t := range s.accounts.All() {
+	for _, t := range s.teams.All() {
 		t.Spec = functions.TeamSpec{}
 	}
 	for _, m := range models {
-		s.accountOf(m.FullName().Team)
+		s.teams.account(m.FullName().Team)
 	}
 	for _, t := range s.catalog.Teams() {
-		s.accountOf(t.Metadata.Name).Spec = t.Spec
+		s.teams.account(t.Metadata.Name).Spec = t.Spec
 	}
-	s.settleTeams(now, true)
+	s.teams.settle(now, true)
 }
 
 // deleteFunctions drops functions that left the catalogue and have no replicas.
@@ -90,7 +90,7 @@ func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 		s.starting.drop(f)
 		s.planner.Drop(f.Name)
 		delete(s.functions, f.Name)
-		s.forgetHistory(f)
+		s.forecaster.forget(f)
 	}
 	s.maxSizes = 2*len(s.functions) + 1000
 	s.functionList = slices.DeleteFunc(s.functionList, func(f *functionState) bool { return s.functions[f.Name] != f })

@@ -18,7 +18,7 @@ func TestMetrics(t *testing.T) {
 	s.counts.recordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
 	s.counts.recordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // no bytes were staged
 	s.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
-	s.accountOf("red")
+	s.teams.account("red")
 
 	var got []string
 	s.Samples(func(metric string, _ float64, labels ...string) {

@@ -112,7 +112,6 @@ type Orchestrator struct {
 	token      string
 	policy     placement.Policy
 	started    func(functions.Timeline) // a cold start ended; nil: no hook
-	forecaster *forecaster              // nil: none
 	log        *slog.Logger
 	newID      func(prefix string) string
 	progress   time.Duration
@@ -123,12 +122,8 @@ type Orchestrator struct {
 	mu sync.Mutex // locked by the loop during a turn, and by readers
 	clock
 	registry
-	accounts       *quota.Accounts
-	settledAt      placement.Instant
-	storeLimited   bool // some team's share of the stores is limited
-	budgetsChanged bool // a team's budget was used up or became available
-	ghosts         placement.Ghosts
-
+	teams          teamAccounts
+	forecaster     *forecaster // nil: none
 	coldStarts     coldStartLog
 	starting       orderedSet[*functionState]   // functions with a current cold start
 	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
@@ -180,13 +175,18 @@ func New(o Options) *Orchestrator {
 		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
 		commands: commander{epoch: o.Epoch, do: o.Do, slots: make(chan struct{}, maxCommands), log: o.Log},
 		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token, policy: o.Policy,
-		started: o.Hooks.ColdStart, forecaster: newForecaster(o.Foresight), log: o.Log, newID: o.NewID,
+		started: o.Hooks.ColdStart, log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
-		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
-		registry: newRegistry(o.Policy), accounts: quota.NewAccounts(o.Ledger),
+		clock:      clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+		registry:   newRegistry(o.Policy),
 		coldStarts: coldStartLog{byID: map[string]*coldStart{}}, orphans: map[string]placement.Instant{},
 	}
 	s.commands.inbox = &s.inbox
+	s.teams = teamAccounts{
+		Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(),
+		registry: &s.registry, clock: &s.clock, events: &s.eventLog, counts: &s.counts,
+	}
+	s.forecaster = newForecaster(o.Foresight, s)
 	return s
 }
 
@@ -212,7 +212,7 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 	defer t.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	defer s.saveHistory(true)
+	defer s.forecaster.save(true)
 	defer s.saveLedger(true)
 	for {
 		select {
@@ -225,7 +225,7 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 		if next := s.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		s.saveHistory(false)
+		s.forecaster.save(false)
 		s.saveLedger(false)
 	}
 }

@@ -58,7 +58,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	}
 	s.readDemand(now, all)
 	if all {
-		s.runForecasts(ctx, now)
+		s.forecaster.run(ctx, now)
 	}
 	for _, x := range in.nudges.Entries() {
 		if f := s.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
@@ -253,7 +253,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		return 0
 	}
 	s.extendSilentNodes(now)
-	s.settleTeams(now, false)
+	s.teams.settle(now, false)
 	news := s.pending
 	s.pending, s.sparePending = s.sparePending[:0], nil
 	var dead []*functionState
@@ -261,18 +261,18 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		f.enqueued = false
 		if f.Gone && len(f.replicas) == 0 {
 			f.copyReplicas(s.path.InFlightOf)
-			s.chargeTeam(f, now)
+			s.teams.charge(f, now)
 			dead = append(dead, f)
 			continue
 		}
 		f.Size, f.Expect = s.sizes[f.Source], f.starts.Expected()
-		s.recordUse(f, now)
+		s.forecaster.recordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
 		}
 		f.copyReplicas(s.path.InFlightOf)
-		s.chargeTeam(f, now)
+		s.teams.charge(f, now)
 		if f.Sleeps {
 			f.canSleep(s.bytesAtHand(f))
 		}
