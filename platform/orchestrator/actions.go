@@ -102,12 +102,12 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	c := f.coldStart
 	if c == nil || c.over {
 		if zero := !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.readyAt > 0 && !r.stopping }); zero {
-			c = s.beginColdStart(f, "", s.timeNow())
+			c = s.coldStarts.begin(f, "", s.timeNow())
 		} else { // a further replica: Wake does not return its cold start
-			c = s.beginExtraStart(f)
+			c = s.coldStarts.beginExtra(f)
 		}
 	} else if c.replica != nil {
-		c = s.beginExtraStart(f)
+		c = s.coldStarts.beginExtra(f)
 	}
 	c.decided, c.replica, c.Node = now, r, n.id
 	c.Tier = functions.TierRemote

@@ -87,7 +87,7 @@ func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 	for _, f := range dead {
 		s.finishColdStart(f.coldStart, functions.Unloaded, "removed")
 		s.busyFunctions.drop(f)
-		s.starting.drop(f)
+		s.coldStarts.starting.drop(f)
 		s.planner.Drop(f.Name)
 		delete(s.functions, f.Name)
 		s.forecaster.forget(f)

@@ -44,13 +44,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	hb := &b.message
 	n := s.nodes[hb.AgentID]
 	if n == nil {
-		n = &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here, Seen: now}, id: hb.AgentID, settledCount: -1}
-		s.addNode(n)
-		s.nextSilenceCheck = min(s.nextSilenceCheck, now)
-		if s.superseded {
-			s.updateSuperseded()
-		}
-		s.event("node_joined", functions.Name{}, "", n.id, "", "")
+		n = s.joinNode(hb.AgentID, now)
 	}
 	if !n.accept(hb) {
 		s.counts.add("thaw_heartbeats_late_total", 1)
@@ -80,7 +74,9 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	if s.updateCachedSources(n, &was, hb, ours) || changed {
 		s.planner.Node(n.Node)
 	}
-	s.onEpoch(n, hb.Epoch)
+	if stale := hb.Epoch > s.commands.epoch; stale != n.stale {
+		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, s.commands.epoch))
+	}
 	n.heartbeats++
 	strangers := 0
 	for i := range hb.Models {
@@ -120,6 +116,18 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	if strangers == 0 && !missing {
 		n.settledCount = len(n.replicas)
 	}
+}
+
+// joinNode registers the node of an agent's first heartbeat.
+func (s *Orchestrator) joinNode(id string, now placement.Instant) *nodeState {
+	n := &nodeState{Node: &placement.Node{ID: id, Here: id == s.here, Seen: now}, id: id, settledCount: -1}
+	s.addNode(n)
+	s.nextSilenceCheck = min(s.nextSilenceCheck, now)
+	if s.superseded {
+		s.updateSuperseded()
+	}
+	s.event("node_joined", functions.Name{}, "", id, "", "")
+	return n
 }
 
 // unchanged reports whether a status of a READY replica equals the last one in every
@@ -184,14 +192,6 @@ func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
 }
 
 func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }
-
-// onEpoch records the epoch that an agent obeys. A higher one than ours means a newer
-// server.
-func (s *Orchestrator) onEpoch(n *nodeState, epoch int64) {
-	if stale := epoch > s.commands.epoch; stale != n.stale {
-		s.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", epoch, s.commands.epoch))
-	}
-}
 
 // noteNewerServer records whether an agent obeys a newer server.
 func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {

@@ -125,7 +125,6 @@ type Orchestrator struct {
 	teams          teamAccounts
 	forecaster     *forecaster // nil: none
 	coldStarts     coldStartLog
-	starting       orderedSet[*functionState]   // functions with a current cold start
 	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
 	orphans        map[string]placement.Instant // unknown replicas, by the time of their first heartbeat
 	draining       orderedSet[*replicaState]
@@ -177,11 +176,12 @@ func New(o Options) *Orchestrator {
 		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token, policy: o.Policy,
 		started: o.Hooks.ColdStart, log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
-		clock:      clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
-		registry:   newRegistry(o.Policy),
-		coldStarts: coldStartLog{byID: map[string]*coldStart{}}, orphans: map[string]placement.Instant{},
+		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+		registry: newRegistry(o.Policy),
+		orphans:  map[string]placement.Instant{},
 	}
 	s.commands.inbox = &s.inbox
+	s.coldStarts = coldStartLog{byID: map[string]*coldStart{}, inbox: &s.inbox, clock: &s.clock}
 	s.teams = teamAccounts{
 		Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(),
 		registry: &s.registry, clock: &s.clock, events: &s.eventLog, counts: &s.counts,

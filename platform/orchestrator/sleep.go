@@ -105,9 +105,9 @@ func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	switch {
 	case c != nil && !c.over && c.replica == nil:
 	case !slices.ContainsFunc(f.replicas, func(x *replicaState) bool { return x.readyAt > 0 && !x.stopping && !x.sleep.goingToSleep }):
-		c = s.beginColdStart(f, "", s.timeNow())
+		c = s.coldStarts.begin(f, "", s.timeNow())
 	default:
-		c = s.beginExtraStart(f)
+		c = s.coldStarts.beginExtra(f)
 	}
 	c.decided, c.placed, c.replica, c.Node, c.Tier = now, now, r, n.id, functions.TierSleeping
 	c.fromDeepSleep = r.sleep.level == deepLevel

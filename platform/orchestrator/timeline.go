@@ -25,34 +25,48 @@ type coldStart struct {
 	percent       int // published progress; never falls
 }
 
-// coldStartLog is a ring of cold starts.
+// coldStartLog holds the newest cold starts, and the functions with a current one.
 type coldStartLog struct {
-	byID map[string]*coldStart
-	ring []*coldStart
+	byID     map[string]*coldStart
+	ring     []*coldStart
+	starting orderedSet[*functionState]
+
+	inbox *inbox
+	clock *clock
 }
 
-func (c *coldStartLog) add(x *coldStart) {
-	if len(c.ring) >= 2*keepColdStarts {
-		c.ring = append(c.ring[:0], c.ring[len(c.ring)-keepColdStarts:]...)
+func (l *coldStartLog) add(c *coldStart) {
+	if len(l.ring) >= 2*keepColdStarts {
+		l.ring = append(l.ring[:0], l.ring[len(l.ring)-keepColdStarts:]...)
 	}
-	if len(c.ring) >= keepColdStarts {
-		delete(c.byID, c.ring[len(c.ring)-keepColdStarts].ID)
+	if len(l.ring) >= keepColdStarts {
+		delete(l.byID, l.ring[len(l.ring)-keepColdStarts].ID)
 	}
-	c.ring = append(c.ring, x)
-	c.byID[x.ID] = x
+	l.ring = append(l.ring, c)
+	l.byID[c.ID] = c
 }
 
-// beginColdStart begins a cold start of f. id is the id that Wake returned, or "".
-func (s *Orchestrator) beginColdStart(f *functionState, id string, at time.Time) *coldStart {
+// begin begins a cold start of f. id is the id that Wake returned, or "".
+func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
-		id = s.startID(f.Name, func(id string) bool { return s.coldStarts.byID[id] != nil })
+		id = l.inbox.startID(f.Name, func(id string) bool { return l.byID[id] != nil })
 	}
-	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{
+	f.coldStart = l.record(f, id, at)
+	l.starting.add(f)
+	return f.coldStart
+}
+
+// beginExtra begins a cold start of a further replica: it is recorded, but not returned
+// by Wake and not in the function's snapshot.
+func (l *coldStartLog) beginExtra(f *functionState) *coldStart {
+	return l.record(f, l.inbox.newID("cs"), l.clock.timeNow())
+}
+
+func (l *coldStartLog) record(f *functionState, id string, at time.Time) *coldStart {
+	c := &coldStart{function: f, began: l.clock.instant(at), Timeline: functions.Timeline{
 		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
-	s.coldStarts.add(c)
-	f.coldStart = c
-	s.starting.add(f)
+	l.add(c)
 	return c
 }
 
@@ -68,7 +82,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	t := c.timeline(c.end)
 	c.over = true
 	if c.function.coldStart == c {
-		s.starting.drop(c.function)
+		s.coldStarts.starting.drop(c.function)
 	}
 	t.State, t.Error = st, cause
 	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}
@@ -230,15 +244,4 @@ func (c *coldStart) eta(now placement.Instant) time.Duration {
 	}
 	place := left(functions.PhasePlace, max(need(functions.PhasePlace), 0))
 	return place + max(stage, left(functions.PhaseSpawn, spawn)) + left(functions.PhaseLoad, load) + left(functions.PhaseWarmup, warm)
-}
-
-// beginExtraStart begins a cold start of a further replica: it is recorded, but not
-// returned by Wake and not in the function's snapshot.
-func (s *Orchestrator) beginExtraStart(f *functionState) *coldStart {
-	at := s.timeNow()
-	c := &coldStart{function: f, began: s.instant(at), Timeline: functions.Timeline{
-		ID: s.newID("cs"), Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
-	}}
-	s.coldStarts.add(c)
-	return c
 }

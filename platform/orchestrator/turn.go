@@ -69,7 +69,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	next := s.decide(ctx, now, all)
 	if s.progress > 0 && now-s.progressAt >= s.progress {
 		s.progressAt = now
-		for _, f := range s.starting.list {
+		for _, f := range s.coldStarts.starting.list {
 			if f.coldStart.replica != nil {
 				s.markForPublish(f)
 			}
@@ -183,7 +183,7 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 	if f.coldStart != nil && !f.coldStart.over {
 		return
 	}
-	c := s.beginColdStart(f, w.id, w.at)
+	c := s.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
 		if !r.stopping && !r.cancelled && r.coldStart == nil && !r.asleep() {
 			r.coldStart, c.replica, c.decided, c.placed = c, r, now, now
@@ -304,7 +304,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		s.endUnwantedStart(f, now)
 	}
 	if all {
-		s.starting.each(func(f *functionState) { s.endUnwantedStart(f, now) })
+		s.coldStarts.starting.each(func(f *functionState) { s.endUnwantedStart(f, now) })
 	}
 	clear(news)
 	s.sparePending = news[:0]
