@@ -16,46 +16,26 @@ type AdapterLoader interface {
 	LoadAdapter(ctx context.Context, req functions.AdapterRequest) error
 }
 
-// adapterKey identifies an adapter of a replica. Concurrent loads of one key share a
-// request.
+// adapterKey identifies an adapter of a replica.
 type adapterKey struct{ replica, adapter string }
 
-type adapterLoad struct {
-	done chan struct{}
-	err  error // set before done is closed
-	left bool  // the context of the request ended first: a waiter must retry
-}
-
 // LoadAdapter makes a replica load the adapter that name includes. It returns when the
-// replica has the adapter, or when ctx ends.
+// replica has the adapter, or when ctx ends. Concurrent calls share one command.
 func (s *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
-	key := adapterKey{replica, name.Adapter}
 	for {
-		s.adapterMu.Lock()
-		f, other := s.adapterLoads[key]
-		if !other {
-			f = &adapterLoad{done: make(chan struct{})}
-			setInMap(&s.adapterLoads, key, f)
-		}
-		s.adapterMu.Unlock()
-		if other {
-			select {
-			case <-f.done:
-				if f.left {
-					continue
-				}
-				return f.err
-			case <-ctx.Done():
-				return context.Cause(ctx)
+		load := s.adapterLoads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
+			err = s.requestAdapter(ctx, replica, name.Adapter)
+			return err != nil && ctx.Err() != nil, err
+		})
+		select {
+		case r := <-load:
+			if r.Val == true && ctx.Err() == nil {
+				continue // the call that sent the command was cancelled
 			}
+			return r.Err
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		f.err = s.requestAdapter(ctx, replica, name.Adapter)
-		f.left = f.err != nil && ctx.Err() != nil
-		s.adapterMu.Lock()
-		delete(s.adapterLoads, key)
-		s.adapterMu.Unlock()
-		close(f.done)
-		return f.err
 	}
 }
 

@@ -24,7 +24,7 @@ type eventLog struct {
 	ringMu    sync.Mutex
 	seq       uint64
 	ring      []functions.Event
-	followers map[chan functions.Event]struct{}
+	followers followers[functions.Event]
 }
 
 // Events returns the events after seq, oldest first; the last 1,000 are kept.
@@ -41,17 +41,7 @@ func (e *eventLog) Events(after uint64) []functions.Event {
 // Follow sends events as they happen until ctx ends, then closes the channel. A
 // follower more than 256 events behind misses some; Seq shows the gap.
 func (e *eventLog) Follow(ctx context.Context) <-chan functions.Event {
-	ch := make(chan functions.Event, follower)
-	e.ringMu.Lock()
-	setInMap(&e.followers, ch, struct{}{})
-	e.ringMu.Unlock()
-	context.AfterFunc(ctx, func() {
-		e.ringMu.Lock()
-		delete(e.followers, ch)
-		e.ringMu.Unlock()
-		close(ch)
-	})
-	return ch
+	return e.followers.add(ctx, follower)
 }
 
 func (e *eventLog) event(kind string, name functions.Name, replica, node, reason, message string) {
@@ -72,7 +62,7 @@ func (e *eventLog) publishEvent(v functions.Event, name functions.Name) {
 	if name.Name != "" {
 		v.Function = name.String()
 	}
-	e.addToRing(v)
+	e.add(v)
 	fields := make([]any, 0, 12)
 	for _, w := range [...][2]string{{"function", v.Function}, {"replica", v.Replica}, {"node", v.Node}, {"reason", v.Reason}, {"for", v.For}, {"message", v.Message}} {
 		if w[1] != "" {
@@ -85,7 +75,7 @@ func (e *eventLog) publishEvent(v functions.Event, name functions.Name) {
 	}
 }
 
-func (e *eventLog) addToRing(v functions.Event) {
+func (e *eventLog) add(v functions.Event) {
 	e.ringMu.Lock()
 	defer e.ringMu.Unlock()
 	e.seq++
@@ -94,10 +84,37 @@ func (e *eventLog) addToRing(v functions.Event) {
 		e.ring = append(e.ring[:0], e.ring[len(e.ring)-keepEvents:]...)
 	}
 	e.ring = append(e.ring, v)
-	for ch := range e.followers {
+	e.followers.send(v)
+}
+
+// followers are channels that get each value, unless their buffer is full.
+type followers[T any] struct {
+	mu       sync.Mutex
+	channels map[chan T]struct{}
+}
+
+// add returns a channel that is closed when ctx ends.
+func (f *followers[T]) add(ctx context.Context, buffer int) <-chan T {
+	ch := make(chan T, buffer)
+	f.mu.Lock()
+	setInMap(&f.channels, ch, struct{}{})
+	f.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		f.mu.Lock()
+		delete(f.channels, ch)
+		f.mu.Unlock()
+		close(ch)
+	})
+	return ch
+}
+
+func (f *followers[T]) send(v T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ch := range f.channels {
 		select {
 		case ch <- v:
-		default: // it is too slow; Seq shows the gap
+		default:
 		}
 	}
 }

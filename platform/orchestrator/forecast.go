@@ -89,8 +89,6 @@ type forecaster struct {
 	restored map[functions.Name]forecast.SavedStarts // starts of an earlier process, until their function is in the catalogue
 	saved    placement.Instant
 	saving   bool
-	writing  sync.Mutex
-	written  placement.Instant // time of the snapshot in the file; protected by writing
 
 	mu       *sync.Mutex // of the Orchestrator
 	registry *registry
@@ -255,7 +253,8 @@ func (a *forecaster) restoreStarts(f *functionState) {
 	}
 }
 
-// save writes the history: every saveEvery in the background, with last at once.
+// save writes the history: every saveEvery in the background; with last at once, after
+// which it is not called again.
 func (a *forecaster) save(last bool) {
 	if a == nil || a.File == "" {
 		return
@@ -270,15 +269,7 @@ func (a *forecaster) save(last bool) {
 	m := a.file(now)
 	a.mu.Unlock()
 	write := func() {
-		a.writing.Lock()
-		defer a.writing.Unlock()
-		var err error
-		if now >= a.written { // otherwise a newer snapshot is already in the file
-			if err = m.Write(a.File); err == nil {
-				a.written = now
-			}
-		}
-		if err != nil {
+		if err := m.Write(a.File); err != nil {
 			a.log.Warn("what was learned of the functions is not written down", "file", a.File, "error", err)
 		}
 		a.mu.Lock()

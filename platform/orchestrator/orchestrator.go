@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -101,9 +103,8 @@ type Orchestrator struct {
 	inbox
 	eventLog
 	commands     commander
-	changes      subscribers
-	adapterMu    sync.Mutex
-	adapterLoads map[adapterKey]*adapterLoad
+	changes      followers[struct{}]
+	adapterLoads singleflight.Group
 
 	path       DataPath
 	catalog    Catalog
@@ -205,6 +206,8 @@ func (s *Orchestrator) Attach(path DataPath) {
 // been cancelled. Replicas keep running.
 func (s *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
+	defer s.forecaster.save(true) // after the last background write
+	defer s.saveLedger(true)
 	defer s.commands.running.Wait()
 	defer cancel()
 	s.Changed()
@@ -212,8 +215,6 @@ func (s *Orchestrator) Run(ctx context.Context) error {
 	defer t.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	defer s.forecaster.save(true)
-	defer s.saveLedger(true)
 	for {
 		select {
 		case <-ctx.Done():

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // ColdStart finds a cold start by its id; the last 1,000 are kept.
@@ -111,32 +109,4 @@ func (s *Orchestrator) NodeOf(replica string) Node {
 
 // Changes returns a channel that receives after snapshots were published, once for
 // changes in quick succession. It is closed when ctx ends.
-func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return s.changes.subscribe(ctx) }
-
-// subscribers holds the channels of Changes. The zero value has none.
-type subscribers struct {
-	mu       sync.Mutex
-	channels map[coalesce.Signal]struct{}
-}
-
-func (c *subscribers) subscribe(ctx context.Context) <-chan struct{} {
-	ch := coalesce.NewSignal()
-	c.mu.Lock()
-	setInMap(&c.channels, ch, struct{}{})
-	c.mu.Unlock()
-	context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		delete(c.channels, ch)
-		c.mu.Unlock()
-		close(ch)
-	})
-	return ch
-}
-
-func (c *subscribers) notify() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for ch := range c.channels {
-		ch.Set()
-	}
-}
+func (s *Orchestrator) Changes(ctx context.Context) <-chan struct{} { return s.changes.add(ctx, 1) }

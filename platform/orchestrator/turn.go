@@ -151,7 +151,7 @@ func (s *Orchestrator) publishDirty() {
 	s.dirty = s.dirty[:0]
 	if len(out) > 0 {
 		s.path.Publish(out...)
-		s.changes.notify()
+		s.changes.send(struct{}{})
 	}
 }
 
