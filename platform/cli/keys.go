@@ -29,17 +29,7 @@ func (c modelVerbs) keysVerb() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch c.Output {
-			case "json", "yaml":
-				m, err := kit.WithKind("Key", n)
-				if err != nil {
-					return err
-				}
-				return c.Encode(m)
-			}
-			fmt.Fprintln(c.Out, kit.Plain(n.Secret))
-			c.Remark("key %s of team %s; it is not shown again", n.ID, n.Team)
-			return nil
+			return kit.PrintKey(c.Terminal, n.ID, n.Team, n.Secret, n)
 		}),
 	}
 	create.Flags().StringVar(&k.Team, "team", "", "the team whose models it may use")

@@ -164,7 +164,7 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 // requireOutput refuses a form of output that a verb has not.
 func (c printer) requireOutput(known ...string) error {
 	if !slices.Contains(known, c.Output) {
-		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output here", functions.Clip(c.Output))
+		return kit.Usage("one of "+strings.Join(known, ", "), "%q is no form of output", functions.Clip(c.Output))
 	}
 	return nil
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -20,7 +20,7 @@ func installVerb() verb {
   thaw-knative install --loaders all           loaders on all nodes, not on those with GPUs alone
   thaw-knative install --warm-image vllm/vllm-openai:v0.32.0   each node forks engines for its pods: warm starts
   thaw-knative install --cluster-domain k8s.example.com --eviction gdsf --hold pad   how the parts run; without them as their --help says
-  thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install}
+  thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install, kit.ExactArgs()}
 }
 
 func installFlags(c *command, f *kit.FlagSet) {
@@ -68,10 +68,7 @@ func (c *command) partSettings() error {
 	return nil
 }
 
-func (c *command) install(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		return kit.Usage("", "%q is more than install takes", kit.Plain(args[0]))
-	}
+func (c *command) install(ctx context.Context, _ []string) error {
 	switch {
 	case c.uninstall && (c.wait || c.dry):
 		return kit.Usage("leave one out", "--uninstall goes with neither --wait nor --dry-run")
@@ -99,26 +96,28 @@ func (c *command) install(ctx context.Context, args []string) error {
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}
-	if c.dry && (c.Output == "yaml" || c.Output == "json") {
-		if c.Output == "yaml" {
-			b, err := knative.ObjectsYAML(objects...)
-			if err != nil {
-				return err
-			}
-			_, err = c.Out.Write(b)
-			return err
-		}
-		return c.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	if c.dry && c.isDocument() {
+		return c.printObjects(objects)
 	}
 	return c.apply(ctx, objects, c.installation.Warm == "")
 }
 
-// removed is the outcome of an object that was deleted.
-const removed knative.Outcome = "removed"
+// printObjects prints objects as kubectl apply takes them.
+func (c *command) printObjects(objects []*install.Object) error {
+	if c.Output == "json" {
+		return c.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	}
+	b, err := knative.ObjectsYAML(objects...)
+	if err != nil {
+		return err
+	}
+	_, err = c.Out.Write(b)
+	return err
+}
 
 // apply creates or changes objects, or with --uninstall deletes them, and prints each.
-// unlend removes the warm hosts of an earlier installation.
-func (c *command) apply(ctx context.Context, objects []*install.Object, unlend bool) error {
+// removeWarm also removes the warm hosts of an earlier installation.
+func (c *command) apply(ctx context.Context, objects []*install.Object, removeWarm bool) error {
 	models, err := knative.Open(c.access)
 	if err != nil {
 		return err
@@ -127,47 +126,26 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, unlend b
 	if err != nil {
 		return err
 	}
-	type done struct {
-		Name    string          `json:"name"`
-		Outcome knative.Outcome `json:"outcome"`
-	}
-	all := []done{}
-	told := func(name string, o knative.Outcome) {
-		all = append(all, done{name, o})
-		switch c.Output {
-		case "name":
-			fmt.Fprintln(c.Out, kit.Plain(name))
-		case "table":
-			word := string(o)
-			if c.dry {
-				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}[o]
-			}
-			fmt.Fprintln(c.Out, kit.Plain(name), word)
-		}
-	}
+	done := outcomes{command: c}
+	remove := func(name string) { done.add(name, removed) }
 	if c.uninstall {
-		err = cluster.Remove(ctx, objects, c.force, func(name string) { told(name, removed) })
+		err = cluster.Remove(ctx, objects, c.force, remove)
 	} else {
-		err = cluster.Apply(ctx, objects, c.dry, told)
-		if err == nil && unlend {
-			err = cluster.RemoveWarmHosts(ctx, c.dry, func(name string) { told(name, removed) })
+		err = cluster.Apply(ctx, objects, c.dry, done.add)
+		if err == nil && removeWarm {
+			err = cluster.RemoveWarmHosts(ctx, c.dry, remove)
 		}
 		if err == nil && c.wait {
 			err = cluster.Wait(ctx, objects)
 		}
 	}
-	if c.Output == "json" || c.Output == "yaml" {
-		if err := c.Encode(kit.NewList("InstalledList", all)); err != nil {
-			return err
-		}
-	}
-	return err
+	return errors.Join(done.print("InstalledList"), err)
 }
 
 func tokenVerb() verb {
 	return verb{"control-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.file, "file", "", "where the token goes")
-	}, (*command).writeControlToken}
+	}, (*command).writeControlToken, nil}
 }
 
 // writeControlToken is what the controller's init container runs.
@@ -186,12 +164,12 @@ func (c *command) writeControlToken(ctx context.Context, args []string) error {
 	return install.WriteToken(c.file, token)
 }
 
-func ownVerb() verb {
-	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user", "  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).own}
+func chownVerb() verb {
+	return verb{"chown-store FOLDER ID", "In the loader's pod: change the owner of the node's folder to the loader's user", "  thaw-knative chown-store " + knative.DefaultStore + " 65532", nil, (*command).chownStore, nil}
 }
 
-// own is what the loader's init container runs, as root with CAP_CHOWN alone.
-func (c *command) own(_ context.Context, args []string) error {
+// chownStore is what the loader's init container runs, as root with CAP_CHOWN alone.
+func (c *command) chownStore(_ context.Context, args []string) error {
 	if len(args) != 2 {
 		return kit.Usage("thaw-knative chown-store "+knative.DefaultStore+" 65532", "a folder and an id are what it takes")
 	}

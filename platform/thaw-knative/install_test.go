@@ -26,7 +26,7 @@ func TestWrongOnClusters(t *testing.T) {
 		exit int
 		want string
 	}{
-		{"install x", kit.ExitUsage, "more than install takes"},
+		{"install x", kit.ExitUsage, "more than thaw-knative install takes"},
 		{"install --wait --dry-run", kit.ExitUsage, "--wait cannot end"},
 		{"install --uninstall --dry-run", kit.ExitUsage, "goes with neither"},
 		{"install --force", kit.ExitUsage, "--force is for --uninstall"},

@@ -19,7 +19,7 @@ func keysVerb() verb {
   thaw-knative keys rm 0f3a9c --team ml`, func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.team, "team", "", "the team, which is a namespace")
 		f.StringVar(&c.keyName, "name", "", "with create: a word to know it by")
-	}, (*command).keys}
+	}, (*command).keys, nil}
 }
 
 func (c *command) keys(ctx context.Context, args []string) error {
@@ -56,17 +56,10 @@ func (c *command) keys(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		if c.Output == "json" || c.Output == "yaml" {
-			return c.Encode(struct {
-				APIVersion string `json:"apiVersion"`
-				Kind       string `json:"kind"`
-				team.Key
-				Secret string `json:"secret"`
-			}{functions.APIVersion, "Key", k, secret})
-		}
-		fmt.Fprintln(c.Out, secret)
-		fmt.Fprintf(c.Err, "key %s of team %s; it is not shown again\n", k.ID, k.Team)
-		return nil
+		return kit.PrintKey(c.Terminal, k.ID, k.Team, secret, struct {
+			team.Key
+			Secret string `json:"secret"`
+		}{k, secret})
 	case "rm":
 		for _, id := range args {
 			if err := cluster.DeleteKey(ctx, c.team, id); err != nil {
@@ -83,30 +76,20 @@ func (c *command) keys(ctx context.Context, args []string) error {
 	for _, p := range problems {
 		fmt.Fprintln(c.Err, "warning:", kit.Plain(p))
 	}
-	switch c.Output {
-	case "json", "yaml":
-		return c.Encode(kit.NewList("KeyList", keys))
-	case "name":
-		for _, k := range keys {
-			fmt.Fprintln(c.Out, kit.Plain(k.ID))
-		}
-		return nil
-	}
-	if len(keys) == 0 {
+	if len(keys) == 0 && c.Output == "table" {
 		fmt.Fprintln(c.Err, "no keys")
 		return nil
 	}
-	kit.PrintTable(c.Out, keyKind, keys, false, nil)
-	return nil
+	return kit.PrintList(c.Terminal, keyKind, keys)
 }
 
 // keyKind is the table of keys.
-var keyKind = kit.Kind[team.Key]{Columns: []kit.Column[team.Key]{
+var keyKind = kit.Kind[team.Key]{Word: "Key", Columns: []kit.Column[team.Key]{
 	kit.Col("ID", func(k team.Key) string { return k.ID }),
 	kit.Col("TEAM", func(k team.Key) string { return k.Team }),
 	kit.Col("NAME", func(k team.Key) string { return k.Name }),
 	kit.Col("CREATED", func(k team.Key) string { return k.Created }),
-}}
+}, Name: func(k team.Key) string { return k.ID }}
 
 func teamVerb() verb {
 	return verb{"team create NAME", "Set up a namespace for a team: GPUs, limits, rights, network policy", `  thaw-knative team create ml --gpus 4 --group oidc:ml --limit requests-per-minute=600
@@ -127,10 +110,10 @@ func teamVerb() verb {
 		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
 		f.BoolVar(&c.open, "knative-activator", false, "let Knative's own activator reach its engines: every client in the cluster that reaches it then calls them without a key")
 		f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
-	}, (*command).makeTeam}
+	}, (*command).createTeam, nil}
 }
 
-func (c *command) makeTeam(ctx context.Context, args []string) error {
+func (c *command) createTeam(ctx context.Context, args []string) error {
 	if len(args) != 2 || args[0] != "create" {
 		return kit.Usage("thaw-knative team create NAME; describe team NAME shows one", "create and a name are what it takes")
 	}
@@ -166,16 +149,12 @@ func (c *command) makeTeam(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if c.dry && c.Output == "yaml" {
-		_, err := c.Out.Write(text)
-		return err
-	}
 	docs, err := install.Decode(text)
 	if err != nil {
 		return err
 	}
-	if c.dry && c.Output == "json" {
-		return kit.Encode(c.Out, "json", map[string]any{"apiVersion": "v1", "kind": "List", "items": docs})
+	if c.dry && c.isDocument() {
+		return c.printObjects(docs)
 	}
 	return c.apply(ctx, docs, false)
 }

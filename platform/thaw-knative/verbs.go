@@ -56,6 +56,7 @@ type verb struct {
 	use, short, examples string
 	flags                func(*command, *kit.FlagSet)
 	run                  func(*command, context.Context, []string) error
+	args                 kit.Args // nil: any
 }
 
 func verbs() []verb {
@@ -64,20 +65,20 @@ func verbs() []verb {
   thaw-knative deploy -f model.yaml --dry-run            let the cluster check it, change nothing
   thaw-knative deploy -f model.yaml --dry-run -o yaml    print it, without a cluster; kubectl apply takes it
   thaw-knative deploy -f model.yaml --pod gpu-nodes.yaml tolerations and the like of this cluster's GPU nodes
-  thaw-knative deploy -f model.yaml --wait               until it can be asked for, or why not`, deployFlags, (*command).deploy},
+  thaw-knative deploy -f model.yaml --wait               until it can be asked for, or why not`, deployFlags, (*command).deploy, nil},
 		{"get [NAME...]", "List the models of a cluster", `  thaw-knative get
   thaw-knative get -A -o json`, func(c *command, f *kit.FlagSet) {
 			f.BoolVarP(&c.all, "all-namespaces", "A", false, "of all namespaces")
-		}, (*command).get},
-		{"rm NAME...", "Remove models from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm},
+		}, (*command).get, nil},
+		{"rm NAME...", "Remove models from a cluster", "  thaw-knative rm llama team-b/qwen", nil, (*command).rm, kit.UpToArgs("NAME", 0)},
 		{"doctor [-f FILE|DIR]", "Check what models need on a cluster", `  thaw-knative doctor
-  thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor},
+  thaw-knative doctor -f model.yaml      and what that model needs: settings, nodes, quotas, classes`, doctorFlags, (*command).doctor, kit.ExactArgs()},
 		installVerb(),
 		keysVerb(),
 		tokenVerb(),
 		teamVerb(),
-		ownVerb(),
-		{"version", "Print the version", "  thaw-knative version", nil, (*command).version},
+		chownVerb(),
+		{"version", "Print the version", "  thaw-knative version", nil, (*command).version, nil},
 	}
 }
 
@@ -145,7 +146,10 @@ func (c *command) root() *kit.Command {
 
 // clusterVerb makes the command of v, with the flags that every verb on a cluster has.
 func (c *command) clusterVerb(v verb) *kit.Command {
-	cmd := &kit.Command{Use: v.use, Short: v.short, Example: v.examples, GroupID: "cluster", Args: kit.UpToArgs("", 0)}
+	cmd := &kit.Command{Use: v.use, Short: v.short, Example: v.examples, GroupID: "cluster", Args: v.args}
+	if v.args == nil {
+		cmd.Args = kit.UpToArgs("", 0)
+	}
 	f := cmd.Flags()
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster [KUBECONFIG]")
 	f.StringVar(&c.access.Context, "context", "", "context of that file")
@@ -266,7 +270,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if c.dry && (c.Output == "yaml" || c.Output == "json") {
+	if c.dry && c.isDocument() {
 		b, err := knative.FormatObjects(c.Output, services...)
 		if err != nil {
 			return err
@@ -286,35 +290,18 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	type deployed struct {
-		Name    string          `json:"name"`
-		Outcome knative.Outcome `json:"outcome"`
-	}
-	done := []deployed{}
 	var failed error
+	done := outcomes{command: c}
 	for _, s := range services {
 		outcome, err := cluster.Apply(ctx, s, c.dry)
 		if err != nil {
 			failed = err
 			break
 		}
-		d := deployed{s.Namespace + "/" + s.Name, outcome}
-		done = append(done, d)
-		switch c.Output { // as it happens: what was done is done, whatever the next one says
-		case "name":
-			fmt.Fprintln(c.Out, d.Name)
-		case "table":
-			word := string(outcome)
-			if c.dry {
-				word = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is"}[outcome]
-			}
-			fmt.Fprintln(c.Out, d.Name, word)
-		}
+		done.add(s.Namespace+"/"+s.Name, outcome)
 	}
-	if c.Output == "json" || c.Output == "yaml" {
-		if err := c.Encode(kit.NewList("DeployedList", done)); err != nil {
-			return err
-		}
+	if err := done.print("DeployedList"); err != nil {
+		return err
 	}
 	if c.wait && failed == nil {
 		for _, s := range services {
@@ -329,9 +316,58 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 // teamHint is the hint where a model is wanted and a file has a team.
 const teamHint = "a team is a namespace there; its GPUs are the namespace's ResourceQuota"
 
+// removed is the outcome of an object that was deleted.
+const removed knative.Outcome = "removed"
+
+// dryOutcomes are the words for outcomes of a dry run.
+var dryOutcomes = map[knative.Outcome]string{knative.Created: "would be created", knative.Changed: "would be changed", knative.Unchanged: "would stay as it is", removed: "would be removed"}
+
+// outcome is what happened to one object.
+type outcome struct {
+	Name    string          `json:"name"`
+	Outcome knative.Outcome `json:"outcome"`
+}
+
+// outcomes prints what happens to objects, as it happens: what was done is done, even
+// if the next one fails.
+type outcomes struct {
+	*command
+	all []outcome
+}
+
+func (o *outcomes) add(name string, what knative.Outcome) {
+	o.all = append(o.all, outcome{name, what})
+	switch o.Output {
+	case "name":
+		fmt.Fprintln(o.Out, kit.Plain(name))
+	case "table":
+		word := string(what)
+		if o.dry {
+			word = dryOutcomes[what]
+		}
+		fmt.Fprintln(o.Out, kit.Plain(name), word)
+	}
+}
+
+// print prints the whole list where the form of output wants one document.
+func (o *outcomes) print(kind string) error {
+	if !o.isDocument() {
+		return nil
+	}
+	return o.Encode(kit.NewList(kind, o.all))
+}
+
+// isDocument reports whether the output is JSON or YAML.
+func (c *command) isDocument() bool { return c.Output == "json" || c.Output == "yaml" }
+
+// namespaceOf is the namespace that the verb is about.
+func (c *command) namespaceOf(cluster *knative.Cluster) string {
+	return cmp.Or(c.namespace, cluster.Namespace())
+}
+
 // named reads NAME or NAMESPACE/NAME.
 func (c *command) named(cluster *knative.Cluster, word string) (functions.Name, error) {
-	n, err := functions.ParseName(word, cmp.Or(c.namespace, cluster.Namespace()))
+	n, err := functions.ParseName(word, c.namespaceOf(cluster))
 	if err != nil || n.Adapter != "" {
 		return n, kit.Usage("NAME or NAMESPACE/NAME", "%q names no model", kit.Plain(word))
 	}
@@ -346,9 +382,9 @@ func (c *command) get(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	models := []knative.Model{}
+	var models []knative.Model
 	if len(args) == 0 {
-		namespace := cmp.Or(c.namespace, cluster.Namespace())
+		namespace := c.namespaceOf(cluster)
 		if c.all {
 			namespace = ""
 		}
@@ -367,29 +403,19 @@ func (c *command) get(ctx context.Context, args []string) error {
 		}
 		models = append(models, m)
 	}
-	switch c.Output {
-	case "json", "yaml":
-		return c.Encode(kit.NewList("ModelList", models))
-	case "name":
-		for _, m := range models {
-			fmt.Fprintln(c.Out, m.Namespace+"/"+m.Name)
-		}
-		return nil
-	}
-	if len(models) == 0 {
+	if len(models) == 0 && c.Output == "table" {
 		where := " in any namespace"
 		if !c.all {
-			where = " in namespace " + cmp.Or(c.namespace, cluster.Namespace()) + " (--all-namespaces looks into all)"
+			where = " in namespace " + c.namespaceOf(cluster) + " (--all-namespaces looks into all)"
 		}
 		fmt.Fprintln(c.Err, "no models"+where)
 		return nil
 	}
-	kit.PrintTable(c.Out, modelKind, models, false, nil)
-	return nil
+	return kit.PrintList(c.Terminal, modelKind, models)
 }
 
 // modelKind is the table of models.
-var modelKind = kit.Kind[knative.Model]{Columns: []kit.Column[knative.Model]{
+var modelKind = kit.Kind[knative.Model]{Word: "Model", Columns: []kit.Column[knative.Model]{
 	kit.Col("NAME", func(m knative.Model) string { return m.Namespace + "/" + m.Name }),
 	kit.Col("ENGINE", func(m knative.Model) string { return string(m.Engine) }),
 	kit.Col("GPUS", func(m knative.Model) string { return strconv.FormatInt(m.GPUs, 10) }),
@@ -402,12 +428,9 @@ var modelKind = kit.Kind[knative.Model]{Columns: []kit.Column[knative.Model]{
 		return strings.TrimPrefix(m.Reason+": "+m.Message, ": ")
 	}),
 	kit.Col("URL", func(m knative.Model) string { return m.URL }),
-}}
+}, Name: func(m knative.Model) string { return m.Namespace + "/" + m.Name }}
 
 func (c *command) rm(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		return kit.Usage("thaw-knative rm NAME", "NAME is missing")
-	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
 		return err
@@ -434,10 +457,7 @@ func (c *command) rm(ctx context.Context, args []string) error {
 	return errors.Join(failed...)
 }
 
-func (c *command) doctor(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		return kit.Usage("", "%q is more than doctor takes", args[0])
-	}
+func (c *command) doctor(ctx context.Context, _ []string) error {
 	settings, err := c.settings()
 	if err != nil {
 		return err
@@ -459,7 +479,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	namespace := cmp.Or(c.namespace, cluster.Namespace())
+	namespace := c.namespaceOf(cluster)
 	if len(services) > 0 {
 		namespace = services[0].Namespace
 	}
@@ -483,7 +503,7 @@ func (c *command) doctor(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	if c.Output == "json" || c.Output == "yaml" {
+	if c.isDocument() {
 		if err := c.Encode(kit.NewList("FindingList", findings)); err != nil {
 			return err
 		}

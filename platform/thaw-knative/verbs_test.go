@@ -100,7 +100,7 @@ func TestWrong(t *testing.T) {
 		{"get A_ --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, `"A_" names no model`},
 		{"rm", kit.ExitUsage, "NAME is missing"},
 		{"rm qwen:adapter --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUsage, "names no model"},
-		{"doctor x", kit.ExitUsage, "more than doctor takes"},
+		{"doctor x", kit.ExitUsage, "more than thaw-knative doctor takes"},
 		{"get --kubeconfig " + kubeconfig(t, "http://127.0.0.1:1"), kit.ExitUnavailable, "no API server answers at http://127.0.0.1:1"},
 	} {
 		out, errs, exit := thaw(t, nil, strings.Fields(x.args)...)

@@ -7,23 +7,13 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 func main() {
-	os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-}
-
-// runUntilSignal runs the program until it ends. The first SIGINT or SIGTERM ends the
-// context, which drains; a second one ends the process at once.
-func runUntilSignal(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // restores the default action: a second signal kills
-	return run(ctx, args, stdin, stdout, stderr)
+	os.Exit(kit.UntilSignal(func(ctx context.Context) int { return run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr) }))
 }
 
 // run is the program as tests call it.

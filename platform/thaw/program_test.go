@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 			if os.Args[1] == "fake" {
 				os.Exit(fakeEngine(os.Args[2:]))
 			}
-			os.Exit(runUntilSignal(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+			main()
 		}
 	}
 	// With the race detector a program sleeps for a second before it exits. A replica would

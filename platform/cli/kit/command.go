@@ -114,8 +114,11 @@ func FlagError(verb string, err error, flags ...*FlagSet) *Error {
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }
 
+// Args validates the arguments of a verb.
+type Args = cobra.PositionalArgs
+
 // ExactArgs requires one argument per name; the names are for the error.
-func ExactArgs(names ...string) cobra.PositionalArgs {
+func ExactArgs(names ...string) Args {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(names) {
 			return Usage(cmd.UseLine(), "%s is missing", names[len(args)])
@@ -128,7 +131,7 @@ func ExactArgs(names ...string) cobra.PositionalArgs {
 }
 
 // UpToArgs requires at least one argument, unless name is empty, and at most most (0: any number).
-func UpToArgs(name string, most int) cobra.PositionalArgs {
+func UpToArgs(name string, most int) Args {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 && name != "" {
 			return Usage(cmd.UseLine(), "%s is missing", name)

@@ -102,6 +102,16 @@ func (t *Terminal) PrintDocument(kind, name string, v any, people func()) error 
 	return nil
 }
 
+// PrintKey prints a new API key, which is shown this once; v is its document.
+func PrintKey(t *Terminal, id, team, secret string, v any) error {
+	if t.Output == "json" || t.Output == "yaml" {
+		return t.PrintDocument("Key", "", v, nil)
+	}
+	fmt.Fprintln(t.Out, Plain(secret))
+	t.Remark("key %s of team %s; it is not shown again", id, team)
+	return nil
+}
+
 // PrintList prints items in the form of t.Output.
 func PrintList[T any](t *Terminal, k Kind[T], items []T) error {
 	switch t.Output {
