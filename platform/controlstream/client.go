@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/mtls"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // Pauses between attempts to reach the controller: the first, and the longest.
@@ -56,8 +56,8 @@ type Client struct {
 	hears  func(d Update, seq uint64)
 	ended  func() // called when the connection has ended
 
-	ring  chan struct{} // capacity 1: write a report now
-	stir  chan struct{} // capacity 1: demand has changed
+	ring  coalesce.Signal // write a report now
+	stir  coalesce.Signal // demand has changed
 	state atomic.Pointer[connection]
 
 	mu  sync.Mutex
@@ -72,13 +72,13 @@ func NewClient(o ClientOptions) *Client {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Dial == nil {
-		d := net.Dialer{Timeout: shakeFor}
+		d := net.Dialer{Timeout: dialTimeout}
 		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
 	}
 	if o.Lookup == nil {
 		o.Lookup = net.DefaultResolver.LookupHost
 	}
-	return &Client{o: o, ring: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
+	return &Client{o: o, ring: coalesce.NewSignal(), stir: coalesce.NewSignal(), out: newOutbox()}
 }
 
 // Connected reports whether there is a connection now.
@@ -99,26 +99,19 @@ func (c *Client) Send(u Report) {
 	c.mu.Lock()
 	c.out.put(u)
 	c.mu.Unlock()
-	signalOnce(c.ring)
-}
-
-func signalOnce(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	c.ring.Set()
 }
 
 // Run keeps a connection to the leader until ctx ends; then it returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	s := &leaderSearch{c: c, answers: make(chan answer), asking: map[string]bool{}, failed: map[string]string{}}
 	for {
-		p, addr := s.find(ctx)
-		if p == nil {
+		to, addr := s.find(ctx)
+		if to == nil {
 			return nil
 		}
 		began := time.Now()
-		err := c.runConnection(ctx, p, addr)
+		err := c.runStream(ctx, to, addr)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -144,23 +137,23 @@ type leaderSearch struct {
 
 // answer is the result of dialling an address, or, with an empty addr, of a lookup.
 type answer struct {
-	addr  string
-	pipe  *pipe
-	addrs []string
-	err   error
+	addr   string
+	stream *stream
+	addrs  []string
+	err    error
 }
 
 // find dials all addresses of the name at once, and the leaders that other controllers
 // name, until one leads. A silent address delays no other: a lost node's address stays
-// silent for long, and the next controller leads before that. The pipe is nil when ctx has
-// ended.
-func (s *leaderSearch) find(ctx context.Context) (*pipe, string) {
+// silent for long, and the next controller leads before that. The stream is nil when ctx
+// has ended.
+func (s *leaderSearch) find(ctx context.Context) (*stream, string) {
 	asks, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
 		for ; s.open > 0; s.open-- { // the goroutines end with asks
-			if a := <-s.answers; a.pipe != nil {
-				a.pipe.conn.Close()
+			if a := <-s.answers; a.stream != nil {
+				a.stream.end(nil)
 			}
 		}
 		s.looking = false
@@ -180,8 +173,8 @@ func (s *leaderSearch) find(ctx context.Context) (*pipe, string) {
 		case a := <-s.answers:
 			s.open--
 			switch {
-			case a.pipe != nil:
-				return a.pipe, a.addr
+			case a.stream != nil:
+				return a.stream, a.addr
 			case a.addr == "":
 				s.looking = false
 				s.onAnswer(a)
@@ -233,8 +226,8 @@ func (s *leaderSearch) dialCandidate(ctx context.Context, addr string) {
 	s.asking[addr] = true
 	s.open++
 	go func() {
-		p, err := s.c.dial(ctx, addr)
-		s.answers <- answer{addr: addr, pipe: p, err: err}
+		opened, err := s.c.openStream(ctx, addr)
+		s.answers <- answer{addr: addr, stream: opened, err: err}
 	}()
 }
 
@@ -277,7 +270,7 @@ func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	if net.ParseIP(host) != nil {
 		return []string{c.o.Addr}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, shakeFor)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	addrs, err := c.o.Lookup(ctx, host)
 	if err == nil && len(addrs) == 0 {
@@ -293,80 +286,40 @@ func (c *Client) addresses(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-func (c *Client) dial(ctx context.Context, addr string) (*pipe, error) {
-	ctx, cancel := context.WithTimeout(ctx, shakeFor)
-	defer cancel()
-	conn, err := c.o.Dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	p, err := c.handshake(ctx, conn, addr)
-	if err != nil {
-		conn.Close()
-		return nil, mtls.Explain(err)
-	}
-	return p, nil
-}
-
-// handshake authenticates to the controller by certificate and token.
-func (c *Client) handshake(ctx context.Context, conn net.Conn, addr string) (*pipe, error) {
-	token := c.o.Token
-	if c.o.Reread != nil {
-		newest, err := c.o.Reread()
-		if err != nil {
-			return nil, err
-		}
-		token = newest
-	}
-	if c.o.TLS != nil {
-		config, err := c.o.TLS()
-		if err != nil {
-			return nil, err
-		}
-		secure := tls.Client(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, err
-		}
-		conn = secure
-	}
-	return dialUpgrade(ctx, conn, addr, token)
-}
-
-// runConnection reads and writes until the connection breaks.
-func (c *Client) runConnection(ctx context.Context, p *pipe, addr string) error {
+// runStream reads and writes until the stream ends.
+func (c *Client) runStream(ctx context.Context, to *stream, addr string) error {
 	c.state.Store(&connection{addr}) // before the first update arrives
 	defer c.state.Store(nil)
 	if c.ended != nil {
 		defer c.ended()
 	}
 	c.o.Log.Info("linked to the controller", "controller", addr)
-	stop := context.AfterFunc(ctx, func() { p.conn.Close() })
+	stop := context.AfterFunc(ctx, func() { to.end(ctx.Err()) })
 	defer stop()
-	gone := make(chan struct{})
 	var writer sync.WaitGroup
-	var wrote error
-	writer.Go(func() {
-		wrote = c.writeReports(p, gone)
-		p.conn.Close()
-	})
-	read := c.readUpdates(p)
-	close(gone)
-	p.conn.Close()
+	writer.Go(func() { to.end(c.writeReports(to)) })
+	to.end(c.readUpdates(to))
 	writer.Wait()
-	if wrote != nil && !isClosed(wrote) {
-		return wrote
-	}
-	return read
+	return to.cause
 }
 
-func (c *Client) readUpdates(p *pipe) error {
+func (c *Client) readUpdates(from *stream) error {
 	known := models{}
+	var parts Update // of an update that is not complete
 	for {
 		var f updateFrame
-		if err := p.read(&f); err != nil {
+		if err := from.read(&f); err != nil {
 			return err
 		}
-		d := f.unpack(known, time.Now())
+		if f.Ping {
+			continue
+		}
+		parts.join(f.unpack(known, time.Now()))
+		if f.More {
+			continue
+		}
+		d := parts
+		parts = Update{}
 		if c.hears != nil {
 			c.hears(d, f.Seq)
 		} else if c.o.Down != nil {
@@ -379,9 +332,9 @@ func (c *Client) readUpdates(p *pipe) error {
 // request to a warm function changes its demand.
 const demandPace = 50 * time.Millisecond
 
-// writeReports writes the full sync and then each news, until the connection ends.
-func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
-	if err := p.write(c.firstReport()); err != nil {
+// writeReports writes the full sync and then each news, until the stream ends.
+func (c *Client) writeReports(to *stream) error {
+	if err := to.write(c.firstReport()); err != nil {
 		return err
 	}
 	all := time.NewTicker(pingEvery)
@@ -392,17 +345,17 @@ func (c *Client) writeReports(p *pipe, gone <-chan struct{}) error {
 	for {
 		var err error
 		select {
-		case <-gone:
+		case <-to.ended:
 			return nil
 		case <-c.ring:
-			err = c.writeNews(p, false)
+			err = c.writeNews(to, false)
 		case <-stir:
-			err = c.writeNews(p, false)
+			err = c.writeNews(to, false)
 		case <-pace.C:
 			stir = c.stir
 			continue
 		case <-all.C:
-			err = c.writeNews(p, true)
+			err = c.writeNews(to, true)
 		}
 		if err != nil {
 			return err
@@ -434,8 +387,8 @@ func (c *Client) firstReport() *reportFrame {
 	return u.pack(true, heard, time.Now())
 }
 
-// writeNews writes the pending news, or a ping if there is none.
-func (c *Client) writeNews(p *pipe, all bool) error {
+// writeNews writes the pending news; with all also a report that says nothing, as a ping.
+func (c *Client) writeNews(to *stream, all bool) error {
 	var u Report
 	c.mu.Lock()
 	some := c.out.take(&u)
@@ -445,45 +398,51 @@ func (c *Client) writeNews(p *pipe, all bool) error {
 		whole, heard = c.demand(all, false, &u)
 		some = some || whole || heard > 0 || len(u.Demand) > 0 || u.RateLimits != nil
 	}
-	if !some {
-		if !all {
-			return nil
-		}
-		return p.write(nil)
+	if !some && !all {
+		return nil
 	}
-	return p.write(u.pack(whole, heard, time.Now()))
+	return to.write(u.pack(whole, heard, time.Now()))
 }
 
-// outbox holds the news that is not written yet, one entry per subject.
+// outbox holds the news that is not written yet, the newest of each subject.
 type outbox struct {
-	wakes   coalescing[functions.Name, Wake]
-	nudges  coalescing[functions.Name, functions.Name]
-	asks    coalescing[string, HealthReport]
-	firsts  coalescing[string, FirstToken]
-	demand  coalescing[functions.Name, Demand]
-	pods    coalescing[string, Pod]
-	applied uint64
-	node    *functions.Heartbeat
+	wakes         coalesce.Map[functions.Name, Wake]
+	demandHints   coalesce.Map[functions.Name, functions.Name]
+	healthReports coalesce.Map[string, HealthReport]
+	firstTokens   coalesce.Map[string, FirstToken]
+	demand        coalesce.Map[functions.Name, Demand]
+	pods          coalesce.Map[string, Pod]
+	applied       uint64
+	node          *functions.Heartbeat
+}
+
+// maxPending bounds the subjects of each kind of news; more are dropped.
+const maxPending = 1 << 16
+
+func newOutbox() (o outbox) {
+	o.wakes.Max, o.demandHints.Max, o.healthReports.Max = maxPending, maxPending, maxPending
+	o.firstTokens.Max, o.demand.Max, o.pods.Max = maxPending, maxPending, maxPending
+	return o
 }
 
 func (o *outbox) put(u Report) {
 	for _, w := range u.Wakes {
-		o.wakes.put(w.Name, w)
+		o.wakes.Put(w.Name, w)
 	}
 	for _, n := range u.DemandHints {
-		o.nudges.put(n, n)
+		o.demandHints.Put(n, n)
 	}
 	for _, a := range u.HealthReports {
-		o.asks.put(a.Replica, a)
+		o.healthReports.Put(a.Replica, a)
 	}
 	for _, f := range u.FirstTokens {
-		o.firsts.put(f.ColdStart, f)
+		o.firstTokens.Put(f.ColdStart, f)
 	}
 	for _, d := range u.Demand {
-		o.demand.put(d.Name, d)
+		o.demand.Put(d.Name, d)
 	}
 	for _, p := range u.Pods {
-		o.pods.put(p.UID, p)
+		o.pods.Put(p.UID, p)
 	}
 	if u.Applied > 0 {
 		o.applied = u.Applied
@@ -496,33 +455,9 @@ func (o *outbox) put(u Report) {
 // take moves all entries to the empty u. It reports whether there were any.
 func (o *outbox) take(u *Report) bool {
 	*u = Report{
-		Wakes: o.wakes.list, DemandHints: o.nudges.list, HealthReports: o.asks.list, FirstTokens: o.firsts.list,
-		Demand: o.demand.list, Pods: o.pods.list, Applied: o.applied, Node: o.node,
+		Wakes: o.wakes.Values(), DemandHints: o.demandHints.Values(), HealthReports: o.healthReports.Values(), FirstTokens: o.firstTokens.Values(),
+		Demand: o.demand.Values(), Pods: o.pods.Values(), Applied: o.applied, Node: o.node,
 	}
-	*o = outbox{}
+	*o = newOutbox()
 	return len(u.Wakes)+len(u.DemandHints)+len(u.HealthReports)+len(u.FirstTokens)+len(u.Demand)+len(u.Pods) > 0 || u.Applied > 0 || u.Node != nil
-}
-
-// coalescing holds the newest value of each key, ordered by the keys' first appearance.
-// Keys are unbounded, so values of new keys beyond pileMost are dropped.
-type coalescing[K comparable, V any] struct {
-	at   map[K]int
-	list []V
-}
-
-const pileMost = 1 << 16
-
-func (p *coalescing[K, V]) put(k K, v V) {
-	if i, ok := p.at[k]; ok {
-		p.list[i] = v
-		return
-	}
-	if len(p.list) == pileMost {
-		return
-	}
-	if p.at == nil {
-		p.at = map[K]int{}
-	}
-	p.at[k] = len(p.list)
-	p.list = append(p.list, v)
 }

@@ -9,14 +9,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// markDemandChanged records a change of a function's demand; mu must be held.
-func (h *Hub) markDemandChanged(name functions.Name) {
-	if !h.isDemandChanged[name] {
-		h.isDemandChanged[name] = true
-		h.demandChanged = append(h.demandChanged, name)
-	}
-}
-
 // expire removes activators that are disconnected for longer than grace: their requests
 // were on their own connections. mu must be held.
 func (h *Hub) expire(now time.Time) {
@@ -29,7 +21,7 @@ func (h *Hub) expire(now time.Time) {
 			if d.Active > 0 {
 				h.noteRequestEnd(name, p.lost)
 			}
-			h.markDemandChanged(name)
+			h.demandChanged.Put(name, name)
 		}
 	}
 }
@@ -76,20 +68,18 @@ func (h *Hub) DemandOf(name functions.Name) activator.Demand {
 func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 	h.mu.Lock()
 	h.expire(h.o.Now())
-	names := h.demandChanged
-	h.demandChanged = nil
 	if all {
 		for _, p := range h.peers[KindActivator] {
 			for name, d := range p.demand {
-				if d.Active+d.Queued > 0 && !h.isDemandChanged[name] {
-					h.isDemandChanged[name] = true // once, for all activators that have requests
-					names = append(names, name)
+				if d.Active+d.Queued > 0 {
+					h.demandChanged.Put(name, name)
 				}
 			}
 		}
 		h.prune()
 	}
-	clear(h.isDemandChanged)
+	names := h.demandChanged.Values()
+	h.demandChanged.Clear()
 	out := make([]activator.Demand, len(names))
 	for i, name := range names {
 		out[i] = h.sum(name)
@@ -99,7 +89,7 @@ func (h *Hub) Demand(all bool, yield func(activator.Demand) bool) {
 		if !yield(out[i]) { // the others stay marked for the next call
 			h.mu.Lock()
 			for _, name := range names[i+1:] {
-				h.markDemandChanged(name)
+				h.demandChanged.Put(name, name)
 			}
 			h.mu.Unlock()
 			return
@@ -160,7 +150,7 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 		for name := range p.demand {
 			if !named[name] {
 				delete(p.demand, name)
-				h.markDemandChanged(name)
+				h.demandChanged.Put(name, name)
 			}
 		}
 	}
@@ -170,7 +160,7 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 			continue // unchanged
 		}
 		h.noteRequestEnd(d.Name, d.LastEnd)
-		h.markDemandChanged(d.Name)
+		h.demandChanged.Put(d.Name, d.Name)
 		if d.Active+d.Queued+len(d.InFlight) == 0 {
 			delete(p.demand, d.Name)
 		} else {

@@ -1,14 +1,7 @@
 package controlstream
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/binary"
-	"encoding/gob"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -16,25 +9,15 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// After its upgrade a connection carries frames: a length (4 bytes, big-endian) and that
-// many bytes of gob. Each direction is one gob stream, which describes its types once, so
-// a snapshot takes a few hundred bytes. A frame of length zero is a ping.
+// Each direction of a control stream is one gob stream of frames: reportFrame from a peer,
+// updateFrame from the controller. gob describes a type once, so a snapshot takes a few
+// hundred bytes.
 //
 // The two ends may have different versions during an upgrade: unknown fields are skipped.
 // A field whose type changes needs a new protocol version.
 //
 // Clocks of two machines are never compared: a moment is sent as a duration before the
 // frame was made, and converted to the receiver's clock.
-
-const (
-	protocol = "thaw-control/2" // in the Upgrade field; all others are refused
-
-	pingEvery = time.Second     // a live peer sends a frame at least this often
-	deadAfter = 5 * time.Second // a peer that sends or reads nothing for this long is gone
-
-	maxUp   = 16 << 20 // bytes of a peer's frame
-	maxDown = 64 << 20 // bytes of a controller's frame
-)
 
 // reportFrame is the wire form of a Report.
 type reportFrame struct {
@@ -59,6 +42,8 @@ type updateFrame struct {
 	Peers     []functions.Peer
 	HasPeers  bool   // Peers is set, maybe to none
 	Seq       uint64 // of the newest snapshot change in this or an earlier frame
+	Ping      bool   // the frame says nothing
+	More      bool   // the next frame continues the update
 }
 
 // functionFrame is the wire form of a snapshot. A model that has not changed on this
@@ -68,100 +53,6 @@ type functionFrame struct {
 	SameModel bool
 	// Durations until these moments.
 	Until, Failed, Blocked, Began time.Duration
-}
-
-// pipe is one end of a connection. At most one goroutine reads and one writes.
-type pipe struct {
-	conn net.Conn
-	in   *bufio.Reader
-	most int // largest frame that is read, in bytes
-
-	out bytes.Buffer
-	enc *gob.Encoder
-	got bytes.Buffer
-	dec *gob.Decoder
-}
-
-func newPipe(conn net.Conn, in *bufio.Reader, most int) *pipe {
-	p := &pipe{conn: conn, in: in, most: most}
-	p.enc, p.dec = gob.NewEncoder(&p.out), gob.NewDecoder(&p.got)
-	return p
-}
-
-// keptBuffer is the largest buffer that is reused for the next frame.
-const keptBuffer = 1 << 20
-
-// write sends one frame; nil is a ping.
-func (p *pipe) write(frame any) error {
-	if p.out.Cap() > keptBuffer {
-		p.out = bytes.Buffer{}
-	}
-	p.out.Reset()
-	p.out.Write(make([]byte, 4))
-	if frame != nil {
-		if err := p.enc.Encode(frame); err != nil {
-			return fmt.Errorf("a message cannot be put into bytes: %w", err)
-		}
-	}
-	b := p.out.Bytes()
-	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
-	if err := p.conn.SetWriteDeadline(time.Now().Add(deadAfter)); err != nil {
-		return err
-	}
-	_, err := p.conn.Write(b)
-	return err
-}
-
-var (
-	errTooLong = errors.New("a message is longer than any may be")
-	errTrailer = errors.New("a message has more bytes than it needs")
-)
-
-// read reads the next frame that is not a ping.
-func (p *pipe) read(frame any) error {
-	for {
-		if err := p.conn.SetReadDeadline(time.Now().Add(deadAfter)); err != nil {
-			return err
-		}
-		n, err := p.length()
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			return p.decode(n, frame)
-		}
-	}
-}
-
-func (p *pipe) length() (int, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(p.in, head[:]); err != nil {
-		return 0, err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if uint64(n) > uint64(p.most) {
-		return 0, errTooLong
-	}
-	return int(n), nil
-}
-
-// decode reads a frame of n bytes. Memory is allocated as bytes arrive, not by the length
-// that the frame announces.
-func (p *pipe) decode(n int, frame any) error {
-	if p.got.Cap() > keptBuffer {
-		p.got = bytes.Buffer{}
-	}
-	p.got.Reset()
-	if _, err := io.CopyN(&p.got, p.in, int64(n)); err != nil {
-		return err
-	}
-	if err := p.dec.Decode(frame); err != nil {
-		return fmt.Errorf("a message does not read: %w", err)
-	}
-	if p.got.Len() > 0 {
-		return errTrailer
-	}
-	return nil
 }
 
 // never is the wire form of the zero time.

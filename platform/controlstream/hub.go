@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // grace is how long an activator's demand still counts after its connection ends.
@@ -57,20 +58,21 @@ type Hub struct {
 
 	coordinating sync.Mutex // orders calls of the Coordinator: a former connection makes none after its successor's first
 
-	mu              sync.Mutex // guards all fields below; never held during a call or a write
-	open            bool
-	closed          bool
-	snapshots       map[functions.Name]*snapshot.Snapshot
-	seq             uint64 // counts changes of snapshots
-	table           *Table
-	keys            *Keys
-	peers           map[Kind]map[string]*peer // connected, or an activator within its grace
-	demandChanged   []functions.Name          // functions whose demand has changed
-	isDemandChanged map[functions.Name]bool
-	ends            map[functions.Name]time.Time        // when each function's last request ended, at any activator
-	removed         map[functions.Name][]removedReplica // replicas that have left the routes
-	conns           map[net.Conn]bool
-	connections     sync.WaitGroup // goroutines of conns
+	mu            sync.Mutex // guards all fields below; never held during a call or a write
+	open          bool
+	closed        bool
+	snapshots     map[functions.Name]*snapshot.Snapshot // as activators get them
+	models        map[functions.Name]sentModel          // of snapshots
+	modelBytes    map[string]int                        // of models, per team
+	seq           uint64                                // counts changes of snapshots
+	table         *Table
+	keys          *Keys
+	peers         map[Kind]map[string]*peer // connected, or an activator within its grace
+	demandChanged coalesce.Map[functions.Name, functions.Name]
+	ends          map[functions.Name]time.Time        // when each function's last request ended, at any activator
+	removed       map[functions.Name][]removedReplica // replicas that have left the routes
+	streams       map[*stream]bool
+	serving       sync.WaitGroup // handlers of streams
 }
 
 // removedReplica is a replica that is in no snapshot since seq. Activators that have not
@@ -81,33 +83,42 @@ type removedReplica struct {
 	at  time.Time
 }
 
-// peer is one connection of a peer. All but its pipe is guarded by the hub's mu.
+// peer is one stream of a peer. All but the stream is guarded by the hub's mu.
 type peer struct {
 	kind   Kind
 	id     string
 	hub    *Hub
-	pipe   *pipe
-	signal chan struct{} // capacity 1: there is an update to write
-	gone   chan struct{} // closed by the reader when the connection has ended
+	stream *stream
+	signal coalesce.Signal // there is an update to write
 	since  time.Time
 
-	lost       time.Time // when the connection ended; zero while it is open
+	lost       time.Time // when the stream ended; zero while it is open
 	demand     map[functions.Name]Demand
 	appliedSeq uint64
 	applied    uint64
+	pending    pending
+}
 
-	// Updates that are not written yet.
+// pending is the update that is not written yet, the newest of each subject.
+type pending struct {
 	fullSync   bool
-	dirty      []functions.Name
-	isDirty    map[functions.Name]bool
-	aborts     []string
-	rateLimits *ratelimit.Allotments
+	dirty      coalesce.Map[functions.Name, struct{}]
+	aborts     coalesce.Map[string, string]
+	share      *float64
+	allotments coalesce.Map[ratelimit.Key, ratelimit.Allotment]
 	table      bool
 	keys       bool
 	nodePeers  *[]functions.Peer
 	owners     *Owners
-	prefetch   []functions.LoadRequest
-	stops      []Stop
+	prefetch   coalesce.Map[string, functions.LoadRequest]
+	stops      coalesce.Map[string, Stop]
+}
+
+func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
+	return &peer{
+		kind: kind, id: id, hub: h, stream: s, signal: coalesce.NewSignal(), since: h.o.Now(),
+		demand: map[functions.Name]Demand{}, pending: pending{fullSync: true, table: true, keys: true},
+	}
 }
 
 // NewHub returns a Hub; it starts nothing.
@@ -120,12 +131,13 @@ func NewHub(o HubOptions) *Hub {
 	}
 	return &Hub{
 		o: o, open: !o.Quiet,
-		snapshots:       map[functions.Name]*snapshot.Snapshot{},
-		peers:           map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
-		conns:           map[net.Conn]bool{},
-		isDemandChanged: map[functions.Name]bool{},
-		ends:            map[functions.Name]time.Time{},
-		removed:         map[functions.Name][]removedReplica{},
+		snapshots:  map[functions.Name]*snapshot.Snapshot{},
+		peers:      map[Kind]map[string]*peer{KindActivator: {}, KindNode: {}},
+		streams:    map[*stream]bool{},
+		models:     map[functions.Name]sentModel{},
+		modelBytes: map[string]int{},
+		ends:       map[functions.Name]time.Time{},
+		removed:    map[functions.Name][]removedReplica{},
 	}
 }
 
@@ -137,7 +149,7 @@ func (h *Hub) Open() {
 		return
 	}
 	h.open = true
-	h.activators((*peer).wake)
+	h.activators(func(p *peer) { p.signal.Set() })
 }
 
 // Close ends every connection and refuses new ones, because this controller no longer
@@ -145,18 +157,11 @@ func (h *Hub) Open() {
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.closed = true
-	for conn := range h.conns {
-		conn.Close()
+	for s := range h.streams {
+		s.end(net.ErrClosed)
 	}
 	h.mu.Unlock()
-	h.connections.Wait()
-}
-
-func (p *peer) wake() {
-	select {
-	case p.signal <- struct{}{}:
-	default:
-	}
+	h.serving.Wait()
 }
 
 // activators calls f for each connected activator; mu must be held.
@@ -176,13 +181,14 @@ func (h *Hub) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		f := fs[i]
 		if h.snapshots[f.Name] == nil {
-			h.markDemandChanged(f.Name) // demand may have been reported before the snapshot
+			h.demandChanged.Put(f.Name, f.Name) // demand may have been reported before the snapshot
 		}
 		h.noteRemovedReplicas(f.Name, h.snapshots[f.Name], &f)
+		f.Model = h.modelToSend(f.Name, f.Model)
 		h.snapshots[f.Name] = &f
 		h.activators(func(p *peer) { p.markDirty(f.Name) })
 	}
-	h.activators((*peer).wake)
+	h.activators(func(p *peer) { p.signal.Set() })
 }
 
 // Remove removes functions at all activators.
@@ -196,10 +202,11 @@ func (h *Hub) Remove(names ...functions.Name) {
 		}
 		h.noteRemovedReplicas(name, h.snapshots[name], &snapshot.Snapshot{})
 		delete(h.snapshots, name)
+		h.dropModel(name)
 		delete(h.ends, name)
 		h.activators(func(p *peer) { p.markDirty(name) })
 	}
-	h.activators((*peer).wake)
+	h.activators(func(p *peer) { p.signal.Set() })
 }
 
 // noteRemovedReplicas records replicas that are in before and not in f; mu must be held.
@@ -221,11 +228,9 @@ func (h *Hub) noteRemovedReplicas(name functions.Name, before, f *snapshot.Snaps
 
 // markDirty queues a function's snapshot for writing; mu must be held.
 func (p *peer) markDirty(name functions.Name) {
-	if p.fullSync || p.isDirty[name] {
-		return
+	if !p.pending.fullSync {
+		p.pending.dirty.Put(name, struct{}{})
 	}
-	p.isDirty[name] = true
-	p.dirty = append(p.dirty, name)
 }
 
 // Cut aborts, at all activators, the requests that go through the agent at this URL.
@@ -233,10 +238,8 @@ func (h *Hub) Cut(agent string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.activators(func(p *peer) {
-		if !slices.Contains(p.aborts, agent) {
-			p.aborts = append(p.aborts, agent)
-		}
-		p.wake()
+		p.pending.aborts.Put(agent, agent)
+		p.signal.Set()
 	})
 }
 
@@ -249,14 +252,11 @@ func (h *Hub) Grant(id string, g ratelimit.Allotments) {
 	if p == nil || !p.lost.IsZero() {
 		return
 	}
-	if p.rateLimits == nil {
-		p.rateLimits = &ratelimit.Allotments{}
+	p.pending.share = &g.Share
+	for _, a := range g.List {
+		p.pending.allotments.Put(ratelimit.Key{Team: a.Team, Kind: a.Kind}, a)
 	}
-	p.rateLimits.Share = g.Share
-	for _, one := range g.List {
-		p.rateLimits.List = replaceByKey(p.rateLimits.List, one, func(x ratelimit.Allotment) ratelimit.Key { return ratelimit.Key{Team: x.Team, Kind: x.Kind} })
-	}
-	p.wake()
+	p.signal.Set()
 }
 
 // SetTable sends all activators a new routing table. t must not change afterwards.
@@ -264,15 +264,15 @@ func (h *Hub) SetTable(t *Table) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.table = t
-	h.activators(func(p *peer) { p.table = true; p.wake() })
+	h.activators(func(p *peer) { p.pending.table = true; p.signal.Set() })
 }
 
 // SetKeys sends all activators the keys. k must not change afterwards.
 func (h *Hub) SetKeys(k Keys) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.keys = &k
-	h.activators(func(p *peer) { p.keys = true; p.wake() })
+	h.keys = h.keysToSend(k)
+	h.activators(func(p *peer) { p.pending.keys = true; p.signal.Set() })
 }
 
 // Applied is the oldest table version that an activator routes by, and the number of
@@ -317,27 +317,17 @@ func (h *Hub) Tell(node string, d Update) bool {
 		return false
 	}
 	if d.Peers != nil {
-		p.nodePeers = d.Peers
+		p.pending.nodePeers = d.Peers
 	}
 	if d.Owners != nil {
-		p.owners = d.Owners
+		p.pending.owners = d.Owners
 	}
 	for _, l := range d.Prefetch {
-		p.prefetch = replaceByKey(p.prefetch, l, func(x functions.LoadRequest) string { return x.ID })
+		p.pending.prefetch.Put(l.ID, l)
 	}
 	for _, s := range d.Stop {
-		p.stops = replaceByKey(p.stops, s, func(x Stop) string { return x.UID })
+		p.pending.stops.Put(s.UID, s)
 	}
-	p.wake()
+	p.signal.Set()
 	return true
-}
-
-// replaceByKey replaces the element that has v's key, or appends v.
-func replaceByKey[T any, K comparable](list []T, v T, key func(T) K) []T {
-	k := key(v)
-	if i := slices.IndexFunc(list, func(x T) bool { return key(x) == k }); i >= 0 {
-		list[i] = v
-		return list
-	}
-	return append(list, v)
 }

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,33 +41,34 @@ type host struct {
 	open   []*cable
 }
 
-// cable is a connection. While frozen it accepts writes and delivers nothing, like a socket
-// whose other end is stopped.
+// cable is one end of a connection. While frozen it accepts writes and delivers nothing,
+// like a socket whose other end is stopped.
 type cable struct {
 	net.Conn
 	frozen chan struct{} // closed while frozen
-	mu     sync.Mutex
-	limit  time.Time
+	closed chan struct{} // closed by Close
+	once   sync.Once
+	gate   chan struct{} // capacity 1: Read returns while it has an element
 }
 
-func (c *cable) SetReadDeadline(t time.Time) error {
-	c.mu.Lock()
-	c.limit = t
-	c.mu.Unlock()
-	return c.Conn.SetReadDeadline(t)
+func newCable(c net.Conn, frozen chan struct{}) *cable {
+	gate := make(chan struct{}, 1)
+	gate <- struct{}{}
+	return &cable{Conn: c, frozen: frozen, closed: make(chan struct{}), gate: gate}
+}
+
+func (c *cable) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 func (c *cable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	c.gate <- <-c.gate
 	select {
 	case <-c.frozen:
-		if err == nil || err == io.EOF { // it was never delivered
-			c.mu.Lock()
-			limit := c.limit
-			c.mu.Unlock()
-			time.Sleep(time.Until(limit))
-			return 0, os.ErrDeadlineExceeded
-		}
+		<-c.closed // nothing is delivered
+		return 0, net.ErrClosed
 	default:
 	}
 	return n, err
@@ -105,6 +104,7 @@ func (w *town) logger() *slog.Logger { return slog.New(slog.NewTextHandler(w, ni
 // serve starts a server at an address.
 func (w *town) serve(addr string, h http.Handler) *host {
 	s := &host{conns: make(chan net.Conn), closed: make(chan struct{}), server: &http.Server{Handler: h}, done: make(chan struct{})}
+	Configure(s.server)
 	w.mu.Lock()
 	w.hosts[addr] = s
 	w.mu.Unlock()
@@ -153,7 +153,7 @@ func (w *town) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	a, b := net.Pipe()
 	frozen := make(chan struct{})
-	near, far := &cable{Conn: a, frozen: frozen}, &cable{Conn: b, frozen: frozen}
+	near, far := newCable(a, frozen), newCable(b, frozen)
 	select {
 	case s.conns <- far:
 	case <-s.closed:
@@ -278,8 +278,8 @@ func TestSilentAddress(t *testing.T) {
 			leads.Store(false)
 			s.freeze()
 			h.mu.Lock()
-			for c := range h.conns {
-				c.Close()
+			for s := range h.streams {
+				s.end(net.ErrClosed)
 			}
 			h.mu.Unlock()
 			for a.Connected() {
@@ -694,24 +694,22 @@ func TestBadPeer(t *testing.T) {
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
 		<-a.Heard()
-		for what, say := range map[string]func(*pipe) error{
-			"nothing":  func(*pipe) error { return nil },
-			"no hello": func(p *pipe) error { return p.write((Report{}).pack(true, 0, time.Now())) },
-			"no name":  func(p *pipe) error { return p.write((Report{Hello: &Hello{Kind: KindNode}}).pack(true, 0, time.Now())) },
-			"another kind": func(p *pipe) error {
+		for what, say := range map[string]func(*stream) error{
+			"nothing":  func(*stream) error { return nil },
+			"no hello": func(p *stream) error { return p.write((Report{}).pack(true, 0, time.Now())) },
+			"no name": func(p *stream) error {
+				return p.write((Report{Hello: &Hello{Kind: KindNode}}).pack(true, 0, time.Now()))
+			},
+			"another kind": func(p *stream) error {
 				return p.write((Report{Hello: &Hello{Kind: "spy", ID: "x"}}).pack(true, 0, time.Now()))
 			},
-			"garbage":  func(p *pipe) error { _, err := p.conn.Write([]byte{0, 0, 0, 4, 1, 2, 3, 4}); return err },
-			"a length": func(p *pipe) error { _, err := p.conn.Write([]byte{255, 255, 255, 255}); return err },
-			"less than nothing": func(p *pipe) error {
+			"garbage":  func(p *stream) error { return p.send([]byte{4, 1, 2, 3, 4}) },
+			"a length": func(p *stream) error { return p.send([]byte{0xfc, 255, 255, 255, 255}) },
+			"less than nothing": func(p *stream) error {
 				return p.write((Report{Hello: &Hello{Kind: KindActivator, ID: "bad"}, Demand: []Demand{{Demand: activator.Demand{Name: name("m"), Queued: -4}}}}).pack(true, 0, time.Now()))
 			},
 		} {
-			conn, err := w.dial(t.Context(), at(1)+":8090")
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := dialUpgrade(t.Context(), conn, "control", secret)
+			p, err := NewClient(ClientOptions{Token: secret, Dial: w.dial}).openStream(t.Context(), at(1)+":8090")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -728,7 +726,7 @@ func TestBadPeer(t *testing.T) {
 			if took := time.Since(began); took > 2*deadAfter {
 				t.Errorf("%s: it was let in for %v", what, took)
 			}
-			conn.Close()
+			p.end(nil)
 		}
 		synctest.Wait()
 		if got := h.Activators(); len(got) != 1 || got[0] != "good" {
@@ -756,14 +754,18 @@ func TestStorm(t *testing.T) {
 		a, stop := w.activator("a", f)
 		f.wait <- struct{}{}
 		<-a.Heard()
+		synctest.Wait()
+		gate := s.open[0].gate
+		<-gate
 		for i := range 10000 {
 			p := ready(name("m"))
 			p.Progress = functions.Progress{Percent: i % 100, ETA: time.Duration(i)}
 			h.Publish(p)
 			if i == 0 {
-				synctest.Wait() // the feed is blocked in its first call
+				synctest.Wait() // the first is written
 			}
 		}
+		gate <- struct{}{}
 		told := 0
 		for p := (snapshot.Snapshot{}); p.Progress.ETA != 9999; p, _ = f.has(name("m")) {
 			f.wait <- struct{}{}

@@ -3,7 +3,6 @@ package controlstream
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"testing"
 	"time"
 
@@ -149,12 +148,7 @@ func TestHubIsNaive(t *testing.T) {
 			log = append(log, fmt.Sprint(op, " ", id))
 			switch {
 			case op < 2: // connect, maybe again
-				l, far := net.Pipe()
-				defer far.Close()
-				p := &peer{
-					kind: KindActivator, id: id, hub: h, pipe: &pipe{conn: l}, signal: make(chan struct{}, 1), gone: make(chan struct{}),
-					demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, fullSync: true,
-				}
+				p := h.newPeer(KindActivator, id, played(nil, maxUp))
 				former := links[id]
 				n.peers[id] = &said{demand: map[functions.Name]Demand{}}
 				links[id] = p

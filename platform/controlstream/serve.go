@@ -2,29 +2,28 @@ package controlstream
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// ServeHTTP accepts control streams at Endpoint.
+// ServeHTTP accepts control streams at Endpoint. The server must be prepared by Configure.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tokens := []string{h.o.Token}
 	if h.o.Tokens != nil {
 		tokens = h.o.Tokens()
 	}
-	if !acceptUpgrade(w, r, tokens) {
+	s := acceptStream(w, r, tokens)
+	if s == nil {
 		return
 	}
 	if h.o.Leads != nil {
@@ -36,50 +35,42 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	h.mu.Lock()
-	closed := h.closed
-	if !closed {
-		h.connections.Add(1)
-	}
-	h.mu.Unlock()
-	if closed {
+	if !h.track(s) {
 		http.Error(w, "this controller does not lead any more", http.StatusServiceUnavailable)
 		return
 	}
-	defer h.connections.Done()
-	p := hijack(w)
-	if p == nil {
-		return
-	}
-	defer p.conn.Close()
-	if h.track(p.conn) {
-		defer h.untrack(p.conn)
-		h.serve(p, p.conn.RemoteAddr(), r.TLS)
+	defer h.untrack(s)
+	defer s.end(net.ErrClosed)
+	w.Header().Set("Content-Type", protocol)
+	if s.send(nil) == nil {
+		h.serve(s, r.RemoteAddr, r.TLS)
 	}
 }
 
-// track records a connection for Close; false if the hub is closed already.
-func (h *Hub) track(conn net.Conn) bool {
+// track records a stream for Close; false if the hub is closed already.
+func (h *Hub) track(s *stream) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
-		h.conns[conn] = true
+		h.streams[s] = true
+		h.serving.Add(1)
 	}
 	return !h.closed
 }
 
-func (h *Hub) untrack(conn net.Conn) {
+func (h *Hub) untrack(s *stream) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.conns, conn)
+	delete(h.streams, s)
+	h.mu.Unlock()
+	h.serving.Done()
 }
 
 var errNoHello = errors.New("its first message does not say who it is")
 
-// serve runs one connection, from its first message to its end.
-func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
+// serve runs one stream, from its first message to its end.
+func (h *Hub) serve(s *stream, from string, shown *tls.ConnectionState) {
 	var first reportFrame
-	if err := c.read(&first); err != nil {
+	if err := s.read(&first); err != nil {
 		h.o.Log.Warn("a link ended before its peer said who it is", "from", from, "error", err)
 		return
 	}
@@ -92,11 +83,7 @@ func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("it says that it is one of kind %q, and its certificate is that of %q", hello.Kind, mtls.Name(shown)))
 		return
 	}
-	p := &peer{
-		kind: hello.Kind, id: hello.ID, hub: h, pipe: c,
-		signal: make(chan struct{}, 1), gone: make(chan struct{}), since: h.o.Now(),
-		demand: map[functions.Name]Demand{}, isDirty: map[functions.Name]bool{}, fullSync: true,
-	}
+	p := h.newPeer(hello.Kind, hello.ID, s)
 	first.FullSync = true
 	u, err := first.unpack(h.o.Now())
 	if err == nil {
@@ -114,27 +101,15 @@ func (h *Hub) serve(c *pipe, from net.Addr, shown *tls.ConnectionState) {
 	log := h.o.Log.With("kind", string(p.kind), "peer", p.id)
 	log.Info("linked", "from", from, "version", hello.Version)
 	var writer sync.WaitGroup
-	writer.Go(func() {
-		if err := p.writeUpdates(); err != nil && !isClosed(err) {
-			log.Warn("a link does not take what it is told", "error", err)
-		}
-		c.conn.Close()
-	})
-	err = p.readReports()
-	close(p.gone)
-	c.conn.Close()
+	writer.Go(func() { s.end(p.writeUpdates()) })
+	s.end(p.readReports())
 	writer.Wait()
 	h.removePeer(p)
-	if isClosed(err) {
+	if isClosed(s.cause) {
 		log.Info("a link has ended")
 		return
 	}
-	log.Warn("a link has ended", "error", err)
-}
-
-// isClosed reports whether an error is only the end of a connection.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
+	log.Warn("a link has ended", "error", s.cause)
 }
 
 // addPeer makes p the connection of its peer. A former connection of the same ID is closed,
@@ -149,14 +124,13 @@ func (h *Hub) addPeer(p *peer) error {
 	h.peers[p.kind][p.id] = p
 	if before != nil {
 		for name := range before.demand {
-			h.markDemandChanged(name)
+			h.demandChanged.Put(name, name)
 		}
 		if before.lost.IsZero() {
-			before.pipe.conn.Close()
+			before.stream.end(net.ErrClosed)
 		}
 	}
-	p.table, p.keys = true, true
-	p.wake()
+	p.signal.Set()
 	h.mu.Unlock()
 	if h.o.Joined != nil {
 		h.o.Joined(p.kind, p.id)
@@ -189,7 +163,7 @@ func (h *Hub) removePeer(p *peer) {
 func (p *peer) readReports() error {
 	for {
 		var f reportFrame
-		if err := p.pipe.read(&f); err != nil {
+		if err := p.stream.read(&f); err != nil {
 			return err
 		}
 		if err := p.hub.onReport(p, &f); err != nil {
@@ -261,24 +235,28 @@ func (h *Hub) isCurrent(p *peer) bool {
 	return h.peers[p.kind][p.id] == p
 }
 
-// writeUpdates writes updates as they come, until the connection ends.
+// writeUpdates writes updates as they come, until the stream ends.
 func (p *peer) writeUpdates() error {
 	ping := time.NewTicker(pingEvery)
 	defer ping.Stop()
 	known := models{}
 	for {
-		d, seq, any := p.nextUpdate()
-		if any {
-			if err := p.pipe.write(d.pack(seq, known, p.hub.o.Now())); err != nil {
-				return err
+		if d, seq, any := p.nextUpdate(); any {
+			parts := d.split()
+			for i := range parts {
+				f := parts[i].pack(seq, known, p.hub.o.Now())
+				f.More = i < len(parts)-1
+				if err := p.stream.write(f); err != nil {
+					return err
+				}
 			}
 		}
 		select {
-		case <-p.gone:
+		case <-p.stream.ended:
 			return nil
 		case <-p.signal:
 		case <-ping.C:
-			if err := p.pipe.write(nil); err != nil {
+			if err := p.stream.write(&updateFrame{Ping: true}); err != nil {
 				return err
 			}
 		}
@@ -287,41 +265,39 @@ func (p *peer) writeUpdates() error {
 
 // nextUpdate takes the pending update; any is false if there is none.
 func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
-	h := p.hub
+	h, todo := p.hub, &p.pending
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p.kind == KindActivator && !h.open {
 		return d, 0, false
 	}
-	d = Update{FullSync: p.fullSync, AbortAgent: p.aborts, Peers: p.nodePeers, Prefetch: p.prefetch, Stop: p.stops, Owners: p.owners}
-	any = p.fullSync || len(p.dirty)+len(p.aborts)+len(p.prefetch)+len(p.stops) > 0 || p.nodePeers != nil || p.owners != nil
+	d = Update{FullSync: todo.fullSync, AbortAgent: todo.aborts.Values(), Peers: todo.nodePeers, Prefetch: todo.prefetch.Values(), Stop: todo.stops.Values(), Owners: todo.owners}
+	any = todo.fullSync || len(d.AbortAgent)+len(d.Prefetch)+len(d.Stop)+todo.dirty.Len() > 0 || todo.nodePeers != nil || todo.owners != nil
 	if p.kind == KindActivator {
-		if p.table && h.table != nil {
+		if todo.table && h.table != nil {
 			d.Table, any = h.table, true
 		}
-		if p.keys && h.keys != nil {
+		if todo.keys && h.keys != nil {
 			d.Keys, any = h.keys, true
 		}
-		if p.rateLimits != nil {
-			d.RateLimits, any = p.rateLimits, true
+		if todo.share != nil {
+			d.RateLimits, any = &ratelimit.Allotments{Share: *todo.share, List: todo.allotments.Values()}, true
 		}
-		if p.fullSync {
+		if todo.fullSync {
 			d.Functions = make([]snapshot.Snapshot, 0, len(h.snapshots))
 			for _, f := range h.snapshots {
 				d.Functions = append(d.Functions, *f)
 			}
 		}
-		for _, name := range p.dirty {
-			if f := h.snapshots[name]; f != nil {
+		for _, e := range todo.dirty.Entries() {
+			if f := h.snapshots[e.Key]; f != nil {
 				d.Functions = append(d.Functions, *f)
 			} else {
-				d.Removed = append(d.Removed, name)
+				d.Removed = append(d.Removed, e.Key)
 			}
 		}
 	}
-	p.fullSync, p.table, p.keys, p.rateLimits = false, false, false, nil
-	p.dirty, p.aborts, p.nodePeers, p.prefetch, p.stops, p.owners = nil, nil, nil, nil, nil, nil
-	clear(p.isDirty)
+	*todo = pending{}
 	return d, h.seq, any
 }
 

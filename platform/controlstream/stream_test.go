@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,7 +24,9 @@ const secret = "a-token-of-the-cluster"
 // listen serves a hub on loopback and returns its address.
 func listen(t testing.TB, h *Hub) string {
 	t.Helper()
-	s := httptest.NewServer(h)
+	s := httptest.NewUnstartedServer(h)
+	Configure(s.Config)
+	s.Start()
 	t.Cleanup(func() {
 		h.Close()
 		s.Close()
@@ -70,11 +73,11 @@ type feed struct {
 	flights  map[string]int
 	changed  map[functions.Name]bool
 	cuts     []string
-	news     chan struct{} // capacity 1: there was a call
+	news     coalesce.Signal // there was a call
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: make(chan struct{}, 1)}
+	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: coalesce.NewSignal()}
 }
 
 func (f *feed) Publish(fs ...snapshot.Snapshot) {
@@ -83,7 +86,7 @@ func (f *feed) Publish(fs ...snapshot.Snapshot) {
 		f.pictures[x.Name] = x
 	}
 	f.mu.Unlock()
-	signalOnce(f.news)
+	f.news.Set()
 }
 
 func (f *feed) Remove(names ...functions.Name) {
@@ -92,14 +95,14 @@ func (f *feed) Remove(names ...functions.Name) {
 		delete(f.pictures, n)
 	}
 	f.mu.Unlock()
-	signalOnce(f.news)
+	f.news.Set()
 }
 
 func (f *feed) Cut(agent string) {
 	f.mu.Lock()
 	f.cuts = append(f.cuts, agent)
 	f.mu.Unlock()
-	signalOnce(f.news)
+	f.news.Set()
 }
 
 func (f *feed) Demand(all bool, yield func(activator.Demand) bool) {

@@ -119,7 +119,7 @@ func Server(of func() (*Identity, error), names ...string) *tls.Config {
 				return nil, err
 			}
 			return &tls.Config{
-				MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+				MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
 				Certificates: []tls.Certificate{id.Cert}, ClientCAs: id.Roots, ClientAuth: tls.RequireAndVerifyClientCert,
 				SessionTicketsDisabled: true, // every connection is verified in full
 				VerifyConnection: func(s tls.ConnectionState) error {

@@ -214,6 +214,7 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	}
 	r.addr = l.Addr().String()
 	server := &http.Server{Handler: mux}
+	controlstream.Configure(server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { server.Serve(l) })

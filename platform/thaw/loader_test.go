@@ -152,7 +152,9 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 		},
 		Joined: func(controlstream.Kind, string) { h.at(func() { h.joined++ }) },
 	})
-	srv := httptest.NewServer(hub)
+	srv := httptest.NewUnstartedServer(hub)
+	controlstream.Configure(srv.Config)
+	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(hub.Close)
 	file := filepath.Join(t.TempDir(), "token")

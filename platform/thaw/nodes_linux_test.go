@@ -226,7 +226,9 @@ func TestLoadersLend(t *testing.T) {
 		}
 	}
 	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {}})
-	control := httptest.NewServer(hub)
+	control := httptest.NewUnstartedServer(hub)
+	controlstream.Configure(control.Config)
+	control.Start()
 	t.Cleanup(control.Close)
 	t.Cleanup(hub.Close)
 	file := filepath.Join(t.TempDir(), "token")

@@ -138,6 +138,7 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 	}
 	server := func(l net.Listener, h http.Handler) {
 		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug)}
+		controlstream.Configure(s)
 		part(func() error { return s.Serve(l) })
 		context.AfterFunc(ctx, func() { s.Close() })
 	}
