@@ -12,8 +12,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestLargeModels: whatever models and keys a team has, an activator gets the table of
-// everybody else, and of the team what is within the bounds.
+// TestLargeModels: whatever models and keys a team has, an activator gets those of all other
+// teams, and of the team what is within the bounds.
 func TestLargeModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)

@@ -12,18 +12,24 @@
 //
 // # On the wire
 //
-// A connection begins as an HTTP upgrade with a bearer token and continues as frames,
-// each a piece of one gob stream per direction. News that cannot be written yet is kept
-// by subject, the newest of each: a slow peer gets fewer messages, never older ones, and
-// no queue grows beyond the number of subjects. Pending news goes out in one write. A
-// snapshot goes without its model if the peer has that model already, so READY is about
-// 300 bytes. Moments travel as durations before now: the clocks of two machines are
-// never compared. In an installation the connection is TLS with certificates at both
-// ends (platform/mtls): an activator cannot pass for a loader, and the port is safe
-// where no NetworkPolicy is enforced. Token and certificates are read again for each
-// connection. Plain connections are for tests and for one machine.
+// A control stream is one HTTP/2 POST with a bearer token, on a connection of its own: the
+// peer's messages are the request's body, the controller's are the response's, and each
+// direction is one gob stream. The content type is the protocol; a peer of another one is
+// refused with 426. News that cannot be written yet is kept by subject, the newest of each:
+// a slow peer gets fewer messages, and no queue grows beyond the number of subjects.
+// HTTP/2's window bounds what is under way. Pending news goes out in one write. A snapshot
+// goes without its model if the peer has that model already, so READY is about 300 bytes.
+// Moments travel as durations before now: the clocks of two machines are never compared. In
+// an installation the connection is TLS with certificates at both ends (platform/mtls): an
+// activator cannot pass for a loader, and the port is safe where no NetworkPolicy is
+// enforced. Token and certificates are read again for each connection. Plain connections
+// are for tests and for one machine. A server needs Configure.
 //
-// Each end sends at least one frame a second. A peer that sends nothing, or reads
+// No end writes a message that is longer than the other end reads. What teams write is
+// bounded before: activators get models without the fields for nodes, and long updates come
+// in parts, which are applied as one (bounds.go).
+//
+// Each end sends at least one message a second. A peer that sends nothing, or reads
 // nothing, for five seconds is gone, which covers stopped processes and lost cables. A
 // peer without a connection dials all addresses of the controller's name at once, first
 // after 50 ms, then at most once a second; a controller that does not lead answers 421
