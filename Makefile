@@ -106,23 +106,35 @@ ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$
 	THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_CLUSTER_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin/e2e "$$0" "$$@"' \
 	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 30m -test.run '$(RUN)'
 
+# CLUSTER_TESTS are the packages whose tests run on a cluster.
+CLUSTER_TESTS ?= thaw-knative knative/e2e knative/autoscale knative/schedulerhint
+
 e2e: e2e-programs ## the suite on the cluster that make cluster made: RUN=TestCluster/Name for one of it
-	@code=0; (cd platform/thaw-knative && $(call ON_CLUSTER,thaw-knative)) || code=1; (cd platform/knative/e2e && $(call ON_CLUSTER,e2e)) || code=1; \
-	(cd platform/knative/autoscale && $(call ON_CLUSTER,autoscale)) || code=1; (cd platform/knative/schedulerhint && $(call ON_CLUSTER,schedulerhint)) || code=1; exit $$code
+	@$(MAKE) --no-print-directory e2e-images
+	@$(MAKE) --no-print-directory e2e-run
+
+e2e-run: # with the programs and images that are there
+	@code=0; $(foreach package,$(CLUSTER_TESTS),(cd platform/$(package) && $(call ON_CLUSTER,$(notdir $(package)))) || code=1;) exit $$code
 
 # It brings a controller of its own, beside which no other may serve the class.
-conformance: RUN = ^TestConformance
 conformance: e2e-programs ## Knative's own tests of ingress classes, on a cluster that make cluster made and thaw is not installed on
+	@$(MAKE) --no-print-directory e2e-images
+	@$(MAKE) --no-print-directory conformance-run
+
+conformance-run: RUN = ^TestConformance
+conformance-run:
 	deploy/cluster/conformance
 	cd platform/thaw-knative && THAW_CONFORMANCE=$${CLUSTER_PROGRAMS:-$(CURDIR)/bin/cluster}/conformance/ingress.test $(call ON_CLUSTER,thaw-knative)
 
-.PHONY: e2e-programs conformance
+.PHONY: e2e-programs e2e-images e2e-run conformance conformance-run
 e2e-programs:
 	@mkdir -p bin/e2e
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/e2e/ ./platform/thaw ./platform/thaw-knative
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/e2e/shim ./platform/thaw-knative/testdata/shim
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/e2e/scene ./platform/knative/e2e/testdata/scene
 	CGO_ENABLED=0 $(GO) test -c -ldflags=-w -o bin/e2e/ ./platform/thaw-knative ./platform/knative/e2e ./platform/knative/autoscale ./platform/knative/schedulerhint
+
+e2e-images:
 	deploy/cluster/image dev.local/shim:test bin/e2e/shim
 	deploy/cluster/image dev.local/scene:test bin/e2e/scene
 	deploy/cluster/image dev.local/thaw:test bin/e2e/thaw=/thaw bin/e2e/thaw-knative=/thaw-knative
@@ -130,14 +142,14 @@ e2e-programs:
 # Each figure by itself: RUN='^TestBench$$/^wake$$', warm, evict, many or vllm; STARTS is
 # how many of each. Alone on the machine wake takes six minutes with 20, vllm twelve.
 STARTS ?= 20
-bench-knative: e2e-programs ## thaw beside Knative's own classes on the cluster that make cluster made, into bench/results
+bench-knative: e2e-programs e2e-images ## thaw beside Knative's own classes on the cluster that make cluster made, into bench/results
 	@mkdir -p bench/results
 	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '$(if $(filter ^TestCluster,$(RUN)),^TestBench$$,$(RUN))' -test.timeout 60m -bench-out $(CURDIR)/bench/results -bench-starts $(STARTS) -bench-commit $(shell git rev-parse --short=12 HEAD)
 
 # 400 models on 500 nodes: KWOK_NODES and KWOK_MODELS (of each of four teams) say otherwise.
 KWOK_NODES ?= 500
 KWOK_MODELS ?= 100
-bench-kwok: e2e-programs ## thaw on 500 nodes that are not there, on the cluster that make cluster made, into bench/results
+bench-kwok: e2e-programs e2e-images ## thaw on 500 nodes that are not there, on the cluster that make cluster made, into bench/results
 	@mkdir -p bench/results
 	cd platform/knative/e2e && $(call ON_CLUSTER,e2e) -test.run '^TestClusterKwok$$' -test.timeout 60m -kwok-nodes $(KWOK_NODES) -kwok-models $(KWOK_MODELS) -bench-out $(CURDIR)/bench/results -bench-commit $(shell git rev-parse --short=12 HEAD)
 
