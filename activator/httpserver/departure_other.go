@@ -8,7 +8,7 @@ type watcher struct{}
 
 func newWatcher() (*watcher, error) { return nil, nil }
 
-func watch(*wire) (*watcher, uint64) { return nil, 0 }
+func watchConn(*conn) (*watcher, uint64) { return nil, 0 }
 
 func (*watcher) close()               {}
-func (*watcher) remove(*wire, uint64) {}
+func (*watcher) remove(*conn, uint64) {}
