@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/loader/validate"
@@ -191,9 +192,7 @@ func compareBools(a, b bool) int {
 // gave up.
 func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *stagingPlan, p *store.Part) error {
 	for {
-		select {
-		case <-time.After(claimPoll):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, claimPoll) {
 			return context.Cause(ctx)
 		}
 		ok, err := in.PollShared(ctx, p)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/loader/validate"
@@ -222,9 +223,7 @@ func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 		}
 		done, total, _ := j.loader.o.Store.Progress(j.key)
 		j.progress.update(func(p *Progress) { p.State, p.Done, p.Total = Waiting, done, total })
-		select {
-		case <-time.After(claimPoll):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, claimPoll) {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
 )
@@ -106,12 +107,10 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 		plan.limiter.throttle(time.Now(), wait)
 	}
 	j.loader.o.Log.Debug("trying again", "source", j.location, "try", tries, "in", own, "err", err)
-	select {
-	case <-time.After(own):
-		return nil
-	case <-ctx.Done():
+	if !backoff.Sleep(ctx, own) {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // refreshCredentials renews the source's credentials, once in a staging. It returns
@@ -447,9 +446,7 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) 
 		j.loader.counts.retries.Add(1)
 		wait := retryDelay(j.loader.o.Retry, n, e.RetryAfter, rand.Float64())
 		j.loader.o.Log.Debug("trying again", "source", j.location, "try", n, "in", wait, "err", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			return context.Cause(ctx)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // BatchWriter buffers log lines and writes them in few calls: one write per request is
@@ -16,7 +18,7 @@ type BatchWriter struct {
 	mu  sync.Mutex
 	buf []byte
 
-	pending chan struct{} // a token when buf is no longer empty; read by Run
+	pending coalesce.Signal // set when buf is no longer empty; read by Run
 }
 
 const (
@@ -26,7 +28,7 @@ const (
 
 // NewBatchWriter makes a writer to w; Run must be running for lines to come out.
 func NewBatchWriter(w io.Writer) *BatchWriter {
-	return &BatchWriter{w: w, pending: make(chan struct{}, 1)}
+	return &BatchWriter{w: w, pending: coalesce.NewSignal()}
 }
 
 // Write buffers p.
@@ -37,10 +39,7 @@ func (l *BatchWriter) Write(p []byte) (int, error) {
 	if len(l.buf) >= batchBytes {
 		l.flush()
 	} else if len(l.buf) == len(p) {
-		select {
-		case l.pending <- struct{}{}:
-		default:
-		}
+		l.pending.Set()
 	}
 	return len(p), nil
 }

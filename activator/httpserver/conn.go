@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 const (
@@ -59,8 +61,8 @@ type conn struct {
 	held       []byte // what waits for that
 	last       bool   // no request is read after this one
 
-	netHTTP bool          // the server behind reads while its handler runs
-	poke    chan struct{} // ends such a Read
+	netHTTP bool            // the server behind reads while its handler runs
+	poke    coalesce.Signal // ends such a Read
 
 	mu     sync.Mutex
 	phase  phase
@@ -74,7 +76,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn) *conn {
-	w := &conn{Conn: c, s: s, poke: make(chan struct{}, 1)}
+	w := &conn{Conn: c, s: s, poke: coalesce.NewSignal()}
 	w.req.c = w
 	return w
 }
@@ -122,16 +124,9 @@ func (w *conn) isBusy() bool {
 // the front's.
 func (w *conn) SetReadDeadline(t time.Time) error {
 	if !t.IsZero() {
-		w.wakeRead()
+		w.poke.Set()
 	}
 	return nil
-}
-
-func (w *conn) wakeRead() {
-	select {
-	case w.poke <- struct{}{}:
-	default:
-	}
 }
 
 // SetWriteDeadline does nothing: every write has a deadline of its own.
@@ -318,7 +313,7 @@ func (w *conn) Close() error {
 	w.flush()
 	w.disarm(ErrGone)
 	err := w.Conn.Close()
-	w.wakeRead()
+	w.poke.Set()
 	w.s.remove(w)
 	return err
 }

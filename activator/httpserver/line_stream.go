@@ -6,6 +6,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/coalesce"
 )
 
 // aliveEvery is the period of empty lines on a silent stream, so that proxies keep it.
@@ -17,14 +19,14 @@ const aliveEvery = 15 * time.Second
 // second and ends the stream early.
 func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lineStream{cancel: cancel, over: over, said: make(chan struct{}, 1), ended: make(chan struct{})}
+	l := &lineStream{cancel: cancel, over: over, said: coalesce.NewSignal(), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
 		l.err = work(ctx, l.say)
 	}()
 	select {
 	case <-l.said:
-		l.wake() // for the first Read
+		l.said.Set() // for the first Read
 		return l, nil
 	case <-l.ended:
 	}
@@ -38,19 +40,12 @@ func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(
 type lineStream struct {
 	cancel context.CancelFunc
 	over   func() bool
-	said   chan struct{} // a token when buf has grown
+	said   coalesce.Signal // buf has grown
 	ended  chan struct{}
 	err    error // of work; set before ended is closed
 
 	mu  sync.Mutex // guards buf
 	buf []byte
-}
-
-func (l *lineStream) wake() {
-	select {
-	case l.said <- struct{}{}:
-	default:
-	}
 }
 
 func (l *lineStream) say(v any) {
@@ -61,7 +56,7 @@ func (l *lineStream) say(v any) {
 	l.mu.Lock()
 	l.buf = append(append(l.buf, b...), '\n')
 	l.mu.Unlock()
-	l.wake()
+	l.said.Set()
 }
 
 func (l *lineStream) take(p []byte) int {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -326,10 +327,7 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 		}
 		if errors.Is(err, errNotFetching) && time.Until(until) > s.node.o.AnnounceEvery {
 			// Its view of the swarm differs from this node's, for a moment.
-			select {
-			case <-time.After(s.node.o.AnnounceEvery):
-			case <-ctx.Done():
-			}
+			backoff.Sleep(ctx, s.node.o.AnnounceEvery)
 			continue
 		}
 		asked[node.ID] = true

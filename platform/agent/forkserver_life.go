@@ -317,7 +317,7 @@ func (h *forkServers) requestEndLocked(p *parent, why string) {
 		return
 	}
 	p.ending = why
-	h.wakeUp()
+	h.wake.Set()
 }
 
 // checkParents asks the parents for their facts and ends those to be replaced.

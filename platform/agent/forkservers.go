@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -53,7 +54,7 @@ type forkServers struct {
 	o   forkServersOptions
 	log *slog.Logger
 
-	wake chan struct{}
+	wake coalesce.Signal
 
 	mu             sync.Mutex
 	parents        map[string]*parent     // by process id
@@ -119,15 +120,8 @@ func newForkServers(o forkServersOptions) *forkServers {
 		o.Mode = WarmOff
 	}
 	return &forkServers{
-		o: o, log: o.Log, wake: make(chan struct{}, 1), parents: map[string]*parent{}, requested: map[string]*parentSpec{},
+		o: o, log: o.Log, wake: coalesce.NewSignal(), parents: map[string]*parent{}, requested: map[string]*parentSpec{},
 		bytecodeChecks: map[string]*parentSpec{}, backoff: map[string]retryState{},
-	}
-}
-
-func (h *forkServers) wakeUp() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -235,7 +229,7 @@ func (h *forkServers) requestParent(k *parentSpec) <-chan struct{} {
 		return nil
 	}
 	h.requested[k.id] = k
-	h.wakeUp()
+	h.wake.Set()
 	return k.settled
 }
 
@@ -245,7 +239,7 @@ func (h *forkServers) queueBytecodeCheck(k *parentSpec) {
 	defer h.mu.Unlock()
 	if _, known := h.bytecodeChecks[k.env.Program]; !known {
 		h.bytecodeChecks[k.env.Program] = k
-		h.wakeUp()
+		h.wake.Set()
 	}
 }
 
@@ -301,7 +295,7 @@ func (h *forkServers) Suspect(socket string) {
 		}
 	}
 	h.mu.Unlock()
-	h.wakeUp()
+	h.wake.Set()
 }
 
 // evictIfMemoryShort ends the least recently used parent if replicas have reserved its

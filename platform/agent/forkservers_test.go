@@ -204,7 +204,7 @@ func TestWarmMakesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.ready("b")
-	l.forkServers.wakeUp()
+	l.forkServers.wake.Set()
 	l.until("no parent", func() bool {
 		d, err := l.Heartbeat()
 		return err == nil && d.Memory.Used == node-1<<20

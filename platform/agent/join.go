@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Join sends an agent's heartbeats to a server: the newest one, whenever there is one. An
@@ -57,6 +58,7 @@ const (
 // Run pushes until ctx ends.
 func (j *Join) Run(ctx context.Context) error {
 	defer j.http.CloseIdleConnections()
+	retry := backoff.Backoff{First: joinFirst, Max: joinLast}
 	pause := time.Duration(0)
 	joined, said := false, ""
 	for {
@@ -66,16 +68,12 @@ func (j *Join) Run(ctx context.Context) error {
 			return nil
 		case hb = <-j.pending:
 		}
-		if pause > 0 {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(pause):
-			}
-			select {
-			case hb = <-j.pending:
-			default:
-			}
+		if !backoff.Sleep(ctx, pause) {
+			return nil
+		}
+		select {
+		case hb = <-j.pending:
+		default:
 		}
 		err := j.send(ctx, hb)
 		switch {
@@ -86,12 +84,13 @@ func (j *Join) Run(ctx context.Context) error {
 				j.log.Info("joined", "server", j.server)
 			}
 			joined, said, pause = true, "", 0
+			retry.Reset()
 		default:
 			if joined || said != err.Error() {
 				j.log.Warn("the server cannot be reached; this agent keeps running", "server", j.server, "error", err)
 			}
 			joined, said = false, err.Error()
-			pause = min(max(2*pause, joinFirst), joinLast)
+			pause = retry.Next()
 			select { // hb has not been sent yet
 			case j.pending <- hb:
 			default:

@@ -16,6 +16,8 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
@@ -67,10 +69,10 @@ type Daemon struct {
 	log  *slog.Logger
 	life string // identifies this process among the node's loaders, in heartbeats
 
-	changes chan struct{} // capacity 1: the node's checkpoints may have changed
-	slots   chan struct{} // one per running staging of a pod
-	serving atomic.Bool   // shims are served
-	ready   chan struct{} // closed once shims are served
+	changes coalesce.Signal // the node's checkpoints may have changed
+	slots   chan struct{}   // one per running staging of a pod
+	serving atomic.Bool     // shims are served
+	ready   chan struct{}   // closed once shims are served
 
 	counts      counters
 	prefetching sync.WaitGroup // the goroutines of prefetches
@@ -125,7 +127,7 @@ func New(o Options) *Daemon {
 	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
-		changes: make(chan struct{}, 1), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
+		changes: coalesce.NewSignal(), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
 }
@@ -263,11 +265,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 		if err != nil {
 			// No file descriptors left, or the like: a temporary error.
 			d.log.Error("a pod's connection cannot be accepted", "error", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-ctx.Done():
-				return nil
-			}
+			backoff.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		if !d.addConnection() {

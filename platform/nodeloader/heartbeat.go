@@ -23,12 +23,7 @@ type counters struct {
 }
 
 // notifyChange requests a heartbeat soon: the node's checkpoints may have changed.
-func (d *Daemon) notifyChange() {
-	select {
-	case d.changes <- struct{}{}:
-	default:
-	}
-}
+func (d *Daemon) notifyChange() { d.changes.Set() }
 
 // sendHeartbeats reports the node's checkpoints to the controller until ctx ends.
 func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {

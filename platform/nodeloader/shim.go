@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
@@ -187,7 +188,7 @@ func (s *shim) release() {
 // staging; all other lines are kept, up to maxOutLines, after which the connection is
 // closed.
 type outbox struct {
-	wake   chan struct{}
+	wake   coalesce.Signal
 	hangUp func()
 
 	mu       sync.Mutex // guards the fields below
@@ -213,7 +214,7 @@ const maxOutLines = 256
 
 var errOutboxFull = errors.New("too many lines are waiting to be read")
 
-func newOutbox(hangUp func()) *outbox { return &outbox{wake: make(chan struct{}, 1), hangUp: hangUp} }
+func newOutbox(hangUp func()) *outbox { return &outbox{wake: coalesce.NewSignal(), hangUp: hangUp} }
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
@@ -246,10 +247,7 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 		o.full = true
 		o.hangUp() // close at once: the writer is blocked on the shim
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Set()
 }
 
 // dropProgressLocked removes the progress of a staging that has ended; mu must be held.

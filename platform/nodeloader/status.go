@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Bounds of a status, far above real ones: the controller gets the statuses of all pods.
@@ -73,12 +74,5 @@ func (p *lineLimiter) wait(ctx context.Context) bool {
 	if p.count++; p.count <= p.perSecond {
 		return true
 	}
-	t := time.NewTimer(p.since.Add(time.Second).Sub(now))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return backoff.Sleep(ctx, p.since.Add(time.Second).Sub(now))
 }

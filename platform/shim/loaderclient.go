@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
@@ -50,7 +52,7 @@ type loaderClient struct {
 	cache    string                    // the engine's, for each checkpoint
 	stop     func(controlstream.Drain) // must not block
 	log      *slog.Logger
-	wake     chan struct{} // there is something to say
+	wake     coalesce.Signal // there is something to say
 
 	mu          sync.Mutex
 	asks        map[int]*stagingRequest // requested or held checkpoints
@@ -88,26 +90,20 @@ func newLoaderClient(o Options, stop func(controlstream.Drain)) *loaderClient {
 			return d.DialContext(ctx, "unix", socket)
 		}, store: filepath.Dir(o.Sockets), weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
 		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
-		wake:  make(chan struct{}, 1), asks: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
+		wake:  coalesce.NewSignal(), asks: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
 	}
 }
 
 // Run keeps a connection to the loader until ctx ends.
 func (l *loaderClient) Run(ctx context.Context) error {
-	wait := dialFirst
+	pause := backoff.Backoff{First: dialFirst, Max: dialMax}
 	for ctx.Err() == nil {
-		err := l.runConnection(ctx, func() { wait = dialFirst })
+		err := l.runConnection(ctx, pause.Reset)
 		if ctx.Err() != nil {
 			break
 		}
 		l.onLost(err)
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		wait = min(2*wait, dialMax)
+		backoff.Sleep(ctx, pause.Next())
 	}
 	return nil
 }
@@ -217,14 +213,7 @@ func (l *loaderClient) onWelcome(w controlstream.Welcome) {
 		a.sent = false
 	}
 	l.sentCount = 0
-	l.wakeLocked()
-}
-
-func (l *loaderClient) wakeLocked() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wake.Set()
 }
 
 // writeNews sends what is new until the connection ends.
@@ -372,7 +361,7 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 	if !l.down.IsZero() && l.why != nil {
 		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.why, "giving up after", l.patience)
 	}
-	l.wakeLocked()
+	l.wake.Set()
 	l.mu.Unlock()
 	release := func() {
 		l.mu.Lock()
@@ -402,7 +391,7 @@ func (l *loaderClient) SendStatus(s functions.ReplicaStatus) {
 	defer l.mu.Unlock()
 	l.status = &s
 	l.statusCount++
-	l.wakeLocked()
+	l.wake.Set()
 }
 
 // FlushStatus waits until the newest status has been sent, at most flushWait.

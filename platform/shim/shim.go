@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/engine"
@@ -236,12 +237,7 @@ func (s *Shim) awaitTermination(ctx context.Context, stopped bool) {
 	if !stopped {
 		linger = min(linger, failureLinger)
 	}
-	t := time.NewTimer(linger)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
+	backoff.Sleep(ctx, linger)
 }
 
 // endSupervisor ends the processes that the engine left.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Errors of calls to an engine.
@@ -93,11 +94,7 @@ func (e *Client) Await(ctx context.Context, listening func()) error {
 		if err == nil {
 			return nil
 		}
-		t := time.NewTimer(ProbeInterval(time.Since(began)))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !backoff.Sleep(ctx, ProbeInterval(time.Since(began))) {
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}

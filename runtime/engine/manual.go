@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
@@ -185,11 +186,7 @@ func (m *Manual) Run(ctx context.Context) error {
 		select {
 		case a := <-m.requests:
 			for quiet := false; !quiet; quiet = m.o.Quiet() {
-				t := time.NewTimer(manualAfter)
-				select {
-				case <-t.C:
-				case <-ctx.Done():
-					t.Stop()
+				if !backoff.Sleep(ctx, manualAfter) {
 					return nil
 				}
 			}

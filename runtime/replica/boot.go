@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -302,13 +303,7 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.ConnectionRefused(err) {
 			break
 		}
-		t := time.NewTimer(engine.ProbeInterval(time.Since(began)))
-		select {
-		case <-t.C:
-		case <-tctx.Done():
-		}
-		t.Stop()
-		if tctx.Err() != nil {
+		if !backoff.Sleep(tctx, engine.ProbeInterval(time.Since(began))) {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
@@ -78,7 +79,7 @@ func (r *Replica) abortRequests(ctx context.Context, reason string) {
 	}
 	r.o.AbortRequests(reason)
 	for end := time.Now().Add(abortWait); time.Now().Before(end); {
-		if r.idle(r.readMetrics(ctx, abortWait)) || sleepContext(ctx, abortWait/10) != nil {
+		if r.idle(r.readMetrics(ctx, abortWait)) || !backoff.Sleep(ctx, abortWait/10) {
 			return
 		}
 	}

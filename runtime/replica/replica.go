@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/coalesce"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -196,7 +197,7 @@ type Replica struct {
 
 	mu           sync.Mutex
 	pending      commands
-	commandReady chan struct{} // holds a token while pending has commands
+	commandReady coalesce.Signal // set while pending has commands
 
 	have, whole atomic.Int64 // staging's progress
 
@@ -244,7 +245,7 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: make(chan struct{}, 1)}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: coalesce.NewSignal()}
 	// A deadline that is not set is the default, never unlimited.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{
@@ -318,10 +319,7 @@ func (r *Replica) command(f func(*commands)) {
 	r.mu.Lock()
 	f(&r.pending)
 	r.mu.Unlock()
-	select {
-	case r.commandReady <- struct{}{}:
-	default:
-	}
+	r.commandReady.Set()
 }
 
 func (r *Replica) takeCommands() commands {

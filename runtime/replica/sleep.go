@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -148,8 +149,8 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 		if r.idle(m) || !time.Now().Before(end) {
 			break
 		}
-		if err := sleepContext(dctx, drainEvery); err != nil {
-			return err
+		if !backoff.Sleep(dctx, drainEvery) {
+			return context.Cause(dctx)
 		}
 	}
 	mode := engine.SleepWait
@@ -161,18 +162,6 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 		return fmt.Errorf("no answer to /sleep within %s", drain+sleepWait)
 	}
 	return err
-}
-
-// sleepContext waits for d or the end of ctx.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // errWakeTimeout reports an engine that did not wake in time.
@@ -254,8 +243,8 @@ func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake ch
 			r.log.Warn("waking without the free GPU memory", "why", short)
 			break
 		}
-		if err := sleepContext(wctx, freeEvery); err != nil {
-			return err
+		if !backoff.Sleep(wctx, freeEvery) {
+			return context.Cause(wctx)
 		}
 	}
 	if err := s.Wake(wctx, level); err != nil {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
@@ -60,11 +61,9 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	go func() { cmd.Wait(); close(exited) }()
 	wait, over := time.Millisecond, exited
 	for {
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			cmd.Process.Kill()
 			return nil, fmt.Errorf("supervisor: no answer on %s: %w", s.Socket, context.Cause(ctx))
-		case <-time.After(wait):
 		}
 		c, err := Connect(ctx, s.Socket)
 		if err == nil {
@@ -81,10 +80,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			// It may have lost the race for the folder to another one that
 			// is about to listen: connect once more.
 			over = nil
-			select {
-			case <-ctx.Done():
-			case <-time.After(50 * time.Millisecond):
-			}
+			backoff.Sleep(ctx, 50*time.Millisecond)
 			if c, err := Connect(ctx, s.Socket); err == nil {
 				return c, nil
 			}

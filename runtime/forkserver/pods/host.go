@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 )
 
@@ -117,7 +118,8 @@ func (h *Host) Run(ctx context.Context) error {
 	defer serving.Wait()
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	for wait := minRestartDelay; ctx.Err() == nil; wait = min(2*wait, maxRestartDelay) {
+	pause := backoff.Backoff{First: minRestartDelay, Max: maxRestartDelay}
+	for ctx.Err() == nil {
 		began := time.Now()
 		err := h.runInterpreter(ctx, script)
 		if ctx.Err() != nil {
@@ -125,14 +127,9 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 		h.log.Warn("the node's interpreter ended; starting another", "why", err, "after", time.Since(began).Round(time.Second))
 		if time.Since(began) > forkserver.ImportTimeout {
-			wait = minRestartDelay
+			pause.Reset()
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		backoff.Sleep(ctx, pause.Next())
 	}
 	return nil
 }
@@ -186,10 +183,7 @@ func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitG
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-ctx.Done():
-			}
+			backoff.Sleep(ctx, 10*time.Millisecond)
 			continue
 		}
 		select {
