@@ -182,13 +182,18 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
-	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: false}\nadmission: {enabled: false}")
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: false}\npodPolicy: {enabled: false}")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for key := range all {
-		if kind, _, _ := strings.Cut(key, " "); slices.Contains([]string{"NetworkPolicy", "PodDisruptionBudget", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind) {
+		if kind, _, _ := strings.Cut(key, " "); slices.Contains([]string{"NetworkPolicy", "PodDisruptionBudget", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, kind) && !strings.HasSuffix(key, "/thaw-scale") && !strings.HasSuffix(key, "/thaw-force-delete") {
 			t.Errorf("%s is there all the same", key)
+		}
+	}
+	for _, name := range []string{"thaw-scale", "thaw-force-delete"} { // they bound the controller's rights, and have no switch
+		if all["ValidatingAdmissionPolicy /"+name] == nil || all["ValidatingAdmissionPolicyBinding /"+name] == nil {
+			t.Errorf("%s is gone", name)
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
 // Finding is the result of one check.
@@ -52,7 +54,7 @@ const (
 const (
 	servingNamespace = "knative-serving" // Knative's settings are there
 	podSecurity      = "pod-security.kubernetes.io/enforce"
-	webhookName      = "thaw-scheduler-hint"
+	webhookName      = schedulerhint.Name
 	controllerName   = "thaw-controller" // Deployment and Lease
 	leaseExpiry      = time.Minute       // a lease not renewed for this long is free, even if clocks differ
 )
@@ -70,7 +72,7 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	looks := []func(context.Context) ([]Finding, error){
 		c.versionFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
-		c.foreignIngress, c.partFindings, c.leaderAndClasses,
+		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.gpuFindings(ctx) },
 		func(ctx context.Context) ([]Finding, error) { return c.namespaceFindings(ctx, namespace) },
 	}
@@ -353,7 +355,9 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 		return found, c.ignoreForbidden(failed, System+"/"+webhookName)
 	case err != nil:
 		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
-	case len(w.Webhooks) == 0 || len(w.Webhooks[0].ClientConfig.CABundle) == 0 || ready == 0:
+	case len(w.Webhooks) > 0 && len(w.Webhooks[0].ClientConfig.CABundle) == 0:
+		found = append(found, noteFinding(without+"thaw-knative install, or "+schedulerhint.TrustCommand, "API servers do not trust the webhook %s", webhookName))
+	case len(w.Webhooks) == 0 || ready == 0:
 		found = append(found, noteFinding(without+logs, "the webhook %s is not served", webhookName))
 	default:
 		found = append(found, goodFinding("the webhook %s is served", webhookName))

@@ -58,6 +58,8 @@ func healthy() map[string]runtime.Object {
 		deployment("thaw-controller"), deployment("thaw-activator"), loader, knativeController, slice("thaw"), slice("thaw-scheduler-hint"), gpus, plain,
 		&coordinationv1.Lease{ObjectMeta: meta(System, "thaw-controller"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("c-1@10.0.0.1:8090"), RenewTime: &metav1.MicroTime{Time: time.Now()}}},
 		&admissionv1.MutatingWebhookConfiguration{ObjectMeta: meta("", "thaw-scheduler-hint"), Webhooks: []admissionv1.MutatingWebhook{{ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte("x")}}}},
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("", "thaw-pods")},
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("", "thaw-pods-of-teams")}, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta("", "thaw-pods-of-services")},
 		&corev1.Namespace{ObjectMeta: meta("", "ml")},
 		&corev1.ConfigMap{ObjectMeta: meta(servingNamespace, "config-features"), Data: map[string]string{
 			"kubernetes.podspec-init-containers": "enabled", "kubernetes.podspec-volumes-hostpath": "enabled", "kubernetes.podspec-nodeselector": "enabled",
@@ -286,9 +288,19 @@ func TestDoctor(t *testing.T) {
 			o["EndpointSlice thaw"].(*discoveryv1.EndpointSlice).Endpoints[0].Conditions.Ready = new(false)
 		}, true, "component=activator"},
 		{"no webhook", "the webhook thaw-scheduler-hint is not registered", func(o map[string]runtime.Object) { delete(o, "MutatingWebhookConfiguration thaw-scheduler-hint") }, false, "thaw-knative install"},
-		{"a webhook without an authority", "the webhook thaw-scheduler-hint is not served", func(o map[string]runtime.Object) {
+		{"a webhook without an authority", "API servers do not trust the webhook thaw-scheduler-hint", func(o map[string]runtime.Object) {
 			o["MutatingWebhookConfiguration thaw-scheduler-hint"].(*admissionv1.MutatingWebhookConfiguration).Webhooks[0].ClientConfig.CABundle = nil
+		}, false, "kubectl patch mutatingwebhookconfiguration thaw-scheduler-hint"},
+		{"a webhook that is not served", "the webhook thaw-scheduler-hint is not served", func(o map[string]runtime.Object) {
+			o["EndpointSlice thaw-scheduler-hint"].(*discoveryv1.EndpointSlice).Endpoints = nil
 		}, false, "kubectl logs"},
+		{"no policy of pods", "the policy thaw-pods is missing", func(o map[string]runtime.Object) { delete(o, "ValidatingAdmissionPolicy thaw-pods") }, false, "thaw-knative install"},
+		{"no binding of the policy for teams", "binding thaw-pods-of-teams is missing", func(o map[string]runtime.Object) { delete(o, "ValidatingAdmissionPolicyBinding thaw-pods-of-teams") }, false, "thaw-knative install"},
+		{"no binding of the policy for Services", "binding thaw-pods-of-services is missing", func(o map[string]runtime.Object) { delete(o, "ValidatingAdmissionPolicyBinding thaw-pods-of-services") }, false, "thaw-knative install"},
+		{"a namespace without the policy", "other has the label thaw.dev/pod-policy=off", func(o map[string]runtime.Object) {
+			o["Namespace other"] = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"thaw.dev/pod-policy": "off"}}}
+			o["Namespace team"] = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: map[string]string{"thaw.dev/pod-policy": "off", "thaw.dev/team": "team"}}}
+		}, false, "kubectl label namespace other thaw.dev/pod-policy-"},
 		{"no GPUs", "none of 1 nodes has a GPU", func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, false, "device plugin"},
 		{"a namespace's pods that do not read", "tolerations[0].kee: unknown key (did you mean key?)", func(o map[string]runtime.Object) {
 			o["Namespace ml"].(*corev1.Namespace).Annotations = map[string]string{PodAnnotation: `{"tolerations": [{"kee": "a"}]}`}

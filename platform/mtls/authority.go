@@ -34,14 +34,17 @@ type Issued struct {
 
 // Issue creates an authority and signs a certificate for each name, valid for servers and
 // clients. The authority's key is not kept.
-func Issue(now time.Time, names ...string) (*Issued, error) {
+func Issue(now time.Time, names ...string) (*Issued, error) { return IssueFor(Valid, now, names...) }
+
+// IssueFor is Issue with another lifetime than Valid.
+func IssueFor(lifetime time.Duration, now time.Time, names ...string) (*Issued, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	root := &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "thaw"},
-		NotBefore: now.Add(-skew), NotAfter: now.Add(Valid),
+		NotBefore: now.Add(-skew), NotAfter: now.Add(lifetime),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)

@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
 // Cluster installs thaw on a cluster. It is safe for concurrent use.
@@ -76,6 +79,11 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 			return c.explain(err, x)
 		}
 		there := err == nil
+		if x.GetKind() == "MutatingWebhookConfiguration" {
+			if x, err = c.trusted(ctx, x, dry); err != nil {
+				return c.of.Explain(err, "secret "+schedulerhint.SecretName)
+			}
+		}
 		body, err := json.Marshal(x.Object)
 		if err != nil {
 			return err
@@ -95,6 +103,35 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		}
 	}
 	return nil
+}
+
+// trusted returns a webhook's registration that trusts the certificate of the Secret
+// thaw-scheduler-hint-tls, which is created if missing; with dry the registration stays
+// without.
+func (c *Cluster) trusted(ctx context.Context, x *unstructured.Unstructured, dry bool) (*unstructured.Unstructured, error) {
+	core, err := v1.NewForConfig(c.of.Config())
+	if err != nil {
+		return nil, err
+	}
+	secrets, host, now := core.Secrets(Namespace), schedulerhint.Host(schedulerhint.Name, Namespace), time.Now()
+	var cert *schedulerhint.Certificate
+	if dry {
+		cert, err = schedulerhint.ReadCertificate(ctx, secrets, host, now)
+		if status.IsNotFound(err) {
+			return x, nil
+		}
+	} else {
+		cert, err = schedulerhint.EnsureCertificate(ctx, secrets, host, true, now)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x = x.DeepCopy()
+	webhooks, _, _ := unstructured.NestedSlice(x.Object, "webhooks")
+	for _, w := range webhooks {
+		w.(map[string]any)["clientConfig"].(map[string]any)["caBundle"] = base64.StdEncoding.EncodeToString(cert.Root)
+	}
+	return x, unstructured.SetNestedSlice(x.Object, webhooks, "webhooks")
 }
 
 // sameObject compares two objects except for server fields and status.

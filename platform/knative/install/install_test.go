@@ -212,12 +212,49 @@ func TestRights(t *testing.T) {
 	}
 	// These rights must never be added.
 	for _, r := range Rights {
+		// Policies do not apply to these objects, and with a webhook's registration the
+		// controller could change any object of the cluster.
+		if r.Group == "admissionregistration.k8s.io" && r.Verb != "get" {
+			t.Errorf("%+v leads to every right of the cluster", r)
+		}
 		if r.Where == "*" && r.Resource == "secrets" && r.Name == "" {
 			t.Errorf("%+v: all Secrets of the cluster", r)
 		}
 		if slices.Contains([]string{"impersonate", "escalate", "bind"}, r.Verb) || r.Group == "rbac.authorization.k8s.io" || r.Resource == "pods/exec" || r.Verb == "create" && r.Resource == "pods" {
 			t.Errorf("%+v lets the controller impersonate", r)
 		}
+	}
+}
+
+// TestPodPolicy: thaw-pods applies to all pods of teams' namespaces, and to pods of Knative
+// Services in all others but those that are opted out; the pods of models pass it.
+func TestPodPolicy(t *testing.T) {
+	selectors := map[string]string{}
+	for _, x := range objects(t, Options{}) {
+		switch x.GetKind() {
+		case "ValidatingAdmissionPolicy":
+			if p := as[admissionv1.ValidatingAdmissionPolicy](t, x).Spec; x.GetName() == "thaw-pods" && (p.MatchConstraints.NamespaceSelector != nil || p.MatchConstraints.ObjectSelector != nil || len(p.MatchConditions) > 0 || *p.FailurePolicy != admissionv1.Fail) {
+				t.Errorf("it leaves pods out: %+v", p)
+			}
+		case "ValidatingAdmissionPolicyBinding":
+			if b := as[admissionv1.ValidatingAdmissionPolicyBinding](t, x).Spec; b.PolicyName == "thaw-pods" {
+				namespaces, err := metav1.LabelSelectorAsSelector(b.MatchResources.NamespaceSelector)
+				if err != nil || !slices.Equal(b.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+					t.Fatal(err, b.ValidationActions)
+				}
+				pods, err := metav1.LabelSelectorAsSelector(cmp.Or(b.MatchResources.ObjectSelector, &metav1.LabelSelector{}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				selectors[x.GetName()] = namespaces.String() + "; " + pods.String()
+			}
+		}
+	}
+	if want := map[string]string{
+		"thaw-pods-of-teams":    "thaw.dev/team; ",
+		"thaw-pods-of-services": "thaw.dev/pod-policy notin (off),!thaw.dev/team; serving.knative.dev/revision",
+	}; !reflect.DeepEqual(selectors, want) {
+		t.Errorf("%q", selectors)
 	}
 }
 

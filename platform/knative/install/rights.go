@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
 )
 
 // Right is one right of the controller, with its reason.
@@ -41,14 +42,15 @@ var Rights = makeRights(
 	rightRow{"*", "", "events", "", "create patch", "decisions, as Events of the Service concerned"},
 	rightRow{Namespace, "coordination.k8s.io", "leases", "", "create", "leader election; create cannot be granted by name"},
 	rightRow{Namespace, "coordination.k8s.io", "leases", "thaw-controller", "get update", "leader election"},
-	rightRow{Namespace, "", "secrets", "", "create", "the token of thaw's own processes, if missing"},
+	rightRow{Namespace, "", "secrets", "", "create", "the two Secrets below, if missing"},
 	rightRow{Namespace, "", "secrets", knative.ControlTLSSecret, "get update", "that token, and the certificates of the control streams, which are renewed"},
+	rightRow{Namespace, "", "secrets", schedulerhint.SecretName, "get", "the certificate of the scheduler hint webhook"},
 	rightRow{Namespace, "", "configmaps", "", "create", "the usage of teams; create cannot be granted by name"},
 	rightRow{Namespace, "", "configmaps", "thaw-team-usage", "get update", "the usage of teams, which outlives a controller"},
 	rightRow{Namespace, "", "services", "thaw-scheduler-hint", "get", "the port of the scheduler hint webhook"},
 	rightRow{Namespace, "discovery.k8s.io", "endpointslices", "", "create", "leads API servers to the leader; create cannot be granted by name"},
 	rightRow{Namespace, "discovery.k8s.io", "endpointslices", "thaw-scheduler-hint", "get update delete", "leads API servers to the leader"},
-	rightRow{"*", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "thaw-scheduler-hint", "get update", "the authority of the webhook's certificate, which each leader makes anew"},
+	rightRow{"*", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", "thaw-scheduler-hint", "get", "whether API servers trust the webhook; a right to write it would lead to all rights of the cluster"},
 	rightRow{"knative-serving", "discovery.k8s.io", "endpointslices", "", "list watch", "addresses of Knative's own activators, whose metrics count requests that bypass thaw's"},
 )
 

@@ -2,6 +2,7 @@ package schedulerhint
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"strings"
@@ -12,15 +13,16 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// TestClusterPlace: a real API server calls the webhook through its Service, and the
+// TestClusterHint: a real API server calls the webhook through its Service, and the
 // created pod prefers the node. Without the webhook pods are created unchanged.
-func TestClusterPlace(t *testing.T) {
+func TestClusterHint(t *testing.T) {
 	file := os.Getenv("THAW_CLUSTER_KUBECONFIG")
 	if file == "" {
 		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
@@ -41,7 +43,7 @@ func TestClusterPlace(t *testing.T) {
 			ip = a.Address
 		}
 	}
-	space := "place-" + strings.ReplaceAll(time.Now().UTC().Format("0102-150405.000"), ".", "-")
+	space := "hint-" + strings.ReplaceAll(time.Now().UTC().Format("0102-150405.000"), ".", "-")
 	if _, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +95,23 @@ func TestClusterPlace(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 
+	// An administrator makes API servers trust the certificate.
+	var cert *Certificate
+	wait := time.NewTicker(200 * time.Millisecond)
+	defer wait.Stop()
+	for end := time.Now().Add(time.Minute); cert == nil; <-wait.C {
+		if cert, err = ReadCertificate(t.Context(), c.CoreV1().Secrets(space), w.host(), time.Now()); err != nil && time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	patch, err := json.Marshal([]operation{{"add", "/webhooks/0/clientConfig/caBundle", cert.Root}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(t.Context(), space, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
 	made := func(model string) *corev1.Affinity {
 		t.Helper()
 		labels := map[string]string{"serving.knative.dev/revision": "m-00001"}
@@ -129,6 +148,6 @@ func TestClusterPlace(t *testing.T) {
 	cancel()
 	wg.Wait()
 	if a := made("m"); a != nil {
-		t.Errorf("who is gone gives hints: %+v", a)
+		t.Errorf("a webhook that has ended gives hints: %+v", a)
 	}
 }

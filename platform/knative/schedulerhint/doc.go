@@ -16,10 +16,15 @@
 //
 // Only the leading controller knows the chosen nodes, and API servers reach webhooks through
 // a Service. So the Service (thaw-scheduler-hint) has no selector, and the leader writes its own
-// address into the EndpointSlice. The certificate is made at the same time and never leaves
-// the process; its authority is written into the registration. It is valid for a year; after
-// half of that the next one is trusted before it is used. Both objects are checked once a
-// minute. The installation creates them, and the slice is deleted with the Service.
+// address into the EndpointSlice, which is deleted with the Service.
+//
+// The certificate is in the Secret thaw-scheduler-hint-tls, which the installation or the
+// first leader creates; its authority signs nothing else. The registration must trust that
+// authority. thaw-knative install writes it there, an administrator does so elsewhere
+// (TrustCommand), and the controller has no right to: a webhook's registration can be made
+// to send every object of the cluster to it, Secrets included, and admission policies do
+// not apply to registrations. The certificate is valid for ten years; install renews it
+// after half of that.
 //
 // Every client that reaches the port can ask for the node of a revision's next pod. It is
 // open because API servers present no client certificate by default.

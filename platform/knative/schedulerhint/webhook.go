@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +18,6 @@ import (
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-
-	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 const (
@@ -31,7 +28,6 @@ const (
 	syncEvery     = time.Minute      // between two checks of the objects
 	retryEvery    = 5 * time.Second  // after a failure
 	syncTimeout   = 10 * time.Second // bounds one check
-	trustDelay    = time.Minute      // how long API servers may take to read a new authority
 	answerTimeout = 5 * time.Second  // bounds a request
 )
 
@@ -55,16 +51,7 @@ type Webhook struct {
 	cert atomic.Pointer[tls.Certificate]
 	now  func() time.Time
 
-	// owned by Run
-	current, next *servingCert
-	trustedSince  time.Time // since when next is trusted; zero: not yet
-	lastError     string    // last failure that was logged
-}
-
-// servingCert is a certificate and the authority that signed only it.
-type servingCert struct {
-	root, cert []byte // PEM
-	pair       tls.Certificate
+	lastError string // last failure that was logged; Run's
 }
 
 // New checks the options and starts nothing.
@@ -84,12 +71,6 @@ func New(o Options) (*Webhook, error) {
 // Run serves until ctx ends. Failures are logged and not returned: pods are created
 // without hints.
 func (w *Webhook) Run(ctx context.Context) error {
-	var err error
-	if w.current, err = w.issue(w.now()); err != nil {
-		w.o.Log.Error("no node hints: cannot issue a certificate", "error", err)
-		return nil
-	}
-	w.cert.Store(&w.current.pair)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.o.Address)
 	if err != nil {
 		w.o.Log.Error("no node hints", "error", err)
@@ -126,41 +107,17 @@ func (w *Webhook) Run(ctx context.Context) error {
 	}
 }
 
-// host is the webhook's DNS name.
-func (w *Webhook) host() string { return w.o.Name + "." + w.o.Namespace + ".svc" }
-
-func (w *Webhook) issue(now time.Time) (*servingCert, error) {
-	made, err := mtls.Issue(now, w.host())
-	if err != nil {
-		return nil, err
-	}
-	leaf := made.Leaves[w.host()]
-	pair, err := tls.X509KeyPair(leaf.Cert, leaf.Key)
-	return &servingCert{made.Root, leaf.Cert, pair}, err
-}
-
-// trustedRoots are the authorities that API servers should trust.
-func (w *Webhook) trustedRoots() []byte {
-	if w.next == nil {
-		return w.current.root
-	}
-	return slices.Concat(w.next.root, w.current.root)
-}
-
-// sync updates the EndpointSlice and the registration, and returns when to do so again.
+// sync brings the objects up to date and returns the time until the next check.
 func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	now := w.now()
-	if w.next == nil && mtls.Old(w.current.cert, now) {
-		next, err := w.issue(now)
-		if err == nil {
-			w.next, w.trustedSince = next, time.Time{}
-		}
-	}
-	err := w.syncEndpointSlice(ctx, port)
+	c, err := EnsureCertificate(ctx, w.o.Client.CoreV1().Secrets(w.o.Namespace), w.host(), false, w.now())
 	if err == nil {
-		err = w.syncCABundle(ctx, w.trustedRoots())
+		w.cert.Store(&c.pair)
+		err = w.syncEndpointSlice(ctx, port)
+	}
+	if err == nil {
+		err = w.checkTrust(ctx, c.Root)
 	}
 	if err != nil {
 		if said := err.Error(); said != w.lastError && ctx.Err() == nil {
@@ -170,17 +127,11 @@ func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 		return retryEvery
 	}
 	w.lastError = ""
-	if w.next != nil {
-		switch {
-		case w.trustedSince.IsZero():
-			w.trustedSince = now
-		case now.Sub(w.trustedSince) >= trustDelay:
-			w.current, w.next = w.next, nil
-			w.cert.Store(&w.current.pair)
-		}
-	}
 	return syncEvery
 }
+
+// host is the webhook's DNS name.
+func (w *Webhook) host() string { return Host(w.o.Name, w.o.Namespace) }
 
 // syncEndpointSlice points the Service at this process.
 func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
@@ -229,26 +180,21 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	return err
 }
 
-// syncCABundle writes the trusted authorities into the registration.
-func (w *Webhook) syncCABundle(ctx context.Context, authorities []byte) error {
-	all := w.o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	have, err := all.Get(ctx, w.o.Name, metav1.GetOptions{})
+// checkTrust returns an error unless API servers trust the authority. The controller does
+// not write the registration: with the right to do so it could have every object of the
+// cluster sent to it and changed.
+func (w *Webhook) checkTrust(ctx context.Context, root []byte) error {
+	have, err := w.o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, w.o.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	changed := false
-	for i := range have.Webhooks {
-		c := &have.Webhooks[i].ClientConfig
-		if s := c.Service; s == nil || s.Name != w.o.Name || s.Namespace != w.o.Namespace {
+	for _, h := range have.Webhooks {
+		if s := h.ClientConfig.Service; s == nil || s.Name != w.o.Name || s.Namespace != w.o.Namespace {
 			return fmt.Errorf("the registration %s refers to another Service than %s", w.o.Name, w.host())
 		}
-		if !bytes.Equal(c.CABundle, authorities) {
-			c.CABundle, changed = authorities, true
+		if !bytes.Contains(h.ClientConfig.CABundle, root) {
+			return fmt.Errorf("API servers do not trust the webhook yet: thaw-knative install, or %s", TrustCommand)
 		}
 	}
-	if !changed {
-		return nil
-	}
-	_, err = all.Update(ctx, have, metav1.UpdateOptions{})
-	return err
+	return nil
 }

@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	core "k8s.io/client-go/testing"
+
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 func hints(namespace, revision string) (string, bool) {
@@ -175,7 +177,36 @@ func ask(t *testing.T, c *fake.Clientset) (*tls.ConnectionState, []byte, error) 
 	return answer.TLS, b, err
 }
 
-func TestAPIServersFindWhoLeads(t *testing.T) {
+// trust makes the registration trust the Secret's authority, as an administrator does.
+func trust(t *testing.T, c *fake.Clientset) {
+	t.Helper()
+	secret, err := c.CoreV1().Secrets("thaw-system").Get(t.Context(), SecretName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Webhooks[0].ClientConfig.CABundle = secret.Data["ca.crt"]
+	if err := c.Tracker().Update(registrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), in, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// neverWritten fails the test if the registration is written: the controller has no right to.
+func neverWritten(t *testing.T, c *fake.Clientset) {
+	for _, verb := range []string{"create", "update", "patch", "delete"} {
+		c.PrependReactor(verb, "mutatingwebhookconfigurations", func(core.Action) (bool, runtime.Object, error) {
+			t.Errorf("%s of the registration", verb)
+			return true, nil, errors.New("forbidden")
+		})
+	}
+}
+
+// TestLeaderAnswers: API servers find the leader by the slice, and trust the certificate of
+// the Secret, which it created.
+func TestLeaderAnswers(t *testing.T) {
 	c := registered()
 	// The slice of the previous leader is in the way.
 	_, err := c.DiscoveryV1().EndpointSlices("thaw-system").Create(t.Context(), &discoveryv1.EndpointSlice{
@@ -188,12 +219,14 @@ func TestAPIServersFindWhoLeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := make(chan struct{}, 16)
-	c.PrependReactor("update", "mutatingwebhookconfigurations", func(a core.Action) (bool, runtime.Object, error) {
-		x := a.(core.UpdateAction).GetObject()
-		err := c.Tracker().Update(a.GetResource(), x, "")
-		written <- struct{}{}
-		return true, x, err
+	neverWritten(t, c)
+	checked := make(chan struct{}, 16)
+	c.PrependReactor("get", "mutatingwebhookconfigurations", func(core.Action) (bool, runtime.Object, error) {
+		select {
+		case checked <- struct{}{}: // after the certificate and the slice
+		default:
+		}
+		return false, nil, nil
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -204,7 +237,8 @@ func TestAPIServersFindWhoLeads(t *testing.T) {
 	})
 	defer wg.Wait()
 	defer cancel()
-	<-written
+	<-checked
+	trust(t, c)
 	state, b, err := ask(t, c)
 	if err != nil {
 		t.Fatal(err)
@@ -214,92 +248,90 @@ func TestAPIServersFindWhoLeads(t *testing.T) {
 	}
 }
 
-// TestRotation: an old authority is replaced by another one, which is trusted for a while
-// before it is used; afterwards the old one is not trusted.
-func TestRotation(t *testing.T) {
+// TestCertificate: the first leader creates the certificate, the next ones use it, and a
+// replaced one is used from the next check on. It is not replaced without renew.
+func TestCertificate(t *testing.T) {
 	c := registered()
-	w, err := New(options(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	neverWritten(t, c)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	w.now = func() time.Time { return now }
-	if w.current, err = w.issue(now); err != nil {
-		t.Fatal(err)
-	}
-	w.cert.Store(&w.current.pair)
-	first := w.current
-	believed := func() []byte {
-		in, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), Name, metav1.GetOptions{})
+	leader := func() *Webhook {
+		w, err := New(options(c))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return in.Webhooks[0].ClientConfig.CABundle
+		w.now = func() time.Time { return now }
+		return w
 	}
-	check := func(what string, used *servingCert, authorities ...*servingCert) {
-		t.Helper()
-		if w.cert.Load() != &used.pair {
-			t.Errorf("%s: another certificate is shown", what)
-		}
-		var want []byte
-		for _, a := range authorities {
-			want = append(want, a.root...)
-		}
-		if !bytes.Equal(believed(), want) {
-			t.Errorf("%s: others are believed", what)
-		}
-		pool := x509.NewCertPool()
-		pool.AppendCertsFromPEM(believed())
-		leaf, err := x509.ParseCertificate(w.cert.Load().Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: w.host(), CurrentTime: now}); err != nil {
-			t.Errorf("%s: what is shown is not believed: %v", what, err)
-		}
+	shown := func(w *Webhook) string { return string(w.cert.Load().Certificate[0]) }
+	secrets := c.CoreV1().Secrets("thaw-system")
+
+	first := leader()
+	if d := first.sync(t.Context(), 8443); d != retryEvery || !strings.Contains(first.lastError, "do not trust") {
+		t.Errorf("untrusted: again in %v, %q", d, first.lastError)
 	}
-	if d := w.sync(t.Context(), 8443); d != syncEvery {
-		t.Fatalf("again in %v", d)
+	trust(t, c)
+	if d := first.sync(t.Context(), 8443); d != syncEvery || first.lastError != "" {
+		t.Errorf("trusted: again in %v, %q", d, first.lastError)
 	}
-	check("the first", first, first)
-	leaf, err := x509.ParseCertificate(first.pair.Certificate[0])
+	second := leader()
+	if d := second.sync(t.Context(), 8443); d != syncEvery || shown(second) != shown(first) {
+		t.Errorf("another leader: again in %v, %q", d, second.lastError)
+	}
+
+	// Nine years later it is still used; the installation replaces it.
+	now = now.Add(9 * 365 * 24 * time.Hour)
+	if d := second.sync(t.Context(), 8443); d != syncEvery || shown(second) != shown(first) {
+		t.Errorf("an old one: again in %v, %q", d, second.lastError)
+	}
+	next, err := EnsureCertificate(t.Context(), secrets, second.host(), true, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	now = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2)
-	w.sync(t.Context(), 8443)
-	check("before half its time", first, first)
-	now = now.Add(1)
+	if again, err := EnsureCertificate(t.Context(), secrets, second.host(), true, now); err != nil || !bytes.Equal(again.Root, next.Root) {
+		t.Errorf("a fresh one is replaced: %v", err)
+	}
+	if d := second.sync(t.Context(), 8443); d != retryEvery || shown(second) == shown(first) {
+		t.Errorf("a replaced one: again in %v, %q", d, second.lastError)
+	}
+	trust(t, c)
+	if d := second.sync(t.Context(), 8443); d != syncEvery {
+		t.Errorf("a replaced one that is trusted: again in %v, %q", d, second.lastError)
+	}
 
-	// While the registration cannot be written, the certificate is not replaced.
-	away := true
-	c.PrependReactor("update", "mutatingwebhookconfigurations", func(core.Action) (bool, runtime.Object, error) {
-		return away, nil, errors.New("away")
-	})
-	for range 3 {
-		if d := w.sync(t.Context(), 8443); d != retryEvery {
-			t.Fatalf("again in %v", d)
+	// An invalid one is reported, and the last valid one stays.
+	last := shown(second)
+	other, err := mtls.Issue(now, second.host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*corev1.Secret){
+		"no key":            func(s *corev1.Secret) { s.Data["tls.key"] = nil },
+		"no authority":      func(s *corev1.Secret) { s.Data["ca.crt"] = []byte("x") },
+		"another authority": func(s *corev1.Secret) { s.Data["ca.crt"] = other.Root },
+		"an empty Secret":   func(s *corev1.Secret) { s.Data = nil },
+		"an expired one":    func(*corev1.Secret) { now = now.Add(11 * 365 * 24 * time.Hour) },
+	} {
+		s, err := secrets.Get(t.Context(), SecretName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		now = now.Add(2 * trustDelay)
-		check("while the next is not trusted yet", first, first)
+		before, then := s.DeepCopy(), now
+		change(s)
+		if _, err := secrets.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if d := second.sync(t.Context(), 8443); d != retryEvery || !strings.Contains(second.lastError, "thaw-knative install") || shown(second) != last {
+			t.Errorf("%s: again in %v, %q", what, d, second.lastError)
+		}
+		now = then
+		if _, err := secrets.Update(t.Context(), before, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	away = false
-	w.sync(t.Context(), 8443)
-	second := w.next
-	check("both are believed", first, second, first)
-	now = now.Add(trustDelay - 1)
-	w.sync(t.Context(), 8443)
-	check("not yet", first, second, first)
-	now = now.Add(1)
-	w.sync(t.Context(), 8443)
-	if w.cert.Load() != &second.pair {
-		t.Error("the next is not used")
-	}
-	w.sync(t.Context(), 8443)
-	check("the second", second, second)
 }
 
-func TestWhatIsNotThereIsWaitedFor(t *testing.T) {
+// TestMissingObjects: missing or foreign objects are waited for.
+func TestMissingObjects(t *testing.T) {
 	for name, c := range map[string]*fake.Clientset{
 		"nothing": fake.NewClientset(),
 		"no registration": fake.NewClientset(
@@ -310,9 +342,6 @@ func TestWhatIsNotThereIsWaitedFor(t *testing.T) {
 	} {
 		w, err := New(options(c))
 		if err != nil {
-			t.Fatal(err)
-		}
-		if w.current, err = w.issue(w.now()); err != nil {
 			t.Fatal(err)
 		}
 		if d := w.sync(t.Context(), 1); d != retryEvery || w.lastError == "" {
