@@ -94,8 +94,6 @@ type Options struct {
 	Metrics Metrics
 	// Log gets one line per request; nil is silence.
 	Log *slog.Logger
-	// LogLevel is the level of that line; slog.LevelInfo.
-	LogLevel slog.Level
 	// FirstToken, which may be nil, is called once per cold start with the time of its
 	// first request from a READY replica to the engine's first byte.
 	FirstToken func(name functions.Name, coldStartID string, took time.Duration)

@@ -374,7 +374,7 @@ func (x *proxyRequest) finish(code int) {
 		}
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, a.o.LogLevel) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
@@ -403,7 +403,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
-	line := slog.NewRecord(now, a.o.LogLevel, "request", 0) // without the source position, which is always this
+	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
 }

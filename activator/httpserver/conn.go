@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -52,7 +51,6 @@ type conn struct {
 	requestLine []byte      // what the server behind still has to read
 	req         Request
 	res         Response
-	remote      bool   // req.Remote is known
 	reason      []byte // scratch of the fiber body
 
 	readUntil  time.Time // the deadlines as they stand on Conn
@@ -170,14 +168,6 @@ func (w *conn) next() error {
 	setString(&q.Path, path)
 	setString(&q.Query, query)
 	setString(&q.Host, b[h.host[0]:h.host[1]])
-	if !w.remote {
-		w.remote = true
-		if a, ok := w.Conn.RemoteAddr().(*net.TCPAddr); ok {
-			ap := a.AddrPort()
-			q.Remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-		}
-	}
-	q.Arrived = time.Now()
 	w.requestLine = requestLines[index(q.Method == "HEAD")][index(h.http10)][index(h.close || h.http10 && !h.keepAlive)]
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 	"time"
 )
@@ -35,9 +34,6 @@ type Request struct {
 	Query  string // without the question mark
 	Host   string
 	Body   []byte
-	Remote netip.AddrPort // of the peer; the zero value on connections without addresses
-	// Arrived is when the whole request was there.
-	Arrived time.Time
 
 	c  *conn    // of servers behind the front
 	nh *request // of a NetHTTPHandler, nil elsewhere

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -120,14 +119,11 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	q := &v.req
 	*q = Request{Method: r.Method, Host: r.Host, nh: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
-	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		q.Remote = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-	}
 	body, refusal, err := g.read(v, rw, r)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
-	q.Body, q.Arrived = body, time.Now()
+	q.Body = body
 	v.res = Response{Fields: v.res.Fields[:0]}
 	if refusal != nil {
 		setRefusal(&v.res, refusal)

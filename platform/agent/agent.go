@@ -405,16 +405,10 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	if req.Level < 0 || req.Level > 2 {
 		return fmt.Errorf("sleep: %w: level is 0, 1 or 2", ErrBadRequest)
 	}
-	a.mu.Lock()
-	if err := a.checkEpochLocked(req.Epoch); err != nil {
-		a.mu.Unlock()
-		return err
-	}
-	h := a.replicas[req.ID]
-	a.mu.Unlock()
+	h, err := a.commandedReplica(req.ID, req.Epoch)
 	switch {
-	case h == nil:
-		return fmt.Errorf("sleep: %w %s here", ErrNoReplica, functions.Clip(req.ID))
+	case err != nil:
+		return fmt.Errorf("sleep: %w", err)
 	case req.Level == 0:
 		h.WakeUp(req.Reason)
 	default:
@@ -426,21 +420,28 @@ func (a *Agent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 // LoadAdapter has a READY replica load one of its model's adapters, and returns when that
 // is done. Errors of the adapter itself are *functions.AdapterError.
 func (a *Agent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
-	a.mu.Lock()
-	if err := a.checkEpochLocked(req.Epoch); err != nil {
-		a.mu.Unlock()
-		return err
+	h, err := a.commandedReplica(req.ID, req.Epoch)
+	if err != nil {
+		return fmt.Errorf("adapter: %w", err)
 	}
-	h := a.replicas[req.ID]
-	a.mu.Unlock()
-	if h == nil {
-		return fmt.Errorf("adapter: %w %s here", ErrNoReplica, functions.Clip(req.ID))
-	}
-	err := h.Replica.LoadAdapter(ctx, req.Name)
+	err = h.Replica.LoadAdapter(ctx, req.Name)
 	if e, ok := errors.AsType[*replica.AdapterError](err); ok {
 		return &functions.AdapterError{Code: e.Code, Message: e.Message}
 	}
 	return err
+}
+
+// commandedReplica is the replica that a command of the epoch is for.
+func (a *Agent) commandedReplica(id string, epoch int64) (*managedReplica, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.checkEpochLocked(epoch); err != nil {
+		return nil, err
+	}
+	if h := a.replicas[id]; h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("%w %s here", ErrNoReplica, functions.Clip(id))
 }
 
 // ErrNoReplica means that there is no replica of the id.
@@ -448,10 +449,7 @@ var ErrNoReplica = errors.New("no replica")
 
 // Verify has a replica check its engine, after a request to it has failed.
 func (a *Agent) Verify(ctx context.Context, id, problem string) error {
-	a.mu.Lock()
-	h := a.replicas[id]
-	a.mu.Unlock()
-	if h != nil {
+	if h := a.replicaByID(id); h != nil {
 		h.Suspect(problem)
 	}
 	return nil

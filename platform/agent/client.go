@@ -74,7 +74,7 @@ func (c *Client) Verify(ctx context.Context, id, problem string) error {
 // Logs opens the log of a replica; see Agent.Logs.
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)
-	res, err := c.get(ctx, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
+	res, err := c.send(ctx, c.http, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,6 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
 	}
 	return res.Body, nil
-}
-
-func (c *Client) get(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	return c.send(ctx, c.http, method, path, body)
 }
 
 func (c *Client) send(ctx context.Context, via *http.Client, method, path string, body any) (*http.Response, error) {

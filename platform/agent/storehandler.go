@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,17 +132,7 @@ func cachePath(digest string, act functions.StoreAction) string {
 // storeRequest sends a request about the node's store; its errors are
 // *functions.StoreError.
 func (c *Client) storeRequest(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(b))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
-	req.Header.Set("Content-Type", "application/json")
-	res, err := c.http.Do(req)
+	res, err := c.send(ctx, c.http, method, path, body)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

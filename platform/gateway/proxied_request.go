@@ -19,17 +19,16 @@ import (
 
 // proxiedRequest is one request that is proxied unread, and its response.
 type proxiedRequest struct {
-	g            *Gateway
-	proxy        httputil.ReverseProxy
-	w            *writer
-	rule         *rule
-	split        *split
-	reservation  *activator.Reservation
-	body         *body  // of a reserved request; nil: none
-	address      string // host:port
-	prefix       string // path prefix at the address
-	headReceived bool   // the response's head has arrived
-	err          error  // why there is no response
+	g           *Gateway
+	proxy       httputil.ReverseProxy
+	w           *writer
+	rule        *rule
+	split       *split
+	reservation *activator.Reservation
+	body        *body  // of a reserved request; nil: none
+	address     string // host:port
+	prefix      string // path prefix at the address
+	err         error  // why there is no response
 }
 
 func (g *Gateway) newProxiedRequest(w *writer, to *rule, by *split) *proxiedRequest {
@@ -158,7 +157,6 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 
 // onResponseHead runs when the head of the response has arrived.
 func (p *proxiedRequest) onResponseHead(res *http.Response) error {
-	p.headReceived = true
 	if p.reservation != nil {
 		p.reservation.FirstByte()
 		if id := p.reservation.ColdStart(); id != "" {
@@ -175,7 +173,7 @@ func (p *proxiedRequest) onError(_ http.ResponseWriter, _ *http.Request, err err
 // send sends the request once. It returns nil if the client got a response, even in part;
 // it panics if the response broke off.
 func (p *proxiedRequest) send(r *http.Request) error {
-	p.err, p.headReceived = nil, false
+	p.err = nil
 	p.proxy.ServeHTTP(p.w, r)
 	return p.err
 }
