@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -268,7 +269,13 @@ func (c *Client) openStream(ctx context.Context, addr string) (*stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		// HTTP/1 gets the refusal of a controller of an older protocol
+		config = config.Clone()
+		config.VerifyConnection = func(s tls.ConnectionState) error {
+			if s.NegotiatedProtocol != "h2" { // a controller of an older protocol
+				return &refusal{status: http.StatusUpgradeRequired}
+			}
+			return nil
+		}
 		scheme, transport.TLSClientConfig, transport.Protocols = "https", config, protocols(true, false)
 	}
 	conn, err := transport.NewClientConn(ctx, scheme, addr)
