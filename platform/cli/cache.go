@@ -44,7 +44,7 @@ or by the last part of that.`,
 type storeClient interface {
 	list(ctx context.Context) ([]functions.CacheEntry, error)
 	keep(ctx context.Context, digest string, act functions.StoreAction) (nodes []string, err error)
-	reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error
+	reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error
 }
 
 type serverStores struct {
@@ -66,8 +66,8 @@ func (f serverStores) keep(ctx context.Context, digest string, act functions.Sto
 	return k.Nodes, err
 }
 
-func (f serverStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return f.cl.Reread(ctx, f.node, digest, tell)
+func (f serverStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return f.cl.Reread(ctx, f.node, digest, report)
 }
 
 type localStores struct{ s LocalStore }
@@ -80,8 +80,8 @@ func (n localStores) keep(ctx context.Context, digest string, act functions.Stor
 	return []string{""}, n.s.Keep(ctx, digest, act)
 }
 
-func (n localStores) reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return n.s.Reread(ctx, digest, tell)
+func (n localStores) reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return n.s.Reread(ctx, digest, report)
 }
 
 // withStores makes a verb of the cache.

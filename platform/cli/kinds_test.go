@@ -7,8 +7,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
-// TestNearby: the nearest first, and of many some.
-func TestNearby(t *testing.T) {
+// TestCachedModels: the nearest first, and of many some.
+func TestCachedModels(t *testing.T) {
 	near := []api.Near{{Model: "default/a", Tier: functions.TierNVMe}, {Model: "ml/b", Tier: functions.TierDRAM}, {Model: "ml/c", Tier: functions.TierNVMe}, {Model: "ml/d", Tier: functions.TierDRAM}, {Model: "ml/e", Tier: functions.TierNVMe}}
 	for _, c := range []struct {
 		near []api.Near

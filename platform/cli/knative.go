@@ -19,17 +19,17 @@ type cluster struct {
 
 // toKnative adds --to knative to a verb: thaw-knative then runs its verb of the same
 // name.
-func (c *connection) toKnative(cmd *cobra.Command, way cluster) {
+func (c *connection) toKnative(cmd *cobra.Command, target cluster) {
 	own := cmd.Flags()
 	only := kit.NewFlagSet()
 	only.String("kubeconfig", "", "file that leads to the cluster [KUBECONFIG]")
 	only.String("context", "", "context of it")
-	if way.flags != nil {
-		way.flags(only)
+	if target.flags != nil {
+		target.flags(only)
 	}
 	var to string
 	own.StringVar(&to, "to", "", "knative: a cluster instead of a server")
-	pass := append([]string{"output", "timeout"}, way.passed...)
+	pass := append([]string{"output", "timeout"}, target.passed...)
 	only.VisitAll(func(flag *kit.Flag) {
 		flag.Usage += "; with --to knative"
 		pass = append(pass, flag.Name)
@@ -53,8 +53,8 @@ func (c *connection) toKnative(cmd *cobra.Command, way cluster) {
 		default:
 			return kit.Usage("--to knative, or leave it out", "%q is no place that thaw knows", functions.Clip(to))
 		}
-		never := append([]string{"server", "data"}, way.never...)
-		if !way.asks {
+		never := append([]string{"server", "data"}, target.never...)
+		if !target.asks {
 			never = append(never, "key")
 		}
 		for _, name := range never {
@@ -66,7 +66,7 @@ func (c *connection) toKnative(cmd *cobra.Command, way cluster) {
 			return &kit.Error{Exit: kit.ExitFailed, What: "this build knows no clusters"}
 		}
 		names := pass
-		if way.asks {
+		if target.asks {
 			names = nil
 			cmd.Flags().Visit(func(flag *kit.Flag) {
 				if flag.Name != "to" {

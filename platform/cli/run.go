@@ -310,7 +310,7 @@ var errCut = errors.New("the stream broke off before the answer was whole")
 
 // readStream reads server-sent events until the end. An error frame, and an end
 // without [DONE], is an error.
-func readStream(r io.Reader, tell func(streamFrame) error) error {
+func readStream(r io.Reader, handle func(streamFrame) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
 	finished := false
@@ -318,7 +318,7 @@ func readStream(r io.Reader, tell func(streamFrame) error) error {
 		line := lines.Text()
 		if text, ok := strings.CutPrefix(line, ":"); ok {
 			if f, ok := parseComment(text); ok {
-				if err := tell(f); err != nil {
+				if err := handle(f); err != nil {
 					return err
 				}
 			}
@@ -348,7 +348,7 @@ func readStream(r io.Reader, tell func(streamFrame) error) error {
 		for _, choice := range chunk.Choices {
 			finished = finished || choice.FinishReason != ""
 			if choice.Delta.Content != "" {
-				if err := tell(streamFrame{text: choice.Delta.Content}); err != nil {
+				if err := handle(streamFrame{text: choice.Delta.Content}); err != nil {
 					return err
 				}
 			}

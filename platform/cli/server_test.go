@@ -31,9 +31,9 @@ var (
 	began = noon.Add(-time.Minute)
 )
 
-// stage is a small platform: a woken function goes one step further every time
+// fakePlatform is a small platform: a woken function goes one step further every time
 // a request reads it.
-type stage struct {
+type fakePlatform struct {
 	mu       sync.Mutex
 	steps    []functions.Timeline // of cs-1, told one after the other
 	told     int
@@ -45,7 +45,7 @@ type stage struct {
 	chat     func(req *httpserver.Request, res *httpserver.Response)
 }
 
-func (s *stage) Function(n functions.Name) (snapshot.Snapshot, bool) {
+func (s *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	switch n.Name {
 	case "llama":
 		return snapshot.Snapshot{Name: n, State: functions.Ready, Replicas: []snapshot.Replica{{ID: "r-2"}}, ColdStart: &functions.Timeline{ID: "cs-2"},
@@ -58,13 +58,13 @@ func (s *stage) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	return snapshot.Snapshot{}, false
 }
 
-func (s *stage) Replicas() []functions.Replica {
+func (s *fakePlatform) Replicas() []functions.Replica {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]functions.Replica(nil), s.replicas...)
 }
 
-func (s *stage) Nodes() []functions.Node {
+func (s *fakePlatform) Nodes() []functions.Node {
 	return []functions.Node{
 		{ID: "here", State: functions.NodeInferring, Seen: noon, Memory: functions.Capacity{Total: 8 << 30, Used: 1 << 30}, Store: functions.StoreUse{Bytes: 100 << 30, Used: 3 << 30}, Replicas: 2, Version: "v1",
 			Cached: []functions.CachedModel{{Source: "az://acct/models/llama", Tier: functions.TierDRAM, Bytes: 16 << 30}},
@@ -80,7 +80,7 @@ var past = functions.Timeline{ID: "cs-2", Function: "ml/llama", Replica: "r-2", 
 		{Phase: functions.PhaseSpawn, Start: 0.003, Duration: 6}, {Phase: functions.PhaseLoad, Start: 11.2, Duration: 8.3}, {Phase: functions.PhaseWarmup, Start: 19.5, Duration: 0.8}, {Phase: functions.PhaseFirstToken, Start: 20.3, Duration: 0.2},
 	}}
 
-func (s *stage) ColdStart(id string) (functions.Timeline, bool) {
+func (s *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -96,9 +96,9 @@ func (s *stage) ColdStart(id string) (functions.Timeline, bool) {
 	return functions.Timeline{}, false
 }
 
-func (s *stage) ColdStarts(int) []functions.Timeline { return []functions.Timeline{past} }
+func (s *fakePlatform) ColdStarts(int) []functions.Timeline { return []functions.Timeline{past} }
 
-func (s *stage) Events(after uint64) []functions.Event {
+func (s *fakePlatform) Events(after uint64) []functions.Event {
 	return []functions.Event{
 		{Seq: 1, At: began, Kind: "node_joined", Node: "here"},
 		{Seq: 2, At: began, Kind: "start", Function: "ml/llama", Replica: "r-2", Node: "here", Reason: "demand"},
@@ -106,20 +106,20 @@ func (s *stage) Events(after uint64) []functions.Event {
 	}
 }
 
-func (s *stage) WakeFor(n functions.Name, lease time.Duration) string {
+func (s *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leases[n] = lease
 	return "cs-1"
 }
 
-func (s *stage) Stop(functions.Name) {
+func (s *fakePlatform) Stop(functions.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas = nil
 }
 
-func (s *stage) ColdStartOf(id string) (string, bool) {
+func (s *fakePlatform) ColdStartOf(id string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of, ok := s.requests[id]
@@ -127,17 +127,19 @@ func (s *stage) ColdStartOf(id string) (string, bool) {
 }
 
 // follow notes that a request takes part in a cold start.
-func (s *stage) follow(request, coldStart string) {
+func (s *fakePlatform) follow(request, coldStart string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests[request] = coldStart
 }
 
-func (s *stage) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
+func (s *fakePlatform) Position(string) (int, functions.Name, bool) {
+	return 0, functions.Name{}, false
+}
 
 // server starts a platform behind a real door and says how to reach it.
 type server struct {
-	*stage
+	*fakePlatform
 	url, dir, data, join string
 	cat                  *catalog.Catalog
 	env                  map[string]string
@@ -175,7 +177,7 @@ func start(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s := &server{dir: dir, data: filepath.Join(dir, "data"), join: strings.Repeat("j", 40)}
-	s.stage = &stage{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []functions.Replica{
+	s.fakePlatform = &fakePlatform{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []functions.Replica{
 		{ID: "r-1", Function: "default/tiny", Node: "here", State: functions.Downloading, Tier: functions.TierRemote, Since: noon.Add(-3 * time.Second), Bytes: 1 << 20, Total: 3 << 20, Percent: new(41)},
 		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
 	}}
@@ -199,7 +201,7 @@ func start(t *testing.T) *server {
 	limits := &ratelimit.Limits{}
 	limits.SetTeams(teams)
 	a := api.New(api.Options{
-		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, World: s.stage, History: s.stage, Hand: s.stage, Requests: s.stage, Stores: stores{},
+		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, World: s.fakePlatform, History: s.fakePlatform, Hand: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
 		Demand: func(n functions.Name) (int, int) {
 			if n.Name == "tiny" {
 				return 0, 3

@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
 
-// written is a file of a test.
-func written(t *testing.T, name, text string) string {
+// writeFile is a file of a test.
+func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -24,7 +24,7 @@ func written(t *testing.T, name, text string) string {
 const fewRequests = "gen:models=6,requests=200,hours=0.5,teams=2"
 
 func TestSimulate(t *testing.T) {
-	file := written(t, "fleet.yaml", "nodes: [{gpus: 2}]")
+	file := writeFile(t, "fleet.yaml", "nodes: [{gpus: 2}]")
 	out, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--trace", fewRequests, "--policy", "lru,gdsf", "-o", "json")
 	if exit != 0 {
 		t.Fatal(errs)
@@ -99,11 +99,11 @@ func TestSimulateFunctions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log := written(t, "access.log", `time=2026-11-21T10:00:00Z level=INFO msg=serving
+	log := writeFile(t, "access.log", `time=2026-11-21T10:00:00Z level=INFO msg=serving
 time=2026-11-21T10:00:05Z level=INFO msg=request id=a code=200 model=default/small team=default took=1s prompt_tokens=5 completion_tokens=9
 time=2026-11-21T10:00:07Z level=INFO msg=request id=b code=200 model=default/huge team=default took=1s prompt_tokens=5 completion_tokens=9
 `)
-	file := written(t, "fleet.yaml", "nodes: [{gpus: 2}]")
+	file := writeFile(t, "fleet.yaml", "nodes: [{gpus: 2}]")
 	out, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", file, "--functions", dir, "--trace", log)
 	if exit != 0 {
 		t.Fatal(errs)
@@ -115,7 +115,7 @@ time=2026-11-21T10:00:07Z level=INFO msg=request id=b code=200 model=default/hug
 }
 
 func TestSimulateBadInput(t *testing.T) {
-	file := written(t, "fleet.yaml", "nodes: [{gpus: 2}]")
+	file := writeFile(t, "fleet.yaml", "nodes: [{gpus: 2}]")
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte("apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: ./x, engine: ember}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSimulateBadInput(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bad, "a.yaml"), []byte("kind: Modl\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	moon := written(t, "moon.jsonl", `{"timestamp": 0, "input_length": 1, "output_length": 1}`+"\n"+`{"timestamp": 1, "input_length": 1}`+"\n")
+	moon := writeFile(t, "moon.jsonl", `{"timestamp": 0, "input_length": 1, "output_length": 1}`+"\n"+`{"timestamp": 1, "input_length": 1}`+"\n")
 	for _, c := range []struct {
 		args string
 		want string
@@ -145,8 +145,8 @@ func TestSimulateBadInput(t *testing.T) {
 		{"--fleet " + file + " --functions " + bad + " --trace gen:models=3", `a.yaml:1:1: kind: "Modl" is no kind thaw knows`},
 		{"--fleet " + file + " --functions " + t.TempDir() + " --trace gen:models=3", "there is no model in"},
 		{"--fleet " + file + " --functions " + dir + "/none --trace gen:models=3", "no such file"},
-		{"--fleet " + written(t, "f.yaml", "nodes:\n- count: 3\n") + " --trace gen:models=3", "f.yaml:1:1: nodes: no node has a GPU"},
-		{"--fleet " + written(t, "f.yaml", "nodes:\n- gpu: 3\n") + " --trace gen:models=3", "f.yaml:2:3: nodes[0].gpu: unknown key (did you mean gpus?)"},
+		{"--fleet " + writeFile(t, "f.yaml", "nodes:\n- count: 3\n") + " --trace gen:models=3", "f.yaml:1:1: nodes: no node has a GPU"},
+		{"--fleet " + writeFile(t, "f.yaml", "nodes:\n- gpu: 3\n") + " --trace gen:models=3", "f.yaml:2:3: nodes[0].gpu: unknown key (did you mean gpus?)"},
 		{"--fleet " + dir + "/none --trace gen:models=3", "no such file"},
 	} {
 		out, errs, exit := runCLI(t, Programs{}, nil, append([]string{"simulate"}, strings.Fields(c.args)...)...)
@@ -162,7 +162,7 @@ func TestExampleFleet(t *testing.T) {
 		t.Fatal(errs)
 	}
 	// It is one that simulate takes.
-	if _, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", written(t, "fleet.yaml", out), "--trace", "gen:models=3,requests=20,hours=0.1"); exit != 0 {
+	if _, errs, exit := runCLI(t, Programs{}, nil, "simulate", "--fleet", writeFile(t, "fleet.yaml", out), "--trace", "gen:models=3,requests=20,hours=0.1"); exit != 0 {
 		t.Error(errs)
 	}
 }

@@ -88,7 +88,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 					if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
 						return err
 					}
-					return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+					return c.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 				})(cmd, args)
 			}
 			return c.pullHere(cmd.Context(), o, args[0], folder, ask)
@@ -126,7 +126,7 @@ func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 			return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
 		}
 		r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
-		return c.showTransfer(ctx, displayName(word), func(tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+		return c.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, report) })
 	})
 }
 
@@ -154,7 +154,7 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 			if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
 				return err
 			}
-			return c.showTransfer(ctx, displayName(args[0]), func(tell func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, tell) })
+			return c.showTransfer(ctx, displayName(args[0]), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 		}),
 	}
 	prefetchFlags(cmd, &ask)
@@ -271,9 +271,9 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 	return r, &kit.Error{Exit: kit.ExitNotFound, What: "no model file here says what " + name.Short() + " is", Hint: hint}
 }
 
-// showTransfer runs something that tells its progress, shows that, and prints what
+// showTransfer runs something that reports its progress, shows that, and prints what
 // came of it.
-func (c *connection) showTransfer(ctx context.Context, what string, run func(tell func(functions.StoreProgress)) error) error {
+func (c *connection) showTransfer(ctx context.Context, what string, run func(report func(functions.StoreProgress)) error) error {
 	l := c.NewProgressLine()
 	defer l.Clear()
 	var last, bad functions.StoreProgress
@@ -291,7 +291,7 @@ func (c *connection) showTransfer(ctx context.Context, what string, run func(tel
 			}
 		}
 		if c.jsonLines() {
-			_ = enc.Encode(p) // a reader that went away is told at the end, by the shell
+			_ = enc.Encode(p) // a reader that went away gets the failure at the end
 			return
 		}
 		if p.Over() && !c.jsonLines() {

@@ -63,7 +63,7 @@ func (stores) Prefetch(_ context.Context, _ string, r functions.PrefetchRequest,
 	return nil
 }
 
-func TestShelves(t *testing.T) {
+func TestCacheVerbs(t *testing.T) {
 	s := start(t)
 	for _, line := range []string{
 		"cache ls", "cache ls -o wide", "cache ls -o json", "cache ls -o name", "cache verify --all", "cache verify llama -o json",
@@ -112,8 +112,8 @@ func TestShelves(t *testing.T) {
 	}
 }
 
-// here is the store of this machine, for verbs without a server.
-type here struct {
+// localRun is the store of this machine, for verbs without a server.
+type localRun struct {
 	stores
 	asked  functions.PrefetchRequest
 	opened LocalStoreOptions
@@ -121,7 +121,7 @@ type here struct {
 	hang   bool
 }
 
-func (h *here) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
+func (h *localRun) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	list, _, err := h.stores.Cached(ctx, "")
 	for i := range list {
 		list[i].Node = ""
@@ -129,16 +129,16 @@ func (h *here) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	return list, err
 }
 
-func (h *here) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
+func (h *localRun) Keep(ctx context.Context, digest string, act functions.StoreAction) error {
 	_, err := h.stores.Keep(ctx, "", digest, act)
 	return err
 }
 
-func (h *here) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+func (h *localRun) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
 	return h.stores.Reread(ctx, "", digest, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
 }
 
-func (h *here) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+func (h *localRun) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
 	h.asked = r
 	if h.hang {
 		tell(functions.StoreProgress{State: "fetching"})
@@ -148,10 +148,10 @@ func (h *here) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell f
 	return h.stores.Prefetch(ctx, "", r, func(p functions.StoreProgress) { p.Node = ""; tell(p) })
 }
 
-func (h *here) Close() { h.closed++ }
+func (h *localRun) Close() { h.closed++ }
 
-// near runs a verb where no server is.
-func near(ctx context.Context, h *here, env map[string]string, args ...string) (out, errs string, exit int) {
+// runLocal runs a verb where no server is.
+func runLocal(ctx context.Context, h *localRun, env map[string]string, args ...string) (out, errs string, exit int) {
 	var o, e strings.Builder
 	exit = Main(ctx, args, strings.NewReader(""), &o, &e, Programs{
 		Getenv: func(k string) string { return env[k] }, Now: func() time.Time { return noon },
@@ -214,8 +214,8 @@ func TestPullHere(t *testing.T) {
 		{"cache pin llama --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},
 		{"cache verify aaaa2 --data " + data, kit.ExitFailed, "not what came", "aaaa22222222 FAILED", ""},
 	} {
-		h := &here{}
-		out, errs, exit := near(t.Context(), h, env, strings.Fields(tt.line)...)
+		h := &localRun{}
+		out, errs, exit := runLocal(t.Context(), h, env, strings.Fields(tt.line)...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if exit != tt.exit || !strings.Contains(errs, tt.says) || lines[len(lines)-1] != tt.last || tt.source != "" && h.asked.Source != tt.source {
 			t.Errorf("thaw %s: exit %d\n%s--- stderr\n%sasked for %+v", tt.line, exit, out, errs, h.asked)
@@ -236,13 +236,13 @@ func TestPullHere(t *testing.T) {
 func TestPullInterrupted(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { stop(errors.New("interrupt")) })
-	h := &here{hang: true}
-	out, errs, exit := near(ctx, h, nil, "pull", "az://acct/x", "--data", t.TempDir())
+	h := &localRun{hang: true}
+	out, errs, exit := runLocal(ctx, h, nil, "pull", "az://acct/x", "--data", t.TempDir())
 	if exit != kit.ExitInterrupted || out != "" || !strings.Contains(errs, "goes on from there") || h.closed != 1 {
 		t.Errorf("exit %d\n%s%s", exit, out, errs)
 	}
-	h = &here{hang: true}
-	if _, errs, exit = near(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data", t.TempDir()); exit != kit.ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
+	h = &localRun{hang: true}
+	if _, errs, exit = runLocal(t.Context(), h, nil, "pull", "az://acct/x", "--timeout", "20ms", "--data", t.TempDir()); exit != kit.ExitTimeout || !strings.Contains(errs, "not done within 20ms") {
 		t.Errorf("exit %d\n%s", exit, errs)
 	}
 }

@@ -80,7 +80,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	requests := httpserver.NewBatchWriter(c.Err)
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
-	keys := &keys{book: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
+	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
@@ -90,7 +90,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.book, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold),
+		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold),
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: o.Logger(requests),
 	})
@@ -230,19 +230,19 @@ func connectedMetric(platform *controlstream.Activator) telemetry.Source {
 	})
 }
 
-// keys stores the keys of the cluster, which the controller sends.
-type keys struct {
-	book   *auth.KeyStore
+// keyReceiver stores the keys of the cluster, which the controller sends.
+type keyReceiver struct {
+	store  *auth.KeyStore
 	limits *ratelimit.Limits
 	log    *slog.Logger
 }
 
-func (k *keys) set(all controlstream.Keys) {
-	fed := make([]auth.ReplicatedKey, len(all.Keys))
+func (k *keyReceiver) set(all controlstream.Keys) {
+	replicated := make([]auth.ReplicatedKey, len(all.Keys))
 	for i, one := range all.Keys {
-		fed[i] = auth.ReplicatedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
+		replicated[i] = auth.ReplicatedKey{Key: auth.Key{ID: one.ID, Name: one.Name, Team: one.Team, Admin: one.Admin}, Hash: one.Hash}
 	}
-	if err := k.book.Set(fed); err != nil {
+	if err := k.store.Set(replicated); err != nil {
 		k.log.Warn("some keys do not count", "error", err)
 	}
 	k.limits.SetTeams(all.Teams)

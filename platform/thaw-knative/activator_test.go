@@ -39,9 +39,9 @@ func TestMain(m *testing.M) {
 
 const linkToken = "a-token-of-the-cluster-0123456789"
 
-// realm is a controller without a Kubernetes: the true hub and the true loop, and a
+// testController is a controller without a Kubernetes: the true hub and the true loop, and a
 // node whose replicas are READY when the test says so.
-type realm struct {
+type testController struct {
 	bank  *ratelimit.Coordinator
 	t     *testing.T
 	addr  string
@@ -124,7 +124,7 @@ func (n *node) ready() {
 	n.push()
 }
 
-func (n *node) did() (loads, ended int) {
+func (n *node) counts() (loads, ended int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.loads), len(n.ended)
@@ -139,7 +139,7 @@ func (n *node) replica() string {
 	return ""
 }
 
-func (n *node) beat(ctx context.Context) {
+func (n *node) heartbeat(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {
@@ -154,36 +154,36 @@ func (n *node) beat(ctx context.Context) {
 	}
 }
 
-type shelf struct{ models []*functions.Model }
+type fixedCatalog struct{ models []*functions.Model }
 
-func (s shelf) Models() []*functions.Model { return s.models }
-func (s shelf) Teams() []*functions.Team   { return nil }
+func (s fixedCatalog) Models() []*functions.Model { return s.models }
+func (s fixedCatalog) Teams() []*functions.Team   { return nil }
 
 var revision = functions.Name{Team: "ml", Name: "qwen-00001"}
 
-// newRealm starts a controller, and an engine behind its node.
-func newRealm(t *testing.T, engine http.Handler) *realm {
+// newTestController starts a controller, and an engine behind its node.
+func newTestController(t *testing.T, engine http.Handler) *testController {
 	t.Helper()
 	secret := "sk-thaw-" + strings.Repeat("x", 43)
 	sum := sha256.Sum256([]byte(secret))
-	r := &realm{t: t, key: secret, token: write(t, "token", linkToken+"\n")}
+	r := &testController{t: t, key: secret, token: write(t, "token", linkToken+"\n")}
 	e := httptest.NewServer(engine)
 	t.Cleanup(e.Close)
 	r.node = &node{engine: e.URL, reps: map[string]*functions.ReplicaStatus{}}
-	r.reign(1, "127.0.0.1:0", hex.EncodeToString(sum[:]))
+	r.startController(1, "127.0.0.1:0", hex.EncodeToString(sum[:]))
 	t.Cleanup(func() { r.stop() })
 	return r
 }
 
-// reign is one life of the controller.
-func (r *realm) reign(epoch int64, addr, hash string) {
+// startController is one life of the controller.
+func (r *testController) startController(epoch int64, addr, hash string) {
 	r.t.Helper()
 	m := functions.NewModel()
 	m.Metadata.Namespace, m.Metadata.Name = revision.Team, revision.Name
 	m.Spec.Engine, m.Spec.Source = functions.EngineVLLM, "hf://a/b"
 	m.Spec.Resources.GPUs = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: shelf{[]*functions.Model{m}}, Log: log})
+	r.steer = orchestrator.New(orchestrator.Options{Epoch: epoch, Catalog: fixedCatalog{[]*functions.Model{m}}, Log: log})
 	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { r.hub.Grant(id, g) }})
 	r.bank = bank
 	r.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: r.steer, Coordinator: bank, Log: log, Quiet: true})
@@ -219,7 +219,7 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 	var parts sync.WaitGroup
 	parts.Go(func() { server.Serve(l) })
 	parts.Go(func() { r.steer.Run(ctx) })
-	parts.Go(func() { r.node.beat(ctx) })
+	parts.Go(func() { r.node.heartbeat(ctx) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		server.Close()
@@ -230,14 +230,14 @@ func (r *realm) reign(epoch int64, addr, hash string) {
 }
 
 // again ends the controller and begins another life of it at the same address.
-func (r *realm) again(epoch int64, away time.Duration) {
+func (r *testController) again(epoch int64, away time.Duration) {
 	r.t.Helper()
 	sum := sha256.Sum256([]byte(r.key))
 	r.stop()
 	if away > 0 {
 		<-time.After(away)
 	}
-	r.reign(epoch, r.addr, hex.EncodeToString(sum[:]))
+	r.startController(epoch, r.addr, hex.EncodeToString(sum[:]))
 }
 
 // gate is one activator, a process of its own.
@@ -250,7 +250,7 @@ type gate struct {
 	log                      bytes.Buffer
 }
 
-func (r *realm) gate(id string) *gate {
+func (r *testController) gate(id string) *gate {
 	r.t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -333,7 +333,7 @@ type answer struct {
 
 // chat asks for a model at an activator, streaming or not; what comes meanwhile is
 // told to lines.
-func (r *realm) chat(g *gate, stream bool, lines func(string)) answer {
+func (r *testController) chat(g *gate, stream bool, lines func(string)) answer {
 	body := fmt.Sprintf(`{"model":"qwen","stream":%v,"messages":[{"role":"user","content":"hello"}]}`, stream)
 	req, _ := http.NewRequest("POST", "http://"+g.public+"/v1/chat/completions", strings.NewReader(body))
 	req.Header.Set("Authorization", "Bearer "+r.key)
@@ -354,8 +354,8 @@ func (r *realm) chat(g *gate, stream bool, lines func(string)) answer {
 	return answer{res.StatusCode, all.String(), in.Err()}
 }
 
-// asking is chat in the background.
-func (r *realm) asking(g *gate, stream bool, lines func(string)) <-chan answer {
+// chatAsync is chat in the background.
+func (r *testController) chatAsync(g *gate, stream bool, lines func(string)) <-chan answer {
 	out := make(chan answer, 1)
 	go func() { out <- r.chat(g, stream, lines) }()
 	return out
@@ -398,7 +398,7 @@ func (e *talker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestTwoActivators(t *testing.T) {
 	t.Parallel()
 	e := &talker{make(chan struct{})}
-	r := newRealm(t, e)
+	r := newTestController(t, e)
 	one, two := r.gate("one"), r.gate("two")
 
 	first := make(chan struct{}, 2)
@@ -407,13 +407,13 @@ func TestTwoActivators(t *testing.T) {
 			first <- struct{}{}
 		}
 	}
-	a, b := r.asking(one, true, heard), r.asking(two, true, heard)
-	doomed := r.asking(one, false, nil)
+	a, b := r.chatAsync(one, true, heard), r.chatAsync(two, true, heard)
+	doomed := r.chatAsync(one, false, nil)
 	eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
 	if d := r.hub.DemandOf(revision); d.Teams["ml"] != 3 || d.Oldest.IsZero() {
 		t.Errorf("demand %+v", d)
 	}
-	eventually(t, "a replica is asked for", func() bool { n, _ := r.node.did(); return n > 0 })
+	eventually(t, "a replica is asked for", func() bool { n, _ := r.node.counts(); return n > 0 })
 
 	// kill -9 with requests held: they break off at once, and the other's go on.
 	one.cmd.Process.Kill()
@@ -423,10 +423,10 @@ func TestTwoActivators(t *testing.T) {
 	if x := await(t, "the held stream of the dead breaks off", a); x.err == nil && strings.Contains(x.body, "[DONE]") {
 		t.Errorf("a stream of the dead ended well: %+v", x)
 	}
-	eventually(t, "its demand is gone", func() bool { r.steerLook(); return r.hub.DemandOf(revision).Queued == 1 })
+	eventually(t, "its demand is gone", func() bool { r.nudge(); return r.hub.DemandOf(revision).Queued == 1 })
 
 	three := r.gate("one") // as a Deployment would: the same work, another process
-	c := r.asking(three, true, heard)
+	c := r.chatAsync(three, true, heard)
 	eventually(t, "two wait", func() bool { return r.hub.DemandOf(revision).Queued == 2 })
 	r.node.ready()
 	await(t, "the first word", first)
@@ -443,7 +443,7 @@ func TestTwoActivators(t *testing.T) {
 		d := r.hub.DemandOf(revision)
 		return r.hub.InFlightOf(revision, id) == 0 && d.Active == 0 && !d.LastEnd.IsZero()
 	})
-	if n, _ := r.node.did(); n != 1 {
+	if n, _ := r.node.counts(); n != 1 {
 		t.Errorf("%d replicas were started for one model", n)
 	}
 	if x := r.chat(two, false, nil); x.status != 200 {
@@ -451,8 +451,8 @@ func TestTwoActivators(t *testing.T) {
 	}
 }
 
-// steerLook has the hub find out whose grace is over: the loop does it each second.
-func (r *realm) steerLook() { r.steer.Nudge(revision) }
+// nudge has the hub find out whose grace is over: the loop does it each second.
+func (r *testController) nudge() { r.steer.Nudge(revision) }
 
 // TestControllerAway: streams go on and warm requests are served without a
 // controller; the next one, of a later epoch, adopts what runs and is told at once
@@ -460,11 +460,11 @@ func (r *realm) steerLook() { r.steer.Nudge(revision) }
 func TestControllerAway(t *testing.T) {
 	t.Parallel()
 	e := &talker{make(chan struct{})}
-	r := newRealm(t, e)
+	r := newTestController(t, e)
 	r.node.auto = true
 	g := r.gate("one")
 	first := make(chan struct{}, 1)
-	stream := r.asking(g, true, func(line string) {
+	stream := r.chatAsync(g, true, func(line string) {
 		if strings.Contains(line, "first") {
 			first <- struct{}{}
 		}
@@ -488,7 +488,7 @@ func TestControllerAway(t *testing.T) {
 	if x := await(t, "the stream ends", stream); x.err != nil || !strings.Contains(x.body, "[DONE]") {
 		t.Errorf("%+v", x)
 	}
-	if n, ended := r.node.did(); n != 1 || ended != 0 {
+	if n, ended := r.node.counts(); n != 1 || ended != 0 {
 		t.Errorf("%d replicas started, %d ended", n, ended)
 	}
 	// What is asked while it is away is asked again.
@@ -496,11 +496,11 @@ func TestControllerAway(t *testing.T) {
 	r.node.auto = false
 	r.node.mu.Unlock()
 	r.steer.Stop(revision)
-	eventually(t, "the replica is gone", func() bool { _, ended := r.node.did(); return ended == 1 })
+	eventually(t, "the replica is gone", func() bool { _, ended := r.node.counts(); return ended == 1 })
 	r.stop()
-	cold := r.asking(g, false, nil)
+	cold := r.chatAsync(g, false, nil)
 	r.again(3, 0)
-	eventually(t, "it is woken", func() bool { n, _ := r.node.did(); return n > 1 })
+	eventually(t, "it is woken", func() bool { n, _ := r.node.counts(); return n > 1 })
 	r.node.ready()
 	if x := await(t, "an answer", cold); x.status != 200 {
 		t.Errorf("%+v", x)
@@ -512,11 +512,11 @@ func TestControllerAway(t *testing.T) {
 func TestActivatorEnds(t *testing.T) {
 	t.Parallel()
 	e := &talker{make(chan struct{})}
-	r := newRealm(t, e)
+	r := newTestController(t, e)
 	r.node.auto = true
 	g := r.gate("one")
 	first := make(chan struct{}, 1)
-	stream := r.asking(g, true, func(line string) {
+	stream := r.chatAsync(g, true, func(line string) {
 		if strings.Contains(line, "first") {
 			first <- struct{}{}
 		}

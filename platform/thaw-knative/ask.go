@@ -12,10 +12,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// asking lists the verbs that thaw's own code runs, with the controller as the server,
+// controllerVerbs lists the verbs that thaw's own code runs, with the controller as the server,
 // through the API server. Without --key the key is thaw's token, which the kubeconfig
 // must be allowed to read.
-var asking = map[string]string{
+var controllerVerbs = map[string]string{
 	"describe": "Everything about one model, or about one team: describe team NAME",
 	"events":   "What happened, of one model or of all, and why",
 	"explain":  "Where the time of a cold start went, and why a model is where it is",
@@ -35,7 +35,7 @@ func isControllerVerb(word string, args []string) bool {
 	if word == "get" && len(args) > 0 {
 		return slices.Contains(kinds, args[0]) || slices.Contains(kinds, args[0]+"s")
 	}
-	return asking[word] != ""
+	return controllerVerbs[word] != ""
 }
 
 // ask runs a verb of thaw with the controller for its server.
@@ -60,13 +60,13 @@ func (c *command) ask(ctx context.Context, word string, args []string) error {
 			*into, args = args[0], args[1:]
 		}
 	}
-	c.access.Warn = func(string) {} // of a proxy there is nothing to warn
+	c.access.Warn = func(string) {} // warnings about a proxy are useless
 	exit := cli.Main(ctx, rest, strings.NewReader(""), c.Out, c.Err, cli.Programs{
 		Getenv: c.getenv,
 		Client: func(key string) (*api.Client, error) { return c.controller(ctx, key) },
 	})
 	if exit != 0 {
-		return &kit.Error{Exit: exit} // it has said why
+		return &kit.Error{Exit: exit} // it has printed the cause
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (c *command) controller(ctx context.Context, key string) (*api.Client, erro
 	if err != nil {
 		return nil, withExitCode(err)
 	}
-	way, err := cluster.Controller()
+	transport, err := cluster.Controller()
 	if err != nil {
 		return nil, withExitCode(err)
 	}
@@ -86,7 +86,7 @@ func (c *command) controller(ctx context.Context, key string) (*api.Client, erro
 			return nil, withExitCode(err)
 		}
 	}
-	return api.NewClientOver(explained{way}, "http://thaw-controller."+knative.System, key)
+	return api.NewClientOver(explained{transport}, "http://thaw-controller."+knative.System, key)
 }
 
 // explained gives transport errors the exit codes of the program.

@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 		sourcetest.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
 	}
 	c := open(t)
-	front := serveBeside(c)
+	front := startInstallation(c)
 	// The suite has a namespace of its own, by that name. One that was left by a run
 	// before is emptied, so that nothing of it is routed.
 	const space = "serving-tests"
@@ -123,14 +123,14 @@ func TestConformance(t *testing.T) {
 				wrong = append(wrong, name)
 			}
 		}
-		t.Fatalf("the suite: %v\n%s%s", failed, tail(log.Bytes(), 1<<10), tail([]byte(saidBy(log.String(), wrong)), 6<<10))
+		t.Fatalf("the suite: %v\n%s%s", failed, tail(log.Bytes(), 1<<10), tail([]byte(outputOf(log.String(), wrong)), 6<<10))
 	}
 	t.Logf("%d of %d tests passed, %d are outside of what the class does", passed, len(conforming)+len(outside), len(outside))
 }
 
-// saidBy is what some tests of the suite have said in its output: those that run beside
+// outputOf is what some tests of the suite have said in its output: those that run beside
 // them, the clients' warnings and the probes that went well are thousands of lines.
-func saidBy(log string, names []string) string {
+func outputOf(log string, names []string) string {
 	var b strings.Builder
 	in := ""
 	for line := range strings.Lines(log) {
@@ -150,7 +150,7 @@ func saidBy(log string, names []string) string {
 	return b.String()
 }
 
-func TestSaidBy(t *testing.T) {
+func TestOutputOf(t *testing.T) {
 	const log = `=== RUN   TestIngressConformance/retry
 === PAUSE TestIngressConformance/retry
 === CONT  TestIngressConformance/retry
@@ -167,16 +167,16 @@ W1122 warnings.go:107] "Endpoints is deprecated"
     --- FAIL: TestIngressConformance/update (62.27s)
 `
 	want := "update: update.go:55: using port 91\nupdate: util.go:1: error making GET request\n"
-	if got := saidBy(log, []string{"update"}); got != want {
+	if got := outputOf(log, []string{"update"}); got != want {
 		t.Errorf("%q, wanted %q", got, want)
 	}
 }
 
 func tail(b []byte, most int) []byte { return b[max(0, len(b)-most):] }
 
-// front is thaw's controller and two activators as programs on the node, behind
+// installation is thaw's controller and two activators as programs on the node, behind
 // Services of the test's namespace.
-type front struct {
+type installation struct {
 	*cluster
 	programs []*program
 	port     int // that was handed out last
@@ -188,9 +188,9 @@ type program struct {
 	log  string
 }
 
-// serveBeside starts them, and returns when both activators know their routes.
-func serveBeside(c *cluster) *front {
-	f := &front{cluster: c}
+// startInstallation starts them, and returns when both activators know their routes.
+func startInstallation(c *cluster) *installation {
+	f := &installation{cluster: c}
 	node := strings.TrimSpace(c.kubectl("", "get", "nodes", "-o", `jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`))
 	token := write(c.T, "token", strings.Repeat("conformance-", 3)+"\n")
 	at := func() string { return f.free(node) }
@@ -241,7 +241,7 @@ func serveBeside(c *cluster) *front {
 const firstPort, lastPort = 20000, 30000
 
 // free returns an unused address; each call returns another one.
-func (f *front) free(host string) string {
+func (f *installation) free(host string) string {
 	for f.port = max(f.port+1, firstPort); f.port <= lastPort; f.port++ {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(f.port)))
 		if err != nil {
@@ -280,7 +280,7 @@ func balancer(name, kind string, addrs []string) []map[string]any {
 }
 
 // start runs thaw-knative until the test ends; it must end well then.
-func (f *front) start(name string, args ...string) {
+func (f *installation) start(name string, args ...string) {
 	path := filepath.Join(f.TempDir(), name+".log")
 	log, err := os.Create(path)
 	if err != nil {
@@ -305,7 +305,7 @@ func (f *front) start(name string, args ...string) {
 }
 
 // logs tells what the programs said.
-func (f *front) logs() {
+func (f *installation) logs() {
 	for _, p := range f.programs {
 		text, _ := os.ReadFile(p.log)
 		f.Logf("%s:\n%s", p.name, tail(text, 8<<10))
@@ -321,7 +321,7 @@ func TestConformanceServing(t *testing.T) {
 	}
 	c := open(t)
 	domain := os.Getenv("THAW_CLUSTER_DOMAIN")
-	front := serveBeside(c)
+	front := startInstallation(c)
 	defer func() {
 		if t.Failed() {
 			front.logs()

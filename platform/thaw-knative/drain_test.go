@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// strict is an engine that all replicas share, told apart by their paths. It knows
+// drainChecker is an engine that all replicas share, distinguished by their paths. It knows
 // which have ended, and who is sent to one all the same, or was there when it did.
-type strict struct {
+type drainChecker struct {
 	mu     sync.Mutex
 	flight map[string]int
 	ended  map[string]bool
@@ -20,7 +20,7 @@ type strict struct {
 	wrong  []string
 }
 
-func (s *strict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *drainChecker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, id, _ := strings.Cut(r.URL.Path, "/replicas/")
 	id, _, _ = strings.Cut(id, "/")
 	io.Copy(io.Discard, r.Body)
@@ -43,7 +43,7 @@ func (s *strict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 }
 
-func (s *strict) end(id string) {
+func (s *drainChecker) end(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended[id] = true
@@ -52,13 +52,13 @@ func (s *strict) end(id string) {
 	}
 }
 
-// TestNobodyIsEndedByARace: replicas are stopped over and over under load from two
+// TestDrainWithTwoActivators: replicas are stopped over and over under load from two
 // activators. None is ended before both have heard and its last request is out, and
 // every request is answered.
-func TestNobodyIsEndedByARace(t *testing.T) {
+func TestDrainWithTwoActivators(t *testing.T) {
 	t.Parallel()
-	e := &strict{flight: map[string]int{}, ended: map[string]bool{}}
-	r := newRealm(t, e)
+	e := &drainChecker{flight: map[string]int{}, ended: map[string]bool{}}
+	r := newTestController(t, e)
 	r.node.mu.Lock()
 	r.node.auto, r.node.paths, r.node.end = true, true, e.end
 	r.node.mu.Unlock()
@@ -84,10 +84,10 @@ func TestNobodyIsEndedByARace(t *testing.T) {
 		})
 	}
 	for i := range 12 {
-		eventually(t, "a replica is there", func() bool { n, ended := r.node.did(); return n > i && ended == i })
+		eventually(t, "a replica is there", func() bool { n, ended := r.node.counts(); return n > i && ended == i })
 		eventually(t, "it is used", func() bool { return r.hub.InFlightOf(revision, r.node.replica()) > 0 })
 		r.steer.Stop(revision)
-		eventually(t, "it is ended", func() bool { _, ended := r.node.did(); return ended > i })
+		eventually(t, "it is ended", func() bool { _, ended := r.node.counts(); return ended > i })
 	}
 	close(stop)
 	clients.Wait()

@@ -13,13 +13,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// TestLimitsOfTwo: a team's limit is that of both activators, whichever of them it is
+// TestLimitsOfTwoActivators: a team's limit is that of both activators, whichever of them it is
 // asked at, and all of it is had.
-func TestLimitsOfTwo(t *testing.T) {
+func TestLimitsOfTwoActivators(t *testing.T) {
 	if testing.Short() {
 		t.Skip("processes")
 	}
-	r := newRealm(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	r := newTestController(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Write([]byte(`{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`))
 	}))
@@ -38,7 +38,7 @@ func TestLimitsOfTwo(t *testing.T) {
 	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
 	// Both have heard of it once one of them says how much is left.
 	for _, g := range gates {
-		eventually(t, "the limit is known", func() bool { return r.limited(g) })
+		eventually(t, "the limit is known", func() bool { return r.isLimited(g) })
 	}
 
 	admitted, refused := 0, 0
@@ -60,9 +60,9 @@ func TestLimitsOfTwo(t *testing.T) {
 	}
 }
 
-// limited asks for a word, and reports whether the answer tells of
+// isLimited asks for a word, and reports whether the answer tells of
 // a limit.
-func (r *realm) limited(g *gate) bool {
+func (r *testController) isLimited(g *gate) bool {
 	req, _ := http.NewRequest("POST", "http://"+g.public+"/v1/chat/completions", strings.NewReader(`{"model":"qwen","messages":[{"role":"user","content":"hello"}]}`))
 	req.Header.Set("Authorization", "Bearer "+r.key)
 	res, err := http.DefaultClient.Do(req)

@@ -174,8 +174,8 @@ func (s *served) pod(path string) string {
 	return s.kubectl("", "get", "pods", "-l", knative.ModelLabel+"="+s.name, "-o", "jsonpath={.items[0]"+path+"}")
 }
 
-// within lists the processes of a pod, as the node sees them, by their commands.
-func within(uid string) (found map[int]string) {
+// podProcesses lists the processes of a pod, as the node sees them, by their commands.
+func podProcesses(uid string) (found map[int]string) {
 	found = map[int]string{}
 	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, path := range groups {
@@ -195,12 +195,12 @@ func within(uid string) (found map[int]string) {
 func (s *served) gone() {
 	s.Helper()
 	uid := s.pod(".metadata.uid")
-	if len(within(uid)) == 0 {
+	if len(podProcesses(uid)) == 0 {
 		s.Error("no process of the pod is seen, so none would be missed")
 	}
 	s.kubectl("", "delete", "ksvc", s.name, "--wait=false")
 	s.eventually("no process of the pod", func() (bool, string) {
-		left := within(uid)
+		left := podProcesses(uid)
 		return len(left) == 0, fmt.Sprint(left)
 	})
 	s.eventually("the loader to know", func() (bool, string) {
@@ -265,13 +265,13 @@ func TestClusterRuntime(t *testing.T) {
 	// The engine is killed: not ready, a reason, and Kubernetes starts it again.
 	ip := s.pod(".status.podIP")
 	var engine int
-	for pid, line := range within(uid) {
+	for pid, line := range podProcesses(uid) {
 		if strings.Contains(line, " engine ember ") {
 			engine = pid
 		}
 	}
 	if engine < 2 {
-		t.Fatalf("no engine in %v", within(uid))
+		t.Fatalf("no engine in %v", podProcesses(uid))
 	}
 	syscall.Kill(engine, syscall.SIGKILL)
 	s.eventually("another start", func() (bool, string) {
@@ -371,8 +371,8 @@ func TestClusterVLLM(t *testing.T) {
 		t.Errorf("what the image knows did not reach its engine:\n%s", out)
 	}
 	uid := s.pod(".metadata.uid")
-	if len(within(uid)) < 2 {
-		t.Errorf("few processes are seen in the pod: %v", within(uid))
+	if len(podProcesses(uid)) < 2 {
+		t.Errorf("few processes are seen in the pod: %v", podProcesses(uid))
 	}
 	idle := time.Now()
 	s.eventually("zero replicas", func() (bool, string) {
@@ -380,7 +380,7 @@ func TestClusterVLLM(t *testing.T) {
 		return out == "0", out
 	})
 	s.eventually("no process of the pod", func() (bool, string) {
-		left := within(uid)
+		left := podProcesses(uid)
 		return len(left) == 0, fmt.Sprint(left)
 	})
 	t.Logf("nothing of it %v after the last request", time.Since(idle).Round(time.Second))

@@ -135,7 +135,7 @@ func (c *command) root() *kit.Command {
 	for _, v := range verbs() {
 		root.AddCommand(c.clusterVerb(v))
 	}
-	for word, short := range asking {
+	for word, short := range controllerVerbs {
 		cmd := &kit.Command{Use: word, Short: short, GroupID: "controller", RunE: func(*kit.Command, []string) error { return nil }}
 		cmd.SetHelpFunc(func(cmd *kit.Command, _ []string) { _ = c.ask(cmd.Context(), word, []string{"--help"}) })
 		root.AddCommand(cmd)

@@ -205,8 +205,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSome: what was done before a failure is told, in every form.
-func TestSome(t *testing.T) {
+// TestPartlyDone: what was done before a failure is printed in every form.
+func TestPartlyDone(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]

@@ -17,7 +17,7 @@ func TestRuntimeAhead(t *testing.T) {
 	const most, more = 16, 3
 	// ahead sends requests to a shim without a loader, and waits until those beyond the bound
 	// are refused.
-	ahead := func(p *podded) (waiting func() []reply) {
+	ahead := func(p *podProcess) (waiting func() []reply) {
 		var all sync.WaitGroup
 		answers := make(chan reply, most+more)
 		for range most + more {
@@ -62,7 +62,7 @@ func TestRuntimeAhead(t *testing.T) {
 	} else if d := line.Phases[n-1].Parts[0].Duration; d < 0 || d > promised.Seconds() {
 		t.Errorf("it was let through %v s after READY", d)
 	}
-	for _, st := range l.heard() {
+	for _, st := range l.statuses() {
 		if !st.State.Over() && st.Endpoint == "" {
 			t.Errorf("%s, and the timeline has no endpoint", st.State)
 		}
@@ -79,7 +79,7 @@ func TestRuntimeAhead(t *testing.T) {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 		}
-		p.taken(l)
+		p.terminate(l)
 		p.ends(1, "nothing is there")
 	})
 	t.Run("the pod ends", func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestRuntimeAhead(t *testing.T) {
 	})
 }
 
-// heard lists all statuses that the shim reported.
-func (l *nodeLoader) heard() []functions.ReplicaStatus {
+// statuses lists all statuses that the shim reported.
+func (l *nodeLoader) statuses() []functions.ReplicaStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]functions.ReplicaStatus(nil), l.said...)

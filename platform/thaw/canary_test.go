@@ -52,9 +52,9 @@ func TestCanaries(t *testing.T) {
 		"sas.yaml":     modelFile("sas", "  source: az://otheraccount/weights/tiny\n  engine: ember\n  queue: {wait: 1s}\n"),
 		"url.yaml":     modelFile("url", "  source: https://otheraccount.blob.core.windows.net/weights/tiny?sig="+inURL+"\n  engine: ember\n"),
 		"tiny.yaml":    tiny(t, "tiny", "args: [--token-delay, 5ms]"),
-		"cut.yaml":     faked("cut", "--mode cut", ""),
-		"frame.yaml":   faked("frame", "--mode frame", ""),
-		"fake.yaml":    faked("fake", "", ""),
+		"cut.yaml":     fakeModel("cut", "--mode cut", ""),
+		"frame.yaml":   fakeModel("frame", "--mode frame", ""),
+		"fake.yaml":    fakeModel("fake", "", ""),
 	}, "--max-body", "256Ki")
 	p.agent("second", "--memory", "64Mi")
 	key, _ := p.key("default", false)

@@ -19,20 +19,20 @@ import (
 	"time"
 )
 
-// TestStorm runs many clients on more models than fit in memory, while engines are killed
+// TestChaos runs many clients on more models than fit in memory, while engines are killed
 // and stopped, an agent is killed and restarted, and models are stopped, woken and edited,
 // also invalidly. Every request must end exactly once and in time: with a complete answer,
 // with an error that names the cause, or with a cut connection, and never with a partial
 // answer that looks complete. Afterwards nothing may be left over.
 //
-// THAW_SEED sets the random seed, THAW_STORM the duration.
-func TestStorm(t *testing.T) { stormy(t, false) }
+// THAW_SEED sets the random seed, THAW_CHAOS_TIME the duration.
+func TestChaos(t *testing.T) { runChaos(t, false) }
 
-// TestStormFarAway is TestStorm with an agent that reports another machine, so that the
+// TestChaosWithAgent is TestChaos with an agent that reports another machine, so that the
 // requests for its replicas pass through it.
-func TestStormFarAway(t *testing.T) { stormy(t, true) }
+func TestChaosWithAgent(t *testing.T) { runChaos(t, true) }
 
-func stormy(t *testing.T, far bool) {
+func runChaos(t *testing.T, far bool) {
 	if testing.Short() {
 		t.Skip("takes twenty seconds")
 	}
@@ -47,7 +47,7 @@ func stormy(t *testing.T, far bool) {
 		}
 		seed = n
 	}
-	if v := os.Getenv("THAW_STORM"); v != "" {
+	if v := os.Getenv("THAW_CHAOS_TIME"); v != "" {
 		d, err := time.ParseDuration(v)
 		if err != nil {
 			t.Fatal(err)
@@ -58,15 +58,15 @@ func stormy(t *testing.T, far bool) {
 }
 
 const (
-	stormModels  = 4
-	stormClients = 6
-	// stormBound bounds a request: the wait in the queue (6 s), twice the deadline of the
+	chaosModels  = 4
+	chaosClients = 6
+	// chaosBound bounds a request: the wait in the queue (6 s), twice the deadline of the
 	// first token (4 s), the detection of a hung engine (1 s and a probe of 5 s), and the
 	// slowness of the race detector.
-	stormBound = 35 * time.Second
+	chaosBound = 35 * time.Second
 )
 
-type storm struct {
+type chaos struct {
 	t     *testing.T
 	p     *platform
 	seed  uint64
@@ -78,10 +78,10 @@ type storm struct {
 	wrong    []string
 }
 
-func newStorm(t *testing.T, seed uint64, far bool) *storm {
+func newStorm(t *testing.T, seed uint64, far bool) *chaos {
 	files := map[string]string{}
-	for i := range stormModels {
-		files[fmt.Sprintf("m%d.yaml", i)] = stormModel(t, i, 3)
+	for i := range chaosModels {
+		files[fmt.Sprintf("m%d.yaml", i)] = chaosModel(t, i, 3)
 	}
 	addr := "127.0.0.1:0"
 	if far {
@@ -90,10 +90,10 @@ func newStorm(t *testing.T, seed uint64, far bool) *storm {
 	// There is memory for one model here and for one at the agent.
 	p := spawn(t, files, "--memory", "600Mi", "--addr", addr)
 	p.bearer = p.admin()
-	return &storm{t: t, seed: seed, p: p, texts: map[int]string{}, outcomes: map[string]int{}}
+	return &chaos{t: t, seed: seed, p: p, texts: map[int]string{}, outcomes: map[string]int{}}
 }
 
-func stormModel(t *testing.T, i, delay int) string {
+func chaosModel(t *testing.T, i, delay int) string {
 	return tiny(t, fmt.Sprintf("m%d", i), fmt.Sprintf(`args: [--token-delay, %dms, --ready-delay, 100ms]
 resources: {memory: 500Mi}
 scale: {idle: 700ms}
@@ -102,23 +102,23 @@ deadlines: {hang: 1s, firstToken: 4s, start: 8s, drain: 2s}
 `, delay))
 }
 
-func (s *storm) run(length time.Duration) {
+func (s *chaos) run(length time.Duration) {
 	t, p := s.t, s.p
 	r := p.chat("m0", `"stream":true,"ignore_eos":true,"max_tokens":48`)
 	if s.whole = r.text(); s.whole == "" {
-		t.Fatalf("before the storm: %d %v %s", r.status, r.err, r.body)
+		t.Fatalf("before the faults: %d %v %s", r.status, r.err, r.body)
 	}
 	agent := s.agent()
 	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
-	for i := range stormModels {
+	for i := range chaosModels {
 		p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
 	}
-	p.settled()
+	p.awaitNoRequests()
 	fds, threads := p.fds(), p.threads()
 
 	end := time.Now().Add(length)
 	var clients sync.WaitGroup
-	for i := range stormClients {
+	for i := range chaosClients {
 		clients.Go(func() {
 			rng := rand.New(rand.NewPCG(s.seed, uint64(i)))
 			for time.Now().Before(end) {
@@ -126,26 +126,26 @@ func (s *storm) run(length time.Duration) {
 			}
 		})
 	}
-	agent = s.weather(rand.New(rand.NewPCG(s.seed, 1000)), end, agent)
+	agent = s.injectFaults(rand.New(rand.NewPCG(s.seed, 1000)), end, agent)
 	clients.Wait()
 
-	for i := range stormModels {
-		p.file(fmt.Sprintf("m%d.yaml", i), stormModel(t, i, 3))
+	for i := range chaosModels {
+		p.file(fmt.Sprintf("m%d.yaml", i), chaosModel(t, i, 3))
 	}
-	for i := range stormModels {
+	for i := range chaosModels {
 		var last reply
-		p.eventually(patience, fmt.Sprintf("an answer of m%d after the storm", i), func() bool {
+		p.eventually(patience, fmt.Sprintf("an answer of m%d after the faults", i), func() bool {
 			last = p.chat(fmt.Sprintf("m%d", i), `"max_tokens":2`)
 			return last.status == 200
 		})
 		if last.status != 200 {
-			t.Errorf("m%d after the storm: %d %v %s", i, last.status, last.err, last.body)
+			t.Errorf("m%d after the faults: %d %v %s", i, last.status, last.err, last.body)
 		}
 	}
-	p.settled()
+	p.awaitNoRequests()
 	p.eventually(patience, "no open files left over", func() bool { return p.fds() <= fds+6 })
 	if n := p.threads(); n > threads+24 {
-		t.Errorf("threads: %d before the storm, %d after", threads, n)
+		t.Errorf("threads: %d before the faults, %d after", threads, n)
 	}
 	p.proc.Process.Signal(syscall.SIGTERM)
 	if err := p.proc.Wait(); err != nil {
@@ -156,7 +156,7 @@ func (s *storm) run(length time.Duration) {
 	if err := agent.Wait(); err != nil {
 		t.Errorf("the agent ended with %v", err)
 	}
-	p.nothingLeft()
+	p.awaitNoProcess()
 
 	log := p.log.String()
 	for _, word := range []string{"DATA RACE", "panic", "goroutine "} {
@@ -173,8 +173,8 @@ func (s *storm) run(length time.Duration) {
 	}
 }
 
-// settled waits until no request is queued or at an engine.
-func (p *platform) settled() {
+// awaitNoRequests waits until no request is queued or at an engine.
+func (p *platform) awaitNoRequests() {
 	p.t.Helper()
 	for _, g := range []string{"thaw_active_requests", "thaw_buffered_requests", "thaw_buffer_bytes"} {
 		p.eventually(patience, g+" at 0", func() bool { return p.metric(g) == 0 })
@@ -192,7 +192,7 @@ func (p *platform) threads() int {
 }
 
 // agent starts the second node.
-func (s *storm) agent() *exec.Cmd {
+func (s *chaos) agent() *exec.Cmd {
 	c := exec.Command(os.Args[0], "agent", "--server", s.p.url, "--token-file", filepath.Join(s.p.data, "join-token"),
 		"--data", s.p.data+"-second", "--name", "second", "--orphan-timeout", "1s", "--memory", "600Mi")
 	c.Stderr = s.p.log
@@ -208,8 +208,8 @@ func (s *storm) agent() *exec.Cmd {
 	return c
 }
 
-// weather injects random faults until end, and returns the agent's current process.
-func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
+// injectFaults injects random faults until end, and returns the agent's current process.
+func (s *chaos) injectFaults(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cmd {
 	p := s.p
 	engines := func() (pids []int) {
 		for _, pid := range p.processes() {
@@ -229,7 +229,7 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for <-next.C; time.Now().Before(end); <-next.C {
-		m := rng.IntN(stormModels)
+		m := rng.IntN(chaosModels)
 		name := fmt.Sprintf("m%d", m)
 		switch n := rng.IntN(20); {
 		case n < 5:
@@ -254,11 +254,11 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 		case n < 15:
 			p.do("POST", "/api/v1/functions/default/"+name+"/wake", `{"lease":"300ms"}`, "Authorization", p.admin())
 		case n < 17:
-			p.file(name+".yaml", stormModel(s.t, m, 2+rng.IntN(4)))
+			p.file(name+".yaml", chaosModel(s.t, m, 2+rng.IntN(4)))
 		case n < 18:
 			p.file(name+".yaml", "kind: Model\nspec: [")
 		case n < 19:
-			p.file(name+".yaml", strings.Replace(stormModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits on no node
+			p.file(name+".yaml", strings.Replace(chaosModel(s.t, m, 3), "memory: 500Mi", "memory: 900Gi", 1)) // fits on no node
 		default:
 			os.Remove(filepath.Join(p.functions, name+".yaml"))
 		}
@@ -268,8 +268,8 @@ func (s *storm) weather(rng *rand.Rand, end time.Time, agent *exec.Cmd) *exec.Cm
 }
 
 // request sends one request as a random kind of client does, and checks how it ended.
-func (s *storm) request(rng *rand.Rand) {
-	model, tokens := fmt.Sprintf("m%d", rng.IntN(stormModels)), 1+rng.IntN(48)
+func (s *chaos) request(rng *rand.Rand) {
+	model, tokens := fmt.Sprintf("m%d", rng.IntN(chaosModels)), 1+rng.IntN(48)
 	kind, header := "plain", ""
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -304,7 +304,7 @@ func (s *storm) request(rng *rand.Rand) {
 	began := time.Now()
 	outcome, wrong := s.ask(ctx, req, stream, tokens)
 	took := time.Since(began)
-	if took > stormBound {
+	if took > chaosBound {
 		wrong = "took " + took.String() + " " + wrong
 	}
 	s.mu.Lock()
@@ -316,7 +316,7 @@ func (s *storm) request(rng *rand.Rand) {
 }
 
 // ask returns how a request ended, and what was wrong with that end.
-func (s *storm) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
+func (s *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens int) (outcome, wrong string) {
 	res, err := web.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -361,10 +361,10 @@ func (s *storm) ask(ctx context.Context, req *http.Request, stream bool, tokens 
 	if err := json.Unmarshal(b, &o); err != nil || len(o.Choices) != 1 || o.Choices[0].FinishReason != "length" || o.Usage.Tokens != tokens {
 		return "bad answer", fmt.Sprintf("not a whole answer (%v): %s", err, body)
 	}
-	return "answered", s.same(r.text(), tokens)
+	return "answered", s.checkAnswer(r.text(), tokens)
 }
 
-func (s *storm) judgeStream(r reply, tokens int) (outcome, wrong string) {
+func (s *chaos) judgeStream(r reply, tokens int) (outcome, wrong string) {
 	if kind := r.header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
 		return "bad stream", "a stream is " + kind + ": " + r.body
 	}
@@ -399,13 +399,13 @@ func (s *storm) judgeStream(r reply, tokens int) (outcome, wrong string) {
 		}
 		return "frame " + f.Code, wrong
 	case done == 1 && finished:
-		return "streamed", s.same(text, tokens)
+		return "streamed", s.checkAnswer(text, tokens)
 	}
 	return "truncated", "ended cleanly without its end: " + r.body
 }
 
-// same checks that equal requests get equal answers.
-func (s *storm) same(text string, tokens int) (wrong string) {
+// checkAnswer checks that equal requests get equal answers.
+func (s *chaos) checkAnswer(text string, tokens int) (wrong string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was, known := s.texts[tokens]

@@ -32,10 +32,10 @@ import (
 
 var tinyFunction = functions.Name{Team: functions.DefaultTeam, Name: "tiny"}
 
-// fakeOf is the function of a client that the fake engine serves. Each client kills an
+// fakeEngineOf is the function of a client that the fake engine serves. Each client kills an
 // engine and has its own function: an engine that crashes once is restarted at once,
 // repeated crashes cause a backoff.
-func fakeOf(client string) functions.Name {
+func fakeEngineOf(client string) functions.Name {
 	return functions.Name{Team: functions.DefaultTeam, Name: "fake-" + client}
 }
 
@@ -117,7 +117,7 @@ func TestOfficialClients(t *testing.T) {
 	}
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			of := fakeOf(k.name)
+			of := fakeEngineOf(k.name)
 			clientCases(t, p, of, k, k.open(t, p.URL+"/v1", key, tinyFunction.Name, of.Name))
 		})
 	}
@@ -137,7 +137,7 @@ func serveClients(t *testing.T) *served.Platform {
 	}
 	var models strings.Builder
 	for _, k := range kinds {
-		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeOf(k.name).Name, exe)
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeEngineOf(k.name).Name, exe)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(models.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 				t.Errorf("%+v", x)
 			}
 		}
-		toolsArrived(t, p, of)
+		checkToolsReceived(t, p, of)
 	})
 	t.Run("unknown_model", func(t *testing.T) {
 		e := do(t, "unknown_model").Error
@@ -210,12 +210,12 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 		if s := do(t, "cancel"); s.Chunks < 1 {
 			t.Errorf("%+v", s)
 		}
-		clientLeft(t, p, of)
+		checkDisconnectSeen(t, p, of)
 	})
 }
 
-// toolsArrived checks that the engine received the tools as the client sent them.
-func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
+// checkToolsReceived checks that the engine received the tools as the client sent them.
+func checkToolsReceived(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
 	r, err := p.Ready(t.Context(), of)
 	if err != nil {
@@ -249,8 +249,8 @@ func toolsArrived(t *testing.T, p *served.Platform, of functions.Name) {
 	}
 }
 
-// clientLeft checks that the engine saw the client disconnect and that no request is left.
-func clientLeft(t *testing.T, p *served.Platform, of functions.Name) {
+// checkDisconnectSeen checks that the engine saw the client disconnect and that no request is left.
+func checkDisconnectSeen(t *testing.T, p *served.Platform, of functions.Name) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

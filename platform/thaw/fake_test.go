@@ -96,8 +96,8 @@ func fakeEngine(args []string) int {
 	return 0
 }
 
-// faked returns a model file for the fake engine.
-func faked(name, flags, more string) string {
+// fakeModel returns a model file for the fake engine.
+func fakeModel(name, flags, more string) string {
 	argv := []string{os.Args[0], "fake", "--name", "{name}", "--port", "{port}"}
 	argv = append(argv, strings.Fields(flags)...)
 	return modelFile(name, "  engine: command\n  args: [\""+strings.Join(argv, `", "`)+"\"]\n"+indent(more))

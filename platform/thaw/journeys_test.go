@@ -125,8 +125,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestHeldStreamTells: a held stream has comments with the state, then the timeline.
-func TestHeldStreamTells(t *testing.T) {
+// TestHeldStreamReportsState: a held stream has comments with the state, then the timeline.
+func TestHeldStreamReportsState(t *testing.T) {
 	if testing.Short() {
 		t.Skip("holds a stream for four seconds")
 	}
@@ -143,7 +143,7 @@ func TestHeldStreamTells(t *testing.T) {
 }
 
 func TestToolShapedBodyPassesThrough(t *testing.T) {
-	p := start(t, map[string]string{"m.yaml": faked("m", "", "")})
+	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
 	body := `{ "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"model" : "default/m", "messages":[{"role":"user","content":"echo-body"}], "x":["echo-body", 1e3, "\u00e9"]}`
 	r := p.do("POST", "/v1/chat/completions", body)
 	if want := strings.Replace(body, `"default/m"`, `"m"`, 1); r.text() != want {

@@ -37,9 +37,9 @@ func linuxOnly(t *testing.T) {
 	}
 }
 
-// TestHerd: two thousand requests for one cold model cause one start, use little memory
+// TestManyRequestsAtOnce: two thousand requests for one cold model cause one start, use little memory
 // while they wait, and are all answered.
-func TestHerd(t *testing.T) {
+func TestManyRequestsAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two thousand connections")
 	}
@@ -113,7 +113,7 @@ func TestHerd(t *testing.T) {
 	if held >= 0.9*herd && each > perRequest {
 		t.Errorf("a held request costs %d KiB", each>>10)
 	}
-	p.settled()
+	p.awaitNoRequests()
 	p.eventually(patience, "the herd's files closed", func() bool { return p.fds() <= fds+140 }) // connections to the engine are kept for a while
 }
 
@@ -122,7 +122,7 @@ func TestHerd(t *testing.T) {
 func TestSlowReaders(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{
-		"flood.yaml": faked("flood", "--mode flood", "scale: {target: 8}"),
+		"flood.yaml": fakeModel("flood", "--mode flood", "scale: {target: 8}"),
 		"ok.yaml":    tiny(t, "ok", ""),
 	})
 	for _, m := range []string{"ok", "flood"} {
@@ -172,7 +172,7 @@ func TestSlowReaders(t *testing.T) {
 	for _, c := range slow {
 		c.Close()
 	}
-	p.settled()
+	p.awaitNoRequests()
 }
 
 // TestIdleConnections: idle connections use little memory and do not delay others.

@@ -106,8 +106,8 @@ func loaderOf(t *testing.T, store string, log io.Writer, args ...string) *exec.C
 	return c
 }
 
-// told records what loaders report to the controller.
-type told struct {
+// nodeReports records what loaders report to the controller.
+type nodeReports struct {
 	mu     sync.Mutex
 	pods   map[string]functions.ReplicaStatus
 	gone   map[string]bool
@@ -115,11 +115,11 @@ type told struct {
 	joined int
 }
 
-func (h *told) at(f func()) { h.mu.Lock(); defer h.mu.Unlock(); f() }
+func (h *nodeReports) locked(f func()) { h.mu.Lock(); defer h.mu.Unlock(); f() }
 
 // states counts the pods in a state.
-func (h *told) states(s functions.State) (n int) {
-	h.at(func() {
+func (h *nodeReports) states(s functions.State) (n int) {
+	h.locked(func() {
 		for _, st := range h.pods {
 			if st.State == s {
 				n++
@@ -130,15 +130,15 @@ func (h *told) states(s functions.State) (n int) {
 }
 
 // controllerOf is the controller's end of control streams.
-func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
+func controllerOf(t *testing.T) (*controlstream.Hub, *nodeReports, []string) {
 	t.Helper()
 	const token = "control-stream-token"
-	h := &told{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
+	h := &nodeReports{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
 	hub := controlstream.NewHub(controlstream.HubOptions{
 		Token: token,
-		Node:  func(_ string, hb functions.Heartbeat) { h.at(func() { h.node = hb }) },
+		Node:  func(_ string, hb functions.Heartbeat) { h.locked(func() { h.node = hb }) },
 		Pods: func(node string, whole bool, pods []controlstream.Pod) {
-			h.at(func() {
+			h.locked(func() {
 				if whole {
 					clear(h.pods)
 				}
@@ -150,7 +150,7 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *told, []string) {
 				}
 			})
 		},
-		Joined: func(controlstream.Kind, string) { h.at(func() { h.joined++ }) },
+		Joined: func(controlstream.Kind, string) { h.locked(func() { h.joined++ }) },
 	})
 	srv := httptest.NewUnstartedServer(hub)
 	controlstream.Configure(srv.Config)
@@ -183,7 +183,7 @@ func TestLoaderOfANode(t *testing.T) {
 		}
 	}()
 	first := loaderOf(t, store, log, args...)
-	var pods []*podded
+	var pods []*podProcess
 	for range 2 {
 		pods = append(pods, runtimeOf(t, store, inPodOf(azuretest.Location("tiny"), "ember", "")))
 	}
@@ -220,7 +220,7 @@ func TestLoaderOfANode(t *testing.T) {
 		t.Errorf("nothing was left to bring: %v", source.Gets())
 	}
 	pods[0].eventually(60*time.Second, "the controller knows both", func() bool { return heard.states(functions.Ready) == 2 })
-	heard.at(func() {
+	heard.locked(func() {
 		for uid, st := range heard.pods {
 			if !strings.HasPrefix(uid, "local-") || !strings.HasPrefix(st.Endpoint, "http://") || st.Key != "" || st.Team != "" {
 				t.Errorf("%s: %+v", uid, st)
@@ -229,7 +229,7 @@ func TestLoaderOfANode(t *testing.T) {
 	})
 	pods[0].eventually(60*time.Second, "the controller knows what the node has", func() bool {
 		found := false
-		heard.at(func() {
+		heard.locked(func() {
 			found = len(heard.node.Cached) == 1 && heard.node.AgentID == "n1" && len(heard.node.Models) == 0
 		})
 		return found
@@ -248,7 +248,7 @@ func TestLoaderOfANode(t *testing.T) {
 	pods[0].ends(0)
 	pods[1].eventually(60*time.Second, "it is gone", func() bool {
 		gone := false
-		heard.at(func() { gone = heard.gone[uid] && len(heard.pods) == 1 })
+		heard.locked(func() { gone = heard.gone[uid] && len(heard.pods) == 1 })
 		return gone
 	})
 	// The other pod serves on without a loader.

@@ -63,7 +63,7 @@ func TestPodThatVanishes(t *testing.T) {
 		"runtime", "--port", "0", "--sockets", filepath.Join(store, "sockets"), "--termination-message", filepath.Join(scratch, "none"), "--dir", filepath.Join(scratch, "thaw"))
 	c.Env = append(os.Environ(), "THAW_MODEL="+inPodOf(azuretest.Location("tiny"), "ember", ""), "TMPDIR="+scratch, "HOME="+scratch, "JOURNEY="+scratch)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
-	p := &podded{platform: &platform{t: t, log: &journal{}, data: scratch}, out: &journal{}, scratch: scratch}
+	p := &podProcess{platform: &platform{t: t, log: &journal{}, data: scratch}, out: &journal{}, scratch: scratch}
 	c.Stdout, c.Stderr = p.out, p.log
 	if err := c.Start(); err != nil {
 		t.Skipf("a pod's namespaces: %v", err)
@@ -93,17 +93,17 @@ func TestPodThatVanishes(t *testing.T) {
 		t.Fatal("what it has is not held")
 	}
 	p.eventually(60*time.Second, "what it arrived by is gone", func() bool { return strings.Count(mounts(), store) == before })
-	engines := inheritors(scratch)
+	engines := processesMarked(scratch)
 	if len(engines) < 2 {
 		t.Fatalf("processes of the pod: %v", engines)
 	}
 
 	ended() // SIGKILL of the first process: the kernel kills all others
 	p.eventually(60*time.Second, "the lease is gone", func() bool { return !inUse() })
-	p.eventually(60*time.Second, "all processes are gone", func() bool { return len(inheritors(scratch)) == 0 })
+	p.eventually(60*time.Second, "all processes are gone", func() bool { return len(processesMarked(scratch)) == 0 })
 	p.eventually(60*time.Second, "the controller hears it", func() bool {
 		gone := 0
-		heard.at(func() { gone = len(heard.gone) })
+		heard.locked(func() { gone = len(heard.gone) })
 		return gone == 1
 	})
 	p.eventually(60*time.Second, "nothing is held for it", func() bool {
@@ -113,8 +113,8 @@ func TestPodThatVanishes(t *testing.T) {
 	p.eventually(60*time.Second, "no mount of the store is left", func() bool { return strings.Count(mounts(), store) == before })
 }
 
-// borrow has a loader stage a source; on gets the progress and may be nil.
-func borrow(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
+// stageFromLoader has a loader stage a source; on gets the progress and may be nil.
+func stageFromLoader(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
 	t.Helper()
 	var conn *jsonsocket.Conn
 	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
@@ -166,10 +166,10 @@ func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 	return c
 }
 
-// TestLoadersLend: three nodes stage one model in turn. Its bytes leave the blob server
+// TestLoadersServeBlocks: three nodes stage one model in turn. Its bytes leave the blob server
 // once; later nodes get them from peers, whose addresses the controller sends. If a peer
 // is killed while it sends, the receiver continues with the next one.
-func TestLoadersLend(t *testing.T) {
+func TestLoadersServeBlocks(t *testing.T) {
 	const size = 32 << 20
 	s := &stalling{}
 	srv := httptest.NewServer(s)
@@ -256,19 +256,19 @@ func TestLoadersLend(t *testing.T) {
 			t.Errorf("%s has other bytes: %d, %v", name, len(b), err)
 		}
 	}
-	first := borrow(t, stores["n1"], source, nil)
+	first := stageFromLoader(t, stores["n1"], source, nil)
 	whole("n1", first)
 	once := egress()
 	if once < size || once > size+size/10 {
 		t.Errorf("%d bytes have left the store for %d", once, size)
 	}
-	whole("n2", borrow(t, stores["n2"], source, nil))
+	whole("n2", stageFromLoader(t, stores["n2"], source, nil))
 	if n := egress(); n != once {
 		t.Errorf("the second node had %d bytes from the store", n-once)
 	}
 	// The first node is killed while the third reads from it.
 	var killed sync.Once
-	got := borrow(t, stores["n3"], source, func(p controlstream.Staging) {
+	got := stageFromLoader(t, stores["n3"], source, func(p controlstream.Staging) {
 		if p.Done > 0 && p.Done < p.Total {
 			killed.Do(func() { procs["n1"].Process.Kill(); procs["n1"].Wait() })
 		}

@@ -12,11 +12,11 @@ import (
 
 var lends = regexp.MustCompile(`msg=agent .*lends=(http://\S+)`)
 
-// TestNodesBringOnce: two agents with empty stores get each other's address from the
+// TestNodesDownloadOnce: two agents with empty stores get each other's address from the
 // server and together download a model once. A third agent later requests only the
 // listing from the source, and so does a pull without a server that names a peer.
-func TestNodesBringOnce(t *testing.T) {
-	blobs := shelved(t)
+func TestNodesDownloadOnce(t *testing.T) {
+	blobs := startBlobServer(t)
 	p := start(t, nil)
 	for _, name := range []string{"one", "two"} {
 		defer p.agent(name)()

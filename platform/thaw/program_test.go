@@ -158,7 +158,7 @@ func spawn(t *testing.T, files map[string]string, args ...string) *platform {
 			p.proc.Process.Signal(syscall.SIGTERM)
 			p.proc.Wait()
 		}
-		p.nothingLeft()
+		p.awaitNoProcess()
 	})
 	return p
 }
@@ -268,7 +268,7 @@ func (p *platform) stop() {
 	case <-time.After(50 * time.Second):
 		p.t.Errorf("the server does not end")
 	}
-	p.nothingLeft()
+	p.awaitNoProcess()
 }
 
 // processes lists the platform's processes: those whose arguments name its folder and
@@ -313,8 +313,8 @@ func (p *platform) processes() []int {
 	return out
 }
 
-// nothingLeft expects that no process of the platform remains.
-func (p *platform) nothingLeft() {
+// awaitNoProcess expects that no process of the platform remains.
+func (p *platform) awaitNoProcess() {
 	p.t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		return // needs Linux's /proc

@@ -289,7 +289,7 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	for _, path := range []string{"/v1/models", "/api/v1/functions", "/api/v1/replicas", "/api/v1/nodes", "/api/v1/teams", "/api/v1/coldstarts", "/api/v1/events", "/metrics", "/readyz", "/healthz"} {
 		r := p.do("GET", path, "", "Authorization", azure)
 		if at := foreign.FindStringIndex(r.body); r.status != 200 || at != nil {
-			t.Errorf("%s as azure: %d, tells of crimson: %s", path, r.status, around(r.body, at))
+			t.Errorf("%s as azure: %d, tells of crimson: %s", path, r.status, textAround(r.body, at))
 		}
 		if !strings.HasPrefix(path, "/api/") {
 			continue
@@ -309,7 +309,7 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 			}
 			res.Body.Close()
 			if at := foreign.FindStringIndex(b.String()); at != nil {
-				t.Errorf("%s?watch as azure tells of crimson: %s", path, around(b.String(), at))
+				t.Errorf("%s?watch as azure tells of crimson: %s", path, textAround(b.String(), at))
 			}
 		}
 		cancel()
@@ -348,8 +348,8 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	}
 }
 
-// around returns the text around a match.
-func around(s string, at []int) string {
+// textAround returns the text around a match.
+func textAround(s string, at []int) string {
 	if at == nil {
 		return s
 	}

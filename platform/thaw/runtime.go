@@ -24,10 +24,10 @@ const maxTermination = 2048
 func runShimCommand(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer) error {
 	err := runShim(ctx, c, stdout, stderr)
 	if err != nil {
-		say := strings.Join(strings.Fields(err.Error()), " ")
+		message := strings.Join(strings.Fields(err.Error()), " ")
 		// Kubernetes makes the file if it reads a termination message.
 		if f, e := os.OpenFile(c.TerminationMessage, os.O_WRONLY|os.O_TRUNC, 0); e == nil {
-			io.WriteString(f, say[:min(len(say), maxTermination)])
+			io.WriteString(f, message[:min(len(message), maxTermination)])
 			f.Close()
 		}
 	}
@@ -62,9 +62,9 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	}
 	log := c.Logger(stderr)
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "sockets", c.Sockets)
-	few, enough := context.WithCancel(ctx)
-	defer enough()
-	go httpserver.NewProcTuner().Run(few)
+	tuning, stopTuning := context.WithCancel(ctx)
+	defer stopTuning()
+	go httpserver.NewProcTuner().Run(tuning)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
 		Environ: os.Environ(), Patience: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,

@@ -22,12 +22,12 @@ import (
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
-// nodeLoader plays the loader of a pod's node at its socket. It has the folders of shelf
+// nodeLoader plays the loader of a pod's node at its socket. It has folders
 // in its store and records requests and reports.
 type nodeLoader struct {
-	t     *testing.T
-	store string
-	shelf map[string]string // source to folder
+	t       *testing.T
+	store   string
+	folders map[string]string // source to folder
 
 	mu    sync.Mutex
 	ln    net.Listener
@@ -46,7 +46,7 @@ func newNodeLoader(t *testing.T) *nodeLoader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &nodeLoader{t: t, store: store, shelf: map[string]string{}, conns: map[*jsonsocket.Conn]bool{}}
+	l := &nodeLoader{t: t, store: store, folders: map[string]string{}, conns: map[*jsonsocket.Conn]bool{}}
 	t.Cleanup(func() { l.close(); os.RemoveAll(store) })
 	return l
 }
@@ -54,11 +54,11 @@ func newNodeLoader(t *testing.T) *nodeLoader {
 // has copies a checkpoint into the store.
 func (l *nodeLoader) has(source, dir string) {
 	l.t.Helper()
-	to := filepath.Join(l.store, fmt.Sprintf("checkpoint-%d", len(l.shelf)))
+	to := filepath.Join(l.store, fmt.Sprintf("checkpoint-%d", len(l.folders)))
 	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
 		l.t.Fatal(err)
 	}
-	l.shelf[source] = to
+	l.folders[source] = to
 }
 
 func (l *nodeLoader) open() {
@@ -130,7 +130,7 @@ func (l *nodeLoader) serve(nc net.Conn) {
 		}
 		l.mu.Unlock()
 		if s := m.Stage; s != nil && !mute {
-			dir, ok := l.shelf[s.Source]
+			dir, ok := l.folders[s.Source]
 			if !ok {
 				fails.ID = s.ID
 				c.Send(controlstream.ToPod{Failed: &fails})
@@ -142,8 +142,8 @@ func (l *nodeLoader) serve(nc net.Conn) {
 	}
 }
 
-// tell sends a message to every shim.
-func (l *nodeLoader) tell(m controlstream.ToPod) {
+// send sends a message to every shim.
+func (l *nodeLoader) send(m controlstream.ToPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
@@ -167,9 +167,9 @@ func (l *nodeLoader) stages() []controlstream.Stage {
 	return append([]controlstream.Stage(nil), l.asked...)
 }
 
-// podded is a shim in its own process, as in a pod. The platform's request methods send to
+// podProcess is a shim in its own process, as in a pod. The platform's request methods send to
 // it.
-type podded struct {
+type podProcess struct {
 	*platform
 	out     *journal // the engine's output
 	message string   // the termination message
@@ -181,13 +181,13 @@ type podded struct {
 var answersOn = regexp.MustCompile(`address=\S+:(\d+)`)
 
 // runtimeOf starts a shim for a model file.
-func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
+func runtimeOf(t *testing.T, store, model string, args ...string) *podProcess {
 	t.Helper()
 	root, err := os.MkdirTemp("", "thaw-pod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &podded{platform: &platform{t: t, log: &journal{}, data: root}, out: &journal{}, message: filepath.Join(root, "last-words"), scratch: filepath.Join(root, "tmp"), ended: make(chan struct{})}
+	p := &podProcess{platform: &platform{t: t, log: &journal{}, data: root}, out: &journal{}, message: filepath.Join(root, "last-words"), scratch: filepath.Join(root, "tmp"), ended: make(chan struct{})}
 	if err := os.WriteFile(p.message, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
 			<-p.ended
 		}
 		// Every engine has the folder in its arguments or its environment.
-		p.eventually(patience, "all processes gone", func() bool { return len(inheritors(p.scratch)) == 0 })
+		p.eventually(patience, "all processes gone", func() bool { return len(processesMarked(p.scratch)) == 0 })
 		if t.Failed() {
 			t.Logf("the shim's log:\n%s\nthe engine's:\n%s", p.log, p.out)
 		}
@@ -222,12 +222,12 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podded {
 		if m := answersOn.FindStringSubmatch(p.log.String()); m != nil {
 			p.url = "http://127.0.0.1:" + m[1]
 		}
-		return p.url != "" || p.over()
+		return p.url != "" || p.hasEnded()
 	})
 	return p
 }
 
-func (p *podded) over() bool {
+func (p *podProcess) hasEnded() bool {
 	select {
 	case <-p.ended:
 		return true
@@ -238,7 +238,7 @@ func (p *podded) over() bool {
 
 // ends waits until the shim ends and checks its exit code and the words in its termination
 // message.
-func (p *podded) ends(exit int, words ...string) {
+func (p *podProcess) ends(exit int, words ...string) {
 	p.t.Helper()
 	select {
 	case <-p.ended:
@@ -262,22 +262,22 @@ func (p *podded) ends(exit int, words ...string) {
 	}
 }
 
-// taken does what the cluster does with a shim that reported a failure: it sends SIGTERM.
+// terminate does what the cluster does with a shim that reported a failure: it sends SIGTERM.
 // The shim must wait for that, since a container that exits is restarted.
-func (p *podded) taken(l *nodeLoader) {
+func (p *podProcess) terminate(l *nodeLoader) {
 	p.t.Helper()
-	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.over() })
-	if p.over() {
+	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.hasEnded() })
+	if p.hasEnded() {
 		p.t.Error("it has not waited for its end")
 		return
 	}
 	signalPID(p.t, p.proc.Process.Pid, syscall.SIGTERM)
 }
 
-func (p *podded) ready() {
+func (p *podProcess) ready() {
 	p.t.Helper()
-	p.eventually(60*time.Second, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.over() })
-	if p.over() {
+	p.eventually(60*time.Second, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
+	if p.hasEnded() {
 		p.t.Fatalf("it ended with %d", p.exit)
 	}
 }
@@ -347,7 +347,7 @@ func TestRuntime(t *testing.T) {
 
 // commandInPod returns a model of the fake engine, which needs no weights.
 func commandInPod(flags, more string) string {
-	return faked("ml/tiny", flags, more)
+	return fakeModel("ml/tiny", flags, more)
 }
 
 // TestRuntimeDrains: requests in flight may finish, whichever way the stop arrives.
@@ -358,10 +358,10 @@ func TestRuntimeDrains(t *testing.T) {
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, end := range map[string]func(p *podded){
-		"by its container": func(p *podded) { p.proc.Process.Signal(syscall.SIGTERM) },
-		"by the loader": func(p *podded) {
-			l.tell(controlstream.ToPod{Stop: &controlstream.Drain{Seconds: 60, Reason: "makes way for ml/other"}})
+	for name, end := range map[string]func(p *podProcess){
+		"by its container": func(p *podProcess) { p.proc.Process.Signal(syscall.SIGTERM) },
+		"by the loader": func(p *podProcess) {
+			l.send(controlstream.ToPod{Stop: &controlstream.Drain{Seconds: 60, Reason: "makes way for ml/other"}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -376,7 +376,7 @@ func TestRuntimeDrains(t *testing.T) {
 				r := p.do("GET", "/readyz", "")
 				return r.status == 503 && strings.Contains(r.body, "draining")
 			})
-			if p.over() {
+			if p.hasEnded() {
 				t.Fatal("it ended with a stream open")
 			}
 			os.Remove(hold)
@@ -386,7 +386,7 @@ func TestRuntimeDrains(t *testing.T) {
 			p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
 			if name == "by the loader" {
 				// It must not exit: Kubernetes would restart the container until its pod is deleted.
-				if r := p.chat("tiny", ""); p.over() || r.status != 503 || r.failure().Code != "shutting_down" {
+				if r := p.chat("tiny", ""); p.hasEnded() || r.status != 503 || r.failure().Code != "shutting_down" {
 					t.Errorf("after the stop: %d %s", r.status, r.body)
 				}
 				p.proc.Process.Signal(syscall.SIGTERM)
@@ -449,7 +449,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 		t.Errorf("it asked again for %+v, and not for what it has", s)
 	}
 	// A late failure of an earlier request changes nothing.
-	l.tell(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
+	l.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "source_not_found", Message: "gone"}})
 	if r := p.chat("tiny", ""); r.status != 200 {
 		t.Errorf("after a failure of another request: %d %s", r.status, r.body)
 	}
@@ -489,7 +489,7 @@ func TestRuntimeFails(t *testing.T) {
 			}
 			p := runtimeOf(t, c.store, c.model, c.args...)
 			if c.store == known.store {
-				p.taken(known)
+				p.terminate(known)
 			}
 			p.ends(c.exit, c.words...)
 		})
@@ -506,14 +506,14 @@ func TestRuntimeEngineDies(t *testing.T) {
 	p := runtimeOf(t, l.store, commandInPod("", ""))
 	p.ready()
 	var engine int
-	for _, pid := range inheritors(p.scratch) {
+	for _, pid := range processesMarked(p.scratch) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if strings.Contains(string(line), "\x00fake\x00") {
 			engine = pid
 		}
 	}
 	signalPID(t, engine, syscall.SIGKILL)
-	p.taken(l)
+	p.terminate(l)
 	p.ends(kit.ExitFailed, "ended while ready", "killed")
 	if st := l.last(); st.State != functions.Failed || st.Endpoint != "" {
 		t.Errorf("the loader was told %+v", st)
@@ -525,8 +525,8 @@ func TestRuntimeAdapters(t *testing.T) {
 	asVLLM(t)
 	l := newNodeLoader(t)
 	dir := t.TempDir()
-	lora(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
-	lora(t, filepath.Join(dir, "wide"), "q_proj", `{"r":64}`)
+	writeAdapter(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
+	writeAdapter(t, filepath.Join(dir, "wide"), "q_proj", `{"r":64}`)
 	l.has(tinySource, tinyDir(t))
 	l.has("az://a/pirate", filepath.Join(dir, "pirate"))
 	l.has("az://a/wide", filepath.Join(dir, "wide"))
@@ -609,7 +609,7 @@ func TestRuntimeImportsByItself(t *testing.T) {
 	p.ends(0)
 }
 
-func (p *podded) timeline() (line functions.Timeline) {
+func (p *podProcess) timeline() (line functions.Timeline) {
 	p.t.Helper()
 	if err := json.Unmarshal([]byte(p.do("GET", "/timeline", "").body), &line); err != nil {
 		p.t.Error(err)
@@ -627,7 +627,7 @@ func TestVLLMRuntime(t *testing.T) {
 	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", `args: [--dtype, float32, --enforce-eager, --max-model-len, "512", --max-num-seqs, "8", --kv-cache-memory-bytes, "33554432"]
 env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 `))
-	p.eventually(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.over() })
+	p.eventually(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
 	line := p.timeline()
 	if line.State != functions.Ready || line.Start != functions.StartPlain || !strings.Contains(line.StartNote, "imported the engine while its weights came") {
 		t.Fatalf("%+v", line)
@@ -636,7 +636,7 @@ env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 	if r := p.chat("tiny", `"max_tokens":4`); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	p.eventually(patience, "one process of its own left", func() bool { return !strings.Contains(commands(inheritors(p.scratch)), "parent-") })
+	p.eventually(patience, "one process of its own left", func() bool { return !strings.Contains(commands(processesMarked(p.scratch)), "parent-") })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }

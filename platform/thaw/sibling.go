@@ -15,8 +15,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// endsFor bounds the time between SIGTERM and SIGKILL.
-const endsFor = 10 * time.Second
+// terminateWait bounds the time between SIGTERM and SIGKILL.
+const terminateWait = 10 * time.Second
 
 // siblingProgram runs the program name from this program's folder, not from PATH, where it
 // may be of another version. Its exit code is returned in the error.
@@ -29,15 +29,15 @@ func siblingProgram(name string) func(context.Context, []string, io.Reader, io.W
 		if real, err := filepath.EvalSymlinks(self); err == nil {
 			self = real
 		}
-		return spawned(ctx, filepath.Join(filepath.Dir(self), name), args, stdin, stdout, stderr)
+		return runProgram(ctx, filepath.Join(filepath.Dir(self), name), args, stdin, stdout, stderr)
 	}
 }
 
-func spawned(ctx context.Context, path string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func runProgram(ctx context.Context, path string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endsFor
+	cmd.WaitDelay = terminateWait
 	err := cmd.Run()
 	if errors.Is(err, fs.ErrNotExist) {
 		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path), Hint: "make build makes both; keep them in one folder"}

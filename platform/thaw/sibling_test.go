@@ -14,9 +14,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// TestBeside: the program for clusters runs from the folder of this one; if it is missing,
+// TestSiblingProgram: the program for clusters runs from the folder of this one; if it is missing,
 // the error says so.
-func TestBeside(t *testing.T) {
+func TestSiblingProgram(t *testing.T) {
 	var out, errs bytes.Buffer
 	file := filepath.Join(t.TempDir(), "m.yaml")
 	// The test's binary has no sibling, and a program on PATH is not used instead.
@@ -35,14 +35,14 @@ func TestBeside(t *testing.T) {
 
 	out.Reset()
 	errs.Reset()
-	err := spawned(t.Context(), script(`cat; echo "$@"; echo no >&2; exit 3`), []string{"deploy", "--filename=a b"}, strings.NewReader("in\n"), &out, &errs)
+	err := runProgram(t.Context(), script(`cat; echo "$@"; echo no >&2; exit 3`), []string{"deploy", "--filename=a b"}, strings.NewReader("in\n"), &out, &errs)
 	if e, ok := errors.AsType[*kit.Error](err); !ok || e.Exit != 3 || e.Error() != "" || out.String() != "in\ndeploy --filename=a b\n" || errs.String() != "no\n" {
 		t.Errorf("%v %q %q", err, out.String(), errs.String())
 	}
-	if err := spawned(t.Context(), script("exit 0"), nil, nil, &out, &errs); err != nil {
+	if err := runProgram(t.Context(), script("exit 0"), nil, nil, &out, &errs); err != nil {
 		t.Error(err)
 	}
-	if err := spawned(t.Context(), script("kill -9 $$"), nil, nil, &out, &errs); err == nil || !strings.Contains(err.Error(), "thaw-knative: signal: killed") {
+	if err := runProgram(t.Context(), script("kill -9 $$"), nil, nil, &out, &errs); err == nil || !strings.Contains(err.Error(), "thaw-knative: signal: killed") {
 		t.Error(err)
 	}
 
@@ -52,7 +52,7 @@ func TestBeside(t *testing.T) {
 	from, to := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- spawned(ctx, path, nil, nil, to, &errs)
+		done <- runProgram(ctx, path, nil, nil, to, &errs)
 		to.Close()
 	}()
 	said := bufio.NewReader(from)

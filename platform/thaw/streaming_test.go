@@ -17,23 +17,23 @@ import (
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
-// arriving is a blob server with a model of some MiB, whose weights stall after their
+// slowBlobServer is a blob server with a model of some MiB, whose weights stall after their
 // first block until open is called.
-type arriving struct {
+type slowBlobServer struct {
 	*azuretest.Server
 	once sync.Once
 	gate chan struct{}
 	deny atomic.Bool // after the gate, requests get only 403
 }
 
-func newArriving(t *testing.T) *arriving {
+func newSlowBlobServer(t *testing.T) *slowBlobServer {
 	t.Helper()
 	dir := t.TempDir()
 	shape := checkpoint.Shape{Hidden: 256, Inter: 704, Layers: 4, Heads: 8, KVHeads: 4, Learned: 300, Vocab: 24576, MaxPos: 2048}
 	if _, err := checkpoint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
 		t.Fatal(err)
 	}
-	a := &arriving{Server: azuretest.New(t), gate: make(chan struct{})}
+	a := &slowBlobServer{Server: azuretest.New(t), gate: make(chan struct{})}
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func newArriving(t *testing.T) *arriving {
 	return a
 }
 
-func (a *arriving) hold() {
+func (a *slowBlobServer) hold() {
 	a.Fault(func(w http.ResponseWriter, r *http.Request, n int) bool {
 		rng := r.Header.Get("Range") + r.Header.Get("x-ms-range")
 		if strings.HasSuffix(r.URL.Path, ".safetensors") && rng != "" && !strings.HasPrefix(rng, "bytes=0-") {
@@ -68,9 +68,9 @@ func (a *arriving) hold() {
 	})
 }
 
-func (a *arriving) open() { a.once.Do(func() { close(a.gate) }) }
+func (a *slowBlobServer) open() { a.once.Do(func() { close(a.gate) }) }
 
-func (a *arriving) model() string {
+func (a *slowBlobServer) model() string {
 	return modelFile("big", "  source: "+azuretest.Location("m")+"\n  engine: ember\n  resources: {memory: 64Mi}\n")
 }
 
@@ -85,9 +85,9 @@ func mounts(dir string) (n int) {
 	return n
 }
 
-// showing waits until an engine was started on a checkpoint that is still being staged, or
+// awaitEarlyStart waits until an engine was started on a checkpoint that is still being staged, or
 // skips the test if files cannot be mounted.
-func (p *platform) showing() {
+func (p *platform) awaitEarlyStart() {
 	p.t.Helper()
 	p.eventually(patience, "an engine before its bytes", func() bool {
 		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
@@ -110,11 +110,11 @@ func (p *platform) hasEngine(name string) bool {
 // TestStreamingStart: an engine starts before its last byte arrives, and then locally.
 func TestStreamingStart(t *testing.T) {
 	linuxOnly(t)
-	src := newArriving(t)
+	src := newSlowBlobServer(t)
 	p := start(t, map[string]string{"big.yaml": src.model()})
 	got := make(chan reply, 1)
 	go func() { got <- p.chat("big", `"max_tokens":4`) }()
-	p.showing()
+	p.awaitEarlyStart()
 	if n := mounts(p.data); n != 1 {
 		t.Errorf("%d mounts", n)
 	}
@@ -175,11 +175,11 @@ func (p *platform) spans(id string) map[string]span {
 // TestStreamingFails: a failed staging ends the early engine, with its cause.
 func TestStreamingFails(t *testing.T) {
 	linuxOnly(t)
-	src := newArriving(t)
+	src := newSlowBlobServer(t)
 	p := start(t, map[string]string{"big.yaml": src.model()})
 	got := make(chan reply, 1)
 	go func() { got <- p.chat("big", `"max_tokens":4`) }()
-	p.showing()
+	p.awaitEarlyStart()
 	src.deny.Store(true)
 	src.open()
 	r := <-got
@@ -193,10 +193,10 @@ func TestStreamingFails(t *testing.T) {
 // the next server removes before it starts the model again.
 func TestStreamingKilled(t *testing.T) {
 	linuxOnly(t)
-	src := newArriving(t)
+	src := newSlowBlobServer(t)
 	p := spawn(t, map[string]string{"big.yaml": src.model()}, "--orphan-timeout", "2s")
 	go p.chat("big", `"max_tokens":4`)
-	p.showing()
+	p.awaitEarlyStart()
 	p.kill()
 	if mounts(p.data) == 0 {
 		t.Error("the kernel cleared up by itself: this test shows nothing")
@@ -213,7 +213,7 @@ func TestStreamingKilled(t *testing.T) {
 func TestStreamingVLLM(t *testing.T) {
 	linuxOnly(t)
 	realVLLM(t)
-	src := newArriving(t)
+	src := newSlowBlobServer(t)
 	p := start(t, map[string]string{"big.yaml": vllmModel("big", azuretest.Location("m"), "resources: {memory: 900Mi}\ndeadlines: {start: 5m}\n")}, "--warm", "off")
 	p.do("POST", "/api/v1/functions/default/big/wake", "", "Authorization", p.admin())
 	program := func() bool {

@@ -65,7 +65,7 @@ func TestVLLMJourneys(t *testing.T) {
 	t.Cleanup(func() {
 		p.t = t
 		p.stop()
-		p.eventually(patience, "every process that vLLM started gone", func() bool { return len(inheritors(mark)) == 0 })
+		p.eventually(patience, "every process that vLLM started gone", func() bool { return len(processesMarked(mark)) == 0 })
 	})
 	j := &vllmJourney{p: p, v: v, checkpoint: checkpoint}
 	for _, step := range []struct {
@@ -283,7 +283,7 @@ func (j *vllmJourney) killed(t *testing.T) {
 	if took > 10*j.first {
 		t.Errorf("the next request was answered after %s, the first start took %s", took, j.first)
 	}
-	p.eventually(patience, "nothing of the engine that died", func() bool { return !alive(api) && !alive(core) })
+	p.eventually(patience, "nothing of the engine that died", func() bool { return !processAlive(api) && !processAlive(core) })
 }
 
 // scales: load starts a second replica, and later none is left.
@@ -373,7 +373,7 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	if r.status != 200 && (!strings.Contains(r.body, "hung") || time.Since(began) > 16*time.Second) {
 		t.Errorf("who waited: %d %v %s after %s", r.status, r.err, r.body, time.Since(began))
 	}
-	p.eventually(patience, "the engine gone", func() bool { return !alive(api) && !alive(core) })
+	p.eventually(patience, "the engine gone", func() bool { return !processAlive(api) && !processAlive(core) })
 }
 
 // untilEnd reads the rest of a stream.
@@ -467,21 +467,21 @@ func listener(port int) int {
 	return pid
 }
 
-// inheritors lists the processes with the mark in their environment.
-func inheritors(mark string) (pids []int) {
+// processesMarked lists the processes with the mark in their environment.
+func processesMarked(mark string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
 		pid, _ := strconv.Atoi(filepath.Base(d))
 		env, _ := os.ReadFile(filepath.Join(d, "environ"))
-		if pid != os.Getpid() && bytes.Contains(env, []byte("JOURNEY="+mark+"\x00")) && alive(pid) {
+		if pid != os.Getpid() && bytes.Contains(env, []byte("JOURNEY="+mark+"\x00")) && processAlive(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// alive reports whether a process runs and is no zombie.
-func alive(pid int) bool {
+// processAlive reports whether a process runs and is no zombie.
+func processAlive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	at := bytes.LastIndexByte(stat, ')')
 	return err == nil && at > 0 && at+2 < len(stat) && stat[at+2] != 'Z' && stat[at+2] != 'X'

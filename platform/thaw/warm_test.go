@@ -43,7 +43,7 @@ func TestVLLMWarmParentDies(t *testing.T) {
 				parents, _ := n["warm"].([]any)
 				for _, x := range parents {
 					if w, _ := x.(map[string]any); w["state"] == "ready" {
-						pid = p.titled("thaw: warm vllm")
+						pid = p.processTitled("thaw: warm vllm")
 					}
 				}
 			}
@@ -76,13 +76,13 @@ func TestVLLMWarmParentDies(t *testing.T) {
 	if again := greedy(); again != words || !strings.HasPrefix(how(), "warm") {
 		t.Errorf("started anew (%s) it says %q, before %q", how(), again, words)
 	}
-	if now := p.titled("thaw: warm vllm"); now != parent {
+	if now := p.processTitled("thaw: warm vllm"); now != parent {
 		t.Errorf("the interpreter was %d and is %d", parent, now)
 	}
 }
 
-// titled finds the platform's process with this process title, 0 for none.
-func (p *platform) titled(name string) int {
+// processTitled finds the platform's process with this process title, 0 for none.
+func (p *platform) processTitled(name string) int {
 	for _, pid := range p.processes() {
 		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.HasPrefix(line, []byte(name)) {
 			return pid

@@ -47,15 +47,15 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	h := pods.New(o)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	var probes sync.WaitGroup
+	defer probes.Wait()
 	defer cancel()
 	if c.Addr != "off" {
 		l, err := net.Listen("tcp", c.Addr)
 		if err != nil {
 			return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
 		}
-		beside.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
+		probes.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
 	}
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Sockets))
 	err = h.Run(ctx)

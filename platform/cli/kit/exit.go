@@ -61,10 +61,10 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 	}
 	exit, hint := ExitFailed, ""
 	if e, ok := errors.AsType[*Error](err); ok {
-		if err.Error() == "" { // who returns it has said why
+		if err.Error() == "" { // the cause has been printed
 			return e.Exit
 		}
-		exit, hint = cmp.Or(e.Exit, ExitFailed), e.Hint // one that names no code has failed all the same
+		exit, hint = cmp.Or(e.Exit, ExitFailed), e.Hint // an Error without a code is a failure
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		exit, hint = ExitTimeout, "give it longer with --timeout"
 	} else if _, ok := errors.AsType[catalog.Problems](err); ok {

@@ -17,7 +17,7 @@ func TestFailureIsNoSuccess(t *testing.T) {
 		{&Error{What: "x"}, ExitFailed},
 		{&Error{Err: errors.New("x")}, ExitFailed},
 		{&Error{Exit: ExitDenied, What: "x"}, ExitDenied},
-		{&Error{Exit: ExitUsage}, ExitUsage}, // has said why
+		{&Error{Exit: ExitUsage}, ExitUsage}, // the cause has been printed
 	} {
 		if got := NewTerminal(nil, io.Discard, io.Discard, func(string) string { return "" }).Report(t.Context(), c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)

@@ -408,11 +408,11 @@ func (c *command) printSummary(out *study.Outcome, z *study.Sizing) {
 	for _, n := range out.Needs {
 		fmt.Fprintln(c.Out, n.Sentence(out.Goal, z))
 	}
-	told := map[string]bool{}
+	printed := map[string]bool{}
 	for _, r := range out.Runs {
 		for _, m := range r.Impossible {
-			if !told[m.Name] {
-				told[m.Name] = true
+			if !printed[m.Name] {
+				printed[m.Name] = true
 				c.Remark("%s fits no node: %s; its requests were left out", m.Name, m.Why)
 			}
 		}

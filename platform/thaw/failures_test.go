@@ -130,7 +130,7 @@ func TestStartFails(t *testing.T) {
 		{"missing weights", modelFile("m", "  engine: ember\n  source: "+filepath.Join(root, "none")+"\n"), "none", func() {}, func() { os.Symlink(weights, filepath.Join(root, "none")) }},
 		{"truncated weights", modelFile("m", "  engine: ember\n  source: "+weights+"\n"), "model.safetensors",
 			func() { os.WriteFile(st, whole[:len(whole)/2], 0o644) }, func() { os.WriteFile(st, whole, 0o644) }},
-		{"exits while loading", faked("m", "--dies "+flag, ""), "out of GPU memory: CUDA out of memory",
+		{"exits while loading", fakeModel("m", "--dies "+flag, ""), "out of GPU memory: CUDA out of memory",
 			func() {
 				os.WriteFile(flag, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), 0o644)
 			},
@@ -173,7 +173,7 @@ func TestEngineKilled(t *testing.T) {
 	}
 	p := start(t, map[string]string{
 		"idle.yaml":   tiny(t, "idle", ""),
-		"load.yaml":   faked("load", "--loads "+loads, ""),
+		"load.yaml":   fakeModel("load", "--loads "+loads, ""),
 		"stream.yaml": tiny(t, "stream", "args: [--token-delay, 30ms]"),
 	})
 	t.Run("idle", func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestEngineHangs(t *testing.T) {
 func TestBrokenStreams(t *testing.T) {
 	files := map[string]string{}
 	for _, mode := range []string{"cut", "half", "frame"} {
-		files[mode+".yaml"] = faked(mode, "--mode "+mode, "")
+		files[mode+".yaml"] = fakeModel(mode, "--mode "+mode, "")
 	}
 	p := start(t, files)
 	for mode := range files {
@@ -296,7 +296,7 @@ func TestClientLeavesWhileCold(t *testing.T) {
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, map[string]string{"m.yaml": faked("m", "--loads "+loads, "scale: {idle: 500ms}")})
+	p := start(t, map[string]string{"m.yaml": fakeModel("m", "--loads "+loads, "scale: {idle: 500ms}")})
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -343,7 +343,7 @@ func TestServerKilledForGood(t *testing.T) {
 	if len(p.processes()) < 2 {
 		t.Errorf("keeper and engine died with the server: %v", p.processes())
 	}
-	p.nothingLeft()
+	p.awaitNoProcess()
 }
 
 func TestTermWithStreamInFlight(t *testing.T) {
@@ -359,7 +359,7 @@ func TestTermWithStreamInFlight(t *testing.T) {
 		t.Errorf("the server ended with %v", err)
 	}
 	p.proc = nil
-	p.nothingLeft()
+	p.awaitNoProcess()
 }
 
 // TestAgentKilled: replicas of a killed agent are started elsewhere.

@@ -55,7 +55,7 @@ func TestTermWithHeldRequests(t *testing.T) {
 	if took := time.Since(began); took > 30*time.Second { // half of the remaining load time
 		t.Errorf("the end took %s", took)
 	}
-	p.nothingLeft()
+	p.awaitNoProcess()
 }
 
 // TestSecondServerOnTheSameData: servers never share a data folder with its engines.
@@ -82,9 +82,9 @@ func TestSecondServerOnTheSameData(t *testing.T) {
 // TestOldHTTP: HTTP/1.0 has no chunks. The end of the connection ends a stream, so an
 // error must not look like a normal end.
 func TestOldHTTP(t *testing.T) {
-	files := map[string]string{"whole.yaml": faked("whole", "", "")}
+	files := map[string]string{"whole.yaml": fakeModel("whole", "", "")}
 	for _, mode := range []string{"cut", "half"} {
-		files[mode+".yaml"] = faked(mode, "--mode "+mode, "")
+		files[mode+".yaml"] = fakeModel(mode, "--mode "+mode, "")
 	}
 	p := start(t, files)
 	for _, c := range []struct{ model, more, want string }{
@@ -94,15 +94,15 @@ func TestOldHTTP(t *testing.T) {
 		{"half", `"stream":true`, `"error"`},
 	} {
 		body := chatBody(c.model, c.more)
-		got, err := p.wire(fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+		got, err := p.sendRaw(fmt.Sprintf("POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 		if err != nil && c.model == "whole" || !strings.Contains(got, " 200 ") || strings.Contains(strings.ToLower(got), "transfer-encoding") || !strings.Contains(got, c.want) {
 			t.Errorf("%s %s: %v\n%s", c.model, c.more, err, got)
 		}
 	}
 }
 
-// wire sends bytes and reads until the connection ends.
-func (p *platform) wire(s string) (string, error) {
+// sendRaw sends bytes and reads until the connection ends.
+func (p *platform) sendRaw(s string) (string, error) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
 	if err != nil {
 		p.t.Fatal(err)
@@ -116,7 +116,7 @@ func (p *platform) wire(s string) (string, error) {
 
 // TestWaysToSendABody checks several legal ways to send a body.
 func TestWaysToSendABody(t *testing.T) {
-	p := start(t, map[string]string{"m.yaml": faked("m", "", "")})
+	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
 	body := chatBody("m", "")
 	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
 	var chunked strings.Builder
@@ -132,7 +132,7 @@ func TestWaysToSendABody(t *testing.T) {
 		"no content type":           fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
 		"white space around":        strings.Replace(head, "Host: localhost", "Host:  \t localhost  ", 1) + fmt.Sprintf("Content-Length: %d \r\n\r\n  %s\n ", len(body)+4, body),
 	} {
-		got, err := p.wire(s)
+		got, err := p.sendRaw(s)
 		if n := strings.Count(got, `"finish_reason":"stop"`); err != nil || n != 1+strings.Count(name, "two in one") {
 			t.Errorf("%s: %v\n%s", name, err, got)
 		}
@@ -152,7 +152,7 @@ func TestWaysToSendABody(t *testing.T) {
 		"a large head":     "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 20<<10) + "\r\n\r\n",
 		"HTTP/2's preface": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 	} {
-		got, _ := p.wire(s)
+		got, _ := p.sendRaw(s)
 		if !strings.HasPrefix(got, "HTTP/1.1 4") {
 			t.Errorf("%s: %q", name, got)
 		}
@@ -166,7 +166,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	if err := os.WriteFile(loads, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": faked("cold", "--loads "+loads, "")})
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]"), "cold.yaml": fakeModel("cold", "--loads "+loads, "")})
 	p.args[2] = strings.TrimPrefix(p.url, "http://") // the same address as before
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -204,7 +204,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	if n := strings.Count(fmt.Sprint(p.items("/api/v1/replicas")), "default/cold"); n != 1 {
 		t.Errorf("%d replicas of the model that was loading", n)
 	}
-	p.settled()
+	p.awaitNoRequests()
 }
 
 // TestEditedUnderLoad: when a model is edited while it answers, running requests finish on
@@ -285,9 +285,9 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-// TestMachineFallsSilent: a machine stops as a whole and closes no connection. Requests
+// TestMachineUnreachable: a machine stops as a whole and closes no connection. Requests
 // that wait for it fail in time, and its models start elsewhere.
-func TestMachineFallsSilent(t *testing.T) {
+func TestMachineUnreachable(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
 	p.bearer = p.admin()

@@ -17,9 +17,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-// shelved starts a blob server with the tiny model, and sets the environment through which
+// startBlobServer starts a blob server with the tiny model, and sets the environment through which
 // the program finds it.
-func shelved(t *testing.T) *azuretest.Server {
+func startBlobServer(t *testing.T) *azuretest.Server {
 	t.Helper()
 	blobs := azuretest.New(t)
 	files := os.DirFS(tinyDir(t))
@@ -54,7 +54,7 @@ func lastLine(s string) string {
 // TestPullWithoutServer: thaw pull in an init container. It stages a folder with the
 // files' own names, resumes after a kill, and has an exit code for each error.
 func TestPullWithoutServer(t *testing.T) {
-	blobs := shelved(t)
+	blobs := startBlobServer(t)
 	data := filepath.Join(t.TempDir(), "data")
 	source := azuretest.Location("tiny")
 
@@ -166,7 +166,7 @@ func TestPullWithoutServer(t *testing.T) {
 // TestPrefetch: weights are staged on the requested node through the agent's API, the
 // cache verbs cover all nodes, and a checkpoint in use is not removed.
 func TestPrefetch(t *testing.T) {
-	shelved(t)
+	startBlobServer(t)
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})
 	p.agent("second")
 	p.eventually(patience, "both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
@@ -231,8 +231,8 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestAgentShelfWantsToken: the store endpoints of an agent require its token too.
-func TestAgentShelfWantsToken(t *testing.T) {
+// TestAgentStoreNeedsToken: the store endpoints of an agent require its token too.
+func TestAgentStoreNeedsToken(t *testing.T) {
 	p := start(t, nil)
 	p.agent("second")
 	var url string

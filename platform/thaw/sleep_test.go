@@ -160,10 +160,10 @@ func (p *platform) coldStart(id string) map[string]any {
 	return m
 }
 
-// TestSleepLadder: two models share one GPU. Requested in turn, one sleeps while the
+// TestSleepLevels: two models share one GPU. Requested in turn, one sleeps while the
 // other serves, and neither is loaded twice. A failed wake becomes a cold start, and a
 // model that sleeps for too long is unloaded.
-func TestSleepLadder(t *testing.T) {
+func TestSleepLevels(t *testing.T) {
 	asVLLM(t)
 	broken := filepath.Join(t.TempDir(), "no-wake")
 	sleepy := func(name, idle string) string {
@@ -218,8 +218,8 @@ func TestSleepLadder(t *testing.T) {
 	p.eventually(patience, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
 
-// lora writes an adapter of one module, of rank 8.
-func lora(t *testing.T, dir, module, config string) {
+// writeAdapter writes an adapter of one module, of rank 8.
+func writeAdapter(t *testing.T, dir, module, config string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -240,10 +240,10 @@ func lora(t *testing.T, dir, module, config string) {
 func TestAdapters(t *testing.T) {
 	asVLLM(t)
 	dir := t.TempDir()
-	lora(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
-	lora(t, filepath.Join(dir, "poet"), "q_proj", `{"r":8}`)
-	lora(t, filepath.Join(dir, "wide"), "q_proj", `{"r":64}`)
-	lora(t, filepath.Join(dir, "torn"), "q_proj", `{"r":8,"note":"broken"}`)
+	writeAdapter(t, filepath.Join(dir, "pirate"), "v_proj", `{"r":8}`)
+	writeAdapter(t, filepath.Join(dir, "poet"), "q_proj", `{"r":8}`)
+	writeAdapter(t, filepath.Join(dir, "wide"), "q_proj", `{"r":64}`)
+	writeAdapter(t, filepath.Join(dir, "torn"), "q_proj", `{"r":8,"note":"broken"}`)
 	adapters := ""
 	for _, name := range []string{"pirate", "poet", "wide", "torn", "lost"} {
 		adapters += fmt.Sprintf("{name: %s, source: %s, rank: 16}, ", name, filepath.Join(dir, name))
