@@ -261,7 +261,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		x.reply = r
 		x.phase = answered
 		x.first = max(1, now.Sub(x.asked))
-		x.recordFirstByte(now)
+		x.recordFirstByte(now, r.res.Status < 400 && !(x.stream && isEvents(r.res)))
 		if !r.end {
 			r.res.Bound(x.a.o.StreamIdle)
 		}
@@ -289,11 +289,20 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	x.retry(e, len(r.begin) > 0, now, async)
 }
 
-// recordFirstByte accounts for the engine's first byte.
-func (x *proxyRequest) recordFirstByte(now time.Time) {
-	s := x.a.metricsOf(x.fn)
+// recordFirstToken accounts for the first token of a stream.
+func (x *proxyRequest) recordFirstToken() {
+	x.firstToken = max(1, x.a.o.Now().Sub(x.began))
 	i, _ := coldLabel(x.place.Cold)
-	s.ttft[i](now.Sub(x.began).Seconds())
+	x.a.metricsOf(x.fn).firstToken[i](x.firstToken.Seconds())
+}
+
+// recordFirstByte accounts for the engine's first byte; plain is a good answer that is
+// no stream of tokens.
+func (x *proxyRequest) recordFirstByte(now time.Time, plain bool) {
+	if plain {
+		i, _ := coldLabel(x.place.Cold)
+		x.a.metricsOf(x.fn).plainAnswer[i](now.Sub(x.began).Seconds())
+	}
 	if !x.place.Cold || x.place.ColdStart == "" {
 		return
 	}

@@ -56,17 +56,19 @@ func (a *Activator) Samples(yield func(metric string, value float64, labels ...s
 // functionMetrics are the metrics of one function, under its public name. Its series are
 // resolved at its first request, so that the hot path looks up no label.
 type functionMetrics struct {
-	m          Metrics
-	name       functions.Name
-	full       string           // the name in logs
-	duration   [2]func(float64) // warm, cold
-	ttft       [2]func(float64)
-	queueWait  func(float64)
-	prompt     func(float64)
-	completion func(float64)
-	retried    func(float64)
-	mu         sync.Mutex // serialises writers of ends
-	ends       atomic.Pointer[[]outcome]
+	m           Metrics
+	name        functions.Name
+	full        string           // the name in logs
+	duration    [2]func(float64) // warm, cold
+	firstToken  [2]func(float64)
+	tokenTime   [2]func(float64)
+	plainAnswer [2]func(float64)
+	queueWait   func(float64)
+	prompt      func(float64)
+	completion  func(float64)
+	retried     func(float64)
+	mu          sync.Mutex // serialises writers of ends
+	ends        atomic.Pointer[[]outcome]
 }
 
 // outcome counts requests that ended in one way.
@@ -97,15 +99,17 @@ func (a *Activator) metricsOf(e *entry) *functionMetrics {
 		return [2]func(float64){series(metric, "false"), series(metric, "true")}
 	}
 	s := &functionMetrics{
-		m:          a.o.Metrics,
-		name:       known,
-		full:       known.String(),
-		duration:   byCold("thaw_request_seconds"),
-		ttft:       byCold("thaw_time_to_first_token_seconds"),
-		queueWait:  series("thaw_queue_wait_seconds"),
-		prompt:     series("thaw_tokens_total", "prompt"),
-		completion: series("thaw_tokens_total", "completion"),
-		retried:    series("thaw_retries_total"),
+		m:           a.o.Metrics,
+		name:        known,
+		full:        known.String(),
+		duration:    byCold("thaw_request_seconds"),
+		firstToken:  byCold("thaw_time_to_first_token_seconds"),
+		tokenTime:   byCold("thaw_time_per_output_token_seconds"),
+		plainAnswer: byCold("thaw_plain_answer_seconds"),
+		queueWait:   series("thaw_queue_wait_seconds"),
+		prompt:      series("thaw_tokens_total", "prompt"),
+		completion:  series("thaw_tokens_total", "completion"),
+		retried:     series("thaw_retries_total"),
 	}
 	s.ends.Store(&[]outcome{})
 	if !e.Data.metrics.CompareAndSwap(nil, s) {
@@ -130,6 +134,15 @@ func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.
 	defer s.mu.Unlock()
 	ends := append((*s.ends.Load())[:len(*s.ends.Load()):len(*s.ends.Load())], outcome{route, code, cold, count})
 	s.ends.Store(&ends)
+}
+
+// observeTokenTime observes the mean time per token of a stream that is over, of two
+// tokens or more.
+func (s *functionMetrics) observeTokenTime(x *proxyRequest, took time.Duration) {
+	if n := x.usage.Completion; n > 1 && x.firstToken > 0 {
+		i, _ := coldLabel(x.place.Cold)
+		s.tokenTime[i]((took - x.firstToken).Seconds() / float64(n-1))
+	}
 }
 
 // countFailure counts an answer that an engine broke. It is rare, so the label is

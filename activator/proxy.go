@@ -62,6 +62,7 @@ type proxyRequest struct {
 	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
 	adapterRetried bool          // the engine did not have the adapter although it was listed
 	first          time.Duration // from asking to the engine's first byte of body
+	firstToken     time.Duration // from began to the first token of a stream; 0: none has come
 	cancel         context.CancelCauseFunc
 	answers        chan reply // of the goroutine that asks; nil where none runs
 	reply          reply

@@ -178,7 +178,7 @@ func (s *Reservation) FirstByte() {
 	x := &s.x
 	now := x.a.o.Now()
 	x.first = max(1, now.Sub(x.asked))
-	x.recordFirstByte(now)
+	x.recordFirstByte(now, true)
 }
 
 // BrokeMidAnswer reports that the replica failed in the middle of its answer: only the

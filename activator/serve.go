@@ -371,6 +371,7 @@ func (x *proxyRequest) finish(code int) {
 		if x.usage.Known {
 			s.prompt(float64(x.usage.Prompt))
 			s.completion(float64(x.usage.Completion))
+			s.observeTokenTime(x, took)
 		}
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled

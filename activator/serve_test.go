@@ -1,6 +1,8 @@
 package activator
 
 import (
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,6 +133,61 @@ func TestColdPlain(t *testing.T) {
 		}
 		if r.head.Get("thaw-cold-start") == "" {
 			t.Error(r.head)
+		}
+	})
+}
+
+// TestTokenTimes: the first token and the time per token are those of streams; a plain
+// answer has a series of its own, and an error of the engine is in none.
+func TestTokenTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			time.Sleep(time.Second)
+			switch {
+			case strings.Contains(body, "refuse"):
+				return send(c, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 26\r\n\r\n"+`{"error":{"message":"no"}}`)
+			case !strings.Contains(body, `"stream":true`):
+				return whole200(c, jsonAnswer)
+			}
+			send(c, chunkHead)
+			chunk(c, strings.Replace(event1, `"h"`, `""`, 1)) // the role comes before the prompt is read
+			time.Sleep(2 * time.Second)
+			for range 3 {
+				chunk(c, event2)
+				time.Sleep(time.Second)
+			}
+			for _, e := range []string{event3, strings.Replace(eventUsage, `"completion_tokens":2`, `"completion_tokens":4`, 1), eventDone} {
+				chunk(c, e)
+			}
+			return send(c, "0\r\n\r\n")
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		w.post("/v1/chat/completions", strings.Replace(askStream, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
+		w.post("/v1/chat/completions", askPlain)
+		w.post("/v1/chat/completions", strings.Replace(askPlain, "hello", "refuse", 1))
+		families, err := w.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]float64{"thaw_time_to_first_token_seconds": 3, "thaw_time_per_output_token_seconds": 1, "thaw_plain_answer_seconds": 1}
+		for _, f := range families {
+			seconds, ok := want[f.GetName()]
+			if !ok {
+				continue
+			}
+			delete(want, f.GetName())
+			n, sum := uint64(0), 0.0
+			for _, m := range f.GetMetric() {
+				n += m.GetHistogram().GetSampleCount()
+				sum += m.GetHistogram().GetSampleSum()
+			}
+			if n != 1 || sum != seconds {
+				t.Errorf("%s: %d of %v s together, want one of %v s", f.GetName(), n, sum, seconds)
+			}
+		}
+		if len(want) > 0 {
+			t.Errorf("missing: %v", want)
 		}
 	})
 }

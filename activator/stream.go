@@ -264,6 +264,9 @@ func (v *eventStream) forwardWhole() {
 	v.lo = n
 	was := v.seen.Done
 	v.out = v.seen.Pass(p[:n])
+	if v.seen.Token && v.x.firstToken == 0 {
+		v.x.recordFirstToken()
+	}
 	if v.seen.Done && !was && v.x.endpoint.usage {
 		if i := bytes.LastIndex(v.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(v.out[:i], '\n') + 1

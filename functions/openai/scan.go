@@ -17,6 +17,7 @@ type Stream struct {
 	TakeUsage bool
 
 	Started  bool // a data line with something in it has come
+	Token    bool // generated text or a tool call has come
 	Finished bool // some choice has a finish_reason
 	Failed   bool // the engine sent an error: [DONE] after it is no success
 	Done     bool // [DONE], or the end event of the responses and messages endpoints
@@ -163,6 +164,7 @@ func (s *Stream) look(l []byte) bool {
 		s.Failed = true
 		return false
 	}
+	s.Token = s.Token || hasToken(d)
 	if !s.Finished {
 		i := memberValue(d, "finish_reason")
 		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
@@ -182,6 +184,22 @@ func (s *Stream) look(l []byte) bool {
 	}
 	i = skipSpace(d, i+1)
 	return i < len(d) && d[i] == ']'
+}
+
+// hasToken reports whether a chunk holds generated text or a tool call: chunks of the
+// role, of an answer's creation, and of usage do not.
+func hasToken(d []byte) bool {
+	for _, name := range [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"} {
+		i := memberValue(d, name)
+		if i < 0 || i+1 >= len(d) {
+			continue
+		}
+		j := skipSpace(d, i+1)
+		if d[i] == '"' && d[i+1] != '"' || name == "tool_calls" && d[i] == '[' && j < len(d) && d[j] != ']' {
+			return true
+		}
+	}
+	return false
 }
 
 // Failure reads the error frame at the start p of a stream. The status is the frame's

@@ -207,6 +207,33 @@ func TestStreamAtEverySplit(t *testing.T) {
 	}
 }
 
+// TestFirstToken: chunks before generation, and those without text, hold no token.
+func TestFirstToken(t *testing.T) {
+	for chunk, want := range map[string]bool{
+		`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`:             false,
+		`{"choices":[{"index":0,"delta":{"role":"assistant","content":null,"tool_calls":[]}}]}`:                                false,
+		`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`:                                                          false,
+		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":0}}`:                                                     false,
+		`{"type":"response.created","response":{"output":[],"reasoning":{"effort":null},"text":{"format":{"type":"text"}}}}`:   false,
+		`{"type":"message_start","message":{"role":"assistant","content":[],"usage":{"input_tokens":3}}}`:                      false,
+		`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`:                                   false,
+		`{"choices":[{"delta":{"tool_calls":[`:                                                                                 false,
+		`{"choices":[{"index":0,"delta":{"role":"assistant","content":"h"},"finish_reason":null}]}`:                            true,
+		`{"choices": [{"index": 0, "delta": {"content": "h"}}]}`:                                                               true,
+		`{"choices":[{"index":0,"delta":{"content":null,"reasoning_content":"I"}}]}`:                                           true,
+		`{"choices":[{"index":0,"delta":{"content":null,"tool_calls":[{"index":0,"function":{"name":"f","arguments":""}}]}}]}`: true,
+		`{"choices":[{"index":0,"text":"h","finish_reason":null}]}`:                                                            true,
+		`{"type":"response.output_text.delta","delta":"h"}`:                                                                    true,
+		`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"h"}}`:                                    true,
+		`{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"{"}}`:                      true,
+	} {
+		var s Stream
+		if s.Pass([]byte("data: " + chunk + "\n\n")); s.Token != want {
+			t.Errorf("token %v in %s", s.Token, chunk)
+		}
+	}
+}
+
 func TestLongLinesPass(t *testing.T) {
 	for _, take := range []bool{false, true} {
 		s := Stream{TakeUsage: take}

@@ -22,9 +22,10 @@ func histogram(name, help string, buckets []float64, labels ...string) metric {
 	return metric{name, help, prometheus.UntypedValue, labels, buckets}
 }
 
-// Buckets in seconds of requests and of cold starts.
+// Buckets in seconds of requests, of tokens and of cold starts.
 var (
 	requestBuckets   = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	tokenBuckets     = []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}
 	coldStartBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800}
 )
 
@@ -34,7 +35,9 @@ var declarations = []metric{
 	// activator
 	counter("thaw_requests_total", "Requests by how they ended; code 499 is a client that left, a stream that broke counts with the code of its error.", "model", "team", "route", "code", "cold"),
 	histogram("thaw_request_seconds", "Time from the whole request to the end of its answer.", requestBuckets, "model", "team", "cold"),
-	histogram("thaw_time_to_first_token_seconds", "Time from the whole request to the engine's first byte of body.", requestBuckets, "model", "team", "cold"),
+	histogram("thaw_time_to_first_token_seconds", "Time from the whole request to the first token of a stream.", requestBuckets, "model", "team", "cold"),
+	histogram("thaw_time_per_output_token_seconds", "Mean time between the tokens of a stream, after its first; of streams whose engine reports the number of tokens.", tokenBuckets, "model", "team", "cold"),
+	histogram("thaw_plain_answer_seconds", "Time from the whole request to the engine's answer, of answers that are no stream of tokens.", requestBuckets, "model", "team", "cold"),
 	histogram("thaw_queue_wait_seconds", "Time a request waited in its queue, of those that waited.", requestBuckets, "model", "team"),
 	histogram("thaw_cold_start_phase_seconds", "Phases of cold starts; source is the tier the bytes came from.", coldStartBuckets, "model", "team", "phase", "source", "result"),
 	histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", coldStartBuckets, "model", "team", "result"),
