@@ -328,11 +328,11 @@ func isNotFound(err error) bool {
 func (c *Cluster) explain(err error, what string) error {
 	e := &Error{Kind: Failed, What: what, Err: err}
 	_, answered := errors.AsType[*status.StatusError](err)
-	said := err.Error()
+	text := err.Error()
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
-	case isNotFound(err) && strings.HasPrefix(said, "namespaces "):
+	case isNotFound(err) && strings.HasPrefix(text, "namespaces "):
 		namespace, _, _ := strings.Cut(what, "/")
 		e.Kind, e.What, e.Hint, e.Err = NotFound, fmt.Sprintf("the cluster has no namespace %s", namespace), "a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
 	case isNotFound(err):
@@ -343,13 +343,13 @@ func (c *Cluster) explain(err error, what string) error {
 		e.Kind = Denied
 	case status.IsInvalid(err), status.IsBadRequest(err):
 		e.Kind = Refused
-		for i, f := range refusedFeatures(said) {
+		for i, f := range refusedFeatures(text) {
 			if i == 0 {
 				e.Hint = "thaw-knative doctor lists what Knative has to allow"
 			}
 			e.Hint += "; " + f.Why + ": " + f.Patch()
 		}
-		if strings.Contains(said, "timeoutSeconds") {
+		if strings.Contains(text, "timeoutSeconds") {
 			e.Hint = "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace
 		}
 	case status.IsConflict(err):
@@ -358,7 +358,7 @@ func (c *Cluster) explain(err error, what string) error {
 		e.Kind = TimedOut
 	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
 		e.Kind, e.What, e.Hint = Away, "no API server answers at "+c.host, "compare kubectl cluster-info"
-	case strings.Contains(said, "failed calling webhook"):
+	case strings.Contains(text, "failed calling webhook"):
 		e.Kind, e.Hint = Away, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
 	}
 	return e

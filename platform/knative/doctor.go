@@ -69,7 +69,7 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 		return nil, c.explain(err, "Knative Services")
 	}
 	found := []Finding{goodFinding("Knative Serving answers on %s", c.host)}
-	looks := []func(context.Context) ([]Finding, error){
+	checks := []func(context.Context) ([]Finding, error){
 		c.versionFindings,
 		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
 		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings,
@@ -78,10 +78,10 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	}
 	fit := fitChecker{c: c}
 	for _, s := range services {
-		looks = append(looks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
+		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
-	for _, look := range looks {
-		more, err := look(ctx)
+	for _, check := range checks {
+		more, err := check(ctx)
 		if err != nil {
 			return found, err
 		}
@@ -95,7 +95,7 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 // not make are left out.
 func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) error {
 	var found []Finding
-	looks := []func() ([]Finding, error){
+	checks := []func() ([]Finding, error){
 		func() ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
 		func() ([]Finding, error) { return c.notInstalled(ctx) },
 	}
@@ -103,12 +103,12 @@ func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) err
 	for _, s := range services {
 		if !seen[s.Namespace] {
 			seen[s.Namespace] = true
-			looks = append(looks, func() ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
+			checks = append(checks, func() ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
 		}
-		looks = append(looks, func() ([]Finding, error) { return fit.checkService(ctx, s) })
+		checks = append(checks, func() ([]Finding, error) { return fit.checkService(ctx, s) })
 	}
-	for _, look := range looks {
-		more, err := look()
+	for _, check := range checks {
+		more, err := check()
 		if err != nil {
 			return err
 		}
@@ -332,8 +332,8 @@ func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
 	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
 		found = append(found, badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass, time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
 	default:
-		who, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
-		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, who))
+		holder, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
+		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, holder))
 	}
 	ready, err := c.readyAddresses(ctx, "thaw")
 	switch {

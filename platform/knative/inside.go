@@ -53,18 +53,18 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 	if err != nil {
 		return nil, &Error{Kind: Refused, What: "the kubeconfig names no usable cluster", Err: err}
 	}
-	way := client.Transport
-	if way == nil {
-		way = http.DefaultTransport
+	transport := client.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
 	}
 	base.Path = "/" + strings.Trim(base.Path, "/") // otherwise the joined path lacks a leading slash
-	return &controllerTransport{c, way, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
+	return &controllerTransport{c, transport, base.JoinPath("api/v1/namespaces", System, "services", controllerService, "proxy")}, nil
 }
 
 // controllerTransport retries requests until the leader answers.
 type controllerTransport struct {
 	c    *Cluster
-	way  http.RoundTripper
+	transport  http.RoundTripper
 	base *url.URL
 }
 
@@ -89,7 +89,7 @@ func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, erro
 		if key, is := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer "); is {
 			out.Header.Set("X-Api-Key", key)
 		}
-		res, err := t.way.RoundTrip(out)
+		res, err := t.transport.RoundTrip(out)
 		if err != nil {
 			return nil, t.c.explain(err, "the controller")
 		}
@@ -131,13 +131,13 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	}
 	res.Body.Close()
 	const hint = "kubectl get pods -n " + System
-	switch said := errors.New(s.Message); {
+	switch cause := errors.New(s.Message); {
 	case s.Reason == metav1.StatusReasonNotFound:
-		return &Error{Kind: NotFound, What: "thaw is not installed at " + t.c.host, Hint: "thaw-knative install", Err: said}
+		return &Error{Kind: NotFound, What: "thaw is not installed at " + t.c.host, Hint: "thaw-knative install", Err: cause}
 	case s.Reason == metav1.StatusReasonServiceUnavailable:
-		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: said}
+		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: cause}
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
-		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw: --server URL and a key", Err: said}
+		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw: --server URL and a key", Err: cause}
 	default:
 		return t.c.explain(&status.StatusError{ErrStatus: s}, "the controller")
 	}

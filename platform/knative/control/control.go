@@ -99,9 +99,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	life, over := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx until the last term has ended
-	defer over()
-	parts.Go(func() { c.serve(life, func(err error) { stop(err) }) })
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx until the last term has ended
+	defer stopServing()
+	parts.Go(func() { c.serve(serving, func(err error) { stop(err) }) })
 
 	c.core.Start(ctx.Done())
 	c.deployments.Start(ctx.Done())

@@ -60,19 +60,19 @@ func (l *controlTLS) reload(ctx context.Context) {
 	defer cancel()
 	read, err := knative.EnsureControlTLS(ctx, l.kube.CoreV1().Secrets(l.namespace), l.leads(), l.now())
 	l.mu.Lock()
-	said, tell := "", false
+	message, tokensChanged := "", false
 	if err != nil {
-		said = err.Error()
+		message = err.Error()
 	} else {
-		tell = l.apply(read)
+		tokensChanged = l.apply(read)
 	}
-	again := said == l.lastError
-	l.lastError = said
+	repeated := message == l.lastError
+	l.lastError = message
 	l.mu.Unlock()
-	if said != "" && !again && ctx.Err() == nil {
+	if message != "" && !repeated && ctx.Err() == nil {
 		l.log.Warn("cannot renew the control certificates", "error", err)
 	}
-	if tell && l.changed != nil {
+	if tokensChanged && l.changed != nil {
 		l.changed()
 	}
 }

@@ -87,13 +87,13 @@ func (p *dataPath) Outside(name functions.Name, active, queued int) {
 // Demand yields the activators' demand plus that which bypasses them.
 func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	p.mu.Lock()
-	stirred := p.dirty
+	changed := p.dirty
 	p.dirty = map[functions.Name]bool{}
 	add := make(map[functions.Name]outsideDemand, len(p.outside))
 	for n, o := range p.outside {
 		add[n] = o
 		if all && o.active+o.queued > 0 {
-			stirred[n] = true
+			changed[n] = true
 		}
 	}
 	var rest map[functions.Name]bool // revisions with queued requests that are not yielded in this round
@@ -102,7 +102,7 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 	}
 	p.mu.Unlock()
 	stopped := false
-	tell := func(d orchestrator.Demand) bool {
+	deliver := func(d orchestrator.Demand) bool {
 		if !yield(d) {
 			return false
 		}
@@ -111,12 +111,12 @@ func (p *dataPath) Demand(all bool, yield func(orchestrator.Demand) bool) {
 		return true
 	}
 	p.activatorHub.Demand(all, func(d orchestrator.Demand) bool {
-		delete(stirred, d.Name)
-		stopped = !tell(add[d.Name].addTo(d))
+		delete(changed, d.Name)
+		stopped = !deliver(add[d.Name].addTo(d))
 		return !stopped
 	})
-	for n := range stirred { // unchanged at our activators, and still counted
-		if stopped || !tell(add[n].addTo(p.activatorHub.DemandOf(n))) {
+	for n := range changed { // unchanged at our activators, and still counted
+		if stopped || !deliver(add[n].addTo(p.activatorHub.DemandOf(n))) {
 			p.mu.Lock()
 			p.dirty[n] = true
 			p.mu.Unlock()

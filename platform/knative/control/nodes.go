@@ -72,7 +72,7 @@ func (f *clusterState) DropNode(name string) {
 
 // OnHeartbeat records the heartbeat of a node's loader. It reports whether the address at
 // which the node serves blocks changed.
-func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (lends bool) {
+func (f *clusterState) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.nodes[name]
@@ -100,21 +100,21 @@ func (f *clusterState) SetConnected(name string, is bool) {
 
 // BlockServers lists the nodes whose loaders are connected, and the addresses at which
 // they serve blocks.
-func (f *clusterState) BlockServers() (linked []string, lend []functions.Peer) {
+func (f *clusterState) BlockServers() (connected []string, peers []functions.Peer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, n := range f.nodes {
 		if !n.connected {
 			continue
 		}
-		linked = append(linked, name)
+		connected = append(connected, name)
 		if n.reported != nil && n.reported.PeerURL != "" {
-			lend = append(lend, functions.Peer{ID: name, URL: n.reported.PeerURL})
+			peers = append(peers, functions.Peer{ID: name, URL: n.reported.PeerURL})
 		}
 	}
-	slices.Sort(linked)
-	slices.SortFunc(lend, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
-	return linked, lend
+	slices.Sort(connected)
+	slices.SortFunc(peers, func(a, b functions.Peer) int { return cmp.Compare(a.ID, b.ID) })
+	return connected, peers
 }
 
 // PreferredNode is the node on which the next pod of a revision was placed.

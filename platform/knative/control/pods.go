@@ -188,15 +188,15 @@ func (f *clusterState) OnPodStatus(node string, whole bool, pods []controlstream
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range pods {
-		said := &pods[i]
-		p := f.pods[types.UID(said.UID)]
+		report := &pods[i]
+		p := f.pods[types.UID(report.UID)]
 		if p == nil || p.node != "" && p.node != node {
 			continue // not observed yet; the shim reports again in 2 s
 		}
-		if said.Gone {
+		if report.Gone {
 			p.shimGone = true
 		} else {
-			p.reported, p.shimGone = &said.Status, false
+			p.reported, p.shimGone = &report.Status, false
 			if p.startedAt.IsZero() {
 				p.startedAt = now
 			}

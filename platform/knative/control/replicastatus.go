@@ -44,7 +44,7 @@ func (f *clusterState) replicaStatus(w *replica, now time.Time) functions.Replic
 // phases lists the phases of a start, counted from the placement: first until the shim's
 // first report, then as the shim reports them. Without the shim only the spawn phase is
 // known.
-func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span {
+func (w *replica) phases(reported []functions.Span, now time.Time) []functions.Span {
 	came := now
 	if w.pod != nil && !w.pod.startedAt.IsZero() {
 		came = w.pod.startedAt
@@ -61,7 +61,7 @@ func (w *replica) phases(told []functions.Span, now time.Time) []functions.Span 
 		}
 		return append(out, functions.Span{Phase: functions.PhaseSpawn, Start: place, Duration: max(0, up.Sub(came).Seconds())})
 	}
-	for _, p := range told {
+	for _, p := range reported {
 		p.Start += place
 		p.Parts = slices.Clone(p.Parts)
 		for i := range p.Parts {
@@ -129,8 +129,8 @@ func (f *clusterState) replicaState(w *replica, now time.Time) functions.Replica
 // endpoint is the URL for requests to a pod. The shim reports the port. The address is
 // Kubernetes'; before that is known, the shim's, unless another pod has it: a pod could
 // otherwise direct activators to engines that only they may reach. mu must be held.
-func (f *clusterState) endpoint(p *pod, said string) string {
-	u, err := url.Parse(said)
+func (f *clusterState) endpoint(p *pod, reportedURL string) string {
+	u, err := url.Parse(reportedURL)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return ""
 	}

@@ -91,7 +91,7 @@ func (r *leaderTerm) onEvent(e functions.Event) {
 	if err != nil || e.Function == "" {
 		return
 	}
-	tell := func(reason, message string, warning bool) {
+	event := func(reason, message string, warning bool) {
 		r.autoscale.RecordNote(name.Team, name.Name, autoscale.Note{Reason: reason, Message: message, Warning: warning})
 	}
 	switch {
@@ -108,9 +108,9 @@ func (r *leaderTerm) onEvent(e functions.Event) {
 			r.evictions.add(e.Replica, l)
 			r.revisionChanged(to)
 		}
-		tell("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, cmp.Or(e.For, "another model"), e.Message), false)
+		event("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, cmp.Or(e.For, "another model"), e.Message), false)
 	case e.Kind == "failed":
-		tell("ReplicaFailed", e.Message, true)
+		event("ReplicaFailed", e.Message, true)
 	}
 	r.revisionChanged(name)
 }
@@ -171,17 +171,17 @@ func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) s
 	if len(way) == 0 {
 		return "waiting for " + what + candidateProblems(x)
 	}
-	who := make([]string, len(way))
+	names := make([]string, len(way))
 	for i, x := range way {
-		who[i] = x.evicted.Team + "/" + cmp.Or(service(x.evicted), x.evicted.Name)
+		names[i] = x.evicted.Team + "/" + cmp.Or(service(x.evicted), x.evicted.Name)
 		switch {
 		case x.idleFor >= time.Minute:
-			who[i] += fmt.Sprintf(", idle %.0f min", x.idleFor.Minutes())
+			names[i] += fmt.Sprintf(", idle %.0f min", x.idleFor.Minutes())
 		case x.idleFor > 0:
-			who[i] += fmt.Sprintf(", idle %.0f s", x.idleFor.Seconds())
+			names[i] += fmt.Sprintf(", idle %.0f s", x.idleFor.Seconds())
 		}
 	}
-	return "waiting for " + what + "; evicting " + strings.Join(who, " and ")
+	return "waiting for " + what + "; evicting " + strings.Join(names, " and ")
 }
 
 // candidateProblems lists the planner's refusals, grouped by reason; "" if a node was

@@ -52,12 +52,12 @@ func (s *sharedLimits) complete() bool {
 	if err != nil {
 		return false
 	}
-	linked := map[string]bool{}
+	connected := map[string]bool{}
 	for _, id := range s.connected() {
-		linked[id] = true
+		connected[id] = true
 	}
 	for _, p := range pods {
-		if podIsReady(p) && !linked[p.Name] {
+		if podIsReady(p) && !connected[p.Name] {
 			return false
 		}
 	}

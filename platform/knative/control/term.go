@@ -227,15 +227,15 @@ func (r *leaderTerm) parts() []func(context.Context) error {
 func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	late := time.NewTimer(r.c.o.Settle)
 	defer late.Stop()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for over := false; !over; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-late.C:
 			over = true
-		case <-look.C:
+		case <-poll.C:
 			over = r.cluster.AllPodsReported()
 		}
 	}
@@ -250,9 +250,9 @@ func (r *leaderTerm) openWhenComplete(ctx context.Context) error {
 	// keys by then. The wait is bounded: with the API server away they may never come.
 	bounded, cancel := context.WithTimeout(ctx, r.c.o.Settle)
 	defer cancel()
-	for _, told := range []<-chan struct{}{r.ingress.Pushed(), r.teams.Applied()} {
+	for _, done := range []<-chan struct{}{r.ingress.Pushed(), r.teams.Applied()} {
 		select {
-		case <-told:
+		case <-done:
 		case <-bounded.Done():
 		}
 	}

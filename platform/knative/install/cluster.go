@@ -60,19 +60,19 @@ func (c *Cluster) resource(x *unstructured.Unstructured) dynamic.ResourceInterfa
 
 // Apply applies the objects and reports each. With dry the server validates what it can
 // without the namespace, and changes nothing.
-func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool, told func(name string, o knative.Outcome)) error {
+func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructured, dry bool, report func(name string, o knative.Outcome)) error {
 	o := metav1.PatchOptions{FieldManager: "thaw", Force: new(true)}
 	if dry {
 		o.DryRun = []string{metav1.DryRunAll}
 	}
-	linked := dry
+	tokenMade := dry
 	for _, x := range objects {
-		if !linked && installOrder(x) == workloadOrder {
+		if !tokenMade && installOrder(x) == workloadOrder {
 			// otherwise kubelets notice the Secret only after a while
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
 				return c.of.Explain(err, "secret "+knative.ControlTLSSecret)
 			}
-			linked = true
+			tokenMade = true
 		}
 		old, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
 		if err != nil && !status.IsNotFound(err) {
@@ -91,15 +91,15 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		now, err := c.resource(x).Patch(ctx, x.GetName(), types.ApplyPatchType, body, o)
 		switch {
 		case err != nil && dry && status.IsNotFound(err) && x.GetNamespace() == Namespace:
-			told(Name(x), knative.Created) // its namespace does not exist yet
+			report(Name(x), knative.Created) // its namespace does not exist yet
 		case err != nil:
 			return c.explain(err, x)
 		case !there:
-			told(Name(x), knative.Created)
+			report(Name(x), knative.Created)
 		case sameObject(old, now):
-			told(Name(x), knative.Unchanged)
+			report(Name(x), knative.Unchanged)
 		default:
-			told(Name(x), knative.Changed)
+			report(Name(x), knative.Changed)
 		}
 	}
 	return nil
@@ -136,14 +136,14 @@ func (c *Cluster) trusted(ctx context.Context, x *unstructured.Unstructured, dry
 
 // sameObject compares two objects except for server fields and status.
 func sameObject(old, now *unstructured.Unstructured) bool {
-	said := func(x *unstructured.Unstructured) map[string]any {
+	withoutServerFields := func(x *unstructured.Unstructured) map[string]any {
 		x = x.DeepCopy()
 		x.SetManagedFields(nil)
 		x.SetResourceVersion("")
 		delete(x.Object, "status")
 		return x.Object
 	}
-	return equality.Semantic.DeepEqual(said(old), said(now))
+	return equality.Semantic.DeepEqual(withoutServerFields(old), withoutServerFields(now))
 }
 
 func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
@@ -248,7 +248,7 @@ func missingReadiness(x *unstructured.Unstructured) string {
 
 // Remove deletes all objects and returns when they are gone. While models exist it
 // refuses, unless forced.
-func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, told func(name string)) error {
+func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructured, force bool, report func(name string)) error {
 	if !force {
 		models, err := c.of.List(ctx, "")
 		if e, is := err.(*knative.Error); is && e.Kind == knative.NotFound {
@@ -277,14 +277,14 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 		if err := c.waitAbsent(ctx, x); err != nil {
 			return err
 		}
-		told(Name(x))
+		report(Name(x))
 	}
-	return c.removeAnnotations(ctx, told)
+	return c.removeAnnotations(ctx, report)
 }
 
 // RemoveWarmHosts deletes the warm host DaemonSet of an earlier installation. With dry it
 // only reports it.
-func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, told func(name string)) error {
+func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, report func(name string)) error {
 	o := metav1.DeleteOptions{}
 	if dry {
 		o.DryRun = []string{metav1.DryRunAll}
@@ -304,7 +304,7 @@ func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, told func(name 
 		if err != nil {
 			return c.explain(err, x)
 		}
-		told(Name(x))
+		report(Name(x))
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) 
 }
 
 // removeAnnotations removes the controller's annotations from nodes.
-func (c *Cluster) removeAnnotations(ctx context.Context, told func(string)) error {
+func (c *Cluster) removeAnnotations(ctx context.Context, report func(string)) error {
 	nodes := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	list, err := nodes.List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -358,7 +358,7 @@ func (c *Cluster) removeAnnotations(ctx context.Context, told func(string)) erro
 		if _, err := nodes.Patch(ctx, n.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !status.IsNotFound(err) {
 			return c.of.Explain(err, "node "+n.GetName())
 		}
-		told("what was written on node " + n.GetName())
+		report("what was written on node " + n.GetName())
 	}
 	return nil
 }

@@ -120,8 +120,8 @@ func (w *Webhook) sync(ctx context.Context, port int32) time.Duration {
 		err = w.checkTrust(ctx, c.Root)
 	}
 	if err != nil {
-		if said := err.Error(); said != w.lastError && ctx.Err() == nil {
-			w.lastError = said
+		if text := err.Error(); text != w.lastError && ctx.Err() == nil {
+			w.lastError = text
 			w.o.Log.Warn("no node hints yet", "error", err)
 		}
 		return retryEvery

@@ -90,15 +90,15 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 			TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"}, ObjectMeta: meta(objectName),
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: objectName},
 		}
-		for _, who := range []struct {
+		for _, subject := range []struct {
 			kind  string
 			names []string
 		}{{rbacv1.GroupKind, s.Groups}, {rbacv1.UserKind, s.Users}} {
-			for _, n := range who.names {
+			for _, n := range subject.names {
 				if n == "" {
 					return nil, errors.New("a group or user has no name")
 				}
-				b.Subjects = append(b.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: who.kind, Name: n})
+				b.Subjects = append(b.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: subject.kind, Name: n})
 			}
 		}
 		objects = append(objects, b)
