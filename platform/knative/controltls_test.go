@@ -23,7 +23,7 @@ func shown(t testing.TB, data map[string][]byte, end string) *mtls.Identity {
 	return id
 }
 
-func believes(a, b *mtls.Identity, now time.Time) bool {
+func trusts(a, b *mtls.Identity, now time.Time) bool {
 	_, err := b.Cert.Leaf.Verify(x509.VerifyOptions{Roots: a.Roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err == nil
 }
@@ -53,7 +53,7 @@ func TestRenewControlTLS(t *testing.T) {
 		for _, one := range []string{"controller", "activator", "loader"} {
 			for _, other := range []map[string][]byte{data, before, late} {
 				a, b := shown(t, data, one), shown(t, other, "loader")
-				if !believes(a, b, now) || !believes(b, a, now) {
+				if !trusts(a, b, now) || !trusts(b, a, now) {
 					t.Fatalf("at %v %s and a loader that has not read yet do not believe each other", now, one)
 				}
 			}
@@ -71,7 +71,7 @@ func TestRenewControlTLS(t *testing.T) {
 	}
 	// After a year without renewal everything is replaced.
 	now = now.Add(2 * mtls.Valid)
-	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !believes(shown(t, data, "loader"), shown(t, data, "controller"), now) {
+	if changed, err := RenewControlTLS(data, now); err != nil || !changed || len(data[nextSinceEntry]) != 0 || !trusts(shown(t, data, "loader"), shown(t, data, "controller"), now) {
 		t.Errorf("%v %v", changed, err)
 	}
 	for _, c := range []struct{ key, value string }{{"activator.key", ""}, {"loader.crt", "x"}, {rootsEntry, ""}} {
@@ -85,8 +85,8 @@ func TestRenewControlTLS(t *testing.T) {
 	}
 }
 
-// TestKeepLinks: concurrent calls create one Secret.
-func TestKeepLinks(t *testing.T) {
+// TestEnsureControlTLS: concurrent calls create one Secret.
+func TestEnsureControlTLS(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(System)
 	now := time.Now()
 	if _, err := EnsureControlTLS(t.Context(), secrets, false, now); err == nil {

@@ -204,8 +204,8 @@ func TestCheckMany(t *testing.T) {
 	}
 }
 
-// TestMayNotLook: an account that may not read the cluster's objects can still deploy.
-func TestMayNotLook(t *testing.T) {
+// TestForbiddenChecks: an account that may not read the cluster's objects can still deploy.
+func TestForbiddenChecks(t *testing.T) {
 	objects := healthy()
 	delete(objects, "Deployment thaw-controller")
 	c := clusterOf(objects, "*")

@@ -63,9 +63,9 @@ func (c *Cluster) Controller() (http.RoundTripper, error) {
 
 // controllerTransport retries requests until the leader answers.
 type controllerTransport struct {
-	c    *Cluster
-	transport  http.RoundTripper
-	base *url.URL
+	c         *Cluster
+	transport http.RoundTripper
+	base      *url.URL
 }
 
 func (t *controllerTransport) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -149,9 +149,9 @@ func expand(s string) string {
 	return out.String()
 }
 
-// TestRevisionOnlyWhereItMatters: a change that only the controller reads makes no new
+// TestRevisionFields: a change that only the controller reads makes no new
 // revision, which would start new pods.
-func TestRevisionOnlyWhereItMatters(t *testing.T) {
+func TestRevisionFields(t *testing.T) {
 	const base = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', engine: vllm%s}\n"
 	render := func(more string) *servingv1.Service {
 		s, err := Render(models(t, "a.yaml", strings.Replace(base, "%s", more, 1))[0], Settings{Thaw: thawImage})
@@ -361,8 +361,8 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// TestWords compares our annotation names with Knative's constants.
-func TestWords(t *testing.T) {
+// TestAnnotationNames compares our annotation names with Knative's constants.
+func TestAnnotationNames(t *testing.T) {
 	for ours, theirs := range map[string]string{
 		ClassAnnotation: autoscaling.ClassAnnotationKey, minAnnotation: autoscaling.MinScaleAnnotationKey, maxAnnotation: autoscaling.MaxScaleAnnotationKey,
 		targetAnnotation: autoscaling.TargetAnnotationKey, initialAnnotation: autoscaling.InitialScaleAnnotationKey,

@@ -97,7 +97,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-func TestPages(t *testing.T) {
+func TestPageFetcher(t *testing.T) {
 	status := http.StatusOK
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
@@ -120,8 +120,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// knativeHas plays Knative's activators and Ingresses.
-type knativeHas struct {
+// knativeActivators plays Knative's activators and Ingresses.
+type knativeActivators struct {
 	*demandWatcher
 	activators cache.Indexer
 	routesOf   cache.Indexer
@@ -134,11 +134,11 @@ type knativeHas struct {
 	models bool
 }
 
-func has(t *testing.T) *knativeHas {
+func has(t *testing.T) *knativeActivators {
 	index := func() cache.Indexer {
 		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	}
-	k := &knativeHas{activators: index(), routesOf: index(), says: map[string]string{}, models: true}
+	k := &knativeActivators{activators: index(), routesOf: index(), says: map[string]string{}, models: true}
 	k.demandWatcher = &demandWatcher{
 		log: slog.New(slog.DiscardHandler), system: "knative-serving",
 		slices: discoverylist.NewEndpointSliceLister(k.activators), ingresses: netlist.NewIngressLister(k.routesOf),
@@ -168,7 +168,7 @@ func has(t *testing.T) *knativeHas {
 	return k
 }
 
-func (k *knativeHas) pods(t *testing.T, addresses ...string) {
+func (k *knativeActivators) pods(t *testing.T, addresses ...string) {
 	t.Helper()
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "knative-serving", Name: "activator-service-x", Labels: map[string]string{discoveryv1.LabelServiceName: activatorService}}}
 	for _, a := range addresses {
@@ -179,13 +179,13 @@ func (k *knativeHas) pods(t *testing.T, addresses ...string) {
 	}
 }
 
-func (k *knativeHas) say(address, text string) {
+func (k *knativeActivators) say(address, text string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.says[address] = text
 }
 
-func (k *knativeHas) lead(t *testing.T, name, class, namespace string, backends ...string) {
+func (k *knativeActivators) lead(t *testing.T, name, class, namespace string, backends ...string) {
 	t.Helper()
 	in := &netv1alpha1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{netapi.IngressClassAnnotationKey: class}}}
 	var splits []netv1alpha1.IngressBackendSplit
@@ -200,14 +200,14 @@ func (k *knativeHas) lead(t *testing.T, name, class, namespace string, backends 
 }
 
 // heard returns and clears the reported changes.
-func (k *knativeHas) heard() string {
+func (k *knativeActivators) heard() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	defer func() { k.told, k.woken, k.asked = nil, nil, 0 }()
 	return strings.Join(k.told, "; ")
 }
 
-func (k *knativeHas) looks() int {
+func (k *knativeActivators) looks() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.asked

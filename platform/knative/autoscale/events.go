@@ -29,11 +29,11 @@ type events struct {
 	now      func() time.Time
 
 	mu   sync.Mutex
-	last map[types.NamespacedName]lastTold
+	last map[types.NamespacedName]lastReported
 }
 
-// lastTold is what was last recorded for a revision.
-type lastTold struct {
+// lastReported is what was last recorded for a revision.
+type lastReported struct {
 	desired int32
 	reason  string
 	message string
@@ -95,8 +95,8 @@ var normalReasons = []string{"", ReasonNoTraffic, ReasonQueued, ReasonStarting, 
 type pendingEvent struct{ kind, reason, text string }
 
 // compareScale returns the Events between before and s.
-func compareScale(before lastTold, known bool, s Scale, now time.Time) (lastTold, []pendingEvent) {
-	next := lastTold{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
+func compareScale(before lastReported, known bool, s Scale, now time.Time) (lastReported, []pendingEvent) {
+	next := lastReported{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
 	if !known {
 		next.at = now
 		return next, nil

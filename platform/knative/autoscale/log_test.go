@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestQuiet: an error of Knative is logged once, with its object, and nothing else is.
-func TestQuiet(t *testing.T) {
+// TestQuietLogger: an error of Knative is logged once, with its object, and nothing else is.
+func TestQuietLogger(t *testing.T) {
 	var out bytes.Buffer
 	log := quietLogger(slog.New(slog.NewTextHandler(&out, nil)))
 	log = log.With(zap.String("knative.dev/traceid", "x"), zap.String("knative.dev/key", "a/llama-00001"))

@@ -203,7 +203,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	told := &events{
 		recorder: broadcaster.NewRecorder(kinds.Scheme, corev1.EventSource{Component: component}),
-		now:      time.Now, last: map[types.NamespacedName]lastTold{},
+		now:      time.Now, last: map[types.NamespacedName]lastReported{},
 	}
 
 	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(r.o.Transform))

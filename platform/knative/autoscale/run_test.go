@@ -202,7 +202,7 @@ func start(t *testing.T, f *fakes, p ScaleSource) (*Reconciler, func()) {
 	return r, sync.OnceFunc(func() { cancel(); wg.Wait() })
 }
 
-func TestARevisionsLife(t *testing.T) {
+func TestRevisionLifecycle(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, map[string]string{"autoscaling.knative.dev/initial-scale": "0"}), autoscaler("other-00001", "kpa.autoscaling.knative.dev", nil))
 	p := &said{of: map[string]Scale{"a/llama-00001": {}}}
@@ -284,9 +284,9 @@ func TestARevisionsLife(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotOursIsNotTaken: a ServerlessService that another object owns is not
+// TestForeignRevisions: a ServerlessService that another object owns is not
 // changed, and the PodAutoscaler's status has the conflict.
-func TestWhatIsNotOursIsNotTaken(t *testing.T) {
+func TestForeignRevisions(t *testing.T) {
 	f := faked(t, autoscaler("llama-00001", knative.AutoscalerClass, nil))
 	if err := f.nets.Tracker().Add(&netv1alpha1.ServerlessService{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "llama-00001"}}); err != nil {
 		t.Fatal(err)
@@ -302,8 +302,8 @@ func TestWhatIsNotOursIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatGoes: a creation that fails in a terminating namespace is no error.
-func TestANamespaceThatGoes(t *testing.T) {
+// TestNamespaceDeleted: a creation that fails in a terminating namespace is no error.
+func TestNamespaceDeleted(t *testing.T) {
 	f := faked(t)
 	going := status.NewForbidden(schema.GroupResource{Resource: "serverlessservices"}, "llama-00001", errors.New("because it is being terminated"))
 	going.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
@@ -311,7 +311,7 @@ func TestANamespaceThatGoes(t *testing.T) {
 	f.nets.PrependReactor("create", "serverlessservices", func(acts.Action) (bool, runtime.Object, error) { return true, nil, refusal })
 	k := &classReconciler{
 		base:   &scaling.Base{NetworkingClient: f.nets, SKSLister: netlist.NewServerlessServiceLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))},
-		source: &said{}, demand: &demandWatcher{}, events: &events{last: map[types.NamespacedName]lastTold{}},
+		source: &said{}, demand: &demandWatcher{}, events: &events{last: map[types.NamespacedName]lastReported{}},
 	}
 	pa := autoscaler("llama-00001", knative.AutoscalerClass, nil)
 	if err := k.ReconcileKind(t.Context(), pa); !controller.IsSkipKey(err) {
@@ -331,9 +331,9 @@ type trip func(*http.Request) (*http.Response, error)
 
 func (t trip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// TestNothingIsWrittenAfterwards: Knative's reconciler finishes its work under its own
+// TestNoWriteAfterTerm: Knative's reconciler finishes its work under its own
 // context, when another controller may already lead.
-func TestNothingIsWrittenAfterwards(t *testing.T) {
+func TestNoWriteAfterTerm(t *testing.T) {
 	out := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	l := leaderTransport{ctx, trip(func(*http.Request) (*http.Response, error) { out++; return &http.Response{}, nil })}

@@ -13,9 +13,9 @@ const (
 	unknown = corev1.ConditionUnknown
 )
 
-// TestJudge: rows without a reason of the controller are those of Knative's own table
+// TestDecideStatus: rows without a reason of the controller are those of Knative's own table
 // (KPA's computeActiveCondition), for scales that it knows.
-func TestJudge(t *testing.T) {
+func TestDecideStatus(t *testing.T) {
 	up := func(n int32) *int32 { return &n }
 	for name, c := range map[string]struct {
 		scale  Scale
@@ -71,9 +71,9 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestEventsAreToldOnce(t *testing.T) {
+func TestEventsOnce(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	var m lastTold
+	var m lastReported
 	known := false
 	step := func(after time.Duration, s Scale, want ...pendingEvent) {
 		t.Helper()

@@ -17,8 +17,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// crowd makes a cluster state with one pod for every fourth revision.
-func crowd(nodes, revisions int) *clusterState {
+// manyNodes makes a cluster state with one pod for every fourth revision.
+func manyNodes(nodes, revisions int) *clusterState {
 	f := newClusterState(clusterStateOptions{
 		epoch: 1, life: "x", log: slog.New(slog.DiscardHandler), now: time.Now,
 		sendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, probe: func(probe) {},
@@ -49,7 +49,7 @@ func crowd(nodes, revisions int) *clusterState {
 // change.
 func BenchmarkFleet(b *testing.B) {
 	for _, size := range []struct{ nodes, revisions int }{{1, 200}, {500, 2000}, {500, 10000}} {
-		f := crowd(size.nodes, size.revisions)
+		f := manyNodes(size.nodes, size.revisions)
 		f.sendHeartbeats(true)
 		f.outdatedScales(true)
 		name := fmt.Sprintf("nodes=%d/revisions=%d/", size.nodes, size.revisions)

@@ -25,7 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-func TestNear(t *testing.T) {
+func TestAnnotationText(t *testing.T) {
 	of := func(model, source string) modelSource { return modelSource{model: model, source: source} }
 	by := bySource([]modelSource{
 		of("b/qwen", "az://acct/models/qwen"), of("a/llama", "az://acct/models/llama/"), of("c/llama", "az://acct/models/llama"),
@@ -64,10 +64,10 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearIsWritten: annotations are written only when they change, to a bounded number
+// TestAnnotationWritten: annotations are written only when they change, to a bounded number
 // of nodes per round. A node without a loader keeps its annotation for a while, and a
 // refused write pauses further writes.
-func TestNearIsWritten(t *testing.T) {
+func TestAnnotationWritten(t *testing.T) {
 	index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	add := func(name, near string) {
 		k := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -77,7 +77,7 @@ func (s *stage) ForceDelete(context.Context, string, string, types.UID) error { 
 
 var web = functions.Name{Team: "a", Name: "web-00001"}
 
-func newStage(t *testing.T, shim bool) *stage {
+func newTestCluster(t *testing.T, shim bool) *stage {
 	s := &stage{T: t, clock: time.Unix(1e9, 0), beats: map[string]functions.Heartbeat{}}
 	s.clusterState = newClusterState(clusterStateOptions{
 		epoch: 7, life: "x", log: slog.New(slog.DiscardHandler), writer: s,
@@ -187,7 +187,7 @@ func (s *stage) want(node, id string, state functions.State) functions.ReplicaSt
 }
 
 func TestReplicaOfAPod(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.load("n1", "r1") // loading the same id again changes nothing
 	if len(s.scales) != 1 || s.scales[0] != "a/web-00001 web-00001-deployment 1" {
@@ -244,7 +244,7 @@ func TestReplicaOfAPod(t *testing.T) {
 }
 
 func TestPodElsewhere(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.SetPod(aPod("p1", "n2", runs))
 	if st := s.states("n1"); len(st) != 0 {
@@ -256,8 +256,8 @@ func TestPodElsewhere(t *testing.T) {
 	}
 }
 
-func TestTheRightPodOfTwo(t *testing.T) {
-	s := newStage(t, true)
+func TestUnloadDeletesItsPod(t *testing.T) {
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.load("n2", "r2")
 	s.SetPod(aPod("p2", "n2", runs))
@@ -275,7 +275,7 @@ func TestTheRightPodOfTwo(t *testing.T) {
 // TestEvictedPod: the Deployment replaces a pod that was deleted by others. The new pod
 // is another replica, and the size of the Deployment stays for that moment.
 func TestEvictedPod(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.SetDeployment(web, 1, "")
 	s.SetPod(aPod("p1", "n1", runs))
@@ -303,10 +303,10 @@ func TestEvictedPod(t *testing.T) {
 	}
 }
 
-// TestWantedAgain: a replica is wanted at the moment the last one is told to stop. The
+// TestLoadDuringUnload: a replica is wanted at the moment the last one is told to stop. The
 // Deployment grows only once that one's pod is terminating: earlier it would keep that
 // pod and create no other.
-func TestWantedAgain(t *testing.T) {
+func TestLoadDuringUnload(t *testing.T) {
 	deployment := "a/web-00001 web-00001-deployment "
 	for _, c := range []struct {
 		what   string
@@ -314,7 +314,7 @@ func TestWantedAgain(t *testing.T) {
 		during int // size until that one is terminating
 	}{{"the only one", 1, 0}, {"one of two", 2, 1}} {
 		t.Run(c.what, func(t *testing.T) {
-			s := newStage(t, true)
+			s := newTestCluster(t, true)
 			for i := range c.pods {
 				id := fmt.Sprint(i)
 				s.load("n1", "r"+id)
@@ -348,10 +348,10 @@ func TestWantedAgain(t *testing.T) {
 	}
 }
 
-// TestNextBeforeTheLast: a replica requested before another is stopped already has its
+// TestLoadBeforeUnload: a replica requested before another is stopped already has its
 // pod; the Deployment then shrinks by the stopped one.
-func TestNextBeforeTheLast(t *testing.T) {
-	s := newStage(t, true)
+func TestLoadBeforeUnload(t *testing.T) {
+	s := newTestCluster(t, true)
 	s.load("n1", "r0")
 	s.SetPod(aPod("p0", "n1", runs, isReady))
 	s.SetDeployment(web, 1, "")
@@ -368,7 +368,7 @@ func TestNextBeforeTheLast(t *testing.T) {
 // TestPodsOfADroppedRevision: if a revision is deleted before its pods, their GPUs are
 // still released as soon as their engines have exited.
 func TestPodsOfADroppedRevision(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	for _, id := range []string{"1", "2", "3"} {
 		s.load("n1", "r"+id)
 		s.SetPod(aPod("p"+id, "n1", runs))
@@ -398,7 +398,7 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 func TestClusterStateInAnyOrder(t *testing.T) {
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		s := newStage(t, seed%2 == 0)
+		s := newTestCluster(t, seed%2 == 0)
 		var log []string
 		did := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
 		node := func() string { return fmt.Sprint("n", 1+r.IntN(2)) }
@@ -497,7 +497,7 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 }
 
 func TestAdoptedPods(t *testing.T) {
-	s := newStage(t, false)
+	s := newTestCluster(t, false)
 	s.SetDeployment(web, 2, "")
 	s.SetPod(aPod("p1", "n1", runs))
 	s.SetPod(aPod("p2", "n2", runs))
@@ -523,7 +523,7 @@ func TestAdoptedPods(t *testing.T) {
 	}
 }
 
-func TestPodsThatDoNotComeUp(t *testing.T) {
+func TestFailedPods(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  *corev1.Pod
 		want string
@@ -541,7 +541,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 		}), "The node was low on resource: memory."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, true)
+			s := newTestCluster(t, true)
 			s.load("n1", "r1")
 			s.SetPod(tc.pod)
 			if tc.pod.Status.Phase == corev1.PodFailed {
@@ -554,7 +554,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 			}
 		})
 	}
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	lost := aPod("p", "", func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/2 nodes: 2 Insufficient cpu."}}
@@ -566,7 +566,7 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 		t.Errorf("%q", st.Error)
 	}
 
-	s = newStage(t, true)
+	s = newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.SetDeployment(web, 1, "Kubernetes takes no pod of it: exceeded quota")
 	s.want("n1", "r1", functions.Downloading)
@@ -576,9 +576,9 @@ func TestPodsThatDoNotComeUp(t *testing.T) {
 	}
 }
 
-// TestStrangers: resources of foreign pods are not offered to replicas.
-func TestStrangers(t *testing.T) {
-	s := newStage(t, true)
+// TestForeignPods: resources of foreign pods are not offered to replicas.
+func TestForeignPods(t *testing.T) {
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.SetPod(aPod("p1", "n1", runs))
 	foreign := aPod("f", "n1", func(p *corev1.Pod) {
@@ -612,9 +612,9 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestRoomOfNodes: a heartbeat has the node's resources without those of foreign pods.
-func TestRoomOfNodes(t *testing.T) {
-	s := newStage(t, true)
+// TestNodeCapacity: a heartbeat has the node's resources without those of foreign pods.
+func TestNodeCapacity(t *testing.T) {
+	s := newTestCluster(t, true)
 	node := func(name, cpu, pods string, labels map[string]string, taints ...corev1.Taint) {
 		s.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
@@ -693,10 +693,10 @@ func TestSlimTakes(t *testing.T) {
 	}
 }
 
-// TestClosedOnTheWay: a replica placed on a node that is cordoned before its pod is
+// TestCordonedBeforeScheduling: a replica placed on a node that is cordoned before its pod is
 // scheduled there is placed again, and gets the unscheduled pod.
-func TestClosedOnTheWay(t *testing.T) {
-	s := newStage(t, true)
+func TestCordonedBeforeScheduling(t *testing.T) {
+	s := newTestCluster(t, true)
 	load := func(id, node string) {
 		t.Helper()
 		if _, err := s.nodes[node].Load(t.Context(), functions.LoadRequest{ID: id, Team: "a", Model: "web-00001"}); err != nil {
@@ -723,11 +723,11 @@ func TestClosedOnTheWay(t *testing.T) {
 	}
 }
 
-// TestScaleInDoubt: while the lease is in doubt a replica is neither started nor refused.
+// TestScaleWithoutLease: while the lease is in doubt a replica is neither started nor refused.
 // A refusal would reject all waiting requests, which the next term can serve.
-func TestScaleInDoubt(t *testing.T) {
+func TestScaleWithoutLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t, true)
+		s := newTestCluster(t, true)
 		s.refuse = functions.ErrStaleEpoch
 		done := make(chan error, 1)
 		go func() {
@@ -760,7 +760,7 @@ func TestScaleInDoubt(t *testing.T) {
 }
 
 func TestScaleRefused(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.refuse = errors.New("forbidden")
 	_, err := s.nodes["n1"].Load(t.Context(), functions.LoadRequest{ID: "r1", Team: "a", Model: "web-00001"})
 	if err == nil || len(s.states("n1")) != 0 {
@@ -776,7 +776,7 @@ func TestScaleRefused(t *testing.T) {
 
 // TestLoaderAway: without reports of a loader, Kubernetes' Ready condition counts.
 func TestLoaderAway(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.SetPod(aPod("p1", "n1", runs, func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}))
@@ -793,9 +793,9 @@ func TestLoaderAway(t *testing.T) {
 	}
 }
 
-// TestFoundOnTheWay: a new controller adopts the starts that the previous one began.
-func TestFoundOnTheWay(t *testing.T) {
-	s := newStage(t, true)
+// TestAdoptStartingPods: a new controller adopts the starts that the previous one began.
+func TestAdoptStartingPods(t *testing.T) {
+	s := newTestCluster(t, true)
 	s.SetDeployment(web, 1, "")
 	if r := s.outdatedScales(true); len(r) != 0 {
 		t.Error("a size that others set is reverted at once")
@@ -811,7 +811,7 @@ func TestFoundOnTheWay(t *testing.T) {
 		t.Error("a pod that was adopted is taken back")
 	}
 
-	s = newStage(t, true)
+	s = newTestCluster(t, true)
 	s.SetDeployment(web, 1, "")
 	s.clock = s.clock.Add(adoptDelay)
 	if r := s.outdatedScales(true); len(r) != 1 {
@@ -819,9 +819,9 @@ func TestFoundOnTheWay(t *testing.T) {
 	}
 }
 
-// TestFoundEnding: a new controller counts the GPU of a terminating pod as occupied.
-func TestFoundEnding(t *testing.T) {
-	s := newStage(t, true)
+// TestAdoptEndingPods: a new controller counts the GPU of a terminating pod as occupied.
+func TestAdoptEndingPods(t *testing.T) {
+	s := newTestCluster(t, true)
 	s.SetPod(aPod("p1", "n1", runs, ends))
 	if st := s.states("n1"); len(st) != 0 {
 		t.Errorf("adopted: %v", st)
@@ -841,7 +841,7 @@ func TestFoundEnding(t *testing.T) {
 }
 
 func TestPhases(t *testing.T) {
-	s := newStage(t, true)
+	s := newTestCluster(t, true)
 	s.load("n1", "r1")
 	s.clock = s.clock.Add(300 * time.Millisecond)
 	if st := s.want("n1", "r1", functions.Downloading); len(st.Phases) != 1 || st.Phases[0].Phase != functions.PhasePlace || st.Phases[0].Duration != 0.3 {
@@ -860,7 +860,7 @@ func TestPhases(t *testing.T) {
 		t.Error("what the shim said is changed")
 	}
 
-	s = newStage(t, false)
+	s = newTestCluster(t, false)
 	s.load("n1", "r1")
 	s.clock = s.clock.Add(time.Second)
 	s.SetPod(aPod("p1", "n1", runs))

@@ -23,8 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-// TestLinksToken: a changed token is valid at once, and the previous one for a while.
-func TestLinksToken(t *testing.T) {
+// TestControlToken: a changed token is valid at once, and the previous one for a while.
+func TestControlToken(t *testing.T) {
 	kube := fake.NewClientset()
 	now, told := time.Now(), 0
 	l := &controlTLS{kube: kube, namespace: knative.System, leads: func() bool { return true }, changed: func() { told++ }, log: slog.New(slog.DiscardHandler), now: func() time.Time { return now }}

@@ -18,7 +18,7 @@ func deployment(annotations map[string]string) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "a", Annotations: annotations}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(0))}}
 }
 
-func handsOn(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (*kubeWriter, *fake.Clientset) {
+func newTestWriter(t *testing.T, epoch int64, real, cached *appsv1.Deployment) (*kubeWriter, *fake.Clientset) {
 	t.Helper()
 	kube := fake.NewClientset(real)
 	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
@@ -43,7 +43,7 @@ func TestScaleIsFenced(t *testing.T) {
 		"a newer one wrote, unseen here": {map[string]string{epochAnnotation: "6"}, map[string]string{epochAnnotation: "3"}, true},
 	} {
 		t.Run(title, func(t *testing.T) {
-			h, kube := handsOn(t, 5, deployment(tc.real), deployment(tc.cached))
+			h, kube := newTestWriter(t, 5, deployment(tc.real), deployment(tc.cached))
 			told := false
 			h.superseded = func() { told = true }
 			err := h.Scale(t.Context(), name, "d", 2)
@@ -64,8 +64,8 @@ func TestScaleIsFenced(t *testing.T) {
 	}
 }
 
-func TestHandsThatMayNot(t *testing.T) {
-	h, kube := handsOn(t, 5, deployment(nil), deployment(nil))
+func TestWriterForbidden(t *testing.T) {
+	h, kube := newTestWriter(t, 5, deployment(nil), deployment(nil))
 	h.leading = func() bool { return false }
 	if err := h.Scale(t.Context(), functions.Name{Team: "a"}, "d", 2); !errors.Is(err, functions.ErrStaleEpoch) {
 		t.Error(err)

@@ -10,10 +10,10 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// TestComing: activators get the address of a starting pod as soon as its shim reports
+// TestNotReadyEndpoints: activators get the address of a starting pod as soon as its shim reports
 // it, until the pod is READY in a snapshot or cannot become READY.
-func TestComing(t *testing.T) {
-	s := newStage(t, true)
+func TestNotReadyEndpoints(t *testing.T) {
+	s := newTestCluster(t, true)
 	want := func(when, endpoint string, picture snapshot.Snapshot) {
 		t.Helper()
 		picture.Name = web
@@ -54,7 +54,7 @@ func TestComing(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs, ends))
 	want("its pod is to end", "", snapshot.Snapshot{})
 
-	s = newStage(t, false)
+	s = newTestCluster(t, false)
 	s.load("n1", "r1")
 	s.SetPod(aPod("p1", "n1", runs))
 	says(functions.Loading, door)

@@ -19,9 +19,9 @@ func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
 	return m.Data[usageKey], m.Annotations[epochAnnotation]
 }
 
-// TestAccountsOutliveAReign: a term loads what the previous one stored, and a late write
+// TestUsageOutlivesTerm: a term loads what the previous one stored, and a late write
 // of an older term changes nothing.
-func TestAccountsOutliveAReign(t *testing.T) {
+func TestUsageOutlivesTerm(t *testing.T) {
 	kube := fake.NewClientset()
 	term := func(epoch int64) *usageStore {
 		a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), epoch, slog.New(slog.DiscardHandler))
@@ -62,8 +62,8 @@ func TestAccountsOutliveAReign(t *testing.T) {
 	}
 }
 
-// TestAccountsThatDoNotRead: an invalid ConfigMap is an error; the usage starts at zero.
-func TestAccountsThatDoNotRead(t *testing.T) {
+// TestUsageInvalid: an invalid ConfigMap is an error; the usage starts at zero.
+func TestUsageInvalid(t *testing.T) {
 	kube := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: UsageConfigMap, Namespace: "thaw-system"}, Data: map[string]string{usageKey: `{"teams":{"a":{"used":-1}}}`}})
 	a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), 1, slog.New(slog.DiscardHandler))
 	ledger, err := a.load(t.Context())

@@ -62,19 +62,19 @@ type far struct {
 	tls        *tls.Config // for a loader's control stream
 
 	mu      sync.Mutex
-	loaders map[string]*farLoader
-	pods    map[types.UID]*farPod
+	loaders map[string]*kwokLoader
+	pods    map[types.UID]*kwokPod
 	closed  map[string]time.Time // cordoned nodes, and since when
 	wrong   []string             // violations of what must always hold
-	byIP    map[string]*farPod
+	byIP    map[string]*kwokPod
 	answers map[string]int // by pod name
 
-	rest  farCost // the controller's cost while nothing happens
-	waves []farWave
+	rest  kwokCost // the controller's cost while nothing happens
+	waves []kwokWave
 }
 
-// farPod is a pod as last observed, and when it was first observed.
-type farPod struct {
+// kwokPod is a pod as last observed, and when it was first observed.
+type kwokPod struct {
 	uid             types.UID
 	namespace, name string
 	model           string
@@ -89,14 +89,14 @@ type farPod struct {
 }
 
 // stop records that the pod was told to stop. far's mu must be held.
-func (p *farPod) stop() {
+func (p *kwokPod) stop() {
 	if !p.stopping {
 		p.stopping, p.toldAt = true, time.Now()
 	}
 }
 
-// farLoader plays the loader of a node.
-type farLoader struct {
+// kwokLoader plays the loader of a node.
+type kwokLoader struct {
 	f      *far
 	node   string
 	client *controlstream.Client
@@ -108,9 +108,9 @@ type farLoader struct {
 	peers  int
 }
 
-// newFar starts KWOK, which ends with the test.
-func newFar(t *testing.T, s *suite) *far {
-	f := &far{T: t, suite: s, loaders: map[string]*farLoader{}, pods: map[types.UID]*farPod{}, closed: map[string]time.Time{}, byIP: map[string]*farPod{}, answers: map[string]int{}}
+// newKwokCluster starts KWOK, which ends with the test.
+func newKwokCluster(t *testing.T, s *suite) *far {
+	f := &far{T: t, suite: s, loaders: map[string]*kwokLoader{}, pods: map[types.UID]*kwokPod{}, closed: map[string]time.Time{}, byIP: map[string]*kwokPod{}, answers: map[string]int{}}
 	program, err := exec.LookPath("kwok")
 	if err != nil {
 		t.Fatalf("%v: deploy/cluster/build makes it", err)
@@ -260,7 +260,7 @@ func (f *far) link() {
 // loader starts the loader of a node.
 func (f *far) loader(name string) {
 	ctx, stop := context.WithCancel(f.Context())
-	l := &farLoader{f: f, node: name, stop: stop, said: map[string]functions.ReplicaStatus{}}
+	l := &kwokLoader{f: f, node: name, stop: stop, said: map[string]functions.ReplicaStatus{}}
 	l.client = controlstream.NewClient(controlstream.ClientOptions{
 		Addr: f.controller, Token: f.token, TLS: func() (*tls.Config, error) { return f.tls.Clone(), nil }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: name, Version: "far"},
 		First: l.first, Down: l.hear,
@@ -289,7 +289,7 @@ func (f *far) loader(name string) {
 	})
 }
 
-func (l *farLoader) heartbeat() functions.Heartbeat {
+func (l *kwokLoader) heartbeat() functions.Heartbeat {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return functions.Heartbeat{
@@ -298,7 +298,7 @@ func (l *farLoader) heartbeat() functions.Heartbeat {
 	}
 }
 
-func (l *farLoader) first() controlstream.Report {
+func (l *kwokLoader) first() controlstream.Report {
 	hb := l.heartbeat()
 	up := controlstream.Report{Node: &hb}
 	l.mu.Lock()
@@ -310,7 +310,7 @@ func (l *farLoader) first() controlstream.Report {
 }
 
 // say reports a pod's status as its shim would.
-func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
+func (l *kwokLoader) say(p types.UID, st functions.ReplicaStatus) {
 	l.mu.Lock()
 	l.said[string(p)] = st
 	l.mu.Unlock()
@@ -318,7 +318,7 @@ func (l *farLoader) say(p types.UID, st functions.ReplicaStatus) {
 }
 
 // hear handles an update of the controller: models are staged and engines end at once.
-func (l *farLoader) hear(m controlstream.Update) {
+func (l *kwokLoader) hear(m controlstream.Update) {
 	if m.Peers != nil {
 		l.mu.Lock()
 		l.peers = len(*m.Peers)
@@ -380,7 +380,7 @@ func (f *far) seen(k *corev1.Pod) {
 	f.mu.Lock()
 	p := f.pods[k.UID]
 	if p == nil {
-		p = &farPod{uid: k.UID, namespace: k.Namespace, name: k.Name, model: k.Labels["serving.knative.dev/service"], made: now}
+		p = &kwokPod{uid: k.UID, namespace: k.Namespace, name: k.Name, model: k.Labels["serving.knative.dev/service"], made: now}
 		if a := k.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 			for _, term := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 				for _, m := range term.Preference.MatchFields {
@@ -519,10 +519,10 @@ func (f *far) check(when string) {
 }
 
 // live lists the pods of a model that were not told to stop.
-func (f *far) live(team, model string) []farPod {
+func (f *far) live(team, model string) []kwokPod {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []farPod
+	var out []kwokPod
 	for _, p := range f.pods {
 		if p.namespace == team && p.model == model && !p.gone && !p.stopping {
 			out = append(out, *p)
@@ -545,8 +545,8 @@ func (f *far) cordon(names []string, is bool) {
 	})
 }
 
-// farModel is one model of the test.
-type farModel struct {
+// kwokModel is one model of the test.
+type kwokModel struct {
 	sp   *space
 	name string
 	gpus int
@@ -554,10 +554,10 @@ type farModel struct {
 	disk string // its ephemeral storage, which thaw does not consider
 }
 
-func (m farModel) String() string { return m.sp.ns + "/" + m.name }
+func (m kwokModel) String() string { return m.sp.ns + "/" + m.name }
 
 // ask sends one request, which a pod of the model must answer.
-func (f *far) ask(m farModel) answer {
+func (f *far) ask(m kwokModel) answer {
 	var a answer
 	if m.hand {
 		a = m.sp.do(f.Context(), m.sp.host(m.name), "/", "")
@@ -571,7 +571,7 @@ func (f *far) ask(m farModel) answer {
 }
 
 // hand creates a Knative Service written by hand, without a model file.
-func (f *far) hand(m farModel) error {
+func (f *far) hand(m kwokModel) error {
 	limits := map[string]any{string(knative.GPU): fmt.Sprint(m.gpus)}
 	if m.disk != "" {
 		limits[string(corev1.ResourceEphemeralStorage)] = m.disk
@@ -620,7 +620,7 @@ func TestClusterKwok(t *testing.T) {
 		r.Body.Close()
 		return r.StatusCode < 500, r.Status
 	})
-	t.Run("fleet", func(t *testing.T) { fleet(newFar(t, s)) })
+	t.Run("fleet", func(t *testing.T) { fleet(newKwokCluster(t, s)) })
 	t.Run("uninstall", func(t *testing.T) { s.uninstall(t) })
 }
 
@@ -634,14 +634,14 @@ func fleet(f *far) {
 	}
 	const teams = 4
 	sizes := []int{1, 8, 2, 1, 4, 1}
-	var models, late []farModel
+	var models, late []kwokModel
 	var of []*space
 	for i := range teams {
 		sp := s.team(t, fmt.Sprintf("far-%d", i))
 		of = append(of, sp)
 		sum := 0
 		for j := range *kwokModels {
-			m := farModel{sp: sp, name: fmt.Sprintf("m%d", j), gpus: sizes[j%len(sizes)], hand: i == 0}
+			m := kwokModel{sp: sp, name: fmt.Sprintf("m%d", j), gpus: sizes[j%len(sizes)], hand: i == 0}
 			sum += m.gpus
 			models = append(models, m)
 		}
@@ -653,15 +653,15 @@ func fleet(f *far) {
 	// when the nodes are full.
 	tight := s.team(t, "tight")
 	f.quota(tight, 2)
-	var few []farModel
+	var few []kwokModel
 	for j := range 3 {
-		few = append(few, farModel{sp: tight, name: fmt.Sprintf("t%d", j), gpus: 1})
+		few = append(few, kwokModel{sp: tight, name: fmt.Sprintf("t%d", j), gpus: 1})
 	}
 	for j := range 4 {
-		late = append(late, farModel{sp: of[1], name: fmt.Sprintf("late%d", j), gpus: 4})
+		late = append(late, kwokModel{sp: of[1], name: fmt.Sprintf("late%d", j), gpus: 4})
 	}
-	picky := farModel{sp: of[0], name: "picky", gpus: 1, hand: true, disk: "1Gi"}
-	all := slices.Concat(models, few, late, []farModel{picky})
+	picky := kwokModel{sp: of[0], name: "picky", gpus: 1, hand: true, disk: "1Gi"}
+	all := slices.Concat(models, few, late, []kwokModel{picky})
 	f.grow(*kwokNodes)
 	told("nodes")
 	f.deploy(all)
@@ -672,7 +672,7 @@ func fleet(f *far) {
 	f.cost("at rest", 3*time.Second)
 
 	// Wakes half of the models at once.
-	var first, second []farModel
+	var first, second []kwokModel
 	for i, m := range models {
 		if i%2 == 0 {
 			first = append(first, m)
@@ -739,13 +739,13 @@ func fleet(f *far) {
 	}
 }
 
-// farMeasured is the result that make bench-kwok writes.
-type farMeasured struct {
+// kwokResult is the result that make bench-kwok writes.
+type kwokResult struct {
 	report.Provenance
 	Nodes  int          `json:"nodes"`
 	Models int          `json:"models"`
-	Rest   farCost      `json:"at_rest"`
-	Waves  []farWave    `json:"waves"`
+	Rest   kwokCost     `json:"at_rest"`
+	Waves  []kwokWave   `json:"waves"`
 	Goals  report.Goals `json:"goals"`
 }
 
@@ -753,7 +753,7 @@ const aboutKwok = "A real control plane of deploy/cluster with real Knative and 
 
 func (f *far) report(models int) {
 	f.Helper()
-	m := farMeasured{Provenance: report.Made("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
+	m := kwokResult{Provenance: report.Made("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
 	m.Command, m.Commit = "make bench-kwok", *benchCommit
 	memory := f.rest.Memory
 	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where the orchestrator placed them", "queue at most", "controller's processor time", "its memory"}}
@@ -795,10 +795,10 @@ func (f *far) quota(sp *space, gpus int) {
 }
 
 // deploy creates the Services of all models.
-func (f *far) deploy(models []farModel) {
+func (f *far) deploy(models []kwokModel) {
 	f.Helper()
 	files := map[*space]*strings.Builder{}
-	var hand []farModel
+	var hand []kwokModel
 	for _, m := range models {
 		if m.hand {
 			hand = append(hand, m)
@@ -811,7 +811,7 @@ func (f *far) deploy(models []farModel) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		each(4, hand, func(m farModel) {
+		each(4, hand, func(m kwokModel) {
 			if err := f.hand(m); err != nil {
 				f.Errorf("%s: %v", m, err)
 			}
@@ -836,7 +836,7 @@ func (f *far) deploy(models []farModel) {
 }
 
 // atRest waits until all Services are ready.
-func (f *far) atRest(models []farModel) {
+func (f *far) atRest(models []kwokModel) {
 	f.Helper()
 	spaces := map[string]bool{}
 	for _, m := range models {
@@ -860,7 +860,7 @@ func (f *far) atRest(models []farModel) {
 }
 
 // wave sends one request to each model at once and measures; beside runs while they wait.
-func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
+func (f *far) wave(what string, models []kwokModel, beside ...func()) kwokWave {
 	f.Helper()
 	asked := time.Now()
 	done := make(chan struct{})
@@ -900,7 +900,7 @@ func (f *far) wave(what string, models []farModel, beside ...func()) farWave {
 			f.Logf("%s was to come to %q and is on %s: %s", m, p.wanted, p.node, p.unschedulable)
 		}
 	}
-	w := farWave{
+	w := kwokWave{
 		What: what, Asked: len(models), Hinted: hinted, AsChosen: as, Queue: deep, Made: report.Summarize(made), Scheduled: report.Summarize(scheduled),
 		Answered: report.Summarize(answered), All: took.Seconds(), Cost: stopped(),
 	}
@@ -960,8 +960,8 @@ func (f *far) metric(url, name string) (float64, error) {
 	return 0, errors.New("no " + name)
 }
 
-// farWave is the result of many models requested at once.
-type farWave struct {
+// kwokWave is the result of many models requested at once.
+type kwokWave struct {
 	What      string         `json:"what"`
 	Asked     int            `json:"asked"`
 	Made      report.Summary `json:"pod_made"`  // seconds since all were requested
@@ -971,19 +971,19 @@ type farWave struct {
 	Hinted    int            `json:"pods_with_a_preferred_node"`
 	AsChosen  int            `json:"pods_where_steer_placed_them"`
 	Queue     int            `json:"reconcile_queue_at_most"`
-	Cost      farCost        `json:"controller"`
+	Cost      kwokCost       `json:"controller"`
 }
 
-// farCost is the resource use of the leading controller. Processor is 0 if the leader
+// kwokCost is the resource use of the leading controller. Processor is 0 if the leader
 // changed during the measurement.
-type farCost struct {
+type kwokCost struct {
 	Processor float64 `json:"processor_seconds"`
 	Over      float64 `json:"over_seconds"`
 	Memory    int64   `json:"bytes"`
 }
 
 // meter starts measuring the leading controller; the returned function ends it.
-func (f *far) meter() func() farCost {
+func (f *far) meter() func() kwokCost {
 	read := func() (pod string, cpu, bytes int64) {
 		name, _, err := f.leader(f.Context())
 		if err != nil {
@@ -1000,9 +1000,9 @@ func (f *far) meter() func() farCost {
 	}
 	pod, from, _ := read()
 	began := time.Now()
-	return func() farCost {
+	return func() kwokCost {
 		now, cpu, bytes := read()
-		c := farCost{Over: time.Since(began).Seconds(), Memory: bytes}
+		c := kwokCost{Over: time.Since(began).Seconds(), Memory: bytes}
 		if now == pod {
 			c.Processor = float64(cpu-from) / 1e9
 		}
@@ -1023,7 +1023,7 @@ func (f *far) cost(what string, over time.Duration) {
 }
 
 // standing returns the uids of the models' pods by name.
-func (f *far) standing(models []farModel) map[string]types.UID {
+func (f *far) standing(models []kwokModel) map[string]types.UID {
 	out := map[string]types.UID{}
 	for _, m := range models {
 		for _, p := range f.live(m.sp.ns, m.name) {
@@ -1034,7 +1034,7 @@ func (f *far) standing(models []farModel) map[string]types.UID {
 }
 
 // same fails the test unless the models still have these pods.
-func (f *far) same(who string, models []farModel, before map[string]types.UID) {
+func (f *far) same(who string, models []kwokModel, before map[string]types.UID) {
 	f.Helper()
 	now := f.standing(models)
 	for _, m := range models {
@@ -1046,7 +1046,7 @@ func (f *far) same(who string, models []farModel, before map[string]types.UID) {
 
 // pick requests a model that only one node can hold, for a reason unknown to the
 // orchestrator: the scheduler decides and the controller follows.
-func (f *far) pick(m farModel) {
+func (f *far) pick(m kwokModel) {
 	f.Helper()
 	const only = "fake-17"
 	f.patch(f.T, "node", "", only, map[string]any{"status": map[string]any{
@@ -1065,10 +1065,10 @@ func (f *far) pick(m farModel) {
 
 // near stops a model and requests it again: it must be placed on the only node that has
 // its weights.
-func (f *far) near(models []farModel) {
+func (f *far) near(models []kwokModel) {
 	f.Helper()
-	var m farModel
-	var was farPod
+	var m kwokModel
+	var was kwokPod
 	for _, m = range models {
 		if pods := f.live(m.sp.ns, m.name); !m.hand && len(pods) == 1 && pods[0].wanted == pods[0].node {
 			was = pods[0]
@@ -1098,7 +1098,7 @@ func (f *far) near(models []farModel) {
 }
 
 // stop ends a model's replicas and waits until they are gone.
-func (f *far) stop(m farModel) {
+func (f *far) stop(m kwokModel) {
 	f.Helper()
 	_, url, err := f.leader(f.Context())
 	if err != nil {
@@ -1132,7 +1132,7 @@ func (f *far) stop(m farModel) {
 
 // full cordons all nodes but two, which are full of idle models, and requests more: only
 // the idle models on these two may be evicted.
-func (f *far) full(models, late []farModel) {
+func (f *far) full(models, late []kwokModel) {
 	f.Helper()
 	open := map[string]bool{}
 	f.mu.Lock()
@@ -1158,7 +1158,7 @@ func (f *far) full(models, late []farModel) {
 	case <-time.After(5 * time.Second):
 	case <-f.Context().Done():
 	}
-	var rest, full []farModel
+	var rest, full []kwokModel
 	for _, m := range models {
 		pods := f.live(m.sp.ns, m.name)
 		if len(pods) == 1 && open[pods[0].node] {
@@ -1185,11 +1185,11 @@ func (f *far) full(models, late []farModel) {
 }
 
 // lost makes a node not ready and stops its loader: its models must start on other nodes.
-func (f *far) lost(models []farModel) {
+func (f *far) lost(models []kwokModel) {
 	f.Helper()
 	var node string
-	var on []farModel
-	byNode := map[string][]farModel{}
+	var on []kwokModel
+	byNode := map[string][]kwokModel{}
 	for _, m := range models {
 		if pods := f.live(m.sp.ns, m.name); len(pods) == 1 {
 			byNode[pods[0].node] = append(byNode[pods[0].node], m)

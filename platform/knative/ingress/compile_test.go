@@ -356,9 +356,9 @@ func TestCompileOthers(t *testing.T) {
 	}
 }
 
-// TestCompileHolds: for any objects the compiled table is valid and does not depend on
+// TestCompileInvariants: for any objects the compiled table is valid and does not depend on
 // their order.
-func TestCompileHolds(t *testing.T) {
+func TestCompileInvariants(t *testing.T) {
 	paths, wrong := 0, map[string]int{}
 	for seed := range uint64(300) {
 		dice := rand.New(rand.NewPCG(seed, 7))

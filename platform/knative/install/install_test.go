@@ -456,8 +456,8 @@ func TestAzure(t *testing.T) {
 	}
 }
 
-// TestObstacle: the reason why a pod does not run is that of its node or of the scheduler.
-func TestObstacle(t *testing.T) {
+// TestPodProblem: the reason why a pod does not run is that of its node or of the scheduler.
+func TestPodProblem(t *testing.T) {
 	for want, status := range map[string]string{
 		"pod p: 1 Insufficient cpu":               `{"conditions": [{"type": "PodScheduled", "status": "False", "message": "1 Insufficient cpu"}]}`,
 		"pod p: chown-store: no such image":       `{"initContainerStatuses": [{"name": "chown-store", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]}`,

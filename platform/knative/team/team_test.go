@@ -30,7 +30,7 @@ func quota(name, key, value string) *corev1.ResourceQuota {
 	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName(key): resource.MustParse(value)}}}
 }
 
-func TestOf(t *testing.T) {
+func TestFromNamespace(t *testing.T) {
 	all := map[string]string{
 		"thaw.dev/gpus-guaranteed": "1", "thaw.dev/concurrent": "2", "thaw.dev/held-requests": "3", "thaw.dev/requests-per-minute": "4",
 		"thaw.dev/tokens-per-minute": "5", "thaw.dev/cold-starts-per-hour": "6", "thaw.dev/gpu-seconds-per-day": "7", "thaw.dev/store-bytes": "2Gi", "other.dev/x": "y",
@@ -73,9 +73,9 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestWhole: every field of a team file can be rendered into a namespace and is read back
+// TestRenderRoundTrip: every field of a team file can be rendered into a namespace and is read back
 // equal.
-func TestWhole(t *testing.T) {
+func TestRenderRoundTrip(t *testing.T) {
 	var team functions.Team
 	team.Metadata.Name = "ml"
 	v := reflect.ValueOf(&team.Spec).Elem()
