@@ -115,7 +115,7 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.o.Log.Warn("the link to the controller has ended", "controller", addr, "error", err)
+		c.o.Log.Warn("the control stream has ended", "controller", addr, "error", err)
 		if time.Since(began) > redialMost { // else two clients of one name may be replacing each other
 			s.wait = redialFirst
 		}
@@ -258,7 +258,7 @@ func (s *leaderSearch) onAnswer(a answer) {
 		return
 	}
 	s.said, s.saidAt = say, time.Now()
-	s.c.o.Log.Warn("no link to the controller", "controller", s.c.o.Addr, "error", say)
+	s.c.o.Log.Warn("no control stream to a leading controller", "controller", s.c.o.Addr, "error", say)
 }
 
 // addresses resolves the controller's name to all its addresses.
@@ -293,7 +293,7 @@ func (c *Client) runStream(ctx context.Context, to *stream, addr string) error {
 	if c.ended != nil {
 		defer c.ended()
 	}
-	c.o.Log.Info("linked to the controller", "controller", addr)
+	c.o.Log.Info("control stream to the controller opened", "controller", addr)
 	stop := context.AfterFunc(ctx, func() { to.end(ctx.Err()) })
 	defer stop()
 	var writer sync.WaitGroup

@@ -339,7 +339,7 @@ func TestWrongToken(t *testing.T) {
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("a", newFeed())
 		time.Sleep(10 * time.Second)
-		if a.Connected() || joined || !strings.Contains(w.logged(), "does not take our token") || strings.Contains(w.logged(), "10.9.9.9") {
+		if a.Connected() || joined || !strings.Contains(w.logged(), "refuses our token") || strings.Contains(w.logged(), "10.9.9.9") {
 			t.Errorf("linked %v\n%s", a.Connected(), w.logged())
 		}
 		stop()

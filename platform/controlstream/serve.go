@@ -65,22 +65,22 @@ func (h *Hub) untrack(s *stream) {
 	h.serving.Done()
 }
 
-var errNoHello = errors.New("its first message does not say who it is")
+var errNoHello = errors.New("its first message has no valid hello")
 
 // serve runs one stream, from its first message to its end.
 func (h *Hub) serve(s *stream, from string, shown *tls.ConnectionState) {
 	var first reportFrame
 	if err := s.read(&first); err != nil {
-		h.o.Log.Warn("a link ended before its peer said who it is", "from", from, "error", err)
+		h.o.Log.Warn("a control stream ended before its first message", "from", from, "error", err)
 		return
 	}
 	hello := first.Report.Hello
 	if hello == nil || hello.ID == "" || len(hello.ID) > 253 || hello.Kind != KindActivator && hello.Kind != KindNode {
-		h.o.Log.Warn("a link is refused", "from", from, "error", errNoHello)
+		h.o.Log.Warn("a control stream is refused", "from", from, "error", errNoHello)
 		return
 	}
 	if shown != nil && mtls.Name(shown) != NameOf(hello.Kind) {
-		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("it says that it is one of kind %q, and its certificate is that of %q", hello.Kind, mtls.Name(shown)))
+		h.o.Log.Warn("a control stream is refused", "from", from, "peer", hello.ID, "error", fmt.Sprintf("its kind is %q, and its certificate is for %q", hello.Kind, mtls.Name(shown)))
 		return
 	}
 	p := h.newPeer(hello.Kind, hello.ID, s)
@@ -95,21 +95,21 @@ func (h *Hub) serve(s *stream, from string, shown *tls.ConnectionState) {
 		}
 	}
 	if err != nil {
-		h.o.Log.Warn("a link is refused", "from", from, "peer", hello.ID, "error", err)
+		h.o.Log.Warn("a control stream is refused", "from", from, "peer", hello.ID, "error", err)
 		return
 	}
 	log := h.o.Log.With("kind", string(p.kind), "peer", p.id)
-	log.Info("linked", "from", from, "version", hello.Version)
+	log.Info("control stream opened", "from", from, "version", hello.Version)
 	var writer sync.WaitGroup
 	writer.Go(func() { s.end(p.writeUpdates()) })
 	s.end(p.readReports())
 	writer.Wait()
 	h.removePeer(p)
 	if isClosed(s.cause) {
-		log.Info("a link has ended")
+		log.Info("a control stream has ended")
 		return
 	}
-	log.Warn("a link has ended", "error", s.cause)
+	log.Warn("a control stream has ended", "error", s.cause)
 }
 
 // addPeer makes p the connection of its peer. A former connection of the same ID is closed,

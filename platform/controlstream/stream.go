@@ -105,7 +105,7 @@ func (s *stream) write(message any) error {
 	}
 	s.out.Reset()
 	if err := s.enc.Encode(message); err != nil {
-		return fmt.Errorf("a message cannot be put into bytes: %w", err)
+		return fmt.Errorf("a message cannot be encoded: %w", err)
 	}
 	if s.out.Len() > s.maxWrite {
 		return fmt.Errorf("%w: %d bytes", errTooLong, s.out.Len())
@@ -132,7 +132,7 @@ func (s *stream) read(message any) error {
 	case s.in.err != nil:
 		return s.failure(fmt.Errorf("%w: %w", errLost, s.in.err))
 	}
-	return fmt.Errorf("a message does not read: %w", err)
+	return fmt.Errorf("a message cannot be decoded: %w", err)
 }
 
 // input bounds the bytes that the decoder reads for one message.
@@ -233,11 +233,11 @@ type refusal struct {
 func (e *refusal) Error() string {
 	switch e.status {
 	case http.StatusUnauthorized:
-		return "the controller does not take our token"
+		return "the controller refuses our token"
 	case http.StatusMisdirectedRequest:
 		return "that controller does not lead"
 	case http.StatusForbidden:
-		return "the controller takes links with a certificate only, and we dialled without TLS"
+		return "the controller accepts control streams with a certificate only, and ours is without TLS"
 	case http.StatusUpgradeRequired:
 		return "the controller speaks another version of the protocol than " + protocol
 	}
