@@ -263,20 +263,33 @@ func (c *Client) openStream(ctx context.Context, addr string) (*stream, error) {
 		Protocols:          protocols(false, true),
 		HTTP2:              http2(),
 	}
-	scheme := "http"
+	scheme, secure := "http", (*tls.Conn)(nil)
 	if c.o.TLS != nil {
 		config, err := c.o.TLS()
 		if err != nil {
 			return nil, err
 		}
 		config = config.Clone()
+		config.NextProtos = []string{"h2", "http/1.1"}
 		config.VerifyConnection = func(s tls.ConnectionState) error {
 			if s.NegotiatedProtocol != "h2" { // a controller of an older protocol
 				return &refusal{status: http.StatusUpgradeRequired}
 			}
 			return nil
 		}
-		scheme, transport.TLSClientConfig, transport.Protocols = "https", config, protocols(true, false)
+		transport.DialTLSContext = func(ctx context.Context, _, addr string) (net.Conn, error) {
+			conn, err := c.o.Dial(ctx, addr)
+			if err != nil {
+				return nil, err
+			}
+			secure = tls.Client(conn, config)
+			if err := secure.HandshakeContext(ctx); err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return secure, nil
+		}
+		scheme, transport.Protocols = "https", protocols(true, false)
 	}
 	conn, err := transport.NewClientConn(ctx, scheme, addr)
 	if err != nil {
@@ -289,6 +302,13 @@ func (c *Client) openStream(ctx context.Context, addr string) (*stream, error) {
 	}
 	if err != nil {
 		conn.Close()
+		if secure != nil {
+			// the alert with which a server refuses our certificate: HTTP/2 may not report it
+			_, alert := secure.Read(make([]byte, 1))
+			if e, ok := errors.AsType[*net.OpError](alert); ok && e.Op == "remote error" {
+				err = alert
+			}
+		}
 		return nil, mtls.Explain(err)
 	}
 	return s, nil
