@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"regexp/syntax"
 	"strings"
@@ -12,17 +13,21 @@ import (
 // few bytes that multiplies memory, a schema or a pattern that compiles for
 // minutes, an address that the engine would fetch.
 const (
-	MaxN           = 8        // n and best_of
-	MaxLogprobs    = 20       // logprobs, top_logprobs, prompt_logprobs, n_probs
-	MaxLogitBias   = 300      // members of logit_bias
-	MaxStops       = 16       // elements of stop
-	MaxStopBytes   = 4 << 10  // of stop as it stands in the body
-	MaxTokenLists  = 1024     // elements of stop_token_ids, allowed_token_ids, bad_words
-	MaxPrompts     = 2048     // elements of prompt and input, where they are no token ids
+	MaxN           = 8         // n and best_of
+	MaxLogprobs    = 20        // logprobs, top_logprobs, prompt_logprobs, n_probs
+	MaxLogitBias   = 300       // members of logit_bias
+	MaxStops       = 16        // elements of stop
+	MaxStopBytes   = 4 << 10   // of stop as it stands in the body
+	MaxTokenLists  = 1024      // elements of stop_token_ids, allowed_token_ids, bad_words
+	MaxPrompts     = 2048      // elements of prompt, input, documents and the like, where they are no token ids
+	MaxOutput      = 1<<31 - 1 // max_tokens and its other names
+	MaxMinTokens   = 1 << 20
+	MaxDimensions  = 1 << 16
 	MaxSchemaBytes = 64 << 10 // of response_format, structured_outputs, guided_… and text
 	MaxToolsBytes  = 256 << 10
-	MaxSchemaDepth = 32  // nesting of any of these: sixteen levels of a JSON schema
-	MaxPattern     = 512 // bytes of a regular expression
+	MaxSchemaDepth = 32      // nesting of any of these: sixteen levels of a JSON schema
+	MaxPattern     = 512     // bytes of a regular expression
+	MaxRepeat      = 1 << 16 // minLength, maxItems and the like of a schema
 	MaxTemplate    = 4 << 10
 	MaxSalt        = 128
 )
@@ -35,7 +40,7 @@ func outside(key []byte, format string, args ...any) *Error {
 // checkMember checks one top-level member, whose value is valid JSON; count is the
 // number of elements of an array or object. Unknown members pass: engines have many
 // more parameters, and ignore those they do not know.
-func checkMember(key, v []byte, count int) error {
+func (p *peeker) checkMember(key, v []byte, count int) error {
 	if v[0] == 'n' { // null
 		return nil
 	}
@@ -50,7 +55,18 @@ func checkMember(key, v []byte, count int) error {
 	case "top_logprobs", "prompt_logprobs", "n_probs":
 		return between(key, v, 0, MaxLogprobs)
 	case "min_tokens":
-		return between(key, v, 0, 1<<31)
+		return between(key, v, 0, MaxMinTokens)
+	case "dimensions":
+		return between(key, v, 1, MaxDimensions)
+	case "priority": // of the engine's queue, before or after other callers
+		if string(v) != "0" {
+			return unsupported(key)
+		}
+	case "documents", "query", "queries", "text_1", "text_2", "data_1", "data_2", "items", "inputs", "texts":
+		if err := checkCount(key, v, count); err != nil {
+			return err
+		}
+		return p.checkMedia(key, v)
 	case "logit_bias":
 		if v[0] != '{' || count > MaxLogitBias {
 			return outside(key, "must be an object of at most %d members", MaxLogitBias)
@@ -68,6 +84,7 @@ func checkMember(key, v []byte, count int) error {
 		return schema(key, v, MaxSchemaBytes)
 	case "tools", "functions":
 		return schema(key, v, MaxToolsBytes)
+	case "metadata", "tool_choice": // labels and names
 	case "guided_regex", "regex":
 		return pattern(key, v)
 	case "cache_salt":
@@ -77,13 +94,22 @@ func checkMember(key, v []byte, count int) error {
 	case "chat_template_kwargs":
 		return template(key, v)
 	case "chat_template", "request_id", "rid", "kv_transfer_params", "ec_transfer_params", "mm_processor_kwargs", "media_io_kwargs",
-		"api_base", "base_url", "logits_processors", "custom_logit_processor", "lora_path", "lora", "session_params",
-		"bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "id_slot", "slot_id":
+		"api_base", "base_url", "logits_processors", "custom_logit_processor", "custom_params", "vllm_xargs", "extra_args", "lora_path", "lora", "session_params",
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "data_parallel_rank", "id_slot", "slot_id", "multi_modal_data", "multi_modal_uuids":
 		// Code, addresses, ids of other requests and places in the engine are not for
 		// callers to set.
-		return New(UnsupportedParameter, string(key)+" is not supported here.").With(pointer(key))
+		return unsupported(key)
+	default:
+		if c := v[0]; c == '"' || c == '{' || c == '[' || bytes.HasSuffix(key, []byte("_embeds")) {
+			return p.checkMedia(key, v)
+		}
 	}
 	return nil
+}
+
+// unsupported is the error of a parameter that no caller may set.
+func unsupported(key []byte) *Error {
+	return New(UnsupportedParameter, cleanMessage(string(key))+" is not supported here.").With(pointer(key))
 }
 
 func between(key, v []byte, from, to int64) error {
@@ -93,39 +119,30 @@ func between(key, v []byte, from, to int64) error {
 	return nil
 }
 
-// prompt checks messages, input or prompt. An array of numbers is one prompt of
-// token ids; of anything else, each element is one.
-func prompt(key, v []byte, count int) error {
-	if v[0] == '[' && count > MaxPrompts && string(key) != "messages" {
+// checkCount checks how many texts a member has. An array of numbers is one text of token
+// ids; of anything else, each element is one.
+func checkCount(key, v []byte, count int) error {
+	switch {
+	case string(key) == "messages":
+	case v[0] == '[' && count > MaxPrompts:
 		if c := v[skipSpace(v, 1)]; c < '0' || c > '9' {
 			return outside(key, "must have at most %d elements", MaxPrompts)
 		}
+	case v[0] == '{':
+		w := walker{b: v, member: func(_, _, value []byte) error {
+			if value[0] != '[' {
+				return nil
+			}
+			_, n, err := scanValue(value, 0, 1, nil)
+			if err != nil {
+				return err
+			}
+			return checkCount(key, value, n)
+		}}
+		_, err := w.walk(0, 1, nil)
+		return err
 	}
-	// Media are parts of a content, an array in the array. Only bodies that may name a
-	// URL are walked; an escaped ASCII letter counts as such, because it could hide one.
-	if v[0] != '[' || bytes.IndexByte(v[1:], '[') < 0 ||
-		!bytes.Contains(v, []byte("url")) && !bytes.Contains(v, []byte(`\u007`)) && !bytes.Contains(v, []byte(`\u006`)) {
-		return nil
-	}
-	w := walker{b: v, member: func(parent, name, value []byte) error {
-		if !media(name) && !(string(name) == "url" && (media(parent) || string(parent) == "source")) {
-			return nil
-		}
-		if value[0] == '"' && !bytes.HasPrefix(value[1:], []byte("data:")) {
-			return New(InvalidValue, string(name)+" must be a data: URL: nothing is fetched for a request.").With(pointer(key))
-		}
-		return nil
-	}}
-	_, err := w.walk(0, 1, nil)
-	return err
-}
-
-func media(name []byte) bool {
-	switch string(name) {
-	case "image_url", "video_url", "audio_url", "file_url":
-		return true
-	}
-	return false
+	return nil
 }
 
 // schema checks a value that an engine compiles into a grammar.
@@ -133,13 +150,63 @@ func schema(key, v []byte, most int) error {
 	if len(v) > most {
 		return outside(key, "must have at most %d bytes", most)
 	}
+	if v[0] == '"' && holdsJSON(key) {
+		return schemaText(key, v, maxTexts)
+	}
+	return schemaValue(key, v, maxTexts)
+}
+
+// maxTexts is how often JSON may stand in a string of JSON.
+const maxTexts = 2
+
+// holdsJSON reports whether engines read a string of this name as JSON.
+func holdsJSON(name []byte) bool {
+	switch string(name) {
+	case "json", "schema", "json_schema", "guided_json", "structural_tag", "structured_outputs", "response_format", "parameters", "input_schema":
+		return true
+	}
+	return false
+}
+
+// schemaText checks a string; JSON in it is checked as if it stood in the body, with texts
+// more strings of JSON in it.
+func schemaText(key, literal []byte, texts int) error {
+	text := []byte(unquoteText(literal))
+	i := skipSpace(text, 0)
+	if i == len(text) || text[i] != '{' && text[i] != '[' && text[i] != '"' {
+		return nil
+	}
+	if texts == 0 {
+		return outside(key, "holds strings of JSON in strings of JSON")
+	}
+	end, _, err := scanValue(text, i, 1, nil)
+	if err != nil || skipSpace(text, end) != len(text) {
+		return outside(key, "holds a string that is not valid JSON")
+	}
+	if text[i] == '"' {
+		return schemaText(key, text[i:end], texts-1)
+	}
+	return schemaValue(key, text[i:end], texts-1)
+}
+
+func schemaValue(key, v []byte, texts int) error {
 	if v[0] != '{' && v[0] != '[' {
 		return nil
 	}
-	w := walker{b: v, depth: MaxSchemaDepth, member: func(_, name, value []byte) error {
-		if value[0] == '"' && (string(name) == "pattern" || string(name) == "regex") {
+	w := walker{b: v, depth: MaxSchemaDepth, member: func(parent, name, value []byte) error {
+		if string(parent) == "patternProperties" && patternText(string(name)) != nil {
+			return badPattern(key)
+		}
+		switch c := value[0]; {
+		case c == '"' && (string(name) == "pattern" || string(name) == "regex"):
 			if pattern(key, value) != nil {
-				return outside(key, "has a pattern that is longer than %d bytes, or that RE2 does not take", MaxPattern)
+				return badPattern(key)
+			}
+		case c == '"' && holdsJSON(name):
+			return schemaText(key, value, texts)
+		case (c == '-' || c >= '0' && c <= '9') && isRepeat(name):
+			if n, ok := parseInteger(value); !ok || n > MaxRepeat {
+				return outside(key, "has a %s that is no integer from 0 to %d", name, MaxRepeat)
 			}
 		}
 		return nil
@@ -151,6 +218,19 @@ func schema(key, v []byte, most int) error {
 	return err
 }
 
+// isRepeat reports whether a keyword of JSON Schema counts: a grammar has a state for each.
+func isRepeat(name []byte) bool {
+	switch string(name) {
+	case "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains":
+		return true
+	}
+	return false
+}
+
+func badPattern(key []byte) error {
+	return outside(key, "has a pattern that is longer than %d bytes, or that RE2 does not take", MaxPattern)
+}
+
 // pattern checks a regular expression. What RE2's syntax takes has no
 // lookaround, no back-reference and no counted repetition above 1,000: it
 // compiles in linear time wherever it is compiled.
@@ -158,11 +238,21 @@ func pattern(key, v []byte) error {
 	if v[0] != '"' || len(v) > MaxPattern+2 {
 		return outside(key, "must be a string of at most %d bytes", MaxPattern)
 	}
-	if _, err := syntax.Parse(unquoteText(v), syntax.Perl); err != nil {
+	if patternText(unquoteText(v)) != nil {
 		return outside(key, "must be a regular expression that RE2 takes")
 	}
 	return nil
 }
+
+func patternText(text string) error {
+	if len(text) > MaxPattern {
+		return errLongPattern
+	}
+	_, err := syntax.Parse(text, syntax.Perl)
+	return err
+}
+
+var errLongPattern = errors.New("a long pattern")
 
 // template checks the variables of a chat template. The engine's own arguments must not
 // be among them.
@@ -224,7 +314,7 @@ func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 	b := w.b
 	c := b[i]
 	if c != '{' && c != '[' {
-		end, _, err := scanValue(b, i, 1)
+		end, _, err := scanValue(b, i, 1, nil)
 		return end, err
 	}
 	if w.depth > 0 && deep > w.depth {

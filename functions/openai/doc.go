@@ -20,6 +20,6 @@
 // it alike: the fuzz tests hold Peek against encoding/json/v2.
 //
 // An engine is shared by many callers, so [Peek] also refuses parameters that multiply
-// an engine's work or make it fetch something (bounds.go), and [Public] lists the
-// endpoints that are open to callers. Neither changes the bytes that pass.
+// an engine's work (bounds.go) or make it fetch something (media.go), and [Public] lists
+// the endpoints that are open to callers. Neither changes the bytes that pass.
 package openai

@@ -124,8 +124,32 @@ func (env *Envelope) addPart(name string, file bool, value []byte, at span) erro
 		}
 	case strings.EqualFold(name, "model"):
 		return New(MissingRequiredParameter, "You must provide a model parameter: names are case-sensitive, use model.")
+	default:
+		return checkField(name, value)
 	}
 	return nil
+}
+
+// checkField checks a field by the bounds of the JSON member of its name.
+func checkField(name string, value []byte) error {
+	key := []byte(strings.TrimSuffix(name, "[]"))
+	literal := appendQuoted(nil, string(value))
+	if _, ok := parseInteger(value); ok || string(value) == "true" || string(value) == "false" {
+		literal = value
+	}
+	var err error
+	switch string(key) {
+	case "n":
+		err = between(key, literal, 1, MaxN)
+	case "max_completion_tokens", "max_output_tokens", "max_tokens":
+		err = between(key, literal, 0, MaxOutput)
+	default:
+		err = new(peeker).checkMember(key, literal, 0)
+	}
+	if e, ok := err.(*Error); ok {
+		return e.With(name)
+	}
+	return err
 }
 
 // partName reads the head of a part: exactly one Content-Disposition, form-data,

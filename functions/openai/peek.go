@@ -2,11 +2,8 @@ package openai
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json/jsontext"
 	"fmt"
-	"math/bits"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -75,7 +72,8 @@ type peeker struct {
 	env     Envelope
 
 	miscased string
-	sawMax   int // rank of the max_tokens spelling seen
+	sawMax   int  // rank of the max_tokens spelling seen
+	media    bool // the value being scanned has a member whose name may carry media
 }
 
 func invalidJSON(param, format string, args ...any) *Error {
@@ -163,7 +161,8 @@ func (p *peeker) member(i int) (int, error) {
 	if string(key) == "stream_options" && at < len(b) && b[at] == '{' {
 		return p.streamOptions(at)
 	}
-	end, count, err := scanValue(b, at, 1)
+	p.media = false
+	end, count, err := scanValue(b, at, 1, &p.media)
 	if err != nil {
 		return 0, err
 	}
@@ -246,6 +245,9 @@ func (p *peeker) note(key []byte, at span, count int) error {
 			p.env.User = unquoteText(v)
 		}
 	case "messages", "input", "prompt":
+		if err := checkCount(key, v, count); err != nil {
+			return err
+		}
 		if v[0] != '[' {
 			count = 1
 		}
@@ -253,12 +255,12 @@ func (p *peeker) note(key []byte, at span, count int) error {
 			p.env.Messages += count
 			p.env.PromptBytes += len(v)
 		}
-		return prompt(key, v, count)
+		return p.checkMedia(key, v)
 	default:
 		if len(key) == 5 && strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
-		return checkMember(key, v, count)
+		return p.checkMember(key, v, count)
 	}
 	return nil
 }
@@ -288,7 +290,7 @@ func (p *peeker) streamOptions(i int) (int, error) {
 			return 0, invalidJSON("/stream_options", "a colon is expected at byte %d.", i)
 		}
 		vat := skipSpace(b, i+1)
-		end, _, err = scanValue(b, vat, 2)
+		end, _, err = scanValue(b, vat, 2, nil)
 		if err != nil {
 			return 0, err
 		}
@@ -327,6 +329,9 @@ func (p *peeker) maxTokens(v []byte, param string, rank int) error {
 	n, ok := parseInteger(v)
 	if !ok {
 		return invalidJSON(param, "%s must be an integer of zero or more.", param[1:])
+	}
+	if n > MaxOutput {
+		return outside([]byte(param[1:]), "must be an integer from 0 to %d", MaxOutput)
 	}
 	if rank > p.sawMax {
 		p.sawMax, p.env.MaxTokens = rank, n
@@ -370,211 +375,4 @@ func unquoteText(lit []byte) string {
 func unquote(lit []byte) []byte {
 	out, _ := jsontext.AppendUnquote(nil, lit)
 	return out
-}
-
-// skipSpace returns the first index from i that is no white space.
-func skipSpace(b []byte, i int) int {
-	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
-		i++
-	}
-	return i
-}
-
-const (
-	ones  = 0x0101010101010101
-	highs = 0x8080808080808080
-)
-
-// scanString checks the string literal at i and returns the index behind it, and
-// whether it has escapes. It looks at eight bytes at a time: prompts are long.
-func scanString(b []byte, i int) (end int, escaped bool, err error) {
-	if i >= len(b) || b[i] != '"' {
-		return 0, false, invalidJSON("", "a string is expected at byte %d.", i)
-	}
-	i++
-	for {
-		for i+8 <= len(b) {
-			x := binary.LittleEndian.Uint64(b[i:])
-			q, e := x^(ones*'"'), x^(ones*'\\')
-			m := (x-ones*0x20)&^x | (q-ones)&^q | (e-ones)&^e
-			if m &= highs; m != 0 {
-				i += bits.TrailingZeros64(m) / 8
-				break
-			}
-			i += 8
-		}
-		if i >= len(b) {
-			return 0, false, invalidJSON("", "it ends inside a string.")
-		}
-		switch c := b[i]; {
-		case c == '"':
-			return i + 1, escaped, nil
-		case c == '\\':
-			escaped = true
-			if i, err = scanEscape(b, i); err != nil {
-				return 0, false, err
-			}
-		case c < 0x20:
-			return 0, false, invalidJSON("", "a control character stands in a string at byte %d.", i)
-		default:
-			i++
-		}
-	}
-}
-
-// scanEscape checks the escape sequence at i and returns the index behind it. A
-// surrogate must be half of a pair: Python keeps a lone one, Go replaces it.
-func scanEscape(b []byte, i int) (int, error) {
-	if i+1 < len(b) {
-		switch b[i+1] {
-		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-			return i + 2, nil
-		case 'u':
-			r, ok := parseHex4(b, i+2)
-			if !ok {
-				break
-			}
-			if r < 0xD800 || r > 0xDFFF {
-				return i + 6, nil
-			}
-			if r < 0xDC00 && i+7 < len(b) && b[i+6] == '\\' && b[i+7] == 'u' {
-				if lo, ok := parseHex4(b, i+8); ok && lo >= 0xDC00 && lo <= 0xDFFF {
-					return i + 12, nil
-				}
-			}
-			return 0, invalidJSON("", "half of a surrogate pair stands alone at byte %d.", i)
-		}
-	}
-	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)
-}
-
-func parseHex4(b []byte, i int) (r uint32, ok bool) {
-	if i+4 > len(b) {
-		return 0, false
-	}
-	for _, c := range b[i : i+4] {
-		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | uint32(c-'0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			r = r<<4 | uint32(c|0x20-'a'+10)
-		default:
-			return 0, false
-		}
-	}
-	return r, true
-}
-
-// scanValue checks the value at i, nested depth deep, and returns the index behind
-// it; of an array also how many elements it has.
-func scanValue(b []byte, i, depth int) (end, count int, err error) {
-	if i >= len(b) {
-		return 0, 0, invalidJSON("", "it ends where a value is expected.")
-	}
-	switch c := b[i]; c {
-	case '"':
-		end, _, err = scanString(b, i)
-		return end, 0, err
-	case '{', '[':
-		if depth >= MaxDepth {
-			return 0, 0, invalidJSON("", "it is nested deeper than %d.", MaxDepth)
-		}
-		closing := c + 2 // '}' and ']' in ASCII
-		i = skipSpace(b, i+1)
-		if i < len(b) && b[i] == closing {
-			return i + 1, 0, nil
-		}
-		for {
-			if c == '{' {
-				if i, _, err = scanString(b, i); err != nil {
-					return 0, 0, err
-				}
-				i = skipSpace(b, i)
-				if i == len(b) || b[i] != ':' {
-					return 0, 0, invalidJSON("", "a colon is expected at byte %d.", i)
-				}
-				i = skipSpace(b, i+1)
-			}
-			if i, _, err = scanValue(b, i, depth+1); err != nil {
-				return 0, 0, err
-			}
-			count++
-			i = skipSpace(b, i)
-			if i == len(b) {
-				return 0, 0, invalidJSON("", "it ends inside an object or array.")
-			}
-			if b[i] == closing {
-				return i + 1, count, nil
-			}
-			if b[i] != ',' {
-				return 0, 0, invalidJSON("", "a comma is expected at byte %d.", i)
-			}
-			i = skipSpace(b, i+1)
-		}
-	case 't':
-		return scanLiteral(b, i, "true")
-	case 'f':
-		return scanLiteral(b, i, "false")
-	case 'n':
-		return scanLiteral(b, i, "null")
-	}
-	end, err = scanNumber(b, i)
-	return end, 0, err
-}
-
-func scanLiteral(b []byte, i int, word string) (int, int, error) {
-	if end := i + len(word); end <= len(b) && string(b[i:end]) == word {
-		return end, 0, nil
-	}
-	return 0, 0, invalidJSON("", "a value is expected at byte %d.", i)
-}
-
-// scanNumber checks the literal at i. What a double cannot hold is infinite to
-// Python and an error to others, so it is refused.
-func scanNumber(b []byte, i int) (int, error) {
-	at := i
-	digits := func() int {
-		from := i
-		for i < len(b) && b[i] >= '0' && b[i] <= '9' {
-			i++
-		}
-		return i - from
-	}
-	if i < len(b) && b[i] == '-' {
-		i++
-	}
-	zero := i < len(b) && b[i] == '0'
-	whole := digits()
-	if whole == 0 || zero && whole > 1 {
-		return 0, invalidJSON("", "a value is expected at byte %d.", at)
-	}
-	if i < len(b) && b[i] == '.' {
-		i++
-		if digits() == 0 {
-			return 0, invalidJSON("", "a number is wrong at byte %d.", at)
-		}
-	}
-	exp := 0
-	if i < len(b) && b[i]|0x20 == 'e' {
-		i++
-		minus := i < len(b) && b[i] == '-'
-		if minus || i < len(b) && b[i] == '+' {
-			i++
-		}
-		from := i
-		if digits() == 0 {
-			return 0, invalidJSON("", "a number is wrong at byte %d.", at)
-		}
-		exp = 1000
-		if n, err := strconv.Atoi(string(b[from:min(i, from+6)])); err == nil && i-from <= 6 {
-			exp = n
-		}
-		if minus {
-			exp = 0
-		}
-	}
-	if i-at > MaxNumber || whole+exp > 308 {
-		return 0, invalidJSON("", "a number is too large at byte %d.", at)
-	}
-	return i, nil
 }
