@@ -107,9 +107,11 @@ func (o *demandWatcher) updateForeign() {
 		if class == knative.IngressClass || in.DeletionTimestamp != nil {
 			continue
 		}
-		for key := range backends(in) {
-			next[key] = class
-		}
+		_ = knative.Protect(o.log, "Ingress "+in.Namespace+"/"+in.Name, func() { // it is in the log
+			for key := range backends(in) {
+				next[key] = class
+			}
+		})
 	}
 	before := map[types.NamespacedName]string{}
 	if p := o.foreignRoutes.Swap(&next); p != nil {

@@ -41,8 +41,8 @@ type lastReported struct {
 	unseen  bool // DemandUnseen was recorded
 }
 
-// recordScale records changes since the last call. The first call records nothing: a new
-// controller has seen no change.
+// recordScale records changes since the last call. The first call records only a model
+// that cannot be read: a new controller has seen no change.
 func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
@@ -99,6 +99,9 @@ func compareScale(before lastReported, known bool, s Scale, now time.Time) (last
 	next := lastReported{desired: s.Desired, reason: s.Reason, message: s.Message, at: before.at}
 	if !known {
 		next.at = now
+		if s.Reason == ReasonBadModel {
+			return next, []pendingEvent{{corev1.EventTypeWarning, s.Reason, s.Message}}
+		}
 		return next, nil
 	}
 	var lines []pendingEvent
@@ -120,7 +123,7 @@ func compareScale(before lastReported, known bool, s Scale, now time.Time) (last
 	}
 	next.at = now
 	sort := corev1.EventTypeWarning
-	if s.Reason == ReasonEvicted || s.Active == corev1.ConditionTrue {
+	if s.Reason == ReasonEvicted || s.Active == corev1.ConditionTrue && s.Reason != ReasonBadModel {
 		sort = corev1.EventTypeNormal
 	}
 	return next, append(lines, pendingEvent{sort, s.Reason, cmp.Or(s.Message, s.Reason)})

@@ -3,6 +3,7 @@ package autoscale
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,8 @@ import (
 	"knative.dev/serving/pkg/autoscaler/config/autoscalerconfig"
 	podautoscaler "knative.dev/serving/pkg/client/injection/reconciler/autoscaling/v1alpha1/podautoscaler"
 	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
+
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // activatorSubset is the number of Knative's activators behind a revision's Service in
@@ -30,6 +33,7 @@ type classReconciler struct {
 	source ScaleSource
 	demand *demandWatcher
 	events *events
+	log    *slog.Logger
 }
 
 var (
@@ -37,8 +41,18 @@ var (
 	_ reconciler.OnDeletionInterface = (*classReconciler)(nil)
 )
 
-// ReconcileKind updates pa.Status, which Knative's generated reconciler writes.
-func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
+// ReconcileKind updates pa.Status, which Knative's generated reconciler writes. A panic
+// ends in the status and an Event of the one PodAutoscaler.
+func (k *classReconciler) ReconcileKind(ctx context.Context, pa *v1alpha1.PodAutoscaler) (result reconciler.Event) {
+	err := knative.Protect(k.log, "PodAutoscaler "+pa.Namespace+"/"+pa.Name, func() { result = k.reconcile(ctx, pa) })
+	if err != nil {
+		pa.Status.MarkInactive(ReasonBadModel, escapePercent(err.Error()))
+		k.events.recordNote(pa, Note{Reason: ReasonBadModel, Warning: true, Message: err.Error()})
+	}
+	return result
+}
+
+func (k *classReconciler) reconcile(ctx context.Context, pa *v1alpha1.PodAutoscaler) reconciler.Event {
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	s, known := k.source.Scale(pa.Namespace, pa.Name)

@@ -217,7 +217,7 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	watcher := r.newDemandWatcher(endpoints.Discovery().V1().EndpointSlices().Lister(), func(key types.NamespacedName) { impl.EnqueueKey(key) })
 	k := &classReconciler{
 		base:   &scaling.Base{Client: c.serving, NetworkingClient: c.networking, SKSLister: skss.Lister()},
-		source: r.o.Scales, demand: watcher, events: told,
+		source: r.o.Scales, demand: watcher, events: told, log: r.o.Log,
 	}
 	// The values that Knative's generated code reads from its context.
 	inject := context.WithValue(context.WithValue(log, painformer.Key{}, r.o.PodAutoscalers), servingclient.Key{}, c.serving)

@@ -43,6 +43,9 @@ type said struct {
 }
 
 func (s *said) Scale(namespace, revision string) (Scale, bool) {
+	if revision == "panics" {
+		panic("no such revision")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x, ok := s.of[namespace+"/"+revision]
@@ -281,6 +284,43 @@ func TestRevisionLifecycle(t *testing.T) {
 		if w, ok := a.(acts.UpdateAction); ok && strings.HasPrefix(w.GetObject().(metav1.Object).GetName(), "other") {
 			t.Errorf("another class's is written: %+v", a)
 		}
+	}
+}
+
+// TestBadObjects: a revision that cannot be read, and one whose reconcile panics, have a
+// condition and an Event each; their neighbour goes on.
+func TestBadObjects(t *testing.T) {
+	f := faked(t, autoscaler("panics", knative.AutoscalerClass, nil), autoscaler("unread", knative.AutoscalerClass, nil), autoscaler("good", knative.AutoscalerClass, nil))
+	_, stop := start(t, f, &said{of: map[string]Scale{
+		"a/unread": {Active: corev1.ConditionFalse, Reason: ReasonBadModel, Message: "cannot decode 100% of it"},
+		"a/good":   {Desired: 1},
+	}})
+	defer stop()
+	want := map[string]string{"panics": "BadModel PodAutoscaler a/panics cannot be read: no such revision", "unread": "BadModel cannot decode 100 percent of it", "good": "Queued " + queuedMessage}
+	for len(want) > 0 {
+		select {
+		case <-f.late:
+			t.Fatalf("no status of %q", want)
+		case pa := <-f.statuses:
+			c := pa.Status.GetCondition(v1alpha1.PodAutoscalerConditionActive)
+			if c == nil || want[pa.Name] == "" {
+				continue
+			}
+			if got := c.Reason + " " + c.Message; got != want[pa.Name] {
+				t.Errorf("%s: %q", pa.Name, got)
+			}
+			delete(want, pa.Name)
+		}
+	}
+	told := map[string]bool{}
+	for len(told) < 2 {
+		e := f.event(t)
+		if e.Reason == ReasonBadModel && e.Type == corev1.EventTypeWarning {
+			told[e.Message] = true
+		}
+	}
+	if !told["revision panics: PodAutoscaler a/panics cannot be read: no such revision"] || !told["revision unread: cannot decode 100% of it"] {
+		t.Errorf("%v", told)
 	}
 }
 

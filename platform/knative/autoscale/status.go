@@ -36,6 +36,7 @@ const (
 	ReasonStarting  = "Starting"  // a replica is starting
 	ReasonStopping  = "Stopping"  // its replicas drain
 	ReasonEvicted   = "Evicted"   // evicted for another model
+	ReasonBadModel  = "BadModel"  // what its tenant wrote cannot be read: a warning at once
 )
 
 const (

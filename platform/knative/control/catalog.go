@@ -15,6 +15,7 @@ import (
 	servinglisters "knative.dev/serving/pkg/client/listers/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // revisionCatalog holds the revisions and teams of the cluster; it is the orchestrator's
@@ -46,9 +47,27 @@ func (b *revisionCatalog) readAll() error {
 	return nil
 }
 
-// updateRevision reads one revision again.
+// updateRevision reads one revision again. A revision that cannot be read stays as it was,
+// with a problem.
 func (b *revisionCatalog) updateRevision(namespace, name string) {
 	key := functions.Name{Team: namespace, Name: name}
+	err := knative.Protect(b.log, "revision "+key.String(), func() { b.readAgain(key) })
+	if err == nil {
+		return
+	}
+	r := revision{model: functions.NewModel()}
+	r.model.Metadata = functions.Metadata{Name: name, Namespace: namespace}
+	r.model.Spec.Engine = functions.EngineCommand
+	if was := b.get(key); was != nil {
+		r = *was
+	}
+	r.problem, r.unusable = err.Error(), true
+	b.put(key, r)
+}
+
+// readAgain reads one revision from the listers.
+func (b *revisionCatalog) readAgain(key functions.Name) {
+	namespace, name := key.Team, key.Name
 	pa, err := b.pas.PodAutoscalers(namespace).Get(name)
 	if err != nil || !isOurClass(pa) || pa.DeletionTimestamp != nil {
 		b.drop(key)

@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -32,6 +33,7 @@ type revision struct {
 	deployment string           // the Deployment that is scaled
 	shim       bool             // its container reads THAW_MODEL, so its shim reports to a loader
 	problem    string           // what could not be decoded
+	unusable   bool             // the problem is in what its pods start with
 }
 
 // isOurClass reports whether a PodAutoscaler is of class thaw.dev.
@@ -68,24 +70,24 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 			continue
 		}
 		r.shim = true
-		docs, err := catalog.Decode(rev.Name, []byte(strings.ReplaceAll(e.Value, "$$", "$")))
-		if err != nil || len(docs) != 1 || docs[0].Model == nil {
-			r.problem = fmt.Sprintf("cannot decode THAW_MODEL of revision %s: %v", rev.Name, err)
+		started, err := decodeStarted(rev.Name, e.Value)
+		if err != nil {
+			r.problem, r.unusable = problemText("cannot decode THAW_MODEL of revision "+rev.Name, err), true
 			continue
 		}
 		max := m.Spec.Scale.Max
-		*m = *docs[0].Model
+		*m = *started
 		m.Spec.Scale.Max = max
 	}
 	m.Spec.Pod = knative.PodOf(&rev.Spec.PodSpec)
 	if q := c.Resources.Limits[knative.GPU]; !q.IsZero() {
-		m.Spec.Resources.GPUs = int(q.Value())
+		m.Spec.Resources.GPUs = int(requested(&q))
 	}
 	if q := c.Resources.Requests[corev1.ResourceMemory]; m.Spec.Resources.Memory == 0 && !q.IsZero() {
-		m.Spec.Resources.Memory = functions.Bytes(q.Value())
+		m.Spec.Resources.Memory = functions.Bytes(requested(&q))
 	}
 	if q := c.Resources.Requests.Cpu(); m.Spec.Resources.CPU == 0 {
-		m.Spec.Resources.CPU = functions.CPU(q.MilliValue())
+		m.Spec.Resources.CPU = functions.CPU(requestedMilli(q))
 	}
 	if rev.Spec.ContainerConcurrency != nil && *rev.Spec.ContainerConcurrency > 0 {
 		m.Spec.Scale.Target = int(min(*rev.Spec.ContainerConcurrency, math.MaxInt32))
@@ -98,14 +100,60 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 	if doc == "" {
 		return
 	}
-	var whole functions.Model
-	if err := json.Unmarshal([]byte(doc), &whole); err != nil {
-		r.problem = fmt.Sprintf("cannot decode the annotation %s of service %s: %v", knative.ModelAnnotation, service.Name, err)
+	whole, err := decodeAnnotation(doc)
+	if err != nil {
+		r.problem = problemText(fmt.Sprintf("cannot decode the annotation %s of service %s", knative.ModelAnnotation, service.Name), err)
 		return
 	}
-	whole.SetDefaults()
 	m.Spec.Queue, m.Spec.Scale.Idle = whole.Spec.Queue, whole.Spec.Scale.Idle
 	m.Metadata.Labels = whole.Metadata.Labels
+}
+
+// decodeStarted decodes THAW_MODEL, in which $$ stands for $.
+func decodeStarted(name, value string) (*functions.Model, error) {
+	if len(value) > 2*catalog.MaxTenant {
+		return nil, errTooLarge
+	}
+	docs, err := catalog.DecodeTenant(name, []byte(strings.ReplaceAll(value, "$$", "$")))
+	if err == nil && (len(docs) != 1 || docs[0].Model == nil) {
+		err = errors.New("one document of kind Model is wanted")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return docs[0].Model, nil
+}
+
+// decodeAnnotation decodes the model file on a Service and checks the fields that are
+// read from it. Other fields are not checked: a newer thaw may know more.
+func decodeAnnotation(doc string) (*functions.Model, error) {
+	if len(doc) > catalog.MaxTenant {
+		return nil, errTooLarge
+	}
+	m := new(functions.Model)
+	if err := json.Unmarshal([]byte(doc), m); err != nil {
+		return nil, err
+	}
+	m.SetDefaults()
+	for _, p := range functions.Validate(m) {
+		if strings.HasPrefix(p.Path, "spec.queue") || p.Path == "spec.scale.idle" || strings.HasPrefix(p.Path, "metadata.labels") {
+			return nil, fmt.Errorf("%s: %s", p.Path, p.Message)
+		}
+	}
+	return m, nil
+}
+
+var errTooLarge = fmt.Errorf("it is larger than %s", functions.Bytes(catalog.MaxTenant).Human())
+
+// maxProblem bounds the text of a problem in a condition, an Event and the log.
+const maxProblem = 512
+
+func problemText(what string, err error) string {
+	text := what + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	if len(text) > maxProblem {
+		text = strings.ToValidUTF8(text[:maxProblem], "") + "…"
+	}
+	return text
 }
 
 // readScaling takes over Knative's scaling annotations.
@@ -150,5 +198,5 @@ const unreachedIdle = functions.Duration(time.Second)
 func (r *revision) equal(o *revision) bool {
 	a, _ := json.Marshal(r.model)
 	b, _ := json.Marshal(o.model)
-	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && slices.Equal(a, b)
+	return r.service == o.service && r.deployment == o.deployment && r.shim == o.shim && r.problem == o.problem && r.unusable == o.unusable && slices.Equal(a, b)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
@@ -57,9 +58,21 @@ func (p *pod) spawned() bool {
 
 // SetPod records a pod as the API server describes it.
 func (f *clusterState) SetPod(k *corev1.Pod) {
-	var hurry, ask bool
+	p, hurry, ask := f.recordPod(k)
+	if ask {
+		f.o.probe(probe{uid: p.uid, ip: p.ip})
+	}
+	if hurry {
+		f.forceDelete(p)
+	}
+	f.notifyRevision(p)
+}
+
+// recordPod records a pod. hurry: it may be deleted at once; ask: it is to be probed.
+func (f *clusterState) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 	f.mu.Lock()
-	p := f.pods[k.UID]
+	defer f.mu.Unlock()
+	p = f.pods[k.UID]
 	if p == nil {
 		p = &pod{uid: k.UID, namespace: k.Namespace, name: k.Name, created: k.CreationTimestamp.Time}
 		if r := k.Labels[serving.RevisionLabelKey]; r != "" {
@@ -95,14 +108,7 @@ func (f *clusterState) SetPod(k *corev1.Pod) {
 	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
 		p.probing, ask = true, true
 	}
-	f.mu.Unlock()
-	if ask {
-		f.o.probe(probe{uid: p.uid, ip: p.ip})
-	}
-	if hurry {
-		f.forceDelete(p)
-	}
-	f.notifyRevision(p)
+	return p, hurry, ask
 }
 
 // mayForceDelete reports, once per pod, that it is terminating and its engine has exited,
@@ -261,10 +267,10 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 func podResources(spec *corev1.PodSpec) functions.Resources {
 	of := func(c *corev1.Container) (out functions.Resources) {
 		if q, ok := c.Resources.Limits[knative.GPU]; ok {
-			out.GPUs = int(q.Value())
+			out.GPUs = int(requested(&q))
 		}
-		out.Memory = functions.Bytes(c.Resources.Requests.Memory().Value())
-		out.CPU = functions.CPU(c.Resources.Requests.Cpu().MilliValue())
+		out.Memory = functions.Bytes(requested(c.Resources.Requests.Memory()))
+		out.CPU = functions.CPU(requestedMilli(c.Resources.Requests.Cpu()))
 		return out
 	}
 	sum := functions.Resources{Pods: 1}
@@ -276,9 +282,22 @@ func podResources(spec *corev1.PodSpec) functions.Resources {
 		c := of(&spec.InitContainers[i])
 		sum.GPUs, sum.Memory, sum.CPU = max(sum.GPUs, c.GPUs), max(sum.Memory, c.Memory), max(sum.CPU, c.CPU)
 	}
-	sum.Memory += functions.Bytes(spec.Overhead.Memory().Value())
-	sum.CPU += functions.CPU(spec.Overhead.Cpu().MilliValue())
+	sum.Memory += functions.Bytes(requested(spec.Overhead.Memory()))
+	sum.CPU += functions.CPU(requestedMilli(spec.Overhead.Cpu()))
 	return sum
+}
+
+// maxRequest bounds a request, so that no sum of a pod's containers overflows: a negative
+// one would add room to its node.
+const maxRequest = 1 << 50
+
+func requested(q *resource.Quantity) int64 { return min(max(q.Value(), 0), maxRequest) }
+
+func requestedMilli(q *resource.Quantity) int64 {
+	if q.Value() > maxRequest/1000 {
+		return maxRequest
+	}
+	return max(q.MilliValue(), 0)
 }
 
 // waitingProblems maps reasons of a waiting container that do not pass by themselves.

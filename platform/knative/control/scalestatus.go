@@ -17,15 +17,23 @@ import (
 )
 
 // Scale is the scale of a revision, for the status of its PodAutoscaler.
-func (r *leaderTerm) Scale(namespace, revision string) (autoscale.Scale, bool) {
+func (r *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bool) {
 	name := functions.Name{Team: namespace, Name: revision}
 	if !r.settled.Load() || !r.catalog.has(namespace, revision) {
 		return autoscale.Scale{}, false
 	}
 	f, known := r.orchestrator.Function(name) // read before the counts, so that they include the turn's decision
 	desired, actual, ready := r.cluster.ReplicaCounts(name)
-	s := autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
+	s = autoscale.Scale{Desired: int32(desired), Actual: int32(actual), Ready: int32(ready)}
 	way := r.evictions.of(name)
+	own := r.catalog.get(name)
+	if own != nil && own.unusable && ready == 0 {
+		s.Active, s.Reason, s.Message = corev1.ConditionFalse, autoscale.ReasonBadModel, own.problem
+		return s, true
+	}
+	if own != nil && own.problem != "" {
+		defer func() { s.Reason, s.Message = autoscale.ReasonBadModel, own.problem }()
+	}
 	switch {
 	case ready > 0:
 		s.Active = corev1.ConditionTrue

@@ -7,10 +7,15 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/reference"
 	"knative.dev/serving/pkg/apis/serving"
+	servingscheme "knative.dev/serving/pkg/client/clientset/versioned/scheme"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // watchHandle is a term's handler on an informer, which outlives the term.
@@ -20,25 +25,25 @@ type watchHandle struct {
 }
 
 // objectHandler calls set for each added or updated object and drop for each deleted one.
-func objectHandler[T metav1.Object](set, drop func(T)) cache.ResourceEventHandler {
+// A panic for one object is reported as an Event of it, and the others go on.
+func objectHandler[T metav1.Object](r *leaderTerm, set, drop func(T)) cache.ResourceEventHandler {
+	call := func(obj any, f func(T)) {
+		o, ok := obj.(T)
+		if !ok {
+			return
+		}
+		if err := knative.Protect(r.log, fmt.Sprintf("%T %s/%s", obj, o.GetNamespace(), o.GetName()), func() { f(o) }); err != nil {
+			r.reportObject(obj, err.Error())
+		}
+	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if o, ok := obj.(T); ok {
-				set(o)
-			}
-		},
-		UpdateFunc: func(_, obj any) {
-			if o, ok := obj.(T); ok {
-				set(o)
-			}
-		},
+		AddFunc:    func(obj any) { call(obj, set) },
+		UpdateFunc: func(_, obj any) { call(obj, set) },
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj
 			}
-			if o, ok := obj.(T); ok {
-				drop(o)
-			}
+			call(obj, drop)
 		},
 	}
 }
@@ -52,16 +57,16 @@ func (r *leaderTerm) watch(ctx context.Context) error {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(again, again)},
-		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(again, again)},
-		{c.knative.Serving().V1().Services().Informer(), objectHandler(
+		{c.knative.Autoscaling().V1alpha1().PodAutoscalers().Informer(), objectHandler(r, again, again)},
+		{c.knative.Serving().V1().Revisions().Informer(), objectHandler(r, again, again)},
+		{c.knative.Serving().V1().Services().Informer(), objectHandler(r,
 			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) },
 			func(o metav1.Object) { r.catalog.updateService(o.GetNamespace(), o.GetName()) })},
-		{c.core.Core().V1().Nodes().Informer(), objectHandler(r.cluster.SetNode, func(n *corev1.Node) { r.cluster.DropNode(n.Name) })},
-		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(r.setDeployment, r.dropDeployment)},
-		{c.core.Core().V1().Pods().Informer(), objectHandler(r.cluster.SetPod, func(p *corev1.Pod) { r.cluster.DropPod(p.UID) })},
-		{c.core.Core().V1().Namespaces().Informer(), objectHandler(func(*corev1.Namespace) { r.teams.Changed() }, func(*corev1.Namespace) { r.teams.Changed() })},
-		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(func(*corev1.ResourceQuota) { r.teams.Changed() }, func(*corev1.ResourceQuota) { r.teams.Changed() })},
+		{c.core.Core().V1().Nodes().Informer(), objectHandler(r, r.cluster.SetNode, func(n *corev1.Node) { r.cluster.DropNode(n.Name) })},
+		{c.deployments.Apps().V1().Deployments().Informer(), objectHandler(r, r.setDeployment, r.dropDeployment)},
+		{c.core.Core().V1().Pods().Informer(), objectHandler(r, r.cluster.SetPod, func(p *corev1.Pod) { r.cluster.DropPod(p.UID) })},
+		{c.core.Core().V1().Namespaces().Informer(), objectHandler(r, func(*corev1.Namespace) { r.teams.Changed() }, func(*corev1.Namespace) { r.teams.Changed() })},
+		{c.core.Core().V1().ResourceQuotas().Informer(), objectHandler(r, func(*corev1.ResourceQuota) { r.teams.Changed() }, func(*corev1.ResourceQuota) { r.teams.Changed() })},
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {
@@ -73,6 +78,21 @@ func (r *leaderTerm) watch(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reportObject creates an Event of an object that cannot be read.
+func (r *leaderTerm) reportObject(obj any, text string) {
+	o, ok := obj.(runtime.Object)
+	if !ok {
+		return
+	}
+	about, err := reference.GetReference(scheme.Scheme, o)
+	if err != nil {
+		about, err = reference.GetReference(servingscheme.Scheme, o)
+	}
+	if err == nil && about.Namespace != "" {
+		r.teams.Report(*about, "BadObject", text)
+	}
 }
 
 func (r *leaderTerm) stopWatching() {

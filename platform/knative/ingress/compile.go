@@ -61,13 +61,24 @@ func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, ma
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, in := range objects {
-		c.addIngress(in)
+		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+		c.protect(name, func() { c.addIngress(in) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
-		c.finishHost(c.hosts[name])
+		c.protect(c.hosts[name].owner, func() { c.finishHost(c.hosts[name]) })
 	}
 	slices.SortFunc(c.table.Hosts, func(a, b controlstream.Host) int { return cmp.Compare(a.Name, b.Name) })
 	return c.table, c.problems
+}
+
+// protect makes a problem of one object of a panic while it is compiled.
+func (c *compiler) protect(name types.NamespacedName, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.setProblem(name, &Problem{Reason: reasonInvalid, Message: "it cannot be read: " + functions.Clip(fmt.Sprint(p))})
+		}
+	}()
+	f()
 }
 
 func isOurClass(in *v1alpha1.Ingress) bool {

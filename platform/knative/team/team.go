@@ -57,9 +57,13 @@ func IsTeam(namespace string) bool {
 
 // FromNamespace returns a namespace as a team, and a sentence for each setting that could
 // not be read, which counts as unset.
-func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functions.Team, []string) {
-	t := functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: ns.Name}}
-	var problems []string
+func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (t functions.Team, problems []string) {
+	t = functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: ns.Name}}
+	defer func() {
+		if p := recover(); p != nil {
+			problems = append(problems, "the namespace cannot be read: "+functions.Clip(fmt.Sprint(p)))
+		}
+	}()
 	var known []string
 	for _, l := range Limits {
 		known = append(known, Prefix+l.Key)
@@ -75,6 +79,9 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (functi
 		l.set(&t.Spec, n)
 	}
 	for _, key := range slices.Sorted(maps.Keys(ns.Annotations)) {
+		if len(problems) >= maxProblems {
+			break
+		}
 		if strings.HasPrefix(key, Prefix) && key != PodAnnotation && !slices.Contains(known, key) {
 			problem := fmt.Sprintf("annotation %.80q is unknown", key)
 			if near := functions.Nearest(key, known, 1); len(near) > 0 {
@@ -159,12 +166,33 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 	return keys, problems
 }
 
-// readEntries decodes the keys of one Secret.
-func readEntries(s *corev1.Secret) ([]Key, []string) {
-	var keys []Key
-	var problems []string
+// Bounds of a Secret with keys. A team may write it, and every activator gets its keys.
+const (
+	maxKeys     = 500
+	maxEntry    = 2 << 10 // bytes of a key
+	maxProblems = 20      // listed; the rest is counted
+)
+
+// readEntries decodes the keys of one Secret; none of them if that panics.
+func readEntries(s *corev1.Secret) (keys []Key, problems []string) {
+	defer func() {
+		if p := recover(); p != nil {
+			keys, problems = nil, []string{fmt.Sprintf("Secret %s/%s cannot be read: %s", s.Namespace, s.Name, functions.Clip(fmt.Sprint(p)))}
+		}
+		if n := len(problems) - maxProblems; n > 0 {
+			problems = append(problems[:maxProblems], fmt.Sprintf("Secret %s/%s: %d more problems", s.Namespace, s.Name, n))
+		}
+	}()
 	for _, id := range slices.Sorted(maps.Keys(s.Data)) {
+		if len(keys) == maxKeys {
+			problems = append([]string{fmt.Sprintf("Secret %s/%s: it has %d entries, and only the first %d keys count", s.Namespace, s.Name, len(s.Data), maxKeys)}, problems...)
+			break
+		}
 		var e Entry
+		if len(s.Data[id]) > maxEntry {
+			problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s has more than %d bytes", s.Namespace, s.Name, id, maxEntry))
+			continue
+		}
 		if err := json.Unmarshal(s.Data[id], &e); err != nil {
 			problems = append(problems, fmt.Sprintf("Secret %s/%s: key %s cannot be decoded", s.Namespace, s.Name, id))
 			continue

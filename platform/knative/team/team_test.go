@@ -275,3 +275,48 @@ func FuzzKeys(f *testing.F) {
 		}
 	})
 }
+
+// TestManyKeys: a Secret with more keys than the bound keeps the first, and its problems
+// are counted.
+func TestManyKeys(t *testing.T) {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: SecretName, Namespace: "a"}, Data: map[string][]byte{}}
+	for i := range 2 * maxKeys {
+		s.Data[fmt.Sprintf("k%04d", i)] = fmt.Appendf(nil, `{"hash": "%064x"}`, i)
+	}
+	s.Data["a-long-one"] = []byte(`{"name": "` + strings.Repeat("x", maxEntry) + `"}`)
+	keys, problems := Keys([]*corev1.Secret{s})
+	if len(keys.Keys) != maxKeys || keys.Keys[0].ID != "k0000" || len(problems) != 2 || !strings.Contains(problems[0], "1001 entries") || !strings.Contains(problems[1], "a-long-one") {
+		t.Errorf("%d keys, %q", len(keys.Keys), problems)
+	}
+	for id := range s.Data {
+		s.Data[id] = []byte("x")
+	}
+	if keys, problems := Keys([]*corev1.Secret{s}); len(keys.Keys) != 0 || len(problems) != maxProblems+1 || !strings.Contains(problems[maxProblems], "981 more problems") {
+		t.Errorf("%d keys, %d problems, %q", len(keys.Keys), len(problems), problems[len(problems)-1])
+	}
+}
+
+// FuzzFromNamespace: any annotation of a namespace is read or is a problem, and no limit is
+// negative.
+func FuzzFromNamespace(f *testing.F) {
+	f.Add("requests-per-minute", "600", "8")
+	f.Add("store-bytes", "200Gi", "-1")
+	f.Add("store-bytes", "99999999999999999999999Ei", "9223372036854775807")
+	f.Add("gpus-guaranted", "1", "1e18")
+	f.Fuzz(func(t *testing.T, key, value, gpus string) {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{Prefix + key: value}}}
+		var quotas []*corev1.ResourceQuota
+		if q, err := resource.ParseQuantity(gpus); err == nil {
+			quotas = []*corev1.ResourceQuota{{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"requests.nvidia.com/gpu": q}}}}
+		}
+		x, problems := FromNamespace(ns, quotas)
+		for _, l := range Limits {
+			if l.get(&x.Spec) < 0 {
+				t.Errorf("%s: %d", l.Key, l.get(&x.Spec))
+			}
+		}
+		if x.Spec.GPUs.Max < 0 || len(problems) > maxProblems+3 {
+			t.Errorf("%+v %q", x.Spec, problems)
+		}
+	})
+}

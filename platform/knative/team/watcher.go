@@ -163,25 +163,31 @@ func (t *Watcher) reportProblems(of string, problems []string) {
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
+	t.Report(corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, "BadSettings", text)
+}
+
+// Report queues a warning as an Event of an object in a team's namespace. It does not
+// wait: what does not fit is only in the log.
+func (t *Watcher) Report(about corev1.ObjectReference, reason, text string) {
 	if len(text) > maxEventMessage {
 		text = text[:maxEventMessage] + "…"
 	}
 	select {
-	case t.events <- settingsEvent(of, text):
-	default: // it is in the log
+	case t.events <- warningEvent(about, reason, text):
+	default:
 	}
 }
 
 // maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.
 const maxEventMessage = 500
 
-// settingsEvent is an Event in a team's namespace about settings that could not be read.
-func settingsEvent(namespace, text string) *corev1.Event {
+// warningEvent is an Event of an object in a team's namespace.
+func warningEvent(about corev1.ObjectReference, reason, text string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: namespace},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: namespace, Namespace: namespace},
-		Type:           corev1.EventTypeWarning, Reason: "BadSettings", Message: text,
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: "thaw-team-", Namespace: about.Namespace},
+		InvolvedObject: about,
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: text,
 		Source: corev1.EventSource{Component: "thaw"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 }
