@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -18,7 +17,6 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 )
@@ -70,7 +68,7 @@ func (r *revision) readContainer(m *functions.Model, rev *servingv1.Revision) {
 			continue
 		}
 		r.shim = true
-		started, err := decodeStarted(rev.Name, e.Value)
+		started, err := knative.DecodeStarted(rev.Name, e.Value)
 		if err != nil {
 			r.problem, r.unusable = problemText("cannot decode THAW_MODEL of revision "+rev.Name, err), true
 			continue
@@ -100,7 +98,7 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 	if doc == "" {
 		return
 	}
-	whole, err := decodeAnnotation(doc)
+	whole, err := knative.DecodeAnnotation(doc)
 	if err != nil {
 		r.problem = problemText(fmt.Sprintf("cannot decode the annotation %s of service %s", knative.ModelAnnotation, service.Name), err)
 		return
@@ -108,42 +106,6 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 	m.Spec.Queue, m.Spec.Scale.Idle = whole.Spec.Queue, whole.Spec.Scale.Idle
 	m.Metadata.Labels = whole.Metadata.Labels
 }
-
-// decodeStarted decodes THAW_MODEL, in which $$ stands for $.
-func decodeStarted(name, value string) (*functions.Model, error) {
-	if len(value) > 2*catalog.MaxTenant {
-		return nil, errTooLarge
-	}
-	docs, err := catalog.DecodeTenant(name, []byte(strings.ReplaceAll(value, "$$", "$")))
-	if err == nil && (len(docs) != 1 || docs[0].Model == nil) {
-		err = errors.New("one document of kind Model is wanted")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return docs[0].Model, nil
-}
-
-// decodeAnnotation decodes the model file on a Service and checks the fields that are
-// read from it. Other fields are not checked: a newer thaw may know more.
-func decodeAnnotation(doc string) (*functions.Model, error) {
-	if len(doc) > catalog.MaxTenant {
-		return nil, errTooLarge
-	}
-	m := new(functions.Model)
-	if err := json.Unmarshal([]byte(doc), m); err != nil {
-		return nil, err
-	}
-	m.SetDefaults()
-	for _, p := range functions.Validate(m) {
-		if strings.HasPrefix(p.Path, "spec.queue") || p.Path == "spec.scale.idle" || strings.HasPrefix(p.Path, "metadata.labels") {
-			return nil, fmt.Errorf("%s: %s", p.Path, p.Message)
-		}
-	}
-	return m, nil
-}
-
-var errTooLarge = fmt.Errorf("it is larger than %s", functions.Bytes(catalog.MaxTenant).Human())
 
 // maxProblem bounds the text of a problem in a condition, an Event and the log.
 const maxProblem = 512
