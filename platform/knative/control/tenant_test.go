@@ -98,7 +98,7 @@ func TestBadObjects(t *testing.T) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	cores := informers.NewSharedInformerFactory(kube, 0)
-	r := &leaderTerm{log: log, cluster: newStage(t, true).clusterState}
+	r := &leaderTerm{log: log, cluster: newTestCluster(t, true).clusterState}
 	r.catalog = &revisionCatalog{
 		pas: panicking{factory.Autoscaling().V1alpha1().PodAutoscalers().Lister()}, revs: factory.Serving().V1().Revisions().Lister(), services: factory.Serving().V1().Services().Lister(),
 		cluster: r.cluster, log: log, changed: func() {}, revisionsChanged: func() {},
