@@ -90,7 +90,7 @@ func TestNothingKnown(t *testing.T) {
 	}
 }
 
-func TestKeepAliveFollowsTheHabit(t *testing.T) {
+func TestKeepAliveFollowsIdleTimes(t *testing.T) {
 	f := named(1)
 	for _, c := range []struct {
 		gap         time.Duration
@@ -174,7 +174,7 @@ func TestAheadOfTheMorning(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsWhat(t *testing.T) {
+func TestFollowers(t *testing.T) {
 	h := New(Options{})
 	one, two, other := named(1), named(2), functions.Name{Team: "u", Name: "x"}
 	r := rand.New(rand.NewPCG(2, 1))
@@ -326,7 +326,7 @@ func sameBut(a, b string) bool {
 	return cut(a) == cut(b)
 }
 
-func TestALongPauseIsNoIdleTime(t *testing.T) {
+func TestLongPauseIsNoIdleTime(t *testing.T) {
 	for _, c := range []struct {
 		pause time.Duration
 		want  uint32

@@ -188,7 +188,7 @@ func (s *stage) Running(m string) int {
 	return d.Active
 }
 
-func (s *stage) Told(m string) string {
+func (s *stage) Refusal(m string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.told[m]

@@ -14,7 +14,7 @@ import (
 )
 
 // LoadAdapter makes host an AdapterLoader. A load takes two seconds.
-func (h *host) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
+func (h *fakeAgent) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
 	h.mu.Lock()
 	h.unload = append(h.unload, "adapter "+req.Name)
 	cause := h.fail[req.Name]
@@ -36,12 +36,12 @@ func (h *host) LoadAdapter(ctx context.Context, req functions.AdapterRequest) er
 	return nil
 }
 
-func has(r *rig, adapter string) bool {
-	p := r.d.picture(fname("x"))
+func has(r *testRig, adapter string) bool {
+	p := r.d.snapshot(fname("x"))
 	return p.AdapterLoaded(adapter)
 }
 
-func (h *host) asked(what string) (n int) {
+func (h *fakeAgent) asked(what string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, u := range h.unload {
@@ -58,7 +58,7 @@ func TestAdapters(t *testing.T) {
 			s.Adapters = []functions.Adapter{{Name: "pirate", Source: "./p"}, {Name: "poet", Source: "./q"}, {Name: "wide", Source: "./r"}}
 		}))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.want("served", r.states("x"), "[READY@here]")
@@ -92,7 +92,7 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("%d left, the node was asked %d times", left, n)
 		}
 		synctest.Wait()
-		if p := r.d.picture(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.AdapterLoaded("pirate") || p.AdapterLoaded("poet") {
+		if p := r.d.snapshot(fname("x")); fmt.Sprint(p.Replicas[0].Adapters) != "[pirate]" || !p.AdapterLoaded("pirate") || p.AdapterLoaded("poet") {
 			t.Errorf("%+v", p.Replicas)
 		}
 

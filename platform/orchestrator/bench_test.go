@@ -11,13 +11,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// mark is a data path that records when a replica was published.
-type mark struct {
+// readyMarker is a data path that records when a replica was published.
+type readyMarker struct {
 	ready chan time.Time
 	seen  map[functions.Name]bool
 }
 
-func (m *mark) Publish(fs ...snapshot.Snapshot) {
+func (m *readyMarker) Publish(fs ...snapshot.Snapshot) {
 	for i := range fs {
 		if len(fs[i].Replicas) > 0 && !m.seen[fs[i].Name] {
 			m.seen[fs[i].Name] = true
@@ -25,12 +25,12 @@ func (m *mark) Publish(fs ...snapshot.Snapshot) {
 		}
 	}
 }
-func (m *mark) Remove(...functions.Name) {}
-func (m *mark) Demand(all bool, yield func(Demand) bool) {
+func (m *readyMarker) Remove(...functions.Name) {}
+func (m *readyMarker) Demand(all bool, yield func(Demand) bool) {
 	yield(Demand{Name: fname("m0"), Queued: 1, Oldest: time.Now()})
 }
-func (m *mark) InFlightOf(functions.Name, string) int { return 0 }
-func (m *mark) Cut(string)                            {}
+func (m *readyMarker) InFlightOf(functions.Name, string) int { return 0 }
+func (m *readyMarker) Cut(string)                            {}
 
 // BenchmarkReady measures from the agent's heartbeat with a READY replica to the
 // snapshot published to the data path, by the number of functions in the catalogue.
@@ -39,17 +39,17 @@ func (m *mark) Cut(string)                            {}
 func BenchmarkReady(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprintf("functions=%d", n), func(b *testing.B) {
-			c := &shelf{}
+			c := &fakeCatalog{}
 			for i := range n {
 				c.models = append(c.models, model(fmt.Sprint("m", i)))
 			}
-			m := &mark{ready: make(chan time.Time, 1), seen: map[functions.Name]bool{}}
+			m := &readyMarker{ready: make(chan time.Time, 1), seen: map[functions.Name]bool{}}
 			s := New(Options{Epoch: 1, Path: m, Catalog: c, Here: "here"})
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
 			go func() { done <- s.Run(ctx) }()
 			defer func() { cancel(); <-done }()
-			node := newHost("here", 1)
+			node := newFakeAgent("here", 1)
 			hb := functions.Heartbeat{AgentID: "here"}
 			s.Heartbeat(hb, node)
 			var took []time.Duration
@@ -73,4 +73,4 @@ func BenchmarkReady(b *testing.B) {
 	}
 }
 
-func markOf(s *Orchestrator) chan time.Time { return s.path.(*mark).ready }
+func markOf(s *Orchestrator) chan time.Time { return s.path.(*readyMarker).ready }

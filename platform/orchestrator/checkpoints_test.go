@@ -13,7 +13,7 @@ import (
 // TestShelve: after random changes of its list, a node has the sources of its last list
 // and those of its READY replicas.
 func TestShelve(t *testing.T) {
-	s := New(Options{Path: newDoor(), Catalog: &shelf{}})
+	s := New(Options{Path: newFakePath(), Catalog: &fakeCatalog{}})
 	rng := rand.New(rand.NewPCG(7, 7))
 	tiers := []functions.Tier{functions.TierNVMe, functions.TierDRAM}
 	var nodes []*nodeState
@@ -68,7 +68,7 @@ func TestShelve(t *testing.T) {
 			t.Fatalf("%v, want %v", n.Tiers, want)
 		}
 		if !changed && !maps.Equal(before, want) {
-			t.Fatal("a change was not told")
+			t.Fatal("a change was not reported")
 		}
 		copies := map[string]int{}
 		for _, n := range nodes {

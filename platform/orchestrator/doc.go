@@ -2,8 +2,10 @@
 // act. It is the registry of nodes and replicas, turns plans of package placement into
 // commands, and publishes the results to the data path.
 //
-// It is one idea in more than 2,500 lines: each part reads and writes the state of the
-// loop. What is pure is elsewhere: placement, autoscale, forecast, quota.
+// It is one idea in more than 2,500 lines: each part reads and writes the registry of
+// the loop. The parts are inbox, commander, eventLog, clock, coldStartLog, checkpoints,
+// teamAccounts, forecaster and prewarmer; Orchestrator owns the turn. What is pure is
+// elsewhere: placement, autoscale, forecast, quota.
 //
 // # One owner
 //

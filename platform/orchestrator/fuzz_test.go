@@ -24,7 +24,7 @@ func FuzzHeartbeat(f *testing.F) {
 		f.Add([]byte(`{"agent_id":"a","gpus":[{"index":0}]}`), []byte(s))
 	}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
-		d := newDoor()
+		d := newFakePath()
 		check := func(p snapshot.Snapshot) {
 			for _, r := range p.Replicas {
 				if r.Endpoint == "" {
@@ -35,12 +35,12 @@ func FuzzHeartbeat(f *testing.F) {
 				t.Fatalf("progress %+v", p.Progress)
 			}
 		}
-		s := New(Options{Epoch: 1, Catalog: &shelf{models: []*functions.Model{model("x"), model("y")}}, Token: "t"})
+		s := New(Options{Epoch: 1, Catalog: &fakeCatalog{models: []*functions.Model{model("x"), model("y")}}, Token: "t"})
 		s.Attach(d)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer s.commands.running.Wait()
 		defer cancel()
-		h := newHost("a", 1)
+		h := newFakeAgent("a", 1)
 		h.refuse = errVanished
 		d.ask(s, fname("x"), 1)
 		for _, doc := range [][]byte{one, two, one} {
@@ -51,7 +51,7 @@ func FuzzHeartbeat(f *testing.F) {
 			s.Heartbeat(hb, h)
 			s.Turn(ctx)
 			for _, p := range []string{"x", "y"} {
-				check(d.picture(fname(p)))
+				check(d.snapshot(fname(p)))
 			}
 			for _, c := range s.ColdStarts(0) {
 				if c.Total < 0 || c.Total > time.Hour.Seconds() {

@@ -102,11 +102,11 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.implausibleSince = 0
-	heard := s.instant(b.at)
+	reportedAt := s.instant(b.at)
 	missing := false
 	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
-			if r.seen || r.acceptedAt > 0 && heard-r.acceptedAt > 2*time.Second {
+			if r.seen || r.acceptedAt > 0 && reportedAt-r.acceptedAt > 2*time.Second {
 				s.removeReplica(r, "vanished")
 			} else {
 				missing = true

@@ -26,10 +26,10 @@ func several(t *testing.T, nodes int) *play {
 	}
 	p := newPlay(t, 1, ms...)
 	for i := range nodes {
-		p.site(fmt.Sprint("n", i), 2)
+		p.agent(fmt.Sprint("n", i), 2)
 	}
 	for i := range 2 * nodes {
-		p.desk.ask(fmt.Sprint("m", i), 1)
+		p.path.ask(fmt.Sprint("m", i), 1)
 	}
 	p.pass(10 * time.Second)
 	if n := p.serving(); n != 2*nodes {
@@ -58,7 +58,7 @@ func (p *play) commands(what string) (n int) {
 
 func TestHeartbeatsMissed(t *testing.T) {
 	p := several(t, 3)
-	h := p.sites[0]
+	h := p.agents[0]
 	mine := h.loads
 	h.mute, h.refuse = true, errVanished
 	p.pass(5 * time.Second)
@@ -66,18 +66,18 @@ func TestHeartbeatsMissed(t *testing.T) {
 		t.Fatal("lost before its lease is over")
 	}
 	for _, m := range mine {
-		p.desk.done(m)
+		p.path.done(m)
 	}
 	p.pass(3 * time.Second)
-	if p.events("node_lost") != 1 || !slices.Contains(p.desk.cuts, "http://n0:1") {
-		t.Fatalf("not lost, or not cut: %v", p.desk.cuts)
+	if p.events("node_lost") != 1 || !slices.Contains(p.path.cuts, "http://n0:1") {
+		t.Fatalf("not lost, or not cut: %v", p.path.cuts)
 	}
 	p.want("it left the routes", p.states(mine[0]), "[]")
 	// With demand it is started elsewhere, although the lost replica still runs.
 	for _, name := range []string{"m1", "m2", "m3", "m4", "m5"} {
-		p.desk.done(name)
+		p.path.done(name)
 	}
-	p.desk.ask(mine[0], 1)
+	p.path.ask(mine[0], 1)
 	p.pass(10 * time.Second)
 	if s := p.states(mine[0]); !strings.Contains(s, "READY@n") || strings.Contains(s, "n0") {
 		t.Fatal(s)
@@ -100,7 +100,7 @@ func TestHeartbeatsMissed(t *testing.T) {
 
 func TestAgentBackWithOthers(t *testing.T) {
 	p := several(t, 2)
-	h := p.sites[0]
+	h := p.agents[0]
 	kept, lost := h.loads[0], h.loads[1]
 	lostID := h.reps[1].ID
 	h.restart(func(r *functions.ReplicaStatus) bool { return r.Model == kept })
@@ -118,7 +118,7 @@ func TestAgentBackWithOthers(t *testing.T) {
 			t.Errorf("%s is listed", r.ID)
 		}
 	}
-	p.desk.ask(lost, 1)
+	p.path.ask(lost, 1)
 	p.pass(20 * time.Second)
 	if !slices.Contains(h.ends, "unlisted unknown") {
 		t.Errorf("the replica of no model runs on: %v", h.ends)
@@ -132,7 +132,7 @@ func TestAgentBackWithOthers(t *testing.T) {
 // one is applied at once.
 func TestAgentSuddenlyEmpty(t *testing.T) {
 	p := several(t, 2)
-	h := p.sites[0]
+	h := p.agents[0]
 	loads := p.commands(" load ")
 	h.bent = func(hb *functions.Heartbeat) { hb.Models = nil }
 	h.push()
@@ -156,7 +156,7 @@ func TestAgentSuddenlyEmpty(t *testing.T) {
 
 func TestGPUsSuddenlyGone(t *testing.T) {
 	p := several(t, 2)
-	h := p.sites[0]
+	h := p.agents[0]
 	for what, bent := range map[string]func(*functions.Heartbeat){
 		"no GPU": func(hb *functions.Heartbeat) { hb.GPUs = nil },
 		"all are sick": func(hb *functions.Heartbeat) {
@@ -195,21 +195,21 @@ func TestGPUsSuddenlyGone(t *testing.T) {
 // nothing, so no node is lost yet.
 func TestAllSilent(t *testing.T) {
 	p := several(t, 4)
-	for _, h := range p.sites {
+	for _, h := range p.agents {
 		h.mute = true
 	}
 	p.pass(9 * time.Second)
 	if p.events("node_lost") != 0 || p.serving() != 8 || p.events("nodes_suspicious") == 0 {
 		t.Fatalf("%d lost, %d serve", p.events("node_lost"), p.serving())
 	}
-	for _, h := range p.sites {
+	for _, h := range p.agents {
 		h.mute = false
 	}
 	p.pass(3 * time.Second)
 	if p.serving() != 8 || p.commands(" load ") != 8 || p.commands("unload") != 0 {
 		t.Fatalf("%d serve", p.serving())
 	}
-	for _, h := range p.sites[1:] {
+	for _, h := range p.agents[1:] {
 		h.mute = true
 	}
 	p.pass(15 * time.Second)
@@ -228,7 +228,7 @@ func TestTwoServers(t *testing.T) {
 	if p.serving() != 6 || old.Superseded() {
 		t.Fatalf("%d adopted", p.serving())
 	}
-	p.desk.done("m0")
+	p.path.done("m0")
 	p.s.Stop(fname("m0")) // one agent obeys the new server
 	p.pass(5 * time.Second)
 	began := len(p.log)
@@ -245,7 +245,7 @@ func TestTwoServers(t *testing.T) {
 	if old.Superseded() {
 		t.Fatal("superseded by one agent of three: it may have moved here from elsewhere")
 	}
-	for _, h := range p.sites {
+	for _, h := range p.agents {
 		hb := h.document()
 		hb.Epoch = 2
 		old.Heartbeat(hb, h)
@@ -254,7 +254,7 @@ func TestTwoServers(t *testing.T) {
 	if !old.Superseded() {
 		t.Fatal("it does not know")
 	}
-	p.desk.lane(fname("m5")).failed = ""
+	p.path.queueOf(fname("m5")).failed = ""
 	began = len(p.log)
 	for i := range 6 {
 		old.Stop(fname(fmt.Sprint("m", i)))
@@ -269,16 +269,16 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("commanded: %s", l)
 	}
 	if f, _ := old.Function(fname("m0")); f.Failure == nil || !strings.Contains(f.Failure.Reason, "taken over") {
-		t.Errorf("who waits is told %+v", f.Failure)
+		t.Errorf("the waiters got %+v", f.Failure)
 	}
-	told := 0
+	superseded := 0
 	for _, e := range old.Events(0) {
 		if e.Kind == "superseded" && e.Node == "" {
-			told++
+			superseded++
 		}
 	}
-	if told != 1 {
-		t.Errorf("said %d times", told)
+	if superseded != 1 {
+		t.Errorf("%d events", superseded)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestTwoServers(t *testing.T) {
 func TestClockJumps(t *testing.T) {
 	p := several(t, 2)
 	for i := range 4 {
-		p.desk.done(fmt.Sprint("m", i))
+		p.path.done(fmt.Sprint("m", i))
 	}
 	p.s.WakeFor(fname("m0"), time.Minute)
 	p.pass(time.Second)
@@ -306,7 +306,7 @@ func TestClockJumps(t *testing.T) {
 	if p.serving() != 0 {
 		t.Fatalf("%d serve, after their idle time is over", p.serving())
 	}
-	p.desk.ask("m0", 1)
+	p.path.ask("m0", 1)
 	p.pass(10 * time.Second)
 	p.want("asked for after all that", p.states("m0"), "[READY@n0]")
 }
@@ -323,20 +323,20 @@ func (p *play) leap(d time.Duration) {
 // again before any replica is stopped.
 func TestCatalogueSuddenlyEmpty(t *testing.T) {
 	p := several(t, 2)
-	was := p.shelf.models
-	p.shelf.models = nil
+	was := p.catalog.models
+	p.catalog.models = nil
 	p.s.Changed()
 	p.pass(1500 * time.Millisecond)
-	p.shelf.models = was
+	p.catalog.models = was
 	p.s.Changed()
 	p.pass(5 * time.Second)
 	if p.serving() != 4 || p.commands("unload") != 0 {
 		t.Fatalf("%d serve", p.serving())
 	}
-	p.shelf.models = was[:1]
+	p.catalog.models = was[:1]
 	p.s.Changed()
 	for i := range 4 {
-		p.desk.done(fmt.Sprint("m", i))
+		p.path.done(fmt.Sprint("m", i))
 	}
 	p.pass(5 * time.Second)
 	if p.serving() != 1 || p.events("removed") != 3 {
@@ -348,10 +348,10 @@ func TestCatalogueSuddenlyEmpty(t *testing.T) {
 // this process of the agent or of an earlier one.
 func TestLateAndTwice(t *testing.T) {
 	p := several(t, 2)
-	h := p.sites[0]
+	h := p.agents[0]
 	old := h.sent[len(h.sent)-1]
 	for i := range 4 {
-		p.desk.done(fmt.Sprint("m", i))
+		p.path.done(fmt.Sprint("m", i))
 	}
 	name := h.loads[0]
 	p.s.Stop(fname(name))
@@ -362,7 +362,7 @@ func TestLateAndTwice(t *testing.T) {
 		p.s.Heartbeat(old, h) // it lists a replica that has ended
 		p.pass(100 * time.Millisecond)
 	}
-	p.want("a late word brings nothing back", p.states(name), "[]")
+	p.want("a late heartbeat adds nothing", p.states(name), "[]")
 	h.restart(all)
 	p.pass(100 * time.Millisecond)
 	last := h.sent[len(h.sent)-1]
@@ -376,7 +376,7 @@ func TestLateAndTwice(t *testing.T) {
 		t.Error("adopted what has ended")
 	}
 	// Results: a load answered late or twice, with an error.
-	p.desk.ask(name, 1)
+	p.path.ask(name, 1)
 	p.pass(10 * time.Second)
 	p.want("asked for", p.states(name), "[READY@n0]")
 	id := ""
@@ -396,7 +396,7 @@ func TestLateAndTwice(t *testing.T) {
 // wait for the next heartbeat still happen.
 func TestNothingNew(t *testing.T) {
 	p := several(t, 2)
-	h := p.sites[0]
+	h := p.agents[0]
 	h.bent = func(hb *functions.Heartbeat) { hb.Change = 7 }
 	p.pass(5 * time.Second)
 	n := p.s.nodes["n0"]
@@ -407,8 +407,8 @@ func TestNothingNew(t *testing.T) {
 	}
 	// After a change on the server's side the next heartbeat is not skipped.
 	name := h.loads[0]
-	p.desk.done(name)
-	p.desk.done(h.loads[1])
+	p.path.done(name)
+	p.path.done(h.loads[1])
 	h.bent = func(hb *functions.Heartbeat) { hb.Change = 8 }
 	p.s.Stop(fname(name))
 	p.pass(5 * time.Second)

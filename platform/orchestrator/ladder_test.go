@@ -14,7 +14,7 @@ import (
 func TestDeepSleep(t *testing.T) {
 	p := newPlay(t, 1, sleepy("x", func(s *functions.ModelSpec) { s.Resources.GPUMemory = 20 << 30 }))
 	budget := functions.Bytes(10 << 30)
-	h := p.site("n", 1)
+	h := p.agent("n", 1)
 	h.bent = func(hb *functions.Heartbeat) {
 		hb.Sleep = budget
 		for i := range hb.Models {
@@ -36,12 +36,12 @@ func TestDeepSleep(t *testing.T) {
 	f := p.s.functions[fname("x")]
 	id := ""
 	for _, deep := range []bool{true, false} {
-		if p.desk.ask("x", 1); len(f.replicas) == 0 {
+		if p.path.ask("x", 1); len(f.replicas) == 0 {
 			p.pass(10 * time.Second)
 		}
 		p.pass(10 * time.Second)
 		p.want("served", p.states("x"), "[READY@n]")
-		p.desk.done("x")
+		p.path.done("x")
 		if !deep {
 			budget = 0 // all of the host memory
 			p.pass(3 * time.Second)
@@ -52,18 +52,18 @@ func TestDeepSleep(t *testing.T) {
 		if want := functions.Bytes(16 << 30); r.Deep != deep || deep && r.SleepMemory != 0 || !deep && r.SleepMemory != want {
 			t.Errorf("deep %v: it is %v and holds %v", deep, r.Deep, r.SleepMemory)
 		}
-		id = p.desk.ask("x", 1)
+		id = p.path.ask("x", 1)
 		p.pass(5 * time.Second)
 		p.want("risen", p.states("x"), "[READY@n]")
 		if tl, _ := p.s.ColdStart(id); tl.Tier != functions.TierSleeping || tl.State != functions.Ready {
 			t.Errorf("%+v", tl)
 		}
-		p.desk.done("x")
+		p.path.done("x")
 	}
 	if f.starts.WakeTime(false, 50) <= 0 || f.starts.WakeTime(true, 50) <= 0 || f.starts.Len() != 3 {
 		t.Errorf("of rises is known %v and %v", f.starts.WakeTime(false, 50), f.starts.WakeTime(true, 50))
 	}
 	if got := sleeps(); !slices.Equal(got, []string{"2", "0", "1", "0"}) {
-		t.Errorf("told to sleep at %v", got)
+		t.Errorf("sent to sleep at level %v", got)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func broad(s *functions.ModelSpec) { s.Scale.Max, s.Scale.Target = 3, 4 }
 
 // many formats the number of x's replicas by state.
-func many(r *rig) string {
+func many(r *testRig) string {
 	n := map[functions.State]int{}
 	for _, x := range r.s.Replicas() {
 		n[x.State]++
@@ -20,7 +20,7 @@ func many(r *rig) string {
 }
 
 // up scales x to three replicas and leaves n requests in flight.
-func up(r *rig) {
+func up(r *testRig) {
 	r.t.Helper()
 	r.d.slots = 4
 	r.d.ask(r.s, fname("x"), 12)
@@ -35,7 +35,7 @@ func up(r *rig) {
 func TestHeldRequestsScaleAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x", broad))
-		r.host(newHost("here", 3))
+		r.host(newFakeAgent("here", 3))
 		up(r)
 		r.d.done(fname("x"))
 		r.d.ask(r.s, fname("x"), 1)
@@ -61,7 +61,7 @@ func TestAdoptedStartGoesOn(t *testing.T) {
 	for asked, after := range []string{"[]", "[READY@here]"} {
 		bubble(t, func(t *testing.T) {
 			r := newRig(t, 1, model("x"))
-			h := r.host(newHost("here", 1))
+			h := r.host(newFakeAgent("here", 1))
 			r.d.ask(r.s, fname("x"), 1)
 			r.pass(200 * time.Millisecond)
 			r.stop()
@@ -87,10 +87,10 @@ func TestAdoptedStartGoesOn(t *testing.T) {
 	}
 }
 
-func TestAdoptedAreKept(t *testing.T) {
+func TestAdoptedReplicasAreKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x", broad))
-		h := r.host(newHost("here", 3))
+		h := r.host(newFakeAgent("here", 3))
 		up(r)
 		r.pass(40 * time.Second)
 		r.stop()

@@ -15,41 +15,41 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// door is a small working activator: it queues requests, sends them to READY replicas
+// fakePath is a small working activator: it queues requests, sends them to READY replicas
 // and requeues them.
-type door struct {
-	mu     sync.Mutex
-	pics   map[functions.Name]snapshot.Snapshot
-	queued map[functions.Name]int
-	since  map[functions.Name]time.Time
-	active map[string]int // by replica
-	of     map[string]functions.Name
-	last   map[functions.Name]time.Time
-	slots  int
-	told   map[functions.Name]time.Time // a READY replica was published
-	failed map[functions.Name]string    // errors of waiters
-	cut    []string                     // URLs of agents
-	ready  chan functions.Name
+type fakePath struct {
+	mu        sync.Mutex
+	snapshots map[functions.Name]snapshot.Snapshot
+	queued    map[functions.Name]int
+	since     map[functions.Name]time.Time
+	active    map[string]int // by replica
+	of        map[string]functions.Name
+	last      map[functions.Name]time.Time
+	slots     int
+	readyAt   map[functions.Name]time.Time // a READY replica was published
+	failed    map[functions.Name]string    // errors of waiters
+	cut       []string                     // URLs of agents
+	ready     chan functions.Name
 }
 
-func newDoor() *door {
-	return &door{pics: map[functions.Name]snapshot.Snapshot{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
+func newFakePath() *fakePath {
+	return &fakePath{snapshots: map[functions.Name]snapshot.Snapshot{}, queued: map[functions.Name]int{}, since: map[functions.Name]time.Time{},
 		active: map[string]int{}, of: map[string]functions.Name{}, last: map[functions.Name]time.Time{}, slots: 8,
-		told: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
+		readyAt: map[functions.Name]time.Time{}, failed: map[functions.Name]string{}, ready: make(chan functions.Name, 64)}
 }
 
-func (d *door) Publish(fs ...snapshot.Snapshot) {
+func (d *fakePath) Publish(fs ...snapshot.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, f := range fs {
-		if len(f.Replicas) > len(d.pics[f.Name].Replicas) {
-			d.told[f.Name] = time.Now()
+		if len(f.Replicas) > len(d.snapshots[f.Name].Replicas) {
+			d.readyAt[f.Name] = time.Now()
 			select {
 			case d.ready <- f.Name:
 			default:
 			}
 		}
-		d.pics[f.Name] = f
+		d.snapshots[f.Name] = f
 		if f.Failure != nil && time.Now().Before(f.Failure.Until) && d.queued[f.Name] > 0 {
 			d.failed[f.Name] = f.Failure.Reason
 			d.queued[f.Name] = 0
@@ -58,8 +58,8 @@ func (d *door) Publish(fs ...snapshot.Snapshot) {
 	}
 }
 
-func (d *door) release(name functions.Name) {
-	for _, r := range d.pics[name].Replicas {
+func (d *fakePath) release(name functions.Name) {
+	for _, r := range d.snapshots[name].Replicas {
 		for d.queued[name] > 0 && d.active[r.ID] < d.slots {
 			d.queued[name]--
 			d.active[r.ID]++
@@ -68,19 +68,19 @@ func (d *door) release(name functions.Name) {
 	}
 }
 
-func (d *door) Remove(names ...functions.Name) {
+func (d *fakePath) Remove(names ...functions.Name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, n := range names {
-		delete(d.pics, n)
+		delete(d.snapshots, n)
 		d.queued[n] = 0
 	}
 }
 
-func (d *door) Demand(all bool, yield func(Demand) bool) {
+func (d *fakePath) Demand(all bool, yield func(Demand) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for n := range d.pics {
+	for n := range d.snapshots {
 		x := Demand{Name: n, Queued: d.queued[n], Oldest: d.since[n], LastEnd: d.last[n]}
 		for id, a := range d.active {
 			if d.of[id] == n {
@@ -93,20 +93,20 @@ func (d *door) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (d *door) Cut(agent string) {
+func (d *fakePath) Cut(agent string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cut = append(d.cut, agent)
 }
 
-func (d *door) InFlightOf(_ functions.Name, id string) int {
+func (d *fakePath) InFlightOf(_ functions.Name, id string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.active[id]
 }
 
 // ask adds n requests and reports them to the loop as the activator does.
-func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
+func (d *fakePath) ask(s *Orchestrator, name functions.Name, n int) string {
 	d.mu.Lock()
 	if d.queued[name] == 0 {
 		d.since[name] = time.Now()
@@ -114,7 +114,7 @@ func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
 	d.queued[name] += n
 	d.release(name)
 	left := d.queued[name]
-	cold := len(d.pics[name].Replicas) == 0
+	cold := len(d.snapshots[name].Replicas) == 0
 	d.mu.Unlock()
 	switch {
 	case cold:
@@ -126,7 +126,7 @@ func (d *door) ask(s *Orchestrator, name functions.Name, n int) string {
 }
 
 // done ends every request of a function; leave removes its waiters.
-func (d *door) done(name functions.Name) {
+func (d *fakePath) done(name functions.Name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id := range d.active {
@@ -138,21 +138,21 @@ func (d *door) done(name functions.Name) {
 	d.release(name)
 }
 
-func (d *door) leave(s *Orchestrator, name functions.Name) {
+func (d *fakePath) leave(s *Orchestrator, name functions.Name) {
 	d.mu.Lock()
 	d.queued[name] = 0
 	d.mu.Unlock()
 	s.Nudge(name)
 }
 
-func (d *door) picture(name functions.Name) snapshot.Snapshot {
+func (d *fakePath) snapshot(name functions.Name) snapshot.Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.pics[name]
+	return d.snapshots[name]
 }
 
-// host is a small working agent: replicas stage, load and become READY by timers.
-type host struct {
+// fakeAgent is a small working agent: replicas stage, load and become READY by timers.
+type fakeAgent struct {
 	id    string
 	s     *Orchestrator
 	gpus  int
@@ -171,12 +171,12 @@ type host struct {
 	mute   bool              // no heartbeats
 }
 
-func newHost(id string, gpus int) *host {
-	return &host{id: id, gpus: gpus, stage: 2 * time.Second, boot: 3 * time.Second, reps: map[string]*functions.ReplicaStatus{},
+func newFakeAgent(id string, gpus int) *fakeAgent {
+	return &fakeAgent{id: id, gpus: gpus, stage: 2 * time.Second, boot: 3 * time.Second, reps: map[string]*functions.ReplicaStatus{},
 		timers: map[string]*time.Timer{}, since: map[string]time.Time{}, fail: map[string]string{}}
 }
 
-func (h *host) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+func (h *fakeAgent) Load(ctx context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.refuse != nil {
@@ -197,7 +197,7 @@ func (h *host) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 }
 
 // to sets the state of a replica; the lock is held.
-func (h *host) to(id string, st functions.State) {
+func (h *fakeAgent) to(id string, st functions.State) {
 	r := h.reps[id]
 	r.State = st
 	h.since[id] = time.Now()
@@ -232,7 +232,7 @@ func (h *host) to(id string, st functions.State) {
 	h.push()
 }
 
-func (h *host) die(id, cause string) {
+func (h *fakeAgent) die(id, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r := h.reps[id]; r != nil {
@@ -241,7 +241,7 @@ func (h *host) die(id, cause string) {
 	}
 }
 
-func (h *host) Unload(ctx context.Context, req functions.UnloadRequest) error {
+func (h *fakeAgent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.refuse != nil {
@@ -268,7 +268,7 @@ func (h *host) Unload(ctx context.Context, req functions.UnloadRequest) error {
 }
 
 // push sends a heartbeat; the lock is held.
-func (h *host) push() {
+func (h *fakeAgent) push() {
 	if h.mute {
 		return
 	}
@@ -286,7 +286,7 @@ func (h *host) push() {
 	h.s.Heartbeat(hb, h)
 }
 
-func (h *host) beat(ctx context.Context) {
+func (h *fakeAgent) beat(ctx context.Context) {
 	t := time.NewTicker(2 * time.Second)
 	defer t.Stop()
 	for {
@@ -301,26 +301,26 @@ func (h *host) beat(ctx context.Context) {
 	}
 }
 
-func (h *host) did() (loads, unloads []string) {
+func (h *fakeAgent) did() (loads, unloads []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.loads), slices.Clone(h.unload)
 }
 
-type shelf struct {
+type fakeCatalog struct {
 	mu     sync.Mutex
 	models []*functions.Model
 	teams  []*functions.Team
 }
 
-func (c *shelf) Models() []*functions.Model {
+func (c *fakeCatalog) Models() []*functions.Model {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.models)
 }
-func (c *shelf) Teams() []*functions.Team { return c.teams }
+func (c *fakeCatalog) Teams() []*functions.Team { return c.teams }
 
-func (c *shelf) set(ms ...*functions.Model) {
+func (c *fakeCatalog) set(ms ...*functions.Model) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.models = ms
@@ -339,11 +339,11 @@ func model(name string, edit ...func(*functions.ModelSpec)) *functions.Model {
 
 func fname(s string) functions.Name { return functions.Name{Team: "default", Name: s} }
 
-type rig struct {
+type testRig struct {
 	t      *testing.T
 	s      *Orchestrator
-	d      *door
-	c      *shelf
+	d      *fakePath
+	c      *fakeCatalog
 	ctx    context.Context
 	stop   func()
 	cold   []functions.Timeline
@@ -351,26 +351,26 @@ type rig struct {
 }
 
 // ended is the hook for cold starts; the loop's goroutine calls it.
-func (r *rig) ended(t functions.Timeline) {
+func (r *testRig) ended(t functions.Timeline) {
 	r.coldMu.Lock()
 	defer r.coldMu.Unlock()
 	r.cold = append(r.cold, t)
 }
 
-func (r *rig) colds() int {
+func (r *testRig) coldStarts() int {
 	r.coldMu.Lock()
 	defer r.coldMu.Unlock()
 	return len(r.cold)
 }
 
-func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *rig {
-	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
+func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *testRig {
+	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
 	r.boot(epoch)
 	return r
 }
 
 // boot starts a new server process; agents and activator stay.
-func (r *rig) boot(epoch int64) {
+func (r *testRig) boot(epoch int64) {
 	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here",
 		Hooks: Hooks{ColdStart: r.ended}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -380,19 +380,19 @@ func (r *rig) boot(epoch int64) {
 	r.stop = func() { cancel(); <-done }
 }
 
-func (r *rig) host(h *host) *host {
+func (r *testRig) host(h *fakeAgent) *fakeAgent {
 	h.s = r.s
 	go h.beat(r.ctx)
 	synctest.Wait()
 	return h
 }
 
-func (r *rig) pass(d time.Duration) {
+func (r *testRig) pass(d time.Duration) {
 	time.Sleep(d) // the bubble's clock
 	synctest.Wait()
 }
 
-func (r *rig) states(name string) string {
+func (r *testRig) states(name string) string {
 	var out []string
 	for _, x := range r.s.Replicas() {
 		if x.Function == fname(name).String() {
@@ -402,7 +402,7 @@ func (r *rig) states(name string) string {
 	return fmt.Sprint(out)
 }
 
-func (r *rig) want(what, got, want string) {
+func (r *testRig) want(what, got, want string) {
 	r.t.Helper()
 	if got != want {
 		r.t.Errorf("%s: got %s, want %s", what, got, want)
@@ -422,7 +422,7 @@ func TestColdToReady(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		id := r.d.ask(r.s, fname("x"), 100)
 		for range 50 {
 			if again := r.s.Wake(fname("x"), ""); again != id {
@@ -431,7 +431,7 @@ func TestColdToReady(t *testing.T) {
 		}
 		r.pass(time.Second)
 		r.want("while staging", r.states("x"), "[DOWNLOADING@here]")
-		if p := r.d.picture(fname("x")); p.ColdStart == nil || p.ColdStart.ID != id || p.State != functions.Downloading {
+		if p := r.d.snapshot(fname("x")); p.ColdStart == nil || p.ColdStart.ID != id || p.State != functions.Downloading {
 			t.Fatalf("picture %+v", p)
 		}
 		r.pass(4 * time.Second)
@@ -453,10 +453,10 @@ func TestColdToReady(t *testing.T) {
 			}
 		}
 		// The next start finds the bytes on the node: its forecast excludes staging.
-		if f := r.d.picture(fname("x")).Forecast; r.colds() != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {
-			t.Fatalf("%d cold starts in the books, forecast %v", r.colds(), r.d.picture(fname("x")).Forecast)
+		if f := r.d.snapshot(fname("x")).Forecast; r.coldStarts() != 1 || f.P50 < 3*time.Second || f.P50 > 3200*time.Millisecond {
+			t.Fatalf("%d cold starts in the books, forecast %v", r.coldStarts(), r.d.snapshot(fname("x")).Forecast)
 		}
-		if took := r.d.told[fname("x")].Sub(line.Began); took > 5001*time.Millisecond {
+		if took := r.d.readyAt[fname("x")].Sub(line.Began); took > 5001*time.Millisecond {
 			t.Fatalf("waiters released after %v", took)
 		}
 		if r.d.InFlightOf(fname("x"), r.s.Replicas()[0].ID) != 8 {
@@ -469,7 +469,7 @@ func TestCallOffBeforeSpawn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		id := r.d.ask(r.s, fname("x"), 3)
 		r.pass(time.Second)
 		r.d.leave(r.s, fname("x"))
@@ -498,7 +498,7 @@ func TestStoppedWhileBusy(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			r := newRig(t, 1, model("x"))
 			defer r.stop()
-			h := newHost("here", 2)
+			h := newFakeAgent("here", 2)
 			r.host(h)
 			r.d.ask(r.s, fname("x"), 1)
 			r.pass(6 * time.Second)
@@ -521,17 +521,17 @@ func TestStoppedWhileBusy(t *testing.T) {
 	}
 }
 
-func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
+func TestFailureRejectsWaitersAndBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
 		defer r.stop()
-		h := newHost("here", 1)
+		h := newFakeAgent("here", 1)
 		h.fail["x"] = "weights are truncated"
 		r.host(h)
 		r.d.ask(r.s, fname("x"), 5)
 		r.pass(5100 * time.Millisecond)
 		if got := r.d.failed[fname("x")]; got != "weights are truncated" {
-			t.Fatalf("waiters were told %q", got)
+			t.Fatalf("waiters got %q", got)
 		}
 		// No demand: no restart. Constant demand: restarts no faster than the backoff.
 		r.pass(time.Minute)
@@ -553,17 +553,17 @@ func TestFailureTellsWaitersAndBacksOff(t *testing.T) {
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.want("after the fix", r.states("x"), "[READY@here]")
-		if r.d.picture(fname("x")).Failure != nil {
-			t.Fatal("the failure is still told")
+		if r.d.snapshot(fname("x")).Failure != nil {
+			t.Fatal("the failure is still published")
 		}
 	})
 }
 
-func TestStaleEpochIsObeyedByNobody(t *testing.T) {
+func TestStaleEpochIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 3, model("x"))
 		defer r.stop()
-		h := newHost("here", 1)
+		h := newFakeAgent("here", 1)
 		h.epoch = 7
 		r.host(h)
 		r.d.ask(r.s, fname("x"), 1)
@@ -581,7 +581,7 @@ func TestLoadRefusedGoesElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
 		defer r.stop()
-		bad, good := newHost("a", 1), newHost("b", 1)
+		bad, good := newFakeAgent("a", 1), newFakeAgent("b", 1)
 		bad.refuse = errors.New("connection refused")
 		r.host(bad)
 		r.host(good)
@@ -596,13 +596,13 @@ func TestRefusedByAll(t *testing.T) {
 		long := strings.Repeat("x", 63)
 		r := newRig(t, 1, model(long))
 		defer r.stop()
-		bad := newHost("a", 1)
+		bad := newFakeAgent("a", 1)
 		bad.refuse = errors.New("bad request")
 		r.host(bad)
 		r.d.ask(r.s, fname(long), 2)
 		r.pass(20 * time.Second)
-		if told := r.d.failed[fname(long)]; !strings.Contains(told, "bad request") {
-			t.Fatalf("waiters were told %q", told)
+		if got := r.d.failed[fname(long)]; !strings.Contains(got, "bad request") {
+			t.Fatalf("waiters got %q", got)
 		}
 		if id := randomID(long); !functions.IsLabel(id) || !functions.IsLabel(randomID(strings.Repeat("x", 49)+"-y")) {
 			t.Errorf("%s is no label", id)
@@ -617,13 +617,13 @@ func TestRefusedByAll(t *testing.T) {
 	})
 }
 
-// TestWakeByHand: WakeFor starts a function without waiters; then its idle time
+// TestWakeFor: WakeFor starts a function without waiters; then its idle time
 // applies, or the lease.
-func TestWakeByHand(t *testing.T) {
+func TestWakeFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, model("x"))
 		defer r.stop()
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		id := r.s.WakeFor(fname("x"), 0)
 		r.pass(time.Second)
 		r.s.Nudge(fname("x")) // a waiter left

@@ -20,42 +20,42 @@ import (
 // play runs the loop deterministically on a clock of the test: no goroutine, no timer,
 // no chance except the seed. It records every command.
 type play struct {
-	t     testing.TB
-	at    time.Time
-	began time.Time
-	heap  plays
-	seq   int
-	ids   int
-	rnd   *rand.Rand
-	s     *Orchestrator
-	rang  bool
-	next  int // number of the valid timer
-	turns int
-	desk  *desk
-	shelf *shelf
-	sites []*site
-	log   []string
-	delay func() time.Duration // of a command
+	t       testing.TB
+	at      time.Time
+	began   time.Time
+	heap    playSteps
+	seq     int
+	ids     int
+	rnd     *rand.Rand
+	s       *Orchestrator
+	rang    bool
+	next    int // number of the valid timer
+	turns   int
+	path    *playPath
+	catalog *fakeCatalog
+	agents  []*playAgent
+	log     []string
+	delay   func() time.Duration // of a command
 }
 
-type deed struct {
+type playStep struct {
 	at  time.Time
 	seq int
 	do  func()
 }
 
-type plays []deed
+type playSteps []playStep
 
-func (h plays) Len() int { return len(h) }
-func (h plays) Less(i, j int) bool {
+func (h playSteps) Len() int { return len(h) }
+func (h playSteps) Less(i, j int) bool {
 	if !h[i].at.Equal(h[j].at) {
 		return h[i].at.Before(h[j].at)
 	}
 	return h[i].seq < h[j].seq
 }
-func (h plays) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *plays) Push(x any)   { *h = append(*h, x.(deed)) }
-func (h *plays) Pop() any {
+func (h playSteps) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *playSteps) Push(x any)   { *h = append(*h, x.(playStep)) }
+func (h *playSteps) Pop() any {
 	x := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]
 	return x
@@ -63,9 +63,9 @@ func (h *plays) Pop() any {
 
 func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 	began := time.Date(2026, 1, 2, 22, 4, 5, 0, time.UTC)
-	p := &play{t: t, at: began, began: began, rnd: rand.New(rand.NewPCG(seed, 7)), shelf: &shelf{models: ms}}
+	p := &play{t: t, at: began, began: began, rnd: rand.New(rand.NewPCG(seed, 7)), catalog: &fakeCatalog{models: ms}}
 	p.delay = func() time.Duration { return 2 * time.Millisecond }
-	p.desk = &desk{p: p, by: map[functions.Name]*lane{}, slots: 8}
+	p.path = &playPath{p: p, by: map[functions.Name]*playQueue{}, slots: 8}
 	p.boot(1)
 	return p
 }
@@ -74,7 +74,7 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 func (p *play) boot(epoch int64) {
 	var s *Orchestrator
 	s = New(Options{
-		Epoch: epoch, Path: p.desk, Catalog: p.shelf, Machine: "m-here", Now: func() time.Time { return p.at },
+		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
 		Do: func(limit time.Duration, f func(context.Context)) {
 			p.after(p.delay(), func() { f(context.Background()) })
@@ -96,7 +96,7 @@ func (p *play) boot(epoch int64) {
 
 func (p *play) after(d time.Duration, f func()) {
 	p.seq++
-	heap.Push(&p.heap, deed{p.at.Add(max(d, 0)), p.seq, f})
+	heap.Push(&p.heap, playStep{p.at.Add(max(d, 0)), p.seq, f})
 }
 
 func (p *play) turn() {
@@ -116,13 +116,13 @@ func (p *play) turn() {
 func (p *play) consistent() {
 	s := p.s
 	for _, f := range s.functionList {
-		l := p.desk.lane(f.Name)
+		l := p.path.queueOf(f.Name)
 		if f.enqueued || l.changed || l.removed || s.superseded || f.Gone {
 			continue
 		}
 		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, recipe: f.recipe, starts: f.starts}
 		is.Replicas = nil
-		is.copyReplicas(p.desk.InFlightOf)
+		is.copyReplicas(p.path.InFlightOf)
 		is.Active, is.Queued = 0, l.queued
 		for _, n := range l.active {
 			is.Active += n
@@ -138,7 +138,7 @@ func (p *play) consistent() {
 			is.Replicas = f.Replicas[:0]
 		}
 		if !reflect.DeepEqual(is.Function, f.Function) {
-			p.t.Fatalf("%.3f: the core was not told of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
+			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function, is.Function)
 		}
 		if c := f.coldStart; c != nil && !c.over != s.coldStarts.starting.has(f) {
 			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.over, s.coldStarts.starting.has(f))
@@ -168,14 +168,14 @@ func (p *play) pass(d time.Duration) {
 			p.turn()
 			continue
 		}
-		x := heap.Pop(&p.heap).(deed)
+		x := heap.Pop(&p.heap).(playStep)
 		p.at = x.at
 		x.do()
 	}
 	p.at = until
 }
 
-func (p *play) say(format string, args ...any) {
+func (p *play) note(format string, args ...any) {
 	p.log = append(p.log, fmt.Sprintf("%9.3f ", p.at.Sub(p.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
@@ -211,17 +211,17 @@ func (p *play) events(kind string) (n int) {
 	return n
 }
 
-// desk is the activator of a play.
-type desk struct {
+// playPath is the activator of a play.
+type playPath struct {
 	p     *play
-	by    map[functions.Name]*lane
-	list  []*lane
+	by    map[functions.Name]*playQueue
+	list  []*playQueue
 	slots int
 	span  func() time.Duration // duration of a request; nil: until done
 	cuts  []string
 }
 
-type lane struct {
+type playQueue struct {
 	name    functions.Name
 	pic     snapshot.Snapshot
 	queued  int
@@ -234,19 +234,19 @@ type lane struct {
 	removed bool // its requests in flight no longer count, as in the real activator
 }
 
-func (d *desk) lane(n functions.Name) *lane {
+func (d *playPath) queueOf(n functions.Name) *playQueue {
 	l := d.by[n]
 	if l == nil {
-		l = &lane{name: n}
+		l = &playQueue{name: n}
 		d.by[n] = l
 		d.list = append(d.list, l)
 	}
 	return l
 }
 
-func (d *desk) Publish(fs ...snapshot.Snapshot) {
+func (d *playPath) Publish(fs ...snapshot.Snapshot) {
 	for _, f := range fs {
-		l := d.lane(f.Name)
+		l := d.queueOf(f.Name)
 		l.pic = f
 		if f.Failure != nil && d.p.at.Before(f.Failure.Until) && l.queued > 0 {
 			l.failed, l.queued, l.changed = f.Failure.Reason, 0, true
@@ -255,7 +255,7 @@ func (d *desk) Publish(fs ...snapshot.Snapshot) {
 	}
 }
 
-func (d *desk) release(l *lane) {
+func (d *playPath) release(l *playQueue) {
 	for _, r := range l.pic.Replicas {
 		i := slices.Index(l.ids, r.ID)
 		if i < 0 {
@@ -273,7 +273,7 @@ func (d *desk) release(l *lane) {
 	}
 }
 
-func (d *desk) end(l *lane, i int) {
+func (d *playPath) end(l *playQueue, i int) {
 	if l.active[i] > 0 {
 		l.active[i]--
 		l.last, l.changed = d.p.at, true
@@ -281,8 +281,8 @@ func (d *desk) end(l *lane, i int) {
 	}
 }
 
-func (d *desk) done(name string) {
-	l := d.lane(fname(name))
+func (d *playPath) done(name string) {
+	l := d.queueOf(fname(name))
 	for i := range l.active {
 		for l.active[i] > 0 {
 			d.end(l, i)
@@ -290,8 +290,8 @@ func (d *desk) done(name string) {
 	}
 }
 
-func (d *desk) ask(name string, n int) string {
-	l := d.lane(fname(name))
+func (d *playPath) ask(name string, n int) string {
+	l := d.queueOf(fname(name))
 	if l.pic.Name.Name == "" {
 		return "" // no such model
 	}
@@ -310,20 +310,20 @@ func (d *desk) ask(name string, n int) string {
 	return ""
 }
 
-func (d *desk) leave(name string) {
-	l := d.lane(fname(name))
+func (d *playPath) leave(name string) {
+	l := d.queueOf(fname(name))
 	l.queued, l.changed = 0, true
 	d.p.s.Nudge(l.name)
 }
 
-func (d *desk) Remove(names ...functions.Name) {
+func (d *playPath) Remove(names ...functions.Name) {
 	for _, n := range names {
-		l := d.lane(n)
+		l := d.queueOf(n)
 		l.pic, l.queued, l.changed, l.removed = snapshot.Snapshot{}, 0, true, true
 	}
 }
 
-func (d *desk) Demand(all bool, yield func(Demand) bool) {
+func (d *playPath) Demand(all bool, yield func(Demand) bool) {
 	for _, l := range d.list {
 		if !l.changed && !all {
 			continue
@@ -339,18 +339,18 @@ func (d *desk) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (d *desk) Cut(agent string) { d.cuts = append(d.cuts, agent) }
+func (d *playPath) Cut(agent string) { d.cuts = append(d.cuts, agent) }
 
-func (d *desk) InFlightOf(n functions.Name, id string) int {
-	l := d.lane(n)
+func (d *playPath) InFlightOf(n functions.Name, id string) int {
+	l := d.queueOf(n)
 	if i := slices.Index(l.ids, id); i >= 0 {
 		return l.active[i]
 	}
 	return 0
 }
 
-// site is an agent of a play.
-type site struct {
+// playAgent is an agent of a play.
+type playAgent struct {
 	p      *play
 	id     string
 	gpus   int
@@ -370,18 +370,18 @@ type site struct {
 	ends   []string
 }
 
-func (p *play) site(id string, gpus int) *site {
-	h := &site{p: p, id: id, gpus: gpus}
+func (p *play) agent(id string, gpus int) *playAgent {
+	h := &playAgent{p: p, id: id, gpus: gpus}
 	h.stage = func() time.Duration { return 2 * time.Second }
 	h.boot = func() time.Duration { return 3 * time.Second }
-	p.sites = append(p.sites, h)
+	p.agents = append(p.agents, h)
 	var beat func()
 	beat = func() { h.push(); p.after(2*time.Second, beat) }
 	beat()
 	return h
 }
 
-func (h *site) document() functions.Heartbeat {
+func (h *playAgent) document() functions.Heartbeat {
 	hb := functions.Heartbeat{AgentID: h.id, Epoch: h.epoch, Machine: "m-" + h.id, URL: "http://" + h.id + ":1"}
 	hb.Memory.Total = 64 << 30
 	for i := range h.gpus {
@@ -402,7 +402,7 @@ func (h *site) document() functions.Heartbeat {
 }
 
 // restart starts a new process of the agent, with the replicas that keep selects.
-func (h *site) restart(keep func(*functions.ReplicaStatus) bool) {
+func (h *playAgent) restart(keep func(*functions.ReplicaStatus) bool) {
 	h.life, h.seq = h.life+1, 0
 	for i := len(h.reps) - 1; i >= 0; i-- {
 		if !keep(h.reps[i]) {
@@ -412,7 +412,7 @@ func (h *site) restart(keep func(*functions.ReplicaStatus) bool) {
 	h.push()
 }
 
-func (h *site) push() {
+func (h *playAgent) push() {
 	if h.mute {
 		return
 	}
@@ -421,11 +421,11 @@ func (h *site) push() {
 	h.p.s.Heartbeat(hb, h)
 }
 
-func (h *site) find(id string) int {
+func (h *playAgent) find(id string) int {
 	return slices.IndexFunc(h.reps, func(r *functions.ReplicaStatus) bool { return r.ID == id })
 }
 
-func (h *site) obeys(epoch int64) error {
+func (h *playAgent) obeys(epoch int64) error {
 	if h.refuse != nil {
 		return h.refuse
 	}
@@ -436,8 +436,8 @@ func (h *site) obeys(epoch int64) error {
 	return nil
 }
 
-func (h *site) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
-	h.p.say("%s load %s %s/%s %v", h.id, req.ID, req.Team, req.Model, req.GPUs)
+func (h *playAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+	h.p.note("%s load %s %s/%s %v", h.id, req.ID, req.Team, req.Model, req.GPUs)
 	if err := h.obeys(req.Epoch); err != nil {
 		return functions.LoadReply{}, err
 	}
@@ -451,12 +451,12 @@ func (h *site) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 }
 
 // run puts a replica on the site and moves it from a state to READY.
-func (h *site) run(r *functions.ReplicaStatus, from functions.State) {
+func (h *playAgent) run(r *functions.ReplicaStatus, from functions.State) {
 	h.reps, h.since = append(h.reps, r), append(h.since, h.p.at)
 	h.to(r, from)
 }
 
-func (h *site) to(r *functions.ReplicaStatus, st functions.State) {
+func (h *playAgent) to(r *functions.ReplicaStatus, st functions.State) {
 	i := h.find(r.ID)
 	if i < 0 || h.reps[i] != r || r.State.Over() {
 		return
@@ -484,8 +484,8 @@ func (h *site) to(r *functions.ReplicaStatus, st functions.State) {
 	h.push()
 }
 
-func (h *site) Unload(_ context.Context, req functions.UnloadRequest) error {
-	h.p.say("%s unload %s %s", h.id, req.ID, req.Reason)
+func (h *playAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
+	h.p.note("%s unload %s %s", h.id, req.ID, req.Reason)
 	if err := h.obeys(req.Epoch); err != nil {
 		return err
 	}
@@ -499,14 +499,14 @@ func (h *site) Unload(_ context.Context, req functions.UnloadRequest) error {
 	return nil
 }
 
-func (h *site) forget(id string) {
+func (h *playAgent) forget(id string) {
 	if i := h.find(id); i >= 0 {
 		h.reps, h.since = slices.Delete(h.reps, i, i+1), slices.Delete(h.since, i, i+1)
 	}
 }
 
-func (h *site) Sleep(_ context.Context, req functions.SleepRequest) error {
-	h.p.say("%s sleep %s %d", h.id, req.ID, req.Level)
+func (h *playAgent) Sleep(_ context.Context, req functions.SleepRequest) error {
+	h.p.note("%s sleep %s %d", h.id, req.ID, req.Level)
 	if err := h.obeys(req.Epoch); err != nil {
 		return err
 	}
@@ -577,11 +577,11 @@ func randomWorld(t *testing.T, seed uint64) []string {
 	}
 	p := newPlay(t, seed, fleet(24)...)
 	rnd := p.rnd
-	p.desk.slots = 4
-	p.desk.span = func() time.Duration { return time.Duration(200+rnd.IntN(4000)) * time.Millisecond }
+	p.path.slots = 4
+	p.path.span = func() time.Duration { return time.Duration(200+rnd.IntN(4000)) * time.Millisecond }
 	p.delay = func() time.Duration { return time.Duration(rnd.IntN(30)) * time.Millisecond }
 	for i := range 5 {
-		h := p.site(fmt.Sprint("n", i), 2)
+		h := p.agent(fmt.Sprint("n", i), 2)
 		h.stage = func() time.Duration { return time.Duration(100+rnd.IntN(3000)) * time.Millisecond }
 		h.boot = func() time.Duration { return time.Duration(500+rnd.IntN(4000)) * time.Millisecond }
 		h.breaks = func(string) string {
@@ -594,7 +594,7 @@ func randomWorld(t *testing.T, seed uint64) []string {
 	for range 500 {
 		p.pass(time.Duration(rnd.IntN(1300)) * time.Millisecond)
 		name := fmt.Sprint("m", min(rnd.IntN(24), rnd.IntN(24)))
-		h := p.sites[rnd.IntN(len(p.sites))]
+		h := p.agents[rnd.IntN(len(p.agents))]
 		switch rnd.IntN(40) {
 		case 0:
 			h.mute = true
@@ -618,19 +618,19 @@ func randomWorld(t *testing.T, seed uint64) []string {
 		case 5:
 			p.s.WakeFor(fname(name), time.Duration(rnd.IntN(20))*time.Second)
 		case 6:
-			p.shelf.models = fleet(20 + rnd.IntN(5))
+			p.catalog.models = fleet(20 + rnd.IntN(5))
 			p.s.Changed()
 		case 7:
-			p.desk.leave(name)
+			p.path.leave(name)
 		default:
-			p.desk.ask(name, 1+rnd.IntN(6))
+			p.path.ask(name, 1+rnd.IntN(6))
 		}
 	}
 	p.pass(3 * time.Minute)
 	for _, e := range p.s.Events(0) {
 		p.log = append(p.log, fmt.Sprint(e.Seq, e.At.Sub(p.began), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message))
 	}
-	for _, l := range p.desk.list {
+	for _, l := range p.path.list {
 		p.log = append(p.log, fmt.Sprint(l.name, l.queued, l.active, l.failed))
 	}
 	return p.log

@@ -19,8 +19,8 @@ import (
 )
 
 // seeing returns a rig with a Foresight.
-func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Model) *rig {
-	r := &rig{t: t, d: newDoor(), c: &shelf{models: ms}}
+func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Model) *testRig {
+	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
 	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
 		Hooks: Hooks{ColdStart: r.ended}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -34,7 +34,7 @@ func seeing(t *testing.T, o *Foresight, p placement.Policy, ms ...*functions.Mod
 func short(m *functions.ModelSpec) { m.Scale.Idle = functions.Duration(time.Minute) }
 
 // use sends one request and lets it end.
-func (r *rig) use(name string) {
+func (r *testRig) use(name string) {
 	r.d.ask(r.s, fname(name), 1)
 	r.pass(15 * time.Second)
 	r.d.done(fname(name))
@@ -52,20 +52,20 @@ func counted(s *Orchestrator, metric string, labels ...string) float64 {
 	return s.counts.values[countOf(metric, labels)]
 }
 
-func TestARhythmIsMetAhead(t *testing.T) {
+func TestPeriodicUseIsPrewarmed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), StartAhead: true}, placement.Policy{}, model("x", short))
 		defer r.stop()
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		for range 6 { // every half hour; it ends after a minute
 			r.use("x")
 			r.pass(30*time.Minute - 17*time.Second)
 		}
 		for _, c := range []string{"one", "another"} {
 			r.want("before "+c+" use", r.states("x"), "[READY@here]")
-			starts := r.colds()
+			starts := r.coldStarts()
 			r.use("x")
-			if r.colds() != starts {
+			if r.coldStarts() != starts {
 				t.Fatalf("%s use was a cold start", c)
 			}
 			r.pass(30*time.Minute - 17*time.Second)
@@ -87,11 +87,11 @@ func TestARhythmIsMetAhead(t *testing.T) {
 	})
 }
 
-func TestAHintIsALease(t *testing.T) {
+func TestHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		hint := func(name string, d time.Duration) (functions.Prewarm, time.Duration, error) {
 			p, err := r.s.Prewarm(fname(name), time.Now().Add(d), functions.PrewarmGPU, "k1")
 			left := r.s.PrewarmLeft("default")
@@ -144,11 +144,11 @@ func TestAHintIsALease(t *testing.T) {
 	})
 }
 
-func TestAHintTakesNoRoomOfOthers(t *testing.T) {
+func TestHintEvictsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		r.use("y")
 		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(10*time.Minute), functions.PrewarmGPU, "k1"); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestBytesAhead(t *testing.T) {
 		}}
 		r := seeing(t, o, placement.Policy{}, model("x", short))
 		defer r.stop()
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		for _, tier := range []string{functions.PrewarmDisk, functions.PrewarmMemory} {
 			if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Hour), tier, "k1"); err != nil {
 				t.Fatal(err)
@@ -204,18 +204,18 @@ func TestLearnedKeepAlive(t *testing.T) {
 		p.KeepAlive = placement.Learned
 		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
 		defer r.stop()
-		r.host(newHost("here", 2))
+		r.host(newFakeAgent("here", 2))
 		for range 6 { // every two minutes, longer than its standard keep-alive
 			r.use("x")
 			r.pass(103 * time.Second)
 		}
-		cold := r.colds()
+		cold := r.coldStarts()
 		for range 3 {
 			r.use("x")
 			r.pass(103 * time.Second)
 		}
-		if r.colds() != cold {
-			t.Errorf("%d more cold starts though its habit is known", r.colds()-cold)
+		if r.coldStarts() != cold {
+			t.Errorf("%d more cold starts though its habit is known", r.coldStarts()-cold)
 		}
 		r.use("z")
 		r.pass(70 * time.Second)
@@ -225,14 +225,14 @@ func TestLearnedKeepAlive(t *testing.T) {
 	})
 }
 
-func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
+func TestHistorySurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
 	open := func() *Foresight { return OpenForesight(dir, time.Now(), slog.New(slog.NewTextHandler(&log, nil))) }
 	var p50 time.Duration
 	synctest.Test(t, func(t *testing.T) {
 		r := seeing(t, open(), placement.Policy{}, model("x", short))
-		r.host(newHost("here", 1))
+		r.host(newFakeAgent("here", 1))
 		for range 3 {
 			r.use("x")
 			r.pass(30 * time.Minute)
@@ -275,7 +275,7 @@ func TestWhatWasLearnedOutlivesARestart(t *testing.T) {
 			t.Errorf("%s was taken in", bad)
 		}
 		if !strings.Contains(log.String(), "set aside") {
-			t.Errorf("%s: nothing was said: %s", bad, &log)
+			t.Errorf("%s: nothing was logged: %s", bad, &log)
 		}
 		if kept, err := os.ReadFile(file + ".bad"); err != nil || string(kept) != bad {
 			t.Errorf("%s is not kept aside: %q, %v", bad, kept, err)

@@ -47,10 +47,10 @@ func TestMeasuredRates(t *testing.T) {
 	}
 }
 
-// TestWorldIsFilledIn: data of heartbeats and cold starts reaches the planner.
-func TestWorldIsFilledIn(t *testing.T) {
+// TestPlannerInput: data of heartbeats and cold starts reaches the planner.
+func TestPlannerInput(t *testing.T) {
 	p := newPlay(t, 1, model("x"))
-	h := p.site("n", 2)
+	h := p.agent("n", 2)
 	h.bent = func(hb *functions.Heartbeat) {
 		hb.Cached = []functions.CachedModel{{Source: "az://a/c/y", Tier: functions.TierDRAM, Bytes: 7 << 30}}
 		for i := range hb.GPUs {
@@ -61,7 +61,7 @@ func TestWorldIsFilledIn(t *testing.T) {
 		}
 	}
 	p.pass(3 * time.Second)
-	p.desk.ask("x", 1)
+	p.path.ask("x", 1)
 	p.pass(10 * time.Second)
 	p.want("served", p.states("x"), "[READY@n]")
 	n, f := p.s.nodes["n"], p.s.functions[fname("x")]

@@ -106,14 +106,14 @@ func (s *Orchestrator) Explain(kind string, name functions.Name) (functions.Expl
 		return x, true
 	}
 	x.Decided = s.wallTime(at)
-	told := "start"
+	kindWord := "start"
 	switch kind {
 	case placement.KindEvict, placement.KindCold:
-		told = "stop"
+		kindWord = "stop"
 	case placement.KindScale:
-		told = "scale"
+		kindWord = "scale"
 	}
-	if w := reasonSentence(told, x.Reason); w != "" {
+	if w := reasonSentence(kindWord, x.Reason); w != "" {
 		x.Reason = w
 	}
 	return x, true

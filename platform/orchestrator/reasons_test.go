@@ -23,13 +23,13 @@ func (p *play) now(name string) string {
 // those of evicted functions.
 func TestExplain(t *testing.T) {
 	p := newPlay(t, 1, model("x"), model("y"), sleepy("z"))
-	h := p.site("n", 1)
-	tells := func(name string, want ...string) {
+	h := p.agent("n", 1)
+	summary := func(name string, want ...string) {
 		t.Helper()
 		got := p.now(name)
 		for _, w := range want {
 			if !strings.Contains(got, w) {
-				t.Errorf("of %s is told %q, without %q", name, got, w)
+				t.Errorf("the summary of %s is %q, without %q", name, got, w)
 			}
 		}
 		if !strings.HasSuffix(got, ".") || strings.Contains(got, "..") || strings.Contains(got, "  ") || strings.Contains(got, "%!") {
@@ -37,32 +37,32 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	p.pass(8 * time.Second)
-	tells("x", "It is cold", "it had no requests since this server started")
+	summary("x", "It is cold", "it had no requests since this server started")
 	if x, _ := p.s.Explain("place", fname("x")); !x.Decided.IsZero() || x.State != functions.Unloaded {
 		t.Errorf("of what was never decided: %+v", x)
 	}
 
-	p.desk.ask("x", 3)
+	p.path.ask("x", 3)
 	p.pass(time.Second)
-	tells("x", "It is being started on n (staging)", "requests wait for it", "3 requests wait")
+	summary("x", "It is being started on n (staging)", "requests wait for it", "3 requests wait")
 	x, _ := p.s.Explain("place", fname("x"))
 	if x.Chosen != "n" || x.Reason != "requests wait for it" || len(x.Candidates) != 1 || p.at.Sub(x.Decided) > 1100*time.Millisecond || p.at.Sub(x.Decided) < 900*time.Millisecond {
 		t.Errorf("%+v", x)
 	}
 	p.pass(9 * time.Second)
-	tells("x", "It serves 3 requests with 1 replica")
+	summary("x", "It serves 3 requests with 1 replica")
 
 	// All GPUs are in use: y's explanation has the reason and the wait.
-	p.desk.ask("y", 1)
+	p.path.ask("y", 1)
 	p.pass(2 * time.Second)
-	tells("y", "It cannot be placed", "1 request waits")
-	p.desk.done("x")
+	summary("y", "It cannot be placed", "1 request waits")
+	p.path.done("x")
 	p.pass(time.Second)
 	x, _ = p.s.Explain("evict", fname("y"))
 	if len(x.Candidates) == 0 || x.Candidates[0].Function != "default/x" || x.Chosen == "" {
 		t.Errorf("evicted for y: %+v", x)
 	}
-	tells("x", "another function needs the room")
+	summary("x", "another function needs the room")
 	found := false
 	for _, e := range p.s.Events(0) {
 		if e.Kind == "stop" && e.Function == "default/x" {
@@ -76,26 +76,26 @@ func TestExplain(t *testing.T) {
 		t.Error("no event says that x was evicted for y")
 	}
 	p.pass(10 * time.Second)
-	p.desk.done("y")
+	p.path.done("y")
 	p.pass(2 * time.Second)
-	tells("y", "It is ready and idle, with 1 replica", "its idle time is 5m")
+	summary("y", "It is ready and idle, with 1 replica", "its idle time is 5m")
 	p.s.WakeFor(fname("y"), time.Hour)
 	p.pass(time.Second)
-	tells("y", "A lease keeps it ready for 1h more")
+	summary("y", "A lease keeps it ready for 1h more")
 	p.s.Stop(fname("y"))
 	p.pass(3 * time.Second)
-	tells("y", "It is cold", "a user stopped it", "to start takes about")
+	summary("y", "It is cold", "a user stopped it", "to start takes about")
 
 	// Asleep, and failed.
-	p.desk.ask("z", 1)
+	p.path.ask("z", 1)
 	p.pass(10 * time.Second)
-	p.desk.done("z")
+	p.path.done("z")
 	p.pass(70 * time.Second)
-	tells("z", "It sleeps on n", "its GPUs are free", "it had no requests for its idle time")
+	summary("z", "It sleeps on n", "its GPUs are free", "it had no requests for its idle time")
 	h.breaks = func(string) string { return "the weights are truncated" }
-	p.desk.ask("x", 1)
+	p.path.ask("x", 1)
 	p.pass(6 * time.Second)
-	tells("x", "It did not start: the weights are truncated", "not tried again")
+	summary("x", "It did not start: the weights are truncated", "not tried again")
 
 	if _, ok := p.s.Explain("weather", fname("x")); ok {
 		t.Error("the weather is explained")
@@ -120,7 +120,7 @@ func TestReasonsAreSentences(t *testing.T) {
 	}
 	for d, want := range map[time.Duration]string{1234 * time.Millisecond: "1.2s", 12 * time.Second: "12s", 5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 0: "0s"} {
 		if got := formatAge(d); got != want {
-			t.Errorf("%v is told as %s, want %s", d, got, want)
+			t.Errorf("%v is formatted as %s, want %s", d, got, want)
 		}
 	}
 }
@@ -129,34 +129,34 @@ func TestReasonsAreSentences(t *testing.T) {
 // its publication, and again only when it changes.
 func TestETAReachesTheDataPath(t *testing.T) {
 	p := newPlay(t, 1, model("x"), model("y"))
-	p.site("n", 1)
+	p.agent("n", 1)
 	p.pass(8 * time.Second)
-	p.desk.ask("x", 1)
+	p.path.ask("x", 1)
 	p.pass(10 * time.Second)
-	p.desk.ask("y", 1)
+	p.path.ask("y", 1)
 	p.pass(time.Second)
-	b := p.desk.lane(fname("y")).pic.Blocked
+	b := p.path.queueOf(fname("y")).pic.Blocked
 	if b == nil || b.ETA <= 0 || b.At.IsZero() || b.Remaining(p.at) <= 0 || b.Remaining(p.at) > b.ETA {
 		t.Fatalf("%+v", b)
 	}
 	// y waits for the end of x's time slice: the published ETA is about right.
-	foretold := b.At.Add(b.ETA)
+	forecastAt := b.At.Add(b.ETA)
 	for range 600 {
 		p.pass(time.Second)
-		if p.desk.lane(fname("y")).queued == 0 {
+		if p.path.queueOf(fname("y")).queued == 0 {
 			break
 		}
-		if n := p.desk.lane(fname("y")).pic.Blocked; n != nil && n != b {
-			foretold, b = n.At.Add(n.ETA), n
+		if n := p.path.queueOf(fname("y")).pic.Blocked; n != nil && n != b {
+			forecastAt, b = n.At.Add(n.ETA), n
 		}
 		if p.at.Sub(p.began) > 150*time.Second {
-			p.desk.done("x") // it left the routes, and its last request ends
+			p.path.done("x") // it left the routes, and its last request ends
 		}
 	}
-	if got := p.desk.lane(fname("y")).queued; got != 0 {
+	if got := p.path.queueOf(fname("y")).queued; got != 0 {
 		t.Fatalf("y still waits: %s", p.now("y"))
 	}
-	if d := p.at.Sub(foretold); max(d, -d) > 45*time.Second {
-		t.Errorf("foretold %v, served %v", foretold.Sub(p.began), p.at.Sub(p.began))
+	if d := p.at.Sub(forecastAt); max(d, -d) > 45*time.Second {
+		t.Errorf("forecast %v, served %v", forecastAt.Sub(p.began), p.at.Sub(p.began))
 	}
 }

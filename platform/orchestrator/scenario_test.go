@@ -12,8 +12,8 @@ import (
 
 // stage runs scenarios on fakes, in the time of a synctest bubble.
 type stage struct {
-	*rig
-	hosts map[string]*host
+	*testRig
+	hosts map[string]*fakeAgent
 	epoch int64
 }
 
@@ -27,7 +27,7 @@ func (s *stage) Ask(m string, n int) {
 	s.d.mu.Lock()
 	delete(s.d.failed, fname(m))
 	s.d.mu.Unlock()
-	if f := s.d.picture(fname(m)).Failure; f != nil && time.Now().Before(f.Until) {
+	if f := s.d.snapshot(fname(m)).Failure; f != nil && time.Now().Before(f.Until) {
 		s.d.mu.Lock()
 		s.d.failed[fname(m)] = f.Reason // as the activator does: failed at once, without a wake
 		s.d.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *stage) Running(m string) (n int) {
 	return n
 }
 
-func (s *stage) Told(m string) string {
+func (s *stage) Refusal(m string) string {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	return s.d.failed[fname(m)]
@@ -114,7 +114,7 @@ func (s *stage) Return(n string) {
 
 func (s *stage) Restart() {
 	s.stop()
-	s.d = newDoor() // its requests ended with it
+	s.d = newFakePath() // its requests ended with it
 	s.d.slots = 100
 	s.epoch++
 	s.boot(s.epoch)
@@ -137,21 +137,21 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 	})
 }
 
-type vanished struct{}
+type vanishedError struct{}
 
-func (vanished) Error() string { return "no route to host" }
+func (vanishedError) Error() string { return "no route to host" }
 
-var errVanished error = vanished{}
+var errVanished error = vanishedError{}
 
 func TestScenarios(t *testing.T) {
 	scenario.Run(t, scenario.Options{Boot: 8 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, 1)
 			r.d.slots = 100
-			s := &stage{rig: r, epoch: 1, hosts: map[string]*host{}}
+			s := &stage{testRig: r, epoch: 1, hosts: map[string]*fakeAgent{}}
 			defer func() { s.stop() }()
 			for _, id := range []string{"a", "b"} {
-				s.hosts[id] = r.host(newHost(id, 1))
+				s.hosts[id] = r.host(newFakeAgent(id, 1))
 			}
 			defer func() {
 				if t.Failed() {

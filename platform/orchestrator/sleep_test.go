@@ -12,7 +12,7 @@ import (
 
 // Sleep makes host a Sleeper: falling asleep takes a second, waking half of one. A
 // model in fail does not wake; sleepless refuses.
-func (h *host) Sleep(ctx context.Context, req functions.SleepRequest) error {
+func (h *fakeAgent) Sleep(ctx context.Context, req functions.SleepRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.refuse != nil {
@@ -59,11 +59,11 @@ func sleepy(name string, edit ...func(*functions.ModelSpec)) *functions.Model {
 	}}, edit...)...)
 }
 
-func TestLadder(t *testing.T) {
+func TestSleepLevels(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.want("served", r.states("x"), "[READY@here]")
@@ -72,18 +72,18 @@ func TestLadder(t *testing.T) {
 		r.want("not idle for long enough", r.states("x"), "[READY@here]")
 		r.pass(4 * time.Second)
 		r.want("idle", r.states("x"), "[SLEEPING@here]")
-		p := r.d.picture(fname("x"))
+		p := r.d.snapshot(fname("x"))
 		if len(p.Replicas) != 0 || p.State != functions.Sleeping || !p.Sleeping {
 			t.Errorf("the data path sees %+v", p)
 		}
 		if p.Forecast.P50 >= 0 {
-			t.Errorf("nothing is known of rises yet, and %v is foretold", p.Forecast.P50)
+			t.Errorf("no wake-up was measured, and the forecast is %v", p.Forecast.P50)
 		}
 
 		// With demand it wakes up: no load, and a cold start of tier sleeping.
 		id := r.d.ask(r.s, fname("x"), 3)
 		r.pass(100 * time.Millisecond)
-		if p := r.d.picture(fname("x")); p.State != functions.Loading || p.ColdStart == nil || p.ColdStart.ID != id || !p.Starting() {
+		if p := r.d.snapshot(fname("x")); p.State != functions.Loading || p.ColdStart == nil || p.ColdStart.ID != id || !p.Starting() {
 			t.Errorf("while it rises: %+v", p)
 		}
 		r.pass(time.Second)
@@ -109,8 +109,8 @@ func TestLadder(t *testing.T) {
 		r.d.done(fname("x"))
 		r.pass(64 * time.Second)
 		r.want("asleep again", r.states("x"), "[SLEEPING@here]")
-		if got := r.d.picture(fname("x")).Forecast.P50; got < 400*time.Millisecond || got > time.Second {
-			t.Errorf("of the next rise is foretold %v", got)
+		if got := r.d.snapshot(fname("x")).Forecast.P50; got < 400*time.Millisecond || got > time.Second {
+			t.Errorf("the forecast of the next wake-up is %v", got)
 		}
 		r.pass(64 * time.Second)
 		r.want("unloaded", r.states("x"), "[]")
@@ -121,7 +121,7 @@ func TestEvictedToSleep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"), sleepy("y"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		for turn := range 4 {
 			name := []string{"x", "y"}[turn%2]
 			other := []string{"y", "x"}[turn%2]
@@ -146,7 +146,7 @@ func TestWakeHung(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.d.done(fname("x"))
@@ -163,7 +163,7 @@ func TestWakeHung(t *testing.T) {
 		r.pass(6 * time.Second)
 		r.want("started anew", r.states("x"), "[READY@here]")
 		if r.d.failed[fname("x")] != "" {
-			t.Errorf("the waiter was told %q", r.d.failed[fname("x")])
+			t.Errorf("the waiter got %q", r.d.failed[fname("x")])
 		}
 		loads, _ := h.did()
 		if tl, _ := r.s.ColdStart(id); len(loads) != 2 || tl.State != functions.Ready || tl.Tier == functions.TierSleeping {
@@ -176,7 +176,7 @@ func TestSleepRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.d.done(fname("x"))
@@ -195,7 +195,7 @@ func TestSleepRefused(t *testing.T) {
 func TestSleeperAdopted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.d.done(fname("x"))
@@ -228,7 +228,7 @@ func TestStoppedAsleep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))
 		defer r.stop()
-		h := r.host(newHost("here", 1))
+		h := r.host(newFakeAgent("here", 1))
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.d.done(fname("x"))

@@ -75,7 +75,7 @@ func TestProgress(t *testing.T) {
 		r := newRig(t, 1, model("x", func(s *functions.ModelSpec) { s.Engine = functions.EngineVLLM }))
 		defer r.stop()
 		s := r.s
-		node := newHost("here", 1)
+		node := newFakeAgent("here", 1)
 		status := functions.ReplicaStatus{Team: "default", Model: "x", State: functions.Downloading, TotalBytes: 1000}
 		beat := func() functions.Progress {
 			hb := functions.Heartbeat{AgentID: "here", GPUs: []functions.GPU{{MemoryTotal: 80 << 30, Health: "ok"}}}
@@ -84,7 +84,7 @@ func TestProgress(t *testing.T) {
 			}
 			s.Heartbeat(hb, node)
 			synctest.Wait()
-			return r.d.picture(fname("x")).Progress
+			return r.d.snapshot(fname("x")).Progress
 		}
 		node.s = s
 		node.mute = true
@@ -124,13 +124,13 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestStoodStill: a suspended server does not count silence during the suspension;
+// TestSuspendedServer: a suspended server does not count silence during the suspension;
 // nodes that stay silent afterwards are lost.
-func TestStoodStill(t *testing.T) {
+func TestSuspendedServer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		d, c := newDoor(), &shelf{models: []*functions.Model{model("x")}}
+		d, c := newFakePath(), &fakeCatalog{models: []*functions.Model{model("x")}}
 		s := New(Options{Epoch: 1, Path: d, Catalog: c})
-		h := newHost("a", 1)
+		h := newFakeAgent("a", 1)
 		s.Changed()
 		s.Heartbeat(functions.Heartbeat{AgentID: "a", URL: "http://a:1"}, h)
 		s.Turn(context.Background())
@@ -153,8 +153,8 @@ func TestStoodStill(t *testing.T) {
 	})
 }
 
-// TestBearer: only a replica behind its agent's server gets the token.
-func TestBearer(t *testing.T) {
+// TestBearerToken: only a replica behind its agent's server gets the token.
+func TestBearerToken(t *testing.T) {
 	s := New(Options{Token: "secret"})
 	s.nodes["b"] = &nodeState{id: "b", last: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
 	s.nodes["here"] = &nodeState{id: "here"}
@@ -171,9 +171,9 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// TestRings: cold starts and events are bounded, and a follower that does not read
+// TestBoundedLogs: cold starts and events are bounded, and a follower that does not read
 // blocks nothing.
-func TestRings(t *testing.T) {
+func TestBoundedLogs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := New(Options{})
 		ctx, cancel := context.WithCancel(context.Background())

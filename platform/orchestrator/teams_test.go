@@ -15,9 +15,9 @@ func of(team string, m *functions.Model) *functions.Model {
 	return m
 }
 
-// asks adds a waiting request for a function of a team.
-func (d *desk) asks(team, name string) {
-	l := d.lane(functions.Name{Team: team, Name: name})
+// request adds a waiting request for a function of a team.
+func (d *playPath) request(team, name string) {
+	l := d.queueOf(functions.Name{Team: team, Name: name})
 	if l.queued == 0 {
 		l.since = d.p.at
 	}
@@ -27,8 +27,8 @@ func (d *desk) asks(team, name string) {
 	}
 }
 
-func (d *desk) ends(team, name string) {
-	l := d.lane(functions.Name{Team: team, Name: name})
+func (d *playPath) finish(team, name string) {
+	l := d.queueOf(functions.Name{Team: team, Name: name})
 	for i := range l.active {
 		for l.active[i] > 0 {
 			d.end(l, i)
@@ -46,9 +46,9 @@ func file(team string, edit func(*functions.TeamSpec)) *functions.Team {
 // teams, and a start soon after an eviction is thrash.
 func TestTeamAccounts(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("red", model("z")), of("blue", model("y")))
-	p.site("n", 1)
+	p.agent("n", 1)
 	p.pass(7 * time.Second)
-	p.desk.asks("red", "x")
+	p.path.request("red", "x")
 	from := p.at
 	p.pass(time.Minute)
 	red := p.s.TeamUse("red")
@@ -59,9 +59,9 @@ func TestTeamAccounts(t *testing.T) {
 		t.Errorf("blue held nothing: %+v", blue)
 	}
 	// red's idle replica is evicted for blue's.
-	p.desk.ends("red", "x")
+	p.path.finish("red", "x")
 	p.pass(5 * time.Second)
-	p.desk.asks("blue", "y")
+	p.path.request("blue", "y")
 	p.pass(20 * time.Second)
 	red, blue := p.s.TeamUse("red"), p.s.TeamUse("blue")
 	if red.Suffered != 1 || red.Inflicted != 0 || blue.Inflicted != 1 || blue.Suffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
@@ -71,9 +71,9 @@ func TestTeamAccounts(t *testing.T) {
 		t.Error("thrash before any function came back")
 	}
 	// It is started again at once: that is thrash, and it is protected for a while.
-	p.desk.ends("blue", "y")
+	p.path.finish("blue", "y")
 	p.pass(3 * time.Second)
-	p.desk.asks("red", "x")
+	p.path.request("red", "x")
 	p.pass(10 * time.Second)
 	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("missed") != 1 {
 		t.Errorf("red %+v, %d events", red, p.events("missed"))
@@ -82,12 +82,12 @@ func TestTeamAccounts(t *testing.T) {
 	if f.MinResidency <= p.s.lastTurn {
 		t.Errorf("it is not left alone: until %v at %v", f.MinResidency, p.s.lastTurn)
 	}
-	p.desk.ends("red", "x")
+	p.path.finish("red", "x")
 	p.pass(2 * time.Second)
 	if f.MinResidency = p.s.lastTurn + 20*time.Second; f.MinResidency > 0 {
 		p.s.enqueue(f)
 	}
-	p.desk.asks("red", "z")
+	p.path.request("red", "z")
 	p.pass(10 * time.Second)
 	if len(f.replicas) != 1 || f.replicas[0].stopping {
 		t.Error("it was evicted in its stay")
@@ -102,50 +102,50 @@ func TestTeamAccounts(t *testing.T) {
 // requests get that verdict and other teams' do not, and the next day it has GPUs again.
 func TestGPUBudget(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("blue", model("y")))
-	p.shelf.teams = []*functions.Team{file("red", func(s *functions.TeamSpec) { s.Limits.GPUSecondsPerDay = 60 })}
+	p.catalog.teams = []*functions.Team{file("red", func(s *functions.TeamSpec) { s.Limits.GPUSecondsPerDay = 60 })}
 	p.s.Changed()
-	p.site("n", 2)
+	p.agent("n", 2)
 	p.pass(7 * time.Second)
-	p.desk.asks("red", "x")
-	p.desk.asks("blue", "y")
+	p.path.request("red", "x")
+	p.path.request("blue", "y")
 	p.pass(40 * time.Second)
 	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.OverBudget || u.Left == nil || *u.Left > 22 || *u.Left < 18 {
 		t.Fatalf("before: %+v", u)
 	}
-	p.desk.ends("red", "x")
-	p.desk.asks("red", "x")
+	p.path.finish("red", "x")
+	p.path.request("red", "x")
 	p.pass(35 * time.Second)
-	p.desk.ends("red", "x")
+	p.path.finish("red", "x")
 	p.pass(10 * time.Second)
 	u := p.s.TeamUse("red")
 	if u.GPUs != 0 || !u.OverBudget || u.Today < 60 || u.Today > 60+35 {
 		t.Fatalf("after: %+v", u)
 	}
-	p.desk.asks("red", "x")
+	p.path.request("red", "x")
 	p.pass(5 * time.Second)
-	pic := p.desk.lane(functions.Name{Team: "red", Name: "x"}).pic
+	pic := p.path.queueOf(functions.Name{Team: "red", Name: "x"}).pic
 	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "60 GPU-seconds") || len(pic.Replicas) != 0 {
-		t.Fatalf("told %+v", pic.Blocked)
+		t.Fatalf("blocked: %+v", pic.Blocked)
 	}
-	if pic := p.desk.lane(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
+	if pic := p.path.queueOf(functions.Name{Team: "blue", Name: "y"}).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
 		t.Fatalf("blue: %+v", pic.Blocked)
 	}
 	// A larger budget applies at once.
-	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 1000
+	p.catalog.teams[0].Spec.Limits.GPUSecondsPerDay = 1000
 	p.s.Changed()
 	p.pass(20 * time.Second)
 	if u := p.s.TeamUse("red"); u.GPUs != 1 || u.OverBudget {
 		t.Fatalf("with more: %+v", u)
 	}
-	p.shelf.teams[0].Spec.Limits.GPUSecondsPerDay = 60
+	p.catalog.teams[0].Spec.Limits.GPUSecondsPerDay = 60
 	p.s.Changed()
-	p.desk.ends("red", "x")
+	p.path.finish("red", "x")
 	p.pass(20 * time.Second)
 	if u := p.s.TeamUse("red"); u.GPUs != 0 || !u.OverBudget {
 		t.Fatalf("with less again: %+v", u)
 	}
 	// The next day begins.
-	p.desk.asks("red", "x")
+	p.path.request("red", "x")
 	day := u.Resets.Sub(p.at)
 	if day <= 0 || day > 24*time.Hour {
 		t.Fatalf("resets in %v", day)
@@ -160,16 +160,16 @@ func TestGPUBudget(t *testing.T) {
 // another team by at most one service time and one switch.
 func TestFairTeams(t *testing.T) {
 	p := newPlay(t, 1, of("heavy", model("x")), of("light", model("y")))
-	p.site("n", 1)
+	p.agent("n", 1)
 	p.pass(7 * time.Second)
 	const service, load = 6 * time.Second, 5 * time.Second // of the site
-	p.desk.span = func() time.Duration { return service }
-	heavy, light := p.desk.lane(functions.Name{Team: "heavy", Name: "x"}), p.desk.lane(functions.Name{Team: "light", Name: "y"})
+	p.path.span = func() time.Duration { return service }
+	heavy, light := p.path.queueOf(functions.Name{Team: "heavy", Name: "x"}), p.path.queueOf(functions.Name{Team: "light", Name: "y"})
 	heavy.queued, heavy.since = 100000, p.at
-	p.desk.asks("heavy", "x")
+	p.path.request("heavy", "x")
 	for i, after := range []time.Duration{20 * time.Second, 3 * time.Minute, 90 * time.Second, 10 * time.Second, 31 * time.Second} {
 		p.pass(after)
-		p.desk.asks("light", "y")
+		p.path.request("light", "y")
 		from := p.at
 		for light.queued > 0 && p.at.Sub(from) < 5*time.Minute {
 			p.pass(100 * time.Millisecond)
@@ -193,13 +193,13 @@ func TestFairTeams(t *testing.T) {
 func TestStoreShare(t *testing.T) {
 	p := newPlay(t, 1, of("red", model("x")), of("red", model("y")), of("blue", model("z")))
 	red := file("red", func(s *functions.TeamSpec) { s.Limits.StoreBytes = 10 << 30 })
-	p.shelf.teams = []*functions.Team{red}
+	p.catalog.teams = []*functions.Team{red}
 	p.s.Changed()
-	p.site("n0", 2).bent = func(hb *functions.Heartbeat) {
+	p.agent("n0", 2).bent = func(hb *functions.Heartbeat) {
 		hb.Cached = []functions.CachedModel{{Source: "az://a/c/x", Digest: "sha256:1", Tier: functions.TierNVMe, Bytes: 8 << 30}, {Source: "az://a/c/z", Digest: "sha256:2", Tier: functions.TierNVMe, Bytes: 80 << 30}}
 	}
 	here := true
-	p.site("n1", 1).bent = func(hb *functions.Heartbeat) {
+	p.agent("n1", 1).bent = func(hb *functions.Heartbeat) {
 		for i := range hb.Models {
 			hb.Models[i].TotalBytes = 4 << 30
 		}
@@ -209,29 +209,29 @@ func TestStoreShare(t *testing.T) {
 	}
 	p.pass(9 * time.Second)
 	y := functions.Name{Team: "red", Name: "y"}
-	p.desk.asks("red", "y")
+	p.path.request("red", "y")
 	p.pass(10 * time.Second)
 	if reps := p.s.functions[y].replicas; len(reps) != 1 || reps[0].node != "n1" {
 		t.Fatalf("where its bytes are it runs: %v", reps)
 	}
-	p.desk.ends("red", "y")
+	p.path.finish("red", "y")
 	p.s.Stop(y)
 	here = false
 	p.pass(20 * time.Second)
-	p.desk.asks("red", "y")
-	p.desk.asks("blue", "z")
+	p.path.request("red", "y")
+	p.path.request("blue", "z")
 	p.pass(10 * time.Second)
-	pic := p.desk.lane(y).pic
+	pic := p.path.queueOf(y).pic
 	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") || len(p.s.functions[y].replicas) != 0 {
-		t.Fatalf("told %+v, %d replicas", pic.Blocked, len(p.s.functions[y].replicas))
+		t.Fatalf("blocked: %+v, %d replicas", pic.Blocked, len(p.s.functions[y].replicas))
 	}
-	if z := p.desk.lane(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
+	if z := p.path.queueOf(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
 		t.Fatalf("blue has no share to keep to: %+v", z.Blocked)
 	}
 	red.Spec.Limits.StoreBytes = 12 << 30
 	p.s.Changed()
 	p.pass(10 * time.Second)
-	if pic := p.desk.lane(y).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
+	if pic := p.path.queueOf(y).pic; pic.Blocked != nil || len(pic.Replicas) != 1 {
 		t.Fatalf("with a larger share: %+v", pic.Blocked)
 	}
 }

@@ -50,7 +50,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	}
 	// Waiters of functions that became READY or failed are released first.
 	s.publishDirty()
-	s.takeNews(ctx, in, now)
+	s.applyUpdates(ctx, in, now)
 	s.loadWantedAdapters(ctx)
 	all := s.lastTick == 0 || now-s.lastTick >= tick*9/10 // a tick may be a tenth early
 	if all {
@@ -83,8 +83,8 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	return next
 }
 
-// takeNews applies the inbox, except for heartbeats and nudges.
-func (s *Orchestrator) takeNews(ctx context.Context, in *updates, now placement.Instant) {
+// applyUpdates applies the inbox, except for heartbeats and nudges.
+func (s *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
 		s.onLoaded(ctx, x.Key, x.Value, now)
 	}

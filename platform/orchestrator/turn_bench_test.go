@@ -47,12 +47,12 @@ func BenchmarkTurnWake(b *testing.B) {
 				w.s.Wake(w.names[i], "default")
 				timed()
 				b.StopTimer()
-				w.obey()
+				w.runCommands()
 				if x.ready == 1000 { // a replica was unloaded
 					b.StartTimer()
 					timed()
 					b.StopTimer()
-					w.obey()
+					w.runCommands()
 				}
 				if w.loads != 1 {
 
@@ -86,21 +86,21 @@ func BenchmarkTurnTick(b *testing.B) {
 	}
 }
 
-// bench is a large world whose agents execute commands when obey is called.
-type bench struct {
-	s       *Orchestrator
-	at      time.Time
-	names   []functions.Name
-	hosts   []*bhost
-	queued  map[functions.Name]int
-	changed []functions.Name
-	told    []func(context.Context)
-	loads   int
-	unloads int
+// benchWorld is a large world whose agents execute commands when obey is called.
+type benchWorld struct {
+	s        *Orchestrator
+	at       time.Time
+	names    []functions.Name
+	hosts    []*benchAgent
+	queued   map[functions.Name]int
+	changed  []functions.Name
+	commands []func(context.Context)
+	loads    int
+	unloads  int
 }
 
-type bhost struct {
-	w      *bench
+type benchAgent struct {
+	w      *benchWorld
 	id     string
 	gpus   []functions.GPU
 	reps   []functions.ReplicaStatus
@@ -108,14 +108,14 @@ type bhost struct {
 	seq    uint64
 }
 
-func (h *bhost) push() {
+func (h *benchAgent) push() {
 	h.seq++
 	h.w.s.Heartbeat(functions.Heartbeat{
 		AgentID: h.id, Life: "one", Seq: h.seq, Change: h.change, GPUs: h.gpus, Models: h.reps, Memory: functions.Capacity{Total: 1 << 40},
 	}, h)
 }
 
-func (h *bhost) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
+func (h *benchAgent) Load(_ context.Context, req functions.LoadRequest) (functions.LoadReply, error) {
 	h.w.loads++
 	h.change++
 	h.reps = append(slices.Clone(h.reps), functions.ReplicaStatus{
@@ -124,7 +124,7 @@ func (h *bhost) Load(_ context.Context, req functions.LoadRequest) (functions.Lo
 	return functions.LoadReply{}, nil
 }
 
-func (h *bhost) Unload(_ context.Context, req functions.UnloadRequest) error {
+func (h *benchAgent) Unload(_ context.Context, req functions.UnloadRequest) error {
 	h.w.unloads++
 	h.change++
 	h.reps = slices.DeleteFunc(slices.Clone(h.reps), func(r functions.ReplicaStatus) bool { return r.ID == req.ID })
@@ -132,9 +132,9 @@ func (h *bhost) Unload(_ context.Context, req functions.UnloadRequest) error {
 	return nil
 }
 
-func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
-	w := &bench{at: time.Unix(1e9, 0), queued: map[functions.Name]int{}}
-	c := &shelf{}
+func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *benchWorld {
+	w := &benchWorld{at: time.Unix(1e9, 0), queued: map[functions.Name]int{}}
+	c := &fakeCatalog{}
 	for i := range fns {
 		m := model(fmt.Sprint("m", i), func(s *functions.ModelSpec) { s.Scale.Idle = functions.Duration(24 * time.Hour) })
 		c.models = append(c.models, m)
@@ -142,11 +142,11 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
 	}
 	w.s = New(Options{
 		Epoch: 1, Path: w, Catalog: c, Now: func() time.Time { return w.at }, Ring: func() {}, Progress: -1,
-		Do: func(_ time.Duration, f func(context.Context)) { w.told = append(w.told, f) },
+		Do: func(_ time.Duration, f func(context.Context)) { w.commands = append(w.commands, f) },
 	})
 	w.s.Changed()
 	for i := range nodes {
-		h := &bhost{w: w, id: fmt.Sprintf("n%03d", i), change: 1}
+		h := &benchAgent{w: w, id: fmt.Sprintf("n%03d", i), change: 1}
 		for g := range gpus {
 			h.gpus = append(h.gpus, functions.GPU{Index: g, MemoryTotal: 80 << 30, Health: "ok"})
 		}
@@ -177,33 +177,33 @@ func newBench(b *testing.B, fns, nodes, gpus, ready, waiting int) *bench {
 }
 
 // rest lets a second pass in which all agents report, and commands take effect.
-func (w *bench) rest() {
+func (w *benchWorld) rest() {
 	for more := true; more; {
-		w.obey()
+		w.runCommands()
 		w.at = w.at.Add(time.Second)
 		for _, h := range w.hosts {
 			h.push()
 		}
 		w.s.Turn(context.Background())
-		more = len(w.told) > 0
+		more = len(w.commands) > 0
 	}
 	w.loads, w.unloads = 0, 0
 }
 
-// obey executes the commands.
-func (w *bench) obey() {
-	for _, f := range w.told {
+// runCommands executes the commands.
+func (w *benchWorld) runCommands() {
+	for _, f := range w.commands {
 		f(context.Background())
 	}
-	w.told = w.told[:0]
+	w.commands = w.commands[:0]
 }
 
-func (w *bench) ask(i, n int) {
+func (w *benchWorld) ask(i, n int) {
 	w.queued[w.names[i]] = n
 	w.changed = append(w.changed, w.names[i])
 }
 
-func (w *bench) Demand(all bool, yield func(Demand) bool) {
+func (w *benchWorld) Demand(all bool, yield func(Demand) bool) {
 	for _, n := range w.changed {
 		yield(w.demand(n))
 	}
@@ -217,11 +217,11 @@ func (w *bench) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (w *bench) demand(n functions.Name) Demand {
+func (w *benchWorld) demand(n functions.Name) Demand {
 	return Demand{Name: n, Queued: w.queued[n], Oldest: w.at}
 }
 
-func (w *bench) Publish(...snapshot.Snapshot)          {}
-func (w *bench) Remove(...functions.Name)              {}
-func (w *bench) InFlightOf(functions.Name, string) int { return 0 }
-func (w *bench) Cut(string)                            {}
+func (w *benchWorld) Publish(...snapshot.Snapshot)          {}
+func (w *benchWorld) Remove(...functions.Name)              {}
+func (w *benchWorld) InFlightOf(functions.Name, string) int { return 0 }
+func (w *benchWorld) Cut(string)                            {}

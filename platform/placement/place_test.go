@@ -182,7 +182,7 @@ func TestVerdicts(t *testing.T) {
 			[]*Function{model("x", 0, waiting(1, now), func(f *Function) { f.Resources.Pods = 1 })}, CodeCapacity, "no node that it fits takes one more pod", -1},
 		{"nowhere that suits it", []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"zone=b": true} })},
 			[]*Function{model("x", 1, waiting(1, now), func(f *Function) { f.Requires = "zone=b" })}, CodeCapacity, "no node meets what its pods ask of one: zone=b", -1},
-		{"nowhere that lets in who asks for nothing", []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"": true} })},
+		{"every node rejects a function without requirements", []*Node{on(node("a", 1), func(n *Node) { n.Rejects = map[string]bool{"": true} })},
 			[]*Function{model("x", 1, waiting(1, now))}, CodeCapacity, "every node keeps out pods that do not say that they bear with its taints", -1},
 		{"the store", []*Node{on(node("a", 1), func(n *Node) { n.Store.Bytes = 100 * gib })}, []*Function{model("x", 1, waiting(1, now), from("s", 200*gib))},
 			CodeCapacity, "its checkpoint has 200 GiB, and the largest store takes 100 GiB", -1},
@@ -217,8 +217,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestETAIsToldAnew: the ETA of a verdict is updated while time passes.
-func TestETAIsToldAnew(t *testing.T) {
+// TestETAIsRepublished: the ETA of a verdict is updated while time passes.
+func TestETAIsRepublished(t *testing.T) {
 	const now = 1000 * time.Second
 	c := DefaultPolicy.Planner()
 	c.Node(node("a", 1))
@@ -230,7 +230,7 @@ func TestETAIsToldAnew(t *testing.T) {
 		t.Fatalf("%+v %v", v, first.Changed)
 	}
 	if p := c.Plan(now + time.Second); len(p.Changed) != 0 {
-		t.Errorf("told again after a second: %v", p.Changed)
+		t.Errorf("published again after a second: %v", p.Changed)
 	}
 	p := c.Plan(now + 12*time.Second)
 	if v := p.Blocked[x.Name]; v.ETA != 68*time.Second || len(p.Changed) != 1 {

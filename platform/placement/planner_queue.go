@@ -38,9 +38,9 @@ type pendingClass struct {
 	fresh  []*functionEntry // items added since the last plan
 
 	// The last published verdict; it applies to items from this one on.
-	from   *functionEntry
-	said   Verdict
-	saidAt Instant
+	from      *functionEntry
+	verdict   Verdict
+	verdictAt Instant
 }
 
 // blockedMemo records which function was blocked, and until when that stays true.
@@ -331,11 +331,11 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 	if k.acted {
 		k.acted, k.memo.set = false, false // the next plan repeats its evictions in case they were lost
 	}
-	all := k.from != from || k.said.Code != v.Code || k.said.Message != v.Message
-	again := !all && v.Code != "" && c.now-k.saidAt >= repeatVerdictAfter
+	all := k.from != from || k.verdict.Code != v.Code || k.verdict.Message != v.Message
+	again := !all && v.Code != "" && c.now-k.verdictAt >= repeatVerdictAfter
 	list := k.fresh
 	if all || again {
-		list, k.saidAt = k.items, c.now
+		list, k.verdictAt = k.items, c.now
 	}
 	if (again || len(list) > 0) && v.ETA >= 0 && v.Code != "" && v.Code != CodeBudget {
 		v.ETA = c.estimateWait(from.f, v.Code == CodeQuota)
@@ -352,7 +352,7 @@ func (c *Planner) publishVerdicts(k *pendingClass) {
 		}
 	}
 	clear(k.fresh)
-	k.fresh, k.from, k.said = k.fresh[:0], from, v
+	k.fresh, k.from, k.verdict = k.fresh[:0], from, v
 }
 
 // repeatVerdictAfter is the interval between updates of a verdict's ETA, which is a

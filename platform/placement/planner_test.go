@@ -14,19 +14,19 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// twin drives a Planner beside a toy world, and reports only changes to it.
-type twin struct {
-	*toy
+// plannerTwin drives a Planner beside a toy world, and reports only changes to it.
+type plannerTwin struct {
+	*toyCluster
 	c     *Planner
 	fs    map[functions.Name]Function
 	nodes map[string]Node
 	teams map[string]Team
 }
 
-func newTwin(y *toy) *twin {
+func newTwin(y *toyCluster) *plannerTwin {
 	c := y.policy.Planner()
 	c.memoTTL = math.MaxInt64
-	return &twin{toy: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
+	return &plannerTwin{toyCluster: y, c: c, fs: map[functions.Name]Function{}, nodes: map[string]Node{}}
 }
 
 func copyOf(f *Function) Function {
@@ -35,8 +35,8 @@ func copyOf(f *Function) Function {
 	return g
 }
 
-// tell reports the changes since the last call.
-func (w *twin) tell() {
+// update reports the changes since the last call.
+func (w *plannerTwin) update() {
 	have := map[functions.Name]bool{}
 	for _, f := range w.w.Functions {
 		have[f.Name] = true
@@ -76,32 +76,32 @@ func (w *twin) tell() {
 }
 
 // plan compares the plan of the Planner with that of Decide.
-func (w *twin) plan(log *[]string) Plan {
+func (w *plannerTwin) plan(log *[]string) Plan {
 	w.t.Helper()
-	w.tell()
+	w.update()
 	got, want := w.c.Plan(w.now), w.policy.Decide(w.w, w.now)
 	if len(got.Actions)+len(want.Actions) > 0 && !reflect.DeepEqual(got.Actions, want.Actions) {
-		w.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), w.picture(), *log)
+		w.fail("the planner says\n%s\nfrom scratch it is\n%s\nworld\n%s\nlast\n%v", show(got), show(want), w.state(), *log)
 	}
 	if got.Next != want.Next {
-		w.fail("the planner wants to be called at %v, from scratch it is %v\n%s\n%s", got.Next, want.Next, show(want), w.picture())
+		w.fail("the planner wants to be called at %v, from scratch it is %v\n%s\n%s", got.Next, want.Next, show(want), w.state())
 	}
 	for n, v := range want.Blocked {
 		if g := got.Blocked[n]; g.Code != v.Code || g.Message != v.Message {
-			w.fail("the planner says of %s %+v, from scratch it is %+v\n%s", n, g, v, w.picture())
+			w.fail("the planner says of %s %+v, from scratch it is %+v\n%s", n, g, v, w.state())
 		}
 	}
 	for n, v := range got.Blocked {
 		if _, ok := want.Blocked[n]; !ok {
-			w.fail("the planner says of %s %+v, from scratch it is nothing\n%s", n, v, w.picture())
+			w.fail("the planner says of %s %+v, from scratch it is nothing\n%s", n, v, w.state())
 		}
 	}
-	w.whole()
+	w.compare()
 	return Plan{Actions: want.Actions, Blocked: maps.Clone(want.Blocked), Next: want.Next}
 }
 
-// whole checks that all promises of the plan were undone.
-func (w *twin) whole() {
+// compare checks that all promises of the plan were undone.
+func (w *plannerTwin) compare() {
 	c := w.c
 	for i := range c.rooms {
 		m := &c.rooms[i]
@@ -116,7 +116,7 @@ func (w *twin) whole() {
 	}
 }
 
-func (w *twin) picture() string {
+func (w *plannerTwin) state() string {
 	s := ""
 	for _, n := range w.w.Nodes {
 		s += fmt.Sprintf("%+v\n", *n)
@@ -129,8 +129,8 @@ func (w *twin) picture() string {
 	return s
 }
 
-// stir changes what live does not: nodes, functions and their settings.
-func (w *twin) stir() {
+// mutate changes what live does not: nodes, functions and their settings.
+func (w *plannerTwin) mutate() {
 	r := w.rnd
 	if r.IntN(25) == 0 { // a node joins
 		n := &Node{ID: fmt.Sprint("j", r.IntN(4)), Machine: fmt.Sprint("m", r.IntN(3)), Seen: w.now, Memory: functions.Bytes(8+r.IntN(32)) * gib}
@@ -233,7 +233,7 @@ func TestPlannerIsDecide(t *testing.T) {
 	}
 	actions, blocked := 0, 0
 	for seed := range seeds {
-		y := newToy(t, seed)
+		y := newToyCluster(t, seed)
 		y.policy.KeepAlive = KeepAlive(seed / 4 % 2)
 		w := newTwin(y)
 		for range 4 { // many functions of one class
@@ -247,7 +247,7 @@ func TestPlannerIsDecide(t *testing.T) {
 			if y.rnd.IntN(3) > 0 {
 				y.live()
 			}
-			w.stir()
+			w.mutate()
 			p := w.plan(&log)
 			actions, blocked = actions+len(p.Actions), blocked+len(p.Blocked)
 			if len(p.Actions) > 0 {
@@ -263,7 +263,7 @@ func TestPlannerIsDecide(t *testing.T) {
 }
 
 // lenient performs a plan without checking invariants.
-func lenient(y *toy, p Plan) {
+func lenient(y *toyCluster, p Plan) {
 	for _, a := range p.Actions {
 		f, r := y.replica(a.Replica)
 		if r == nil && a.Replica != "" {

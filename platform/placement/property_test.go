@@ -12,9 +12,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
-// toy is a small simulated cluster: it performs plans with delays and faults, and check
+// toyCluster is a small simulated cluster: it performs plans with delays and faults, and check
 // verifies it after every step.
-type toy struct {
+type toyCluster struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	w    World
@@ -31,12 +31,12 @@ type toy struct {
 	idleFrom map[string]Instant
 }
 
-func (y *toy) fail(format string, args ...any) {
+func (y *toyCluster) fail(format string, args ...any) {
 	y.t.Helper()
 	y.t.Fatalf("seed %d at %v: %s", y.seed, y.now, fmt.Sprintf(format, args...))
 }
 
-func (y *toy) replica(id string) (*Function, *Replica) {
+func (y *toyCluster) replica(id string) (*Function, *Replica) {
 	for _, f := range y.w.Functions {
 		for i := range f.Replicas {
 			if f.Replicas[i].ID == id {
@@ -47,12 +47,12 @@ func (y *toy) replica(id string) (*Function, *Replica) {
 	return nil, nil
 }
 
-func (y *toy) drop(f *Function, id string) {
+func (y *toyCluster) drop(f *Function, id string) {
 	f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.ID == id })
 }
 
-func newToy(t *testing.T, seed uint64) *toy {
-	y := &toy{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
+func newToyCluster(t *testing.T, seed uint64) *toyCluster {
+	y := &toyCluster{t: t, seed: seed, policy: DefaultPolicy, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Second, idleFrom: map[string]Instant{}, loads: map[*Function]*autoscale.Load{}}
 	y.policy.Eviction = Eviction(seed % uint64(len(evictions)))
 	for i := range 1 + y.rnd.IntN(3) {
 		n := &Node{ID: fmt.Sprint("n", i), Machine: fmt.Sprint("m", i), Seen: y.now, Here: i == 0, Memory: functions.Bytes(8+y.rnd.IntN(32)) * gib}
@@ -89,7 +89,7 @@ func newToy(t *testing.T, seed uint64) *toy {
 }
 
 // check computes the use of all nodes from the replicas alone, and verifies it.
-func (y *toy) check() {
+func (y *toyCluster) check() {
 	teams := map[string]int{}
 	for _, n := range y.w.Nodes {
 		var memory functions.Bytes
@@ -154,7 +154,7 @@ func (y *toy) check() {
 	}
 }
 
-func (y *toy) act(p Plan) {
+func (y *toyCluster) act(p Plan) {
 	held := map[string]int{}
 	for _, f := range y.w.Functions {
 		for _, r := range f.Replicas {
@@ -271,7 +271,7 @@ func (y *toy) act(p Plan) {
 }
 
 // evicted checks that no guarantee is broken for a borrower.
-func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
+func (y *toyCluster) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 	if !r.GoingToSleep {
 		held[f.Name.Team] -= r.Reserved.GPUs
 	}
@@ -290,7 +290,7 @@ func (y *toy) evicted(a Action, f *Function, r *Replica, held map[string]int) {
 	}
 }
 
-func (y *toy) live() {
+func (y *toyCluster) live() {
 	if y.rnd.IntN(4) == 0 { // the use of teams changes
 		teams := map[string]Team{}
 		for _, name := range []string{"a", "b", "c", "d"} {
@@ -382,7 +382,7 @@ func TestInvariants(t *testing.T) {
 	}
 	starts, sleeps, rises := 0, 0, 0
 	for seed := range seeds {
-		y := newToy(t, seed)
+		y := newToyCluster(t, seed)
 		for range 200 {
 			y.now += time.Duration(y.rnd.IntN(4000)) * time.Millisecond
 			y.live()
@@ -410,10 +410,10 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: with one GPU and ten functions with one waiter each, every waiter
+// TestNoStarvation: with one GPU and ten functions with one waiter each, every waiter
 // is served.
-func TestNobodyStarves(t *testing.T) {
-	y := &toy{t: t, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Second}
+func TestNoStarvation(t *testing.T) {
+	y := &toyCluster{t: t, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Second}
 	y.w.Nodes = []*Node{node("n", 1)}
 	for i := range 10 {
 		y.w.Functions = append(y.w.Functions, model(fmt.Sprint("m", i), 1, waiting(1, Instant(1000-i))))

@@ -96,9 +96,9 @@ func (s *stage) Finish(m string) {
 	s.Pass(0)
 }
 
-func (s *stage) Waiting(m string) int { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Queued }
-func (s *stage) Running(m string) int { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Active }
-func (s *stage) Told(m string) string { return s.told[m] }
+func (s *stage) Waiting(m string) int    { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Queued }
+func (s *stage) Running(m string) int    { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Active }
+func (s *stage) Refusal(m string) string { return s.told[m] }
 
 func (s *stage) Replicas(m string) (out []string) {
 	for _, r := range s.st.Loop().Replicas() {

@@ -446,7 +446,7 @@ func (x *scene) Running(m string) int {
 	return x.count(m, func(a *asked) bool { return !a.over && a.held })
 }
 
-func (x *scene) Told(m string) string {
+func (x *scene) Refusal(m string) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.told[m]
