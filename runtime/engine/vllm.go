@@ -120,8 +120,16 @@ type config struct {
 	Quantization map[string]any `json:"quantization_config"`
 }
 
+// maxConfig bounds config.json, which the author of a checkpoint writes.
+const maxConfig = 1 << 20
+
 func readConfig(dir string) (c config) {
-	if b, err := os.ReadFile(filepath.Join(dir, "config.json")); err == nil {
+	path := filepath.Join(dir, "config.json")
+	st, err := os.Stat(path)
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfig {
+		return c
+	}
+	if b, err := os.ReadFile(path); err == nil {
 		json.Unmarshal(b, &c) // the engine reports a bad file
 	}
 	return c
