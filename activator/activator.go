@@ -319,7 +319,7 @@ func (a *Activator) Position(id string) (position int, name functions.Name, ok b
 	if x == nil {
 		return 0, functions.Name{}, false
 	}
-	p := x.fn.Data.queue.Position(&x.place)
+	p := x.fn.Data.queue.Position(&x.queued)
 	return p, x.fn.Name, p > 0
 }
 

@@ -43,7 +43,7 @@ func (u *adapterUses) due(k adapterUse, now time.Time) bool {
 // adapterName is the function's name with the adapter of the request.
 func (x *proxyRequest) adapterName() functions.Name {
 	n := x.fn.Name
-	n.Adapter = x.place.Adapter
+	n.Adapter = x.queued.Adapter
 	return n
 }
 
@@ -51,12 +51,12 @@ func (x *proxyRequest) adapterName() functions.Name {
 // where nothing must be loaded.
 func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) error {
 	adapters := x.a.o.Adapters
-	if x.place.Adapter == "" || adapters == nil {
+	if x.queued.Adapter == "" || adapters == nil {
 		return nil
 	}
 	name := x.adapterName()
-	if slices.Contains(r.Adapters, x.place.Adapter) && !x.adapterRetried {
-		if x.fn.Data.uses.due(adapterUse{r.ID, x.place.Adapter}, x.a.o.Now()) {
+	if slices.Contains(r.Adapters, x.queued.Adapter) && !x.adapterRetried {
+		if x.fn.Data.uses.due(adapterUse{r.ID, x.queued.Adapter}, x.a.o.Now()) {
 			adapters.UseAdapter(name, r.ID)
 		}
 		return nil
@@ -86,7 +86,7 @@ var errAdapterLate = errors.New("the adapter was not loaded within the request's
 // another replica may load it.
 func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	if errors.Is(err, errAdapterLate) {
-		return openai.New(openai.ModelLoading, "The adapter `"+x.place.Adapter+"` is not loaded yet.")
+		return openai.New(openai.ModelLoading, "The adapter `"+x.queued.Adapter+"` is not loaded yet.")
 	}
 	var e *functions.AdapterError
 	if !errors.As(err, &e) {
@@ -96,10 +96,10 @@ func (x *proxyRequest) adapterFailure(err error) *openai.Error {
 	switch code {
 	case openai.AdapterNotFound, openai.AdapterInvalid:
 	default:
-		if !x.place.Retried {
+		if !x.queued.Retried {
 			return nil
 		}
 		code = openai.AdapterUnavailable
 	}
-	return openai.New(code, "The adapter `"+x.place.Adapter+"` cannot be used: "+e.Message)
+	return openai.New(code, "The adapter `"+x.queued.Adapter+"` cannot be used: "+e.Message)
 }

@@ -19,27 +19,27 @@ import (
 
 // fakeAdapters loads adapters into replicas in its own time, as a platform does.
 type fakeAdapters struct {
-	w     *world
-	mu    sync.Mutex
-	takes time.Duration
-	fails error
-	loads []string
-	uses  []string
-	then  func(replica, adapter string)
+	w      *testEnv
+	mu     sync.Mutex
+	takes  time.Duration
+	fails  error
+	loads  []string
+	uses   []string
+	onLoad func(replica, adapter string)
 }
 
 func (s *fakeAdapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
 	s.mu.Lock()
 	s.loads = append(s.loads, replica+":"+name.Adapter)
-	takes, fails, then := s.takes, s.fails, s.then
+	takes, fails, onLoad := s.takes, s.fails, s.onLoad
 	s.mu.Unlock()
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if fails == nil && then != nil {
-		then(replica, name.Adapter)
+	if fails == nil && onLoad != nil {
+		onLoad(replica, name.Adapter)
 	}
 	return fails
 }
@@ -56,9 +56,9 @@ func (s *fakeAdapters) calls() (loads, uses []string) {
 	return slices.Clone(s.loads), slices.Clone(s.uses)
 }
 
-func newAdapterWorld(t *testing.T) (*fakeAdapters, *world) {
+func newAdapterEnv(t *testing.T) (*fakeAdapters, *testEnv) {
 	s := &fakeAdapters{}
-	s.w = newWorld(t, func(o *Options) { o.Adapters = s })
+	s.w = newTestEnv(t, func(o *Options) { o.Adapters = s })
 	return s, s.w
 }
 
@@ -74,7 +74,7 @@ func withAdapters(f snapshot.Snapshot, has ...[]string) snapshot.Snapshot {
 	return f
 }
 
-const askPirate = `{"model":"tiny:pirate","messages":[{"role":"user","content":"hello"}]}`
+const adapterRequest = `{"model":"tiny:pirate","messages":[{"role":"user","content":"hello"}]}`
 
 // adapterEngine answers for what it has loaded, and as vLLM does for what it has not.
 func adapterEngine(loaded func() []string) func(net.Conn, *http.Request, string) bool {
@@ -85,19 +85,19 @@ func adapterEngine(loaded func() []string) func(net.Conn, *http.Request, string)
 			}
 		}
 		b := `{"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}}`
-		return send(c, fmt.Sprintf("HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
+		return writeString(c, fmt.Sprintf("HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
 	}
 }
 
 func TestAdapterLoadedOnFirstUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newAdapterWorld(t)
+		s, w := newAdapterEnv(t)
 		var mu sync.Mutex
 		var have []string
 		e := w.engineAt("10.0.0.1:1", adapterEngine(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
 		s.takes = 20 * time.Second
 		f := withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
-		s.then = func(_, adapter string) {
+		s.onLoad = func(_, adapter string) {
 			mu.Lock()
 			have = append(have, adapter)
 			mu.Unlock()
@@ -105,7 +105,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		}
 		w.act.Publish(f)
 		// Not declared: unknown, whatever the engine has.
-		if r := w.post("/v1/chat/completions", strings.Replace(askPirate, "pirate", "cook", 1)); r.status != 404 || r.code() != "model_not_found" {
+		if r := w.post("/v1/chat/completions", strings.Replace(adapterRequest, "pirate", "cook", 1)); r.status != 404 || r.code() != "model_not_found" {
 			t.Errorf("%d %s", r.status, r.body)
 		}
 		// Listed with its parent, not loaded.
@@ -113,7 +113,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 			t.Errorf("%s", r.body)
 		}
 		// A stream that waits for it gets a comment.
-		r := w.post("/v1/chat/completions", strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1))
+		r := w.post("/v1/chat/completions", strings.Replace(adapterRequest, `"messages"`, `"stream":true,"messages"`, 1))
 		if r.status != 200 || plainEvents(r.body) != streamed || !strings.Contains(r.body, ": thaw state=loading\n") || r.took < 20*time.Second {
 			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
 		}
@@ -123,7 +123,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 		}
 		// From now on it costs nothing, and its use is reported now and then.
 		for range 5 {
-			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 || r.took > time.Second {
+			if r := w.post("/v1/chat/completions", adapterRequest); r.status != 200 || r.took > time.Second {
 				t.Errorf("%d after %v: %s", r.status, r.took, r.body)
 			}
 		}
@@ -131,7 +131,7 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 			t.Errorf("loads %v, uses %v", loads, uses)
 		}
 		time.Sleep(adapterUseInterval)
-		w.post("/v1/chat/completions", askPirate)
+		w.post("/v1/chat/completions", adapterRequest)
 		if _, uses := s.calls(); len(uses) != 2 {
 			t.Errorf("uses %v", uses)
 		}
@@ -142,14 +142,14 @@ func TestAdapterLoadedOnFirstUse(t *testing.T) {
 	})
 }
 
-func TestAdapterPrefersItsReplica(t *testing.T) {
+func TestAdapterPrefersLoadedReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newAdapterWorld(t)
+		s, w := newAdapterEnv(t)
 		both := func() []string { return []string{"pirate", "poet"} }
 		a, b := w.engineAt("10.0.0.1:1", adapterEngine(both)), w.engineAt("10.0.0.2:1", adapterEngine(both))
 		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"), []string{"poet"}, []string{"pirate"}))
 		for range 10 {
-			if r := w.post("/v1/chat/completions", askPirate); r.status != 200 {
+			if r := w.post("/v1/chat/completions", adapterRequest); r.status != 200 {
 				t.Fatalf("%d %s", r.status, r.body)
 			}
 		}
@@ -165,13 +165,13 @@ func TestAdapterPrefersItsReplica(t *testing.T) {
 // TestAdapterDropped: the engine has evicted it since the snapshot.
 func TestAdapterDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newAdapterWorld(t)
+		s, w := newAdapterEnv(t)
 		var mu sync.Mutex
 		var have []string
 		w.engineAt("10.0.0.1:1", adapterEngine(func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(have) }))
-		s.then = func(_, adapter string) { mu.Lock(); defer mu.Unlock(); have = append(have, adapter) }
+		s.onLoad = func(_, adapter string) { mu.Lock(); defer mu.Unlock(); have = append(have, adapter) }
 		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"), []string{"pirate"}))
-		for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
+		for _, body := range []string{adapterRequest, strings.Replace(adapterRequest, `"messages"`, `"stream":true,"messages"`, 1)} {
 			mu.Lock()
 			have = nil
 			mu.Unlock()
@@ -200,11 +200,11 @@ func TestAdapterErrors(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, w := newAdapterWorld(t)
+				s, w := newAdapterEnv(t)
 				s.fails = x.fails
 				e := w.engineAt("10.0.0.1:1", goodAnswer)
 				w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1")))
-				for _, body := range []string{askPirate, strings.Replace(askPirate, `"messages"`, `"stream":true,"messages"`, 1)} {
+				for _, body := range []string{adapterRequest, strings.Replace(adapterRequest, `"messages"`, `"stream":true,"messages"`, 1)} {
 					r := w.post("/v1/chat/completions", body)
 					if r.status != x.status || r.code() != x.code {
 						t.Errorf("%d %s", r.status, r.body)
@@ -217,7 +217,7 @@ func TestAdapterErrors(t *testing.T) {
 					t.Errorf("no engine broke: %s", m)
 				}
 				// The base model is not touched by it.
-				if r := w.post("/v1/chat/completions", askPlain); r.status != 200 {
+				if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 {
 					t.Errorf("%d %s", r.status, r.body)
 				}
 			})
@@ -228,22 +228,22 @@ func TestAdapterErrors(t *testing.T) {
 // TestAdapterTooSlow: no request waits for it longer than it may.
 func TestAdapterTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newAdapterWorld(t)
+		s, w := newAdapterEnv(t)
 		s.takes = time.Hour
 		w.engineAt("10.0.0.1:1", goodAnswer)
 		w.act.Publish(withAdapters(readyAt(testFunction("tiny"), 8, "10.0.0.1:1")))
-		r := w.post("/v1/chat/completions", askPirate)
+		r := w.post("/v1/chat/completions", adapterRequest)
 		if r.status != 503 || r.code() != "model_loading" || r.took > 291*time.Second || r.took < 280*time.Second {
 			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
 		}
-		r = w.post("/v1/chat/completions", askPirate, "thaw-max-wait", "7")
+		r = w.post("/v1/chat/completions", adapterRequest, "thaw-max-wait", "7")
 		if r.status != 503 || r.took > 8*time.Second {
 			t.Errorf("%d after %v: %s", r.status, r.took, r.body)
 		}
 		// A client that leaves is gone.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if r := w.do(ctx, "POST", "/v1/chat/completions", askPirate); r.err == nil {
+		if r := w.do(ctx, "POST", "/v1/chat/completions", adapterRequest); r.err == nil {
 			t.Errorf("%d", r.status)
 		}
 		synctest.Wait()

@@ -35,7 +35,7 @@ func alias80(name string, revisions ...string) Alias {
 }
 
 // list is the models that a key may name, with their states.
-func (w *world) list(key string) string {
+func (w *testEnv) list(key string) string {
 	var doc struct {
 		Data []struct {
 			ID     string
@@ -55,13 +55,13 @@ func (w *world) list(key string) string {
 func TestAliases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drawn := 0
-		w := newWorld(t, func(o *Options) {
+		w := newTestEnv(t, func(o *Options) {
 			o.Open = false
 			o.Random = func(int) int { return drawn }
 		})
-		red, _, _ := w.book.Create("red", "", false)
-		blue, _, _ := w.book.Create("blue", "", false)
-		admin, _, _ := w.book.Create("red", "", true)
+		red, _, _ := w.keys.Create("red", "", false)
+		blue, _, _ := w.keys.Create("blue", "", false)
+		admin, _, _ := w.keys.Create("red", "", true)
 		first := w.engineAt("e:1", goodAnswer)
 		one, two := revision("red/tiny-00001", "tiny"), revision("red/tiny-00002", "tiny")
 		one.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
@@ -77,7 +77,7 @@ func TestAliases(t *testing.T) {
 		if got := w.list(admin); got != "blue/own unloaded, early unloaded, plain unloaded, tiny loaded, tiny:pirate loaded, zulu unloaded" {
 			t.Error(got)
 		}
-		ask := func(model, key string) result {
+		send := func(model, key string) result {
 			return w.post("/v1/chat/completions", `{"model":"`+model+`","messages":[]}`, "Authorization", "Bearer "+key)
 		}
 		for _, c := range []struct {
@@ -99,7 +99,7 @@ func TestAliases(t *testing.T) {
 			{"tiny:ninja", red, 0, 404, "`tiny:ninja` does not exist"},
 		} {
 			drawn = c.draw
-			r := ask(c.model, c.key)
+			r := send(c.model, c.key)
 			if r.status != c.status || !strings.Contains(r.body, c.want) {
 				t.Errorf("%s: %d %s", c.model, r.status, r.body)
 			}
@@ -121,7 +121,7 @@ func TestAliases(t *testing.T) {
 			f.Failure = &snapshot.Failure{Reason: "no such image", Until: time.Now().Add(time.Minute)}
 			w.act.Publish(f)
 		}
-		if r := ask("tiny", red); r.status != 503 || !strings.Contains(r.body, "The model `tiny` could not be loaded: no such image") {
+		if r := send("tiny", red); r.status != 503 || !strings.Contains(r.body, "The model `tiny` could not be loaded: no such image") {
 			t.Error(r.status, r.body)
 		}
 		if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `model="tiny"`) || strings.Contains(got, "tiny-0000") {
@@ -137,20 +137,20 @@ func TestAliases(t *testing.T) {
 		if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `model="tiny"`) {
 			t.Error(got)
 		}
-		if r := ask("tiny", red); r.status != 200 { // a share whose function is gone goes to the other
+		if r := send("tiny", red); r.status != 200 { // a share whose function is gone goes to the other
 			t.Error(r.status, r.body)
 		}
 		w.act.SetAliases(nil)
-		if r := ask("tiny", red); r.status != 404 {
+		if r := send("tiny", red); r.status != 404 {
 			t.Error(r.status, r.body)
 		}
 	})
 }
 
-// TestForced: the model that a request by host names in its body is ignored.
-func TestForced(t *testing.T) {
+// TestForcedFunction: the model that a request by host names in its body is ignored.
+func TestForcedFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("e:1", goodAnswer)
 		f := readyAt(revision("tiny-00001", "tiny"), 8, "e:1")
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
@@ -160,7 +160,7 @@ func TestForced(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(ln) }()
 		tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
-		w2 := &world{t: t, client: &http.Client{Transport: tr}}
+		w2 := &testEnv{t: t, client: &http.Client{Transport: tr}}
 		for body, want := range map[string]string{
 			`{"model":"gpt-4","messages":[]}`:          `{"model":"tiny","messages":[]}`,
 			`{"messages":[]}`:                          `{"model":"tiny","messages":[]}`,
@@ -192,16 +192,16 @@ func TestForced(t *testing.T) {
 // TestReserve: a reservation has the same queue, wake, retry and accounting.
 func TestReserve(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	for what, run := range map[string]func(t *testing.T, w *world){
-		"woken once, let through together": func(t *testing.T, w *world) {
+	for name, run := range map[string]func(t *testing.T, w *testEnv){
+		"woken once, let through together": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			w.onWake = func() {
 				time.Sleep(time.Second)
 				w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 			}
-			var over sync.WaitGroup
+			var done sync.WaitGroup
 			for range 2 {
-				over.Go(func() {
+				done.Go(func() {
 					waited := 0
 					s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default", OnWait: func() { waited++ }})
 					if e != nil {
@@ -219,15 +219,15 @@ func TestReserve(t *testing.T) {
 					s.Finish(200)
 				})
 			}
-			over.Wait()
-			if w.count(&w.wakes) != 1 || w.count(&w.firsts) != 1 {
-				t.Error(w.wakes, w.firsts)
+			done.Wait()
+			if w.count(&w.wakes) != 1 || w.count(&w.firstTokens) != 1 {
+				t.Error(w.wakes, w.firstTokens)
 			}
 			if got := metric(t, w, "thaw_requests_total"); !strings.Contains(got, `code="200"`) || !strings.Contains(got, `cold="true"`) {
 				t.Error(got)
 			}
 		},
-		"two tries": func(t *testing.T, w *world) {
+		"two tries": func(t *testing.T, w *testEnv) {
 			w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 			s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 			if e != nil {
@@ -242,11 +242,11 @@ func TestReserve(t *testing.T) {
 				t.Error(e)
 			}
 			s.Finish(e.Status)
-			if got := w.asked(); len(got) != 2 || !strings.Contains(got[0], "it refuses connections") {
+			if got := w.engineRequests(); len(got) != 2 || !strings.Contains(got[0], "it refuses connections") {
 				t.Error(got)
 			}
 		},
-		"one that cannot be sent again": func(t *testing.T, w *world) {
+		"one that cannot be sent again": func(t *testing.T, w *testEnv) {
 			w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 			s, _ := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 			if e := s.FailedForGood(errors.New("EOF")); e == nil || e.Code != openai.EngineCrashed {
@@ -254,7 +254,7 @@ func TestReserve(t *testing.T) {
 			}
 			s.Finish(502)
 		},
-		"the client leaves": func(t *testing.T, w *world) {
+		"the client leaves": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() { time.Sleep(time.Second); cancel(httpserver.ErrGone) }()
@@ -268,7 +268,7 @@ func TestReserve(t *testing.T) {
 				t.Error(got)
 			}
 		},
-		"the wait is over": func(t *testing.T, w *world) {
+		"the wait is over": func(t *testing.T, w *testEnv) {
 			f := testFunction("tiny")
 			f.Model.Spec.Queue.Wait = functions.Duration(10 * time.Minute) // longer than a plain answer is waited for
 			w.act.Publish(f)
@@ -278,7 +278,7 @@ func TestReserve(t *testing.T) {
 				t.Error(e, time.Since(began))
 			}
 		},
-		"as long as the client said": func(t *testing.T, w *world) {
+		"as long as the client said": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			began := time.Now()
 			_, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Header: http.Header{"Thaw-Max-Wait": {"7"}}.Get})
@@ -286,19 +286,19 @@ func TestReserve(t *testing.T) {
 				t.Error(e, time.Since(began))
 			}
 		},
-		"drained": func(t *testing.T, w *world) {
+		"drained": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			go func() { time.Sleep(time.Second); w.act.Drain(t.Context()) }()
 			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e == nil || e.Code != openai.ShuttingDown {
 				t.Error(e)
 			}
 		},
-		"no such function": func(t *testing.T, w *world) {
+		"no such function": func(t *testing.T, w *testEnv) {
 			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("nothing").Name, Team: "default"}); e == nil || e.Status != 404 {
 				t.Error(e)
 			}
 		},
-		"over its team's limit": func(t *testing.T, w *world) {
+		"over its team's limit": func(t *testing.T, w *testEnv) {
 			w.act.Publish(readyAt(testFunction("tiny"), 8, "e:1"))
 			w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{Concurrent: 1}}}})
 			s, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
@@ -314,11 +314,11 @@ func TestReserve(t *testing.T) {
 			}
 			s.BrokeMidAnswer()
 			s.Finish(502)
-			if got := w.asked(); len(got) != 1 || !strings.Contains(got[0], "in the middle of an answer") {
+			if got := w.engineRequests(); len(got) != 1 || !strings.Contains(got[0], "in the middle of an answer") {
 				t.Error(got)
 			}
 		},
-		"removed while it waits": func(t *testing.T, w *world) {
+		"removed while it waits": func(t *testing.T, w *testEnv) {
 			w.act.Publish(revision("tiny-1", "tiny"))
 			go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny-1").Name) }()
 			if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny-1").Name, Team: "default"}); e == nil || e.Message != "The model `tiny` has been removed." {
@@ -326,16 +326,16 @@ func TestReserve(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { run(t, newWorld(t, nil)) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { run(t, newTestEnv(t, nil)) })
 		})
 	}
 }
 
-func BenchmarkHold(b *testing.B) {
-	w := &world{}
-	book := newBook(b)
-	a := New(Options{Waker: w, Keys: book})
+func BenchmarkReserve(b *testing.B) {
+	w := &testEnv{}
+	keys := newKeyStore(b)
+	a := New(Options{Waker: w, Keys: keys})
 	f := readyAt(testFunction("tiny"), 8, "e:1", "e:2")
 	a.Publish(f)
 	ctx := b.Context()
@@ -352,7 +352,7 @@ func BenchmarkHold(b *testing.B) {
 
 // BenchmarkAlias is the choice of a function for a name that is split.
 func BenchmarkAlias(b *testing.B) {
-	a := New(Options{Waker: &world{}, Keys: newBook(b)})
+	a := New(Options{Waker: &testEnv{}, Keys: newKeyStore(b)})
 	a.Publish(readyAt(testFunction("tiny-1"), 8, "e:1"), readyAt(testFunction("tiny-2"), 8, "e:2"))
 	a.SetAliases([]Alias{alias80("tiny", "tiny-1", "tiny-2")})
 	name := testFunction("tiny").Name

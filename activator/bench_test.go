@@ -38,14 +38,14 @@ func prompt(model string, stream bool) string {
 // snapshot, admission, with 10,000 functions of two replicas each. It reports
 // the p99.
 func BenchmarkDecide(b *testing.B) {
-	book, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
+	keys, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	key, _, _ := book.Create("default", "", false)
+	key, _, _ := keys.Create("default", "", false)
 	limits := &ratelimit.Limits{}
 	limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1e9, Concurrent: 1e6}}}})
-	a := New(Options{Keys: book, Limits: limits})
+	a := New(Options{Keys: keys, Limits: limits})
 	var fs []snapshot.Snapshot
 	for i := range 10000 {
 		fs = append(fs, readyAt(testFunction(fmt.Sprintf("model-%d", i)), 8, fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)))
@@ -60,7 +60,7 @@ func BenchmarkDecide(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		began := time.Now()
-		id, _ := book.Lookup(key)
+		id, _ := keys.Lookup(key)
 		env, err := openai.Peek(bodies[i%len(bodies)])
 		if err != nil {
 			b.Fatal(err)
@@ -104,14 +104,14 @@ func BenchmarkWarm(b *testing.B) {
 }
 
 func benchWarm(b *testing.B, stream bool) {
-	book, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
+	keys, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	key, _, _ := book.Create("default", "", false)
+	key, _, _ := keys.Create("default", "", false)
 	a := New(Options{
-		Keys: book, Engines: upstream.New(upstream.Options{}), Metrics: telemetry.New(),
-		Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Waker: &world{},
+		Keys: keys, Engines: upstream.New(upstream.Options{}), Metrics: telemetry.New(),
+		Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Waker: &testEnv{},
 	})
 	engine, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -161,11 +161,11 @@ func benchWarm(b *testing.B, stream bool) {
 	}
 	defer c.Close()
 	body := prompt("tiny", stream)
-	ask := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body))
+	send := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body))
 	br := bufio.NewReader(c)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Write(ask); err != nil {
+		if _, err := c.Write(send); err != nil {
 			b.Fatal(err)
 		}
 		if !readRaw(br) {
@@ -185,10 +185,10 @@ func readRaw(br *bufio.Reader) bool {
 		if len(l) == 2 {
 			break
 		}
-		if v, ok := cutFold(l, "content-length:"); ok {
+		if v, ok := cutFieldValue(l, "content-length:"); ok {
 			length, _ = strconv.Atoi(v)
 		}
-		if _, ok := cutFold(l, "transfer-encoding:"); ok {
+		if _, ok := cutFieldValue(l, "transfer-encoding:"); ok {
 			chunked = true
 		}
 	}
@@ -207,7 +207,7 @@ func readRaw(br *bufio.Reader) bool {
 	return err == nil
 }
 
-func cutFold(l []byte, name string) (string, bool) {
+func cutFieldValue(l []byte, name string) (string, bool) {
 	if len(l) > len(name) && strings.EqualFold(string(l[:len(name)]), name) {
 		return strings.TrimSpace(string(l[len(name):])), true
 	}

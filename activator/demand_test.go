@@ -22,10 +22,10 @@ func demandOf(a *Activator, all bool) map[string]Demand {
 	return out
 }
 
-// TestDemandOfWhatChanged: a function is yielded when something about it has
+// TestDemandOfChanged: a function is yielded when something about it has
 // changed, once, also when the last request has left; with all, also who has
 // requests and nothing new.
-func TestDemandOfWhatChanged(t *testing.T) {
+func TestDemandOfChanged(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := New(Options{Now: func() time.Time { return now }})
 	a.Publish(readyAt(testFunction("x"), 1, "r1"), testFunction("y"), testFunction("z"))
@@ -84,9 +84,9 @@ func TestDemandOfWhatChanged(t *testing.T) {
 	}
 }
 
-// TestDemandMissesNothing: whatever happens meanwhile, the last that was yielded
+// TestDemandSeesEveryChange: whatever happens meanwhile, the last that was yielded
 // of a function is how it is.
-func TestDemandMissesNothing(t *testing.T) {
+func TestDemandSeesEveryChange(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a := New(Options{Now: func() time.Time { return now }})
 	var fs []snapshot.Snapshot
@@ -96,7 +96,7 @@ func TestDemandMissesNothing(t *testing.T) {
 	a.Publish(fs...)
 	last := map[functions.Name]Demand{}
 	flight := map[functions.Name]int{}
-	look := func() {
+	lookup := func() {
 		a.Demand(false, func(d Demand) bool {
 			last[d.Name] = d
 			flight[d.Name] = a.InFlightOf(d.Name, "r"+d.Name.Name[1:])
@@ -136,7 +136,7 @@ func TestDemandMissesNothing(t *testing.T) {
 			over = true
 		default:
 		}
-		look()
+		lookup()
 	}
 	for _, f := range fs {
 		is, _ := a.DemandOf(f.Name)

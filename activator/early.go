@@ -50,14 +50,14 @@ func (h *earlyCopy) pending() <-chan reply {
 // retries and requests that an engine may have seen are not copied: a request that
 // kills engines must not be the first of each new one.
 func (x *proxyRequest) sendEarly() {
-	if x.early != nil || x.reservation != nil || x.place.Adapter != "" || x.place.FailedReplica != "" || x.seen || x.size() > maxEarlyBody {
+	if x.early != nil || x.reservation != nil || x.queued.Adapter != "" || x.queued.FailedReplica != "" || x.engineMaySee || x.size() > maxEarlyBody {
 		return
 	}
 	f := x.fn.Snapshot()
 	if len(f.NotReadyEndpoints) == 0 {
 		return
 	}
-	n := x.fn.Data.queue.Position(&x.place) - 1
+	n := x.fn.Data.queue.Position(&x.queued) - 1
 	if n < 0 {
 		return // the wait has ended
 	}
@@ -72,7 +72,7 @@ func (x *proxyRequest) sendEarly() {
 	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
 	x.early = h
 	engines, stream, bufs, answers := x.a.o.Engines, x.stream, &x.a.buffers, h.answers
-	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
+	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
 }
 
 // onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
@@ -85,9 +85,9 @@ func (x *proxyRequest) onEarlyReply(r reply, async bool) {
 		x.refusedEarly = h.replica.ID
 		x.cancelEarly()
 	case r.err != nil || r.res.Status >= 500:
-		x.seen = true
+		x.engineMaySee = true
 		x.cancelEarly()
-	case x.place.AdmitAt(admission.Target{Replica: h.replica}):
+	case x.queued.AdmitAt(admission.Target{Replica: h.replica}):
 		x.endWait()
 		x.phase = sent
 		x.useEarly(x.a.o.Now(), async)
@@ -133,14 +133,14 @@ func (h *earlyCopy) releasedAt(now time.Time) time.Time {
 // request must still be sent.
 func (x *proxyRequest) useEarly(now time.Time, async bool) bool {
 	h := x.early
-	if h == nil || h.replica.ID != x.place.ReplicaID() {
+	if h == nil || h.replica.ID != x.queued.ReplicaID() {
 		x.cancelEarly()
 		return false
 	}
 	x.early = nil
-	x.asked, x.cancel = now, h.cancel
+	x.sentAt, x.cancel = now, h.cancel
 	if h.answers == nil {
-		x.asked = h.releasedAt(now)
+		x.sentAt = h.releasedAt(now)
 		x.onReply(h.reply, async)
 		return true
 	}

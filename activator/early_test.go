@@ -19,21 +19,21 @@ import (
 // fakeShim is a replica whose shim keeps requests until it is READY.
 type fakeShim struct {
 	*engine
-	opened  chan struct{}
-	waiting atomic.Int64
-	left    atomic.Int64 // that were called back
-	refuses atomic.Bool
+	opened      chan struct{}
+	waiting     atomic.Int64
+	disconnects atomic.Int64 // that were called back
+	refuses     atomic.Bool
 }
 
 const notReady = `{"error":{"message":"The model is loading.","type":"server_error","code":"model_loading"}}`
 
-func (w *world) shimAt(addr string) *fakeShim {
+func (w *testEnv) shimAt(addr string) *fakeShim {
 	p := &fakeShim{opened: make(chan struct{})}
 	p.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
 		if r.Header.Get(snapshot.EarlyHeader) == "" || p.wait(c) {
 			return goodAnswer(c, r, body)
 		}
-		return p.refuses.Load() && send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
+		return p.refuses.Load() && writeString(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(notReady), notReady))
 	})
 	return p
 }
@@ -57,7 +57,7 @@ func (p *fakeShim) wait(c net.Conn) bool {
 		c.SetReadDeadline(time.Time{})
 		return !p.refuses.Load()
 	case <-gone:
-		p.left.Add(1)
+		p.disconnects.Add(1)
 		return false
 	}
 }
@@ -69,8 +69,8 @@ func startingAt(f snapshot.Snapshot, slots int, addrs ...string) snapshot.Snapsh
 	return f
 }
 
-// asking has n clients ask; what they got comes in any order.
-func (w *world) asking(ctx context.Context, n int, body string) chan result {
+// startRequests has n clients ask; what they got comes in any order.
+func (w *testEnv) startRequests(ctx context.Context, n int, body string) chan result {
 	out := make(chan result, n)
 	for range n {
 		go func() { out <- w.do(ctx, "POST", "/v1/chat/completions", body) }()
@@ -80,18 +80,18 @@ func (w *world) asking(ctx context.Context, n int, body string) chan result {
 }
 
 func TestEarly(t *testing.T) {
-	for kind, body := range map[string]string{"plain": askPlain, "stream": askStream} {
+	for kind, body := range map[string]string{"plain": plainRequest, "stream": streamRequest} {
 		whole := jsonAnswer
 		if kind == "stream" {
 			whole = streamed
 		}
-		ahead := func(name string, do func(t *testing.T, w *world, p *fakeShim, got chan result)) {
+		ahead := func(name string, do func(t *testing.T, w *testEnv, p *fakeShim, got chan result)) {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, nil)
+					w := newTestEnv(t, nil)
 					p := w.shimAt("p:1")
 					w.act.Publish(loadingAt(testFunction("tiny"), functions.Downloading, -1, -1))
-					got := w.asking(t.Context(), 1, body)
+					got := w.startRequests(t.Context(), 1, body)
 					w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 					synctest.Wait()
 					if n := p.waiting.Load(); n != 1 {
@@ -105,17 +105,17 @@ func TestEarly(t *testing.T) {
 				})
 			})
 		}
-		served := func(t *testing.T, w *world, got chan result) {
+		served := func(t *testing.T, w *testEnv, got chan result) {
 			t.Helper()
 			if r := <-got; r.err != nil || r.status != 200 || plainEvents(r.body) != whole {
 				t.Errorf("%+v", r)
 			}
-			if a := w.asked(); len(a) != 0 {
+			if a := w.engineRequests(); len(a) != 0 {
 				t.Errorf("blamed: %q", a)
 			}
 		}
 
-		ahead("READY at the door first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("READY at the door first", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			close(p.opened)
 			served(t, w, got) // without a snapshot that says READY
 			if d, _ := w.act.DemandOf(testFunction("tiny").Name); d.Queued != 0 || d.Active != 0 {
@@ -130,7 +130,7 @@ func TestEarly(t *testing.T) {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("READY in the picture first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("READY in the picture first", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
 			if n := w.act.InFlightOf(testFunction("tiny").Name, "p:1"); n != 1 {
@@ -142,7 +142,7 @@ func TestEarly(t *testing.T) {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("the start fails", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("the start fails", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			f := testFunction("tiny")
 			f.State, f.Failure = functions.Failed, &snapshot.Failure{Reason: "out of memory", At: time.Now()}
 			w.act.Publish(f)
@@ -150,11 +150,11 @@ func TestEarly(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			synctest.Wait()
-			if p.left.Load() != 1 || p.waiting.Load() != 0 {
+			if p.disconnects.Load() != 1 || p.waiting.Load() != 0 {
 				t.Error("the request is at the door still")
 			}
 		})
-		ahead("its pod dies of it, maybe, and another comes", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("its pod dies of it, maybe, and another comes", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			p.kill()
 			synctest.Wait()
 			q := w.shimAt("q:1")
@@ -166,18 +166,18 @@ func TestEarly(t *testing.T) {
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "q:1"))
 			served(t, w, got)
 		})
-		ahead("another is READY first", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("another is READY first", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			w.engineAt("e:1", goodAnswer)
 			f := readyAt(testFunction("tiny"), 4, "e:1")
 			f.NotReadyEndpoints = startingAt(testFunction("tiny"), 4, "p:1").NotReadyEndpoints
 			w.act.Publish(f)
 			served(t, w, got)
 			synctest.Wait()
-			if p.left.Load() != 1 || p.waiting.Load() != 0 {
+			if p.disconnects.Load() != 1 || p.waiting.Load() != 0 {
 				t.Error("the copy was not called back")
 			}
 		})
-		ahead("turned away when it was let through", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("turned away when it was let through", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
 			p.refuses.Store(true)
@@ -187,7 +187,7 @@ func TestEarly(t *testing.T) {
 				t.Errorf("the replica has seen %d requests", n)
 			}
 		})
-		ahead("dead when it was let through", func(t *testing.T, w *world, p *fakeShim, got chan result) {
+		ahead("dead when it was let through", func(t *testing.T, w *testEnv, p *fakeShim, got chan result) {
 			w.engineAt("e:1", goodAnswer)
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "p:1"))
 			synctest.Wait()
@@ -196,17 +196,17 @@ func TestEarly(t *testing.T) {
 			if r := <-got; r.status != 200 || plainEvents(r.body) != whole {
 				t.Errorf("%+v", r)
 			}
-			if a := w.asked(); len(a) != 1 {
+			if a := w.engineRequests(); len(a) != 1 {
 				t.Errorf("not looked at: %q", a)
 			}
 		})
 		t.Run(kind+"/the door takes none", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				p := w.shimAt("p:1")
 				p.refuses.Store(true)
 				w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
-				got := w.asking(t.Context(), 1, body)
+				got := w.startRequests(t.Context(), 1, body)
 				for range 3 { // news about it is no reason to try again
 					w.act.Publish(loadingAt(testFunction("tiny"), functions.Loading, -1, -1))
 					w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
@@ -221,17 +221,17 @@ func TestEarly(t *testing.T) {
 		})
 		t.Run(kind+"/its client leaves", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				p := w.shimAt("p:1")
 				w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 				ctx, cancel := context.WithCancel(t.Context())
-				got := w.asking(ctx, 1, body)
+				got := w.startRequests(ctx, 1, body)
 				cancel()
 				if r := <-got; !errors.Is(r.err, context.Canceled) {
 					t.Errorf("%+v", r)
 				}
 				time.Sleep(time.Second)
-				if p.left.Load() != 1 || p.waiting.Load() != 0 {
+				if p.disconnects.Load() != 1 || p.waiting.Load() != 0 {
 					t.Error("the copy is at the door still")
 				}
 			})
@@ -242,34 +242,34 @@ func TestEarly(t *testing.T) {
 // TestEarlyIsBounded: only the first requests of the queue are sent early, no more
 // than the replica has slots, and over several replicas in turn.
 func TestEarlyIsBounded(t *testing.T) {
-	large := strings.Replace(askPlain, `"messages"`, `"user":"`+strings.Repeat("x", maxEarlyBody)+`","messages"`, 1)
+	large := strings.Replace(plainRequest, `"messages"`, `"user":"`+strings.Repeat("x", maxEarlyBody)+`","messages"`, 1)
 	for _, c := range []struct {
 		slots, clients int
-		doors          []string
+		earlyEndpoints []string
 		want           []int64
 		ask            string
 	}{
-		{3, 20, []string{"p:1"}, []int64{3}, askPlain},
-		{100, 20, []string{"p:1"}, []int64{maxEarlyPerReplica}, askPlain},
-		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}, askPlain},
-		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}, askPlain},
+		{3, 20, []string{"p:1"}, []int64{3}, plainRequest},
+		{100, 20, []string{"p:1"}, []int64{maxEarlyPerReplica}, plainRequest},
+		{2, 20, []string{"p:1", "p:2"}, []int64{2, 2}, plainRequest},
+		{100, 3, []string{"p:1", "p:2"}, []int64{2, 1}, plainRequest},
 		{100, 3, []string{"p:1"}, []int64{0}, large},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newTestEnv(t, nil)
 			var at1 []*fakeShim
-			for _, addr := range c.doors {
+			for _, addr := range c.earlyEndpoints {
 				at1 = append(at1, w.shimAt(addr))
 			}
-			w.act.Publish(startingAt(testFunction("tiny"), c.slots, c.doors...))
-			got := w.asking(t.Context(), c.clients, c.ask)
+			w.act.Publish(startingAt(testFunction("tiny"), c.slots, c.earlyEndpoints...))
+			got := w.startRequests(t.Context(), c.clients, c.ask)
 			for i, p := range at1 {
 				if n := p.waiting.Load(); n != c.want[i] {
-					t.Errorf("%d slots, %d clients: %d at the door of %s", c.slots, c.clients, n, c.doors[i])
+					t.Errorf("%d slots, %d clients: %d at the door of %s", c.slots, c.clients, n, c.earlyEndpoints[i])
 				}
 				close(p.opened)
 			}
-			w.act.Publish(readyAt(testFunction("tiny"), c.slots, c.doors...))
+			w.act.Publish(readyAt(testFunction("tiny"), c.slots, c.earlyEndpoints...))
 			for range c.clients {
 				if r := <-got; r.status != 200 || !strings.Contains(r.body, "chatcmpl-1") {
 					t.Errorf("%+v", r)
@@ -283,18 +283,18 @@ func TestEarlyIsBounded(t *testing.T) {
 // flight at its replica from then on, and when READY is said it is still that one.
 func TestEarlyInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		goOn := make(chan struct{})
 		w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
-			if !send(c, chunkHead) || !chunk(c, event1) {
+			if !writeString(c, chunkHead) || !chunk(c, event1) {
 				return false
 			}
 			<-goOn
-			return chunk(c, event2) && chunk(c, event3) && chunk(c, eventDone) && send(c, "0\r\n\r\n")
+			return chunk(c, event2) && chunk(c, event3) && chunk(c, eventDone) && writeString(c, "0\r\n\r\n")
 		})
 		f := startingAt(testFunction("tiny"), 1, "p:1")
 		w.act.Publish(f)
-		got := w.asking(t.Context(), 2, askStream)
+		got := w.startRequests(t.Context(), 2, streamRequest)
 		counts := func(when string, active, queued int) {
 			t.Helper()
 			d, _ := w.act.DemandOf(f.Name)
@@ -320,12 +320,12 @@ func TestEarlyInFlight(t *testing.T) {
 // not sent early to the next replica.
 func TestEarlyFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		p := w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
-			return send(c, "HTTP/1.1 500 X\r\nContent-Length: 16\r\n\r\nEngineCore: died")
+			return writeString(c, "HTTP/1.1 500 X\r\nContent-Length: 16\r\n\r\nEngineCore: died")
 		})
 		w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
-		got := w.asking(t.Context(), 1, askPlain)
+		got := w.startRequests(t.Context(), 1, plainRequest)
 		q := w.shimAt("q:1")
 		w.act.Publish(startingAt(testFunction("tiny"), 4, "q:1"))
 		synctest.Wait()
@@ -343,24 +343,24 @@ func TestEarlyFails(t *testing.T) {
 // request to its engine, by its header, and not from its arrival there. An invalid
 // header is ignored.
 func TestEarlyIsTimed(t *testing.T) {
-	for said, want := range map[string]time.Duration{"4000000": time.Second, "": 1, "-1": 1, "6000000": 1, "9223372036854775807": 1, "x": 1} {
+	for header, want := range map[string]time.Duration{"4000000": time.Second, "": 1, "-1": 1, "6000000": 1, "9223372036854775807": 1, "x": 1} {
 		synctest.Test(t, func(t *testing.T) {
 			var took []time.Duration
-			w := newWorld(t, func(o *Options) {
+			w := newTestEnv(t, func(o *Options) {
 				o.FirstToken = func(_ functions.Name, _ string, d time.Duration) { took = append(took, d) }
 			})
 			w.engineAt("p:1", func(c net.Conn, _ *http.Request, _ string) bool {
 				time.Sleep(5 * time.Second)
-				return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Held-Us: %s\r\nContent-Length: %d\r\n\r\n%s", said, len(jsonAnswer), jsonAnswer))
+				return writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nThaw-Held-Us: %s\r\nContent-Length: %d\r\n\r\n%s", header, len(jsonAnswer), jsonAnswer))
 			})
 			w.act.Publish(testFunction("tiny"))
-			got := w.asking(t.Context(), 1, askPlain)
+			got := w.startRequests(t.Context(), 1, plainRequest)
 			w.act.Publish(startingAt(testFunction("tiny"), 4, "p:1"))
 			if r := <-got; r.status != 200 || r.body != jsonAnswer || r.head.Get(snapshot.HeldHeader) != "" {
 				t.Errorf("%+v", r)
 			}
 			if len(took) != 1 || took[0] != want {
-				t.Errorf("%q: the first token took %v, want %v", said, took, want)
+				t.Errorf("%q: the first token took %v, want %v", header, took, want)
 			}
 		})
 	}

@@ -71,18 +71,18 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 // sendToEngine sends the request to a replica.
 func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, async bool) {
 	out := x.buildRequest(f, r)
-	x.asked = x.a.o.Now()
+	x.sentAt = x.a.o.Now()
 	ctx := x.context()
 	fetch := x.adapterLoad(r)
 	if !async {
-		x.onReply(askEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
+		x.onReply(sendToEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
 	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
-	go func() { answers <- askEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
+	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
@@ -100,9 +100,9 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 	return addr, prefix
 }
 
-// askEngine sends the request and reads up to the engine's first byte of body, or all
+// sendToEngine sends the request and reads up to the engine's first byte of body, or all
 // of a plain answer that is not large. fetch, if not nil, comes before.
-func askEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
 			return reply{err: &adapterLoadError{err}}
@@ -216,7 +216,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
-		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
+		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
 			if r.res != nil {
 				r.res.Close()
@@ -232,10 +232,10 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 			r = reply{err: err}
 		}
 	}
-	if r.err == nil && x.place.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
+	if r.err == nil && x.queued.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
 		f := x.fn.Snapshot()
-		if i := f.ReplicaIndex(x.place.ReplicaID()); i >= 0 {
+		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 {
 			x.stopEngine()
 			r.res.Close()
 			x.adapterRetried = true
@@ -260,7 +260,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	if r.err == nil {
 		x.reply = r
 		x.phase = answered
-		x.first = max(1, now.Sub(x.asked))
+		x.first = max(1, now.Sub(x.sentAt))
 		x.recordFirstByte(now, r.res.Status < 400 && !(x.stream && isEvents(r.res)))
 		if !r.end {
 			r.res.Bound(x.a.o.StreamIdle)
@@ -276,7 +276,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	var e *openai.Error
 	if unfetched != nil {
 		e = x.adapterFailure(unfetched.err)
-		x.place.MarkFailed(false, now)
+		x.queued.MarkFailed(false, now)
 		x.leave()
 		if e != nil {
 			x.refuse(e)
@@ -292,7 +292,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 // recordFirstToken accounts for the first token of a stream.
 func (x *proxyRequest) recordFirstToken() {
 	x.firstToken = max(1, x.a.o.Now().Sub(x.began))
-	i, _ := coldLabel(x.place.Cold)
+	i, _ := coldLabel(x.queued.Cold)
 	x.a.metricsOf(x.fn).firstToken[i](x.firstToken.Seconds())
 }
 
@@ -300,18 +300,18 @@ func (x *proxyRequest) recordFirstToken() {
 // no stream of tokens.
 func (x *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 	if plain {
-		i, _ := coldLabel(x.place.Cold)
+		i, _ := coldLabel(x.queued.Cold)
 		x.a.metricsOf(x.fn).plainAnswer[i](now.Sub(x.began).Seconds())
 	}
-	if !x.place.Cold || x.place.ColdStart == "" {
+	if !x.queued.Cold || x.queued.ColdStart == "" {
 		return
 	}
-	if !x.a.requests.rememberFirstToken(x.place.ColdStart, x.first) {
+	if !x.a.requests.rememberFirstToken(x.queued.ColdStart, x.first) {
 		return
 	}
 	x.a.observeFirstToken(x.fn, x.first)
 	if x.a.o.FirstToken != nil {
-		x.a.o.FirstToken(x.fn.Name, x.place.ColdStart, x.first)
+		x.a.o.FirstToken(x.fn.Name, x.queued.ColdStart, x.first)
 	}
 }
 

@@ -64,19 +64,19 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	x.a.metricsOf(x.fn).countFailure(kind)
 	var frame *engineError
 	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
-	x.place.MarkFailed(broken, now)
+	x.queued.MarkFailed(broken, now)
 	x.leave()
 	if broken {
 		x.a.readmitAfterCoolDown(x.fn)
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.FailedReplica, problem)
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.FailedReplica, problem)
 	return e
 }
 
 // retry tries another replica, once; otherwise e is the answer. With began the engine
 // had begun an answer, though not the body.
 func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
-	switch x.place.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
+	switch x.queued.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
 	case admission.AlreadyRetried:
 		x.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
@@ -84,7 +84,7 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 			e = e.Final()
 		}
 		x.refuse(e)
-	case admission.TooLate:
+	case admission.DeadlinePassed:
 		x.refuse(e)
 	case admission.TryAgain:
 		x.a.metricsOf(x.fn).retried(1)

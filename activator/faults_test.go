@@ -18,12 +18,12 @@ import (
 
 // One engine, the stream cut at every byte of its body: the client never sees
 // a clean end without an error frame, and never a torn event.
-func TestCutAtEveryByte(t *testing.T) {
+func TestEngineDiesAtEveryByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		cut := 0
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			if cut > 0 {
 				chunk(c, streamed[:cut])
 			}
@@ -32,7 +32,7 @@ func TestCutAtEveryByte(t *testing.T) {
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for cut = 1; cut <= len(streamed); cut++ {
 			time.Sleep(2 * time.Second) // the cool-down of the replica
-			r := w.post("/v1/chat/completions", askStream)
+			r := w.post("/v1/chat/completions", streamRequest)
 			if r.err != nil || r.status != 200 {
 				t.Fatalf("cut %d: %+v", cut, r)
 			}
@@ -54,7 +54,7 @@ func TestCutAtEveryByte(t *testing.T) {
 	})
 }
 
-func TestEndWithoutMark(t *testing.T) {
+func TestStreamEndsWithoutDone(t *testing.T) {
 	for name, c := range map[string]struct {
 		body string
 		want string // code of the frame, "" for success
@@ -67,16 +67,16 @@ func TestEndWithoutMark(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				w.engineAt("e:1", func(conn net.Conn, r *http.Request, body string) bool {
-					send(conn, chunkHead)
+					writeString(conn, chunkHead)
 					if c.body != "" {
 						chunk(conn, c.body)
 					}
-					return send(conn, "0\r\n\r\n")
+					return writeString(conn, "0\r\n\r\n")
 				})
 				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-				r := w.post("/v1/chat/completions", askStream)
+				r := w.post("/v1/chat/completions", streamRequest)
 				if r.code() != c.want {
 					t.Fatalf("%+v", r)
 				}
@@ -90,15 +90,15 @@ func TestEndWithoutMark(t *testing.T) {
 
 func TestEnginesOwnErrorFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		body := event1 + "data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n" + eventDone
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			chunk(c, body)
-			return send(c, "0\r\n\r\n")
+			return writeString(c, "0\r\n\r\n")
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if r.body != body || r.err != nil {
 			t.Fatalf("%+v", r)
 		}
@@ -111,26 +111,26 @@ func TestEnginesOwnErrorFrame(t *testing.T) {
 // Before the first byte a request is tried once more, on another replica if
 // there is one, and the broken one is asked about.
 func TestRetryBeforeTheFirstByte(t *testing.T) {
-	deaths := map[string]func(net.Conn, *http.Request, string) bool{
+	failures := map[string]func(net.Conn, *http.Request, string) bool{
 		"unread": func(net.Conn, *http.Request, string) bool { return false },
 		"half a head": func(c net.Conn, _ *http.Request, _ string) bool {
-			send(c, "HTTP/1.1 200 OK\r\nContent-")
+			writeString(c, "HTTP/1.1 200 OK\r\nContent-")
 			return false
 		},
 		"head only": func(c net.Conn, _ *http.Request, _ string) bool {
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			return false
 		},
-		"no http": func(c net.Conn, _ *http.Request, _ string) bool { send(c, "SSH-2.0-x\r\n\r\n"); return false },
+		"no http": func(c net.Conn, _ *http.Request, _ string) bool { writeString(c, "SSH-2.0-x\r\n\r\n"); return false },
 	}
-	for name, die := range deaths {
-		for _, ask := range []string{askStream, askPlain} {
+	for name, die := range failures {
+		for _, body := range []string{streamRequest, plainRequest} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, nil)
+					w := newTestEnv(t, nil)
 					var mu sync.Mutex
 					tries := 0
-					flaky := func(c net.Conn, r *http.Request, body string) bool {
+					failsOnce := func(c net.Conn, r *http.Request, body string) bool {
 						mu.Lock()
 						tries++
 						n := tries
@@ -140,23 +140,23 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 						}
 						return goodAnswer(c, r, body)
 					}
-					w.engineAt("e:1", flaky)
-					w.engineAt("e:2", flaky)
+					w.engineAt("e:1", failsOnce)
+					w.engineAt("e:2", failsOnce)
 					w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1", "e:2"))
-					r := w.post("/v1/chat/completions", ask)
+					r := w.post("/v1/chat/completions", body)
 					if r.status != 200 || r.err != nil || r.code() != "" {
 						t.Fatalf("%+v", r)
 					}
-					if tries != 2 || len(w.asked()) != 1 || r.took > time.Second {
-						t.Fatalf("%d tries, asks %v, took %v", tries, w.asks, r.took)
+					if tries != 2 || len(w.engineRequests()) != 1 || r.took > time.Second {
+						t.Fatalf("%d tries, asks %v, took %v", tries, w.engineBodies, r.took)
 					}
 				})
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, nil)
+					w := newTestEnv(t, nil)
 					e := w.engineAt("e:1", die)
 					w.engineAt("e:2", die)
 					w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1", "e:2"))
-					r := w.post("/v1/chat/completions", ask)
+					r := w.post("/v1/chat/completions", body)
 					if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "false" {
 						t.Fatalf("%+v", r)
 					}
@@ -173,7 +173,7 @@ func TestRetryBeforeTheFirstByte(t *testing.T) {
 // another, and is not answered with an error.
 func TestDeadReplicaIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:2", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) // no engine listens there
 		go func() {
@@ -182,34 +182,34 @@ func TestDeadReplicaIsReplaced(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2"))
 		}()
-		r := w.post("/v1/chat/completions", askPlain)
+		r := w.post("/v1/chat/completions", plainRequest)
 		if r.status != 200 || r.took != 2100*time.Millisecond {
 			t.Fatalf("%+v", r)
 		}
-		if len(w.asked()) != 1 || !strings.Contains(w.asked()[0], "refuses connections") {
-			t.Fatal(w.asked())
+		if len(w.engineRequests()) != 1 || !strings.Contains(w.engineRequests()[0], "refuses connections") {
+			t.Fatal(w.engineRequests())
 		}
 	})
 }
 
-func TestPlainDiesInTheMiddle(t *testing.T) {
+func TestEngineDiesInResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
-			send(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"id\":")
+			writeString(c, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"id\":")
 			return false
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		r := w.post("/v1/chat/completions", askPlain)
+		r := w.post("/v1/chat/completions", plainRequest)
 		if r.status != 502 || r.code() != "engine_crashed" || r.head.Get("x-should-retry") != "true" {
 			t.Fatalf("%+v", r)
 		}
 		time.Sleep(2 * time.Second)
-		if r := w.post("/v1/chat/completions", askPlain, "X-Stainless-Retry-Count", "1"); r.head.Get("x-should-retry") != "false" {
+		if r := w.post("/v1/chat/completions", plainRequest, "X-Stainless-Retry-Count", "1"); r.head.Get("x-should-retry") != "false" {
 			t.Fatalf("%+v", r)
 		}
-		if len(w.asked()) != 2 {
-			t.Fatal("asks", w.asked())
+		if len(w.engineRequests()) != 2 {
+			t.Fatal("asks", w.engineRequests())
 		}
 	})
 }
@@ -217,16 +217,16 @@ func TestPlainDiesInTheMiddle(t *testing.T) {
 // An answer too large to keep is cut, never ended cleanly.
 func TestLargePlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		all := true
 		body := `{"data":"` + strings.Repeat("x", 3<<20) + `","usage":{"prompt_tokens":7,"completion_tokens":0}}`
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
-			send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body)))
+			writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body)))
 			if !all {
-				send(c, body[:2<<20])
+				writeString(c, body[:2<<20])
 				return false
 			}
-			return send(c, body)
+			return writeString(c, body)
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		if r := w.post("/v1/embeddings", `{"model":"tiny","input":"x"}`); r.body != body || r.err != nil {
@@ -245,14 +245,14 @@ func TestLargePlain(t *testing.T) {
 // An engine that accepts and says nothing is left after observeFirstToken.
 func TestSilentEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
 			io.Copy(io.Discard, c)
 			return false
 		})
 		f := testFunction("tiny")
 		w.act.Publish(readyAt(f, 4, "e:1"))
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if r.status != 200 || r.code() != "engine_hung" {
 			t.Fatalf("%+v", r)
 		}
@@ -266,17 +266,17 @@ func TestSilentEngine(t *testing.T) {
 }
 
 // It spoke and fell silent: the last bound.
-func TestStreamFallsSilent(t *testing.T) {
+func TestStreamStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			chunk(c, event1)
 			io.Copy(io.Discard, c)
 			return false
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if r.code() != "engine_hung" || r.took < 5*time.Minute || r.took > 5*time.Minute+40*time.Second || !strings.HasPrefix(r.body, event1) {
 			t.Fatalf("%+v", r)
 		}
@@ -286,29 +286,29 @@ func TestStreamFallsSilent(t *testing.T) {
 func TestEngineRefusesHeldStream(t *testing.T) {
 	refusal := `{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}`
 	answer := func(c net.Conn, r *http.Request, _ string) bool {
-		return send(c, fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal))
+		return writeString(c, fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", answer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if got := plainEvents(r.body); r.status != 200 || got != "data: "+refusal+"\n\n" || r.err != nil {
 			t.Fatalf("%+v", r)
 		}
-		if r := w.post("/v1/chat/completions", askStream); r.status != 400 || r.body != refusal {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 400 || r.body != refusal {
 			t.Fatalf("not held, so the real status: %+v", r)
 		}
 	})
 }
 
 // A client that leaves is forgotten at once, waiting or streaming.
-func TestClientLeaves(t *testing.T) {
+func TestClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.act.Publish(testFunction("tiny"))
-		for _, body := range []string{askPlain, askStream} {
+		for _, body := range []string{plainRequest, streamRequest} {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			r := w.do(ctx, "POST", "/v1/chat/completions", body)
 			cancel()
@@ -325,11 +325,11 @@ func TestClientLeaves(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		left := make(chan time.Duration, 1)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
 			began := time.Now()
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			for chunk(c, event2) {
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -339,12 +339,12 @@ func TestClientLeaves(t *testing.T) {
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		w.do(ctx, "POST", "/v1/chat/completions", askStream)
+		w.do(ctx, "POST", "/v1/chat/completions", streamRequest)
 		if d := <-left; d > 11*time.Second {
 			t.Fatal("the engine learned it after", d)
 		}
-		if len(w.asked()) != 0 {
-			t.Fatal("the replica is not to blame:", w.asked())
+		if len(w.engineRequests()) != 0 {
+			t.Fatal("the replica is not to blame:", w.engineRequests())
 		}
 		time.Sleep(time.Second)
 		if m := metric(t, w, "thaw_requests_total"); !strings.Contains(m, `code="499"`) {
@@ -354,19 +354,19 @@ func TestClientLeaves(t *testing.T) {
 }
 
 // Everyone who waits hears the first root cause at once.
-func TestFailureFansOut(t *testing.T) {
+func TestFailureReachesAllWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		f := testFunction("tiny")
 		w.act.Publish(f)
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
-				ask := askPlain
+				body := plainRequest
 				if i%2 == 0 {
-					ask = askStream
+					body = streamRequest
 				}
-				r := w.post("/v1/chat/completions", ask)
+				r := w.post("/v1/chat/completions", body)
 				if r.took != 20*time.Second || r.code() != "model_load_failed" || !strings.Contains(r.body, "CUDA out of memory") {
 					t.Errorf("%+v", r)
 				}
@@ -384,7 +384,7 @@ func TestFailureFansOut(t *testing.T) {
 			t.Fatal(w.count(&w.wakes), "wakes")
 		}
 		// The breaker is open: at once, without a wake.
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if r.status != 503 || r.code() != "model_load_failed" || r.took != 0 || w.count(&w.wakes) != 1 {
 			t.Fatalf("%+v", r)
 		}
@@ -392,15 +392,15 @@ func TestFailureFansOut(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		w.engineAt("e:1", goodAnswer)
 		w.onWake = func() { w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		if r := w.post("/v1/chat/completions", askStream); r.status != 200 || w.count(&w.wakes) != 2 {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || w.count(&w.wakes) != 2 {
 			t.Fatalf("%+v", r)
 		}
 	})
 }
 
-func TestThousandWaitersOneWake(t *testing.T) {
+func TestWaitersShareOneWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(50 * time.Millisecond)
 			return goodAnswer(c, r, body)
@@ -410,7 +410,7 @@ func TestThousandWaitersOneWake(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 1000 {
 			wg.Go(func() {
-				if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, eventDone) {
+				if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, eventDone) {
 					t.Errorf("%+v", r)
 				}
 			})
@@ -424,23 +424,23 @@ func TestThousandWaitersOneWake(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Second)
 			return goodAnswer(c, r, body)
 		})
 		w.act.Publish(readyAt(testFunction("warm"), 4, "e:1"), testFunction("tiny"))
 		var wg sync.WaitGroup
-		for _, ask := range []string{askPlain, askStream} {
+		for _, body := range []string{plainRequest, streamRequest} {
 			wg.Go(func() {
-				r := w.post("/v1/chat/completions", ask)
+				r := w.post("/v1/chat/completions", body)
 				if r.code() != "shutting_down" || r.took != 5*time.Second {
 					t.Errorf("%+v", r)
 				}
 			})
 		}
 		wg.Go(func() {
-			if r := w.post("/v1/chat/completions", strings.Replace(askStream, "tiny", "warm", 1)); r.err != nil || plainEvents(r.body) != streamed {
+			if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "tiny", "warm", 1)); r.err != nil || plainEvents(r.body) != streamed {
 				t.Errorf("a stream in flight is left alone: %+v", r)
 			}
 		})
@@ -449,7 +449,7 @@ func TestDrain(t *testing.T) {
 		if l := w.act.requests.count; l != 0 {
 			t.Error("still waiting:", l)
 		}
-		if r := w.post("/v1/chat/completions", askPlain); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {
+		if r := w.post("/v1/chat/completions", plainRequest); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {
 			t.Errorf("%+v", r)
 		}
 		wg.Wait()
@@ -458,25 +458,25 @@ func TestDrain(t *testing.T) {
 
 func TestRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.act.Publish(testFunction("tiny"))
 		go func() { time.Sleep(time.Second); w.act.Remove(testFunction("tiny").Name) }()
-		if r := w.post("/v1/chat/completions", askStream); r.status != 404 || r.code() != "model_not_found" || r.took != time.Second {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 404 || r.code() != "model_not_found" || r.took != time.Second {
 			t.Fatalf("%+v", r)
 		}
 	})
 }
 
 // Whatever pieces the engine's bytes come in, they go on as they came.
-func TestPiecesGoOnAsTheyCame(t *testing.T) {
+func TestChunksAreForwardedUnchanged(t *testing.T) {
 	long := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 600<<10) + `"},"finish_reason":null}]}` + "\n\n"
 	crlf := strings.ReplaceAll(streamed, "\n", "\r\n")
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		var body string
 		size := 0
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			for b := body; b != ""; {
 				n := min(size, len(b))
 				if !chunk(c, b[:n]) {
@@ -484,7 +484,7 @@ func TestPiecesGoOnAsTheyCame(t *testing.T) {
 				}
 				b = b[n:]
 			}
-			return send(c, "0\r\n\r\n")
+			return writeString(c, "0\r\n\r\n")
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for _, body = range []string{streamed, crlf, event1 + long + event3 + eventDone} {
@@ -492,7 +492,7 @@ func TestPiecesGoOnAsTheyCame(t *testing.T) {
 				if len(body) > 100000 && size < 1000 {
 					continue
 				}
-				if r := w.post("/v1/chat/completions", askStream); r.body != body || r.err != nil {
+				if r := w.post("/v1/chat/completions", streamRequest); r.body != body || r.err != nil {
 					t.Errorf("%d bytes in pieces of %d: %d came out, %v", len(body), size, len(r.body), r.err)
 				}
 			}
@@ -500,7 +500,7 @@ func TestPiecesGoOnAsTheyCame(t *testing.T) {
 	})
 }
 
-func TestEnginesRefusals(t *testing.T) {
+func TestEngineRefusals(t *testing.T) {
 	for _, c := range []struct {
 		status     int
 		kind, body string
@@ -516,13 +516,13 @@ func TestEnginesRefusals(t *testing.T) {
 		{503, "application/json", `{"error":{"message":"queue is full"}}`, 503, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newTestEnv(t, nil)
 			w.engineAt("e:1", func(conn net.Conn, r *http.Request, _ string) bool {
-				return send(conn, fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
+				return writeString(conn, fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.status, c.kind, len(c.body), c.body))
 			})
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-			for _, ask := range []string{askPlain, askStream} {
-				r := w.post("/v1/chat/completions", ask)
+			for _, body := range []string{plainRequest, streamRequest} {
+				r := w.post("/v1/chat/completions", body)
 				if r.status != c.want || c.code != "" && r.code() != c.code || c.code == "" && r.body != c.body {
 					t.Errorf("%d %s: %+v", c.status, c.body, r)
 				}
@@ -539,7 +539,7 @@ func TestEnginesRefusals(t *testing.T) {
 
 func TestInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Second)
 			return goodAnswer(c, r, body)
@@ -547,7 +547,7 @@ func TestInFlight(t *testing.T) {
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() { w.post("/v1/chat/completions", askPlain) })
+			wg.Go(func() { w.post("/v1/chat/completions", plainRequest) })
 		}
 		time.Sleep(time.Second)
 		w.act.Publish(testFunction("tiny")) // it drains
@@ -573,24 +573,24 @@ func TestAgentHasNoSuchReplica(t *testing.T) {
 		`{"error":{"message":"the engine of replica m-1 did not answer","type":"server_error","code":"engine_crashed"}}`,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newTestEnv(t, nil)
 			agent := w.engineAt("agent:1", func(c net.Conn, r *http.Request, _ string) bool {
-				return send(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+				return writeString(c, fmt.Sprintf("HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 			})
 			w.engineAt("e:2", goodAnswer)
 			f := readyAt(testFunction("tiny"), 4, "e:1")
 			f.Replicas[0].Endpoint, f.Replicas[0].Token = "http://agent:1/replicas/m-1", "join"
 			w.act.Publish(f)
 			go func() { time.Sleep(time.Second / 2); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2")) }()
-			if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.body != streamed {
+			if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.body != streamed {
 				t.Errorf("%+v", r)
 			}
 			s := agent.requests()
 			if len(s) != 1 || s[0].path != "/replicas/m-1/v1/chat/completions" || s[0].head.Get("Authorization") != "Bearer join" {
 				t.Errorf("the agent saw %+v", s)
 			}
-			if len(w.asked()) != 1 {
-				t.Error(w.asked())
+			if len(w.engineRequests()) != 1 {
+				t.Error(w.engineRequests())
 			}
 		})
 	}

@@ -26,26 +26,26 @@ func (c fakeWaker) Wake(n functions.Name, _ string) string       { c.wake <- n.S
 func (c fakeWaker) Nudge(n functions.Name)                       { c.nudge <- n.String() }
 func (c fakeWaker) ReportFailure(n functions.Name, id, _ string) { c.ask <- id }
 
-func expectCall(t *testing.T, c chan string, what string) {
+func expectCall(t *testing.T, c chan string, description string) {
 	t.Helper()
 	select {
 	case <-c:
 	case <-time.After(30 * time.Second): // the promise is one second, where nothing else runs
-		t.Fatalf("no %s", what)
+		t.Fatalf("no %s", description)
 	}
 }
 
 // The same path on real sockets and on fiber, which the tests in virtual time
 // do not use.
 func TestOnRealSockets(t *testing.T) {
-	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
+	keys, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	platform := fakeWaker{make(chan string, 100), make(chan string, 100), make(chan string, 100)}
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	a := New(Options{Waker: platform, Keys: book, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
+	a := New(Options{Waker: platform, Keys: keys, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -88,7 +88,7 @@ func TestOnRealSockets(t *testing.T) {
 	// Held, then left: noticed.
 	a.Publish(testFunction("tiny"))
 	ctx, cancel := context.WithCancel(t.Context())
-	res, err := begin(ctx, askStream)
+	res, err := begin(ctx, streamRequest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestOnRealSockets(t *testing.T) {
 	heads := make(chan string, 100)
 	for range 100 {
 		wg.Go(func() {
-			res, err := begin(t.Context(), askStream)
+			res, err := begin(t.Context(), streamRequest)
 			if err != nil {
 				t.Error(err)
 				heads <- ""
@@ -136,7 +136,7 @@ func TestOnRealSockets(t *testing.T) {
 
 	// Streaming, then left: the engine learns it.
 	ctx, cancel = context.WithCancel(t.Context())
-	if res, err = begin(ctx, strings.Replace(askStream, "hello", "endless", 1)); err != nil {
+	if res, err = begin(ctx, strings.Replace(streamRequest, "hello", "endless", 1)); err != nil {
 		t.Fatal(err)
 	}
 	// The head goes out while the engine is still being asked: who is to hear of the end

@@ -20,7 +20,7 @@ const (
 // streams is an engine whose streams are these events.
 func streams(events ...string) func(net.Conn, *http.Request, string) bool {
 	return func(c net.Conn, _ *http.Request, _ string) bool {
-		if !send(c, chunkHead) {
+		if !writeString(c, chunkHead) {
 			return false
 		}
 		for _, e := range events {
@@ -28,7 +28,7 @@ func streams(events ...string) func(net.Conn, *http.Request, string) bool {
 				return false
 			}
 		}
-		return send(c, "0\r\n\r\n")
+		return writeString(c, "0\r\n\r\n")
 	}
 }
 
@@ -51,12 +51,12 @@ func TestErrorFrame(t *testing.T) {
 		{"the caller's fault", streams(frame400, eventDone), goodAnswer, true, 400, "invalid_request", "", 0},
 		{"plain, its core died", func(c net.Conn, _ *http.Request, _ string) bool {
 			b := `{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`
-			return send(c, fmt.Sprintf("HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
+			return writeString(c, fmt.Sprintf("HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
 		}, goodAnswer, false, 200, "", `kind="error_frame"`, 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				var n int
 				turn := func(c net.Conn, r *http.Request, body string) bool {
 					if n++; n == 1 {
@@ -67,9 +67,9 @@ func TestErrorFrame(t *testing.T) {
 				w.engineAt("10.0.0.1:1", turn)
 				w.engineAt("10.0.0.2:1", turn)
 				w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1", "10.0.0.2:1"))
-				body := askPlain
+				body := plainRequest
 				if x.stream {
-					body = askStream
+					body = streamRequest
 				}
 				r := w.post("/v1/chat/completions", body)
 				if r.status != x.status || r.code() != x.code || r.err != nil {
@@ -81,7 +81,7 @@ func TestErrorFrame(t *testing.T) {
 				if m := metric(t, w, "thaw_engine_errors_total"); (m != "") != (x.engine != "") || !strings.Contains(m, x.engine) {
 					t.Errorf("metrics: %s", m)
 				}
-				if got := w.asked(); len(got) != x.asks {
+				if got := w.engineRequests(); len(got) != x.asks {
 					t.Errorf("the platform was asked to look: %v", got)
 				}
 				if m := metric(t, w, "thaw_requests_total"); !strings.Contains(m, fmt.Sprintf(`code="%d"`, x.status)) {
@@ -96,10 +96,10 @@ func TestErrorFrame(t *testing.T) {
 func TestErrorFrameInTheMiddle(t *testing.T) {
 	for _, end := range [][]string{{frame500, eventDone}, {frame500}} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newTestEnv(t, nil)
 			e := w.engineAt("10.0.0.1:1", streams(append([]string{event1, event2}, end...)...))
 			w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
-			r := w.post("/v1/chat/completions", askStream)
+			r := w.post("/v1/chat/completions", streamRequest)
 			if r.status != 200 || !strings.Contains(r.body, "illegal memory access") || len(e.requests()) != 1 {
 				t.Errorf("%d %s", r.status, r.body)
 			}
@@ -110,8 +110,8 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 			if m := metric(t, w, "thaw_engine_errors_total"); !strings.Contains(m, `kind="error_frame"`) {
 				t.Errorf("%s", m)
 			}
-			if !strings.Contains(w.logs.String(), "error=engine_error") || len(w.asked()) != 1 || strings.Contains(w.asked()[0], "illegal") {
-				t.Errorf("%s %v", w.logs, w.asked())
+			if !strings.Contains(w.logs.String(), "error=engine_error") || len(w.engineRequests()) != 1 || strings.Contains(w.engineRequests()[0], "illegal") {
+				t.Errorf("%s %v", w.logs, w.engineRequests())
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestErrorFrameInTheMiddle(t *testing.T) {
 // Bounds hold before any engine is asked, cold or not.
 func TestBoundsBeforeTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("10.0.0.1:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"), testFunction("cold"))
 		for _, model := range []string{"tiny", "cold"} {
@@ -138,12 +138,12 @@ func TestBoundsBeforeTheEngine(t *testing.T) {
 // The engine gets its key, our id, and nothing of the client's.
 func TestEngineKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("10.0.0.1:1", goodAnswer)
 		f := readyAt(testFunction("tiny"), 8, "10.0.0.1:1")
 		f.Replicas[0].Key = "sk-engine"
 		w.act.Publish(f)
-		r := w.post("/v1/chat/completions", askPlain, "Authorization", "Bearer client", "X-Request-Id", "http://169.254.169.254/", "X-Api-Key", "client", "Cookie", "a=b")
+		r := w.post("/v1/chat/completions", plainRequest, "Authorization", "Bearer client", "X-Request-Id", "http://169.254.169.254/", "X-Api-Key", "client", "Cookie", "a=b")
 		head := e.requests()[0].head
 		if r.status != 200 || head.Get("Authorization") != "Bearer sk-engine" || head.Get("X-Api-Key")+head.Get("Cookie") != "" {
 			t.Errorf("%d %v", r.status, head)
@@ -158,7 +158,7 @@ func TestEngineKey(t *testing.T) {
 }
 
 // find and openai.Public are one list.
-func TestAllowListIsOne(t *testing.T) {
+func TestAllowListMatchesRoutes(t *testing.T) {
 	for _, e := range append([]endpoint{chatEndpoint, completionsEndpoint, responsesEndpoint, messagesEndpoint}, plainEndpoints[:]...) {
 		if !openai.Public(e.path) || findEndpoint(e.path) == nil {
 			t.Errorf("%s", e.path)

@@ -120,7 +120,7 @@ func (a *Activator) metricsOf(e *entry) *functionMetrics {
 
 // countEnd counts one request.
 func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.Duration) {
-	i, word := coldLabel(cold)
+	i, label := coldLabel(cold)
 	s.duration[i](took.Seconds())
 	for _, e := range *s.ends.Load() {
 		if e.code == code && e.cold == cold && e.route == route {
@@ -128,7 +128,7 @@ func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.
 			return
 		}
 	}
-	count := s.m.Series("thaw_requests_total", s.name.Name, s.name.Team, route, strconv.Itoa(code), word)
+	count := s.m.Series("thaw_requests_total", s.name.Name, s.name.Team, route, strconv.Itoa(code), label)
 	count(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *functionMetrics) countEnd(route string, code int, cold bool, took time.
 // tokens or more.
 func (s *functionMetrics) observeTokenTime(x *proxyRequest, took time.Duration) {
 	if n := x.usage.Completion; n > 1 && x.firstToken > 0 {
-		i, _ := coldLabel(x.place.Cold)
+		i, _ := coldLabel(x.queued.Cold)
 		s.tokenTime[i]((took - x.firstToken).Seconds() / float64(n-1))
 	}
 }

@@ -143,12 +143,12 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 	if id.Admin && name.Team != "" {
 		team = name.Team
 	}
-	look := name.Name
-	if look == "" {
-		look = strings.ToLower(asked)
+	lookup := name.Name
+	if lookup == "" {
+		lookup = strings.ToLower(asked)
 	}
-	near := a.table.Nearest(team, look, 3, a.aliases.Load().teamNames(team)...)
-	for i, n := range near {
+	nearest := a.table.Nearest(team, lookup, 3, a.aliases.Load().teamNames(team)...)
+	for i, n := range nearest {
 		if team != id.Team {
 			n = team + "/" + n
 		}
@@ -159,7 +159,7 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 		}
 		text += "`" + n + "`"
 	}
-	if len(near) > 0 {
+	if len(nearest) > 0 {
 		text += "."
 	}
 	return openai.New(openai.ModelNotFound, text)

@@ -38,7 +38,7 @@ type proxyRequest struct {
 	// Waiting.
 
 	phase       phase
-	place       admission.Request
+	queued      admission.Request
 	timeouts    admission.ClientTimeouts
 	counted     bool // its body counts as buffered
 	indexed     bool // it is in Activator.requests
@@ -53,12 +53,12 @@ type proxyRequest struct {
 
 	early        *earlyCopy // sent to the shim of a starting replica; nil: none
 	refusedEarly string     // the replica that refused an early copy
-	seen         bool       // an engine may have seen an early copy
+	engineMaySee bool       // an engine may have seen an early copy
 	sentEarly    bool       // the request at the replica is an early copy
 
 	// At the engine.
 
-	asked          time.Time
+	sentAt         time.Time
 	loadingAdapter atomic.Bool   // set before the request is sent, cleared by the goroutine that asks
 	adapterRetried bool          // the engine did not have the adapter although it was listed
 	first          time.Duration // from asking to the engine's first byte of body
@@ -154,16 +154,16 @@ func (x *proxyRequest) size() int64 {
 	return int64(len(x.req.Body))
 }
 
-// leaving reports whether the server that has the request shuts down.
-func (x *proxyRequest) leaving() bool { return x.reservation == nil && x.req.Draining() }
+// mustDrain reports whether the server that has the request shuts down.
+func (x *proxyRequest) mustDrain() bool { return x.reservation == nil && x.req.Draining() }
 
 // step is what advance returned for, while the request is not finished.
 type step uint8
 
 const (
-	stepLimit step = iota // the limit was reached
-	stepNews              // something about the function changed
-	stepDone              // the phase is answered, refused or left
+	stepLimit   step = iota // the limit was reached
+	stepChanged             // something about the function changed
+	stepDone                // the phase is answered, refused or left
 )
 
 // advance waits until the request is answered, refused or left, until limit (zero is
@@ -181,9 +181,9 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 			}
 			x.setTimer(until)
 			select {
-			case <-x.place.Done():
+			case <-x.queued.Done():
 				x.endWait()
-				if e := x.place.Rejection(); e != nil {
+				if e := x.queued.Rejection(); e != nil {
 					x.cancelEarly()
 					x.refuse(e)
 					continue
@@ -195,7 +195,7 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 			case <-x.changed:
 				x.changed = x.fn.Data.queue.Changed()
 				x.sendEarly()
-				return stepNews
+				return stepChanged
 			case r := <-x.early.pending():
 				x.onEarlyReply(r, async)
 			case <-x.timer.C:
@@ -259,7 +259,7 @@ func (x *proxyRequest) expire(now time.Time) {
 // launch sends an admitted request to its replica. With async a goroutine asks
 // the engine, so that comments can go out meanwhile.
 func (x *proxyRequest) launch(async bool) {
-	r := x.place.Grant.Replica
+	r := x.queued.Grant.Replica
 	switch {
 	case x.reservation != nil:
 		x.reservation.assign(r)

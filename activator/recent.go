@@ -18,17 +18,17 @@ type recent[V any] struct {
 	next  int
 }
 
-func (r *recent[V]) put(id string, v V, most int) {
+func (r *recent[V]) put(id string, v V, maximum int) {
 	if r.of == nil {
 		r.of = map[string]V{}
 	}
 	if _, ok := r.of[id]; !ok {
-		if len(r.order) < most {
+		if len(r.order) < maximum {
 			r.order = append(r.order, id)
 		} else {
 			delete(r.of, r.order[r.next])
 			r.order[r.next] = id
-			r.next = (r.next + 1) % most
+			r.next = (r.next + 1) % maximum
 		}
 	}
 	r.of[id] = v
@@ -37,12 +37,12 @@ func (r *recent[V]) put(id string, v V, most int) {
 // requestIndex finds waiting requests by id, and the cold starts of recent ones. Only
 // requests that waited are in it, so a warm request pays nothing.
 type requestIndex struct {
-	mu      sync.Mutex
-	waiting map[string]*proxyRequest // by request id and by the client's own id
-	count   int                      // of requests in waiting
-	empty   chan struct{}            // made by a drain; closed when no request waits
-	started recent[string]           // cold start ids, by request id and client's own
-	firsts  recent[time.Duration]    // times to the first token, by cold start id
+	mu          sync.Mutex
+	waiting     map[string]*proxyRequest // by request id and by the client's own id
+	count       int                      // of requests in waiting
+	empty       chan struct{}            // made by a drain; closed when no request waits
+	started     recent[string]           // cold start ids, by request id and client's own
+	firstTokens recent[time.Duration]    // times to the first token, by cold start id
 }
 
 func (l *requestIndex) init() {
@@ -114,16 +114,16 @@ func (l *requestIndex) coldStart(id string) (string, bool) {
 func (l *requestIndex) rememberFirstToken(coldStart string, took time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.firsts.of[coldStart]; ok {
+	if _, ok := l.firstTokens.of[coldStart]; ok {
 		return false
 	}
-	l.firsts.put(coldStart, took, rememberColdStarts)
+	l.firstTokens.put(coldStart, took, rememberColdStarts)
 	return true
 }
 
 func (l *requestIndex) firstToken(coldStart string) (time.Duration, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d, ok := l.firsts.of[coldStart]
+	d, ok := l.firstTokens.of[coldStart]
 	return d, ok
 }

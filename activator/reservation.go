@@ -92,7 +92,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 func (s *Reservation) assign(r *snapshot.Replica) {
 	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
 	s.External = s.x.fn.Snapshot().External
-	s.x.asked = s.x.a.o.Now()
+	s.x.sentAt = s.x.a.o.Now()
 	s.x.phase = reserved
 }
 
@@ -130,7 +130,7 @@ func (x *proxyRequest) failureStatus() int {
 
 // External reports whether a function's replicas run a program that is not one of our
 // engines; ok is false where there is no such function.
-func (a *Activator) External(name functions.Name) (plain, ok bool) {
+func (a *Activator) External(name functions.Name) (external, ok bool) {
 	e := a.table.Lookup(name)
 	if e == nil {
 		return false, false
@@ -141,43 +141,43 @@ func (a *Activator) External(name functions.Name) (plain, ok bool) {
 // ColdStart is the id of the cold start that the request took part in; "" where it
 // found a READY replica, or the id is unknown.
 func (s *Reservation) ColdStart() string {
-	if s.x.place.Cold {
+	if s.x.queued.Cold {
 		s.x.resolveColdStart()
 	}
-	return s.x.place.ColdStart
+	return s.x.queued.ColdStart
 }
 
 // Failed reports that the replica failed the request before a byte of its answer came.
 // The replica cools down and the failure is reported. The first time the reservation
 // moves to another replica, waiting for one if it must; else the error is the answer,
 // and only Finish is left to call. why is the cause; a client that left is no failure.
-func (s *Reservation) Failed(why error) *openai.Error {
+func (s *Reservation) Failed(reason error) *openai.Error {
 	x := &s.x
 	if context.Cause(s.ctx) != nil {
 		x.contextEnded()
 		return s.await()
 	}
 	var op *net.OpError
-	if errors.As(why, &op) && op.Op == "dial" {
-		why = &upstream.Error{Addr: s.Endpoint, Kind: upstream.ErrDial, Err: why}
+	if errors.As(reason, &op) && op.Op == "dial" {
+		reason = &upstream.Error{Addr: s.Endpoint, Kind: upstream.ErrDial, Err: reason}
 	}
 	now := x.a.o.Now()
-	x.retry(x.reportFailure(why, now), false, now, false)
+	x.retry(x.reportFailure(reason, now), false, now, false)
 	return s.await()
 }
 
 // FailedForGood is Failed for a request that cannot be sent a second time. The error
 // is the answer, and only Finish is left to call.
-func (s *Reservation) FailedForGood(why error) *openai.Error {
-	s.x.place.Retried = true
-	return s.Failed(why)
+func (s *Reservation) FailedForGood(reason error) *openai.Error {
+	s.x.queued.Retried = true
+	return s.Failed(reason)
 }
 
 // FirstByte reports that the first byte of the answer has come.
 func (s *Reservation) FirstByte() {
 	x := &s.x
 	now := x.a.o.Now()
-	x.first = max(1, now.Sub(x.asked))
+	x.first = max(1, now.Sub(x.sentAt))
 	x.recordFirstByte(now, true)
 }
 
@@ -185,12 +185,12 @@ func (s *Reservation) FirstByte() {
 // client can try again.
 func (s *Reservation) BrokeMidAnswer() {
 	x := &s.x
-	if context.Cause(s.ctx) != nil || x.place.ReplicaID() == "" {
+	if context.Cause(s.ctx) != nil || x.queued.ReplicaID() == "" {
 		return
 	}
 	x.reason = string(openai.EngineCrashed)
 	x.a.metricsOf(x.fn).countFailure("died")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
 }
 
 // Finish ends the reservation. code is the status that the client was answered with,

@@ -24,18 +24,18 @@ import (
 // What is wrong is answered at once, in OpenAI's shape, and wakes nothing.
 func TestBadInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(o *Options) { o.Open = false })
-		red, _, _ := w.book.Create("red", "", false)
+		w := newTestEnv(t, func(o *Options) { o.Open = false })
+		red, _, _ := w.keys.Create("red", "", false)
 		f := testFunction("red/tiny")
 		f.Model.Spec.Adapters = []functions.Adapter{{Name: "pirate"}}
 		w.act.Publish(f, testFunction("red/tinny"), testFunction("blue/secret"))
 		for _, c := range []struct {
-			what, method, path, body, key string
-			status                        int
-			code, param, contains         string
+			description, method, path, body, key string
+			status                               int
+			code, param, contains                string
 		}{
-			{"no key", "POST", "/v1/chat/completions", askPlain, "", 401, "invalid_api_key", "", "Incorrect API key provided"},
-			{"wrong key", "POST", "/v1/chat/completions", askPlain, "sk-wrong", 401, "invalid_api_key", "", "Incorrect API key provided"},
+			{"no key", "POST", "/v1/chat/completions", plainRequest, "", 401, "invalid_api_key", "", "Incorrect API key provided"},
+			{"wrong key", "POST", "/v1/chat/completions", plainRequest, "sk-wrong", 401, "invalid_api_key", "", "Incorrect API key provided"},
 			{"no key for the list", "GET", "/v1/models", "", "", 401, "invalid_api_key", "", "Incorrect API key provided"},
 			{"unknown model", "POST", "/v1/chat/completions", `{"model":"tin"}`, red, 404, "model_not_found", "model", "Nearest: `tiny`, `tinny`."},
 			{"no name at all", "POST", "/v1/chat/completions", `{"model":"A B\u0000"}`, red, 404, "model_not_found", "model", ""},
@@ -46,14 +46,14 @@ func TestBadInput(t *testing.T) {
 			{"duplicate model", "POST", "/v1/chat/completions", `{"model":"tiny","model":"blue/secret"}`, red, 400, "invalid_json", "/model", ""},
 			{"mis-cased model", "POST", "/v1/chat/completions", `{"Model":"tiny"}`, red, 400, "missing_required_parameter", "model", "case-sensitive"},
 			{"no model", "POST", "/v1/chat/completions", `{}`, red, 400, "missing_required_parameter", "model", ""},
-			{"denied path", "POST", "/v1/load_lora_adapter", askPlain, red, 404, "unknown_endpoint", "", ""},
-			{"denied path", "POST", "/pause", askPlain, red, 404, "unknown_endpoint", "", ""},
-			{"path games", "POST", "/v1//chat/completions", askPlain, red, 404, "unknown_endpoint", "", ""},
-			{"path games", "POST", "/v1/chat/completions/", askPlain, red, 404, "unknown_endpoint", "", ""},
+			{"denied path", "POST", "/v1/load_lora_adapter", plainRequest, red, 404, "unknown_endpoint", "", ""},
+			{"denied path", "POST", "/pause", plainRequest, red, 404, "unknown_endpoint", "", ""},
+			{"path games", "POST", "/v1//chat/completions", plainRequest, red, 404, "unknown_endpoint", "", ""},
+			{"path games", "POST", "/v1/chat/completions/", plainRequest, red, 404, "unknown_endpoint", "", ""},
 			{"method", "GET", "/v1/chat/completions", "", red, 405, "method_not_allowed", "", ""},
 			{"method", "DELETE", "/v1/models/tiny", "", red, 405, "method_not_allowed", "", ""},
 			{"no such model to show", "GET", "/v1/models/secret", "", red, 404, "model_not_found", "model", ""},
-			{"form expected", "POST", "/v1/audio/transcriptions", askPlain, red, 400, "invalid_request", "", ""},
+			{"form expected", "POST", "/v1/audio/transcriptions", plainRequest, red, 400, "invalid_request", "", ""},
 		} {
 			var head []string
 			if c.key != "" {
@@ -61,16 +61,16 @@ func TestBadInput(t *testing.T) {
 			}
 			r := w.do(t.Context(), c.method, c.path, c.body, head...)
 			if r.status != c.status || r.code() != c.code || !strings.Contains(r.body, c.contains) || r.took != 0 {
-				t.Errorf("%s: %+v", c.what, r)
+				t.Errorf("%s: %+v", c.description, r)
 			}
 			if c.param != "" && !strings.Contains(r.body, `"param":"`+c.param+`"`) {
-				t.Errorf("%s: param in %s", c.what, r.body)
+				t.Errorf("%s: param in %s", c.description, r.body)
 			}
 			if r.head.Get("x-request-id") == "" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" || r.head.Get("Content-Type") != "application/json" {
-				t.Errorf("%s: %v", c.what, r.head)
+				t.Errorf("%s: %v", c.description, r.head)
 			}
 			if c.status == 405 && r.head.Get("Allow") == "" || c.status == 401 && r.head.Get("WWW-Authenticate") != "Bearer" {
-				t.Errorf("%s: %v", c.what, r.head)
+				t.Errorf("%s: %v", c.description, r.head)
 			}
 			if strings.Contains(r.body, "sk-wrong") {
 				t.Error("the key is echoed")
@@ -82,17 +82,17 @@ func TestBadInput(t *testing.T) {
 		// An adapter that is declared, and the team's own full spelling.
 		e := w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(f, 4, "e:1"))
-		for ask, want := range map[string]string{"tiny:pirate": "pirate", "red/tiny": "tiny", "tiny": "tiny"} {
-			if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", ask, 1), "Authorization", "Bearer "+red); r.status != 200 {
-				t.Errorf("%s: %+v", ask, r)
+		for model, want := range map[string]string{"tiny:pirate": "pirate", "red/tiny": "tiny", "tiny": "tiny"} {
+			if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", model, 1), "Authorization", "Bearer "+red); r.status != 200 {
+				t.Errorf("%s: %+v", model, r)
 			}
 			s := e.requests()
-			if got := s[len(s)-1].body; got != strings.Replace(askPlain, "tiny", want, 1) {
-				t.Errorf("%s: the engine saw %s", ask, got)
+			if got := s[len(s)-1].body; got != strings.Replace(plainRequest, "tiny", want, 1) {
+				t.Errorf("%s: the engine saw %s", model, got)
 			}
 		}
 		// Anthropic's clients send their key so.
-		if r := w.post("/v1/messages", askPlain, "X-Api-Key", red); r.status != 200 {
+		if r := w.post("/v1/messages", plainRequest, "X-Api-Key", red); r.status != 200 {
 			t.Errorf("%+v", r)
 		}
 		// A form goes on as it came.
@@ -105,26 +105,26 @@ func TestBadInput(t *testing.T) {
 
 func TestOpenUntilTheFirstKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), readyAt(testFunction("blue/tiny"), 4, "e:1"))
 		for _, key := range []string{"", "Bearer sk-dummy"} {
-			if r := w.post("/v1/chat/completions", askPlain, "Authorization", key); r.status != 200 {
+			if r := w.post("/v1/chat/completions", plainRequest, "Authorization", key); r.status != 200 {
 				t.Fatalf("%+v", r)
 			}
 		}
 		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"blue/tiny"`) || !strings.Contains(r.body, `"tiny"`) {
 			t.Fatal(r.body)
 		}
-		w.book.Trust("admin-token-of-forty-characters-or-so....")
-		blue, _, _ := w.book.Create("blue", "", false)
-		if r := w.post("/v1/chat/completions", askPlain); r.status != 401 {
+		w.keys.Trust("admin-token-of-forty-characters-or-so....")
+		blue, _, _ := w.keys.Create("blue", "", false)
+		if r := w.post("/v1/chat/completions", plainRequest); r.status != 401 {
 			t.Fatalf("%+v", r)
 		}
 		if r := w.do(t.Context(), "GET", "/v1/models", "", "Authorization", "Bearer "+blue); strings.Count(r.body, `"id"`) != 1 || !strings.Contains(r.body, `"owned_by":"blue"`) {
 			t.Fatal(r.body)
 		}
-		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "blue/tiny", 1), "Authorization", "Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "blue/tiny", 1), "Authorization", "Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
 			t.Fatalf("%+v", r)
 		}
 	})
@@ -132,7 +132,7 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		failed := testFunction("broken")
 		failed.State = functions.Failed
 		failed.Failure = &snapshot.Failure{Reason: "no such file", Until: time.Now().Add(time.Hour)}
@@ -165,7 +165,7 @@ func TestModels(t *testing.T) {
 
 func TestPatience(t *testing.T) {
 	for name, c := range map[string]struct {
-		ask       string
+		request   string
 		p90       time.Duration
 		head      []string
 		status    int
@@ -174,23 +174,23 @@ func TestPatience(t *testing.T) {
 		wakes     int
 		retryFrom int
 	}{
-		"refused at once, and woken": {askPlain, time.Minute, []string{"X-Stainless-Timeout", "20"}, 503, "model_loading", 0, 1, 27},
-		"python spells it so":        {askPlain, time.Minute, []string{"X-Stainless-Read-Timeout", "20.0"}, 503, "model_loading", 0, 1, 27},
-		"not for the retry":          {askStream, time.Minute, []string{"thaw-max-wait", "20s", "thaw-warm", "never"}, 503, "model_loading", 0, 0, 27},
-		"nothing known: it waits":    {askPlain, -1, []string{"Request-Timeout", "20"}, 503, "model_loading", 20 * time.Second, 1, 1},
-		"the 290 seconds":            {askPlain, -1, nil, 503, "model_loading", 290 * time.Second, 1, 1},
-		"a stream's gap is no bound": {askStream, time.Minute, []string{"X-Stainless-Read-Timeout", "20"}, 200, "model_loading", 300 * time.Second, 1, 0},
-		"nonsense says nothing":      {askPlain, -1, []string{"thaw-max-wait", "soon", "X-Stainless-Timeout", "not-given"}, 503, "model_loading", 290 * time.Second, 1, 1},
+		"refused at once, and woken": {plainRequest, time.Minute, []string{"X-Stainless-Timeout", "20"}, 503, "model_loading", 0, 1, 27},
+		"python spells it so":        {plainRequest, time.Minute, []string{"X-Stainless-Read-Timeout", "20.0"}, 503, "model_loading", 0, 1, 27},
+		"not for the retry":          {streamRequest, time.Minute, []string{"thaw-max-wait", "20s", "thaw-warm", "never"}, 503, "model_loading", 0, 0, 27},
+		"nothing known: it waits":    {plainRequest, -1, []string{"Request-Timeout", "20"}, 503, "model_loading", 20 * time.Second, 1, 1},
+		"the 290 seconds":            {plainRequest, -1, nil, 503, "model_loading", 290 * time.Second, 1, 1},
+		"a stream's gap is no bound": {streamRequest, time.Minute, []string{"X-Stainless-Read-Timeout", "20"}, 200, "model_loading", 300 * time.Second, 1, 0},
+		"nonsense says nothing":      {plainRequest, -1, []string{"thaw-max-wait", "soon", "X-Stainless-Timeout", "not-given"}, 503, "model_loading", 290 * time.Second, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				f := testFunction("tiny")
 				if c.p90 > 0 {
 					f.Forecast = functions.Forecast{P50: c.p90 / 2, P90: c.p90}
 				}
 				w.act.Publish(f)
-				r := w.post("/v1/chat/completions", c.ask, c.head...)
+				r := w.post("/v1/chat/completions", c.request, c.head...)
 				if r.status != c.status || r.code() != c.code || r.took > c.took || r.took < c.took/2 || w.count(&w.wakes) != c.wakes {
 					t.Fatalf("%+v, %d wakes", r, w.count(&w.wakes))
 				}
@@ -209,11 +209,11 @@ func TestPatience(t *testing.T) {
 // Python's read timeout bounds the gap between bytes: head and comments come in thirds of it.
 func TestGapOfAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.act.Publish(testFunction("tiny"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		r, _ := http.NewRequestWithContext(ctx, "POST", "http://127.0.0.1/v1/chat/completions", strings.NewReader(askStream))
+		r, _ := http.NewRequestWithContext(ctx, "POST", "http://127.0.0.1/v1/chat/completions", strings.NewReader(streamRequest))
 		r.Header.Set("X-Stainless-Read-Timeout", "3")
 		began := time.Now()
 		res, err := w.client.Do(r)
@@ -235,17 +235,17 @@ func TestGapOfAStream(t *testing.T) {
 	})
 }
 
-func TestTimeoutOfAReadyOne(t *testing.T) {
+func TestQueueTimeoutWhenReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(10 * time.Minute)
 			return goodAnswer(c, r, body)
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
-		go w.post("/v1/chat/completions", askPlain)
+		go w.post("/v1/chat/completions", plainRequest)
 		time.Sleep(time.Second)
-		r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "30")
+		r := w.post("/v1/chat/completions", plainRequest, "thaw-max-wait", "30")
 		if r.status != 504 || r.code() != "queue_timeout" || r.head.Get("Retry-After") != "5" || r.took != 30*time.Second {
 			t.Fatalf("%+v", r)
 		}
@@ -261,7 +261,7 @@ func TestTimeoutOfAReadyOne(t *testing.T) {
 
 func TestQueueFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		f := testFunction("tiny")
 		f.Model.Spec.Queue.Requests = 3
 		f.Model.Spec.Queue.Wait = functions.Duration(time.Minute)
@@ -269,14 +269,14 @@ func TestQueueFull(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
-				if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != time.Minute {
+				if r := w.post("/v1/chat/completions", plainRequest); r.code() != "model_loading" || r.took != time.Minute {
 					t.Errorf("another request was disturbed: %+v", r)
 				}
 			})
 		}
 		time.Sleep(time.Second)
 		for range 5 {
-			r := w.post("/v1/chat/completions", askStream)
+			r := w.post("/v1/chat/completions", streamRequest)
 			after, _ := strconv.Atoi(r.head.Get("Retry-After"))
 			if r.status != 503 || r.code() != "queue_full" || r.took != 0 || after < 1 || after > 10 {
 				t.Fatalf("%+v", r)
@@ -293,11 +293,11 @@ func TestQueueFull(t *testing.T) {
 		wg.Wait()
 	})
 	synctest.Test(t, func(t *testing.T) { // all functions together
-		w := newWorld(t, func(o *Options) { o.BufferBytes = 100 })
+		w := newTestEnv(t, func(o *Options) { o.BufferBytes = 100 })
 		w.act.Publish(testFunction("tiny"), testFunction("tiny2"))
-		go w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "10")
+		go w.post("/v1/chat/completions", plainRequest, "thaw-max-wait", "10")
 		time.Sleep(time.Second)
-		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "tiny2", 1)); r.code() != "queue_full" {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "tiny2", 1)); r.code() != "queue_full" {
 			t.Fatalf("%+v", r)
 		}
 		time.Sleep(time.Minute)
@@ -306,7 +306,7 @@ func TestQueueFull(t *testing.T) {
 
 func TestBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		f := testFunction("tiny")
 		w.act.Publish(f)
 		w.onWake = func() {
@@ -314,21 +314,21 @@ func TestBlocked(t *testing.T) {
 			f.Blocked = &snapshot.Blocked{Code: snapshot.QuotaExceeded, Message: "Team default holds 2 of 2 GPUs", ETA: -1}
 			w.act.Publish(f)
 		}
-		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.code() != "gpu_quota_exceeded" || r.took != time.Second {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 429 || r.code() != "gpu_quota_exceeded" || r.took != time.Second {
 			t.Fatalf("%+v", r)
 		}
 		w.onWake = nil
-		if r := w.post("/v1/chat/completions", askStream); r.status != 429 || r.took != 0 || w.count(&w.wakes) != 2 {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 429 || r.took != 0 || w.count(&w.wakes) != 2 {
 			t.Fatalf("%+v", r)
 		}
 		f.Forecast = functions.Forecast{P50: 3 * time.Second, P90: 5 * time.Second}
 		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
-		refused := func(least, most int, says string) {
+		refused := func(minimum, maximum int, wantText string) {
 			t.Helper()
-			r := w.post("/v1/chat/completions", askPlain, "thaw-max-wait", "4")
+			r := w.post("/v1/chat/completions", plainRequest, "thaw-max-wait", "4")
 			after, _ := strconv.Atoi(r.head.Get("Retry-After"))
-			if r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") || !strings.Contains(r.body, says) || after < least || after > most {
+			if r.code() != "model_loading" || r.took != 0 || !strings.Contains(r.body, "all GPUs are busy") || !strings.Contains(r.body, wantText) || after < minimum || after > maximum {
 				t.Fatalf("Retry-After %d: %+v", after, r)
 			}
 		}
@@ -342,15 +342,15 @@ func TestBlocked(t *testing.T) {
 		// A waiting request gets the same, and unknown values are left out.
 		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: 40 * time.Second, At: time.Now()}
 		w.act.Publish(f)
-		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "15"); r.status != 503 || r.took != 0 {
 			t.Fatalf("%+v", r)
 		}
-		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "45"); !strings.Contains(r.body, "eta_s=") || strings.Contains(r.body, "eta_s=3 ") {
 			t.Fatalf("%+v", r)
 		}
 		f.Blocked = &snapshot.Blocked{Code: snapshot.NoCapacity, Message: "all GPUs are busy", ETA: -1, At: time.Now()}
 		w.act.Publish(f)
-		if r := w.post("/v1/chat/completions", askStream, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
+		if r := w.post("/v1/chat/completions", streamRequest, "thaw-max-wait", "20"); strings.Contains(r.body, "eta_s=") {
 			t.Fatalf("%+v", r)
 		}
 	})
@@ -358,30 +358,32 @@ func TestBlocked(t *testing.T) {
 
 func TestHoldModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(o *Options) { o.Hold = Hold503 })
+		w := newTestEnv(t, func(o *Options) { o.Hold = Hold503 })
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(10 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		if r := w.post("/v1/chat/completions", askPlain); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
+		if r := w.post("/v1/chat/completions", plainRequest); r.code() != "model_loading" || r.took != 0 || w.count(&w.wakes) != 1 {
 			t.Fatalf("%+v", r)
 		}
-		if r := w.post("/v1/chat/completions", askStream); r.status != 200 || r.took != 10*time.Second {
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.took != 10*time.Second {
 			t.Fatalf("streams are held all the same: %+v", r)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(o *Options) { o.Hold = HoldPad })
+		w := newTestEnv(t, func(o *Options) { o.Hold = HoldPad })
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
-		r := w.post("/v1/chat/completions", askPlain)
+		r := w.post("/v1/chat/completions", plainRequest)
 		if r.err != nil || r.body != "\n\n\n"+jsonAnswer || r.took != time.Minute {
 			t.Fatalf("%+v", r)
 		}
-		w.engineAt("e:2", func(c net.Conn, _ *http.Request, _ string) bool { return whole200(c, strings.Repeat(" ", 2<<20)+"{}") })
+		w.engineAt("e:2", func(c net.Conn, _ *http.Request, _ string) bool {
+			return replyComplete(c, strings.Repeat(" ", 2<<20)+"{}")
+		})
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() { time.Sleep(60 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2")) }
-		if r := w.post("/v1/embeddings", askPlain); r.err != nil || len(r.body) != 3+2<<20+2 {
+		if r := w.post("/v1/embeddings", plainRequest); r.err != nil || len(r.body) != 3+2<<20+2 {
 			t.Fatalf("%d bytes, %v", len(r.body), r.err)
 		}
 		w.act.Publish(testFunction("tiny"))
@@ -391,11 +393,11 @@ func TestHoldModes(t *testing.T) {
 			f.Failure = &snapshot.Failure{Reason: "no"}
 			w.act.Publish(f)
 		}
-		if r := w.post("/v1/chat/completions", askPlain); r.err == nil {
+		if r := w.post("/v1/chat/completions", plainRequest); r.err == nil {
 			t.Fatalf("a failure after padding cuts the connection: %+v", r)
 		}
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		if r := w.post("/v1/chat/completions", askPlain); r.body != jsonAnswer {
+		if r := w.post("/v1/chat/completions", plainRequest); r.body != jsonAnswer {
 			t.Fatalf("%+v", r)
 		}
 	})
@@ -403,7 +405,7 @@ func TestHoldModes(t *testing.T) {
 
 func TestTeamLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), testFunction("cold"), testFunction("cold2"))
 		limits := functions.Limits{RequestsPerMinute: 3, TokensPerMinute: 12, ColdStartsPerHour: 1}
@@ -411,28 +413,28 @@ func TestTeamLimits(t *testing.T) {
 			w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: limits}}})
 		}
 		set()
-		r := w.post("/v1/chat/completions", askStream) // five tokens
+		r := w.post("/v1/chat/completions", streamRequest) // five tokens
 		if r.body != streamed {
 			t.Fatalf("the usage chunk that the client did not ask for is taken out: %q", r.body)
 		}
 		if !strings.Contains(e.requests()[0].body, `"include_usage":true`) {
 			t.Fatal("the engine was not asked for usage")
 		}
-		r = w.post("/v1/chat/completions", strings.Replace(askStream, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
+		r = w.post("/v1/chat/completions", strings.Replace(streamRequest, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
 		if !strings.Contains(r.body, eventUsage) {
 			t.Fatalf("who asks for usage gets it: %q", r.body)
 		}
 		if got := r.head.Get("x-ratelimit-remaining-tokens"); got != "7" || r.head.Get("x-ratelimit-limit-requests") != "3" || r.head.Get("x-ratelimit-remaining-requests") != "1" || r.head.Get("x-ratelimit-reset-requests") != "40s" {
 			t.Errorf("%v", r.head)
 		}
-		w.post("/v1/chat/completions", askPlain)
-		r = w.post("/v1/chat/completions", askPlain) // 15 of 12 tokens are used
+		w.post("/v1/chat/completions", plainRequest)
+		r = w.post("/v1/chat/completions", plainRequest) // 15 of 12 tokens are used
 		if r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "tokens a minute") || r.head.Get("Retry-After") != "20" {
 			t.Fatalf("%+v", r)
 		}
 		limits.TokensPerMinute = 0
 		set()
-		r = w.post("/v1/chat/completions", askPlain)
+		r = w.post("/v1/chat/completions", plainRequest)
 		if r.status != 429 || !strings.Contains(r.body, "requests a minute") || r.head.Get("Retry-After") != "20" || r.head.Get("x-should-retry") != "true" {
 			t.Fatalf("%+v", r)
 		}
@@ -441,32 +443,32 @@ func TestTeamLimits(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 { // one cold start, however many wait
 			wg.Go(func() {
-				w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold", 1), "thaw-max-wait", "10")
+				w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold", 1), "thaw-max-wait", "10")
 			})
 		}
 		time.Sleep(time.Second)
-		if r := w.post("/v1/chat/completions", askPlain); r.status != 429 || !strings.Contains(r.body, "at once") {
+		if r := w.post("/v1/chat/completions", plainRequest); r.status != 429 || !strings.Contains(r.body, "at once") {
 			t.Fatalf("%+v", r)
 		}
 		wg.Wait()
 		wakes := w.count(&w.wakes)
-		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 || !strings.Contains(r.body, "cold starts") || w.count(&w.wakes) != wakes {
 			t.Fatalf("%+v", r)
 		}
 		// Held requests: one waits, the next is refused, and one that need not wait passes.
 		limits = functions.Limits{HeldRequests: 1}
 		set()
 		wg.Go(func() {
-			w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold", 1), "thaw-max-wait", "10")
+			w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold", 1), "thaw-max-wait", "10")
 		})
 		time.Sleep(time.Second)
 		if u := w.limits.Usage("default", time.Now()); u.Held != 1 {
 			t.Fatalf("%d are held", u.Held)
 		}
-		if r := w.post("/v1/chat/completions", strings.Replace(askPlain, "tiny", "cold2", 1)); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
+		if r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", "cold2", 1)); r.status != 429 || r.code() != "rate_limit_exceeded" || !strings.Contains(r.body, "may have 1 requests held") || r.head.Get("Retry-After") != "5" {
 			t.Fatalf("%+v", r)
 		}
-		if r := w.post("/v1/chat/completions", askPlain); r.status != 200 {
+		if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 {
 			t.Fatalf("%+v", r)
 		}
 		wg.Wait()
@@ -483,13 +485,13 @@ func TestTeamLimits(t *testing.T) {
 
 // Requests for unknown models add no series, and nothing that a client sent is in
 // logs or metrics.
-func TestNothingOfTheClientIsKept(t *testing.T) {
+func TestClientHeadersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		canary := "CANARY-7f3a"
-		w.post("/v1/chat/completions", strings.Replace(askPlain, "hello", canary, 1), "Authorization", "Bearer "+canary)
+		w.post("/v1/chat/completions", strings.Replace(plainRequest, "hello", canary, 1), "Authorization", "Bearer "+canary)
 		w.post("/v1/chat/completions", `{"model":"x"}`)
 		series := func() int {
 			n := 0
@@ -524,14 +526,14 @@ func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newTestEnv(t, nil)
 				var mu sync.Mutex
 				r := rand.New(rand.NewPCG(seed, 99))
-				roll := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
-				nap := func(most time.Duration) { time.Sleep(time.Duration(roll(int(most)))) }
+				randomInt := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
+				randomSleep := func(maximum time.Duration) { time.Sleep(time.Duration(randomInt(int(maximum)))) }
 				behave := func(c net.Conn, q *http.Request, body string) bool {
-					nap(2 * time.Second)
-					fault := roll(8)
+					randomSleep(2 * time.Second)
+					fault := randomInt(8)
 					if !strings.Contains(body, `"stream":true`) {
 						fault *= 3 // die, or answer
 					}
@@ -539,15 +541,15 @@ func TestRandomFaults(t *testing.T) {
 					case 0:
 						return false
 					case 1:
-						send(c, chunkHead)
-						chunk(c, streamed[:1+roll(len(streamed)-1)])
+						writeString(c, chunkHead)
+						chunk(c, streamed[:1+randomInt(len(streamed)-1)])
 						return false
 					case 2:
-						send(c, chunkHead)
+						writeString(c, chunkHead)
 						chunk(c, event1)
-						nap(20 * time.Second)
+						randomSleep(20 * time.Second)
 						chunk(c, event2)
-						return send(c, "0\r\n\r\n")
+						return writeString(c, "0\r\n\r\n")
 					default:
 						return goodAnswer(c, q, body)
 					}
@@ -566,9 +568,9 @@ func TestRandomFaults(t *testing.T) {
 						select {
 						case <-stop:
 							return
-						case <-time.After(time.Duration(1 + roll(int(4*time.Second)))):
+						case <-time.After(time.Duration(1 + randomInt(int(4*time.Second)))):
 						}
-						switch roll(6) {
+						switch randomInt(6) {
 						case 0:
 							w.act.Publish(f)
 						case 1:
@@ -576,9 +578,9 @@ func TestRandomFaults(t *testing.T) {
 							b.Failure = &snapshot.Failure{Reason: "it broke", Until: time.Now().Add(time.Second)}
 							w.act.Publish(b)
 						case 2:
-							w.act.Publish(loadingAt(f, functions.Loading, roll(100), time.Second))
+							w.act.Publish(loadingAt(f, functions.Loading, randomInt(100), time.Second))
 						default:
-							w.act.Publish(readyAt(f, 1+roll(4), addrs[:1+roll(3)]...))
+							w.act.Publish(readyAt(f, 1+randomInt(4), addrs[:1+randomInt(3)]...))
 						}
 					}
 				})
@@ -586,19 +588,19 @@ func TestRandomFaults(t *testing.T) {
 				const n = 300
 				for i := range n {
 					wg.Go(func() {
-						nap(time.Minute)
-						ask := askStream
+						randomSleep(time.Minute)
+						ask := streamRequest
 						if i%3 == 0 {
-							ask = askPlain
+							ask = plainRequest
 						}
 						ctx, cancel := t.Context(), context.CancelFunc(func() {})
 						if i%5 == 0 {
-							ctx, cancel = context.WithTimeout(ctx, time.Duration(1+roll(int(30*time.Second))))
+							ctx, cancel = context.WithTimeout(ctx, time.Duration(1+randomInt(int(30*time.Second))))
 						}
 						defer cancel()
 						r := w.do(ctx, "POST", "/v1/chat/completions", ask)
 						body := plainEvents(r.body)
-						if ask == askStream && r.status == 200 && r.err == nil {
+						if ask == streamRequest && r.status == 200 && r.err == nil {
 							wireRules(t, r.body)
 						}
 						good, failed := r.err == nil && (strings.HasSuffix(body, eventDone) || r.body == jsonAnswer), r.code() != ""
@@ -637,8 +639,8 @@ func TestDecide(t *testing.T) {
 	coming := loadingAt(f, functions.Downloading, 10, 30*time.Second)
 	brokenOne := f
 	brokenOne.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(time.Second)}
-	mended := f
-	mended.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(-time.Second)}
+	repaired := f
+	repaired.Failure = &snapshot.Failure{Reason: "x", Until: now.Add(-time.Second)}
 	slow := f
 	slow.Forecast = functions.Forecast{P50: 50 * time.Second, P90: 90 * time.Second}
 	under := slow
@@ -661,7 +663,7 @@ func TestDecide(t *testing.T) {
 		"coming":                       {coming, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
 		"coming too late":              {coming, admission.Load{}, admission.ClientTimeouts{Wait: 20 * time.Second}, admission.Refuse, openai.ModelLoading, true},
 		"broken":                       {brokenOne, admission.Load{}, admission.ClientTimeouts{}, admission.Refuse, openai.ModelLoadFailed, false},
-		"mended":                       {mended, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
+		"mended":                       {repaired, admission.Load{}, admission.ClientTimeouts{}, admission.Wake, "", false},
 		"slow":                         {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Refuse, openai.ModelLoading, true},
 		"slow, never":                  {slow, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute, NoWarm: true}, admission.Refuse, openai.ModelLoading, false},
 		"slow, but most of it is over": {under, admission.Load{}, admission.ClientTimeouts{Wait: time.Minute}, admission.Wait, "", false},
@@ -745,7 +747,7 @@ func TestIdleFunctionIsSmall(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-func FuzzSpan(f *testing.F) {
+func FuzzParseSpan(f *testing.F) {
 	for _, s := range []string{"600", "60.0", "30s", "not-given", "-1", "1e9", "NaN", "0x10p4", "1h1m", "+Inf", ""} {
 		f.Add(s)
 	}
@@ -760,16 +762,16 @@ func FuzzSpan(f *testing.F) {
 // same answer on every endpoint.
 func TestTeamsDoNotSeeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(o *Options) { o.Open = false })
+		w := newTestEnv(t, func(o *Options) { o.Open = false })
 		e := w.engineAt("e:1", goodAnswer)
-		red, _, _ := w.book.Create("red", "", false)
-		w.book.Create("blue", "", false)
+		red, _, _ := w.keys.Create("red", "", false)
+		w.keys.Create("blue", "", false)
 		w.act.Publish(readyAt(testFunction("red/mine"), 4, "e:1"), readyAt(testFunction("blue/theirs"), 4, "e:1"))
 		paths := []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 		for i := range plainEndpoints {
 			paths = append(paths, plainEndpoints[i].path)
 		}
-		ask := func(path, model string) result {
+		send := func(path, model string) result {
 			body, kind := fmt.Sprintf(`{"model":%q,"input":"x"}`, model), "application/json"
 			if ep := findEndpoint(path); ep.form {
 				body, kind = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n"+model+"\r\n--b--\r\n", "multipart/form-data; boundary=b"
@@ -777,11 +779,11 @@ func TestTeamsDoNotSeeEachOther(t *testing.T) {
 			return w.post(path, body, "Authorization", "Bearer "+red, "Content-Type", kind)
 		}
 		for _, path := range paths {
-			a, b := ask(path, "blue/theirs"), ask(path, "blue/unknown")
+			a, b := send(path, "blue/theirs"), send(path, "blue/unknown")
 			if a.status != 404 || a.code() != "model_not_found" || strings.Replace(a.body, "theirs", "unknown", 1) != b.body {
 				t.Errorf("%s: %q and %q", path, a.body, b.body)
 			}
-			if r := ask(path, "mine"); r.status != 200 {
+			if r := send(path, "mine"); r.status != 200 {
 				t.Errorf("%s: %+v", path, r)
 			}
 		}

@@ -177,7 +177,7 @@ func (x *proxyRequest) open() *openai.Error {
 		if !f.DeclaresAdapter(name.Adapter) {
 			return a.unknownModel(asked, name, id)
 		}
-		x.engineName, x.place.Adapter = name.Adapter, name.Adapter
+		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
 	}
 	x.fn = en
 	return x.admitTeam(id.Team)
@@ -276,9 +276,9 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.team != "" {
 		x.setRateLimitFields(res, now)
 	}
-	if x.place.Cold {
-		if x.resolveColdStart(); x.place.ColdStart != "" {
-			res.Set("thaw-cold-start", x.place.ColdStart)
+	if x.queued.Cold {
+		if x.resolveColdStart(); x.queued.ColdStart != "" {
+			res.Set("thaw-cold-start", x.queued.ColdStart)
 		}
 	}
 	if x.fn != nil {
@@ -322,11 +322,11 @@ func (x *proxyRequest) serverTiming(now time.Time) string {
 
 // phases appends the known phases of the request's cold start, or its own wait.
 func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
-	if x.waited > 0 || !x.place.Cold {
+	if x.waited > 0 || !x.queued.Cold {
 		spans = append(spans, openai.Span{Phase: string(functions.PhaseQueue), Took: x.waited})
 	}
-	if x.place.Cold {
-		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.place.ColdStart {
+	if x.queued.Cold {
+		if t := x.fn.Snapshot().ColdStart; t != nil && t.ID == x.queued.ColdStart {
 			for _, p := range t.Phases {
 				if p.Phase != functions.PhaseQueue && p.Phase != functions.PhaseFirstToken {
 					spans = append(spans, openai.Span{Phase: string(p.Phase), Took: time.Duration(p.Duration * float64(time.Second))})
@@ -367,7 +367,7 @@ func (x *proxyRequest) finish(code int) {
 		a.countRefused(team, x.route, code)
 	} else {
 		s := a.metricsOf(x.fn)
-		s.countEnd(x.endpoint.path, code, x.place.Cold, took)
+		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
 		if x.usage.Known {
 			s.prompt(float64(x.usage.Prompt))
 			s.completion(float64(x.usage.Completion))
@@ -394,8 +394,8 @@ func (x *proxyRequest) finish(code int) {
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))
 	}
-	if x.place.Cold {
-		attrs = append(attrs, slog.String("cold_start", x.place.ColdStart))
+	if x.queued.Cold {
+		attrs = append(attrs, slog.String("cold_start", x.queued.ColdStart))
 	}
 	if x.first > 0 {
 		attrs = append(attrs, slog.Duration("first_token", x.first))
@@ -428,9 +428,9 @@ func (x *proxyRequest) affinityKey() uint64 {
 // openingOf is the first part of the prompt, bounded: requests that share it share an
 // engine's prefix cache.
 func openingOf(body []byte) []byte {
-	const bound, near = 1024, 4096 // a prompt may be megabytes and hold the word too
+	const bound, window = 1024, 4096 // a prompt may be megabytes and hold the word too
 	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
-		if i := bytes.Index(body[:min(len(body), near)], []byte(name)); i >= 0 {
+		if i := bytes.Index(body[:min(len(body), window)], []byte(name)); i >= 0 {
 			return body[i:min(len(body), i+bound)]
 		}
 	}

@@ -13,10 +13,10 @@ import (
 
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("e:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		r := w.post("/v1/chat/completions", askPlain, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		r := w.post("/v1/chat/completions", plainRequest, "X-Client-Request-Id", "mine-1", "Authorization", "Bearer dummy", "Cookie", "secret=1", "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		if r.err != nil || r.status != 200 || r.body != jsonAnswer {
 			t.Fatalf("%+v", r)
 		}
@@ -24,7 +24,7 @@ func TestWarm(t *testing.T) {
 			t.Errorf("head %v", r.head)
 		}
 		s := e.requests()[0]
-		if s.body != askPlain || s.path != "/v1/chat/completions" {
+		if s.body != plainRequest || s.path != "/v1/chat/completions" {
 			t.Errorf("the engine saw %+v", s)
 		}
 		for name := range s.head {
@@ -37,11 +37,11 @@ func TestWarm(t *testing.T) {
 		if s.head.Get("X-Request-Id") != r.head.Get("x-request-id") {
 			t.Error("the engine's request id must be ours")
 		}
-		r = w.post("/v1/chat/completions", askStream)
+		r = w.post("/v1/chat/completions", streamRequest)
 		if r.err != nil || r.status != 200 || r.body != streamed || r.head.Get("Content-Type") != "text/event-stream; charset=utf-8" || r.head.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("%+v", r)
 		}
-		if w.count(&w.wakes) != 0 || len(w.asked()) != 0 {
+		if w.count(&w.wakes) != 0 || len(w.engineRequests()) != 0 {
 			t.Fatal("nothing to wake or ask")
 		}
 	})
@@ -49,7 +49,7 @@ func TestWarm(t *testing.T) {
 
 func TestColdStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", goodAnswer)
 		f := testFunction("tiny")
 		w.act.Publish(f)
@@ -65,7 +65,7 @@ func TestColdStream(t *testing.T) {
 			w.act.Publish(readyAt(f, 4, "e:1"))
 		}
 		f.Model.Spec.Queue.Wait = functions.Duration(time.Hour)
-		r := w.post("/v1/chat/completions", askStream)
+		r := w.post("/v1/chat/completions", streamRequest)
 		if r.err != nil || r.status != 200 {
 			t.Fatalf("%+v", r)
 		}
@@ -94,8 +94,8 @@ func TestColdStream(t *testing.T) {
 		if n := strings.Count(r.body, ": thaw state"); n < 60 || n > 80 {
 			t.Errorf("%d comments in ten minutes", n)
 		}
-		if r.head.Get("thaw-cold-start") != "cs-1" || w.count(&w.wakes) != 1 || w.count(&w.firsts) != 1 {
-			t.Errorf("cold start %q, %d wakes, %d first tokens", r.head.Get("thaw-cold-start"), w.count(&w.wakes), w.count(&w.firsts))
+		if r.head.Get("thaw-cold-start") != "cs-1" || w.count(&w.wakes) != 1 || w.count(&w.firstTokens) != 1 {
+			t.Errorf("cold start %q, %d wakes, %d first tokens", r.head.Get("thaw-cold-start"), w.count(&w.wakes), w.count(&w.firstTokens))
 		}
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
@@ -120,14 +120,14 @@ func TestColdStream(t *testing.T) {
 
 func TestColdPlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", goodAnswer)
 		w.act.Publish(testFunction("tiny"))
 		w.onWake = func() {
 			time.Sleep(100 * time.Second)
 			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		}
-		r := w.post("/v1/chat/completions", askPlain)
+		r := w.post("/v1/chat/completions", plainRequest)
 		if r.err != nil || r.status != 200 || r.body != jsonAnswer || r.took != 100*time.Second {
 			t.Fatalf("%+v", r)
 		}
@@ -141,16 +141,16 @@ func TestColdPlain(t *testing.T) {
 // answer has a series of its own, and an error of the engine is in none.
 func TestTokenTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
 			time.Sleep(time.Second)
 			switch {
 			case strings.Contains(body, "refuse"):
-				return send(c, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 26\r\n\r\n"+`{"error":{"message":"no"}}`)
+				return writeString(c, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 26\r\n\r\n"+`{"error":{"message":"no"}}`)
 			case !strings.Contains(body, `"stream":true`):
-				return whole200(c, jsonAnswer)
+				return replyComplete(c, jsonAnswer)
 			}
-			send(c, chunkHead)
+			writeString(c, chunkHead)
 			chunk(c, strings.Replace(event1, `"h"`, `""`, 1)) // the role comes before the prompt is read
 			time.Sleep(2 * time.Second)
 			for range 3 {
@@ -160,12 +160,12 @@ func TestTokenTimes(t *testing.T) {
 			for _, e := range []string{event3, strings.Replace(eventUsage, `"completion_tokens":2`, `"completion_tokens":4`, 1), eventDone} {
 				chunk(c, e)
 			}
-			return send(c, "0\r\n\r\n")
+			return writeString(c, "0\r\n\r\n")
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-		w.post("/v1/chat/completions", strings.Replace(askStream, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
-		w.post("/v1/chat/completions", askPlain)
-		w.post("/v1/chat/completions", strings.Replace(askPlain, "hello", "refuse", 1))
+		w.post("/v1/chat/completions", strings.Replace(streamRequest, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
+		w.post("/v1/chat/completions", plainRequest)
+		w.post("/v1/chat/completions", strings.Replace(plainRequest, "hello", "refuse", 1))
 		families, err := w.reg.Gather()
 		if err != nil {
 			t.Fatal(err)

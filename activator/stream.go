@@ -115,12 +115,12 @@ type eventStream struct {
 
 	comment, noop time.Time // when the next is due
 
-	out    []byte // goes out next
-	buf    []byte // last read from the engine; out may lie in it until the next read
-	lo, hi int    // buf[lo:hi] is the beginning of an event
-	torn   bool   // part of an event that was too long to keep has gone out
-	mark   []byte // the end mark, kept back
-	end    error  // io.EOF or errAbort once nothing but out is left
+	out       []byte // goes out next
+	buf       []byte // last read from the engine; out may lie in it until the next read
+	lo, hi    int    // buf[lo:hi] is the beginning of an event
+	oversized bool   // part of an event that was too long to keep has gone out
+	mark      []byte // the end mark, kept back
+	end       error  // io.EOF or errAbort once nothing but out is left
 }
 
 // maxEvent is how much of one event is kept until it is whole.
@@ -187,7 +187,7 @@ func (v *eventStream) awaitFirstByte() {
 	if x.endpoint.noop != nil && v.noop.Before(limit) {
 		limit = v.noop
 	}
-	if x.advance(limit, true) == stepNews {
+	if x.advance(limit, true) == stepChanged {
 		v.writeComment(x.a.o.Now())
 	}
 }
@@ -199,7 +199,7 @@ func (v *eventStream) writeComment(now time.Time) {
 	if x.loadingAdapter.Load() {
 		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.place))
+		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
 	}
 	period := x.a.o.Comment
 	if g := x.timeouts.Gap; g > 0 {
@@ -254,12 +254,12 @@ func (v *eventStream) forward() {
 // forwardWhole passes on the events that are whole.
 func (v *eventStream) forwardWhole() {
 	p := v.buf[:v.hi]
-	n := wholeEvents(p)
+	n := completeEvents(p)
 	switch {
 	case n > 0:
-		v.torn = false
-	case v.torn || len(p) >= maxEvent:
-		n, v.torn = len(p), true
+		v.oversized = false
+	case v.oversized || len(p) >= maxEvent:
+		n, v.oversized = len(p), true
 	}
 	v.lo = n
 	was := v.seen.Done
@@ -275,8 +275,8 @@ func (v *eventStream) forwardWhole() {
 	}
 }
 
-// wholeEvents is how many bytes of p are whole events.
-func wholeEvents(p []byte) int {
+// completeEvents is how many bytes of p are whole events.
+func completeEvents(p []byte) int {
 	a := bytes.LastIndex(p, []byte("\n\n"))
 	b := -1
 	if bytes.IndexByte(p, '\r') >= 0 {
@@ -321,9 +321,9 @@ func (v *eventStream) engineEnded(err error) {
 	x.usage = v.seen.Usage
 	good := v.seen.Done || v.seen.Finished && err == io.EOF
 	switch {
-	case good && !v.torn && v.lo == v.hi || v.mark != nil:
+	case good && !v.oversized && v.lo == v.hi || v.mark != nil:
 		switch {
-		case v.held && x.place.Cold:
+		case v.held && x.queued.Cold:
 			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
 		case len(v.out) == 0:
 			v.out = v.mark
@@ -355,7 +355,7 @@ func (v *eventStream) engineEnded(err error) {
 			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
 		x.a.metricsOf(x.fn).countFailure(kind)
-		x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), problem)
+		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
 		v.endWithError(e)
 	}
 }
@@ -366,7 +366,7 @@ func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
 	x.a.metricsOf(x.fn).countFailure("error_frame")
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it sent an error in the middle of an answer")
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
@@ -374,7 +374,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	x := v.x
 	x.reason = string(e.Code)
 	out := append([]byte(nil), v.out...)
-	if v.torn { // the frame must not become part of the event that has begun
+	if v.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
 	v.out = append(out, e.Frame()...)
@@ -425,7 +425,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
 			x.a.metricsOf(x.fn).countFailure("died")
-			x.a.o.Waker.ReportFailure(x.fn.Name, x.place.ReplicaID(), "it died in the middle of an answer")
+			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
 			x.finish(502)
 		}
 		err = errAbort

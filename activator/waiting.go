@@ -15,11 +15,11 @@ func (x *proxyRequest) enter(fresh bool) {
 	a, q := x.a, &x.fn.Data.queue
 	now := a.o.Now()
 	size := x.size()
-	x.place.Team, x.place.Bytes = x.team, size
+	x.queued.Team, x.queued.Bytes = x.team, size
 	if fresh {
-		x.place.Key = x.affinityKey()
+		x.queued.Key = x.affinityKey()
 	}
-	switch x.place.Enter(q, now) {
+	switch x.queued.Enter(q, now) {
 	case admission.Admitted:
 		x.phase = sent
 		return
@@ -52,7 +52,7 @@ func (x *proxyRequest) enter(fresh bool) {
 		x.refuse(openai.New(openai.ModelNotFound, ""))
 		return
 	}
-	switch d, alone := x.place.Decide(f, x.timeouts, now); {
+	switch d, alone := x.queued.Decide(f, x.timeouts, now); {
 	case d.Verdict == admission.Refuse:
 		x.leave()
 		if d.WakeForRetry {
@@ -74,7 +74,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	}
 	a.requests.add(x)
 	x.indexed = true
-	if a.draining.Load() || x.leaving() {
+	if a.draining.Load() || x.mustDrain() {
 		x.leave()
 		x.refuse(openai.New(openai.ShuttingDown, ""))
 		return
@@ -111,7 +111,7 @@ func (x *proxyRequest) waitDeadline() time.Time {
 // team whose request begins a cold start is charged for it.
 func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
-		x.place.Wake(&x.fn.Data.queue, f, again, func() *openai.Error {
+		x.queued.Wake(&x.fn.Data.queue, f, again, func() *openai.Error {
 			if r = x.a.o.Limits.AdmitColdStart(x.team, x.a.o.Now()); r != nil {
 				return openai.New(openai.RateLimitExceeded, r.Message)
 			}
@@ -146,7 +146,7 @@ func (x *proxyRequest) refuse(e *openai.Error) {
 func (x *proxyRequest) leave() {
 	x.cancelEarly()
 	x.endWait()
-	if x.place.Leave(x.a.o.Now()) {
+	if x.queued.Leave(x.a.o.Now()) {
 		x.a.o.Waker.Nudge(x.fn.Name)
 	}
 }
@@ -156,7 +156,7 @@ func (x *proxyRequest) endWait() {
 	if x.counted {
 		x.counted = false
 		x.a.buffered.Add(-x.size())
-		x.a.o.Limits.Unhold(x.team, x.a.o.Now())
+		x.a.o.Limits.ReleaseHeld(x.team, x.a.o.Now())
 	}
 	if !x.indexed {
 		return
@@ -166,26 +166,26 @@ func (x *proxyRequest) endWait() {
 	d := x.a.o.Now().Sub(x.waitFrom)
 	x.waited += d
 	x.a.metricsOf(x.fn).queueWait(d.Seconds())
-	if x.place.Cold {
+	if x.queued.Cold {
 		x.resolveColdStart()
-		x.a.requests.rememberColdStart(x.id, x.place.ColdStart)
-		x.a.requests.rememberColdStart(x.clientID, x.place.ColdStart)
+		x.a.requests.rememberColdStart(x.id, x.queued.ColdStart)
+		x.a.requests.rememberColdStart(x.clientID, x.queued.ColdStart)
 	}
 }
 
 // resolveColdStart fills in the id of the cold start where it was unknown on arrival.
 func (x *proxyRequest) resolveColdStart() {
-	if x.place.ColdStart != "" {
+	if x.queued.ColdStart != "" {
 		return
 	}
-	x.place.ColdStart = x.fn.Data.queue.ColdStart()
-	if x.place.ColdStart != "" {
+	x.queued.ColdStart = x.fn.Data.queue.ColdStart()
+	if x.queued.ColdStart != "" {
 		return
 	}
 	// A platform in another process reports the id in its snapshots only. A cold start
 	// that was over on arrival is an earlier one.
 	t := x.fn.Snapshot().ColdStart
 	if t != nil && (!t.State.Over() || t.Began.Add(time.Duration(t.Total*float64(time.Second))).After(x.began)) {
-		x.place.ColdStart = t.ID
+		x.queued.ColdStart = t.ID
 	}
 }

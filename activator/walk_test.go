@@ -22,11 +22,11 @@ func enginePaths(t *testing.T) []string {
 	return strings.Fields(string(b))
 }
 
-// TestNothingElseReachesTheEngine walks all of it, with every method: what is
+// TestOnlyAllowedPathsReachEngine walks all of it, with every method: what is
 // not on the allow-list ends here.
-func TestNothingElseReachesTheEngine(t *testing.T) {
+func TestOnlyAllowedPathsReachEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newTestEnv(t, nil)
 		e := w.engineAt("10.0.0.1:1", goodAnswer)
 		w.act.Publish(readyAt(testFunction("tiny"), 64, "10.0.0.1:1"))
 		paths := enginePaths(t)
@@ -58,7 +58,7 @@ func TestNothingElseReachesTheEngine(t *testing.T) {
 }
 
 // raw sends a request line as it is: no client cleans the path.
-func (w *world) raw(method, path, body string) {
+func (w *testEnv) raw(method, path, body string) {
 	c, err := w.ln.dial(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)

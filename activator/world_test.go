@@ -26,12 +26,12 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// world is a whole data path in memory: server, activator, upstream client,
+// testEnv is a whole data path in memory: server, activator, upstream client,
 // engines, and a platform that does what the test says.
-type world struct {
+type testEnv struct {
 	t       testing.TB
 	act     *Activator
-	book    *auth.KeyStore
+	keys    *auth.KeyStore
 	limits  ratelimit.Limits
 	reg     *telemetry.Registry
 	logs    *bytes.Buffer
@@ -39,16 +39,16 @@ type world struct {
 	ln      *memoryListener
 	engines *upstream.Client
 
-	mu     sync.Mutex
-	up     map[string]*engine // by address
-	wakes  int
-	nudges int
-	asks   []string
-	onWake func()
-	firsts int
+	mu           sync.Mutex
+	up           map[string]*engine // by address
+	wakes        int
+	nudges       int
+	engineBodies []string
+	onWake       func()
+	firstTokens  int
 }
 
-func (w *world) Wake(name functions.Name, team string) string {
+func (w *testEnv) Wake(name functions.Name, team string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wakes++
@@ -58,43 +58,43 @@ func (w *world) Wake(name functions.Name, team string) string {
 	return fmt.Sprintf("cs-%d", w.wakes)
 }
 
-func (w *world) Nudge(functions.Name) {
+func (w *testEnv) Nudge(functions.Name) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.nudges++
 }
 
-func (w *world) ReportFailure(_ functions.Name, replica, problem string) {
+func (w *testEnv) ReportFailure(_ functions.Name, replica, problem string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asks = append(w.asks, replica+": "+problem)
+	w.engineBodies = append(w.engineBodies, replica+": "+problem)
 }
 
-func (w *world) asked() []string {
+func (w *testEnv) engineRequests() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]string(nil), w.asks...)
+	return append([]string(nil), w.engineBodies...)
 }
 
-func (w *world) count(what *int) int {
+func (w *testEnv) count(description *int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return *what
+	return *description
 }
 
-// newWorld must be called in a bubble; it ends with the test.
-func newWorld(t testing.TB, change func(*Options)) *world {
-	w := &world{t: t, up: map[string]*engine{}, reg: telemetry.New(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
-	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
+// newTestEnv must be called in a bubble; it ends with the test.
+func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
+	w := &testEnv{t: t, up: map[string]*engine{}, reg: telemetry.New(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
+	keys, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.book = book
+	w.keys = keys
 	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
 	o := Options{
-		Waker: w, Keys: book, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
+		Waker: w, Keys: keys, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
 		Log:        slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
-		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firsts++; w.mu.Unlock() },
+		FirstToken: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firstTokens++; w.mu.Unlock() },
 	}
 	if change != nil {
 		change(&o)
@@ -199,7 +199,7 @@ type seen struct {
 	body string
 }
 
-func (w *world) dialEngine(ctx context.Context, addr string) (net.Conn, error) {
+func (w *testEnv) dialEngine(ctx context.Context, addr string) (net.Conn, error) {
 	w.mu.Lock()
 	e := w.up[addr]
 	w.mu.Unlock()
@@ -263,7 +263,7 @@ func (e *engine) requests() []seen {
 }
 
 // engineAt starts an engine at an address.
-func (w *world) engineAt(addr string, answer func(c net.Conn, r *http.Request, body string) bool) *engine {
+func (w *testEnv) engineAt(addr string, answer func(c net.Conn, r *http.Request, body string) bool) *engine {
 	e := &engine{conns: map[net.Conn]bool{}, answer: answer}
 	w.mu.Lock()
 	w.up[addr] = e
@@ -273,15 +273,15 @@ func (w *world) engineAt(addr string, answer func(c net.Conn, r *http.Request, b
 
 const chunkHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-func send(c net.Conn, s string) bool {
+func writeString(c net.Conn, s string) bool {
 	_, err := io.WriteString(c, s)
 	return err == nil
 }
 
-func chunk(c net.Conn, s string) bool { return send(c, fmt.Sprintf("%x\r\n%s\r\n", len(s), s)) }
+func chunk(c net.Conn, s string) bool { return writeString(c, fmt.Sprintf("%x\r\n%s\r\n", len(s), s)) }
 
-func whole200(c net.Conn, body string) bool {
-	return send(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+func replyComplete(c net.Conn, body string) bool {
+	return writeString(c, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
 }
 
 const (
@@ -297,13 +297,13 @@ const (
 // goodAnswer answers as a healthy engine does.
 func goodAnswer(c net.Conn, r *http.Request, body string) bool {
 	if !strings.Contains(body, `"stream":true`) {
-		return whole200(c, jsonAnswer)
+		return replyComplete(c, jsonAnswer)
 	}
 	events := []string{event1, event2, event3}
 	if strings.Contains(body, `"include_usage":true`) {
 		events = append(events, eventUsage)
 	}
-	if !send(c, chunkHead) {
+	if !writeString(c, chunkHead) {
 		return false
 	}
 	for _, e := range append(events, eventDone) {
@@ -311,7 +311,7 @@ func goodAnswer(c net.Conn, r *http.Request, body string) bool {
 			return false
 		}
 	}
-	return send(c, "0\r\n\r\n")
+	return writeString(c, "0\r\n\r\n")
 }
 
 func testFunction(name string) snapshot.Snapshot {
@@ -343,8 +343,8 @@ func loadingAt(f snapshot.Snapshot, s functions.State, percent int, eta time.Dur
 }
 
 const (
-	askPlain  = `{"model":"tiny","messages":[{"role":"user","content":"hello"}]}`
-	askStream = `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}`
+	plainRequest  = `{"model":"tiny","messages":[{"role":"user","content":"hello"}]}`
+	streamRequest = `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}`
 )
 
 // result is one answer as a client saw it.
@@ -356,11 +356,11 @@ type result struct {
 	took   time.Duration
 }
 
-func (w *world) post(path, body string, head ...string) result {
+func (w *testEnv) post(path, body string, head ...string) result {
 	return w.do(context.Background(), "POST", path, body, head...)
 }
 
-func (w *world) do(ctx context.Context, method, path, body string, head ...string) result {
+func (w *testEnv) do(ctx context.Context, method, path, body string, head ...string) result {
 	began := time.Now()
 	r, err := http.NewRequestWithContext(ctx, method, "http://127.0.0.1:8080"+path, strings.NewReader(body))
 	if err != nil {
@@ -403,7 +403,7 @@ func plainEvents(body string) string {
 }
 
 // metric is the exposition of one metric, a line per series.
-func metric(t testing.TB, w *world, name string) string {
+func metric(t testing.TB, w *testEnv, name string) string {
 	t.Helper()
 	families, err := w.reg.Gather()
 	if err != nil {
@@ -445,11 +445,11 @@ func wireRules(t testing.TB, body string) {
 	}
 }
 
-func newBook(t testing.TB) *auth.KeyStore {
+func newKeyStore(t testing.TB) *auth.KeyStore {
 	t.Helper()
-	book, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
+	keys, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return book
+	return keys
 }

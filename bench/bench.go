@@ -79,8 +79,8 @@ func Run(ctx context.Context, usage string, verbs map[string]Verb, args []string
 			}
 		}
 		fmt.Fprintf(stderr, "error: there is no benchmark %q\n", args[0])
-		if near := functions.Nearest(args[0], names, 1); len(near) > 0 {
-			fmt.Fprintf(stderr, "hint: did you mean %s?\n", near[0])
+		if nearest := functions.Nearest(args[0], names, 1); len(nearest) > 0 {
+			fmt.Fprintf(stderr, "hint: did you mean %s?\n", nearest[0])
 		}
 		return exitUsage
 	}
@@ -140,8 +140,8 @@ func Scratch(stderr io.Writer) (dir string, done func(error), err error) {
 }
 
 // ScratchIn is Scratch inside the folder where; "" is the system's temporary folder.
-func ScratchIn(where string, stderr io.Writer) (dir string, done func(error), err error) {
-	dir, err = os.MkdirTemp(where, "thaw-bench-")
+func ScratchIn(base string, stderr io.Writer) (dir string, done func(error), err error) {
+	dir, err = os.MkdirTemp(base, "thaw-bench-")
 	return dir, func(err error) {
 		if err == nil {
 			os.RemoveAll(dir)

@@ -96,27 +96,27 @@ func runColdstart(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	r := coldstart.Result{
-		Provenance: report.Made(coldstart.Kind, CommandLine("coldstart", args), time.Now()),
+		Provenance: report.NewProvenance(coldstart.Kind, CommandLine("coldstart", args), time.Now()),
 		Function:   name.String(), Phases: coldstart.Reduce(done), Rounds: done,
 	}
-	var worse []coldstart.Worse
+	var regressions []coldstart.Regression
 	if *baseline != "" {
-		worse = coldstart.Compare(was, r)
+		regressions = coldstart.Compare(was, r)
 	}
-	if err := r.Write(*out, worse); err != nil {
+	if err := r.Write(*out, regressions); err != nil {
 		return err
 	}
 	if err := Show(stdout, *asJSON, r, r.Table()); err != nil {
 		return err
 	}
 	fmt.Fprintf(stderr, "wrote %s\n", filepath.Join(*out, "coldstart.{json,html,svg}"))
-	return regression(worse)
+	return regression(regressions)
 }
 
 // regression returns the error of a run slower than its baseline; nil if it is not.
-func regression(worse []coldstart.Worse) error {
+func regression(regressions []coldstart.Regression) error {
 	var errs []string
-	for _, w := range worse {
+	for _, w := range regressions {
 		errs = append(errs, w.String())
 	}
 	if len(errs) == 0 {
@@ -168,7 +168,7 @@ func runEngines(ctx context.Context, args []string, stdout, stderr io.Writer, b 
 	if b.vllm == "" {
 		b.vllm = "vllm"
 	}
-	o := coldstart.EngineOptions{Rounds: b.rounds, Each: b.each, Memory: b.memory, Env: strings.Fields(b.env), Say: func(s string) { fmt.Fprintln(stderr, s) }}
+	o := coldstart.EngineOptions{Rounds: b.rounds, Each: b.each, Memory: b.memory, Env: strings.Fields(b.env), Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if o.VLLM, err = exec.LookPath(b.vllm); err != nil {
 		return UsageError(stderr, "--vllm: %v", err)
 	}
@@ -194,7 +194,7 @@ func runEngines(ctx context.Context, args []string, stdout, stderr io.Writer, b 
 	}
 	defer func() { done(err) }()
 	o.Dir = dir
-	r := coldstart.EngineResult{Provenance: report.Made(coldstart.EngineKind, CommandLine("coldstart", args), time.Now())}
+	r := coldstart.EngineResult{Provenance: report.NewProvenance(coldstart.EngineKind, CommandLine("coldstart", args), time.Now())}
 	if r, err = coldstart.RunVLLM(ctx, o, r); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func runEngines(ctx context.Context, args []string, stdout, stderr io.Writer, b 
 	if b.asJSON {
 		return Show(stdout, true, r)
 	}
-	for _, t := range []*report.Table{r.Table(), r.Judged(), r.Parts(coldstart.Warm)} {
+	for _, t := range []*report.Table{r.Table(), r.Judged(), r.Parts(coldstart.WithForkServer)} {
 		if err := t.Text(stdout); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ func Nearest(word string, from []string, n int) []string {
 		name     string
 		distance int
 	}
-	var near []candidate
+	var nearest []candidate
 	low := strings.ToLower(word)
 	for _, name := range from {
 		if len(name) > maxNearest {
@@ -29,14 +29,14 @@ func Nearest(word string, from []string, n int) []string {
 		d := distance(low, strings.ToLower(name))
 		prefix := len(low) >= 2 && strings.HasPrefix(strings.ToLower(name), low)
 		if d <= 1+min(len(word), len(name))/3 || prefix {
-			near = append(near, candidate{name, d})
+			nearest = append(nearest, candidate{name, d})
 		}
 	}
-	slices.SortFunc(near, func(a, b candidate) int {
+	slices.SortFunc(nearest, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
 	})
 	var names []string
-	for _, c := range near[:min(n, len(near))] {
+	for _, c := range nearest[:min(n, len(nearest))] {
 		names = append(names, c.name)
 	}
 	return names

@@ -110,17 +110,17 @@ type Peer struct {
 // WarmParent is a warm interpreter of a node: a process that has imported what
 // an engine imports, from which engines are forked.
 type WarmParent struct {
-	Engine  string    `json:"engine"`
-	Program string    `json:"program,omitempty"`
-	State   string    `json:"state"` // starting, ready, ending, failed
-	Note    string    `json:"note,omitempty"`
-	Version string    `json:"version,omitempty"` // of the engine
-	Python  string    `json:"python,omitempty"`
-	Memory  Bytes     `json:"memory,omitempty"`
-	Kept    bool      `json:"kept,omitempty"` // its memory is not for replicas; others make way for them
-	Forks   int       `json:"forks,omitempty"`
-	Imports float64   `json:"imports,omitempty"` // seconds they took
-	Since   time.Time `json:"since"`
+	Engine   string    `json:"engine"`
+	Program  string    `json:"program,omitempty"`
+	State    string    `json:"state"` // starting, ready, ending, failed
+	Note     string    `json:"note,omitempty"`
+	Version  string    `json:"version,omitempty"` // of the engine
+	Python   string    `json:"python,omitempty"`
+	Memory   Bytes     `json:"memory,omitempty"`
+	Reserved bool      `json:"kept,omitempty"` // its memory is not for replicas; others make way for them
+	Forks    int       `json:"forks,omitempty"`
+	Imports  float64   `json:"imports,omitempty"` // seconds they took
+	Since    time.Time `json:"since"`
 }
 
 // GPU is one GPU as NVML sees it. Sizes in bytes, utilisation in percent.

@@ -8,10 +8,10 @@ import (
 
 func TestValidatePod(t *testing.T) {
 	for _, x := range []struct {
-		name string
-		pod  Pod
-		path string // "" when nothing is wrong
-		says string
+		name     string
+		pod      Pod
+		path     string // "" when nothing is wrong
+		wantText string
 	}{
 		{"nothing", Pod{}, "", ""},
 		{"all of it", Pod{
@@ -48,8 +48,8 @@ func TestValidatePod(t *testing.T) {
 				}
 				return
 			}
-			if len(got) == 0 || got[0].Path != x.path || !strings.Contains(got[0].String(), x.says) {
-				t.Fatalf("got %v, want %s at %s", got, x.says, x.path)
+			if len(got) == 0 || got[0].Path != x.path || !strings.Contains(got[0].String(), x.wantText) {
+				t.Fatalf("got %v, want %s at %s", got, x.wantText, x.path)
 			}
 		})
 	}

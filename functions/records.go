@@ -53,16 +53,16 @@ type Node struct {
 
 // TeamUse is what a team holds and has used of the fleet.
 type TeamUse struct {
-	GPUs       int        `json:"gpus_held"`   // by replicas that start, serve or stop
-	Lately     float64    `json:"gpus_lately"` // moving average of GPUs in use
-	Today      float64    `json:"gpu_seconds_today"`
-	Total      float64    `json:"gpu_seconds"`
-	Left       *float64   `json:"gpu_seconds_left,omitempty"`  // of today; nil: no limit
-	Resets     *time.Time `json:"gpu_seconds_reset,omitempty"` // midnight UTC; nil: no limit
-	OverBudget bool       `json:"barred,omitempty"`            // the GPU-seconds of today are used up
-	Inflicted  uint64     `json:"evictions_inflicted"`         // replicas of other teams evicted for this one
-	Suffered   uint64     `json:"evictions_suffered"`          // replicas of this team evicted for others
-	Thrash     uint64     `json:"thrash"`                      // functions evicted and started again soon after
+	GPUs               int        `json:"gpus_held"`   // by replicas that start, serve or stop
+	RecentGPUs         float64    `json:"gpus_lately"` // moving average of GPUs in use
+	Today              float64    `json:"gpu_seconds_today"`
+	Total              float64    `json:"gpu_seconds"`
+	Left               *float64   `json:"gpu_seconds_left,omitempty"`  // of today; nil: no limit
+	Resets             *time.Time `json:"gpu_seconds_reset,omitempty"` // midnight UTC; nil: no limit
+	OverBudget         bool       `json:"barred,omitempty"`            // the GPU-seconds of today are used up
+	EvictionsInflicted uint64     `json:"evictions_inflicted"`         // replicas of other teams evicted for this one
+	EvictionsSuffered  uint64     `json:"evictions_suffered"`          // replicas of this team evicted for others
+	Thrash             uint64     `json:"thrash"`                      // functions evicted and started again soon after
 }
 
 // Event is something that happened to a function, a replica or a node.
@@ -143,17 +143,17 @@ var (
 // PrewarmBudgetError refuses a prewarm that exceeds the budget of a team, or of
 // all teams together.
 type PrewarmBudgetError struct {
-	Team        string // "": all teams together
-	Asked, Left time.Duration
-	In          time.Duration // until the budget may suffice; 0: never
+	Team            string // "": all teams together
+	Requested, Left time.Duration
+	In              time.Duration // until the budget may suffice; 0: never
 }
 
 func (e *PrewarmBudgetError) Error() string {
-	whose := "of all teams together"
+	budget := "of all teams together"
 	if e.Team != "" {
-		whose = "of team " + e.Team
+		budget = "of team " + e.Team
 	}
-	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Asked.Round(time.Second), whose, e.Left.Round(time.Second))
+	s := fmt.Sprintf("the prewarm would take %s of GPU time and the budget %s has %s left", e.Requested.Round(time.Second), budget, e.Left.Round(time.Second))
 	if e.In > 0 {
 		s += "; in " + e.In.Round(time.Second).String() + " it suffices"
 	}
@@ -170,9 +170,9 @@ type Store interface {
 	Keep(ctx context.Context, digest string, act StoreAction) error
 	// Reread verifies a checkpoint. It reports progress, whose last line is the
 	// result; an error is of a check that never began.
-	Reread(ctx context.Context, digest string, tell func(StoreProgress)) error
+	Reread(ctx context.Context, digest string, report func(StoreProgress)) error
 	// Prefetch stages a source, and reports progress as Reread does.
-	Prefetch(ctx context.Context, r PrefetchRequest, tell func(StoreProgress)) error
+	Prefetch(ctx context.Context, r PrefetchRequest, report func(StoreProgress)) error
 }
 
 // Stores are the stores of all nodes. Node "" means all nodes, all that hold the
@@ -184,6 +184,6 @@ type Stores interface {
 	Cached(ctx context.Context, node string) (list []CacheEntry, silent []string, err error)
 	// Keep returns the nodes on which it changed the checkpoint.
 	Keep(ctx context.Context, node, digest string, act StoreAction) (nodes []string, err error)
-	Reread(ctx context.Context, node, digest string, tell func(StoreProgress)) error
-	Prefetch(ctx context.Context, node string, r PrefetchRequest, tell func(StoreProgress)) error
+	Reread(ctx context.Context, node, digest string, report func(StoreProgress)) error
+	Prefetch(ctx context.Context, node string, r PrefetchRequest, report func(StoreProgress)) error
 }

@@ -200,8 +200,8 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 		return withDefault(s, def)
 	case reflect.Int:
 		s["type"], s["minimum"] = "integer", 0
-		if least := map[string]int{"Model.spec.scale.max": 1, "Model.spec.scale.target": 1, "Model.spec.queue.requests": 1}[path]; least > 0 {
-			s["minimum"] = least
+		if minimum := map[string]int{"Model.spec.scale.max": 1, "Model.spec.scale.target": 1, "Model.spec.queue.requests": 1}[path]; minimum > 0 {
+			s["minimum"] = minimum
 		}
 		return withDefault(s, def)
 	default:

@@ -61,10 +61,10 @@ func CheckSource(s string) (message, hint string) {
 	}
 	f, known := sourceForms[scheme]
 	if !known {
-		if right := rightScheme(scheme); right == "file" {
+		if correct := correctScheme(scheme); correct == "file" {
 			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), "did you mean file:///absolute/path?"
-		} else if right != "" {
-			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), sourceForms[right].form)
+		} else if correct != "" {
+			return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), fmt.Sprintf("did you mean %s? It is written %s", Clip(correct+"://"+noSecret(rest)), sourceForms[correct].form)
 		}
 		return fmt.Sprintf("thaw cannot read %s:// sources", Clip(scheme)), spellings
 	}
@@ -105,8 +105,8 @@ func CheckSource(s string) (message, hint string) {
 func checkPath(s string) (message, hint string) {
 	if m := schemeish.FindStringSubmatch(s); m != nil {
 		rest := strings.TrimLeft(s[len(m[1])+1:], "/")
-		if right := rightScheme(strings.ToLower(m[1])); right != "" && right != "file" {
-			return fmt.Sprintf("%q is neither a path nor a URL", Clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", Clip(right+"://"+noSecret(rest)), sourceForms[right].form)
+		if correct := correctScheme(strings.ToLower(m[1])); correct != "" && correct != "file" {
+			return fmt.Sprintf("%q is neither a path nor a URL", Clip(noSecret(s))), fmt.Sprintf("did you mean %s? It is written %s", Clip(correct+"://"+noSecret(rest)), sourceForms[correct].form)
 		}
 	}
 	if bareHost.MatchString(s) {
@@ -118,8 +118,8 @@ func checkPath(s string) (message, hint string) {
 	return "", ""
 }
 
-// rightScheme is the scheme that was meant, or empty.
-func rightScheme(word string) string {
+// correctScheme is the scheme that was meant, or empty.
+func correctScheme(word string) string {
 	if word == "http" || word == "https" {
 		return "https"
 	}
@@ -134,11 +134,11 @@ func rightScheme(word string) string {
 	if len(low) < 4 {
 		return ""
 	}
-	if near := Nearest(low, append(strings.Fields(sourceSchemes), "huggingface", "azure"), 1); len(near) > 0 {
-		if a, ok := schemeAliases[near[0]]; ok {
+	if nearest := Nearest(low, append(strings.Fields(sourceSchemes), "huggingface", "azure"), 1); len(nearest) > 0 {
+		if a, ok := schemeAliases[nearest[0]]; ok {
 			return a
 		}
-		return near[0]
+		return nearest[0]
 	}
 	return ""
 }

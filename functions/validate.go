@@ -147,8 +147,8 @@ func (p *problems) checkEngine(s *ModelSpec) {
 		p.add("spec.engine", "one of "+engineNames(), "an engine is needed")
 	case !slices.Contains(Engines, s.Engine):
 		hint := "one of " + engineNames()
-		if near := Nearest(string(s.Engine), strings.Split(engineNames(), ", "), 1); len(near) > 0 {
-			hint = "did you mean " + near[0] + "? " + hint
+		if nearest := Nearest(string(s.Engine), strings.Split(engineNames(), ", "), 1); len(nearest) > 0 {
+			hint = "did you mean " + nearest[0] + "? " + hint
 		}
 		p.add("spec.engine", hint, "%q is no engine thaw knows", Clip(string(s.Engine)))
 	}
@@ -279,9 +279,9 @@ func CheckPattern(s string) (message, hint string) {
 	return "", ""
 }
 
-func (p *problems) checkCount(path string, n, least int) {
-	if n < least || n > maxCount {
-		p.add(path, fmt.Sprintf("between %d and %d", least, maxCount), "%d is out of range", n)
+func (p *problems) checkCount(path string, n, minimum int) {
+	if n < minimum || n > maxCount {
+		p.add(path, fmt.Sprintf("between %d and %d", minimum, maxCount), "%d is out of range", n)
 	}
 }
 

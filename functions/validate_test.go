@@ -16,10 +16,10 @@ func validModel() *Model {
 
 func TestValidate(t *testing.T) {
 	tests := []struct {
-		name string
-		edit func(*Model)
-		path string // "" when nothing is wrong
-		says string
+		name     string
+		edit     func(*Model)
+		path     string // "" when nothing is wrong
+		wantText string
 	}{
 		{"the shipped one", func(*Model) {}, "", ""},
 		{"azure", func(m *Model) { m.Spec.Source = "az://acct/models/llama" }, "", ""},
@@ -103,8 +103,8 @@ func TestValidate(t *testing.T) {
 				}
 				return
 			}
-			if len(got) != 1 || got[0].Path != tt.path || !strings.Contains(got[0].String(), tt.says) {
-				t.Fatalf("got %v, want one problem at %s that says %q", got, tt.path, tt.says)
+			if len(got) != 1 || got[0].Path != tt.path || !strings.Contains(got[0].String(), tt.wantText) {
+				t.Fatalf("got %v, want one problem at %s that says %q", got, tt.path, tt.wantText)
 			}
 		})
 	}

@@ -17,14 +17,14 @@ import (
 
 // arriving stages m with ranges behind the first block held until gate is
 // closed, and answered by then, if it likes, from then on.
-func arriving(t *testing.T, r *remote, then ...func(w http.ResponseWriter, q *http.Request) bool) (s *loader.Staging, a *loader.Arrival, open func()) {
+func arriving(t *testing.T, r *remote, hooks ...func(w http.ResponseWriter, q *http.Request) bool) (s *loader.Staging, a *loader.Arrival, open func()) {
 	t.Helper()
 	gate := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, q *http.Request, n int) bool {
 		from, _, _ := azuretest.Range(q.Header.Get("x-ms-range")+q.Header.Get("Range"), 1<<40)
 		if strings.Contains(q.URL.Path, "safetensors") && from >= block {
-			hold(q, gate)
-			for _, f := range then {
+			holdRequest(q, gate)
+			for _, f := range hooks {
 				if f(w, q) {
 					return true
 				}
@@ -52,7 +52,7 @@ func arriving(t *testing.T, r *remote, then ...func(w http.ResponseWriter, q *ht
 	return s, a, open
 }
 
-func read(ctx context.Context, a *loader.Arrival, name string, off, n int) ([]byte, error) {
+func readArrival(ctx context.Context, a *loader.Arrival, name string, off, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := a.ReadAt(ctx, name, b, int64(off))
 	return b[:got], err
@@ -65,26 +65,26 @@ func TestArrival(t *testing.T) {
 	if len(a.Files) != 3 || a.Missing == 0 {
 		t.Fatalf("%+v", a)
 	}
-	if b, err := read(t.Context(), a, "config.json", 0, 5); err != nil || !bytes.Equal(b, r.want["config.json"][:5]) {
+	if b, err := readArrival(t.Context(), a, "config.json", 0, 5); err != nil || !bytes.Equal(b, r.want["config.json"][:5]) {
 		t.Errorf("%q, %v", b, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
 	cancel(gone)
-	if _, err := read(ctx, a, "model.safetensors", len(want)-10, 10); !errors.Is(err, gone) {
+	if _, err := readArrival(ctx, a, "model.safetensors", len(want)-10, 10); !errors.Is(err, gone) {
 		t.Error(err)
 	}
 	for _, at := range [][2]int{{-1, 2}, {len(want) - 1, 2}} {
-		if _, err := read(t.Context(), a, "model.safetensors", at[0], at[1]); source.KindOf(err) != source.Missing {
+		if _, err := readArrival(t.Context(), a, "model.safetensors", at[0], at[1]); source.KindOf(err) != source.Missing {
 			t.Error(at, err)
 		}
 	}
-	if _, err := read(t.Context(), a, "other", 0, 1); source.KindOf(err) != source.Missing {
+	if _, err := readArrival(t.Context(), a, "other", 0, 1); source.KindOf(err) != source.Missing {
 		t.Error(err)
 	}
 	got := make(chan []byte)
 	go func() {
-		b, err := read(t.Context(), a, "model.safetensors", 5, len(want)-5)
+		b, err := readArrival(t.Context(), a, "model.safetensors", 5, len(want)-5)
 		if err != nil {
 			t.Error(err)
 		}
@@ -103,7 +103,7 @@ func TestArrival(t *testing.T) {
 	}
 	defer c.Lease.Release()
 	// Published: its parts are gone, and a file not opened before is found.
-	if b, err := read(t.Context(), a, "config.json", 0, 3); err != nil || len(b) != 3 {
+	if b, err := readArrival(t.Context(), a, "config.json", 0, 3); err != nil || len(b) != 3 {
 		t.Error(b, err)
 	}
 	// What is here already has nothing missing, and reads the same.
@@ -118,7 +118,7 @@ func TestArrival(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if x, err := read(t.Context(), b, "model.safetensors", 0, len(want)); b.Missing != 0 && (err != nil || !bytes.Equal(x, want)) {
+	if x, err := readArrival(t.Context(), b, "model.safetensors", 0, len(want)); b.Missing != 0 && (err != nil || !bytes.Equal(x, want)) {
 		t.Error(b.Missing, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestArrivalChanged(t *testing.T) {
 	s, a, open := arriving(t, r)
 	r.srv.Put("m/model.safetensors", weights(10*block, 9))
 	open()
-	if _, err := read(t.Context(), a, "model.safetensors", 9*block, block); source.KindOf(err) != source.Changed {
+	if _, err := readArrival(t.Context(), a, "model.safetensors", 9*block, block); source.KindOf(err) != source.Changed {
 		t.Error(err)
 	}
 	c, err := s.Wait(t.Context())
@@ -145,7 +145,7 @@ func TestArrivalChanged(t *testing.T) {
 
 // Bytes were read that fail the source's digest: the staging fetches them again, and
 // Verified returns an error.
-func TestArrivalSpoiled(t *testing.T) {
+func TestArrivalCorrupted(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	var bad atomic.Bool
 	bad.Store(true)
@@ -179,7 +179,7 @@ func TestArrivalFails(t *testing.T) {
 	_, a, open := arriving(t, r)
 	got := make(chan error)
 	go func() {
-		_, err := read(t.Context(), a, "model.safetensors", 9*block, block)
+		_, err := readArrival(t.Context(), a, "model.safetensors", 9*block, block)
 		got <- err
 	}()
 	r.srv.Delete("m/model.safetensors")

@@ -44,23 +44,23 @@ type linkSample struct {
 }
 
 const (
-	restMin     = 4 * time.Second
-	restMax     = time.Minute
-	throttleFor = 5 * time.Second // rest after a cut
-	throttleCut = 3               // score that cuts the limit; a single burst does not
-	gainPart    = 0.25            // part of the ideal gain that more ranges must bring
-	sameRate    = 0.98            // part of the rate that counts as equal
+	minRest       = 4 * time.Second
+	maxRest       = time.Minute
+	throttleFor   = 5 * time.Second // rest after a cut
+	throttleScore = 3               // score that cuts the limit; a single burst does not
+	minGainPart   = 0.25            // part of the ideal gain that more ranges must bring
+	sameRate      = 0.98            // part of the rate that counts as equal
 )
 
-func newController(start, least, most int) concurrencyController {
-	least = min(least, most)
-	return concurrencyController{min: least, max: most, limit: max(least, min(start, most)), skip: 1}
+func newController(start, minimum, maximum int) concurrencyController {
+	minimum = min(minimum, maximum)
+	return concurrencyController{min: minimum, max: maximum, limit: max(minimum, min(start, maximum)), skip: 1}
 }
 
 // resumedController starts from the number found by an earlier process, and rests
 // before it tries another.
-func resumedController(start, least, most int) concurrencyController {
-	p := newController(start, least, most)
+func resumedController(start, minimum, maximum int) concurrencyController {
+	p := newController(start, minimum, maximum)
 	p.state = resting
 	return p
 }
@@ -87,7 +87,7 @@ func (p *concurrencyController) step(m linkSample) {
 	} else {
 		p.throttleScore = max(0, p.throttleScore-0.25)
 	}
-	if p.throttleScore >= throttleCut {
+	if p.throttleScore >= throttleScore {
 		p.throttleScore = 0
 		p.limit = max(p.min, p.limit*2/3)
 		p.rest(m.at, throttleFor)
@@ -110,7 +110,7 @@ func (p *concurrencyController) step(m linkSample) {
 		case p.state == growing:
 			p.setLimit(p.limit * 2)
 		case p.until.IsZero():
-			p.rest(m.at, restMin)
+			p.rest(m.at, minRest)
 		}
 		return
 	}
@@ -126,8 +126,8 @@ func (p *concurrencyController) step(m linkSample) {
 			}
 		}
 	case p.limit > p.base.ranges:
-		wish := float64(p.limit)/float64(p.base.ranges) - 1
-		if m.rate >= p.base.rate*(1+gainPart*wish) {
+		gain := float64(p.limit)/float64(p.base.ranges) - 1
+		if m.rate >= p.base.rate*(1+minGainPart*gain) {
 			p.base, p.failedTries = now, 0
 			p.setLimit(p.limit * 2)
 			return
@@ -166,7 +166,7 @@ func (p *concurrencyController) revert(now time.Time) {
 	p.limit = p.base.ranges
 	p.tryFewer = !p.tryFewer
 	p.failedTries++
-	p.rest(now, min(restMax, restMin<<min(p.failedTries-1, 4)))
+	p.rest(now, min(maxRest, minRest<<min(p.failedTries-1, 4)))
 }
 
 func (p *concurrencyController) rest(now time.Time, d time.Duration) {
@@ -175,7 +175,7 @@ func (p *concurrencyController) rest(now time.Time, d time.Duration) {
 
 // rangeBytes is how many bytes one request should ask for, in whole blocks, so that
 // the wait for its first byte is 1/20 of it.
-func rangeBytes(first time.Duration, rate float64, block, most int64) int64 {
+func rangeBytes(first time.Duration, rate float64, block, maximum int64) int64 {
 	n := int64(20*first.Seconds()*rate) / block * block
-	return max(block, min(n, most/block*block))
+	return max(block, min(n, maximum/block*block))
 }

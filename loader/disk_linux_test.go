@@ -23,7 +23,7 @@ func TestSmallDisk(t *testing.T) {
 	one, two, giant := model(t), t.TempDir(), t.TempDir()
 	write(t, two, "model.safetensors", weights(110_000, 2))
 	write(t, giant, "model.safetensors", weights(400_000, 3))
-	st := open(t, store.Options{Dir: filepath.Join(small, "store")})
+	st := openStore(t, store.Options{Dir: filepath.Join(small, "store")})
 	l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
 	defer l.Close()
 	stageFolder(t, l, one).Lease.Release()
@@ -64,8 +64,8 @@ func TestSmallDisk(t *testing.T) {
 
 func syscallMount(dir, o string) error {
 	flags := uintptr(0)
-	if rest, ok := strings.CutPrefix(o, "remount,ro"); ok {
-		flags, o = syscall.MS_REMOUNT|syscall.MS_RDONLY, rest
+	if remaining, ok := strings.CutPrefix(o, "remount,ro"); ok {
+		flags, o = syscall.MS_REMOUNT|syscall.MS_RDONLY, remaining
 	}
 	return syscall.Mount("tmpfs", dir, "tmpfs", flags, o)
 }

@@ -51,8 +51,8 @@ func TestDiskFailsAtEveryStep(t *testing.T) {
 					failed = step
 					return tc.err
 				}}
-				st := open(t, o)
-				l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{known{dir.Source{}}}}})
+				st := openStore(t, o)
+				l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{checksummed{dir.Source{}}}}})
 				stage := func() error {
 					s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
 					if err != nil {
@@ -107,7 +107,7 @@ func TestNotEvictedWhileStaging(t *testing.T) {
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n == 8 {
 			once.Do(func() { close(half) })
-			hold(req, gate)
+			holdRequest(req, gate)
 		}
 		return false
 	})
@@ -146,13 +146,13 @@ func TestTornBlock(t *testing.T) {
 		t.Run(fmt.Sprint(ever), func(t *testing.T) {
 			data := t.TempDir()
 			r := newRemote(t, store.Options{Dir: data})
-			var spoiled atomic.Int32
-			r.l = r.loader(t, open(t, store.Options{Dir: data, Step: func(step string) error {
+			var corrupted atomic.Int32
+			r.l = r.loader(t, openStore(t, store.Options{Dir: data, Step: func(step string) error {
 				parts, _ := filepath.Glob(filepath.Join(data, "parts", "*", "*.journal"))
 				for _, p := range parts {
 					p = strings.TrimSuffix(p, ".journal")
 					// The last block is written last, so that the others are here.
-					if fi, err := os.Stat(p); step == "write journal" && err == nil && fi.Size() > 10*block && (ever || spoiled.Load() == 0) {
+					if fi, err := os.Stat(p); step == "write journal" && err == nil && fi.Size() > 10*block && (ever || corrupted.Load() == 0) {
 						f, err := os.OpenFile(p, os.O_RDWR, 0)
 						if err != nil {
 							return err
@@ -161,7 +161,7 @@ func TestTornBlock(t *testing.T) {
 						want := r.want["model.safetensors"]
 						if _, err = f.ReadAt(b[:], fi.Size()-1); err == nil && b[0] == want[len(want)-1] {
 							_, err = f.WriteAt([]byte{b[0] ^ 1}, fi.Size()-1)
-							spoiled.Add(1)
+							corrupted.Add(1)
 						}
 						if err := errors.Join(err, f.Close()); err != nil {
 							return err
@@ -173,7 +173,7 @@ func TestTornBlock(t *testing.T) {
 			c, err := r.stage(t, loader.StageOptions{})
 			if ever {
 				if source.KindOf(err) != source.Broken {
-					t.Errorf("error %v after %d times", err, spoiled.Load())
+					t.Errorf("error %v after %d times", err, corrupted.Load())
 				}
 				return
 			}
@@ -181,7 +181,7 @@ func TestTornBlock(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.check(t, c)
-			if spoiled.Load() == 0 {
+			if corrupted.Load() == 0 {
 				t.Error("nothing was spoiled")
 			}
 		})
@@ -189,7 +189,7 @@ func TestTornBlock(t *testing.T) {
 }
 
 // A stored file is damaged: Verify removes it, and the next staging fetches it again.
-func TestRotIsFetchedAgain(t *testing.T) {
+func TestCorruptBlockIsRefetched(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	c, err := r.stage(t, loader.StageOptions{})
 	if err != nil {
@@ -217,7 +217,7 @@ func TestRotIsFetchedAgain(t *testing.T) {
 
 // denied is a source whose credentials run out in the middle.
 type denied struct {
-	*far
+	*slowRemote
 	fresh   atomic.Bool
 	renewed atomic.Int32
 	useless bool
@@ -225,9 +225,9 @@ type denied struct {
 
 func (d *denied) Read(ctx context.Context, f source.File, off, n int64) (io.ReadCloser, error) {
 	if off > int64(len(d.body))/2 && !d.fresh.Load() {
-		return nil, &source.Error{Kind: source.Denied, What: "403"}
+		return nil, &source.Error{Kind: source.Denied, Detail: "403"}
 	}
-	return d.far.Read(ctx, f, off, n)
+	return d.slowRemote.Read(ctx, f, off, n)
 }
 
 func (d *denied) Refresh(context.Context, string) error {
@@ -238,9 +238,9 @@ func (d *denied) Refresh(context.Context, string) error {
 
 func TestCredentialsAreRenewedOnce(t *testing.T) {
 	for _, useless := range []bool{false, true} {
-		d := &denied{far: shaped(1, 1<<20), useless: useless}
-		d.far.first, d.far.each, d.far.all = 0, 1e12, 1e12
-		l := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"far": d}, Block: 64 << 10})
+		d := &denied{slowRemote: shaped(1, 1<<20), useless: useless}
+		d.slowRemote.first, d.slowRemote.each, d.slowRemote.all = 0, 1e12, 1e12
+		l := loader.New(loader.Options{Store: openStore(t, store.Options{}), Sources: map[string]loader.Source{"far": d}, Block: 64 << 10})
 		s, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})
 		if err != nil {
 			t.Fatal(err)

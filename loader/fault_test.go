@@ -33,7 +33,7 @@ type remote struct {
 
 func newRemote(t *testing.T, o store.Options) *remote {
 	t.Helper()
-	r := &remote{srv: azuretest.New(t), store: open(t, o)}
+	r := &remote{srv: azuretest.New(t), store: openStore(t, o)}
 	r.want = map[string][]byte{"config.json": []byte(`{"model_type":"llama"}`), "model.safetensors": weights(10*block, 3), "empty.txt": nil}
 	for name, body := range r.want {
 		r.srv.Put("m/"+name, body)
@@ -78,9 +78,9 @@ func (r *remote) check(t *testing.T, c *loader.Checkpoint) {
 	}
 }
 
-// impatient has a short idle timeout, for tests of stalled bodies only: on a busy
+// shortTimeouts has a short idle timeout, for tests of stalled bodies only: on a busy
 // machine good answers are slow too.
-func impatient(t *testing.T, fault string) *remote {
+func shortTimeouts(t *testing.T, fault string) *remote {
 	r := newRemote(t, store.Options{})
 	if fault == "slow body" || fault == "no headers" {
 		r.idle = 700 * time.Millisecond
@@ -89,32 +89,32 @@ func impatient(t *testing.T, fault string) *remote {
 	return r
 }
 
-// hold waits for gate, or until the client is gone: a test that fails must not
+// holdRequest waits for gate, or until the client is gone: a test that fails must not
 // leave its server waiting.
-func hold(r *http.Request, gate <-chan struct{}) {
+func holdRequest(r *http.Request, gate <-chan struct{}) {
 	select {
 	case <-gate:
 	case <-r.Context().Done():
 	}
 }
 
-// once injects the fault into the nth ranged GET only.
-func once(n int, lie func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request, int) bool {
+// firstRequests injects the fault into the nth ranged GET only.
+func firstRequests(n int, corrupt func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request, int) bool {
 	return func(w http.ResponseWriter, r *http.Request, at int) bool {
 		if at != n {
 			return false
 		}
-		lie(w, r)
+		corrupt(w, r)
 		return true
 	}
 }
 
-func always(lie func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request, int) bool {
+func always(corrupt func(w http.ResponseWriter, r *http.Request)) func(http.ResponseWriter, *http.Request, int) bool {
 	return func(w http.ResponseWriter, r *http.Request, at int) bool {
 		if at == 0 || !strings.Contains(r.URL.Path, "safetensors") {
 			return false
 		}
-		lie(w, r)
+		corrupt(w, r)
 		return true
 	}
 }
@@ -136,7 +136,7 @@ func answer(w http.ResponseWriter, r *http.Request, body []byte, change func(h h
 
 func TestFaults(t *testing.T) {
 	body := weights(10*block, 3)
-	lies := map[string]func(w http.ResponseWriter, r *http.Request){
+	faults := map[string]func(w http.ResponseWriter, r *http.Request){
 		"truncated": func(w http.ResponseWriter, r *http.Request) {
 			answer(w, r, body, func(h http.Header, p []byte) []byte { return p[:len(p)/2] })
 		},
@@ -156,15 +156,15 @@ func TestFaults(t *testing.T) {
 		},
 		"429":        func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 429, "TooManyRequests") },
 		"reset":      func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) },
-		"slow body":  func(w http.ResponseWriter, r *http.Request) { stall(w, r, body) },
+		"slow body":  func(w http.ResponseWriter, r *http.Request) { stallBody(w, r, body) },
 		"no headers": func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	}
-	for name, lie := range lies {
+	for name, corrupt := range faults {
 		t.Run(name+" once", func(t *testing.T) {
 			t.Parallel()
-			r := impatient(t, name)
+			r := shortTimeouts(t, name)
 			r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
-				return strings.Contains(req.URL.Path, "safetensors") && once(5, lie)(w, req, n)
+				return strings.Contains(req.URL.Path, "safetensors") && firstRequests(5, corrupt)(w, req, n)
 			})
 			c, err := r.stage(t, loader.StageOptions{})
 			if err != nil {
@@ -174,8 +174,8 @@ func TestFaults(t *testing.T) {
 		})
 		t.Run(name+" always", func(t *testing.T) {
 			t.Parallel()
-			r := impatient(t, name)
-			r.srv.Fault(always(lie))
+			r := shortTimeouts(t, name)
+			r.srv.Fault(always(corrupt))
 			_, err := r.stage(t, loader.StageOptions{})
 			if k := source.KindOf(err); k != source.Unavailable && k != source.Malformed {
 				t.Errorf("error %v", err)
@@ -183,7 +183,7 @@ func TestFaults(t *testing.T) {
 			if !strings.Contains(err.Error(), "tries") || !strings.Contains(err.Error(), "model.safetensors") {
 				t.Errorf("%q does not say what was tried on which file", err)
 			}
-			nothing(t, r.store)
+			expectEmpty(t, r.store)
 			// And once the source is well again, so is the staging.
 			r.srv.Fault(nil)
 			c, err := r.stage(t, loader.StageOptions{})
@@ -219,7 +219,7 @@ func TestFaults(t *testing.T) {
 		if source.KindOf(err) != source.Digest {
 			t.Errorf("error %v", err)
 		}
-		nothing(t, r.store)
+		expectEmpty(t, r.store)
 	})
 	t.Run("compressed at rest", func(t *testing.T) {
 		r := newRemote(t, store.Options{})
@@ -227,7 +227,7 @@ func TestFaults(t *testing.T) {
 		if _, err := r.stage(t, loader.StageOptions{}); source.KindOf(err) != source.Corrupt {
 			t.Errorf("error %v", err)
 		}
-		nothing(t, r.store)
+		expectEmpty(t, r.store)
 	})
 	for code, kind := range map[int]source.Kind{401: source.Denied, 403: source.Denied} {
 		t.Run(strconv.Itoa(code)+" mid-way", func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestFaults(t *testing.T) {
 			if n := len(r.srv.Gets()); n > 6+2*4 {
 				t.Errorf("%d requests after a clear no", n)
 			}
-			nothing(t, r.store)
+			expectEmpty(t, r.store)
 		})
 	}
 	t.Run("overwritten once", func(t *testing.T) {
@@ -301,18 +301,18 @@ func TestFaults(t *testing.T) {
 		if source.KindOf(err) != source.Changed {
 			t.Errorf("error %v", err)
 		}
-		nothing(t, r.store)
+		expectEmpty(t, r.store)
 	})
 }
 
-func stall(w http.ResponseWriter, r *http.Request, body []byte) {
+func stallBody(w http.ResponseWriter, r *http.Request, body []byte) {
 	answer(w, r, body, func(h http.Header, p []byte) []byte { return p[:10] })
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
 }
 
-// nothing is listed, and nothing is in any folder of a checkpoint.
-func nothing(t *testing.T, s *store.Store) {
+// expectEmpty is listed, and nothing is in any folder of a checkpoint.
+func expectEmpty(t *testing.T, s *store.Store) {
 	t.Helper()
 	if list, err := s.List(); err != nil || len(list) != 0 {
 		t.Errorf("list %+v, %v", list, err)
@@ -322,10 +322,10 @@ func nothing(t *testing.T, s *store.Store) {
 func TestBadWeights(t *testing.T) {
 	good := weights(10*block, 3)
 	for _, tc := range []struct {
-		name  string
-		files map[string][]byte
-		kind  source.Kind
-		says  string
+		name     string
+		files    map[string][]byte
+		kind     source.Kind
+		wantText string
 	}{
 		{"cut short", map[string][]byte{"model.safetensors": good[:5*block]}, source.Truncated, "cut short"},
 		{"no header", map[string][]byte{"model.safetensors": bytes.Repeat([]byte{255}, block)}, source.Corrupt, "header"},
@@ -347,10 +347,10 @@ func TestBadWeights(t *testing.T) {
 				r.srv.Put("m/"+name, body)
 			}
 			_, err := r.stage(t, loader.StageOptions{})
-			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) {
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.wantText) {
 				t.Errorf("error %v, want kind %q", err, tc.kind)
 			}
-			nothing(t, r.store)
+			expectEmpty(t, r.store)
 		})
 	}
 	t.Run("found by the header, before the rest is fetched", func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestBadWeights(t *testing.T) {
 	})
 }
 
-func TestSecondTimeNothingIsFetched(t *testing.T) {
+func TestSecondStageFetchesNothing(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	first, err := r.stage(t, loader.StageOptions{})
 	if err != nil {
@@ -423,18 +423,18 @@ func TestDigestDemanded(t *testing.T) {
 	if _, err := r.stage(t, loader.StageOptions{Digest: wrong}); source.KindOf(err) != source.Digest {
 		t.Errorf("error %v", err)
 	}
-	nothing(t, r.store)
+	expectEmpty(t, r.store)
 	if _, err := r.l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{Digest: "sha256:../../x"}); source.KindOf(err) != source.BadSource {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestManyAskOneStages(t *testing.T) {
+func TestConcurrentStagesShareDownload(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	gate := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n == 8 {
-			hold(req, gate)
+			holdRequest(req, gate)
 		}
 		return false
 	})
@@ -467,13 +467,13 @@ func TestManyAskOneStages(t *testing.T) {
 	}
 }
 
-func TestReadersOfWhatArrives(t *testing.T) {
+func TestReadersDuringArrival(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	gate := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		// Everything but the front waits, so that order shows.
 		if strings.Contains(req.URL.Path, "safetensors") && !strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=0-") {
-			hold(req, gate)
+			holdRequest(req, gate)
 		}
 		return false
 	})
@@ -516,12 +516,12 @@ func TestReadersOfWhatArrives(t *testing.T) {
 	}
 	defer c.Lease.Release()
 	// The open reader and a new one both work after publication.
-	late, err := s.Open(t.Context(), "model.safetensors")
+	lateReader, err := s.Open(t.Context(), "model.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer late.Close()
-	for _, rd := range []*loader.Reader{f, late} {
+	defer lateReader.Close()
+	for _, rd := range []*loader.Reader{f, lateReader} {
 		if _, err := rd.ReadAt(b, 5000); err != nil || !bytes.Equal(b, want[5000:5100]) {
 			t.Errorf("after: %v", err)
 		}
@@ -607,7 +607,7 @@ func TestResume(t *testing.T) {
 	}
 	r.l.Close()
 	r.srv.Fault(nil)
-	r.l = r.loader(t, open(t, store.Options{Dir: dir}))
+	r.l = r.loader(t, openStore(t, store.Options{Dir: dir}))
 	c, err := r.stage(t, loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)

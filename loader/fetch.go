@@ -32,8 +32,8 @@ type stagingPlan struct {
 	complete chan struct{} // closed when every block of the round is here
 	toFlush  chan blockRef // blocks to write back to the disk
 	done     atomic.Int64  // bytes that are here
-	// spoiled: blocks were dropped that a reader may have seen.
-	spoiled atomic.Bool
+	// corrupted: blocks were dropped that a reader may have seen.
+	corrupted atomic.Bool
 	// peerParts holds the parts with blocks from other nodes.
 	peerParts sync.Map
 
@@ -41,8 +41,8 @@ type stagingPlan struct {
 	requests map[*rangeRequest]bool
 }
 
-func newStagingPlan(l *sourceLimiter, place string, files []source.File, parts []*store.Part) *stagingPlan {
-	sp := &stagingPlan{key: store.PlanKey(place, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
+func newStagingPlan(l *sourceLimiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
+	sp := &stagingPlan{key: store.PlanKey(locationKey, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool)}
 	for _, p := range parts {
 		sp.parts[p.File.Name] = p
@@ -96,14 +96,14 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			case v == verdictGood:
 				continue
 			}
-			plan.spoiled.Store(true)
+			plan.corrupted.Store(true)
 			switch {
-			case v == verdictBlockLost && round >= tornRounds:
-				return &source.Error{Kind: source.Broken, File: p.File.Name, What: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
+			case v == verdictBlockLost && round >= maxCorruptRounds:
+				return &source.Error{Kind: source.Broken, File: p.File.Name, Detail: "the disk gives back other bytes than were written", Fix: "look after the disk and the memory of this machine"}
 			case v == verdictBlockLost:
 				j.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", j.location, "file", p.File.Name)
 			case round > 0:
-				return &source.Error{Kind: source.Digest, File: p.File.Name, What: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
+				return &source.Error{Kind: source.Digest, File: p.File.Name, Detail: "came twice with bytes that are not those of the digest the source keeps", Fix: "upload it again"}
 			default:
 				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
 				have, _ := p.Bytes()
@@ -117,9 +117,9 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 	}
 }
 
-// tornRounds bounds the rounds in which the disk returns other bytes than were
+// maxCorruptRounds bounds the rounds in which the disk returns other bytes than were
 // written.
-const tornRounds = 3
+const maxCorruptRounds = 3
 
 // fetchRound fetches the missing blocks of left, verifying and flushing beside, and
 // returns a verdict for each part.
@@ -127,10 +127,10 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 	plan.queue.fill(left)
 	// Shared parts last: a digest goroutine must not wait for another staging
 	// that waits for this one.
-	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.ArrivesElsewhere(), b.ArrivesElsewhere()) })
+	slices.SortStableFunc(left, func(a, b *store.Part) int { return compareBools(a.OtherWriter(), b.OtherWriter()) })
 	waits := 0
 	for _, p := range left {
-		if p.ArrivesElsewhere() {
+		if p.OtherWriter() {
 			waits++
 		}
 	}
@@ -350,7 +350,7 @@ func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
 	plan.mu.Lock()
 	for req := range plan.requests {
 		if req.part == ref.part && int(req.block.Load()) == ref.block {
-			req.cancel(errOvertaken)
+			req.cancel(errHedgeWon)
 		}
 	}
 	plan.mu.Unlock()
@@ -371,7 +371,7 @@ func checkFirstBlock(ref blockRef, names []string) error {
 	if strings.EqualFold(path.Ext(p.File.Name), ".safetensors") && first >= 8 {
 		var head [8]byte
 		if _, err := p.ReadAt(head[:], 0); err != nil {
-			return &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
+			return &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
 		}
 		end, err := validate.HeaderEnd(head, p.File.Size)
 		if err != nil {
@@ -405,19 +405,19 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 			}
 			continue
 		}
-		brought, err := j.fetchFromPeer(ctx, plan, ref)
-		if err == nil && brought {
+		fetched, err := j.fetchFromPeer(ctx, plan, ref)
+		if err == nil && fetched {
 			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
 				// A bad peer must not fail the staging: the source is asked.
 				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
-				plan.spoiled.Store(true)
+				plan.corrupted.Store(true)
 				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
 				plan.done.Add(-n)
-				brought, err = false, nil
+				fetched, err = false, nil
 			}
 		}
-		plan.queue.donePeer(ref, brought)
+		plan.queue.donePeer(ref, fetched)
 		if err != nil {
 			return err
 		}
@@ -447,7 +447,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 	w.Expect(sum)
 	at, end := w.Position()
 	var put int64
-	whole := false
+	complete := false
 	for at < end && err == nil {
 		b := piece[at%int64(len(piece)):]
 		b = b[:min(int64(len(b)), end-at)]
@@ -463,7 +463,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 			continue
 		}
 		var werr error
-		used, whole, werr = w.Write(at, b[:n])
+		used, complete, werr = w.Write(at, b[:n])
 		at += int64(n)
 		plan.done.Add(int64(used))
 		put += int64(used)
@@ -474,7 +474,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 			err = werr
 		}
 	}
-	if whole {
+	if complete {
 		j.loader.counts.bytesFrom(peerScheme).Add(b.Length)
 		plan.peerParts.Store(ref.part, true)
 		return true, nil

@@ -28,16 +28,16 @@ const claimPoll = 50 * time.Millisecond
 // stagingJob is one staging, shared by its holders. run owns it; holders read result
 // and err after done, and the rest under mu.
 type stagingJob struct {
-	loader   *Loader
-	key      string
-	scheme   string
-	location string
-	place    string // location and patterns (store.Place)
-	patterns source.Globs
-	digest   string
-	source   Source
-	cancel   context.CancelCauseFunc
-	progress *progressFeed
+	loader      *Loader
+	key         string
+	scheme      string
+	location    string
+	locationKey string // location and patterns (store.Place)
+	patterns    source.Globs
+	digest      string
+	source      Source
+	cancel      context.CancelCauseFunc
+	progress    *progressFeed
 
 	planned chan struct{} // closed when plan is first set
 	done    chan struct{} // closed at the end; result and err are set before
@@ -99,7 +99,7 @@ func (j *stagingJob) priority() Priority {
 // run stages and ends the job.
 func (j *stagingJob) run(ctx context.Context) {
 	defer j.cancel(nil)
-	begun := time.Now()
+	began := time.Now()
 	j.loader.counts.stagings.Add(1)
 	c, err := j.stage(ctx)
 	j.loader.counts.stagings.Add(-1)
@@ -127,11 +127,11 @@ func (j *stagingJob) run(ctx context.Context) {
 	})
 	if err != nil {
 		j.loader.counts.failed.Add(1)
-		j.loader.o.Log.Warn("staging failed", "source", j.location, "after", time.Since(begun), "err", err)
+		j.loader.o.Log.Warn("staging failed", "source", j.location, "after", time.Since(began), "err", err)
 		return
 	}
 	j.loader.counts.staged.Add(1)
-	j.loader.o.Log.Info("staged", "source", j.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(begun))
+	j.loader.o.Log.Info("staged", "source", j.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(began))
 }
 
 // checkpoint returns the result with a lease of its own; only after done.
@@ -177,7 +177,7 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 			return c, err
 		}
 		if try == 1 {
-			return nil, &source.Error{Kind: source.Changed, Source: j.location, What: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
+			return nil, &source.Error{Kind: source.Changed, Source: j.location, Detail: "changed twice while it was read", Fix: "let the upload finish, then try again", Err: err}
 		}
 		j.loader.o.Log.Info("source changed while it was read, planning again", "source", j.location)
 	}
@@ -190,7 +190,7 @@ func (j *stagingJob) sourceChanged(ctx context.Context) bool {
 	files, err := j.listSource(ctx)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return err == nil && store.PlanKey(j.place, files) != j.listed
+	return err == nil && store.PlanKey(j.locationKey, files) != j.listed
 }
 
 // fromStore returns the checkpoint of a digest from the store; nil without an error if
@@ -234,7 +234,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if d := j.loader.o.Store.LastDigest(j.place); d != "" {
+		if d := j.loader.o.Store.LastDigest(j.locationKey); d != "" {
 			if c, herr := j.fromStore(d); c != nil && herr == nil {
 				j.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", j.location, "digest", d, "err", err)
 				return c, nil
@@ -245,9 +245,9 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 		return nil, err
 	}
 	j.mu.Lock()
-	j.listed = store.PlanKey(j.place, files)
+	j.listed = store.PlanKey(j.locationKey, files)
 	j.mu.Unlock()
-	if d := j.loader.o.Store.DigestOf(j.place, files); d != "" {
+	if d := j.loader.o.Store.DigestOf(j.locationKey, files); d != "" {
 		if err := j.checkDigest(d); err != nil {
 			return nil, err
 		}
@@ -259,10 +259,10 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 			return c, err
 		}
 	}
-	if err := in.Prepare(ctx, j.place, files, j.loader.o.Block); err != nil {
+	if err := in.Prepare(ctx, j.locationKey, files, j.loader.o.Block); err != nil {
 		return nil, j.nameSource(err)
 	}
-	plan := newStagingPlan(j.loader.limiter(j.location), j.place, files, in.Parts())
+	plan := newStagingPlan(j.loader.limiter(j.location), j.locationKey, files, in.Parts())
 	var total, done int64
 	for _, p := range in.Parts() {
 		have, _ := p.Bytes()
@@ -326,7 +326,7 @@ func (j *stagingJob) checkDigest(got string) error {
 	if j.digest == "" || j.digest == got {
 		return nil
 	}
-	return &source.Error{Kind: source.Digest, Source: j.location, What: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
+	return &source.Error{Kind: source.Digest, Source: j.location, Detail: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
 }
 
 // nameSource adds the location to an error that has none.
@@ -350,7 +350,7 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 		return nil, j.nameSource(err)
 	}
 	files, err := selectFiles(j.location, listing, j.patterns)
-	if _, here := j.source.(InPlace); err == nil && !here {
+	if _, isInPlace := j.source.(InPlace); err == nil && !isInPlace {
 		j.noteSkipped(listing)
 	}
 	return files, err
@@ -366,28 +366,28 @@ func (j *stagingJob) noteSkipped(listing source.Plan) {
 	note := notStaged(names)
 	j.progress.update(func(p *Progress) { p.Note = note })
 	j.loader.mu.Lock()
-	told := j.loader.skippedNotes[j.place] == note
+	reported := j.loader.skippedNotes[j.locationKey] == note
 	if len(j.loader.skippedNotes) >= maxLimiters {
 		clear(j.loader.skippedNotes)
 	}
-	j.loader.skippedNotes[j.place] = note
+	j.loader.skippedNotes[j.locationKey] = note
 	j.loader.mu.Unlock()
-	if !told {
+	if !reported {
 		j.loader.o.Log.Info(note, "source", j.location)
 	}
 }
 
 // notStaged is the note on files that are not staged.
 func notStaged(names []string) string {
-	const most = 5
-	what, more := "files", ""
+	const maximum = 5
+	noun, more := "files", ""
 	if len(names) == 1 {
-		what = "file"
+		noun = "file"
 	}
-	if len(names) > most {
+	if len(names) > maximum {
 		more = ", …"
 	}
-	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), what, strings.Join(names[:min(most, len(names))], ", "), more)
+	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun, strings.Join(names[:min(maximum, len(names))], ", "), more)
 }
 
 func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, error) {
@@ -402,11 +402,11 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	}
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
-			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, What: "is the only kind of weights here, and a format that can carry code",
+			return nil, &source.Error{Kind: source.Refused, Source: location, File: file.Name, Detail: "is the only kind of weights here, and a format that can carry code",
 				Fix: "convert it to safetensors; who trusts it names it in spec.files"}
 		}
 	}
-	return nil, &source.Error{Kind: source.Missing, Source: location, What: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
+	return nil, &source.Error{Kind: source.Missing, Source: location, Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
 		Fix: "point source at the folder that holds them"}
 }
 
@@ -490,7 +490,7 @@ func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
 			return nil
 		}
 		if err != nil {
-			return &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+			return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 		}
 	}
 }
@@ -523,7 +523,7 @@ func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 	j.mu.Lock()
 	plan := j.plan
 	j.mu.Unlock()
-	missing := &source.Error{Kind: source.Missing, Source: j.location, File: name, What: "is not part of it"}
+	missing := &source.Error{Kind: source.Missing, Source: j.location, File: name, Detail: "is not part of it"}
 	if plan != nil {
 		p := plan.parts[name]
 		if p == nil {
@@ -546,7 +546,7 @@ func (j *stagingJob) open(ctx context.Context, name string) (*Reader, error) {
 		if c.Name == name {
 			file, err := os.Open(filepath.Join(j.result.Path, filepath.FromSlash(name)))
 			if err != nil {
-				return nil, &source.Error{Kind: source.Broken, Source: j.location, File: name, What: "cannot be opened", Err: err}
+				return nil, &source.Error{Kind: source.Broken, Source: j.location, File: name, Detail: "cannot be opened", Err: err}
 			}
 			return &Reader{job: j, file: file, size: c.Size, closed: make(chan struct{})}, nil
 		}

@@ -12,35 +12,35 @@ import (
 // ranges are in flight, and until when the source asked for a pause. It also measures
 // them. Waiters are served in order, High before Low.
 type sourceLimiter struct {
-	mu          sync.Mutex // guards all below
-	control     concurrencyController
-	inFlight    int             // ranges in flight
-	waiting     [2][]chan error // by Priority
-	pausedUntil time.Time       // the source asked for a pause until then
-	wake        *time.Timer     // at until
-	measured    time.Time
-	starved     bool      // the limit was reached since measured
-	throttled   bool      // since measured
-	firstBytes  ring      // seconds to the first byte
-	rates       ring      // bytes a second after it
-	spreads     ring      // duration relative to the typical one
-	hedgeBudget int64     // bytes that came, less hedgePart times those requested twice
-	earlier     linkStats // measured by an earlier process; zero if unknown
-	compared    bool      // earlier was compared with this process
+	mu           sync.Mutex // guards all below
+	control      concurrencyController
+	inFlight     int             // ranges in flight
+	waiting      [2][]chan error // by Priority
+	pausedUntil  time.Time       // the source asked for a pause until then
+	wake         *time.Timer     // at until
+	measured     time.Time
+	limitReached bool      // the limit was reached since measured
+	throttled    bool      // since measured
+	firstBytes   ring      // seconds to the first byte
+	rates        ring      // bytes a second after it
+	spreads      ring      // duration relative to the typical one
+	hedgeBudget  int64     // bytes that came, less hedgePart times those requested twice
+	earlier      linkStats // measured by an earlier process; zero if unknown
+	compared     bool      // earlier was compared with this process
 
 	counted atomic.Int64 // bytes since measured
 }
 
-// urgentLanes is how many more ranges may be in flight for readers and for hedges.
-const urgentLanes = 4
+// urgentExtra is how many more ranges may be in flight for readers and for hedges.
+const urgentExtra = 4
 
 // measureEvery is the interval at which the rate is measured.
 const measureEvery = 150 * time.Millisecond
 
-func newSourceLimiter(most int, was linkStats) *sourceLimiter {
-	l := &sourceLimiter{control: newController(startRanges, minRanges, most), earlier: was}
+func newSourceLimiter(maximum int, was linkStats) *sourceLimiter {
+	l := &sourceLimiter{control: newController(startRanges, minRanges, maximum), earlier: was}
 	if was.Streams > 0 {
-		l.control = resumedController(was.Streams, minRanges, most)
+		l.control = resumedController(was.Streams, minRanges, maximum)
 	}
 	return l
 }
@@ -48,17 +48,17 @@ func newSourceLimiter(most int, was linkStats) *sourceLimiter {
 // stats returns what the next process should know; ok is false if too few ranges were
 // measured.
 func (l *sourceLimiter) stats() (p linkStats, ok bool) {
-	usual, ok := l.typical()
+	typical, ok := l.typical()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return linkStats{Streams: l.control.best(), First: usual.first.Seconds(), Rate: usual.rate}, ok && l.control.throttleScore == 0
+	return linkStats{Streams: l.control.best(), First: typical.first.Seconds(), Rate: typical.rate}, ok && l.control.throttleScore == 0
 }
 
 // expected returns the first-byte time and rate by which requests are planned:
 // measured, or from an earlier process.
 func (l *sourceLimiter) expected() (first time.Duration, rate float64, ok bool) {
-	if usual, ok := l.typical(); ok {
-		return usual.first, usual.rate, true
+	if typical, ok := l.typical(); ok {
+		return typical.first, typical.rate, true
 	}
 	return time.Duration(l.earlier.First * float64(time.Second)), l.earlier.Rate, l.earlier.Streams > 0
 }
@@ -75,7 +75,7 @@ func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) er
 	l.mu.Lock()
 	limit := l.control.limit
 	if urgent {
-		limit += urgentLanes
+		limit += urgentExtra
 		p = High
 	}
 	if l.inFlight < limit && !l.paused(time.Now()) {
@@ -83,7 +83,7 @@ func (l *sourceLimiter) acquire(ctx context.Context, p Priority, urgent bool) er
 		l.mu.Unlock()
 		return nil
 	}
-	l.starved = true
+	l.limitReached = true
 	c := make(chan error, 1)
 	if urgent {
 		l.waiting[p] = slices.Insert(l.waiting[p], 0, c)
@@ -129,7 +129,7 @@ func (l *sourceLimiter) paused(now time.Time) bool {
 func (l *sourceLimiter) occupy() {
 	l.inFlight++
 	if l.inFlight >= l.control.limit {
-		l.starved = true
+		l.limitReached = true
 	}
 }
 
@@ -179,7 +179,7 @@ func (l *sourceLimiter) measure(now time.Time) {
 	defer l.mu.Unlock()
 	if l.measured.IsZero() || now.Sub(l.measured) > 20*measureEvery {
 		l.hedgeBudget += l.counted.Swap(0)
-		l.measured, l.starved, l.throttled = now, false, false
+		l.measured, l.limitReached, l.throttled = now, false, false
 		return
 	}
 	d := now.Sub(l.measured)
@@ -188,42 +188,42 @@ func (l *sourceLimiter) measure(now time.Time) {
 	}
 	n := l.counted.Swap(0)
 	l.hedgeBudget += n
-	l.control.step(linkSample{at: now, rate: float64(n) / d.Seconds(), busy: l.starved, throttled: l.throttled})
-	l.measured, l.starved, l.throttled = now, l.inFlight >= l.control.limit, false
+	l.control.step(linkSample{at: now, rate: float64(n) / d.Seconds(), busy: l.limitReached, throttled: l.throttled})
+	l.measured, l.limitReached, l.throttled = now, l.inFlight >= l.control.limit, false
 	l.admit(now)
 }
 
 // recordRange records a finished range: the time to its first byte, and the n bytes
 // that came in the time rest after it.
-func (l *sourceLimiter) recordRange(first time.Duration, n int64, rest time.Duration) {
+func (l *sourceLimiter) recordRange(first time.Duration, n int64, remaining time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if usual := l.firstBytes.at(0.5) + float64(n)/l.rates.at(0.5); l.rates.n > 0 && usual > 0 {
-		l.spreads.add((first + rest).Seconds() / usual)
+	if typical := l.firstBytes.at(0.5) + float64(n)/l.rates.at(0.5); l.rates.n > 0 && typical > 0 {
+		l.spreads.add((first + remaining).Seconds() / typical)
 	}
 	l.firstBytes.add(first.Seconds())
-	if n >= 64<<10 && rest > 0 {
-		l.rates.add(float64(n) / rest.Seconds())
+	if n >= 64<<10 && remaining > 0 {
+		l.rates.add(float64(n) / remaining.Seconds())
 	}
 	if !l.compared && l.rates.n >= minSamples {
 		// A source farther away than before takes more ranges to fill the link.
-		if l.compared = true; l.earlier.Streams > 0 && l.firstBytes.at(0.5) > fartherBy*l.earlier.First {
+		if l.compared = true; l.earlier.Streams > 0 && l.firstBytes.at(0.5) > distanceFactor*l.earlier.First {
 			l.control.reset()
 		}
 	}
 }
 
 const (
-	minSamples = 8 // ranges before typical is known
-	fartherBy  = 2
+	minSamples     = 8 // ranges before typical is known
+	distanceFactor = 2
 )
 
 // rangeStats describes typical ranges: the median time to the first byte, the median
 // rate after it, and how many times the typical duration 9 of 10 take at most.
 type rangeStats struct {
-	first  time.Duration
-	rate   float64
-	spread float64
+	first        time.Duration
+	rate         float64
+	spreadFactor float64
 }
 
 // typical returns rangeStats; ok is false while too few ranges were measured.
@@ -233,7 +233,7 @@ func (l *sourceLimiter) typical() (h rangeStats, ok bool) {
 	if l.rates.n < minSamples {
 		return rangeStats{}, false
 	}
-	return rangeStats{first: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), rate: l.rates.at(0.5), spread: max(1, l.spreads.at(0.9))}, true
+	return rangeStats{first: time.Duration(l.firstBytes.at(0.5) * float64(time.Second)), rate: l.rates.at(0.5), spreadFactor: max(1, l.spreads.at(0.9))}, true
 }
 
 func (l *sourceLimiter) limit() int {
@@ -242,17 +242,17 @@ func (l *sourceLimiter) limit() int {
 	return l.control.limit
 }
 
-// Bounds of bytes requested twice: 1 in hedgePart, and hedgeFirst at any time.
+// Bounds of bytes requested twice: 1 in hedgePart, and firstHedgeBudget at any time.
 const (
-	hedgePart  = 25 // one in 25 bytes
-	hedgeFirst = 16 << 20
+	hedgePart        = 25 // one in 25 bytes
+	firstHedgeBudget = 16 << 20
 )
 
 // spendHedge takes n bytes from the hedge budget; false if they exceed it.
 func (l *sourceLimiter) spendHedge(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n > l.hedgeBudget/hedgePart+hedgeFirst {
+	if n > l.hedgeBudget/hedgePart+firstHedgeBudget {
 		return false
 	}
 	l.hedgeBudget -= n * hedgePart

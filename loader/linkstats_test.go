@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestHabits(t *testing.T) {
+func TestLinkStats(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "links.json")
 	now := time.Unix(1e9, 0)
 	open := func() *linkStatsFile { return &linkStatsFile{file: file, now: func() time.Time { return now }} }

@@ -125,7 +125,7 @@ func New(o Options) *Loader {
 	o.Retry.Base = orDefault(o.Retry.Base, 200*time.Millisecond)
 	o.Retry.Max = orDefault(o.Retry.Max, 15*time.Second)
 	o.Retry.Idle = orDefault(o.Retry.Idle, 20*time.Second)
-	return &Loader{o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentLanes+maxPeerRequests, pieceSize), linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter), jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string)}
+	return &Loader{o: o, buffers: newBufferPool(max(o.Parallel, maxRanges)+urgentExtra+maxPeerRequests, pieceSize), linkStats: linkStatsFile{file: o.Links, now: time.Now}, limiters: make(map[string]*sourceLimiter), jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string)}
 }
 
 // Memory of all stagings together: one piece for each of maxRanges ranges.
@@ -136,11 +136,11 @@ const (
 
 // sourceHost returns scheme and host of a location.
 func sourceHost(location string) string {
-	scheme, rest, ok := strings.Cut(location, "://")
+	scheme, remaining, ok := strings.Cut(location, "://")
 	if !ok {
 		return location
 	}
-	name, _, _ := strings.Cut(rest, "/")
+	name, _, _ := strings.Cut(remaining, "/")
 	return scheme + "://" + name
 }
 
@@ -212,26 +212,26 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	}
 	from, ok := l.o.Sources[scheme]
 	if !ok {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, What: fmt.Sprintf("the scheme %q is not known here", scheme),
+		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
 			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(l.o.Sources)), ", ")}
 	}
-	if _, here := from.(InPlace); !here && l.o.Store == nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "there is no store to stage it into"}
+	if _, isInPlace := from.(InPlace); !isInPlace && l.o.Store == nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "there is no store to stage it into"}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, errClosed
 	}
-	place := store.Place(location, o.Files)
-	key := store.Key(place, o.Digest)
+	locationKey := store.LocationKey(location, o.Files)
+	key := store.Key(locationKey, o.Digest)
 	j := l.jobs[key]
 	if j == nil || !j.join() {
 		// Detached: the first caller may leave while others wait, and bytes on
 		// their way serve the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		j = &stagingJob{loader: l, key: key, scheme: scheme, location: location, place: place, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
+		j = &stagingJob{loader: l, key: key, scheme: scheme, location: location, locationKey: locationKey, patterns: slices.Clone(o.Files), digest: o.Digest, source: from, cancel: cancel,
 			holders: 1, progress: newProgressFeed(), planned: make(chan struct{}), done: make(chan struct{})}
 		l.jobs[key] = j
 		l.wg.Go(func() {

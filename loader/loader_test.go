@@ -52,7 +52,7 @@ func model(t *testing.T) string {
 // copied is a folder whose files are staged like those of any other source.
 type copied struct{ loader.Source }
 
-func open(t *testing.T, o store.Options) *store.Store {
+func openStore(t *testing.T, o store.Options) *store.Store {
 	t.Helper()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
@@ -110,7 +110,7 @@ func TestFilesBesideTheList(t *testing.T) {
 	folder := model(t)
 	write(t, folder, "modeling.py", []byte("pass"))
 	write(t, folder, "custom/kernels.py", []byte("pass # 2"))
-	st := open(t, store.Options{})
+	st := openStore(t, store.Options{})
 	var log page
 	l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	t.Cleanup(l.Close)
@@ -150,13 +150,13 @@ func TestFilesBesideTheList(t *testing.T) {
 	if again.Digest != plain.Digest || code2.Digest != code.Digest || strings.Count(log.String(), "not staged") != 2 {
 		t.Errorf("%s and %s, want %s and %s\n%s", again.Digest, code2.Digest, plain.Digest, code.Digest, log.String())
 	}
-	far := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{away{}}}})
-	t.Cleanup(far.Close)
+	remote := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{unavailableSource{}}}})
+	t.Cleanup(remote.Close)
 	for _, tc := range []struct {
 		files []string
 		want  string
 	}{{nil, plain.Digest}, {[]string{"*.py"}, code.Digest}, {[]string{"*.bin"}, ""}} {
-		s, err := far.Stage(t.Context(), folder, loader.StageOptions{Files: tc.files})
+		s, err := remote.Stage(t.Context(), folder, loader.StageOptions{Files: tc.files})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestPickleByName(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder, "config.json", []byte("{}"))
 	write(t, folder, "pytorch_model.bin", []byte("PK"))
-	l := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	l := loader.New(loader.Options{Store: openStore(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
 	t.Cleanup(l.Close)
 	for _, tc := range []struct {
 		files []string
@@ -201,20 +201,20 @@ func TestPickleByName(t *testing.T) {
 	}
 }
 
-// away is a source that does not answer.
-type away struct{}
+// unavailableSource is a source that does not answer.
+type unavailableSource struct{}
 
-func (away) Plan(context.Context, string, source.Globs) (source.Plan, error) {
-	return source.Plan{}, &source.Error{Kind: source.Unavailable, What: "does not answer"}
+func (unavailableSource) Plan(context.Context, string, source.Globs) (source.Plan, error) {
+	return source.Plan{}, &source.Error{Kind: source.Unavailable, Detail: "does not answer"}
 }
 
-func (away) Read(context.Context, source.File, int64, int64) (io.ReadCloser, error) {
-	return nil, &source.Error{Kind: source.Unavailable, What: "does not answer"}
+func (unavailableSource) Read(context.Context, source.File, int64, int64) (io.ReadCloser, error) {
+	return nil, &source.Error{Kind: source.Unavailable, Detail: "does not answer"}
 }
 
 func TestStagedIntoStore(t *testing.T) {
 	folder := model(t)
-	st := open(t, store.Options{})
+	st := openStore(t, store.Options{})
 	l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}, Block: 4096})
 	t.Cleanup(l.Close)
 	s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
@@ -246,11 +246,11 @@ func TestStagedIntoStore(t *testing.T) {
 func TestFolderInPlaceBad(t *testing.T) {
 	good := weights(100_000, 1)
 	for _, tc := range []struct {
-		name string
-		make func(t *testing.T, folder string)
-		o    loader.StageOptions
-		kind source.Kind
-		says string
+		name     string
+		make     func(t *testing.T, folder string)
+		o        loader.StageOptions
+		kind     source.Kind
+		wantText string
 	}{
 		{"empty", func(t *testing.T, f string) {}, loader.StageOptions{}, source.Missing, "no weights"},
 		{"cut short", func(t *testing.T, f string) { write(t, f, "model.safetensors", good[:50_000]) }, loader.StageOptions{}, source.Truncated, "50000 bytes"},
@@ -276,7 +276,7 @@ func TestFolderInPlaceBad(t *testing.T) {
 			}
 			defer s.Release()
 			_, err = s.Wait(t.Context())
-			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), folder) {
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.wantText) || !strings.Contains(err.Error(), folder) {
 				t.Errorf("error %v, want kind %q", err, tc.kind)
 			}
 		})
@@ -285,7 +285,7 @@ func TestFolderInPlaceBad(t *testing.T) {
 
 func TestFolderInPlaceOfDigest(t *testing.T) {
 	folder := model(t)
-	staged := loader.New(loader.Options{Store: open(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	staged := loader.New(loader.Options{Store: openStore(t, store.Options{}), Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
 	defer staged.Close()
 	want := stageFolder(t, staged, folder)
 	want.Lease.Release()
@@ -306,8 +306,8 @@ func TestFolderInPlaceOfDigest(t *testing.T) {
 
 func TestStageRefuses(t *testing.T) {
 	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}, "az": copied{dir.Source{}}}})
-	for src, says := range map[string]string{"s3://bucket/x": "az, file", "az://acc/c/p": "no store", "./x": "relative"} {
-		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), says) {
+	for src, wantText := range map[string]string{"s3://bucket/x": "az, file", "az://acc/c/p": "no store", "./x": "relative"} {
+		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), wantText) {
 			t.Errorf("%s: %v", src, err)
 		}
 	}

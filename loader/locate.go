@@ -17,7 +17,7 @@ import (
 func Locate(src, base string) (scheme, location string, err error) {
 	bad := func(what, fix string) (string, string, error) {
 		// src itself is not repeated where it may hold a credential.
-		return "", "", &source.Error{Kind: source.BadSource, What: "source " + what, Fix: fix}
+		return "", "", &source.Error{Kind: source.BadSource, Detail: "source " + what, Fix: fix}
 	}
 	switch {
 	case src == "":
@@ -35,18 +35,18 @@ func Locate(src, base string) (scheme, location string, err error) {
 		}
 		return "file", "file://" + filepath.Clean(u.Path), nil
 	}
-	if scheme, rest, ok := strings.Cut(src, "://"); ok {
-		if strings.ContainsAny(rest, "?#") {
+	if scheme, remaining, ok := strings.Cut(src, "://"); ok {
+		if strings.ContainsAny(remaining, "?#") {
 			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_SAS_TOKEN")
 		}
-		host, _, _ := strings.Cut(rest, "/")
+		host, _, _ := strings.Cut(remaining, "/")
 		if strings.Contains(host, "@") {
 			return bad("holds a user name", "leave it out; credentials come from the environment")
 		}
 		if scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+-.") != "" {
 			return bad(fmt.Sprintf("has the scheme %q", scheme), "schemes are written in small letters")
 		}
-		location := scheme + "://" + strings.TrimRight(rest, "/")
+		location := scheme + "://" + strings.TrimRight(remaining, "/")
 		if scheme == "https" {
 			scheme, location = locateHTTPS(host, location)
 		}
@@ -86,12 +86,12 @@ func PeerLocation(node, folder string) string {
 
 // ParsePeerLocation splits what PeerLocation joined.
 func ParsePeerLocation(location string) (node, folder string, ok bool) {
-	rest, ok := strings.CutPrefix(location, PeerScheme+"://")
+	remaining, ok := strings.CutPrefix(location, PeerScheme+"://")
 	if !ok {
 		return "", "", false
 	}
-	node, _, _ = strings.Cut(rest, "/")
-	folder, err := url.PathUnescape(rest[len(node):])
+	node, _, _ = strings.Cut(remaining, "/")
+	folder, err := url.PathUnescape(remaining[len(node):])
 	folder = filepath.FromSlash(folder)
 	return node, folder, err == nil && node != "" && filepath.IsAbs(folder) && filepath.Clean(folder) == folder
 }

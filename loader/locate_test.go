@@ -40,7 +40,7 @@ func TestLocate(t *testing.T) {
 		t.Errorf("relative without a base: %v", err)
 	}
 	// The folder of a model file on another node makes its paths that node's.
-	far := loader.PeerLocation("gpu-1", "/models/a b")
+	remote := loader.PeerLocation("gpu-1", "/models/a b")
 	for _, tc := range []struct{ src, scheme, location string }{
 		{"./tiny", "peer", "peer://gpu-1/models/a%20b/tiny"},
 		{"../x", "peer", "peer://gpu-1/models/x"},
@@ -49,7 +49,7 @@ func TestLocate(t *testing.T) {
 		{"az://acc/c/p/", "az", "az://acc/c/p"},
 		{"hf://org/repo", "hf", "hf://org/repo"},
 	} {
-		scheme, location, err := loader.Locate(tc.src, far)
+		scheme, location, err := loader.Locate(tc.src, remote)
 		if err != nil || scheme != tc.scheme || location != tc.location {
 			t.Errorf("%s: %s %s %v", tc.src, scheme, location, err)
 		}

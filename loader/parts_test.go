@@ -33,7 +33,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-func TestLink(t *testing.T) {
+func TestSourceLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newSourceLimiter(2, linkStats{})
 		for range 2 {
@@ -64,9 +64,9 @@ func TestLink(t *testing.T) {
 		left := make(chan error)
 		go func() { left <- l.acquire(gone, High, false) }()
 		synctest.Wait()
-		why := errors.New("left")
-		cancel(why)
-		if err := <-left; err != why {
+		reason := errors.New("left")
+		cancel(reason)
+		if err := <-left; err != reason {
 			t.Errorf("error %v", err)
 		}
 		l.release()
@@ -82,11 +82,11 @@ func TestLink(t *testing.T) {
 }
 
 // A source that asks for a pause gets one from all stagings, and fewer ranges after it.
-func TestLinkThrottled(t *testing.T) {
+func TestSourceThrottles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newSourceLimiter(64, linkStats{})
-		begun := time.Now()
-		l.measure(begun)
+		began := time.Now()
+		l.measure(began)
 		for range 3 {
 			l.throttle(time.Now(), 5*time.Second)
 		}
@@ -110,13 +110,13 @@ func TestLinkThrottled(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if d := time.Since(begun); d != 5*time.Second {
+		if d := time.Since(began); d != 5*time.Second {
 			t.Errorf("asked again after %v", d)
 		}
 	})
 }
 
-func TestNews(t *testing.T) {
+func TestProgressFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newProgressFeed()
 		slow, stop := n.subscribe()
@@ -151,8 +151,8 @@ func TestNews(t *testing.T) {
 		if _, open := <-last; open {
 			t.Error("open after the end")
 		}
-		late, _ := n.subscribe()
-		if p := <-late; p.State != Ready {
+		lateReader, _ := n.subscribe()
+		if p := <-lateReader; p.State != Ready {
 			t.Errorf("late %+v", p)
 		}
 	})
@@ -166,7 +166,7 @@ func TestPace(t *testing.T) {
 		name     string
 		start    int
 		line     func(streams int) float64
-		settles  [2]int // between these, after a minute
+		bounds   [2]int // between these, after a minute
 		mostEver int
 	}{
 		{"every stream adds", 16, func(n int) float64 { return float64(n) * 60 * mb }, [2]int{64, 64}, 64},
@@ -176,16 +176,16 @@ func TestPace(t *testing.T) {
 		{"begins low", 4, func(n int) float64 { return min(float64(n)*60*mb, 1500*mb) }, [2]int{24, 48}, 64},
 	} {
 		p := newController(tc.start, 2, 64)
-		most := 0
+		maximum := 0
 		for i := range 1200 {
 			p.step(linkSample{at: at.Add(time.Duration(i) * measureEvery), rate: tc.line(p.limit), busy: true})
-			most = max(most, p.limit)
+			maximum = max(maximum, p.limit)
 			if p.limit < 2 || p.limit > 64 {
 				t.Fatalf("%s: limit %d", tc.name, p.limit)
 			}
 		}
-		if base := p.base.ranges; base < tc.settles[0] || base > tc.settles[1] || most > tc.mostEver {
-			t.Errorf("%s: settles at %d, %d at most", tc.name, base, most)
+		if base := p.base.ranges; base < tc.bounds[0] || base > tc.bounds[1] || maximum > tc.mostEver {
+			t.Errorf("%s: settles at %d, %d at most", tc.name, base, maximum)
 		}
 	}
 	p := newController(16, 2, 64)
@@ -230,7 +230,7 @@ func TestStretch(t *testing.T) {
 
 func TestTooSlow(t *testing.T) {
 	const mib = 1 << 20
-	usual := rangeStats{first: 30 * time.Millisecond, rate: 57 * mib, spread: 1.2}
+	typical := rangeStats{first: 30 * time.Millisecond, rate: 57 * mib, spreadFactor: 1.2}
 	for _, tc := range []struct {
 		name  string
 		age   time.Duration
@@ -249,7 +249,7 @@ func TestTooSlow(t *testing.T) {
 		{"nothing is known yet", time.Second, 1 * mib, 4 * mib, 4 * mib, false, false},
 		{"dead, and nothing is known", 3 * time.Second, 0, 0, 8 * mib, false, true},
 	} {
-		if got := worthHedging(tc.age, tc.speed, tc.got, tc.left, usual, tc.known); got != tc.want {
+		if got := worthHedging(tc.age, tc.speed, tc.got, tc.left, typical, tc.known); got != tc.want {
 			t.Errorf("%s: %v", tc.name, got)
 		}
 	}

@@ -82,7 +82,7 @@ func (l *Loader) ReadBlock(ctx context.Context, planKey, name string, off, n int
 }
 
 func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int64) (*BlockRead, error) {
-	missing := &source.Error{Kind: source.Missing, File: name, What: "is neither stored nor being fetched"}
+	missing := &source.Error{Kind: source.Missing, File: name, Detail: "is neither stored nor being fetched"}
 	if n <= 0 || off < 0 || l.o.Store == nil {
 		return nil, missing
 	}
@@ -107,7 +107,7 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 	if r.part != nil {
 		// The checksum of a whole block was computed when it arrived.
 		i := int(off / l.o.Block)
-		if from, whole := r.part.Range(i); from == off && whole == n {
+		if from, complete := r.part.Range(i); from == off && complete == n {
 			read.Sum, read.summed = r.part.BlockSum(i)
 		}
 	}
@@ -165,7 +165,7 @@ func checksumOf(r io.Reader) (uint64, error) {
 		case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
 			return sum.Sum64(), nil
 		case err != nil:
-			return 0, &source.Error{Kind: source.Broken, What: "cannot be read back", Err: err}
+			return 0, &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
 		}
 	}
 }

@@ -64,7 +64,7 @@ func child(mode string) error {
 	az := azure.New(azure.Options{})
 	defer az.Close()
 	l := loader.New(loader.Options{Store: st, Block: 4 * block, Parallel: 4,
-		Sources: map[string]loader.Source{"file": copied{known{dir.Source{}}}, "az": az}})
+		Sources: map[string]loader.Source{"file": copied{checksummed{dir.Source{}}}, "az": az}})
 	defer l.Close()
 	s, err := l.Stage(context.Background(), os.Getenv("SOURCE"), loader.StageOptions{})
 	if err != nil {
@@ -95,11 +95,11 @@ func command(t *testing.T, mode string, env ...string) *exec.Cmd {
 	return c
 }
 
-// known is a folder whose plan says the sha256 of some files beforehand, as a
+// checksummed is a folder whose plan says the sha256 of some files beforehand, as a
 // hub's does: those are published by themselves.
-type known struct{ dir.Source }
+type checksummed struct{ dir.Source }
 
-func (k known) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+func (k checksummed) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	p, err := k.Source.Plan(ctx, location, also)
 	for i, f := range p.Files {
 		if f.Name == "model.safetensors" && err == nil {
@@ -119,7 +119,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	const budget = 150_000 // one of the two
 	for step := 1; ; step++ {
 		data := t.TempDir()
-		st := open(t, store.Options{Dir: data, Budget: budget})
+		st := openStore(t, store.Options{Dir: data, Budget: budget})
 		l := loader.New(loader.Options{Store: st, Block: 4 * block, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
 		old := stageFolder(t, l, other)
 		old.Lease.Release()
@@ -129,7 +129,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		if err != nil && (c.ProcessState == nil || c.ProcessState.ExitCode() != -1) {
 			t.Fatalf("step %d: %v", step, err)
 		}
-		again := open(t, store.Options{Dir: data, Budget: budget})
+		again := openStore(t, store.Options{Dir: data, Budget: budget})
 		list, lerr := again.List()
 		if lerr != nil {
 			t.Fatal(lerr)
@@ -183,14 +183,14 @@ func stageFolder(t *testing.T, l *loader.Loader, folder string) *loader.Checkpoi
 }
 
 // Three processes ask for one model at once: one stages, the others find it.
-func TestManyProcessesOneStages(t *testing.T) {
+func TestProcessesShareDownload(t *testing.T) {
 	r := newRemote(t, store.Options{})
 	gate := make(chan struct{})
-	begun := make(chan struct{})
+	began := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n == 1 {
-			close(begun)
-			hold(req, gate)
+			close(began)
+			holdRequest(req, gate)
 		}
 		return false
 	})
@@ -200,13 +200,13 @@ func TestManyProcessesOneStages(t *testing.T) {
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-begun
+	<-began
 	second := command(t, "stage", env...)
 	if err := second.Start(); err != nil {
 		t.Fatal(err)
 	}
 	// And this process is the third, which can be watched.
-	l := r.loader(t, open(t, store.Options{Dir: data}))
+	l := r.loader(t, openStore(t, store.Options{Dir: data}))
 	s, err := l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func TestCrashReleasesLease(t *testing.T) {
 	if _, err := os.Stat(strings.TrimSpace(line)); err != nil {
 		t.Fatal(err)
 	}
-	st := open(t, store.Options{Dir: data})
+	st := openStore(t, store.Options{Dir: data})
 	list, err := st.List()
 	if err != nil || len(list) != 1 || !list[0].Pinned {
 		t.Fatalf("list %+v, %v", list, err)
@@ -280,10 +280,10 @@ func TestCrashReleasesLease(t *testing.T) {
 // The process that stages is killed; the one that waited for it takes over.
 func TestStagerKilledWaiterTakesOver(t *testing.T) {
 	r := newRemote(t, store.Options{})
-	begun := make(chan struct{})
+	began := make(chan struct{})
 	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
 		if n == 1 {
-			close(begun)
+			close(began)
 			<-req.Context().Done()
 			return true
 		}
@@ -294,8 +294,8 @@ func TestStagerKilledWaiterTakesOver(t *testing.T) {
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
-	<-begun
-	l := r.loader(t, open(t, store.Options{Dir: data}))
+	<-began
+	l := r.loader(t, openStore(t, store.Options{Dir: data}))
 	s, err := l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)

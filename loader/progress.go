@@ -52,7 +52,7 @@ func (n *progressFeed) update(change func(*Progress)) bool {
 		n.current.Rate = 0
 	}
 	for c := range n.subs {
-		n.offer(c)
+		n.send(c)
 		if n.ended {
 			close(c)
 		}
@@ -86,9 +86,9 @@ func (n *progressFeed) rate(now time.Time) float64 {
 	return float64(n.current.Done-first.done) / secs
 }
 
-// offer replaces an unread value in c with the latest. Only the holder of mu sends, so
+// send replaces an unread value in c with the latest. Only the holder of mu sends, so
 // the send does not block.
-func (n *progressFeed) offer(c chan Progress) {
+func (n *progressFeed) send(c chan Progress) {
 	select {
 	case <-c:
 	default:
@@ -108,7 +108,7 @@ func (n *progressFeed) subscribe() (<-chan Progress, func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := make(chan Progress, 1)
-	n.offer(c)
+	n.send(c)
 	if n.ended {
 		close(c)
 		return c, func() {}

@@ -175,17 +175,17 @@ func (q *queue) hasUrgent() bool {
 
 // next takes up to most blocks for the source. If none is left it takes over half of
 // the longest remaining range.
-func (q *queue) next(most int) *blockRange {
+func (q *queue) next(maximum int) *blockRange {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if r := q.pop(&q.urgent, 1); r != nil {
 		return r
 	}
-	if r := q.pop(&q.returned, most); r != nil {
+	if r := q.pop(&q.returned, maximum); r != nil {
 		return r
 	}
 	if ref, ok := q.find(false); ok {
-		return q.start(ref, most)
+		return q.start(ref, maximum)
 	}
 	var long *blockRange
 	for _, r := range q.active {
@@ -195,7 +195,7 @@ func (q *queue) next(most int) *blockRange {
 	}
 	if long != nil {
 		q.giveBack(long, long.next+(long.end-long.next+1)/2)
-		return q.pop(&q.returned, most)
+		return q.pop(&q.returned, maximum)
 	}
 	return nil
 }
@@ -254,32 +254,32 @@ func (q *queue) find(others bool) (blockRef, bool) {
 
 // donePeer ends what nextPeer began; a block that did not come is fetched from the
 // source.
-func (q *queue) donePeer(ref blockRef, brought bool) {
+func (q *queue) donePeer(ref blockRef, fetched bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.atPeers--
-	if !brought {
+	if !fetched {
 		q.untaken[ref] = true
 		q.returned = append(q.returned, ref)
 	}
 	q.notify()
 }
 
-func (q *queue) pop(from *[]blockRef, most int) *blockRange {
+func (q *queue) pop(from *[]blockRef, maximum int) *blockRange {
 	for len(*from) > 0 {
 		ref := (*from)[0]
 		*from = (*from)[1:]
 		if q.untaken[ref] {
-			return q.start(ref, most)
+			return q.start(ref, maximum)
 		}
 	}
 	return nil
 }
 
 // start takes ref and the blocks after it.
-func (q *queue) start(ref blockRef, most int) *blockRange {
+func (q *queue) start(ref blockRef, maximum int) *blockRange {
 	r := &blockRange{part: ref.part, next: ref.block, end: ref.block}
-	for r.end-r.next < max(1, most) {
+	for r.end-r.next < max(1, maximum) {
 		k := blockRef{ref.part, r.end}
 		if !q.untaken[k] || r.end > r.next && q.isPeers != nil && q.isPeers(k) {
 			break

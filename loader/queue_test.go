@@ -30,7 +30,7 @@ func partsOf(t *testing.T, blocks ...int) []*store.Part {
 	return in.Parts()
 }
 
-func bringRun(t *testing.T, q *queue, r *blockRange, n int) {
+func completeRun(t *testing.T, q *queue, r *blockRange, n int) {
 	t.Helper()
 	for range n {
 		i, _, ok := q.position(r)
@@ -67,17 +67,17 @@ func TestQueueOrder(t *testing.T) {
 	now := q.nextUrgent()
 	is(now, 0, 5, 6)
 	// What the run lost goes before what is new; so does what a failure left.
-	bringRun(t, q, long, 2)
+	completeRun(t, q, long, 2)
 	q.finish(long)
-	rest := q.next(8)
-	is(rest, 0, 6, 14)
+	remaining := q.next(8)
+	is(remaining, 0, 6, 14)
 	is(q.next(8), 0, 3, 5)
 	is(q.next(2), 0, 14, 16)
 	is(q.next(100), 0, 16, 20)
 	is(q.next(100), 1, 1, 3)
 	// Nothing is left: half of the longest is taken over.
 	is(q.next(100), 0, 10, 14)
-	if block, ok := q.truncate(rest); !ok || block != 6 || rest.end != 7 {
+	if block, ok := q.truncate(remaining); !ok || block != 6 || remaining.end != 7 {
 		t.Errorf("cut at %d %v", block, ok)
 	}
 	is(q.next(100), 0, 7, 10)
@@ -99,7 +99,7 @@ func TestQueueLosesNothing(t *testing.T) {
 		}
 		q.fill(parts)
 		var runs []*blockRange
-		var lent []blockRef
+		var taken []blockRef
 		for step := 0; !q.finished(); step++ {
 			if step > 10_000 {
 				t.Fatalf("seed %d: no end, %d blocks left", seed, q.remaining())
@@ -119,24 +119,24 @@ func TestQueueLosesNothing(t *testing.T) {
 				}
 			case k == 3:
 				if ref, ok := q.nextPeer(); ok {
-					lent = append(lent, ref)
+					taken = append(taken, ref)
 				}
-			case k == 4 && len(lent) > 0:
-				ref := lent[0]
-				lent = lent[1:]
-				brought := rnd.IntN(2) == 0
-				if brought {
+			case k == 4 && len(taken) > 0:
+				ref := taken[0]
+				taken = taken[1:]
+				fetched := rnd.IntN(2) == 0
+				if fetched {
 					if err := ref.part.Put(ref.block, []byte("1234")); err != nil {
 						t.Fatal(err)
 					}
 				}
-				q.donePeer(ref, brought)
+				q.donePeer(ref, fetched)
 			case k == 5 && len(runs) > 0:
 				q.truncate(runs[rnd.IntN(len(runs))])
 			case len(runs) > 0:
 				i := rnd.IntN(len(runs))
 				r := runs[i]
-				bringRun(t, q, r, rnd.IntN(6))
+				completeRun(t, q, r, rnd.IntN(6))
 				if _, _, more := q.position(r); !more || rnd.IntN(4) == 0 {
 					q.finish(r)
 					runs = append(runs[:i], runs[i+1:]...)
@@ -150,8 +150,8 @@ func TestQueueLosesNothing(t *testing.T) {
 				}
 			}
 		}
-		if len(runs)+len(lent)+q.remaining() != 0 {
-			t.Errorf("seed %d: over with %d runs, %d lent, %d left", seed, len(runs), len(lent), q.remaining())
+		if len(runs)+len(taken)+q.remaining() != 0 {
+			t.Errorf("seed %d: over with %d runs, %d lent, %d left", seed, len(runs), len(taken), q.remaining())
 		}
 	}
 }

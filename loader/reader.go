@@ -41,7 +41,7 @@ func (r *Reader) ReadAt(b []byte, off int64) (int, error) {
 	}
 	n, err := r.file.ReadAt(b, off)
 	if err != nil {
-		return n, &source.Error{Kind: source.Broken, Source: r.job.location, What: "cannot be read back", Err: err}
+		return n, &source.Error{Kind: source.Broken, Source: r.job.location, Detail: "cannot be read back", Err: err}
 	}
 	if short {
 		err = io.EOF
@@ -78,7 +78,7 @@ func (r *Reader) await(i int) error {
 		case <-r.closed:
 			return os.ErrClosed
 		case <-r.plan.stale:
-			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, What: "changed while it was read"}
+			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, Detail: "changed while it was read"}
 		case <-r.job.done:
 			if r.part.Has(i) {
 				return nil
@@ -86,7 +86,7 @@ func (r *Reader) await(i int) error {
 			if r.job.err != nil {
 				return r.job.err
 			}
-			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, What: "changed while it was read"}
+			return &source.Error{Kind: source.Changed, Source: r.job.location, File: r.part.File.Name, Detail: "changed while it was read"}
 		}
 	}
 }

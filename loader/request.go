@@ -31,16 +31,16 @@ type rangeRequest struct {
 	waitingSince atomic.Int64 // start of the current wait; 0 while the disk is written
 
 	// The fields below belong to watch.
-	seen     int64
+	reported int64
 	seenWait time.Duration
-	looks    int
+	checks   int
 	speed    float64
 }
 
 var (
 	errIdle = errors.New("no byte came for too long")
-	// errOvertaken cancels a request whose block another one has completed.
-	errOvertaken = errors.New("another request was faster")
+	// errHedgeWon cancels a request whose block another one has completed.
+	errHedgeWon = errors.New("another request was faster")
 )
 
 // maxRetryAfter bounds the Retry-After that is respected.
@@ -93,7 +93,7 @@ func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, 
 		return err
 	}
 	if tries >= j.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 {
-		e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, tries)
+		e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, tries)
 		return err
 	}
 	j.loader.counts.retries.Add(1)
@@ -163,7 +163,7 @@ func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blo
 	defer j.loader.counts.inFlight.Add(-1)
 	err = j.readRange(ctx, plan, req, w, piece, from, want)
 	got = req.bytes.Load()
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errOvertaken) {
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errHedgeWon) {
 		return got, want, nil
 	}
 	if err == nil && got > 0 {
@@ -208,9 +208,9 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 		}
 		return nil
 	}
-	begun := req.beginWait()
+	began := req.beginWait()
 	body, err := j.source.Read(ctx, file, at, n)
-	req.endWait(begun)
+	req.endWait(began)
 	if err != nil {
 		return cancelReason(ctx, err)
 	}
@@ -235,7 +235,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 	}
 	var more [1]byte
 	if k, _ := body.Read(more[:]); k > 0 {
-		return &source.Error{Kind: source.Malformed, What: fmt.Sprintf("the range at byte %d brought more than the %d bytes asked for", off, n)}
+		return &source.Error{Kind: source.Malformed, Detail: fmt.Sprintf("the range at byte %d brought more than the %d bytes asked for", off, n)}
 	}
 	return nil
 }
@@ -244,9 +244,9 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
-		begun := req.beginWait()
+		began := req.beginWait()
 		n, err := body.Read(b[got:])
-		req.endWait(begun)
+		req.endWait(began)
 		got += n
 		if n > 0 {
 			req.bytes.Add(int64(n))
@@ -260,11 +260,11 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 			continue
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return got, cancelReason(ctx, &source.Error{Kind: source.Malformed, What: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
+			return got, cancelReason(ctx, &source.Error{Kind: source.Malformed, Detail: fmt.Sprintf("a range ended after %d of %d bytes", have+int64(got), want)})
 		}
 		if source.KindOf(err) == "" {
 			// The transport's text may hold the whole URL: it is dropped.
-			err = &source.Error{Kind: source.Unavailable, What: fmt.Sprintf("the connection broke after %d of %d bytes", have+int64(got), want)}
+			err = &source.Error{Kind: source.Unavailable, Detail: fmt.Sprintf("the connection broke after %d of %d bytes", have+int64(got), want)}
 		}
 		return got, cancelReason(ctx, err)
 	}
@@ -274,14 +274,14 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 // writePiece writes bytes of the current block and moves the request to the next block
 // when it is complete. more is false if the request has nothing more to fetch.
 func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
-	used, whole, err := (*w).Write(at, b)
+	used, complete, err := (*w).Write(at, b)
 	j.loader.counts.bytesFrom(j.scheme).Add(int64(used))
 	j.loader.counts.wasted.Add(int64(len(b) - used))
 	plan.done.Add(int64(used))
 	if err != nil {
 		return false, err
 	}
-	if !whole {
+	if !complete {
 		return true, nil
 	}
 	block := int(req.block.Load())
@@ -316,32 +316,32 @@ func cancelReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, errIdle) {
 		return cause
 	}
-	return &source.Error{Kind: source.Unavailable, What: errIdle.Error()}
+	return &source.Error{Kind: source.Unavailable, Detail: errIdle.Error()}
 }
 
 // slowRequests returns the requests that a second one would overtake.
 func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequest {
-	usual, known := plan.limiter.typical()
+	typical, known := plan.limiter.typical()
 	plan.mu.Lock()
 	defer plan.mu.Unlock()
 	var out []*rangeRequest
 	for req := range plan.requests {
 		n, asked := req.bytes.Load(), req.totalWait(now)
 		if d := (asked - req.seenWait).Seconds(); d > watchEvery.Seconds()/2 {
-			speed := float64(n-req.seen) / d
-			if req.looks++; req.looks == 1 {
+			speed := float64(n-req.reported) / d
+			if req.checks++; req.checks == 1 {
 				req.speed = speed
 			}
 			req.speed += (speed - req.speed) / 2
-			req.seen, req.seenWait = n, asked
+			req.reported, req.seenWait = n, asked
 		}
 		block := int(req.block.Load())
-		if req.hedged.Load() || block < 0 || req.looks < 2 {
+		if req.hedged.Load() || block < 0 || req.checks < 2 {
 			continue
 		}
 		off, size := req.part.Range(block)
 		left := off + size - req.part.Arrived(block)
-		if worthHedging(asked, req.speed, n, left, usual, known) {
+		if worthHedging(asked, req.speed, n, left, typical, known) {
 			out = append(out, req)
 		}
 	}
@@ -367,9 +367,9 @@ func (req *rangeRequest) beginWait() time.Time {
 	return now
 }
 
-func (req *rangeRequest) endWait(begun time.Time) {
+func (req *rangeRequest) endWait(began time.Time) {
 	req.waitingSince.Store(0)
-	req.waited.Add(int64(time.Since(begun)))
+	req.waited.Add(int64(time.Since(began)))
 }
 
 func (req *rangeRequest) totalWait(now time.Time) time.Duration {
@@ -384,17 +384,17 @@ func (req *rangeRequest) totalWait(now time.Time) time.Duration {
 // finish well before the current one, which has waited for age, brought got bytes, and
 // runs at speed. The second one's bytes are downloaded twice, so the current one must
 // also be slower than usual. known is false while too few ranges were measured.
-func worthHedging(age time.Duration, speed float64, got, left int64, usual rangeStats, known bool) bool {
+func worthHedging(age time.Duration, speed float64, got, left int64, typical rangeStats, known bool) bool {
 	if !known {
 		return age > 2*time.Second && speed < 1<<10
 	}
-	fresh := usual.first.Seconds() + float64(left)/usual.rate
-	whole := usual.first.Seconds() + float64(got+left)/usual.rate
-	rest := math.Inf(1)
+	fresh := typical.first.Seconds() + float64(left)/typical.rate
+	complete := typical.first.Seconds() + float64(got+left)/typical.rate
+	remaining := math.Inf(1)
 	if speed > 0 {
-		rest = float64(left) / speed
+		remaining = float64(left) / speed
 	}
-	return rest > 2*fresh && age.Seconds()+rest > 2*usual.spread*whole && age > usual.first+3*watchEvery
+	return remaining > 2*fresh && age.Seconds()+remaining > 2*typical.spreadFactor*complete && age > typical.first+3*watchEvery
 }
 
 // hedge requests again what a slow request has not brought of its block. Each byte is
@@ -440,7 +440,7 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, try func() error) 
 			return err
 		}
 		if n >= attempts || e.Kind == source.Malformed && n >= 3 {
-			e.What = fmt.Sprintf("%s, and again on each of %d tries", e.What, n)
+			e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, n)
 			return err
 		}
 		j.loader.counts.retries.Add(1)

@@ -16,9 +16,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// far is a source shaped like a real account, in synthetic time: a rate per connection
+// slowRemote is a source shaped like a real account, in synthetic time: a rate per connection
 // and one for all, a delay to the first byte, stragglers, and bursts of 503.
-type far struct {
+type slowRemote struct {
 	body  []byte
 	each  float64       // bytes a second of one connection
 	all   float64       // of all together
@@ -27,22 +27,22 @@ type far struct {
 	busy  func(since time.Duration) bool
 	dead  func(n int) bool // the nth request (from 1) brings half of its bytes and then nothing
 
-	mu    sync.Mutex
-	rnd   *rand.Rand
-	begun time.Time
-	next  time.Time // when the line for all is free again
-	asked int
-	out   int
-	most  int
-	sent  int64
+	mu      sync.Mutex
+	rnd     *rand.Rand
+	beganAt time.Time
+	next    time.Time // when the line for all is free again
+	asked   int
+	out     int
+	limit   int
+	sent    int64
 }
 
-func (s *far) Plan(context.Context, string, source.Globs) (source.Plan, error) {
-	s.begun = time.Now()
+func (s *slowRemote) Plan(context.Context, string, source.Globs) (source.Plan, error) {
+	s.beganAt = time.Now()
 	return source.Plan{Files: []source.File{{Name: "model.safetensors", Size: int64(len(s.body)), Version: "1"}}}, nil
 }
 
-func (s *far) Read(ctx context.Context, _ source.File, off, n int64) (io.ReadCloser, error) {
+func (s *slowRemote) Read(ctx context.Context, _ source.File, off, n int64) (io.ReadCloser, error) {
 	s.mu.Lock()
 	s.asked++
 	b := &farBody{s: s, ctx: ctx, left: s.body[off : off+n], rate: s.each}
@@ -55,14 +55,14 @@ func (s *far) Read(ctx context.Context, _ source.File, off, n int64) (io.ReadClo
 	// Where all take as long, ranges that begin together end together, and what a look
 	// finds is a matter of which goroutine was first.
 	first := time.Duration((0.75 + s.rnd.Float64()/2) * float64(s.first))
-	busy := s.busy != nil && s.busy(time.Since(s.begun))
+	busy := s.busy != nil && s.busy(time.Since(s.beganAt))
 	s.out++
-	s.most = max(s.most, s.out)
+	s.limit = max(s.limit, s.out)
 	s.mu.Unlock()
 	if err := sleep(ctx, first); err != nil || busy {
 		b.Close()
 		if err == nil {
-			err = &source.Error{Kind: source.Unavailable, What: "503", Busy: true, RetryAfter: 100 * time.Millisecond}
+			err = &source.Error{Kind: source.Unavailable, Detail: "503", Busy: true, RetryAfter: 100 * time.Millisecond}
 		}
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 type farBody struct {
-	s    *far
+	s    *slowRemote
 	ctx  context.Context
 	left []byte
 	rate float64
@@ -135,22 +135,22 @@ func (b *farBody) Close() error {
 // all, blocks of 8 MiB.
 const scale = 128
 
-func shaped(seed uint64, size int) *far {
-	return &far{body: weights(size, byte(seed)), each: 57 << 20 / scale, all: 1.5e9 / scale, first: 30 * time.Millisecond,
+func shaped(seed uint64, size int) *slowRemote {
+	return &slowRemote{body: weights(size, byte(seed)), each: 57 << 20 / scale, all: 1.5e9 / scale, first: 30 * time.Millisecond,
 		rnd: rand.New(rand.NewPCG(seed, 7))}
 }
 
-// bringFar stages it and returns the time until the last block.
-func bringFar(t *testing.T, s *far) (time.Duration, loader.Stats) {
+// stageSlow stages it and returns the time until the last block.
+func stageSlow(t *testing.T, s *slowRemote) (time.Duration, loader.Stats) {
 	t.Helper()
-	return bringFarWith(t, s, "")
+	return stageSlowWith(t, s, "")
 }
 
-func bringFarWith(t *testing.T, s *far, links string) (time.Duration, loader.Stats) {
+func stageSlowWith(t *testing.T, s *slowRemote, links string) (time.Duration, loader.Stats) {
 	t.Helper()
-	l := loader.New(loader.Options{Links: links, Store: open(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
+	l := loader.New(loader.Options{Links: links, Store: openStore(t, store.Options{Dir: t.TempDir()}), Sources: map[string]loader.Source{"far": s}, Block: 8 << 20 / scale})
 	defer l.Close()
-	begun := time.Now()
+	began := time.Now()
 	st, err := l.Stage(t.Context(), "far://account/weights", loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func bringFarWith(t *testing.T, s *far, links string) (time.Duration, loader.Sta
 		t.Fatal(err)
 	}
 	defer c.Lease.Release()
-	took := time.Since(begun)
+	took := time.Since(began)
 	r, err := st.Open(t.Context(), "model.safetensors")
 	if err != nil {
 		t.Fatal(err)
@@ -175,31 +175,31 @@ func bringFarWith(t *testing.T, s *far, links string) (time.Duration, loader.Sta
 
 // A process starts with the stats of an earlier one, and loses little if they are
 // outdated.
-func TestLinkIsRemembered(t *testing.T) {
+func TestLinkStatsAreReused(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		change func(s *far)
-		gains  float64 // of the link, at least, over one that knows nothing
+		name    string
+		change  func(s *slowRemote)
+		minGain float64 // of the link, at least, over one that knows nothing
 	}{
-		{"as it was", func(*far) {}, 0.05},
-		{"a tenth as fast now", func(s *far) { s.all /= 10; s.each /= 10 }, -0.05},
-		{"one connection fills it now", func(s *far) { s.each = s.all }, -0.05},
-		{"far away now", func(s *far) { s.first = 200 * time.Millisecond }, 0},
+		{"as it was", func(*slowRemote) {}, 0.05},
+		{"a tenth as fast now", func(s *slowRemote) { s.all /= 10; s.each /= 10 }, -0.05},
+		{"one connection fills it now", func(s *slowRemote) { s.each = s.all }, -0.05},
+		{"far away now", func(s *slowRemote) { s.first = 200 * time.Millisecond }, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				links := filepath.Join(t.TempDir(), "links.json")
-				bring := func(change func(*far), links string) float64 {
+				stage := func(change func(*slowRemote), links string) float64 {
 					s := shaped(1, 16<<20) // as 2 GiB
 					change(s)
-					took, _ := bringFarWith(t, s, links)
+					took, _ := stageSlowWith(t, s, links)
 					return float64(len(s.body)) / s.all / took.Seconds()
 				}
-				bring(func(*far) {}, links)
-				fresh, known := bring(tc.change, ""), bring(tc.change, links)
+				stage(func(*slowRemote) {}, links)
+				fresh, known := stage(tc.change, ""), stage(tc.change, links)
 				t.Logf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
-				if known < fresh+tc.gains {
+				if known < fresh+tc.minGain {
 					t.Errorf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
 				}
 			})
@@ -207,23 +207,23 @@ func TestLinkIsRemembered(t *testing.T) {
 	}
 }
 
-func TestLinkIsFilled(t *testing.T) {
+func TestLinkIsUsed(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(s *far)
+		change func(s *slowRemote)
 		size   int
 		part   float64 // of the best there is, at least
 		seeds  uint64
 	}{
 		{name: "even", size: 32 << 20, part: 0.85},
-		{name: "one in a hundred crawls", size: 32 << 20, part: 0.85, seeds: 2, change: func(s *far) { s.crawl = 0.01 }},
-		{name: "a tenth crawls", size: 32 << 20, part: 0.6, seeds: 2, change: func(s *far) { s.crawl = 0.1 }},
-		{name: "connections that go dead", size: 32 << 20, part: 0.65, change: func(s *far) { s.dead = func(n int) bool { return n%40 == 20 } }},
-		{name: "busy now and then", size: 64 << 20, part: 0.7, change: func(s *far) {
+		{name: "one in a hundred crawls", size: 32 << 20, part: 0.85, seeds: 2, change: func(s *slowRemote) { s.crawl = 0.01 }},
+		{name: "a tenth crawls", size: 32 << 20, part: 0.6, seeds: 2, change: func(s *slowRemote) { s.crawl = 0.1 }},
+		{name: "connections that go dead", size: 32 << 20, part: 0.65, change: func(s *slowRemote) { s.dead = func(n int) bool { return n%40 == 20 } }},
+		{name: "busy now and then", size: 64 << 20, part: 0.7, change: func(s *slowRemote) {
 			s.busy = func(since time.Duration) bool { return since%(2*time.Second) > 1850*time.Millisecond }
 		}},
-		{name: "one connection fills it", size: 16 << 20, part: 0.9, change: func(s *far) { s.each = s.all }},
-		{name: "a far away account", size: 32 << 20, part: 0.6, change: func(s *far) { s.first = 200 * time.Millisecond }},
+		{name: "one connection fills it", size: 16 << 20, part: 0.9, change: func(s *slowRemote) { s.each = s.all }},
+		{name: "a far away account", size: 32 << 20, part: 0.6, change: func(s *slowRemote) { s.first = 200 * time.Millisecond }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -234,13 +234,13 @@ func TestLinkIsFilled(t *testing.T) {
 					if tc.change != nil {
 						tc.change(s)
 					}
-					took, stats := bringFar(t, s)
+					took, stats := stageSlow(t, s)
 					part := float64(len(s.body)) / s.all / took.Seconds()
 					worst = min(worst, part)
 					t.Logf("%.2f of the link in %v, %d in flight at most, %d requests, %d second ones, %d retries, %.1f %% sent twice",
-						part, took.Round(time.Millisecond), s.most, stats.Requests, stats.Hedges, stats.Retries, 100*float64(s.sent-int64(len(s.body)))/float64(len(s.body)))
-					if over := float64(s.sent)/float64(len(s.body)) - 1; over > 0.08 {
-						t.Errorf("%.1f %% of the bytes were sent twice", 100*over)
+						part, took.Round(time.Millisecond), s.limit, stats.Requests, stats.Hedges, stats.Retries, 100*float64(s.sent-int64(len(s.body)))/float64(len(s.body)))
+					if done := float64(s.sent)/float64(len(s.body)) - 1; done > 0.08 {
+						t.Errorf("%.1f %% of the bytes were sent twice", 100*done)
 					}
 				})
 			}

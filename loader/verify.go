@@ -51,7 +51,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 			return verdictGood, context.Cause(ctx)
 		}
 	}
-	whole := sha256.New()
+	complete := sha256.New()
 	sums, want := sourceDigests(p.File)
 	// One goroutine reads and compares block checksums, another computes digests.
 	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
@@ -66,13 +66,13 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		v, sealed, err = readBack(ctx, plan, p, used, read)
 	}()
 	for b := range read { // until readBack closes it, at the latest when ctx ends
-		writeDigests(whole, sums, b)
+		writeDigests(complete, sums, b)
 		used <- b
 	}
 	if err != nil || v != verdictGood || sealed {
 		return v, err
 	}
-	got := hex.EncodeToString(whole.Sum(nil))
+	got := hex.EncodeToString(complete.Sum(nil))
 	if p.File.SHA256 != "" && p.File.SHA256 != got {
 		return verdictMismatch, nil
 	}
@@ -88,7 +88,7 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		}
 		return verdictGood, withFileName(p.File.Name, err)
 	}
-	return verdictGood, p.Seal(got)
+	return verdictGood, p.Finish(got)
 }
 
 // readBack reads a part, block by block as they arrive, into pieces taken from used
@@ -121,7 +121,7 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 			}
 			b = b[:min(readPiece, off+n-at)]
 			if _, err := p.ReadAt(b, at); err != nil {
-				return verdictGood, false, &source.Error{Kind: source.Broken, File: p.File.Name, What: "cannot be read back", Err: err}
+				return verdictGood, false, &source.Error{Kind: source.Broken, File: p.File.Name, Detail: "cannot be read back", Err: err}
 			}
 			block.Write(b)
 			at += int64(len(b))

@@ -203,20 +203,20 @@ func TestSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	debts := map[string]bool{}
+	exceptions := map[string]bool{}
 	for line := range strings.Lines(string(raw)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			debts[line] = true
+			exceptions[line] = true
 		}
 	}
 	found := map[string]bool{}
-	exceeds := func(what string, n, most int) {
-		if n <= most {
+	exceeds := func(description string, n, maximum int) {
+		if n <= maximum {
 			return
 		}
-		found[what] = true
-		if !debts[what] {
-			t.Errorf("%s has %d lines, at most %d are allowed", what, n, most)
+		found[description] = true
+		if !exceptions[description] {
+			t.Errorf("%s has %d lines, at most %d are allowed", description, n, maximum)
 		}
 	}
 	size := map[string]int{}
@@ -242,9 +242,9 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%s has %d lines: its doc.go must state why it is one idea", dir, size[dir])
 		}
 	}
-	for what := range debts {
-		if !found[what] {
-			t.Errorf("testdata/debts.txt lists %s, which is within its bound", what)
+	for description := range exceptions {
+		if !found[description] {
+			t.Errorf("testdata/debts.txt lists %s, which is within its bound", description)
 		}
 	}
 }

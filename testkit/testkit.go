@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Soon is the timeout for an expected event, long enough for a slow CI machine.
-const Soon = time.Minute
+// Timeout is the timeout for an expected event, long enough for a slow CI machine.
+const Timeout = time.Minute
 
 // Eventually polls ok until it is true and fails the test after Soon. what names the
 // awaited state.
-func Eventually(t testing.TB, what string, ok func() bool) {
+func Eventually(t testing.TB, description string, ok func() bool) {
 	t.Helper()
-	end := time.After(Soon)
+	end := time.After(Timeout)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("not within %v: %s", Soon, what)
+			t.Fatalf("not within %v: %s", Timeout, description)
 		}
 	}
 }

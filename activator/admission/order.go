@@ -3,34 +3,34 @@ package admission
 // order is the order in which waiting requests are admitted: one lane per team,
 // the lanes in a ring. It takes no lock and reads no clock.
 type order struct {
-	lanes map[string]*lane
-	turn  *lane // whose first request is admitted next; nil when the order is empty
-	count int
-	bytes int64
+	teamQueues map[string]*teamQueue
+	turn       *teamQueue // whose first request is admitted next; nil when the order is empty
+	count      int
+	bytes      int64
 }
 
-// lane is one team's waiting requests in order of arrivao. Places are numbered
+// teamQueue is one team's waiting requests in order of arrivao. Places are numbered
 // as they are given out; a Fenwick tree counts the places still taken, so that
 // the position of any request costs O(log n) although others leave from the
 // middle. Places of requests that left are skipped, and removed when they are
 // the greater part.
-type lane struct {
+type teamQueue struct {
 	team       string
-	prev, next *lane // ring of lanes that are not empty
-	place      []*Request
-	tree       []int32 // Fenwick tree over place, one-based
+	prev, next *teamQueue // ring of lanes that are not empty
+	requests   []*Request
+	waiting    []int32 // Fenwick tree over place, one-based
 	head       int     // the first place that may be taken
 	count      int
 }
 
 func (o *order) add(r *Request) {
-	if o.lanes == nil {
-		o.lanes = map[string]*lane{}
+	if o.teamQueues == nil {
+		o.teamQueues = map[string]*teamQueue{}
 	}
-	a := o.lanes[r.Team]
+	a := o.teamQueues[r.Team]
 	if a == nil {
-		a = &lane{team: r.Team}
-		o.lanes[r.Team] = a
+		a = &teamQueue{team: r.Team}
+		o.teamQueues[r.Team] = a
 		if o.turn == nil {
 			a.prev, a.next, o.turn = a, a, a
 		} else { // behind the lanes that have a turn to come
@@ -38,23 +38,23 @@ func (o *order) add(r *Request) {
 			a.prev.next, o.turn.prev = a, a
 		}
 	}
-	r.lane, r.at = a, a.put(r)
+	r.teamQueue, r.at = a, a.put(r)
 	o.count++
 	o.bytes += r.Bytes
 }
 
 func (o *order) remove(r *Request) {
-	a := r.lane
+	a := r.teamQueue
 	a.clear(r.at)
-	r.lane = nil
+	r.teamQueue = nil
 	o.count--
 	o.bytes -= r.Bytes
 	if a.count > 0 {
 		return
 	}
-	delete(o.lanes, a.team)
+	delete(o.teamQueues, a.team)
 	if a.next == a {
-		o.turn, o.lanes = nil, nil
+		o.turn, o.teamQueues = nil, nil
 		return
 	}
 	a.prev.next, a.next.prev = a.next, a.prev
@@ -83,12 +83,12 @@ func (o *order) take() *Request {
 
 // position counts the turns until r is admitted: 1 is the next.
 func (o *order) position(r *Request) int {
-	k := r.lane.taken(r.at) // requests of its own team before it
+	k := r.teamQueue.taken(r.at) // requests of its own team before it
 	n := k + 1
 	before := true // lanes between the current turn and its own have one turn more
-	for a, i := o.turn, 0; i < len(o.lanes); a, i = a.next, i+1 {
+	for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
 		switch {
-		case a == r.lane:
+		case a == r.teamQueue:
 			before = false
 		case before:
 			n += min(a.count, k+1)
@@ -99,16 +99,16 @@ func (o *order) position(r *Request) int {
 	return n
 }
 
-func (a *lane) put(r *Request) int {
-	if len(a.place) == cap(a.place) {
+func (a *teamQueue) put(r *Request) int {
+	if len(a.requests) == cap(a.requests) {
 		a.pack()
 	}
-	at := len(a.place)
-	a.place = append(a.place, r)
-	for len(a.tree) <= at+1 {
-		a.tree = append(a.tree, 0)
-		if i := len(a.tree) - 1; i > 0 { // the new node counts the places that it spans
-			a.tree[i] = int32(a.taken(i-1) - a.taken(i-(i&-i)))
+	at := len(a.requests)
+	a.requests = append(a.requests, r)
+	for len(a.waiting) <= at+1 {
+		a.waiting = append(a.waiting, 0)
+		if i := len(a.waiting) - 1; i > 0 { // the new node counts the places that it spans
+			a.waiting[i] = int32(a.taken(i-1) - a.taken(i-(i&-i)))
 		}
 	}
 	a.addAt(at, 1)
@@ -116,48 +116,48 @@ func (a *lane) put(r *Request) int {
 	return at
 }
 
-func (a *lane) clear(at int) {
-	a.place[at] = nil
+func (a *teamQueue) clear(at int) {
+	a.requests[at] = nil
 	a.addAt(at, -1)
 	a.count--
-	for a.head < len(a.place) && a.place[a.head] == nil {
+	for a.head < len(a.requests) && a.requests[a.head] == nil {
 		a.head++
 	}
 }
 
-func (a *lane) first() *Request { return a.place[a.head] }
+func (a *teamQueue) first() *Request { return a.requests[a.head] }
 
 // taken is how many of the first n places are taken.
-func (a *lane) taken(n int) (sum int) {
+func (a *teamQueue) taken(n int) (sum int) {
 	for i := n; i > 0; i -= i & -i {
-		sum += int(a.tree[i])
+		sum += int(a.waiting[i])
 	}
 	return sum
 }
 
-func (a *lane) addAt(at int, by int32) {
-	for i := at + 1; i < len(a.tree); i += i & -i {
-		a.tree[i] += by
+func (a *teamQueue) addAt(at int, by int32) {
+	for i := at + 1; i < len(a.waiting); i += i & -i {
+		a.waiting[i] += by
 	}
 }
 
 // pack removes the places of requests that left, or doubles the lane. Either
 // moves at most as many requests as arrived or left since the last time.
-func (a *lane) pack() {
+func (a *teamQueue) pack() {
 	size := max(8, 2*a.count)
-	place := make([]*Request, 0, size)
-	for _, r := range a.place[a.head:] {
+	packed := make([]*Request, 0, size)
+	for _, r := range a.requests[a.head:] {
 		if r != nil {
-			r.at = len(place)
-			place = append(place, r)
+			r.at = len(packed)
+			packed = append(packed, r)
 		}
 	}
-	a.place, a.head = place, 0
-	a.tree = make([]int32, len(place)+1, size+1)
-	for i := 1; i < len(a.tree); i++ {
-		a.tree[i]++
-		if j := i + i&-i; j < len(a.tree) {
-			a.tree[j] += a.tree[i]
+	a.requests, a.head = packed, 0
+	a.waiting = make([]int32, len(packed)+1, size+1)
+	for i := 1; i < len(a.waiting); i++ {
+		a.waiting[i]++
+		if j := i + i&-i; j < len(a.waiting) {
+			a.waiting[j] += a.waiting[i]
 		}
 	}
 }

@@ -96,10 +96,10 @@ func (q *Queue) Readmit(now time.Time) {
 }
 
 // RejectAll answers all waiting requests with why.
-func (q *Queue) RejectAll(why *openai.Error) {
+func (q *Queue) RejectAll(reason *openai.Error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.reject(why)
+	q.reject(reason)
 }
 
 // admit gives free slots to waiting requests, in their order. mu is held.
@@ -117,9 +117,9 @@ func (q *Queue) admit(now time.Time) {
 }
 
 // reject ends all waits with why. mu is held.
-func (q *Queue) reject(why *openai.Error) {
+func (q *Queue) reject(reason *openai.Error) {
 	for r := q.waiting.take(); r != nil; r = q.waiting.take() {
-		r.rejection = why
+		r.rejection = reason
 		r.wake()
 		q.demandChanged()
 	}
@@ -129,7 +129,7 @@ func (q *Queue) reject(why *openai.Error) {
 func (q *Queue) Position(r *Request) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if r.lane == nil {
+	if r.teamQueue == nil {
 		return 0
 	}
 	return q.waiting.position(r)
@@ -184,7 +184,7 @@ func (q *Queue) load(now time.Time) Load {
 			l.FreeSlots += max(0, r.slots-r.inFlight)
 		}
 	}
-	for a, i := q.waiting.turn, 0; i < len(q.waiting.lanes); a, i = a.next, i+1 {
+	for a, i := q.waiting.turn, 0; i < len(q.waiting.teamQueues); a, i = a.next, i+1 {
 		if t := a.first().since; l.Oldest.IsZero() || t.Before(l.Oldest) {
 			l.Oldest = t
 		}
@@ -199,8 +199,8 @@ func (q *Queue) TakeDemand(now time.Time) (l Load, teams map[string]int) {
 	defer q.mu.Unlock()
 	q.announced = false
 	if q.waiting.count > 0 {
-		teams = make(map[string]int, len(q.waiting.lanes))
-		for team, a := range q.waiting.lanes {
+		teams = make(map[string]int, len(q.waiting.teamQueues))
+		for team, a := range q.waiting.teamQueues {
 			teams[team] = a.count
 		}
 	}

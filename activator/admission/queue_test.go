@@ -18,8 +18,8 @@ var t0 = time.Unix(1000, 0)
 
 var errTest = openai.New(openai.ShuttingDown, "")
 
-// withRoom is a queue without replicas.
-func withRoom(requests int, bytes int64) *Queue {
+// freeSlots is a queue without replicas.
+func freeSlots(requests int, bytes int64) *Queue {
 	q := &Queue{}
 	m := &functions.Model{}
 	m.Spec.Queue.Requests, m.Spec.Queue.Bytes = requests, functions.Bytes(bytes)
@@ -41,7 +41,7 @@ func replicaOf(id string, slots int, adapters ...string) snapshot.Replica {
 func requestOf(team string, bytes int64) Request { return Request{Team: team, Bytes: bytes} }
 
 func TestBounds(t *testing.T) {
-	q := withRoom(2, 100)
+	q := freeSlots(2, 100)
 	a, b, c := requestOf("t", 60), requestOf("t", 41), requestOf("t", 0)
 	if got := a.Enter(q, t0); got != Waiting {
 		t.Fatal(got)
@@ -70,13 +70,13 @@ func TestBounds(t *testing.T) {
 	if l := q.Load(t0); l != (Load{}) {
 		t.Fatal(l)
 	}
-	if q.waiting.lanes != nil {
+	if q.waiting.teamQueues != nil {
 		t.Fatal("an empty queue owns no lanes")
 	}
 }
 
 func TestReleaseIsPaced(t *testing.T) {
-	q := withRoom(10, 1000)
+	q := freeSlots(10, 1000)
 	ws := make([]Request, 5)
 	for i := range ws {
 		ws[i] = requestOf("t", 1)
@@ -102,19 +102,19 @@ func TestReleaseIsPaced(t *testing.T) {
 	}
 	ws[0].Leave(t0.Add(time.Second))
 	<-ws[2].Done()
-	late := requestOf("t", 1)
-	if a := late.Enter(q, t0); a != Waiting {
+	expired := requestOf("t", 1)
+	if a := expired.Enter(q, t0); a != Waiting {
 		t.Fatal("no request passes those that wait:", a)
 	}
 	if l := q.Load(t0); l.Active != 2 || l.Queued != 3 || !l.LastEnd.Equal(t0.Add(time.Second)) || l.Free() {
 		t.Fatalf("%+v", l)
 	}
 	q.RejectAll(errTest)
-	<-late.Done()
-	if late.Rejection() != errTest || ws[2].Rejection() != nil {
+	<-expired.Done()
+	if expired.Rejection() != errTest || ws[2].Rejection() != nil {
 		t.Fatal("rejections")
 	}
-	late.Leave(t0)
+	expired.Leave(t0)
 	ws[1].Leave(t0)
 	ws[2].Leave(t0)
 	if l := q.Load(t0); l.Active != 0 || l.Queued != 0 {
@@ -123,11 +123,11 @@ func TestReleaseIsPaced(t *testing.T) {
 }
 
 func TestFairBetweenTeams(t *testing.T) {
-	q := withRoom(1000, 1000)
-	many := make([]Request, 100)
-	for i := range many {
-		many[i] = requestOf("greedy", 1)
-		many[i].Enter(q, t0)
+	q := freeSlots(1000, 1000)
+	waiting := make([]Request, 100)
+	for i := range waiting {
+		waiting[i] = requestOf("greedy", 1)
+		waiting[i].Enter(q, t0)
 	}
 	one, two := requestOf("small", 1), requestOf("small", 1)
 	one.Enter(q, t0)
@@ -135,7 +135,7 @@ func TestFairBetweenTeams(t *testing.T) {
 	if p, q := q.Position(&one), q.Position(&two); p != 2 || q != 4 {
 		t.Fatalf("positions %d %d, want 2 and 4", p, q)
 	}
-	if p := q.Position(&many[99]); p != 102 {
+	if p := q.Position(&waiting[99]); p != 102 {
 		t.Fatal("position of the last", p)
 	}
 	publish(q, t0, replicaOf("a", 2))
@@ -230,18 +230,18 @@ func TestOrderAgainstModel(t *testing.T) {
 				t.Fatalf("seed %d: told %d, served at %d", seed, want[w], turn)
 			}
 		}
-		if l.lanes != nil || l.turn != nil {
+		if l.teamQueues != nil || l.turn != nil {
 			t.Fatal("an empty order keeps nothing")
 		}
 	}
 }
 
 func TestConcurrentAccounting(t *testing.T) {
-	q := withRoom(50, 1<<20)
+	q := freeSlots(50, 1<<20)
 	publish(q, t0, replicaOf("a", 2), replicaOf("b", 1))
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	in, most := map[string]int{}, map[string]int{}
+	in, maximum := map[string]int{}, map[string]int{}
 	for i := range 64 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 2))
@@ -260,7 +260,7 @@ func TestConcurrentAccounting(t *testing.T) {
 				id := w.ReplicaID()
 				mu.Lock()
 				in[id]++
-				most[id] = max(most[id], in[id])
+				maximum[id] = max(maximum[id], in[id])
 				mu.Unlock()
 				runtime.Gosched()
 				mu.Lock()
@@ -274,13 +274,13 @@ func TestConcurrentAccounting(t *testing.T) {
 	if l := q.Load(t0); l.Active != 0 || l.Queued != 0 || l.Bytes != 0 {
 		t.Fatalf("%+v", l)
 	}
-	if most["a"] > 2 || most["b"] > 1 {
-		t.Fatal("slots exceeded:", most)
+	if maximum["a"] > 2 || maximum["b"] > 1 {
+		t.Fatal("slots exceeded:", maximum)
 	}
 }
 
-func BenchmarkPass(b *testing.B) {
-	q := withRoom(10, 100)
+func BenchmarkAdmission(b *testing.B) {
+	q := freeSlots(10, 100)
 	publish(q, t0, replicaOf("a", 10))
 	b.ReportAllocs()
 	w := requestOf("t", 10)
@@ -291,7 +291,7 @@ func BenchmarkPass(b *testing.B) {
 }
 
 func BenchmarkEnterLeaveAmong10000(b *testing.B) {
-	q := withRoom(20000, 1<<30)
+	q := freeSlots(20000, 1<<30)
 	ws := make([]Request, 10000)
 	for i := range ws {
 		ws[i] = requestOf("t", 10)
@@ -311,7 +311,7 @@ func BenchmarkEnterLeaveAmong10000(b *testing.B) {
 
 // BenchmarkAdmit1000 queues 1,000 requests and admits them by one Publish.
 func BenchmarkAdmit1000(b *testing.B) {
-	q := withRoom(2000, 1<<30)
+	q := freeSlots(2000, 1<<30)
 	ws := make([]Request, 1000)
 	for b.Loop() {
 		for i := range ws {
@@ -337,7 +337,7 @@ func (l *listener) OnChange() { l.calls++ }
 // TestListener: a listener is called once, without a channel, when its request is
 // admitted or rejected.
 func TestListener(t *testing.T) {
-	q := withRoom(10, 1<<20)
+	q := freeSlots(10, 1<<20)
 	var ls [4]listener
 	for i := range ls {
 		ls[i].Listener = &ls[i]
@@ -367,7 +367,7 @@ func TestListener(t *testing.T) {
 // TestAdmitAt: a request that has its answer already leaves the queue out of turn,
 // though no replica has a slot, and counts at the replica that answered it.
 func TestAdmitAt(t *testing.T) {
-	q := withRoom(4, 100)
+	q := freeSlots(4, 100)
 	a, b, c := requestOf("t", 10), requestOf("t", 10), requestOf("t", 10)
 	for _, w := range []*Request{&a, &b, &c} {
 		if got := w.Enter(q, t0); got != Waiting {
@@ -401,7 +401,7 @@ func TestAdmitAt(t *testing.T) {
 	a.Leave(t0)
 	publish(q, t0)
 	a.Enter(q, t0)
-	if !a.AdmitAt(Target{&x}) || q.waiting.lanes != nil {
+	if !a.AdmitAt(Target{&x}) || q.waiting.teamQueues != nil {
 		t.Error("the last of the queue leaves lanes behind")
 	}
 	if a.Leave(t0); !q.Load(t0).Idle() || len(q.replicas) != 0 {
@@ -411,7 +411,7 @@ func TestAdmitAt(t *testing.T) {
 
 // TestGrantRelease: a grant is given back once, by Release or by Leave.
 func TestGrantRelease(t *testing.T) {
-	q := withRoom(4, 100)
+	q := freeSlots(4, 100)
 	publish(q, t0, replicaOf("x", 1))
 	a, b := requestOf("t", 1), requestOf("t", 1)
 	a.Enter(q, t0)
@@ -431,7 +431,7 @@ func TestGrantRelease(t *testing.T) {
 func TestAdmittedHoldsSlot(t *testing.T) {
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
-		q := withRoom(1000, 1<<20)
+		q := freeSlots(1000, 1<<20)
 		now := t0
 		var in []*listener
 		slots := map[string]int{"a": 2, "b": 3, "c": 1}

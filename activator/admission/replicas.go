@@ -105,25 +105,25 @@ func (q *Queue) choose(req *Request, now time.Time) *replica {
 // best is the best replica with a free slot other than not; with loaded only
 // those that have the request's adapter count.
 func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *replica {
-	var least, home *replica
+	var minimum, preferred *replica
 	var highest uint64
 	for _, r := range q.replicas {
 		if r.inFlight >= r.slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
 			continue
 		}
-		if least == nil || r.inFlight < least.inFlight {
-			least = r
+		if minimum == nil || r.inFlight < minimum.inFlight {
+			minimum = r
 		}
 		if req.Key != 0 {
-			if h := mixHash(req.Key ^ r.seed); home == nil || h > highest {
-				home, highest = r, h
+			if h := mixHash(req.Key ^ r.seed); preferred == nil || h > highest {
+				preferred, highest = r, h
 			}
 		}
 	}
-	if home != nil && home.inFlight <= least.inFlight+affinityMargin(home.slots) {
-		return home
+	if preferred != nil && preferred.inFlight <= minimum.inFlight+affinityMargin(preferred.slots) {
+		return preferred
 	}
-	return least
+	return minimum
 }
 
 // affinityMargin is how many requests more than the least loaded replica the

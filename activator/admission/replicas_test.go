@@ -82,13 +82,13 @@ func TestAffinity(t *testing.T) {
 	q := &Queue{}
 	ts := []snapshot.Replica{replicaOf("a", 100), replicaOf("b", 100), replicaOf("c", 100)}
 	publish(q, t0, ts...)
-	home := map[uint64]string{}
+	preferred := map[uint64]string{}
 	count := map[string]int{}
 	for i := range 300 {
 		k := AffinityKey([]byte(fmt.Sprint("session ", i)))
 		r, id := admitted(q, Request{Key: k}, t0)
 		r.Leave(t0)
-		home[k] = id
+		preferred[k] = id
 		count[id]++
 	}
 	for id, n := range count {
@@ -97,7 +97,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 	publish(q, t0, ts[:2]...)
-	for k, id := range home {
+	for k, id := range preferred {
 		r, got := admitted(q, Request{Key: k}, t0)
 		r.Leave(t0)
 		if id != "c" && got != id {
@@ -106,7 +106,7 @@ func TestAffinity(t *testing.T) {
 	}
 	// A busy replica is left.
 	var k uint64
-	for k2, id := range home {
+	for k2, id := range preferred {
 		if id == "a" {
 			k = k2
 		}
@@ -198,7 +198,7 @@ func TestChoiceByAdapter(t *testing.T) {
 // TestSlotBeforeSnapshot: a slot that was taken on a replica before it was in a
 // snapshot counts when it is.
 func TestSlotBeforeSnapshot(t *testing.T) {
-	q := withRoom(10, 100)
+	q := freeSlots(10, 100)
 	x := replicaOf("a", 2)
 	a, b := Request{}, Request{}
 	a.Enter(q, t0)

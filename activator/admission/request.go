@@ -34,14 +34,14 @@ const (
 type Request struct {
 	// Set before Enter.
 
-	Listener Listener // called in place of Done, which then stays nil: for a request without a goroutine
-	Team     string
-	Bytes    int64  // of the body that is kept while it waits
-	Key      uint64 // affinity, see AffinityKey; 0 none
-	Adapter  string // that it needs; "" for the base model
-	Priority Priority
-	Parent   *Request   // the call of a composition that this one belongs to; nil none
-	Joiners  []*Request // equal requests that take this one's answer
+	Listener  Listener // called in place of Done, which then stays nil: for a request without a goroutine
+	Team      string
+	Bytes     int64  // of the body that is kept while it waits
+	Key       uint64 // affinity, see AffinityKey; 0 none
+	Adapter   string // that it needs; "" for the base model
+	Priority  Priority
+	Parent    *Request   // the call of a composition that this one belongs to; nil none
+	Followers []*Request // equal requests that take this one's answer
 
 	// Set by the lifecycle.
 
@@ -51,8 +51,8 @@ type Request struct {
 	FailedReplica string // that failed the first try; "" none
 	Retried       bool
 
-	queue     *Queue // set while it waits or holds a slot
-	lane      *lane  // set while it waits
+	queue     *Queue     // set while it waits or holds a slot
+	teamQueue *teamQueue // set while it waits
 	at        int
 	since     time.Time
 	done      chan struct{} // closed at the end of the wait
@@ -128,7 +128,7 @@ func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) 
 // and the retry of a refused request is the only demand there is. ask returns the
 // id of the cold start, "" where it is not known yet; see Queue.ColdStart. admit
 // is called with the queue locked.
-func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, ask func() (id string)) *openai.Error {
+func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() *openai.Error, start func() (id string)) *openai.Error {
 	q.mu.Lock()
 	first := !q.wakeAsked
 	if first && !f.Starting() {
@@ -147,7 +147,7 @@ func (r *Request) Wake(q *Queue, f *snapshot.Snapshot, again bool, admit func() 
 		q.coldStart = "" // an earlier one's
 	}
 	q.mu.Unlock()
-	id := ask()
+	id := start()
 	q.mu.Lock()
 	if id != "" {
 		q.coldStart = id
@@ -164,7 +164,7 @@ func (r *Request) AdmitAt(t Target) bool {
 	q := r.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if r.lane == nil {
+	if r.teamQueue == nil {
 		return false
 	}
 	q.waiting.remove(r)
@@ -198,19 +198,19 @@ const (
 	TryAgain       Retry = iota // Enter again
 	AlreadyRetried              // a second replica failed it
 	AnswerBegan                 // the client may have seen a part of the answer
-	TooLate                     // its time is over
+	DeadlinePassed              // its time is over
 )
 
 // Retry returns whether a failed request, which has left, may Enter again: once,
 // before a byte of its answer came, and within its time.
-func (r *Request) Retry(began, late bool) Retry {
+func (r *Request) Retry(began, expired bool) Retry {
 	switch {
 	case r.Retried:
 		return AlreadyRetried
 	case began:
 		return AnswerBegan
-	case late:
-		return TooLate
+	case expired:
+		return DeadlinePassed
 	}
 	r.Retried = true
 	return TryAgain
@@ -219,7 +219,7 @@ func (r *Request) Retry(began, late bool) Retry {
 // Leave ends the wait or gives the slot back, and admits the next request. It
 // returns true if the platform should look at the demand: the last waiting
 // request left and none holds a slot. Leaving again does nothing.
-func (r *Request) Leave(now time.Time) (deserted bool) {
+func (r *Request) Leave(now time.Time) (wasLast bool) {
 	q := r.queue
 	if q == nil {
 		return false
@@ -228,9 +228,9 @@ func (r *Request) Leave(now time.Time) (deserted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case r.lane != nil:
+	case r.teamQueue != nil:
 		q.waiting.remove(r)
-		if deserted = q.waiting.count == 0 && q.active == 0; deserted {
+		if wasLast = q.waiting.count == 0 && q.active == 0; wasLast {
 			q.wakeAsked = false
 		}
 		q.demandChanged()
@@ -239,7 +239,7 @@ func (r *Request) Leave(now time.Time) (deserted bool) {
 		q.admit(now)
 		q.demandChanged()
 	}
-	return deserted
+	return wasLast
 }
 
 // FullError answers a request that the queue had no place for.

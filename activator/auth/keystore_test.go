@@ -18,7 +18,7 @@ func newStore(t *testing.T) (*KeyStore, string) {
 	return b, path
 }
 
-func TestKeysLiveInTheFile(t *testing.T) {
+func TestKeysPersist(t *testing.T) {
 	b, path := newStore(t)
 	if b.Any() {
 		t.Fatal("a new book is empty")
@@ -82,7 +82,7 @@ func reopen(t *testing.T, path string) *KeyStore {
 	return b
 }
 
-func TestBadBooks(t *testing.T) {
+func TestBadKeyFiles(t *testing.T) {
 	b, path := newStore(t)
 	if _, _, err := b.Create("Not A Label", "", false); err == nil {
 		t.Error("team must be a label")

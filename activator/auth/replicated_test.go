@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestFed(t *testing.T) {
+func TestReplicatedKeyStore(t *testing.T) {
 	b := NewReplicatedKeyStore()
 	b.Trust("admin-secret")
 	sum := sha256.Sum256([]byte("sk-thaw-one"))

@@ -35,8 +35,8 @@ func (w *conn) refuse(e *openai.Error) {
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	w.readBy(time.Now().Add(lingerFor))
-	for got := 0; got < lingerBytes; {
+	w.readBy(time.Now().Add(closeDelay))
+	for got := 0; got < closeDrainBytes; {
 		n, err := w.Conn.Read(w.buf)
 		if err != nil {
 			return

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// BenchmarkDoor is a request of 1.2 KiB and its answer of 1.5 KiB over a
+// BenchmarkServer is a request of 1.2 KiB and its answer of 1.5 KiB over a
 // loopback socket, keep-alive; the client is a few system calls.
-func BenchmarkDoor(b *testing.B) {
+func BenchmarkServer(b *testing.B) {
 	answer := []byte(strings.Repeat("y", 1500))
 	for _, body := range bodies {
 		for _, watched := range []bool{false, true} {

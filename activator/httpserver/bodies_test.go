@@ -10,7 +10,7 @@ import (
 // them; and memory is released however a request ends.
 func TestBodiesTogetherAreBounded(t *testing.T) {
 	const budget, size = 1 << 20, 300 << 10
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: echoHandler, MaxBodies: budget})
 		head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", size)
 		full := func(rest string) {

@@ -47,13 +47,13 @@ type bodyCounter interface{ charge(n int) bool }
 // readBody reads in to its end into b's array, or into a larger one that grows with what
 // has come. A buffer of size bytes meets the end; -1: the size is unknown.
 func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter) ([]byte, error) {
-	first, most := firstBuffer, int(limit)+1
+	first, maximum := firstBuffer, int(limit)+1
 	if size >= 0 {
-		first, most = min(size, firstBody), size
+		first, maximum = min(size, firstBody), size
 	}
 	for {
 		if len(b) == cap(b) {
-			to := min(max(first, 2*cap(b)), most)
+			to := min(max(first, 2*cap(b)), maximum)
 			if !counter.charge(to) {
 				return nil, errFull
 			}

@@ -15,7 +15,7 @@ import (
 
 // The twin runs on a bubble's clock: minutes of holding take no time, and every
 // moment is exact.
-func TestTwinInVirtualTime(t *testing.T) {
+func TestNetHTTPServerInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		gone := make(chan time.Duration, 1)

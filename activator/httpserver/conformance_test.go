@@ -31,17 +31,17 @@ var bodies = []struct {
 	make func(Options) Server
 }{{"fiber", NewFiberServer}, {"http", NewNetHTTPServer}}
 
-func forEachServer(t *testing.T, f func(t *testing.T, serve func(Options) *site)) {
+func forEachServer(t *testing.T, f func(t *testing.T, serve func(Options) *testServer)) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			f(t, func(o Options) *site { return startSite(t, b.make(o), nil) })
+			f(t, func(o Options) *testServer { return startTestServer(t, b.make(o), nil) })
 		})
 	}
 }
 
-// site is a server that runs, on TCP.
-type site struct {
+// testServer is a server that runs, on TCP.
+type testServer struct {
 	t    *testing.T
 	srv  Server
 	addr string
@@ -49,20 +49,20 @@ type site struct {
 	tls  bool
 }
 
-func startSite(t *testing.T, srv Server, tc *tls.Config) *site {
+func startTestServer(t *testing.T, srv Server, tc *tls.Config) *testServer {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, srv: srv, addr: ln.Addr().String(), tls: tc != nil}
+	s := &testServer{t: t, srv: srv, addr: ln.Addr().String(), tls: tc != nil}
 	if tc != nil {
 		ln = tls.NewListener(ln, tc)
 	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ln) }()
 	t.Cleanup(func() {
-		s.shutdown(soon)
+		s.shutdown(testTimeout)
 		if err := <-done; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
@@ -70,11 +70,11 @@ func startSite(t *testing.T, srv Server, tc *tls.Config) *site {
 	return s
 }
 
-// soon bounds the wait for what must happen, on whatever machine.
-const soon = 30 * time.Second
+// testTimeout bounds the wait for what must happen, on whatever machine.
+const testTimeout = 30 * time.Second
 
 // await waits until some connection is as f wants it.
-func (s *site) await(f func(*conn) bool) {
+func (s *testServer) await(f func(*conn) bool) {
 	s.t.Helper()
 	var all *server
 	switch x := s.srv.(type) {
@@ -82,11 +82,11 @@ func (s *site) await(f func(*conn) bool) {
 		all = x.server
 	case *netHTTPServer:
 		all = x.server
-	case *wrapped:
-		(&site{t: s.t, srv: x.Server}).await(f)
+	case *wrappedServer:
+		(&testServer{t: s.t, srv: x.Server}).await(f)
 		return
 	}
-	end := time.After(soon)
+	end := time.After(testTimeout)
 	for found := false; !found; {
 		all.each(func(w *conn) {
 			w.mu.Lock()
@@ -101,7 +101,7 @@ func (s *site) await(f func(*conn) bool) {
 	}
 }
 
-func (s *site) shutdown(d time.Duration) (err error) {
+func (s *testServer) shutdown(d time.Duration) (err error) {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), d)
 		defer cancel()
@@ -116,7 +116,7 @@ type client struct {
 	t  *testing.T
 }
 
-func (s *site) dial() *client {
+func (s *testServer) dial() *client {
 	s.t.Helper()
 	var c net.Conn
 	var err error
@@ -128,7 +128,7 @@ func (s *site) dial() *client {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c.SetDeadline(time.Now().Add(soon))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	s.t.Cleanup(func() { c.Close() })
 	return &client{c, bufio.NewReader(c), s.t}
 }
@@ -224,7 +224,7 @@ func echoHandler(r *Request, w *Response) {
 }
 
 func TestPlainRequests(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: echoHandler})
 		c := s.dial()
 		big := strings.Repeat("x", 200_000)
@@ -273,7 +273,7 @@ func TestPlainRequests(t *testing.T) {
 }
 
 func TestByteByByteAndExpect(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: echoHandler})
 		c := s.dial()
 		for _, b := range []byte(postRequest("hello") + "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n") {
@@ -369,7 +369,7 @@ var refused = []struct {
 }
 
 func TestRefused(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		var called atomic.Int32
 		s := serve(Options{MaxBody: 100_000, Handler: func(*Request, *Response) { called.Add(1) }})
 		for _, x := range refused {
@@ -399,7 +399,7 @@ func TestRefused(t *testing.T) {
 
 // The answer to a body that is too large is not lost while the client writes on.
 func TestTooLargeWhileWriting(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{MaxBody: 1 << 20, Handler: echoHandler})
 		c := s.dial()
 		c.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 8388608\r\n\r\n")
@@ -415,7 +415,7 @@ func TestTooLargeWhileWriting(t *testing.T) {
 }
 
 func TestSlowHeadAndBody(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: echoHandler, HeadTimeout: 100 * time.Millisecond, BodyGrace: 100 * time.Millisecond})
 		for _, part := range []string{"GET / HT", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhell", "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"} {
 			c := s.dial()
@@ -427,14 +427,14 @@ func TestSlowHeadAndBody(t *testing.T) {
 	})
 }
 
-// stuck is a connection that declares much and sends nothing.
-type stuck struct {
+// blockedConn is a connection that declares much and sends nothing.
+type blockedConn struct {
 	net.Conn
 	head string
 	most int
 }
 
-func (s *stuck) Read(p []byte) (int, error) {
+func (s *blockedConn) Read(p []byte) (int, error) {
 	if len(s.head) > 0 {
 		n := copy(p, s.head)
 		s.head = s.head[n:]
@@ -443,10 +443,10 @@ func (s *stuck) Read(p []byte) (int, error) {
 	s.most = max(s.most, len(p))
 	return 0, io.EOF
 }
-func (*stuck) SetReadDeadline(time.Time) error { return nil }
+func (*blockedConn) SetReadDeadline(time.Time) error { return nil }
 
 func TestDeclaredLengthIsNotAllocated(t *testing.T) {
-	c := &stuck{head: "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\n\r\n"}
+	c := &blockedConn{head: "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\n\r\n"}
 	w := newConn(newServer(Options{}), c)
 	if _, err := w.readRequest(); err == nil {
 		t.Fatal("no error")
@@ -474,12 +474,12 @@ var departures = map[string]func(*client){
 	},
 }
 
-func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
+func testDeparture(t *testing.T, s *testServer, gone chan error, mark string) {
 	for name, how := range departures {
-		for _, behind := range []string{"", get} { // a second request waits in the pipeline
-			late := behind == "" // else it leaves before the watch is armed
+		for _, pipelined := range []string{"", get} { // a second request waits in the pipeline
+			late := pipelined == "" // else it leaves before the watch is armed
 			c := s.dial()
-			c.send(postRequest(mark) + behind)
+			c.send(postRequest(mark) + pipelined)
 			if mark == "stream" {
 				if b, err := c.br.Peek(20); err != nil {
 					t.Fatal(err, b)
@@ -494,7 +494,7 @@ func testDeparture(t *testing.T, s *site, gone chan error, mark string) {
 				if err != ErrGone {
 					t.Errorf("%s: %v", name, err)
 				}
-			case <-time.After(soon): // the promise is one second, where nothing else runs
+			case <-time.After(testTimeout): // the promise is one second, where nothing else runs
 				t.Errorf("%s: not noticed", name)
 			}
 			c.Close()
@@ -525,8 +525,8 @@ func departureHandler(gone chan error) Handler {
 	}
 }
 
-func TestDeparture(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+func TestClientDisconnect(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		gone := make(chan error, 1)
 		s := serve(Options{Handler: departureHandler(gone)})
 		testDeparture(t, s, gone, "wait")
@@ -534,10 +534,10 @@ func TestDeparture(t *testing.T) {
 	})
 }
 
-// hidden has no descriptor to watch, as on other systems.
-type hidden struct{ net.Listener }
+// bareListener has no descriptor to watch, as on other systems.
+type bareListener struct{ net.Listener }
 
-func (h hidden) Accept() (net.Conn, error) {
+func (h bareListener) Accept() (net.Conn, error) {
 	c, err := h.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -545,13 +545,13 @@ func (h hidden) Accept() (net.Conn, error) {
 	return struct{ net.Conn }{c}, nil
 }
 
-func TestDepartureByLookingAhead(t *testing.T) {
+func TestClientDisconnectByReadAhead(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			gone := make(chan error, 1)
 			srv := b.make(Options{Handler: departureHandler(gone)})
-			s := startSite(t, &wrapped{srv}, nil)
+			s := startTestServer(t, &wrappedServer{srv}, nil)
 			testDeparture(t, s, gone, "wait")
 			testDeparture(t, s, gone, "stream")
 			// What was read ahead is the next request.
@@ -565,12 +565,12 @@ func TestDepartureByLookingAhead(t *testing.T) {
 	}
 }
 
-type wrapped struct{ Server }
+type wrappedServer struct{ Server }
 
-func (w *wrapped) Serve(ln net.Listener) error { return w.Server.Serve(hidden{ln}) }
+func (w *wrappedServer) Serve(ln net.Listener) error { return w.Server.Serve(bareListener{ln}) }
 
 // A request answered after the look-ahead began leaves the connection usable.
-func TestLookAheadHandsOver(t *testing.T) {
+func TestReadAheadHandsOver(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
@@ -582,7 +582,7 @@ func TestLookAheadHandsOver(t *testing.T) {
 				}
 				w.Body = append([]byte(nil), r.Body...)
 			}})
-			s := startSite(t, &wrapped{srv}, nil)
+			s := startTestServer(t, &wrappedServer{srv}, nil)
 			c := s.dial()
 			for i := range 50 {
 				c.send(postRequest("hold"))
@@ -602,7 +602,7 @@ func TestLookAheadHandsOver(t *testing.T) {
 	}
 }
 
-func TestDepartureUnderTLS(t *testing.T) {
+func TestClientDisconnectUnderTLS(t *testing.T) {
 	ts := httptest.NewUnstartedServer(nil)
 	ts.StartTLS()
 	config := &tls.Config{Certificates: ts.TLS.Certificates}
@@ -610,7 +610,7 @@ func TestDepartureUnderTLS(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			gone := make(chan error, 1)
-			s := startSite(t, b.make(Options{Handler: departureHandler(gone)}), config)
+			s := startTestServer(t, b.make(Options{Handler: departureHandler(gone)}), config)
 			c := s.dial()
 			c.send(postRequest("x") + postRequest("x"))
 			c.ok("POST")
@@ -623,7 +623,7 @@ func TestDepartureUnderTLS(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	broken := errors.New("engine died")
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		var last atomic.Pointer[funcStream]
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			var st *funcStream
@@ -706,7 +706,7 @@ func TestStreams(t *testing.T) {
 }
 
 // Each Read goes out at once, and the last bytes together with the end.
-func TestChunksAndEndOnTheWire(t *testing.T) {
+func TestChunksAndEnd(t *testing.T) {
 	for _, b := range bodies {
 		t.Run(b.name, func(t *testing.T) {
 			ln := httpservertest.Listen()
@@ -750,21 +750,21 @@ func TestChunksAndEndOnTheWire(t *testing.T) {
 }
 
 func TestSlowReaderIsEnded(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		st := newStream(func(p []byte) (int, error) { return len(p), nil })
 		s := serve(Options{WriteTimeout: 150 * time.Millisecond, Handler: func(r *Request, w *Response) { w.Stream = st }})
 		c := s.dial()
 		c.send(get)
 		select {
 		case <-st.done:
-		case <-time.After(soon):
+		case <-time.After(testTimeout):
 			t.Error("it streams on after the client left")
 		}
 	})
 }
 
 func TestPipelining(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		release := make(chan struct{})
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if string(r.Body) == "cold" {
@@ -792,7 +792,7 @@ func TestPipelining(t *testing.T) {
 }
 
 func TestDrainWaits(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		step := make(chan struct{})
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if r.Draining() {
@@ -813,12 +813,12 @@ func TestDrainWaits(t *testing.T) {
 		streams.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		streams.br.Peek(1)
 		done := make(chan error, 1)
-		go func() { done <- s.shutdown(soon) }()
+		go func() { done <- s.shutdown(testTimeout) }()
 		if !idle.ended() {
 			t.Error("the idle connection lives on")
 		}
 		if c, err := net.Dial("tcp", s.addr); err == nil {
-			c.SetDeadline(time.Now().Add(soon))
+			c.SetDeadline(time.Now().Add(testTimeout))
 			if _, err := c.Read(make([]byte, 1)); err == nil {
 				t.Error("a new connection was served")
 			}
@@ -845,9 +845,9 @@ func TestDrainWaits(t *testing.T) {
 
 // Who heeds the end has time to say so.
 func TestDrainDeadline(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		causes := make(chan error, 2)
-		s := serve(Options{CutGrace: soon, Handler: func(r *Request, w *Response) {
+		s := serve(Options{CutGrace: testTimeout, Handler: func(r *Request, w *Response) {
 			ctx := r.Context()
 			switch r.Path {
 			case "/wait":
@@ -892,8 +892,8 @@ func TestDrainDeadline(t *testing.T) {
 }
 
 // Who does not is cut.
-func TestDrainCuts(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+func TestDrainAborts(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		block, stuck := make(chan struct{}), make(chan struct{})
 		s := serve(Options{CutGrace: 100 * time.Millisecond, Handler: func(r *Request, w *Response) {
 			close(stuck)
@@ -913,7 +913,7 @@ func TestDrainCuts(t *testing.T) {
 }
 
 func TestPanic(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		st := scriptedStream("x")
 		s := serve(Options{Handler: func(r *Request, w *Response) {
 			if r.Path == "/stream" {
@@ -935,7 +935,7 @@ func TestPanic(t *testing.T) {
 // Bodies stay what they are while a handler waits and while its stream runs,
 // whatever else arrives; clients that leave disturb no other.
 func TestMany(t *testing.T) {
-	forEachServer(t, func(t *testing.T, serve func(Options) *site) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		var changed atomic.Int32
 		s := serve(Options{WatchAfter: time.Millisecond, Handler: func(r *Request, w *Response) {
 			sum := crc32.ChecksumIEEE(r.Body)

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	firstBuffer = 4 << 10  // a usual request, head and body, in one read
-	firstBody   = 64 << 10 // what a declared length is believed at once
-	keepBody    = 16 << 10 // a larger body buffer is not kept for the next request
-	onePiece    = 64 << 10 // a write deadline covers at most this much
-	lingerFor   = 2 * time.Second
-	lingerBytes = 64 << 20
+	firstBuffer     = 4 << 10  // a usual request, head and body, in one read
+	firstBody       = 64 << 10 // what a declared length is believed at once
+	keepBody        = 16 << 10 // a larger body buffer is not kept for the next request
+	onePiece        = 64 << 10 // a write deadline covers at most this much
+	closeDelay      = 2 * time.Second
+	closeDrainBytes = 64 << 20
 )
 
 type phase uint8
@@ -137,8 +137,8 @@ func (w *conn) SetDeadline(time.Time) error { return nil }
 func (w *conn) NetConn() net.Conn { return w.Conn }
 
 var (
-	errRefused = errors.New("httpserver: the request was refused")
-	errOver    = errors.New("httpserver: the connection is over")
+	errRefused    = errors.New("httpserver: the request was refused")
+	errConnClosed = errors.New("httpserver: the connection is over")
 )
 
 // next waits for the next request and reads it whole. An error means that the connection
@@ -149,10 +149,10 @@ func (w *conn) next() error {
 	default:
 	}
 	w.flush()
-	w.forget()
+	w.removeFromServer()
 	w.setPhase(idle)
 	if w.last || w.s.draining.Load() {
-		return errOver
+		return errConnClosed
 	}
 	if refusal, err := w.readRequest(); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (w *conn) next() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return errOver
+		return errConnClosed
 	}
 	w.phase = busy
 	return nil
@@ -203,8 +203,8 @@ func setMethod(s *string, b []byte) {
 	}
 }
 
-// forget drops the state of the exchange before.
-func (w *conn) forget() {
+// removeFromServer drops the state of the exchange before.
+func (w *conn) removeFromServer() {
 	w.text = ""
 	w.fields = w.fields[:0]
 	w.holdEnd = false

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestLife(t *testing.T) {
+func TestRequestContext(t *testing.T) {
 	l := &requestContext{}
 	var ctx context.Context = l
 	if ctx.Err() != nil || context.Cause(ctx) != nil || ctx.Value("x") != nil {

@@ -68,13 +68,13 @@ func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
 }
 
 // end ends the context; the first call sets the cause.
-func (l *requestContext) end(why error) {
+func (l *requestContext) end(reason error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
 		return
 	}
-	l.err = why
+	l.err = reason
 	if l.done != nil {
 		close(l.done)
 	}
@@ -132,15 +132,15 @@ func (w *conn) lookAhead(done chan struct{}) {
 		w.w += n
 		if err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				w.leave(ErrGone)
+				w.clientLeft(ErrGone)
 			}
 			return
 		}
 	}
 }
 
-// leave ends the exchange's context: the client has gone, or the drain is over.
-func (w *conn) leave(cause error) {
+// clientLeft ends the exchange's context: the client has gone, or the drain is over.
+func (w *conn) clientLeft(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gone = w.gone || cause == ErrGone
@@ -153,13 +153,13 @@ func (w *conn) leave(cause error) {
 // exchange fires any more.
 func (w *conn) disarm(cause error) {
 	w.mu.Lock()
-	life, ahead, watch, token := w.ctx, w.ahead, w.watch, w.token
+	requestCtx, ahead, watch, token := w.ctx, w.ahead, w.watch, w.token
 	w.ctx, w.ahead, w.token = nil, nil, 0
-	if life != nil && w.timer != nil {
+	if requestCtx != nil && w.timer != nil {
 		w.timer.Stop()
 	}
 	w.mu.Unlock()
-	if life == nil {
+	if requestCtx == nil {
 		return
 	}
 	if token != 0 {
@@ -171,5 +171,5 @@ func (w *conn) disarm(cause error) {
 		w.Conn.SetReadDeadline(time.Time{})
 		w.readUntil = time.Time{}
 	}
-	life.end(cause)
+	requestCtx.end(cause)
 }

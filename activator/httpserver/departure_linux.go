@@ -60,7 +60,7 @@ func (x *watcher) loop() {
 			w := x.conns[token]
 			x.mu.Unlock()
 			if w != nil {
-				w.leave(ErrGone)
+				w.clientLeft(ErrGone)
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 	if e != nil {
 		return h, fields, e
 	}
-	var seen fieldCounts
+	var counts fieldCounts
 	for {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 1 || b[i+n-1] != '\r' {
@@ -66,18 +66,18 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 		}
 		f := fieldSpan{start, start + int32(c), start + int32(c+1+from), start + int32(c+1+to)}
 		fields = append(fields, f)
-		if e := h.addField(l[:c], v[from:to], f, &seen); e != nil {
+		if e := h.addField(l[:c], v[from:to], f, &counts); e != nil {
 			return h, fields, e
 		}
 	}
 	if i != len(b) {
 		return h, fields, malformed("it goes on behind its end")
 	}
-	return h, fields, h.checkFraming(&seen)
+	return h, fields, h.checkFraming(&counts)
 }
 
-func malformed(what string) *openai.Error {
-	return openai.New(openai.InvalidRequest, "The request's head is not well formed: "+what+".")
+func malformed(problem string) *openai.Error {
+	return openai.New(openai.InvalidRequest, "The request's head is not well formed: "+problem+".")
 }
 
 // fieldCounts counts the fields that may stand once.
@@ -123,11 +123,11 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 }
 
 // addField notes a field that frames the message or routes it.
-func (h *head) addField(name, v []byte, f fieldSpan, seen *fieldCounts) *openai.Error {
+func (h *head) addField(name, v []byte, f fieldSpan, counts *fieldCounts) *openai.Error {
 	switch len(name) {
 	case 4:
 		if http1.EqualFold(name, "host") {
-			seen.hosts++
+			counts.hosts++
 			if !isHost(v) {
 				return malformed("Host is not a name or address")
 			}
@@ -135,7 +135,7 @@ func (h *head) addField(name, v []byte, f fieldSpan, seen *fieldCounts) *openai.
 		}
 	case 6:
 		if http1.EqualFold(name, "expect") {
-			if seen.expects++; seen.expects > 1 || !http1.EqualFold(v, "100-continue") {
+			if counts.expects++; counts.expects > 1 || !http1.EqualFold(v, "100-continue") {
 				return malformed("Expect is not 100-continue")
 			}
 			h.expect = true
@@ -157,7 +157,7 @@ func (h *head) addField(name, v []byte, f fieldSpan, seen *fieldCounts) *openai.
 		}
 	case 14:
 		if http1.EqualFold(name, "content-length") {
-			seen.lengths++
+			counts.lengths++
 			var ok bool
 			if h.length, ok = http1.ParseLength(v, 18); !ok {
 				return malformed("Content-Length is not a number")
@@ -169,7 +169,7 @@ func (h *head) addField(name, v []byte, f fieldSpan, seen *fieldCounts) *openai.
 		}
 	case 17:
 		if http1.EqualFold(name, "transfer-encoding") {
-			seen.codings++
+			counts.codings++
 			if !http1.EqualFold(v, "chunked") {
 				return malformed("Transfer-Encoding is not chunked")
 			}
@@ -180,15 +180,15 @@ func (h *head) addField(name, v []byte, f fieldSpan, seen *fieldCounts) *openai.
 }
 
 // checkFraming refuses a head whose fields contradict each other, and what is not served.
-func (h *head) checkFraming(seen *fieldCounts) *openai.Error {
+func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 	switch {
-	case seen.hosts != 1:
+	case counts.hosts != 1:
 		return malformed("exactly one Host is expected")
-	case seen.lengths > 1:
+	case counts.lengths > 1:
 		return malformed("Content-Length stands twice")
-	case seen.codings > 1:
+	case counts.codings > 1:
 		return malformed("Transfer-Encoding stands twice")
-	case seen.lengths+seen.codings > 1:
+	case counts.lengths+counts.codings > 1:
 		return malformed("it has both Content-Length and Transfer-Encoding")
 	case h.chunked && h.http10:
 		return malformed("HTTP/1.0 has no Transfer-Encoding")

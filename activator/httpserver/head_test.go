@@ -84,7 +84,7 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		raw := append([]byte("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), body...)
-		w := newConn(newServer(Options{MaxBody: 1 << 20}), &dribble{raw: raw, size: 1 + min(max(size, 0), 5000)})
+		w := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)})
 		refusal, err := w.readRequest()
 		if err != nil || refusal != nil {
 			return
@@ -103,14 +103,14 @@ func FuzzBody(f *testing.F) {
 	})
 }
 
-// dribble gives its bytes in pieces.
-type dribble struct {
-	stuck
+// writeSlowly gives its bytes in pieces.
+type writeSlowly struct {
+	blockedConn
 	raw  []byte
 	size int
 }
 
-func (d *dribble) Read(p []byte) (int, error) {
+func (d *writeSlowly) Read(p []byte) (int, error) {
 	if len(d.raw) == 0 {
 		return 0, io.EOF
 	}

@@ -13,20 +13,20 @@ import (
 // aliveEvery is the period of empty lines on a silent stream, so that proxies keep it.
 const aliveEvery = 15 * time.Second
 
-// NewLineStream runs work and streams each value it says as one line of JSON. It returns
-// after the first value, or with work's error if there was none. Close of the stream
-// cancels work's context and waits for its return; over, if not nil, is polled once a
+// NewLineStream runs produce and streams each emitted value as one line of JSON. It returns
+// after the first value, or with produce's error if there was none. Close of the stream
+// cancels its context and waits for its return; isOver, if not nil, is polled once a
 // second and ends the stream early.
-func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(v any)) error, over func() bool) (io.ReadCloser, error) {
+func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit func(v any)) error, isOver func() bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lineStream{cancel: cancel, over: over, said: coalesce.NewSignal(), ended: make(chan struct{})}
+	l := &lineStream{cancel: cancel, isOver: isOver, written: coalesce.NewSignal(), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
-		l.err = work(ctx, l.say)
+		l.err = produce(ctx, l.emit)
 	}()
 	select {
-	case <-l.said:
-		l.said.Set() // for the first Read
+	case <-l.written:
+		l.written.Set() // for the first Read
 		return l, nil
 	case <-l.ended:
 	}
@@ -38,17 +38,17 @@ func NewLineStream(ctx context.Context, work func(ctx context.Context, say func(
 }
 
 type lineStream struct {
-	cancel context.CancelFunc
-	over   func() bool
-	said   coalesce.Signal // buf has grown
-	ended  chan struct{}
-	err    error // of work; set before ended is closed
+	cancel  context.CancelFunc
+	isOver  func() bool
+	written coalesce.Signal // buf has grown
+	ended   chan struct{}
+	err     error // of work; set before ended is closed
 
 	mu  sync.Mutex // guards buf
 	buf []byte
 }
 
-func (l *lineStream) say(v any) {
+func (l *lineStream) emit(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return
@@ -56,7 +56,7 @@ func (l *lineStream) say(v any) {
 	l.mu.Lock()
 	l.buf = append(append(l.buf, b...), '\n')
 	l.mu.Unlock()
-	l.said.Set()
+	l.written.Set()
 }
 
 func (l *lineStream) take(p []byte) int {
@@ -78,7 +78,7 @@ func (l *lineStream) Read(p []byte) (int, error) {
 			return n, nil
 		}
 		select {
-		case <-l.said:
+		case <-l.written:
 		case <-l.ended:
 			if n := l.take(p); n > 0 {
 				return n, nil
@@ -87,7 +87,7 @@ func (l *lineStream) Read(p []byte) (int, error) {
 		case <-alive.C:
 			return copy(p, "\n"), nil
 		case <-look.C:
-			if l.over != nil && l.over() {
+			if l.isOver != nil && l.isOver() {
 				l.cancel()
 			}
 		}

@@ -15,10 +15,10 @@ import (
 // error, and Close ends the work.
 func TestLineStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		body, err := NewLineStream(t.Context(), func(_ context.Context, say func(any)) error {
-			say(map[string]int{"a": 1})
+		body, err := NewLineStream(t.Context(), func(_ context.Context, emit func(any)) error {
+			emit(map[string]int{"a": 1})
 			time.Sleep(40 * time.Second) // two empty lines keep it alive
-			say("last")
+			emit("last")
 			return errors.New("said before it ended")
 		}, nil)
 		if err != nil {
@@ -43,13 +43,13 @@ func TestLineStream(t *testing.T) {
 		body.Close()
 
 		var ended atomic.Bool
-		work := func(ctx context.Context, say func(any)) error {
-			say(1)
+		produce := func(ctx context.Context, emit func(any)) error {
+			emit(1)
 			<-ctx.Done()
 			ended.Store(true)
 			return ctx.Err()
 		}
-		if body, err = NewLineStream(t.Context(), work, nil); err != nil {
+		if body, err = NewLineStream(t.Context(), produce, nil); err != nil {
 			t.Fatal(err)
 		}
 		if line, err := bufio.NewReader(body).ReadString('\n'); line != "1\n" || err != nil {
@@ -62,7 +62,7 @@ func TestLineStream(t *testing.T) {
 		ended.Store(false)
 		var draining atomic.Bool
 		time.AfterFunc(5*time.Second, func() { draining.Store(true) })
-		if body, err = NewLineStream(t.Context(), work, draining.Load); err != nil {
+		if body, err = NewLineStream(t.Context(), produce, draining.Load); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

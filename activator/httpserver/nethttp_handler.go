@@ -84,11 +84,11 @@ func (v *request) context() context.Context {
 	}
 	outer := v.r.Context()
 	v.stop = context.AfterFunc(outer, func() {
-		why := context.Cause(outer)
-		if !errors.Is(why, ErrDraining) {
-			why = ErrGone
+		reason := context.Cause(outer)
+		if !errors.Is(reason, ErrDraining) {
+			reason = ErrGone
 		}
-		l.end(why)
+		l.end(reason)
 	})
 	return l
 }

@@ -51,7 +51,7 @@ func waitUncounted(t *testing.T, g *NetHTTPHandler) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(soon); g.bodies.Load() != 0; {
+	for late := time.After(testTimeout); g.bodies.Load() != 0; {
 		select {
 		case <-tick.C:
 		case <-late:
@@ -69,10 +69,10 @@ func TestNetHTTPHandler(t *testing.T) {
 			return
 		case "/stream":
 			res.Status = 201
-			res.Stream = &said{"one ", "two ", "three"}
+			res.Stream = &requestLog{"one ", "two ", "three"}
 			return
 		case "/breaks":
-			res.Stream = &said{"one ", "\x00"}
+			res.Stream = &requestLog{"one ", "\x00"}
 			return
 		}
 		n := 0
@@ -142,10 +142,10 @@ func TestNetHTTPHandler(t *testing.T) {
 	}
 }
 
-// said is a stream, a piece each time; "\x00" breaks it.
-type said []string
+// requestLog is a stream, a piece each time; "\x00" breaks it.
+type requestLog []string
 
-func (s *said) Read(p []byte) (int, error) {
+func (s *requestLog) Read(p []byte) (int, error) {
 	if len(*s) == 0 {
 		return 0, io.EOF
 	}
@@ -157,18 +157,18 @@ func (s *said) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *said) Close() error { *s = nil; return nil }
+func (s *requestLog) Close() error { *s = nil; return nil }
 
 // The context ends when the client leaves, when the server gives up, and at the
 // end, and each piece of a stream goes out at once.
 func TestNetHTTPHandlerContext(t *testing.T) {
 	ends := make(chan error, 1)
-	begun := make(chan struct{}, 1)
+	began := make(chan struct{}, 1)
 	g, url, clients, cut := startHandler(t, Options{Handler: func(req *Request, res *Response) {
 		ctx := req.Context()
 		switch req.Path {
 		case "/wait":
-			begun <- struct{}{}
+			began <- struct{}{}
 			<-ctx.Done()
 			ends <- context.Cause(ctx)
 		case "/stream":
@@ -181,7 +181,7 @@ func TestNetHTTPHandlerContext(t *testing.T) {
 	for proto, c := range clients {
 		ctx, cancel := context.WithCancel(context.Background())
 		r, _ := http.NewRequestWithContext(ctx, "POST", url+"/wait", strings.NewReader("hello"))
-		go func() { <-begun; cancel() }()
+		go func() { <-began; cancel() }()
 		if _, err := c.Do(r); err == nil {
 			t.Error("an answer")
 		}
@@ -217,7 +217,7 @@ func TestNetHTTPHandlerContext(t *testing.T) {
 			res.Body.Close()
 		}
 	}()
-	<-begun
+	<-began
 	g.Drain()
 	cut(ErrDraining)
 	if err := <-ends; err != ErrDraining {
@@ -262,10 +262,10 @@ func TestNetHTTPHandlerSlowBody(t *testing.T) {
 
 // All bodies together are bounded, and a request that ends frees its memory.
 func TestNetHTTPHandlerBodies(t *testing.T) {
-	inside, leave := make(chan struct{}), make(chan struct{})
+	inside, release := make(chan struct{}), make(chan struct{})
 	g, url, clients, _ := startHandler(t, Options{MaxBodies: 600 << 10, Handler: func(_ *Request, res *Response) {
 		inside <- struct{}{}
-		<-leave
+		<-release
 		res.Body = []byte("ok")
 	}})
 	c := clients["HTTP/1.1"]
@@ -290,7 +290,7 @@ func TestNetHTTPHandlerBodies(t *testing.T) {
 			t.Error(res.StatusCode, string(b))
 		}
 	}
-	close(leave)
+	close(release)
 	if s := <-done; s != 200 {
 		t.Error(s)
 	}

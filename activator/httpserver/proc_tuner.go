@@ -15,18 +15,18 @@ import (
 // in place of 204 µs for a stream of 64 chunks. A GOMAXPROCS in the environment
 // turns the tuner off.
 type ProcTuner struct {
-	least, most int
-	now         int
-	full, calm  int // consecutive observations that call for more, or for fewer
-	patience    int // calm observations before one processor is released
-	lowered     int // observations since one was released
+	minProcs, maxProcs   int
+	now                  int
+	busyCount, idleCount int // consecutive observations that call for more, or for fewer
+	releaseAfter         int // calm observations before one processor is released
+	lowered              int // observations since one was released
 }
 
 const (
-	tuneEvery    = 100 * time.Millisecond
-	fullLooks    = 3   // full observations before more are used
-	calmLooks    = 10  // calm observations before one is released, at first
-	maxCalmLooks = 600 // and at most, after releases that proved wrong
+	tuneEvery         = 100 * time.Millisecond
+	raiseAfter        = 3   // full observations before more are used
+	firstReleaseAfter = 10  // calm observations before one is released, at first
+	maxReleaseAfter   = 600 // and at most, after releases that proved wrong
 )
 
 // NewProcTuner makes a tuner; it starts nothing.
@@ -34,8 +34,8 @@ func NewProcTuner() *ProcTuner {
 	n := runtime.GOMAXPROCS(0)
 	// At least a quarter of many cores: a stalled disk blocks the processor that
 	// waits for it.
-	c := &ProcTuner{least: min(n, max(1, n/4)), most: n, patience: calmLooks, lowered: maxCalmLooks}
-	c.now = c.least
+	c := &ProcTuner{minProcs: min(n, max(1, n/4)), maxProcs: n, releaseAfter: firstReleaseAfter, lowered: maxReleaseAfter}
+	c.now = c.minProcs
 	return c
 }
 
@@ -47,34 +47,34 @@ func NewProcTuner() *ProcTuner {
 func (c *ProcTuner) observe(load float64) int {
 	c.lowered++
 	switch {
-	case load > 0.95*float64(c.now) && c.now < c.most:
-		c.calm = 0
-		if c.full++; c.full < fullLooks {
+	case load > 0.95*float64(c.now) && c.now < c.maxProcs:
+		c.idleCount = 0
+		if c.busyCount++; c.busyCount < raiseAfter {
 			break
 		}
-		if c.lowered < maxCalmLooks {
-			c.patience = min(2*c.patience, maxCalmLooks)
+		if c.lowered < maxReleaseAfter {
+			c.releaseAfter = min(2*c.releaseAfter, maxReleaseAfter)
 		} else {
-			c.patience = calmLooks
+			c.releaseAfter = firstReleaseAfter
 		}
-		c.now, c.full = min(2*c.now, c.most), 0
-	case c.now > c.least && load < 1.1*float64(c.now-1):
-		c.full = 0
-		if c.calm++; c.calm >= c.patience {
-			c.now, c.calm, c.lowered = c.now-1, 0, 0
+		c.now, c.busyCount = min(2*c.now, c.maxProcs), 0
+	case c.now > c.minProcs && load < 1.1*float64(c.now-1):
+		c.busyCount = 0
+		if c.idleCount++; c.idleCount >= c.releaseAfter {
+			c.now, c.idleCount, c.lowered = c.now-1, 0, 0
 		}
 	default:
-		c.full, c.calm = 0, 0
+		c.busyCount, c.idleCount = 0, 0
 	}
 	return c.now
 }
 
 // Run adjusts GOMAXPROCS until ctx ends and then restores it.
 func (c *ProcTuner) Run(ctx context.Context) error {
-	if os.Getenv("GOMAXPROCS") != "" || c.most == 1 {
+	if os.Getenv("GOMAXPROCS") != "" || c.maxProcs == 1 {
 		return nil
 	}
-	defer runtime.GOMAXPROCS(c.most)
+	defer runtime.GOMAXPROCS(c.maxProcs)
 	t := time.NewTicker(tuneEvery)
 	defer t.Stop()
 	runtime.GOMAXPROCS(c.now)

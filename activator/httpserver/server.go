@@ -19,12 +19,12 @@ type server struct {
 	date     date
 	bodies   atomic.Int64 // bytes of all body buffers
 
-	mu        sync.Mutex
-	watch     *watcher // from the first connection that needs it on
-	unwatched bool     // there is none to be had, or no longer
-	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
-	empty     chan struct{} // made by Shutdown, closed when the last wire is gone
+	mu          sync.Mutex
+	watch       *watcher // from the first connection that needs it on
+	watchFailed bool     // there is none to be had, or no longer
+	listeners   map[net.Listener]struct{}
+	conns       map[*conn]struct{}
+	empty       chan struct{} // made by Shutdown, closed when the last wire is gone
 }
 
 func newServer(o Options) *server {
@@ -48,12 +48,12 @@ func (s *server) open(ln net.Listener) bool {
 func (s *server) watcher() *watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watch == nil && !s.unwatched {
+	if s.watch == nil && !s.watchFailed {
 		x, err := newWatcher()
 		if err != nil { // every watch is a look-ahead then
 			s.o.Logger.Warn("no epoll set: departure is watched by reading ahead", "error", err)
 		}
-		s.watch, s.unwatched = x, x == nil
+		s.watch, s.watchFailed = x, x == nil
 	}
 	return s.watch
 }
@@ -151,7 +151,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		s.cutting.Store(true)
-		s.each(func(w *conn) { w.leave(ErrDraining) })
+		s.each(func(w *conn) { w.clientLeft(ErrDraining) })
 		if !waitFor(empty, s.o.CutGrace) {
 			s.each(func(w *conn) { w.Conn.Close() })
 			waitFor(empty, time.Second) // a handler that ignores its context is left behind
@@ -159,7 +159,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	x := s.watch
-	s.watch, s.unwatched = nil, true
+	s.watch, s.watchFailed = nil, true
 	s.mu.Unlock()
 	if x != nil {
 		x.close()
@@ -179,9 +179,9 @@ func waitFor(done chan struct{}, d time.Duration) bool {
 }
 
 // date caches the Date field for the current second.
-type date struct{ p atomic.Pointer[stamp] }
+type date struct{ p atomic.Pointer[dateText] }
 
-type stamp struct {
+type dateText struct {
 	unix int64
 	text string
 }
@@ -190,7 +190,7 @@ func (d *date) now(t time.Time) string {
 	if p := d.p.Load(); p != nil && p.unix == t.Unix() {
 		return p.text
 	}
-	p := &stamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
+	p := &dateText{t.Unix(), t.UTC().Format(http.TimeFormat)}
 	d.p.Store(p)
 	return p.text
 }

@@ -14,8 +14,8 @@ type Membership struct {
 	Since     time.Time // when the connection ended; refilling begins disconnectLag later
 }
 
-// disconnectLag is how much later the coordinator may see a connection end.
-const disconnectLag = 2 * time.Second
+// disconnectDelay is how much later the coordinator may see a connection end.
+const disconnectDelay = 2 * time.Second
 
 // refillShare is the share of a limit by which a bucket refills itself, and since when.
 func (t *Membership) refillShare() (part float64, since time.Time) {
@@ -25,7 +25,7 @@ func (t *Membership) refillShare() (part float64, since time.Time) {
 	case t.Connected || t.Since.IsZero():
 		return 0, time.Time{}
 	}
-	return t.Share, t.Since.Add(disconnectLag)
+	return t.Share, t.Since.Add(disconnectDelay)
 }
 
 // Bucket holds an activator's units of one limit of a team. It has no lock of its own.
@@ -91,8 +91,8 @@ func (p *Bucket) refill(t *Membership, now time.Time) {
 		return
 	}
 	p.at = now
-	if most := p.size * part; p.level < most {
-		p.level = min(most, p.level+refilled(most, p.kind, now.Sub(from)))
+	if maximum := p.size * part; p.level < maximum {
+		p.level = min(maximum, p.level+refilled(maximum, p.kind, now.Sub(from)))
 	}
 }
 
@@ -150,7 +150,7 @@ func (p *Bucket) decayBurn(now time.Time) {
 
 // Missing records that a unit was missing. It reports whether another bucket may have one,
 // which Await waits for, and otherwise when there will be one.
-func (p *Bucket) Missing(t *Membership, now time.Time) (elsewhere bool, after time.Duration) {
+func (p *Bucket) Missing(t *Membership, now time.Time) (remote bool, after time.Duration) {
 	p.missingAt = now
 	if !t.Connected {
 		return false, p.Until(1, t, now)
@@ -175,8 +175,8 @@ func (p *Bucket) EndAwait() { p.waiting-- }
 
 // Apply applies an allotment.
 func (p *Bucket) Apply(g *Allotment, now time.Time) {
-	if more := g.Given - p.received; more > 0 {
-		p.received = g.Given
+	if more := g.Granted - p.received; more > 0 {
+		p.received = g.Granted
 		p.level += float64(more)
 	}
 	p.idle, p.recall = g.Idle, max(p.recall, g.Recall)
@@ -233,18 +233,18 @@ func (p *Bucket) Report(team string, t *Membership, first, all bool, now time.Ti
 		return UsageReport{}, false
 	}
 	free := int64(math.Floor(p.level+epsilon)) - p.used
-	keep := max(p.need(), p.idle)
+	retained := max(p.need(), p.idle)
 	if now.Sub(p.missingAt) < time.Second && !p.missingAt.IsZero() {
-		keep = max(keep, 1)
+		retained = max(retained, 1)
 	}
 	var spare int64
 	switch {
 	case p.size == 0 || first:
-		keep = 0
+		retained = 0
 	case p.recall > p.recalled:
 		spare = free - p.waiting
 	case all:
-		spare = free - p.waiting - keep
+		spare = free - p.waiting - retained
 	}
 	p.recalled = p.recall
 	if spare > 0 {
@@ -256,8 +256,8 @@ func (p *Bucket) Report(team string, t *Membership, first, all bool, now time.Ti
 		Team: team, Kind: p.kind, Held: int64(math.Ceil(p.level - epsilon)), Used: p.used, Waiting: p.waiting,
 		Returned: p.returned, Received: p.received, Recalled: p.recalled,
 	}
-	if free < p.waiting || free*2 < p.waiting+keep {
-		c.Want = max(0, p.waiting+keep-free)
+	if free < p.waiting || free*2 < p.waiting+retained {
+		c.Want = max(0, p.waiting+retained-free)
 	}
 	if first {
 		c.Seq, c.Left = p.seq, p.left

@@ -39,10 +39,10 @@ type Coordinator struct {
 
 // member is an activator.
 type member struct {
-	lost     time.Time // zero while it is connected
-	sent     float64   // its share
-	reported float64   // its share as it reported itself
-	holds    map[*limit]*holding
+	disconnectedAt time.Time // zero while it is connected
+	sent           float64   // its share
+	reported       float64   // its share as it reported itself
+	holds          map[*limit]*holding
 }
 
 func (m *member) share() float64 { return max(m.sent, m.reported) }
@@ -53,7 +53,7 @@ type limit struct {
 	size      float64
 	level     float64 // units not allotted; of places it is computed anew
 	at        time.Time
-	known     bool    // level is the true remainder, not only what came since the start
+	exact     bool    // level is the true remainder, not only what came since the start
 	priorLeft float64 // what a former coordinator had left, by the newest allotment
 	priorSeq  uint64  // the Seq of that; 0: there is none
 	recall    uint64
@@ -66,7 +66,7 @@ type limit struct {
 type holding struct {
 	id       string
 	member   *member
-	given    int64
+	granted  int64
 	returned int64
 	have     int64 // at most
 	used     int64
@@ -103,7 +103,7 @@ func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 			continue
 		}
 		b.refill(a, now)
-		if a.known && a.size > 0 {
+		if a.exact && a.size > 0 {
 			a.level += float64(n) - a.size // what was used stays used
 		}
 		a.size = float64(n)
@@ -112,7 +112,7 @@ func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 	}
 	for k, a := range b.limits {
 		if limits[k] == 0 && a.size > 0 {
-			a.size, a.level, a.known = 0, 0, false
+			a.size, a.level, a.exact = 0, 0, false
 			delete(b.unmet, a)
 		}
 	}
@@ -120,10 +120,10 @@ func (b *Coordinator) SetLimits(limits map[Key]int64, now time.Time) {
 
 // initLevel gives an account what a former coordinator had left, or what it begins with.
 func (b *Coordinator) initLevel(a *limit) {
-	if a.known || b.recovering || a.size == 0 {
+	if a.exact || b.recovering || a.size == 0 {
 		return
 	}
-	a.known = true
+	a.exact = true
 	if a.priorSeq > 0 {
 		a.level += a.priorLeft
 	} else {
@@ -137,14 +137,14 @@ func (b *Coordinator) maxLevel(a *limit) float64 {
 	n := a.size
 	for _, h := range a.holdings {
 		have := float64(h.have)
-		if !h.member.lost.IsZero() && a.key.Kind.Span() > 0 {
+		if !h.member.disconnectedAt.IsZero() && a.key.Kind.Span() > 0 {
 			have = max(have, a.size*h.member.share())
 		}
 		n -= have
 	}
 	if a.key.Kind.Span() > 0 {
 		for _, m := range b.members {
-			if !m.lost.IsZero() && m.holds[a] == nil {
+			if !m.disconnectedAt.IsZero() && m.holds[a] == nil {
 				n -= a.size * m.share()
 			}
 		}
@@ -160,9 +160,9 @@ func (b *Coordinator) refillShare() float64 {
 	}
 	for _, m := range b.members {
 		switch {
-		case b.recovering && m.lost.IsZero():
+		case b.recovering && m.disconnectedAt.IsZero():
 			part += m.reported
-		case !b.recovering && !m.lost.IsZero():
+		case !b.recovering && !m.disconnectedAt.IsZero():
 			part -= m.share()
 		}
 	}
@@ -174,9 +174,9 @@ func (b *Coordinator) refill(a *limit, now time.Time) {
 		a.at = now
 		return
 	}
-	room := b.maxLevel(a)
+	missing := b.maxLevel(a)
 	if a.key.Kind.Span() == 0 {
-		if a.level = room; b.recovering {
+		if a.level = missing; b.recovering {
 			a.level = 0
 		}
 		return
@@ -185,7 +185,7 @@ func (b *Coordinator) refill(a *limit, now time.Time) {
 		a.at = now
 		a.level += refilled(a.size*b.refillShare(), a.key.Kind, d)
 	}
-	a.level = min(a.level, room)
+	a.level = min(a.level, missing)
 }
 
 // refillAll refills every limit, before the rate of refill changes.
@@ -211,7 +211,7 @@ func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Ti
 		m = &member{holds: map[*limit]*holding{}}
 		b.members[id] = m
 	}
-	if m == nil || !m.lost.IsZero() {
+	if m == nil || !m.disconnectedAt.IsZero() {
 		return nil // of a connection that has ended
 	}
 	if c == nil {
@@ -240,7 +240,7 @@ func (b *Coordinator) Report(id string, first bool, c *UsageReports, now time.Ti
 const maxUnits = 1 << 52
 
 func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, now time.Time) error {
-	if c.Kind >= Kinds || c.Want < 0 || c.Waiting < 0 || c.Used < 0 || c.Held > maxUnits || c.Held < -maxUnits || c.Want > maxUnits || c.Waiting > maxUnits || math.IsNaN(c.Left) {
+	if c.Kind >= kindCount || c.Want < 0 || c.Waiting < 0 || c.Used < 0 || c.Held > maxUnits || c.Held < -maxUnits || c.Want > maxUnits || c.Waiting > maxUnits || math.IsNaN(c.Left) {
 		return errReport
 	}
 	a := b.limit(Key{c.Team, c.Kind}, now)
@@ -256,11 +256,11 @@ func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, no
 	}
 	back := c.Returned - h.returned
 	// A bucket in debt returns nothing.
-	if back < 0 || c.Received < 0 || c.Received > h.given || back > max(0, h.have) {
+	if back < 0 || c.Received < 0 || c.Received > h.granted || back > max(0, h.have) {
 		return errReport
 	}
 	h.returned = c.Returned
-	coming := h.given - c.Received
+	coming := h.granted - c.Received
 	h.have, h.used, h.recalled = c.Held+coming, c.Used, c.Recalled
 	h.want = max(0, c.Want-coming)
 	h.waiting = min(h.want, max(0, c.Waiting-coming))
@@ -268,7 +268,7 @@ func (b *Coordinator) apply(id string, m *member, first bool, c *UsageReport, no
 	if a.key.Kind.Span() > 0 {
 		a.level += float64(back)
 	}
-	if first && !a.known && c.Seq > a.priorSeq {
+	if first && !a.exact && c.Seq > a.priorSeq {
 		a.priorLeft, a.priorSeq = c.Left, c.Seq
 	}
 	b.initLevel(a)
@@ -293,9 +293,9 @@ func (b *Coordinator) dropHoldings(m *member) {
 func (b *Coordinator) Disconnected(id string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m := b.members[id]; m != nil && m.lost.IsZero() {
+	if m := b.members[id]; m != nil && m.disconnectedAt.IsZero() {
 		b.refillAll(now)
-		m.lost = now
+		m.disconnectedAt = now
 		for _, h := range m.holds {
 			h.want, h.waiting = 0, 0
 		}
@@ -325,7 +325,7 @@ func (b *Coordinator) Tick(now time.Time) {
 	defer b.mu.Unlock()
 	gone := false
 	for id, m := range b.members {
-		if m.lost.IsZero() || now.Sub(m.lost) < PartitionGrace && (b.o.Dead == nil || !b.o.Dead(id)) {
+		if m.disconnectedAt.IsZero() || now.Sub(m.disconnectedAt) < PartitionGrace && (b.o.Dead == nil || !b.o.Dead(id)) {
 			continue
 		}
 		if !gone {
@@ -352,18 +352,18 @@ func (b *Coordinator) balanceShares() {
 	even := 1 / float64(len(b.members))
 	sum := 0.0
 	for id, m := range b.members {
-		if m.lost.IsZero() && m.sent > even {
+		if m.disconnectedAt.IsZero() && m.sent > even {
 			m.sent = even
 			b.o.Send(id, Allotments{Share: m.sent})
 		}
 		sum += m.share()
 	}
 	for id, m := range b.members {
-		if !m.lost.IsZero() || m.sent >= even-epsilon {
+		if !m.disconnectedAt.IsZero() || m.sent >= even-epsilon {
 			continue
 		}
-		room := 1 - sum + m.share()
-		if next := min(even, room); next > m.sent+epsilon {
+		missing := 1 - sum + m.share()
+		if next := min(even, missing); next > m.sent+epsilon {
 			sum += max(next, m.reported) - m.share()
 			m.sent = next
 			b.o.Send(id, Allotments{Share: next})
@@ -377,10 +377,10 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 		return
 	}
 	b.refill(a, now)
-	linked := int64(0)
+	connected := int64(0)
 	for _, m := range b.members {
-		if m.lost.IsZero() {
-			linked++
+		if m.disconnectedAt.IsZero() {
+			connected++
 		}
 	}
 	var wanted, waiting int64
@@ -390,34 +390,34 @@ func (b *Coordinator) allot(a *limit, now time.Time) {
 	}
 	free := int64(math.Floor(max(0, a.level) + epsilon))
 	spare := int64(0)
-	if wanted <= free && linked > 0 && now.Sub(a.recallAt) >= calm {
-		spare = int64(a.size) / (idleParts * linked)
+	if wanted <= free && connected > 0 && now.Sub(a.recallAt) >= recallPause {
+		spare = int64(a.size) / (idleParts * connected)
 	}
 	first := min(free, waiting)
 	b.divide(a, first, func(h *holding) *int64 { return &h.waiting })
 	// Soon after a recall only waiting requests are served, or units would oscillate.
-	if free -= first; free > 0 && now.Sub(a.recallAt) >= calm {
+	if free -= first; free > 0 && now.Sub(a.recallAt) >= recallPause {
 		b.divide(a, min(free, wanted-first), func(h *holding) *int64 { return &h.want })
 	}
-	hungry := false
+	unmet := false
 	for _, h := range a.holdings {
-		hungry = hungry || h.want > 0
+		unmet = unmet || h.want > 0
 	}
-	if hungry {
+	if unmet {
 		b.unmet[a] = true
 	} else {
 		delete(b.unmet, a)
 	}
 	called := b.requestRecall(a, now)
 	for _, h := range a.holdings {
-		if !h.member.lost.IsZero() {
+		if !h.member.disconnectedAt.IsZero() {
 			continue
 		}
-		g := Allotment{Team: a.key.Team, Kind: a.key.Kind, Given: h.given, Idle: spare, Recall: a.recall}
+		g := Allotment{Team: a.key.Team, Kind: a.key.Kind, Granted: h.granted, Idle: spare, Recall: a.recall}
 		if h.waiting > 0 && !called {
 			g.Exhausted = max(timeToRefill(1-a.level, a.size*max(b.refillShare(), epsilon), a.key.Kind), time.Millisecond)
 		}
-		if g.Given == h.sent.Given && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
+		if g.Granted == h.sent.Granted && g.Idle == h.sent.Idle && g.Recall == h.sent.Recall && g.Exhausted == 0 {
 			continue
 		}
 		if g.Exhausted > 0 { // answered once; a request that still waits asks again
@@ -435,7 +435,7 @@ func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 	for n > 0 {
 		var open []*holding
 		for i := range a.holdings {
-			if h := a.holdings[(i+a.turn)%len(a.holdings)]; h.member.lost.IsZero() && *need(h) > 0 {
+			if h := a.holdings[(i+a.turn)%len(a.holdings)]; h.member.disconnectedAt.IsZero() && *need(h) > 0 {
 				open = append(open, h)
 			}
 		}
@@ -446,7 +446,7 @@ func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 		for _, h := range open {
 			k := min(each, *need(h), n)
 			n -= k
-			h.given += k
+			h.granted += k
 			h.have += k
 			h.want -= k
 			if h.waiting -= k; h.waiting < 0 {
@@ -461,7 +461,7 @@ func (b *Coordinator) divide(a *limit, n int64, need func(*holding) *int64) {
 // requestRecall recalls the spare units of a limit that requests wait for. It reports
 // whether a recall under way may still bring some.
 func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
-	waits, pending, some := false, false, false
+	waits, pending, any := false, false, false
 	for _, h := range a.holdings {
 		waits = waits || h.waiting > 0
 	}
@@ -469,16 +469,16 @@ func (b *Coordinator) requestRecall(a *limit, now time.Time) bool {
 		return false
 	}
 	for _, h := range a.holdings {
-		if !h.member.lost.IsZero() || h.have <= 0 || h.waiting > 0 {
+		if !h.member.disconnectedAt.IsZero() || h.have <= 0 || h.waiting > 0 {
 			continue
 		}
-		some = true
+		any = true
 		pending = pending || h.recalled < a.recall
 	}
 	switch {
 	case pending:
 		return true
-	case some && now.Sub(a.recallAt) >= recallEvery:
+	case any && now.Sub(a.recallAt) >= recallEvery:
 		a.recall++
 		a.recallAt = now
 		return true

@@ -45,7 +45,7 @@ type account struct {
 	limiter    *Limits
 	mu         sync.Mutex
 	limits     functions.Limits
-	buckets    [Kinds]Bucket
+	buckets    [kindCount]Bucket
 	allotments uint64
 	spent      int64 // tokens charged since the start
 }
@@ -68,8 +68,8 @@ func (l *Limits) memberOf() *Membership {
 }
 
 // Sizes returns the limits by kind.
-func Sizes(l functions.Limits) [Kinds]int {
-	return [Kinds]int{
+func Sizes(l functions.Limits) [kindCount]int {
+	return [kindCount]int{
 		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute, ColdStarts: l.ColdStartsPerHour,
 		Concurrent: l.Concurrent, Held: l.HeldRequests,
 	}
@@ -81,22 +81,22 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := map[string]*account{}
-	told := map[string]functions.Limits{}
+	limits := map[string]functions.Limits{}
 	for _, t := range teams {
-		told[t.Metadata.Name] = t.Spec.Limits
+		limits[t.Metadata.Name] = t.Spec.Limits
 	}
 	if old := l.accounts.Load(); old != nil {
 		for name, a := range *old {
 			next[name] = a
 		}
 	}
-	for name := range told {
+	for name := range limits {
 		if next[name] == nil {
 			next[name] = l.newAccount()
 		}
 	}
 	for name, a := range next {
-		a.setLimits(told[name])
+		a.setLimits(limits[name])
 	}
 	l.accounts.Store(&next)
 }
@@ -143,13 +143,13 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(Concurrent, now) {
+	if a.exhausted(Concurrent, now) {
 		return Lease{}, a.refuse(Concurrent, now, LimitConcurrent, "team %s may run %d requests at once", team)
 	}
-	if a.lacks(Tokens, now) {
+	if a.exhausted(Tokens, now) {
 		return Lease{}, a.refuse(Tokens, now, LimitTokens, "team %s may use %d tokens a minute", team)
 	}
-	if a.lacks(Requests, now) {
+	if a.exhausted(Requests, now) {
 		return Lease{}, a.refuse(Requests, now, LimitRequests, "team %s may send %d requests a minute", team)
 	}
 	a.take(Requests, 1, now)
@@ -157,9 +157,9 @@ func (l *Limits) Admit(team string, now time.Time) (Lease, *Refusal) {
 	return Lease{a}, nil
 }
 
-// lacks reports whether a limit of that kind has no unit here; mu must be held. Any
+// exhausted reports whether a limit of that kind has no unit here; mu must be held. Any
 // fraction of tokens will do: a request's tokens are known afterwards.
-func (a *account) lacks(k Kind, now time.Time) bool {
+func (a *account) exhausted(k Kind, now time.Time) bool {
 	p := &a.buckets[k]
 	if p.Size() == 0 {
 		return false
@@ -189,11 +189,11 @@ func (a *account) requestAllotment(p *Bucket) {
 }
 
 // refuse makes the refusal; mu must be held.
-func (a *account) refuse(k Kind, now time.Time, limit, what, team string) *Refusal {
+func (a *account) refuse(k Kind, now time.Time, limit, format, team string) *Refusal {
 	p := &a.buckets[k]
-	elsewhere, after := p.Missing(a.limiter.memberOf(), now)
-	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(what, team, p.Size()) + ".", RetryAfter: after}
-	if elsewhere {
+	remote, after := p.Missing(a.limiter.memberOf(), now)
+	r := &Refusal{Limit: limit, Message: "Rate limit reached: " + fmt.Sprintf(format, team, p.Size()) + ".", RetryAfter: after}
+	if remote {
 		r.account, r.kind, r.allotments = a, k, a.allotments
 	}
 	return r
@@ -264,7 +264,7 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(Held, now) {
+	if a.exhausted(Held, now) {
 		r := a.refuse(Held, now, LimitHeld, "team %s may have %d requests held", team)
 		r.RetryAfter = heldRetry
 		return r
@@ -276,8 +276,8 @@ func (l *Limits) Hold(team string, now time.Time) *Refusal {
 // heldRetry is the Retry-After of a Hold refusal.
 const heldRetry = 5 * time.Second
 
-// Unhold ends one Hold.
-func (l *Limits) Unhold(team string, now time.Time) {
+// ReleaseHeld ends one Hold.
+func (l *Limits) ReleaseHeld(team string, now time.Time) {
 	a := l.account(team)
 	a.mu.Lock()
 	a.take(Held, -1, now)
@@ -300,7 +300,7 @@ func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lacks(ColdStarts, now) {
+	if a.exhausted(ColdStarts, now) {
 		return a.refuse(ColdStarts, now, LimitColdStarts, "team %s may cause %d cold starts an hour", team)
 	}
 	a.take(ColdStarts, 1, now)

@@ -91,7 +91,7 @@ func TestHeld(t *testing.T) {
 	if l.Hold("blue", t0) != nil {
 		t.Fatal("another team's")
 	}
-	l.Unhold("red", t0)
+	l.ReleaseHeld("red", t0)
 	if r := l.Hold("red", t0); r != nil {
 		t.Fatal("there is a place again:", r)
 	}
@@ -103,7 +103,7 @@ func TestHeld(t *testing.T) {
 					if n := l.Usage("red", t0).Held; n > 2 {
 						t.Error("held:", n)
 					}
-					l.Unhold("red", t0)
+					l.ReleaseHeld("red", t0)
 				}
 			}
 		})
@@ -120,7 +120,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 	var l Limits
 	l.SetTeams(newTeam("red", functions.Limits{Concurrent: 5, RequestsPerMinute: 300, ColdStartsPerHour: 17}))
 	var mu sync.Mutex
-	in, most, admitted, woken := 0, 0, 0, 0
+	in, maximum, admitted, woken := 0, 0, 0, 0
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
@@ -138,7 +138,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 				mu.Lock()
 				in++
 				admitted++
-				most = max(most, in)
+				maximum = max(maximum, in)
 				mu.Unlock()
 				for range r.IntN(3) {
 					l.Usage("red", t0)
@@ -151,8 +151,8 @@ func TestExactUnderConcurrency(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if most > 5 || admitted != 300 || woken != 17 {
-		t.Fatalf("at once %d, admitted %d, woken %d", most, admitted, woken)
+	if maximum > 5 || admitted != 300 || woken != 17 {
+		t.Fatalf("at once %d, admitted %d, woken %d", maximum, admitted, woken)
 	}
 	if u := l.Usage("red", t0); u.Active != 0 || u.Spent != 300 {
 		t.Fatalf("%+v", u)

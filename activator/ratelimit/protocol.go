@@ -15,7 +15,7 @@ const (
 	ColdStarts             // an hour
 	Concurrent             // requests at once
 	Held                   // requests that wait at once
-	Kinds      = iota
+	kindCount  = iota
 )
 
 // Span is how long a limit takes to refill; 0: its units are places, returned when a
@@ -39,7 +39,7 @@ const (
 
 	prefill      = 250 * time.Millisecond // a bucket is filled ahead with what it spends in this time
 	recallEvery  = 50 * time.Millisecond  // between two recalls of one limit
-	calm         = 500 * time.Millisecond // after a recall, until buckets are filled ahead again
+	recallPause  = 500 * time.Millisecond // after a recall, until buckets are filled ahead again
 	exhaustedFor = 100 * time.Millisecond // how long an Exhausted answer holds
 	idleParts    = 8                      // an unused bucket holds 1/idleParts of its even share
 	epsilon      = 1e-6                   // forgives what adding up fractions of a unit loses
@@ -67,7 +67,7 @@ type UsageReport struct {
 type Allotment struct {
 	Team      string
 	Kind      Kind
-	Given     int64         // units, since the beginning of the connection
+	Granted   int64         // units, since the beginning of the connection
 	Idle      int64         // so many it may hold without needing them
 	Recall    uint64        // grown: what is not needed now is to be given back
 	Exhausted time.Duration // not 0: no unit for waiting requests before this time

@@ -46,7 +46,7 @@ func (a *account) reports(team string, was, t *Membership, first, all bool, now 
 		if first {
 			p.Free(was, now) // what came without a link
 		}
-		if c, some := p.Report(team, t, first, all, now); some {
+		if c, any := p.Report(team, t, first, all, now); any {
 			out.List = append(out.List, c)
 		}
 	}
@@ -63,7 +63,7 @@ func (l *Limits) Allotted(g Allotments, now time.Time) {
 	l.mu.Unlock()
 	for i := range g.List {
 		one := &g.List[i]
-		if one.Kind >= Kinds {
+		if one.Kind >= kindCount {
 			continue
 		}
 		a := l.account(one.Team)

@@ -29,19 +29,19 @@ type cluster struct {
 
 // act is one activator.
 type act struct {
-	id     string
-	l      *Limits
-	leases []Lease
-	held   int
-	linked bool
-	up     []upward
-	down   []downward
-	ends   int  // ticks until the coordinator sees that the link has ended
-	cut    bool // it lives, and is not linked again
-	needs  bool
+	id           string
+	l            *Limits
+	leases       []Lease
+	held         int
+	connected    bool
+	up           []reportMessage
+	down         []downward
+	ends         int  // ticks until the coordinator sees that the link has ended
+	disconnected bool // it lives, and is not linked again
+	needs        bool
 }
 
-type upward struct {
+type reportMessage struct {
 	first bool
 	c     *UsageReports
 }
@@ -68,7 +68,7 @@ func (r *cluster) startCoordinator() {
 	r.coord = NewCoordinator(CoordinatorOptions{
 		Send: func(id string, g Allotments) {
 			for _, a := range r.acts {
-				if a.id == id && a.linked {
+				if a.id == id && a.connected {
 					a.down = append(a.down, downward{g})
 				}
 			}
@@ -99,19 +99,19 @@ func (r *cluster) join() *act {
 }
 
 func (r *cluster) link(a *act) {
-	if a.linked || a.ends > 0 {
+	if a.connected || a.ends > 0 {
 		return
 	}
-	a.linked, a.up, a.down = true, nil, nil
-	a.up = append(a.up, upward{true, a.l.Reports(true, true, r.now)})
+	a.connected, a.up, a.down = true, nil, nil
+	a.up = append(a.up, reportMessage{true, a.l.Reports(true, true, r.now)})
 }
 
 // unlink ends a link; the coordinator sees it a little later.
 func (r *cluster) unlink(a *act, ticks int) {
-	if !a.linked {
+	if !a.connected {
 		return
 	}
-	a.linked, a.up, a.down = false, nil, nil
+	a.connected, a.up, a.down = false, nil, nil
 	a.l.Disconnected(r.now)
 	a.ends = 1 + ticks
 }
@@ -136,10 +136,10 @@ func (r *cluster) step(d time.Duration) {
 				r.t.Fatal(err)
 			}
 		}
-		if a.linked && a.needs {
+		if a.connected && a.needs {
 			a.needs = false
 			if c := a.l.Reports(false, false, r.now); c != nil {
-				a.up = append(a.up, upward{false, c})
+				a.up = append(a.up, reportMessage{false, c})
 			}
 		}
 	}
@@ -147,15 +147,15 @@ func (r *cluster) step(d time.Duration) {
 
 func (r *cluster) second() {
 	for _, a := range r.acts {
-		if a.linked {
-			a.up = append(a.up, upward{false, a.l.Reports(false, true, r.now)})
+		if a.connected {
+			a.up = append(a.up, reportMessage{false, a.l.Reports(false, true, r.now)})
 		}
 	}
 	r.coord.Tick(r.now)
 }
 
-// spent checks an admission against the law.
-func (r *cluster) spent(i int, kind string) {
+// checkSpent checks an admission against the law.
+func (r *cluster) checkSpent(i int, kind string) {
 	sizes := [3]float64{float64(r.limits.RequestsPerMinute), 0, float64(r.limits.ColdStartsPerHour)}
 	spans := [3]time.Duration{time.Minute, time.Minute, time.Hour}
 	for j := range r.level {
@@ -182,21 +182,21 @@ func (r *cluster) inUse() {
 	}
 }
 
-// ask tries to have a request admitted, as Patiently does but for the waiting, which
+// take tries to have a request admitted, as Patiently does but for the waiting, which
 // is done all at once here.
-func (r *cluster) ask(a *act) *Refusal {
+func (r *cluster) take(a *act) *Refusal {
 	lease, no := a.l.Admit("red", r.now)
 	if no == nil {
-		r.spent(0, "requests")
+		r.checkSpent(0, "requests")
 		a.leases = append(a.leases, lease)
 		r.inUse()
 	}
 	return no
 }
 
-// patient asks until there is an answer that is one.
-func (r *cluster) patient(a *act) *Refusal {
-	no := r.ask(a)
+// takeWaiting asks until there is an answer that is one.
+func (r *cluster) takeWaiting(a *act) *Refusal {
+	no := r.take(a)
 	for i := 0; no != nil && no.account != nil && i < 25; i++ {
 		p := &no.account.buckets[no.kind]
 		p.Await()
@@ -206,7 +206,7 @@ func (r *cluster) patient(a *act) *Refusal {
 			r.coord.Tick(r.now)
 		}
 		p.EndAwait()
-		no = r.ask(a)
+		no = r.take(a)
 	}
 	return no
 }
@@ -240,7 +240,7 @@ func TestShareSkewed(t *testing.T) {
 			began := r.now
 			var last *Refusal
 			for i := range c.limit + c.limit/2 + 20 {
-				if no := r.patient(r.acts[c.pick(i)]); no != nil {
+				if no := r.takeWaiting(r.acts[c.pick(i)]); no != nil {
 					last = no
 				}
 			}
@@ -256,16 +256,16 @@ func TestShareSkewed(t *testing.T) {
 	}
 }
 
-// TestSharePlaces: places go to the activators that need them, and come back.
-func TestSharePlaces(t *testing.T) {
+// TestShareConcurrent: places go to the activators that need them, and come back.
+func TestShareConcurrent(t *testing.T) {
 	r := newCluster(t, functions.Limits{Concurrent: 4}, 2)
 	a, b := r.acts[0], r.acts[1]
 	for range 4 {
-		if no := r.patient(a); no != nil {
+		if no := r.takeWaiting(a); no != nil {
 			t.Fatal(no)
 		}
 	}
-	if no := r.patient(b); no == nil || no.Limit != LimitConcurrent || no.account != nil {
+	if no := r.takeWaiting(b); no == nil || no.Limit != LimitConcurrent || no.account != nil {
 		t.Fatalf("a fifth: %+v", no)
 	}
 	for range 4 {
@@ -275,15 +275,15 @@ func TestSharePlaces(t *testing.T) {
 		r.step(10 * time.Millisecond)
 	}
 	for i := range 4 {
-		if no := r.patient(b); no != nil {
+		if no := r.takeWaiting(b); no != nil {
 			t.Fatal(i, no)
 		}
 	}
 	// Its places are its own until it is known to be gone.
 	r.unlink(b, 0)
-	b.cut = true
+	b.disconnected = true
 	r.step(time.Second)
-	if no := r.patient(a); no == nil {
+	if no := r.takeWaiting(a); no == nil {
 		t.Fatal("the places of one that is away are given to another")
 	}
 	b.leases = nil // it died
@@ -291,7 +291,7 @@ func TestSharePlaces(t *testing.T) {
 		r.step(500 * time.Millisecond)
 		r.second()
 	}
-	if no := r.patient(a); no != nil {
+	if no := r.takeWaiting(a); no != nil {
 		t.Fatal("the places of the dead:", no)
 	}
 }
@@ -324,9 +324,9 @@ func TestShareDebt(t *testing.T) {
 			r.link(a)
 		}
 	}
-	may := limit + int(limit*r.now.Sub(began).Minutes())
-	if spent > may+len(r.acts)*each || spent < may-2*len(r.acts)*each {
-		t.Errorf("%d tokens in %v, %d are allowed", spent, r.now.Sub(began), may)
+	allowed := limit + int(limit*r.now.Sub(began).Minutes())
+	if spent > allowed+len(r.acts)*each || spent < allowed-2*len(r.acts)*each {
+		t.Errorf("%d tokens in %v, %d are allowed", spent, r.now.Sub(began), allowed)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestShareAlone(t *testing.T) {
 		r.step(100 * time.Millisecond)
 		for range 3 {
 			for _, a := range r.acts {
-				if no := r.ask(a); no == nil {
+				if no := r.take(a); no == nil {
 					r.end(a)
 				} else if no.account != nil || no.RetryAfter <= 0 {
 					t.Fatalf("%+v", no)
@@ -358,9 +358,9 @@ func TestShareAlone(t *testing.T) {
 	}
 }
 
-// TestShareAway: what one has without a link the others do not have, from the moment
+// TestShareDisconnected: what one has without a link the others do not have, from the moment
 // its link ends until it is known to be dead, and newcomers only what others gave up.
-func TestShareAway(t *testing.T) {
+func TestShareDisconnected(t *testing.T) {
 	r := newCluster(t, functions.Limits{RequestsPerMinute: 600}, 2)
 	all := func(span time.Duration, also func(i int)) {
 		for i := range int(span / (100 * time.Millisecond)) {
@@ -371,7 +371,7 @@ func TestShareAway(t *testing.T) {
 			}
 			for range 5 {
 				for _, a := range r.acts {
-					if r.ask(a) == nil {
+					if r.take(a) == nil {
 						r.end(a)
 					}
 				}
@@ -405,9 +405,9 @@ func TestShareAway(t *testing.T) {
 	}
 }
 
-// TestShareNewcomer: a new activator admits nothing of what is
+// TestShareJoin: a new activator admits nothing of what is
 // limited.
-func TestShareNewcomer(t *testing.T) {
+func TestShareJoin(t *testing.T) {
 	var l Limits
 	l.ShareLimits(func() {})
 	l.SetTeams(newTeam("red", functions.Limits{RequestsPerMinute: 5, Concurrent: 5}))
@@ -419,14 +419,14 @@ func TestShareNewcomer(t *testing.T) {
 	}
 }
 
-// TestShareReigns: what was spent before a controller ended is spent under the next.
-func TestShareReigns(t *testing.T) {
+// TestShareNewCoordinator: what was spent before a controller ended is spent under the next.
+func TestShareNewCoordinator(t *testing.T) {
 	r := newCluster(t, functions.Limits{ColdStartsPerHour: 6}, 2)
 	wake := func(a *act) bool {
 		for range 30 {
 			no := a.l.AdmitColdStart("red", r.now)
 			if no == nil {
-				r.spent(2, "cold starts")
+				r.checkSpent(2, "cold starts")
 				return true
 			}
 			if no.account == nil {
@@ -480,14 +480,14 @@ func playCluster(t testing.TB, moves []byte) {
 		a := r.acts[int(m>>4)%len(r.acts)]
 		switch m & 15 {
 		case 0, 1, 2:
-			r.ask(a)
+			r.take(a)
 		case 3:
-			r.patient(a)
+			r.takeWaiting(a)
 		case 4, 5:
 			r.end(a)
 		case 6:
 			if a.l.AdmitColdStart("red", r.now) == nil {
-				r.spent(2, "cold starts")
+				r.checkSpent(2, "cold starts")
 			}
 		case 7:
 			if a.l.Hold("red", r.now) == nil {
@@ -497,7 +497,7 @@ func playCluster(t testing.TB, moves []byte) {
 		case 8:
 			if a.held > 0 {
 				a.held--
-				a.l.Unhold("red", r.now)
+				a.l.ReleaseHeld("red", r.now)
 			}
 		case 9:
 			r.step(time.Millisecond)

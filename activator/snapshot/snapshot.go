@@ -95,8 +95,8 @@ func (b *Blocked) Remaining(now time.Time) time.Duration {
 	}
 	// An overdue start is not about to happen: the later it is, the more time is
 	// expected.
-	late := now.Sub(b.At)
-	return max(b.ETA-late, late/10, time.Second)
+	elapsed := now.Sub(b.At)
+	return max(b.ETA-elapsed, elapsed/10, time.Second)
 }
 
 // unknownSlots times the model's target are the slots of a replica whose slots are

@@ -16,9 +16,9 @@ type Entry[S any] struct {
 	Name functions.Name
 	Data S
 
-	snapshot atomic.Pointer[Snapshot]
-	removed  atomic.Bool
-	letters  uint64 // set of the letters of the name, for Nearest
+	snapshot   atomic.Pointer[Snapshot]
+	removed    atomic.Bool
+	letterMask uint64 // set of the letters of the name, for Nearest
 }
 
 // Snapshot is the newest snapshot. It is never nil.
@@ -65,7 +65,7 @@ func (t *Table[S]) Put(each func(e *Entry[S], before *Snapshot), fs ...Snapshot)
 		if _, ok := seen[f.Name]; ok {
 			continue
 		}
-		e := &Entry[S]{Name: f.Name, letters: letterSet(f.Name.Name)}
+		e := &Entry[S]{Name: f.Name, letterMask: letterSet(f.Name.Name)}
 		c := *f
 		e.snapshot.Store(&c)
 		if t.fresh != nil {
@@ -156,47 +156,47 @@ func (t *Table[S]) Team(team string) []*Entry[S] { return t.index.Load().byTeam[
 // those of functions that are not hidden, and of also. It compares sets of letters
 // first, so ten thousand names cost microseconds: unknown names come from outside.
 func (t *Table[S]) Nearest(team, name string, n int, also ...string) []string {
-	const far = 3
+	const maxDistance = 3
 	if len(name) > 63 {
 		return nil
 	}
-	type near struct {
+	type match struct {
 		name string
 		d    int
 	}
-	var found []near
+	var found []match
 	want := letterSet(name)
-	look := func(this string, letter uint64) {
-		begins := strings.HasPrefix(this, name)
-		d := len(this) - len(name) // if this begins with name
-		if d > far && !begins || d < -far {
+	look := func(candidate string, mask uint64) {
+		begins := strings.HasPrefix(candidate, name)
+		d := len(candidate) - len(name) // if this begins with name
+		if d > maxDistance && !begins || d < -maxDistance {
 			return
 		}
 		if !begins || name == "" {
-			if bits.OnesCount64(want^letter) > 2*far {
+			if bits.OnesCount64(want^mask) > 2*maxDistance {
 				return
 			}
-			if d = editDistance(name, this, far); d > far || d >= len(name) {
+			if d = editDistance(name, candidate, maxDistance); d > maxDistance || d >= len(name) {
 				return
 			}
 		}
-		found = append(found, near{this, d})
+		found = append(found, match{candidate, d})
 	}
-	const enough = 64
-	for _, this := range also {
-		if look(this, letterSet(this)); len(found) > enough {
+	const maxCandidates = 64
+	for _, candidate := range also {
+		if look(candidate, letterSet(candidate)); len(found) > maxCandidates {
 			break
 		}
 	}
 	for _, e := range t.Team(team) {
-		if len(found) > enough {
+		if len(found) > maxCandidates {
 			break
 		}
 		if !e.Snapshot().Hidden {
-			look(e.Name.Name, e.letters)
+			look(e.Name.Name, e.letterMask)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b near) int { return a.d - b.d })
+	slices.SortStableFunc(found, func(a, b match) int { return a.d - b.d })
 	var out []string
 	for i := 0; i < len(found) && i < n; i++ {
 		out = append(out, found[i].name)
@@ -229,18 +229,18 @@ func editDistance(a, b string, limit int) int {
 	}
 	for i := 1; i <= len(a); i++ {
 		from, to := max(1, i-limit), min(len(b), i+limit)
-		diag := row[from-1]
+		diagonal := row[from-1]
 		row[from-1] = limit + 1
 		if from == 1 {
 			row[0] = i
 		}
 		best := row[from-1]
 		for j := from; j <= to; j++ {
-			cost := diag
+			cost := diagonal
 			if a[i-1] != b[j-1] {
 				cost++
 			}
-			diag = row[j] // at the band's upper edge still from the first row, and more than limit
+			diagonal = row[j] // at the band's upper edge still from the first row, and more than limit
 			row[j] = min(cost, row[j]+1, row[j-1]+1)
 			best = min(best, row[j])
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func name(s string) functions.Name {
+func parseName(s string) functions.Name {
 	n, err := functions.ParseName(s, functions.DefaultTeam)
 	if err != nil {
 		panic(err)
@@ -23,13 +23,13 @@ func TestPutAndDrop(t *testing.T) {
 	tab := NewTable(func(e *Entry[int]) { fresh++; e.Data = fresh })
 	var befores []*Snapshot
 	each := func(_ *Entry[int], before *Snapshot) { befores = append(befores, before) }
-	tab.Put(each, Snapshot{Name: name("b")}, Snapshot{Name: name("a")}, Snapshot{Name: name("x/c")})
-	e := tab.Lookup(name("a"))
+	tab.Put(each, Snapshot{Name: parseName("b")}, Snapshot{Name: parseName("a")}, Snapshot{Name: parseName("x/c")})
+	e := tab.Lookup(parseName("a"))
 	if e == nil || fresh != 3 || len(befores) != 3 || befores[0] != nil {
 		t.Fatalf("entry %v, fresh %d, befores %v", e, fresh, befores)
 	}
-	tab.Put(each, Snapshot{Name: name("a"), State: functions.Ready}, Snapshot{Name: name("a"), State: functions.Failed})
-	if tab.Lookup(name("a")) != e || e.Snapshot().State != functions.Failed || fresh != 3 {
+	tab.Put(each, Snapshot{Name: parseName("a"), State: functions.Ready}, Snapshot{Name: parseName("a"), State: functions.Failed})
+	if tab.Lookup(parseName("a")) != e || e.Snapshot().State != functions.Failed || fresh != 3 {
 		t.Fatalf("a new picture must keep the entry: %v", e.Snapshot().State)
 	}
 	if befores[3].State != "" || befores[4].State != functions.Ready {
@@ -46,8 +46,8 @@ func TestPutAndDrop(t *testing.T) {
 		t.Fatal("lists of teams")
 	}
 	dropped := 0
-	tab.Remove(func(*Entry[int]) { dropped++ }, name("a"), name("a"), name("nope"))
-	if tab.Lookup(name("a")) != nil || !e.Removed() || dropped != 1 || len(tab.All()) != 2 {
+	tab.Remove(func(*Entry[int]) { dropped++ }, parseName("a"), parseName("a"), parseName("nope"))
+	if tab.Lookup(parseName("a")) != nil || !e.Removed() || dropped != 1 || len(tab.All()) != 2 {
 		t.Fatal("drop")
 	}
 }
@@ -63,7 +63,7 @@ func TestSlots(t *testing.T) {
 func TestNearest(t *testing.T) {
 	tab := NewTable[struct{}](nil)
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b", "llama-3-70b", "qwen", "other/tiny2"} {
-		tab.Put(nil, Snapshot{Name: name(n)})
+		tab.Put(nil, Snapshot{Name: parseName(n)})
 	}
 	for _, c := range []struct {
 		ask  string
@@ -87,7 +87,7 @@ func TestConcurrent(t *testing.T) {
 	for i := range 4 {
 		wg.Go(func() {
 			for j := range 200 {
-				n := name(fmt.Sprintf("f%d", (i*7+j)%20))
+				n := parseName(fmt.Sprintf("f%d", (i*7+j)%20))
 				switch j % 5 {
 				case 0:
 					tab.Remove(nil, n)
@@ -108,10 +108,10 @@ func BenchmarkLookup10000(b *testing.B) {
 	tab := NewTable[struct{}](nil)
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
-		fs[i].Name = name(fmt.Sprintf("model-%d", i))
+		fs[i].Name = parseName(fmt.Sprintf("model-%d", i))
 	}
 	tab.Put(nil, fs...)
-	n := name("model-7777")
+	n := parseName("model-7777")
 	b.ReportAllocs()
 	for b.Loop() {
 		tab.Lookup(n)
@@ -122,7 +122,7 @@ func BenchmarkNearest10000(b *testing.B) {
 	tab := NewTable[struct{}](nil)
 	fs := make([]Snapshot, 10000)
 	for i := range fs {
-		fs[i].Name = name(fmt.Sprintf("model-%d-instruct", i))
+		fs[i].Name = parseName(fmt.Sprintf("model-%d-instruct", i))
 	}
 	tab.Put(nil, fs...)
 	b.ReportAllocs()
@@ -134,7 +134,7 @@ func BenchmarkNearest10000(b *testing.B) {
 func FuzzNearest(f *testing.F) {
 	tab := NewTable[struct{}](nil)
 	for _, n := range []string{"tiny", "tinny", "llama-3-8b"} {
-		tab.Put(nil, Snapshot{Name: name(n)})
+		tab.Put(nil, Snapshot{Name: parseName(n)})
 	}
 	f.Add("tiny")
 	f.Add("\xff\x00")
@@ -153,21 +153,21 @@ func TestDistance(t *testing.T) {
 			row[j] = j
 		}
 		for i := 1; i <= len(a); i++ {
-			diag := row[0]
+			diagonal := row[0]
 			row[0] = i
 			for j := 1; j <= len(b); j++ {
-				cost := diag
+				cost := diagonal
 				if a[i-1] != b[j-1] {
 					cost++
 				}
-				diag = row[j]
+				diagonal = row[j]
 				row[j] = min(cost, row[j]+1, row[j-1]+1)
 			}
 		}
 		return row[len(b)]
 	}
 	r := rand.New(rand.NewPCG(3, 3))
-	word := func() string {
+	randomWord := func() string {
 		b := make([]byte, r.IntN(12))
 		for i := range b {
 			b[i] = "abc"[r.IntN(3)]
@@ -175,7 +175,7 @@ func TestDistance(t *testing.T) {
 		return string(b)
 	}
 	for range 20000 {
-		a, b := word(), word()
+		a, b := randomWord(), randomWord()
 		want := plain(a, b)
 		if got := editDistance(a, b, 3); got != want && (want <= 3 || got <= 3) {
 			t.Fatalf("%q %q: %d, want %d", a, b, got, want)

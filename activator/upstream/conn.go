@@ -47,11 +47,11 @@ type conn struct {
 
 	stop func() bool // unhooks the cancel; nil where ctx cannot end
 
-	mu        sync.Mutex // orders cancel against the end of the exchange
-	gen       uint64     // which exchange
-	live      bool       // an exchange is under way
-	cancelled error      // why it was cut
-	severed   bool       // by Cut
+	mu         sync.Mutex // orders cancel against the end of the exchange
+	gen        uint64     // which exchange
+	inExchange bool       // an exchange is under way
+	cancelled  error      // why it was cut
+	aborted    bool       // by Cut
 }
 
 type fieldSpan struct{ name, colon, value, end int }
@@ -65,25 +65,25 @@ func (k *conn) closeConn() {
 	k.c.forget(k)
 }
 
-// sever closes it under whatever it is used for.
-func (k *conn) sever() {
+// abort closes it under whatever it is used for.
+func (k *conn) abort() {
 	k.mu.Lock()
-	k.severed = true
+	k.aborted = true
 	k.mu.Unlock()
 	k.closeConn()
 }
 
-func (k *conn) wasSevered() bool {
+func (k *conn) wasAborted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.severed
+	return k.aborted
 }
 
 // exchange sends r and reads the head of its answer.
 func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	k.mu.Lock()
 	k.gen++
-	k.live, k.cancelled = true, nil
+	k.inExchange, k.cancelled = true, nil
 	gen := k.gen
 	k.mu.Unlock()
 	k.answered = false
@@ -136,7 +136,7 @@ func (k *conn) setReadDeadline(t time.Time) {
 // to a later one, and does not run beside finish.
 func (k *conn) cancel(gen uint64, cause error) {
 	k.mu.Lock()
-	if k.live && k.gen == gen {
+	if k.inExchange && k.gen == gen {
 		if cause == nil {
 			cause = context.Canceled
 		}
@@ -156,14 +156,14 @@ func (k *conn) cancelCause() error {
 // endExchange makes late cancels harmless; false if the exchange has ended before.
 func (k *conn) endExchange() bool {
 	k.mu.Lock()
-	live := k.live
-	k.live = false
+	inExchange := k.inExchange
+	k.inExchange = false
 	k.mu.Unlock()
-	if live && k.stop != nil {
+	if inExchange && k.stop != nil {
 		k.stop()
 		k.stop = nil
 	}
-	return live
+	return inExchange
 }
 
 // abandon ends an exchange that failed.
@@ -178,7 +178,7 @@ func (k *conn) finish() {
 	if !k.endExchange() {
 		return
 	}
-	if !k.done || k.close || k.reader.Buffered() > 0 || k.cancelCause() != nil || k.wasSevered() {
+	if !k.done || k.close || k.reader.Buffered() > 0 || k.cancelCause() != nil || k.wasAborted() {
 		k.closeConn()
 		return
 	}

@@ -11,7 +11,7 @@ import (
 // After Cut of an address, requests that wait for a head, read a body or reuse an idle
 // connection fail at once as if the engine had died; later requests dial anew, and other
 // addresses are unaffected.
-func TestCut(t *testing.T) {
+func TestAbortRequests(t *testing.T) {
 	reached := make(chan struct{}, 8)
 	silent := func(c net.Conn, _ *http.Request, body []byte, _ int) bool {
 		switch string(body) {
@@ -25,9 +25,9 @@ func TestCut(t *testing.T) {
 		c.Read(make([]byte, 1))
 		return false
 	}
-	lost, other := newEngine(t, silent), newEngine(t, silent)
+	cutEngine, other := newEngine(t, silent), newEngine(t, silent)
 	c := client(t, Options{})
-	whole := func(addr string) {
+	expectBody := func(addr string) {
 		t.Helper()
 		r, err := c.Do(t.Context(), postRequest(addr, "ok"))
 		if err != nil {
@@ -38,16 +38,16 @@ func TestCut(t *testing.T) {
 		}
 		r.Close()
 	}
-	whole(lost.addr) // leaves an idle connection, which "wait" gets
-	whole(other.addr)
+	expectBody(cutEngine.addr) // leaves an idle connection, which "wait" gets
+	expectBody(other.addr)
 	var r *Response
 	ended := make(chan error, 3)
 	go func() {
-		_, err := c.Do(t.Context(), postRequest(lost.addr, "wait"))
+		_, err := c.Do(t.Context(), postRequest(cutEngine.addr, "wait"))
 		ended <- err
 	}()
 	<-reached
-	if s, err := c.Do(t.Context(), postRequest(lost.addr, "stream")); err != nil {
+	if s, err := c.Do(t.Context(), postRequest(cutEngine.addr, "stream")); err != nil {
 		t.Fatal(err)
 	} else {
 		r = s
@@ -59,27 +59,27 @@ func TestCut(t *testing.T) {
 		ended <- err
 	}()
 	<-reached
-	beside, err := c.Do(t.Context(), postRequest(other.addr, "stream"))
+	otherStream, err := c.Do(t.Context(), postRequest(other.addr, "stream"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside.Read(make([]byte, 10))
-	c.Cut(lost.addr)
+	otherStream.Read(make([]byte, 10))
+	c.Cut(cutEngine.addr)
 	for range 2 {
 		if err := <-ended; !errors.Is(err, ErrNoAnswer) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Error(err)
 		}
 	}
-	before := lost.conns.Load()
-	whole(lost.addr)
-	if lost.conns.Load() != before+1 {
+	before := cutEngine.conns.Load()
+	expectBody(cutEngine.addr)
+	if cutEngine.conns.Load() != before+1 {
 		t.Error("a connection outlived the cut")
 	}
-	beside.Bound(1)
-	if _, err := beside.Read(make([]byte, 10)); !errors.Is(err, ErrSilent) {
+	otherStream.Bound(1)
+	if _, err := otherStream.Read(make([]byte, 10)); !errors.Is(err, ErrSilent) {
 		t.Errorf("another address was cut too: %v", err)
 	}
-	beside.Close()
+	otherStream.Close()
 	c.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()

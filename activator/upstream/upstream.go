@@ -131,7 +131,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 			return nil, &Error{r.Addr, ErrProtocol, err}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &Error{r.Addr, ErrSilent, err}
-		case k.reused && !k.answered && !fresh && !k.wasSevered():
+		case k.reused && !k.answered && !fresh && !k.wasAborted():
 			continue // the engine closed it while it was idle: the request was never read
 		}
 		return nil, &Error{r.Addr, ErrNoAnswer, err}
@@ -189,7 +189,7 @@ func (c *Client) Cut(addr string) {
 	delete(c.idle, addr)
 	c.mu.Unlock()
 	for _, k := range all {
-		k.sever()
+		k.abort()
 	}
 }
 

@@ -374,11 +374,11 @@ func TestEarlyAnswer(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	came, left := make(chan struct{}, 1), make(chan struct{}, 4)
+	arrived, left := make(chan struct{}, 1), make(chan struct{}, 4)
 	e := newEngine(t, func(c net.Conn, r *http.Request, body []byte, _ int) bool {
 		switch string(body) {
 		case "wait":
-			came <- struct{}{}
+			arrived <- struct{}{}
 		case "stream":
 			io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
 		}
@@ -391,14 +391,14 @@ func TestCancel(t *testing.T) {
 		return false
 	})
 	c := client(t, Options{})
-	why := errors.New("why")
+	reason := errors.New("why")
 	for _, body := range []string{"wait", "stream"} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		if body == "wait" {
 			go func() {
-				<-came
-				cancel(why)
+				<-arrived
+				cancel(reason)
 			}()
 		}
 		r, err := c.Do(ctx, postRequest(e.addr, body))
@@ -407,11 +407,11 @@ func TestCancel(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Read(make([]byte, 10))
-			time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
+			time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
 			_, err = r.Read(make([]byte, 10))
 			r.Close()
 		}
-		if !errors.Is(err, ErrCancelled) || !errors.Is(err, why) {
+		if !errors.Is(err, ErrCancelled) || !errors.Is(err, reason) {
 			t.Errorf("%s: %v", body, err)
 		}
 		select {
@@ -444,7 +444,7 @@ func TestCancel(t *testing.T) {
 
 // Thousands leave at the worst moments beside healthy requests: none of these
 // may fail.
-func TestLeaversHarmNobody(t *testing.T) {
+func TestDisconnectsKeepOthers(t *testing.T) {
 	e := newEngine(t, func(c net.Conn, r *http.Request, body []byte, _ int) bool {
 		if bytes.HasPrefix(body, []byte("s")) {
 			if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"); err != nil {
@@ -460,7 +460,7 @@ func TestLeaversHarmNobody(t *testing.T) {
 		return err == nil
 	})
 	c := client(t, Options{})
-	var healthy, leavers atomic.Int32
+	var healthy, disconnected atomic.Int32
 	var wg sync.WaitGroup
 	for k := range 32 {
 		wg.Go(func() {
@@ -474,8 +474,8 @@ func TestLeaversHarmNobody(t *testing.T) {
 				body := fmt.Sprintf("%s-%d-%d", kind, k, i)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				leaves := k%2 == 0
-				if leaves {
+				disconnects := k%2 == 0
+				if disconnects {
 					d := time.Duration(rng.IntN(300)) * time.Microsecond
 					wg.Go(func() {
 						<-time.After(d) // beside the request, and behind it
@@ -491,12 +491,12 @@ func TestLeaversHarmNobody(t *testing.T) {
 				switch {
 				case err == nil && string(b) != strings.Repeat(body, times):
 					t.Errorf("another's answer: %q for %q", b, body)
-				case err != nil && !leaves:
+				case err != nil && !disconnects:
 					t.Errorf("a healthy request failed: %v", err)
 				case err != nil && !errors.Is(err, ErrCancelled):
 					t.Errorf("a leaver failed otherwise: %v", err)
-				case leaves:
-					leavers.Add(1)
+				case disconnects:
+					disconnected.Add(1)
 				default:
 					healthy.Add(1)
 				}
@@ -504,26 +504,26 @@ func TestLeaversHarmNobody(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d healthy, %d leavers, %d connections", healthy.Load(), leavers.Load(), e.conns.Load())
+	t.Logf("%d healthy, %d leavers, %d connections", healthy.Load(), disconnected.Load(), e.conns.Load())
 }
 
-func TestIdleIsDropped(t *testing.T) {
+func TestIdleConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials, ends atomic.Int32
 		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
 			dials.Add(1)
-			here, there := net.Pipe()
+			local, remote := net.Pipe()
 			go func() {
-				br := bufio.NewReader(there)
+				br := bufio.NewReader(remote)
 				for {
 					if _, err := http.ReadRequest(br); err != nil {
 						ends.Add(1)
 						return
 					}
-					io.WriteString(there, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+					io.WriteString(remote, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 				}
 			}()
-			return here, nil
+			return local, nil
 		}})
 		defer c.Close()
 		one := func() *Response {
@@ -572,7 +572,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), 1)
 	f.Add([]byte("HTTP/1.1 100 C\r\n\r\nHTTP/1.1 204 N\r\nx: y\r\n\r\n"), 100)
 	f.Fuzz(func(t *testing.T, raw []byte, size int) {
-		k := newConn(New(Options{}), "e", &canned{r: bytes.NewReader(raw)})
+		k := newConn(New(Options{}), "e", &fixedResponse{r: bytes.NewReader(raw)})
 		res := &Response{k: k}
 		if err := k.readHead(res, false); err != nil {
 			return
@@ -605,13 +605,13 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-type canned struct {
+type fixedResponse struct {
 	net.Conn
 	r io.Reader
 }
 
-func (c *canned) Read(p []byte) (int, error) { return c.r.Read(p) }
-func (c *canned) Close() error               { return nil }
+func (c *fixedResponse) Read(p []byte) (int, error) { return c.r.Read(p) }
+func (c *fixedResponse) Close() error               { return nil }
 
 func BenchmarkDo(b *testing.B) {
 	for _, ctx := range []string{"plain", "cancellable"} {
@@ -664,30 +664,30 @@ func TestBound(t *testing.T) {
 		const head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 		pause := []time.Duration{time.Second, time.Second, time.Second}
 		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
-			here, there := net.Pipe()
+			local, remote := net.Pipe()
 			go func() {
-				defer there.Close()
-				br := bufio.NewReader(there)
+				defer remote.Close()
+				br := bufio.NewReader(remote)
 				for {
 					if _, err := http.ReadRequest(br); err != nil {
 						return
 					}
 					for i, s := range []string{head, "a", "b"} {
 						time.Sleep(pause[i])
-						if _, err := io.WriteString(there, s); err != nil {
+						if _, err := io.WriteString(remote, s); err != nil {
 							return
 						}
 					}
 				}
 			}()
-			return here, nil
+			return local, nil
 		}})
 		defer c.Close()
 		ask := func() (string, time.Duration, error) {
-			begun := time.Now()
+			began := time.Now()
 			r, err := c.Do(t.Context(), &Request{Addr: "e", Method: "GET", Path: "/", Bound: 1500 * time.Millisecond})
 			if err != nil {
-				return "", time.Since(begun), err
+				return "", time.Since(began), err
 			}
 			defer r.Close()
 			var b []byte
@@ -700,7 +700,7 @@ func TestBound(t *testing.T) {
 			if err == io.EOF {
 				err = nil
 			}
-			return string(b), time.Since(begun), err
+			return string(b), time.Since(began), err
 		}
 		for range 2 { // longer than the bound in all, and the connection is used again
 			if b, d, err := ask(); b != "ab" || d != 3*time.Second || err != nil {

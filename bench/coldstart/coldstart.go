@@ -61,7 +61,7 @@ type Options struct {
 
 // Run scales the function to zero and wakes it with a streamed chat, o.Rounds times.
 func Run(ctx context.Context, p *served.Platform, o Options) ([]Round, error) {
-	req := load.Ask{Model: o.Function.String(), Key: p.Token, Stream: true, Words: "What is thaw?"}.Bytes()
+	req := load.Request{Model: o.Function.String(), Key: p.Token, Stream: true, Prompt: "What is thaw?"}.Bytes()
 	var rounds []Round
 	for i := range o.Rounds {
 		r, err := measureOnce(ctx, p, o, req)
@@ -200,14 +200,14 @@ func (r Result) Picture() report.Waterfall {
 }
 
 // Page returns the report as an HTML page.
-func (r Result) Page(worse []Worse) string {
+func (r Result) Page(regressions []Regression) string {
 	p := report.NewPage("Cold starts of " + r.Function)
 	p.Text(fmt.Sprintf("%s · commit %s · %s · %s", r.At.Format("2006-01-02 15:04 UTC"), r.Commit, r.Machine, r.Command))
 	p.Picture(r.Picture())
 	p.Table(r.Table())
-	if len(worse) > 0 {
+	if len(regressions) > 0 {
 		p.Heading("Worse than the baseline")
-		for _, w := range worse {
+		for _, w := range regressions {
 			p.Text(w.String())
 		}
 	}
@@ -222,10 +222,10 @@ func (r Result) Page(worse []Worse) string {
 }
 
 // Write writes coldstart.json, coldstart.html and coldstart.svg.
-func (r Result) Write(dir string, worse []Worse) error {
+func (r Result) Write(dir string, regressions []Regression) error {
 	return errors.Join(
 		report.WriteJSON(dir, "coldstart.json", r),
-		report.WriteFile(dir, "coldstart.html", []byte(r.Page(worse))),
+		report.WriteFile(dir, "coldstart.html", []byte(r.Page(regressions))),
 		report.WriteFile(dir, "coldstart.svg", []byte(r.Picture().SVG())),
 	)
 }

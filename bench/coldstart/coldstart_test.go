@@ -96,7 +96,7 @@ func TestRunAndWrite(t *testing.T) {
 	if len(rounds) != 3 || p.stops != 4 || seen != 33 {
 		t.Fatalf("%d rounds, %d stops, progress %d", len(rounds), p.stops, seen)
 	}
-	r := Result{Provenance: report.Made(Kind, nil, time.Now()), Function: "default/tiny", Phases: Reduce(rounds), Rounds: rounds}
+	r := Result{Provenance: report.NewProvenance(Kind, nil, time.Now()), Function: "default/tiny", Phases: Reduce(rounds), Rounds: rounds}
 	var names []string
 	for _, row := range r.Phases {
 		names = append(names, row.Phase)
@@ -105,7 +105,7 @@ func TestRunAndWrite(t *testing.T) {
 		t.Errorf("rows %v, want %v", names, want)
 	}
 	dir := t.TempDir()
-	if err := r.Write(dir, []Worse{{"spawn", 1, 2}}); err != nil {
+	if err := r.Write(dir, []Regression{{"spawn", 1, 2}}); err != nil {
 		t.Fatal(err)
 	}
 	back, err := Read(filepath.Join(dir, "coldstart.json"))

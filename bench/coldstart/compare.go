@@ -14,20 +14,20 @@ const (
 	worseSeconds = 0.005
 )
 
-// Worse is a phase that became slower.
-type Worse struct {
+// Regression is a phase that became slower.
+type Regression struct {
 	Phase    string  `json:"phase"`
 	Was, Now float64 // median seconds
 }
 
-func (w Worse) String() string {
+func (w Regression) String() string {
 	return fmt.Sprintf("%s got worse: %s, was %s (median)", w.Phase, report.Millis(w.Now), report.Millis(w.Was))
 }
 
 // Compare returns the phases of now that are worse than in was. Phases missing in was
 // are skipped.
-func Compare(was, now Result) []Worse {
-	var out []Worse
+func Compare(was, now Result) []Regression {
+	var out []Regression
 	old := map[string]report.Summary{}
 	for _, r := range was.Phases {
 		old[r.Phase] = r.Seconds
@@ -36,7 +36,7 @@ func Compare(was, now Result) []Worse {
 		o, ok := old[r.Phase]
 		n := r.Seconds
 		if ok && n.P50 > o.P50*(1+worseShare) && n.P50 > o.P50+worseSeconds && n.P25 > o.P50 {
-			out = append(out, Worse{Phase: r.Phase, Was: o.P50, Now: n.P50})
+			out = append(out, Regression{Phase: r.Phase, Was: o.P50, Now: n.P50})
 		}
 	}
 	return out

@@ -25,30 +25,30 @@ import (
 
 // Ways to start an engine that are compared.
 const (
-	ByHand = "vllm serve by hand"
-	Off    = "thaw, --warm off"
-	Warm   = "thaw, warm interpreter"
-	Forked = "fork alone, without thaw"
+	HandStarted       = "vllm serve by hand"
+	WithoutForkServer = "thaw, --warm off"
+	WithForkServer    = "thaw, warm interpreter"
+	Forked            = "fork alone, without thaw"
 )
 
 // EngineOptions are the options of RunVLLM.
 type EngineOptions struct {
-	Thaw   string   // the program to measure
-	VLLM   string   // the engine's command
-	Model  string   // folder of the checkpoint
-	Args   []string // of the engine
-	Env    []string // of the engine, K=V
-	Rounds int
-	Memory bool          // also measure the memory of three engines
-	Each   time.Duration // timeout of one start
-	Dir    string        // for data and logs
-	Say    func(string)
+	Thaw     string   // the program to measure
+	VLLM     string   // the engine's command
+	Model    string   // folder of the checkpoint
+	Args     []string // of the engine
+	Env      []string // of the engine, K=V
+	Rounds   int
+	Memory   bool          // also measure the memory of three engines
+	Each     time.Duration // timeout of one start
+	Dir      string        // for data and logs
+	Progress func(string)
 }
 
 // Take is one start: seconds from the request to the first text, and the CPU seconds of
 // all processes.
 type Take struct {
-	Way        string              `json:"way"`
+	Method     string              `json:"way"`
 	FirstToken float64             `json:"first_token"`
 	CPU        float64             `json:"cpu"`
 	Start      string              `json:"start,omitempty"` // kind of start as thaw reports it
@@ -56,9 +56,9 @@ type Take struct {
 	Timeline   *functions.Timeline `json:"timeline,omitempty"`
 }
 
-// Way is all starts of one way.
-type Way struct {
-	Way        string         `json:"way"`
+// Method is all starts of one way.
+type Method struct {
+	Method     string         `json:"way"`
 	FirstToken report.Summary `json:"first_token"`
 	CPU        report.Summary `json:"cpu"`
 	Ratio      float64        `json:"ratio"`     // of the medians, to the manual start
@@ -79,7 +79,7 @@ type EngineResult struct {
 	report.Provenance
 	Version string         `json:"version"` // of the engine
 	Imports float64        `json:"import_seconds"`
-	Ways    []Way          `json:"ways"`
+	Methods []Method       `json:"ways"`
 	Adds    report.Summary `json:"thaw_adds"` // seconds: a warm start through thaw minus the plain fork of the same round
 	Memory  *Shared        `json:"memory,omitempty"`
 	Goals   report.Goals   `json:"goals"`
@@ -98,46 +98,46 @@ const (
 	noisySeconds = 0.250
 )
 
-// rig is the programs that the ways need, started once.
-type rig struct {
-	o         EngineOptions
-	off, warm *served.Platform
-	keep      *supervisor.Client
-	socket    string // of the benchmark's own fork server
-	facts     forkserver.Facts
-	n         int
+// programs is the programs that the ways need, started once.
+type programs struct {
+	o                EngineOptions
+	noFork, warmFork *served.Platform
+	supervisor       *supervisor.Client
+	socket           string // of the benchmark's own fork server
+	facts            forkserver.Facts
+	n                int
 }
 
 // RunVLLM measures every way once per round.
 func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult, error) {
-	g := &rig{o: o}
+	g := &programs{o: o}
 	defer g.end()
 	if err := g.begin(ctx); err != nil {
 		return r, err
 	}
 	r.Version, r.Imports = g.facts.Version, g.facts.Imports
-	ways := []struct {
+	methods := []struct {
 		name string
 		run  func(context.Context) (Take, error)
 	}{
-		{ByHand, g.byHand},
-		{Off, func(ctx context.Context) (Take, error) { return g.through(ctx, g.off) }},
-		{Warm, func(ctx context.Context) (Take, error) { return g.through(ctx, g.warm) }},
+		{HandStarted, g.byHand},
+		{WithoutForkServer, func(ctx context.Context) (Take, error) { return g.through(ctx, g.noFork) }},
+		{WithForkServer, func(ctx context.Context) (Take, error) { return g.through(ctx, g.warmFork) }},
 		{Forked, g.forked},
 	}
 	for i := range o.Rounds {
 		// Rotate the order, so that no way always runs after the same other.
-		for j := range ways {
-			w := ways[(i+j)%len(ways)]
+		for j := range methods {
+			w := methods[(i+j)%len(methods)]
 			wctx, cancel := context.WithTimeoutCause(ctx, o.Each, fmt.Errorf("not over within %s", o.Each))
 			take, err := w.run(wctx)
 			cancel()
 			if err != nil {
 				return r, fmt.Errorf("round %d, %s: %w", i+1, w.name, err)
 			}
-			take.Way = w.name
+			take.Method = w.name
 			r.Takes = append(r.Takes, take)
-			o.Say(fmt.Sprintf("round %d of %d: %s: first token after %.2f s, %.2f s of processor %s", i+1, o.Rounds, w.name, take.FirstToken, take.CPU, take.Start))
+			o.Progress(fmt.Sprintf("round %d of %d: %s: first token after %.2f s, %.2f s of processor %s", i+1, o.Rounds, w.name, take.FirstToken, take.CPU, take.Start))
 		}
 	}
 	if o.Memory {
@@ -152,7 +152,7 @@ func RunVLLM(ctx context.Context, o EngineOptions, r EngineResult) (EngineResult
 }
 
 // begin starts two platforms, without and with --warm, a supervisor and a fork server.
-func (g *rig) begin(ctx context.Context) error {
+func (g *programs) begin(ctx context.Context) error {
 	models := filepath.Join(g.o.Dir, "models")
 	if err := os.MkdirAll(models, 0o700); err != nil {
 		return err
@@ -170,16 +170,16 @@ func (g *rig) begin(ctx context.Context) error {
 		})
 	}
 	var err error
-	if g.off, err = start("off"); err != nil {
+	if g.noFork, err = start("off"); err != nil {
 		return err
 	}
-	if g.warm, err = start("on"); err != nil {
+	if g.warmFork, err = start("on"); err != nil {
 		return err
 	}
 	dir := filepath.Join(g.o.Dir, "supervisor")
 	kctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if g.keep, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
+	if g.supervisor, err = supervisor.Ensure(kctx, supervisor.Start{Exe: g.o.Thaw, Socket: filepath.Join(dir, "supervisor.sock"), Dir: dir}); err != nil {
 		return err
 	}
 	env, err := forkserver.FindEnvironment(g.o.VLLM)
@@ -195,11 +195,11 @@ func (g *rig) begin(ctx context.Context) error {
 		return err
 	}
 	g.socket = filepath.Join(dir, "warm.sock")
-	parent, err := g.keep.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, g.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
+	parent, err := g.supervisor.Spawn(ctx, supervisor.Process{ID: "warm", Argv: env.ParentArgv(script, g.socket, forkserver.ImportList("vllm")), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env))})
 	if err != nil {
 		return err
 	}
-	g.o.Say("two platforms and a warm interpreter are starting")
+	g.o.Progress("two platforms and a warm interpreter are starting")
 	return g.until(ctx, func() (bool, error) {
 		select {
 		case e := <-parent.Exited:
@@ -211,12 +211,12 @@ func (g *rig) begin(ctx context.Context) error {
 				g.facts = f
 			}
 		}
-		ready, err := g.warm.HasWarm(ctx)
+		ready, err := g.warmFork.HasWarm(ctx)
 		return err == nil && ready && g.facts.PID != 0, nil
 	})
 }
 
-func (g *rig) modelFile() string {
+func (g *programs) modelFile() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: %s\nkind: Model\nmetadata: {name: bench}\nspec:\n  source: %q\n  engine: vllm\n  args:\n", functions.APIVersion, "file://"+g.o.Model)
 	for _, a := range g.o.Args {
@@ -232,20 +232,20 @@ func (g *rig) modelFile() string {
 	return b.String()
 }
 
-func (g *rig) end() {
-	for _, p := range []*served.Platform{g.off, g.warm} {
+func (g *programs) end() {
+	for _, p := range []*served.Platform{g.noFork, g.warmFork} {
 		if p != nil {
 			p.End()
 		}
 	}
-	if g.keep != nil {
+	if g.supervisor != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		g.keep.End(ctx, time.Second)
+		g.supervisor.End(ctx, time.Second)
 	}
 }
 
-func (g *rig) until(ctx context.Context, ok func() (bool, error)) error {
+func (g *programs) until(ctx context.Context, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not within %s", g.o.Each))
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -264,7 +264,7 @@ func (g *rig) until(ctx context.Context, ok func() (bool, error)) error {
 }
 
 // command returns the command thaw would run, for the ways that bypass thaw.
-func (g *rig) command() (engine.Command, string, error) {
+func (g *programs) command() (engine.Command, string, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
 		return engine.Command{}, "", err
@@ -287,7 +287,7 @@ func (g *rig) command() (engine.Command, string, error) {
 }
 
 // byHand runs `vllm serve` as a user would.
-func (g *rig) byHand(ctx context.Context) (Take, error) {
+func (g *programs) byHand(ctx context.Context) (Take, error) {
 	addr, err := process.FreeAddr()
 	if err != nil {
 		return Take{}, err
@@ -316,7 +316,7 @@ func (g *rig) byHand(ctx context.Context) (Take, error) {
 }
 
 // forked starts an engine from the fork server and sends it the request directly.
-func (g *rig) forked(ctx context.Context) (Take, error) {
+func (g *programs) forked(ctx context.Context) (Take, error) {
 	c, cmd, addr, err := g.spawn(ctx, g.socket)
 	if err != nil {
 		return Take{}, err
@@ -336,28 +336,28 @@ func (g *rig) forked(ctx context.Context) (Take, error) {
 	return Take{FirstToken: first.Sub(cmd.began).Seconds(), CPU: processorSeconds(c.PID)}, nil
 }
 
-// asked is a command and its start time.
-type asked struct {
+// timedCommand is a command and its start time.
+type timedCommand struct {
 	engine.Command
 	began time.Time
 }
 
 // spawn starts an engine under the benchmark's own supervisor, forked from via if given.
-func (g *rig) spawn(ctx context.Context, via string) (c *supervisor.Child, a asked, addr string, err error) {
+func (g *programs) spawn(ctx context.Context, forkSocket string) (c *supervisor.Child, a timedCommand, addr string, err error) {
 	cmd, addr, err := g.command()
 	if err != nil {
 		return nil, a, "", err
 	}
 	g.n++
-	a = asked{cmd, time.Now()}
-	c, err = g.keep.Spawn(ctx, supervisor.Process{ID: "e" + strconv.Itoa(g.n), Via: via, Argv: cmd.Argv, Env: cmd.Env})
+	a = timedCommand{cmd, time.Now()}
+	c, err = g.supervisor.Spawn(ctx, supervisor.Process{ID: "e" + strconv.Itoa(g.n), ForkSocket: forkSocket, Argv: cmd.Argv, Env: cmd.Env})
 	return c, a, addr, err
 }
 
-func (g *rig) kill(c *supervisor.Child) {
+func (g *programs) kill(c *supervisor.Child) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	g.keep.Kill(ctx, c.ID)
+	g.supervisor.Kill(ctx, c.ID)
 	select {
 	case <-c.Exited:
 	case <-ctx.Done():
@@ -395,7 +395,7 @@ func stream(ctx context.Context, addr, key string) (load.Answer, error) {
 		return load.Answer{}, err
 	}
 	defer func() { k.Close() }()
-	req := load.Ask{Model: "bench", Key: key, Stream: true, Words: "What is thaw?", Extra: `,"max_completion_tokens":4,"ignore_eos":true`}.Bytes()
+	req := load.Request{Model: "bench", Key: key, Stream: true, Prompt: "What is thaw?", Extra: `,"max_completion_tokens":4,"ignore_eos":true`}.Bytes()
 	a, err := k.Do(ctx, req)
 	switch {
 	case err != nil:
@@ -407,7 +407,7 @@ func stream(ctx context.Context, addr, key string) (load.Answer, error) {
 }
 
 // through measures a cold start as a client of thaw.
-func (g *rig) through(ctx context.Context, p *served.Platform) (Take, error) {
+func (g *programs) through(ctx context.Context, p *served.Platform) (Take, error) {
 	name := functions.Name{Team: functions.DefaultTeam, Name: "bench"}
 	if err := p.Stop(ctx, name); err != nil {
 		return Take{}, err
@@ -447,7 +447,7 @@ func processorSeconds(pid int) float64 {
 }
 
 // memory compares three engines forked from one parent with three plain ones.
-func (g *rig) memory(ctx context.Context) (Shared, error) {
+func (g *programs) memory(ctx context.Context) (Shared, error) {
 	m := Shared{}
 	alive := func() error { return nil }
 	parent, err := proportionalMemory(g.facts.PID)
@@ -457,15 +457,15 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 	m.Parent = parent
 	// three starts three engines one way and returns their memory once all have
 	// answered.
-	three := func(via string) (int64, error) {
+	three := func(forkSocket string) (int64, error) {
 		pids := []int{}
-		if via != "" {
+		if forkSocket != "" {
 			pids = append(pids, g.facts.PID)
 		}
 		for range served3 {
 			fctx, cancel := context.WithTimeoutCause(ctx, g.o.Each, fmt.Errorf("not over within %s", g.o.Each))
 			defer cancel()
-			c, cmd, addr, err := g.spawn(fctx, via)
+			c, cmd, addr, err := g.spawn(fctx, forkSocket)
 			if err != nil {
 				return 0, err
 			}
@@ -484,7 +484,7 @@ func (g *rig) memory(ctx context.Context) (Shared, error) {
 		return m, err
 	}
 	m.Ratio = float64(m.Warm) / float64(m.Plain)
-	g.o.Say(fmt.Sprintf("memory of %d engines: %d MiB from one parent, %d MiB plain", served3, m.Warm>>20, m.Plain>>20))
+	g.o.Progress(fmt.Sprintf("memory of %d engines: %d MiB from one parent, %d MiB plain", served3, m.Warm>>20, m.Plain>>20))
 	return m, nil
 }
 

@@ -12,9 +12,9 @@ import (
 
 // reduce computes the rows and the goals.
 func (r *EngineResult) reduce() {
-	by := func(way string, of func(Take) float64) (v []float64) {
+	by := func(method string, of func(Take) float64) (v []float64) {
 		for _, t := range r.Takes {
-			if t.Way == way {
+			if t.Method == method {
 				v = append(v, of(t))
 			}
 		}
@@ -22,18 +22,18 @@ func (r *EngineResult) reduce() {
 	}
 	first := func(t Take) float64 { return t.FirstToken }
 	cpu := func(t Take) float64 { return t.CPU }
-	r.Ways = nil
-	for _, name := range []string{ByHand, Off, Warm, Forked} {
-		w := Way{Way: name, FirstToken: report.Summarize(by(name, first)), CPU: report.Summarize(by(name, cpu))}
-		if hand := report.Quantile(by(ByHand, first), 0.5); hand > 0 {
-			w.Ratio = w.FirstToken.P50 / hand
+	r.Methods = nil
+	for _, name := range []string{HandStarted, WithoutForkServer, WithForkServer, Forked} {
+		w := Method{Method: name, FirstToken: report.Summarize(by(name, first)), CPU: report.Summarize(by(name, cpu))}
+		if baseline := report.Quantile(by(HandStarted, first), 0.5); baseline > 0 {
+			w.Ratio = w.FirstToken.P50 / baseline
 		}
-		if hand := report.Quantile(by(ByHand, cpu), 0.5); hand > 0 {
-			w.CPURatio = w.CPU.P50 / hand
+		if baseline := report.Quantile(by(HandStarted, cpu), 0.5); baseline > 0 {
+			w.CPURatio = w.CPU.P50 / baseline
 		}
-		r.Ways = append(r.Ways, w)
+		r.Methods = append(r.Methods, w)
 	}
-	through, alone := by(Warm, first), by(Forked, first)
+	through, alone := by(WithForkServer, first), by(Forked, first)
 	var adds []float64
 	for i := range min(len(through), len(alone)) {
 		adds = append(adds, through[i]-alone[i])
@@ -41,18 +41,18 @@ func (r *EngineResult) reduce() {
 	r.Adds = report.Summarize(adds)
 	r.Goals = nil
 	goal := r.Goals.Add
-	goal(r.Ways[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Ways[2].Ratio))
-	goal(r.Ways[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Ways[1].Ratio))
+	goal(r.Methods[2].Ratio <= 0.10, "zero to first token, warm interpreter, against vllm serve by hand (p50)", "at most 0.10x", fmt.Sprintf("%.3fx", r.Methods[2].Ratio))
+	goal(r.Methods[1].Ratio <= 1.02, "the same without a warm interpreter", "at most 1.02x", fmt.Sprintf("%.3fx", r.Methods[1].Ratio))
 	// A difference below the scatter of the starts is not judged.
-	got, quiet := fmt.Sprintf("%.0f ms", r.Adds.P50*1e3), r.Adds.N >= minRounds && r.Adds.P90-r.Adds.P25 < noisySeconds
-	if !quiet {
+	got, enough := fmt.Sprintf("%.0f ms", r.Adds.P50*1e3), r.Adds.N >= minRounds && r.Adds.P90-r.Adds.P25 < noisySeconds
+	if !enough {
 		got += fmt.Sprintf(", but %d rounds from %.0f to %.0f ms cannot tell", r.Adds.N, r.Adds.Min*1e3, r.Adds.Max*1e3)
 	}
-	goal(quiet && r.Adds.P50 < 0.050, "what thaw adds to the engine's own time after the fork (p50)", "under 50 ms", got)
+	goal(enough && r.Adds.P50 < 0.050, "what thaw adds to the engine's own time after the fork (p50)", "under 50 ms", got)
 	if r.Memory != nil {
 		goal(r.Memory.Ratio <= 0.5, fmt.Sprintf("memory of %d engines from one parent against as many plain", served3), "at most 0.5x", fmt.Sprintf("%.2fx", r.Memory.Ratio))
 	}
-	if slices.ContainsFunc(r.Takes, func(t Take) bool { return t.Way == Warm && t.Start != functions.StartWarm }) {
+	if slices.ContainsFunc(r.Takes, func(t Take) bool { return t.Method == WithForkServer && t.Start != functions.StartWarm }) {
 		goal(false, "every warm start was one", "all", "some were plain, see their notes")
 	}
 }
@@ -60,8 +60,8 @@ func (r *EngineResult) reduce() {
 // Table returns the result as a table.
 func (r EngineResult) Table() *report.Table {
 	t := &report.Table{Head: []string{"way", "first token p50", "p90", "to by hand", "processor p50", "to by hand"}}
-	for _, w := range r.Ways {
-		t.Add(w.Way, fmt.Sprintf("%.2f s", w.FirstToken.P50), fmt.Sprintf("%.2f s", w.FirstToken.P90), fmt.Sprintf("%.3fx", w.Ratio),
+	for _, w := range r.Methods {
+		t.Add(w.Method, fmt.Sprintf("%.2f s", w.FirstToken.P50), fmt.Sprintf("%.2f s", w.FirstToken.P90), fmt.Sprintf("%.3fx", w.Ratio),
 			fmt.Sprintf("%.2f s", w.CPU.P50), fmt.Sprintf("%.3fx", w.CPURatio))
 	}
 	return t
@@ -73,11 +73,11 @@ func (r EngineResult) Judged() *report.Table {
 }
 
 // Parts returns the phases of the median start of a way.
-func (r EngineResult) Parts(way string) *report.Table {
+func (r EngineResult) Parts(method string) *report.Table {
 	t := &report.Table{Head: []string{"phase or part", "begins", "takes"}}
 	var takes []Take
 	for _, x := range r.Takes {
-		if x.Way == way && x.Timeline != nil {
+		if x.Method == method && x.Timeline != nil {
 			takes = append(takes, x)
 		}
 	}
@@ -109,8 +109,8 @@ func (r EngineResult) Write(dir string) error {
 		fmt.Fprintf(&b, " Alone it has %d MiB; with %d engines all have %d MiB, %d plain ones %d MiB (PSS).", m.Parent>>20, served3, m.Warm>>20, served3, m.Plain>>20)
 	}
 	b.WriteString("\n\nEach round takes every way once; first token is from asking to the first text, by the client's clock. Processor time is that of all processes of the way until then.\n")
-	for _, way := range []string{Warm, Off} {
-		fmt.Fprintf(&b, "\n## Where the time goes: %s, median start\n\n%s", way, r.Parts(way).Markdown())
+	for _, method := range []string{WithForkServer, WithoutForkServer} {
+		fmt.Fprintf(&b, "\n## Where the time goes: %s, median start\n\n%s", method, r.Parts(method).Markdown())
 	}
 	return errors.Join(report.WriteJSON(dir, "coldstart-vllm.json", r), report.WriteFile(dir, "coldstart-vllm.md", []byte(b.String())))
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func takes(way string, start string, first ...float64) (out []Take) {
+func takes(method string, start string, first ...float64) (out []Take) {
 	for _, f := range first {
-		out = append(out, Take{Way: way, FirstToken: f, CPU: f * 2, Start: start, Timeline: &functions.Timeline{Phases: []functions.Span{
+		out = append(out, Take{Method: method, FirstToken: f, CPU: f * 2, Start: start, Timeline: &functions.Timeline{Phases: []functions.Span{
 			{Phase: functions.PhaseLoad, Start: 0.1, Duration: f, Parts: []functions.Part{{Name: "weights", Start: 0.2, Duration: 0.3}}},
 		}}})
 	}
@@ -21,15 +21,15 @@ func takes(way string, start string, first ...float64) (out []Take) {
 }
 
 func TestReduceEngine(t *testing.T) {
-	r := EngineResult{Provenance: report.Made(EngineKind, nil, time.Now()), Version: "0.32.0", Memory: &Shared{Plain: 2200 << 20, Warm: 700 << 20, Ratio: 0.32}}
+	r := EngineResult{Provenance: report.NewProvenance(EngineKind, nil, time.Now()), Version: "0.32.0", Memory: &Shared{Plain: 2200 << 20, Warm: 700 << 20, Ratio: 0.32}}
 	for _, l := range [][]Take{
-		takes(ByHand, "", 20, 18, 22), takes(Off, functions.StartPlain, 20.2, 19, 21), takes(Warm, functions.StartWarm, 1.5, 1.6, 1.4), takes(Forked, "", 1.48, 1.57, 1.39),
+		takes(HandStarted, "", 20, 18, 22), takes(WithoutForkServer, functions.StartPlain, 20.2, 19, 21), takes(WithForkServer, functions.StartWarm, 1.5, 1.6, 1.4), takes(Forked, "", 1.48, 1.57, 1.39),
 	} {
 		r.Takes = append(r.Takes, l...)
 	}
 	r.reduce()
-	if len(r.Ways) != 4 || r.Ways[0].Ratio != 1 || r.Ways[2].Ratio != 0.075 || r.Adds.P50 < 0.0199 || r.Adds.P50 > 0.0201 {
-		t.Errorf("%+v, adds %+v", r.Ways, r.Adds)
+	if len(r.Methods) != 4 || r.Methods[0].Ratio != 1 || r.Methods[2].Ratio != 0.075 || r.Adds.P50 < 0.0199 || r.Adds.P50 > 0.0201 {
+		t.Errorf("%+v, adds %+v", r.Methods, r.Adds)
 	}
 	for _, g := range r.Goals {
 		if !g.Met {
@@ -50,7 +50,7 @@ func TestReduceEngine(t *testing.T) {
 		}
 	}
 	// One round, or scattered rounds, are too few to judge a small difference.
-	one := EngineResult{Takes: append(append(takes(ByHand, "", 140), takes(Warm, functions.StartWarm, 10.5)...), takes(Forked, "", 14.6)...)}
+	one := EngineResult{Takes: append(append(takes(HandStarted, "", 140), takes(WithForkServer, functions.StartWarm, 10.5)...), takes(Forked, "", 14.6)...)}
 	one.reduce()
 	if g := one.Goals[2]; g.Met || !strings.Contains(g.Got, "cannot tell") {
 		t.Errorf("%+v", g)

@@ -11,8 +11,8 @@ import (
 
 const id = "chatcmpl-0123456789abcdef"
 
-// plain is the body of a plain chat answer.
-var plain = []byte(`{"id":"` + id + `","object":"chat.completion","created":1694268190,"model":"fake","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+// plainResponse is the body of a plain chat answer.
+var plainResponse = []byte(`{"id":"` + id + `","object":"chat.completion","created":1694268190,"model":"fake","choices":[{"index":0,"message":{"role":"assistant","content":"` +
 	strings.Repeat("lorem ipsum ", 106) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":17,"completion_tokens":212,"total_tokens":229}}`)
 
 // plainText is the same for /v1/completions.
@@ -54,7 +54,7 @@ const done = "data: [DONE]\n\n"
 
 // events returns the chunks of the stream that a requests; the last is followed by
 // [DONE], which is sent with the end of the body in one write.
-func events(chat bool, a Ask) []string {
+func events(chat bool, a Script) []string {
 	var es []string
 	if a.Tools {
 		es = append(es, toolChunks...)
@@ -70,12 +70,12 @@ func events(chat bool, a Ask) []string {
 }
 
 // PlainBody returns the answer to a plain chat request, for checks.
-func PlainBody() []byte { return plain }
+func PlainBody() []byte { return plainResponse }
 
 // StreamBody returns the answer to a streamed chat request with this many tokens,
 // without the usage chunk, for checks.
 func StreamBody(tokens int) []byte {
-	return []byte(strings.Join(events(true, Ask{Tokens: tokens}), ""))
+	return []byte(strings.Join(events(true, Script{Tokens: tokens}), ""))
 }
 
 func framed(s string) []byte {

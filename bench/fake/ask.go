@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ask is the behaviour that a request demands of the fake engine.
-type Ask struct {
+// Script is the behaviour that a request demands of the fake engine.
+type Script struct {
 	Stream bool
 	Usage  bool // stream_options.include_usage
 	Tools  bool
@@ -24,11 +24,11 @@ const (
 	defaultChunk = 64
 )
 
-// ParseAsk parses the words after "@fake" and the few OpenAI fields that matter here. It
+// ParseScript parses the words after "@fake" and the few OpenAI fields that matter here. It
 // does not decode the body: the engine must stay cheap. Unknown words and values out of
 // bounds are ignored.
-func ParseAsk(body []byte) Ask {
-	a := Ask{
+func ParseScript(body []byte) Script {
+	a := Script{
 		Stream: hasValue(body, `"stream"`, "true"),
 		Usage:  hasValue(body, `"include_usage"`, "true"),
 		Tools:  hasValue(body, `"tools"`, "["),

@@ -31,7 +31,7 @@ type Options struct {
 // has not happened. The first POST counts as the platform's warm-up.
 type Stats struct {
 	Began        int64 `json:"began"`         // New was called
-	Warmed       int64 `json:"warmed"`        // just before the answer to the warm-up was written
+	WarmedAt     int64 `json:"warmed"`        // just before the answer to the warm-up was written
 	FirstArrival int64 `json:"first_arrival"` // first byte of the first POST after the warm-up
 	LastArrival  int64 `json:"last_arrival"`  // first byte of the newest POST
 	Posts        int64 `json:"posts"`
@@ -44,8 +44,8 @@ type Stats struct {
 type Engine struct {
 	o Options
 
-	began, warmed, first, last atomic.Int64
-	posts, running, left       atomic.Int64
+	began, warmedAt, first, last atomic.Int64
+	posts, running, left         atomic.Int64
 
 	mu    sync.Mutex
 	body  []byte                // the newest POST's, owned by mu
@@ -117,7 +117,7 @@ func (e *Engine) exit(c net.Conn) {
 // Stats returns a copy of the counters.
 func (e *Engine) Stats() Stats {
 	return Stats{
-		Began: e.began.Load(), Warmed: e.warmed.Load(), FirstArrival: e.first.Load(), LastArrival: e.last.Load(),
+		Began: e.began.Load(), WarmedAt: e.warmedAt.Load(), FirstArrival: e.first.Load(), LastArrival: e.last.Load(),
 		Posts: e.posts.Load(), Running: e.running.Load(), Left: e.left.Load(),
 	}
 }
@@ -215,14 +215,14 @@ func (e *Engine) get(c net.Conn, path string) bool {
 }
 
 var (
-	plainAnswer     = jsonAnswer(plain)
+	plainAnswer     = jsonAnswer(plainResponse)
 	plainTextAnswer = jsonAnswer(plainText)
 	plainToolAnswer = jsonAnswer(plainTool)
-	quickStream     = atOnce(true, Ask{Tokens: defaultChunk})
+	quickStream     = atOnce(true, Script{Tokens: defaultChunk})
 )
 
 // atOnce returns a whole stream with each event as an HTTP chunk.
-func atOnce(chat bool, a Ask) [][]byte {
+func atOnce(chat bool, a Script) [][]byte {
 	es := events(chat, a)
 	out := make([][]byte, len(es))
 	for i, s := range es {
@@ -244,9 +244,9 @@ func (e *Engine) post(ctx context.Context, c net.Conn, br *bufio.Reader, path st
 		e.mu.Unlock()
 	}
 	chat := path != "/v1/completions"
-	a := ParseAsk(body)
+	a := ParseScript(body)
 	if warmup {
-		e.warmed.Store(time.Now().UnixNano())
+		e.warmedAt.Store(time.Now().UnixNano())
 	}
 	if !a.Stream {
 		answer := plainAnswer

@@ -22,18 +22,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestParseAsk(t *testing.T) {
 	for _, c := range []struct {
 		body string
-		want Ask
+		want Script
 	}{
-		{`{}`, Ask{Tokens: 64}},
-		{`{"stream":true}`, Ask{Stream: true, Tokens: 64}},
-		{`{"stream" : true,"stream_options":{"include_usage": true}}`, Ask{Stream: true, Usage: true, Tokens: 64}},
-		{`{"stream":false,"tools":[{}]}`, Ask{Tools: true, Tokens: 64}},
-		{`{"content":"\"stream\" is true"}`, Ask{Tokens: 64}},
-		{`{"content":"@fake tokens=3 delay=10ms die=2 stall=1"}`, Ask{Tokens: 3, Delay: 10 * time.Millisecond, Die: 2, Stall: 1}},
-		{`{"content":"@fake tokens=-3 delay=9h die=x what=1 =\n"}`, Ask{Tokens: 64}},
-		{`{"content":"@fake tokens=3`, Ask{Tokens: 3}},
+		{`{}`, Script{Tokens: 64}},
+		{`{"stream":true}`, Script{Stream: true, Tokens: 64}},
+		{`{"stream" : true,"stream_options":{"include_usage": true}}`, Script{Stream: true, Usage: true, Tokens: 64}},
+		{`{"stream":false,"tools":[{}]}`, Script{Tools: true, Tokens: 64}},
+		{`{"content":"\"stream\" is true"}`, Script{Tokens: 64}},
+		{`{"content":"@fake tokens=3 delay=10ms die=2 stall=1"}`, Script{Tokens: 3, Delay: 10 * time.Millisecond, Die: 2, Stall: 1}},
+		{`{"content":"@fake tokens=-3 delay=9h die=x what=1 =\n"}`, Script{Tokens: 64}},
+		{`{"content":"@fake tokens=3`, Script{Tokens: 3}},
 	} {
-		if got := ParseAsk([]byte(c.body)); got != c.want {
+		if got := ParseScript([]byte(c.body)); got != c.want {
 			t.Errorf("ParseAsk(%s) = %+v, want %+v", c.body, got, c.want)
 		}
 	}
@@ -43,7 +43,7 @@ func FuzzParseAsk(f *testing.F) {
 	f.Add([]byte(`{"stream":true,"content":"@fake tokens=3 delay=1s"}`))
 	f.Add([]byte(`@fake =`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if a := ParseAsk(b); a.Tokens < 0 || a.Tokens > maxTokens || a.Delay < 0 || a.Delay > maxDelay {
+		if a := ParseScript(b); a.Tokens < 0 || a.Tokens > maxTokens || a.Delay < 0 || a.Delay > maxDelay {
 			t.Fatalf("out of bounds: %+v", a)
 		}
 	})
@@ -70,7 +70,7 @@ func start(t *testing.T, o Options) (*Engine, string) {
 	return e, "http://" + ln.Addr().String()
 }
 
-func post(t *testing.T, url, body string) string {
+func postBody(t *testing.T, url, body string) string {
 	t.Helper()
 	res, err := http.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -87,35 +87,35 @@ func post(t *testing.T, url, body string) string {
 func TestAnswers(t *testing.T) {
 	_, url := start(t, Options{})
 	chat := url + "/v1/chat/completions"
-	if got := post(t, chat, `{"messages":[]}`); got != string(PlainBody()) {
+	if got := postBody(t, chat, `{"messages":[]}`); got != string(PlainBody()) {
 		t.Errorf("plain: %s", got)
 	}
-	if got := post(t, chat, `{"stream":true}`); got != string(StreamBody(64)) {
+	if got := postBody(t, chat, `{"stream":true}`); got != string(StreamBody(64)) {
 		t.Errorf("stream: %s", got)
 	}
-	got := post(t, chat, `{"stream":true,"stream_options":{"include_usage":true},"content":"@fake tokens=2 delay=1ms"}`)
+	got := postBody(t, chat, `{"stream":true,"stream_options":{"include_usage":true},"content":"@fake tokens=2 delay=1ms"}`)
 	if n := strings.Count(got, "data: "); n != 4 || !strings.Contains(got, `"completion_tokens":2`) || !strings.HasSuffix(got, done) {
 		t.Errorf("usage: %s", got)
 	}
 	for _, body := range []string{`{"tools":[],"stream":true}`, `{"tools":[]}`} {
-		if got := post(t, chat, body); !strings.Contains(got, `"name":"weather"`) {
+		if got := postBody(t, chat, body); !strings.Contains(got, `"name":"weather"`) {
 			t.Errorf("%s: %s", body, got)
 		}
 	}
-	if got := post(t, url+"/v1/completions", `{"max_tokens":1}`); !strings.Contains(got, `"text":" lorem"`) {
+	if got := postBody(t, url+"/v1/completions", `{"max_tokens":1}`); !strings.Contains(got, `"text":" lorem"`) {
 		t.Errorf("completion: %s", got)
 	}
-	if !json.Valid(plain) || !json.Valid(plainText) || !json.Valid(plainTool) {
+	if !json.Valid(plainResponse) || !json.Valid(plainText) || !json.Valid(plainTool) {
 		t.Error("an answer is no JSON")
 	}
 }
 
 func TestStatsAndLast(t *testing.T) {
 	e, url := start(t, Options{})
-	post(t, url+"/v1/chat/completions", `{"warm":"up"}`)
-	post(t, url+"/v1/chat/completions", `{"second":1}`)
+	postBody(t, url+"/v1/chat/completions", `{"warm":"up"}`)
+	postBody(t, url+"/v1/chat/completions", `{"second":1}`)
 	s := e.Stats()
-	if s.Posts != 2 || s.Warmed == 0 || s.FirstArrival < s.Warmed || s.LastArrival != s.FirstArrival {
+	if s.Posts != 2 || s.WarmedAt == 0 || s.FirstArrival < s.WarmedAt || s.LastArrival != s.FirstArrival {
 		t.Errorf("stats: %+v", s)
 	}
 	res, err := http.Get(url + "/last")
@@ -150,16 +150,16 @@ func TestHealthWaitsForFile(t *testing.T) {
 	}
 }
 
-// raw sends one streamed request and returns its connection and reader, after the first
+// sendRaw sends one streamed request and returns its connection and reader, after the first
 // event.
-func raw(t *testing.T, url, ask string) (net.Conn, *bufio.Reader) {
+func sendRaw(t *testing.T, url, script string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	body := `{"stream":true,"content":"@fake ` + ask + `"}`
+	body := `{"stream":true,"content":"@fake ` + script + `"}`
 	fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	br := bufio.NewReader(c)
 	for {
@@ -173,24 +173,24 @@ func raw(t *testing.T, url, ask string) (net.Conn, *bufio.Reader) {
 	}
 }
 
-func TestClientLeaves(t *testing.T) {
-	for _, ask := range []string{"tokens=1000 delay=10ms", "stall=1"} {
+func TestClientDisconnects(t *testing.T) {
+	for _, script := range []string{"tokens=1000 delay=10ms", "stall=1"} {
 		e, url := start(t, Options{})
-		c, _ := raw(t, url, ask)
+		c, _ := sendRaw(t, url, script)
 		c.Close()
 		for end := time.Now().Add(40 * time.Second); e.Stats().Left != 1 || e.Stats().Running != 0; {
 			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", ask, e.Stats())
+				t.Fatalf("%s: %+v", script, e.Stats())
 			}
 			<-time.After(time.Millisecond)
 		}
 	}
 }
 
-func TestDies(t *testing.T) {
+func TestEngineDies(t *testing.T) {
 	died := make(chan struct{})
 	_, url := start(t, Options{Kill: func() { close(died) }})
-	_, br := raw(t, url, "die=3")
+	_, br := sendRaw(t, url, "die=3")
 	rest, err := io.ReadAll(br)
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func (b *bench) held(ctx context.Context) error {
 			return fmt.Errorf("held, stream=%v: %w", stream, err)
 		}
 		b.result.Held = append(b.result.Held, h)
-		b.Say(fmt.Sprintf("%d held, stream=%v: %.1f KiB each", h.Requests, stream, h.PerRequest/1024))
+		b.Progress(fmt.Sprintf("%d held, stream=%v: %.1f KiB each", h.Requests, stream, h.PerRequest/1024))
 	}
 	return nil
 }
@@ -46,13 +46,13 @@ func (b *bench) heldOnce(ctx context.Context, stream bool) (Held, error) {
 	}
 	defer p.End()
 	// One ordinary request pages in code and tables.
-	if _, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
+	if _, err := requestOnce(ctx, p.Addr, load.Request{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
 		return h, err
 	}
 	if h.Before, err = process.RSS(p.Process.PID); err != nil {
 		return h, err
 	}
-	conns, err := sendAll(ctx, p, load.Ask{Model: heldModel, Key: key, Stream: stream, Size: bodySize}, b.Held)
+	conns, err := sendAll(ctx, p, load.Request{Model: heldModel, Key: key, Stream: stream, Size: bodySize}, b.Held)
 	defer closeAll(conns)
 	if err != nil {
 		return h, err
@@ -79,7 +79,7 @@ func (b *bench) heldOnce(ctx context.Context, stream bool) (Held, error) {
 
 // sendAll sends n requests, each on its own connection, and returns when the platform
 // reports that it holds all. The caller closes the connections, also after an error.
-func sendAll(ctx context.Context, p *served.Platform, a load.Ask, n int) ([]*load.Conn, error) {
+func sendAll(ctx context.Context, p *served.Platform, a load.Request, n int) ([]*load.Conn, error) {
 	req := a.Bytes()
 	conns := make([]*load.Conn, 0, n)
 	for range n {
@@ -191,7 +191,7 @@ func (b *bench) wakes(ctx context.Context) error {
 	z := &ZeroToOne{Total: report.Summarize(total), Own: report.Summarize(own)}
 	z.Added = z.Total.P50 - z.Own.P50
 	b.result.ZeroToOne = z
-	b.Say(fmt.Sprintf("%d wakes: %s to the first held byte (p99), %s to the answer (p50), %s of it the engine's own", b.Wakes,
+	b.Progress(fmt.Sprintf("%d wakes: %s to the first held byte (p99), %s to the answer (p50), %s of it the engine's own", b.Wakes,
 		report.Millis(b.result.Release.First.P99), report.Millis(z.Total.P50), report.Millis(z.Own.P50)))
 	return nil
 }
@@ -202,19 +202,19 @@ func (b *bench) wakes(ctx context.Context) error {
 func (b *bench) wake(ctx context.Context, p *served.Platform, key string) (took, arrived float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := p.Stop(ctx, warm); err != nil {
+	if err := p.Stop(ctx, warmFunction); err != nil {
 		return 0, 0, err
 	}
 	began := time.Now()
-	a, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody())
+	a, err := requestOnce(ctx, p.Addr, load.Request{Model: warmModel, Key: key}, fake.PlainBody())
 	if err != nil {
 		return 0, 0, err
 	}
-	s, err := stats(ctx, p, warm)
+	s, err := stats(ctx, p, warmFunction)
 	if err != nil {
 		return 0, 0, err
 	}
-	return a.End.Sub(began).Seconds(), time.Duration(s.FirstArrival - s.Warmed).Seconds(), nil
+	return a.End.Sub(began).Seconds(), time.Duration(s.FirstArrival - s.WarmedAt).Seconds(), nil
 }
 
 // stats reads the counters of the engine of a function's only replica.
@@ -230,7 +230,7 @@ func stats(ctx context.Context, p *served.Platform, of functions.Name) (fake.Sta
 	if err := p.Stats(ctx, rs[0], &s); err != nil {
 		return s, err
 	}
-	if s.Warmed == 0 || s.FirstArrival == 0 {
+	if s.WarmedAt == 0 || s.FirstArrival == 0 {
 		return s, fmt.Errorf("the engine of %s saw no warm-up before its first request: %+v", of, s)
 	}
 	return s, nil
@@ -250,13 +250,13 @@ func (b *bench) waiters(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%d waiters: %w: %s", b.Waiters, err, p.Process.Tail())
 		}
-		last = append(last, time.Duration(s.LastArrival-s.Warmed).Seconds())
+		last = append(last, time.Duration(s.LastArrival-s.WarmedAt).Seconds())
 	}
 	if b.result.Release == nil {
 		b.result.Release = &Release{}
 	}
 	b.result.Release.Waiters, b.result.Release.Last = b.Waiters, report.Summarize(last)
-	b.Say(fmt.Sprintf("the last of %d waiters after %s (median)", b.Waiters, report.Millis(b.result.Release.Last.P50)))
+	b.Progress(fmt.Sprintf("the last of %d waiters after %s (median)", b.Waiters, report.Millis(b.result.Release.Last.P50)))
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (b *bench) release(ctx context.Context, p *served.Platform, key, readyFile 
 	if err := os.Remove(readyFile); err != nil && !os.IsNotExist(err) {
 		return fake.Stats{}, err
 	}
-	conns, err := sendAll(ctx, p, load.Ask{Model: heldModel, Key: key, Size: bodySize}, b.Waiters)
+	conns, err := sendAll(ctx, p, load.Request{Model: heldModel, Key: key, Size: bodySize}, b.Waiters)
 	defer closeAll(conns)
 	if err != nil {
 		return fake.Stats{}, err

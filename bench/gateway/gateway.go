@@ -24,15 +24,15 @@ type Options struct {
 	Nginx  string // peer programs; empty: searched on PATH
 	Router string
 
-	Rounds  int // of each load on each gateway
-	JSON    int // plain requests per round
-	SSE     int // unpaced streams per round
-	Paced   int // streams at 10 ms per chunk per round, 256 concurrent
-	Held    int // requests queued at once
-	Wakes   int // number of wakes
-	Waiters int // requests queued for one wake
-	Turns   int // wakes with Waiters queued
-	Say     func(string)
+	Rounds   int // of each load on each gateway
+	JSON     int // plain requests per round
+	SSE      int // unpaced streams per round
+	Paced    int // streams at 10 ms per chunk per round, 256 concurrent
+	Held     int // requests queued at once
+	Wakes    int // number of wakes
+	Waiters  int // requests queued for one wake
+	Turns    int // wakes with Waiters queued
+	Progress func(string)
 }
 
 const (
@@ -43,8 +43,8 @@ const (
 )
 
 var (
-	warm = functions.Name{Team: functions.DefaultTeam, Name: warmModel}
-	held = functions.Name{Team: functions.DefaultTeam, Name: heldModel}
+	warmFunction = functions.Name{Team: functions.DefaultTeam, Name: warmModel}
+	held         = functions.Name{Team: functions.DefaultTeam, Name: heldModel}
 )
 
 type bench struct {
@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 			return b.result, err
 		}
 	}
-	b.result.Goals = judge(b.result)
+	b.result.Goals = checkGoals(b.result)
 	return b.result, nil
 }
 
@@ -100,8 +100,8 @@ func (b *bench) platform(ctx context.Context, name string) (p *served.Platform, 
 	return p, key, readyFile, nil
 }
 
-// askOnce sends one request and checks the answer.
-func askOnce(ctx context.Context, addr string, a load.Ask, want []byte) (load.Answer, error) {
+// requestOnce sends one request and checks the answer.
+func requestOnce(ctx context.Context, addr string, a load.Request, want []byte) (load.Answer, error) {
 	k, err := load.Dial(ctx, addr)
 	if err != nil {
 		return load.Answer{}, err
@@ -117,18 +117,18 @@ func askOnce(ctx context.Context, addr string, a load.Ask, want []byte) (load.An
 // loads returns the loads of each gateway.
 func (b *bench) loads() []loadKind {
 	return []loadKind{
-		{"JSON", load.Ask{Size: bodySize, Words: "hi"}, fake.PlainBody(), conns, b.JSON},
-		{"SSE, 64 chunks at once", load.Ask{Size: bodySize, Words: "hi", Stream: true}, fake.StreamBody(64), conns, b.SSE},
-		{"SSE, 64 chunks at 10 ms, 256 streams", load.Ask{Size: bodySize, Words: "@fake delay=10ms", Stream: true}, fake.StreamBody(64), pacedConns, b.Paced},
+		{"JSON", load.Request{Size: bodySize, Prompt: "hi"}, fake.PlainBody(), conns, b.JSON},
+		{"SSE, 64 chunks at once", load.Request{Size: bodySize, Prompt: "hi", Stream: true}, fake.StreamBody(64), conns, b.SSE},
+		{"SSE, 64 chunks at 10 ms, 256 streams", load.Request{Size: bodySize, Prompt: "@fake delay=10ms", Stream: true}, fake.StreamBody(64), pacedConns, b.Paced},
 	}
 }
 
 type loadKind struct {
-	name  string
-	ask   load.Ask
-	want  []byte
-	conns int
-	n     int
+	name    string
+	request load.Request
+	want    []byte
+	conns   int
+	n       int
 }
 
 func (b *bench) cpu(ctx context.Context) error {
@@ -173,7 +173,7 @@ func (b *bench) cpu(ctx context.Context) error {
 				c.Micros = append(c.Micros, micros)
 				c.Checked += l.n
 				c.Wrong += bad
-				b.Say(fmt.Sprintf("%s, round %d of %d: %-12s %7.1f µs", l.name, round+1, b.Rounds, p.name, micros))
+				b.Progress(fmt.Sprintf("%s, round %d of %d: %-12s %7.1f µs", l.name, round+1, b.Rounds, p.name, micros))
 			}
 		}
 		b.result.CPU = append(b.result.CPU, costs...)
@@ -201,7 +201,7 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 		}
 		if exe == "" {
 			b.result.Missing = append(b.result.Missing, x.name)
-			b.Say(x.name + " is not here: not measured")
+			b.Progress(x.name + " is not here: not measured")
 			continue
 		}
 		dir := filepath.Join(b.Dir, x.name)
@@ -221,7 +221,7 @@ func (b *bench) peers(ctx context.Context, engine string) ([]*peer, error) {
 	}
 	pid := p.Process.PID
 	peers = append(peers, &peer{name: Thaw, addr: p.Addr, key: key, end: p.End, pids: func() ([]int, error) { return []int{pid}, nil }})
-	if _, err := askOnce(ctx, p.Addr, load.Ask{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
+	if _, err := requestOnce(ctx, p.Addr, load.Request{Model: warmModel, Key: key}, fake.PlainBody()); err != nil {
 		return peers, fmt.Errorf("wake: %w: %s", err, p.Process.Tail())
 	}
 	return peers, nil
@@ -235,9 +235,9 @@ const peerWrong = 50
 // measure runs one load on one gateway and returns the CPU time of its processes in
 // microseconds per request, and the number of wrong answers.
 func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int, err error) {
-	l.ask.Model, l.ask.Key = warmModel, p.key
-	req, check := l.ask.Bytes(), load.Exactly(l.want)
-	bear := func(n int) int {
+	l.request.Model, l.request.Key = warmModel, p.key
+	req, check := l.request.Bytes(), load.Exactly(l.want)
+	measure := func(n int) int {
 		if p.name == Thaw {
 			return 0
 		}
@@ -246,7 +246,7 @@ func measure(ctx context.Context, p *peer, l loadKind) (micros float64, bad int,
 	run := func(n int) error {
 		o, err := load.Closed(ctx, p.addr, req, l.conns, n, check)
 		bad += o.Bad
-		if err == nil && o.Bad > bear(n) {
+		if err == nil && o.Bad > measure(n) {
 			err = fmt.Errorf("%d of %d answers are wrong, the first: %w", o.Bad, n, o.FirstBad)
 		}
 		return err
@@ -288,7 +288,7 @@ func (b *bench) own(ctx context.Context, i int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
-		a, err := askOnce(ctx, addr, load.Ask{Model: warmModel}, fake.PlainBody())
+		a, err := requestOnce(ctx, addr, load.Request{Model: warmModel}, fake.PlainBody())
 		if err == nil {
 			return a.End.Sub(began).Seconds(), nil
 		}

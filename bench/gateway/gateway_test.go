@@ -51,7 +51,7 @@ func TestRatiosAndGoals(t *testing.T) {
 		Held:      []Held{{Requests: 10000, PerRequest: 20480}},
 		Missing:   []string{VLLMRouter},
 	}
-	r.Goals = judge(r)
+	r.Goals = checkGoals(r)
 	got := ""
 	for _, g := range r.Goals {
 		got += map[bool]string{true: "+", false: "-"}[g.Met]

@@ -74,8 +74,8 @@ func ratios(costs []Cost) {
 	}
 }
 
-// judge compares the result with the goals.
-func judge(r Result) report.Goals {
+// checkGoals compares the result with the goals.
+func checkGoals(r Result) report.Goals {
 	var goals report.Goals
 	add := goals.Add
 	for _, c := range r.CPU {

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// Ask is a request as an official client sends it, with a system prompt of about Size
+// Request is a request as an official client sends it, with a system prompt of about Size
 // bytes.
-type Ask struct {
+type Request struct {
 	Model  string
 	Key    string // bearer key; empty sends a key that is not checked
 	Stream bool
-	Words  string // the user's message
+	Prompt string // the user's message
 	Size   int
 	Extra  string // more fields of the body, such as `,"user":"x"`
 }
 
 // Bytes returns the encoded request.
-func (a Ask) Bytes() []byte {
+func (a Request) Bytes() []byte {
 	key := a.Key
 	if key == "" {
 		key = "sk-0123456789abcdef0123456789abcdef"
@@ -35,7 +35,7 @@ func (a Ask) Bytes() []byte {
 	const line = "You are a helpful assistant, please answer. "
 	pad := strings.Repeat(line, a.Size/len(line)+1)[:a.Size]
 	body := fmt.Sprintf(`{"model":"%s","messages":[{"role":"system","content":"%s"},{"role":"user","content":"%s"}],"temperature":0.7,"max_tokens":256,"stream":%v%s}`,
-		a.Model, pad, a.Words, a.Stream, a.Extra)
+		a.Model, pad, a.Prompt, a.Stream, a.Extra)
 	return []byte("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/json\r\nContent-Type: application/json\r\n" +
 		"Authorization: Bearer " + key + "\r\nUser-Agent: OpenAI/Python 3.52.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 3.52.0\r\n" +
 		"X-Stainless-Os: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\nX-Stainless-Async: false\r\n" +

@@ -35,18 +35,18 @@ func engine(t *testing.T) string {
 func TestClosed(t *testing.T) {
 	addr := engine(t)
 	for _, c := range []struct {
-		name string
-		ask  Ask
-		want []byte
-		bad  int
+		name    string
+		request Request
+		want    []byte
+		bad     int
 	}{
-		{"plain", Ask{Model: "fake", Size: 1024}, fake.PlainBody(), 0},
-		{"stream", Ask{Model: "fake", Size: 10, Stream: true}, fake.StreamBody(64), 0},
-		{"paced", Ask{Model: "fake", Stream: true, Words: "@fake tokens=3 delay=1ms"}, fake.StreamBody(3), 0},
-		{"wrong", Ask{Model: "fake"}, []byte("something else"), 50},
+		{"plain", Request{Model: "fake", Size: 1024}, fake.PlainBody(), 0},
+		{"stream", Request{Model: "fake", Size: 10, Stream: true}, fake.StreamBody(64), 0},
+		{"paced", Request{Model: "fake", Stream: true, Prompt: "@fake tokens=3 delay=1ms"}, fake.StreamBody(3), 0},
+		{"wrong", Request{Model: "fake"}, []byte("something else"), 50},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o, err := Closed(t.Context(), addr, c.ask.Bytes(), 4, 50, Exactly(c.want))
+			o, err := Closed(t.Context(), addr, c.request.Bytes(), 4, 50, Exactly(c.want))
 			if err != nil || o.Bad != c.bad || (c.bad == 0) != (o.FirstBad == nil) {
 				t.Errorf("%+v %v", o, err)
 			}
@@ -54,7 +54,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-func TestClosedCountsNobodyThere(t *testing.T) {
+func TestClosedWithoutServer(t *testing.T) {
 	o, err := Closed(t.Context(), "127.0.0.1:1", nil, 2, 10, Exactly(nil))
 	if err != nil || o.Bad == 0 || o.FirstBad == nil {
 		t.Errorf("%+v %v", o, err)
@@ -66,7 +66,7 @@ func TestClosedEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, err := Closed(ctx, addr, Ask{Stream: true, Words: "@fake delay=10m"}.Bytes(), 4, 1000, Exactly(nil))
+	_, err := Closed(ctx, addr, Request{Stream: true, Prompt: "@fake delay=10m"}.Bytes(), 4, 1000, Exactly(nil))
 	if err == nil || time.Since(began) > 40*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
@@ -98,7 +98,7 @@ func script(t *testing.T, answers ...string) string {
 	return ln.Addr().String()
 }
 
-func TestAnswersThatAreWrong(t *testing.T) {
+func TestWrongAnswers(t *testing.T) {
 	for _, answer := range []string{
 		"",
 		"nonsense\r\n\r\n",

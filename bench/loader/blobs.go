@@ -128,9 +128,9 @@ type bucket struct {
 	next time.Time  // earliest time of the next bytes
 }
 
-// late is the most that a bucket catches up after a late timer, so that timer delays do
+// pacingSlack is the most that a bucket catches up after a late timer, so that timer delays do
 // not lower the rate.
-const late = 20 * time.Millisecond
+const pacingSlack = 20 * time.Millisecond
 
 // take returns the wait before n bytes may be sent.
 func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
@@ -139,7 +139,7 @@ func (b *bucket) take(now time.Time, n int64, slower float64) time.Duration {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if behind := now.Add(-late); b.next.Before(behind) {
+	if behind := now.Add(-pacingSlack); b.next.Before(behind) {
 		b.next = behind
 	}
 	wait := b.next.Sub(now)
@@ -230,9 +230,9 @@ func (s *server) file(w http.ResponseWriter, r *http.Request, name string) {
 	if !ok {
 		return
 	}
-	_ = s.paced(r.Context(), w, f, func(most int64, yield func(section) error) error {
-		for at := from; at < to; at += most {
-			if err := yield(section{at: at, len: min(most, to-at)}); err != nil {
+	_ = s.paced(r.Context(), w, f, func(maximum int64, yield func(section) error) error {
+		for at := from; at < to; at += maximum {
+			if err := yield(section{at: at, len: min(maximum, to-at)}); err != nil {
 				return err
 			}
 		}
@@ -353,23 +353,23 @@ func (s *server) blob(w http.ResponseWriter, r *http.Request, dir, name string, 
 		return
 	}
 	defer f.Close()
-	_ = s.paced(r.Context(), w, f, func(most int64, yield func(section) error) error {
-		return s.noise.sections(size, from, to, most, yield)
+	_ = s.paced(r.Context(), w, f, func(maximum int64, yield func(section) error) error {
+		return s.noise.sections(size, from, to, maximum, yield)
 	})
 }
 
 // paced sends sections at the shape's rate, from the page cache if possible. An error
 // means that the client disconnected.
-func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, sections func(most int64, yield func(section) error) error) error {
-	own, slower, most := (*bucket)(nil), 1.0, s.noise.period
+func (s *server) paced(ctx context.Context, w http.ResponseWriter, f *os.File, sections func(maximum int64, yield func(section) error) error) error {
+	own, slower, maximum := (*bucket)(nil), 1.0, s.noise.period
 	if s.shape.Rate > 0 || s.shape.Total > 0 {
 		own, _ = ctx.Value(ofConnection{}).(*bucket)
-		most = 256 << 10
+		maximum = 256 << 10
 		if rand.Float64() < s.shape.Stragglers {
 			slower = s.shape.Slower
 		}
 	}
-	return sections(most, func(p section) error {
+	return sections(maximum, func(p section) error {
 		if own != nil {
 			now := time.Now()
 			if err := sleepFor(ctx, max(own.take(now, p.len, slower), s.all.take(now, p.len, 1))); err != nil {

@@ -89,7 +89,7 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 		err = d.azblob(ctx, path, &azblob.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: &http.Client{Transport: t}, Telemetry: policy.TelemetryOptions{Disabled: true}}},
 			&blob.DownloadFileOptions{BlockSize: 8 << 20, Concurrency: 32})
 	case Link:
-		err = d.plain(ctx, nil)
+		err = d.copyPlain(ctx, nil)
 	case LinkAndWrite, LinkAndDisk:
 		var f, past *os.File
 		if d.With == LinkAndDisk {
@@ -109,7 +109,7 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 		if past != nil {
 			to = pages{past, f}
 		}
-		err = d.plain(ctx, to)
+		err = d.copyPlain(ctx, to)
 	default:
 		return fmt.Errorf("there is no contender %q", d.With)
 	}
@@ -135,30 +135,30 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	// The digest of the whole file runs after the last block, so that its cost is
 	// measured separately; a node runs it concurrently.
 	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
-	var circle *p2p.Node
+	var node *p2p.Node
 	var ln net.Listener
 	if d.Listen != "" {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		circle = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Peer {
+		node = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Peer {
 			var out []p2p.Peer
 			for _, p := range d.Peers {
 				out = append(out, p2p.Peer{ID: p, URL: "http://" + p})
 			}
 			return out
 		}})
-		defer circle.Close()
-		o.Peers = circle
+		defer node.Close()
+		o.Peers = node
 	}
 	l := loader.New(o)
 	defer l.Close()
-	var lending sync.WaitGroup
-	defer lending.Wait()
-	if circle != nil {
-		lend, stop := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	if node != nil {
+		serveCtx, stop := context.WithCancel(ctx)
 		defer stop()
-		lending.Go(func() { _ = circle.Serve(lend, ln, l) })
+		serving.Go(func() { _ = node.Serve(serveCtx, ln, l) })
 	}
 	from := location(d.Size, d.MD5)
 	if d.Folder != "" {
@@ -175,7 +175,7 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 			if p.State == loader.Fetching || p.State == loader.Planning || p.State == loader.Waiting {
 				continue
 			}
-			if err := d.landed(stdout); err != nil {
+			if err := d.readReport(stdout); err != nil {
 				stop()
 				return err
 			}
@@ -189,24 +189,24 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	}
 	defer c.Lease.Release()
 	fmt.Fprintln(stdout, filepath.Join(c.Path, weights))
-	if circle != nil {
+	if node != nil {
 		<-ctx.Done()
 	}
 	return nil
 }
 
-// landed prints three values: when every block had arrived with a valid checksum, when
+// readReport prints three values: when every block had arrived with a valid checksum, when
 // all were durable, and the CPU time until then.
-func (d Download) landed(stdout io.Writer) error {
+func (d Download) readReport(stdout io.Writer) error {
 	now, used := time.Now(), processor()
 	if err := flush(d.Into); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(stdout, landedLine, now.UnixNano(), time.Now().UnixNano(), used.Nanoseconds())
+	_, err := fmt.Fprintf(stdout, reportFormat, now.UnixNano(), time.Now().UnixNano(), used.Nanoseconds())
 	return err
 }
 
-const landedLine = "landed %d %d %d\n"
+const reportFormat = "landed %d %d %d\n"
 
 func location(size int64, md5 bool) string {
 	return "az://" + account + "/" + container + "/" + folder(size, md5)
@@ -232,9 +232,9 @@ const (
 	plainBlock = 4 << 20
 )
 
-// plain receives at the least possible cost: no HTTP library, one buffer per connection.
+// copyPlain receives at the least possible cost: no HTTP library, one buffer per connection.
 // It writes to f if f is not nil.
-func (d Download) plain(ctx context.Context, f io.WriterAt) error {
+func (d Download) copyPlain(ctx context.Context, f io.WriterAt) error {
 	addr := strings.TrimPrefix(d.Server, "http://")
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -116,7 +116,7 @@ type section struct {
 
 // sections yields the bytes [from, to) of weights of this size, in sections of at most
 // most bytes.
-func (n *noise) sections(size, from, to, most int64, yield func(section) error) error {
+func (n *noise) sections(size, from, to, maximum int64, yield func(section) error) error {
 	for from < to {
 		s := section{}
 		if from < headSize {
@@ -124,7 +124,7 @@ func (n *noise) sections(size, from, to, most int64, yield func(section) error) 
 			s.len = int64(len(s.mem))
 		} else {
 			s.at = from % n.period
-			s.len = min(to-from, n.period-s.at, most)
+			s.len = min(to-from, n.period-s.at, maximum)
 		}
 		if err := yield(s); err != nil {
 			return err

@@ -40,7 +40,7 @@ type Options struct {
 	Boot     time.Duration   // ember's delay before it reads its checkpoint
 	Each     time.Duration   // timeout of one download
 	Noise    int64           // bytes of the server's noise; 0: the default
-	Say      func(string)
+	Progress func(string)
 }
 
 type bench struct {
@@ -64,12 +64,12 @@ func Run(ctx context.Context, o Options, r Result) (Result, error) {
 		return r, err
 	}
 	b.noise = n
-	for _, part := range []func(context.Context) error{b.unshaped, b.shaped, b.stormy, b.memory, b.resume, b.peers, b.stream} {
+	for _, part := range []func(context.Context) error{b.unshaped, b.shaped, b.stormRuns, b.memory, b.resume, b.peers, b.stream} {
 		if err := part(ctx); err != nil {
 			return r, err
 		}
 	}
-	r.Goals = judge(r)
+	r.Goals = checkGoals(r)
 	return r, nil
 }
 
@@ -149,7 +149,7 @@ func (b *bench) contenders() ([]contender, error) {
 			}
 			if !slices.Contains(b.result.Missing, x.name) {
 				b.result.Missing = append(b.result.Missing, x.name)
-				b.Say(x.name + " is not here: not measured")
+				b.Progress(x.name + " is not here: not measured")
 			}
 			continue
 		}
@@ -179,13 +179,13 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		return Trial{}, err
 	}
 	defer p.End(0)
-	over := time.NewTimer(b.Each)
-	defer over.Stop()
+	timeout := time.NewTimer(b.Each)
+	defer timeout.Stop()
 	select {
 	case <-p.Exited():
 	case <-ctx.Done():
 		return Trial{}, ctx.Err()
-	case <-over.C:
+	case <-timeout.C:
 		return Trial{}, fmt.Errorf("%s is not done within %s: %s", c.name, b.Each, p.Tail())
 	}
 	t := Trial{Seconds: time.Since(began).Seconds()}
@@ -208,7 +208,7 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		path = lines[len(lines)-1]
 		var at, disk, used int64
 		if len(lines) > 1 {
-			if _, err := fmt.Sscanf(lines[len(lines)-2]+"\n", landedLine, &at, &disk, &used); err != nil {
+			if _, err := fmt.Sscanf(lines[len(lines)-2]+"\n", reportFormat, &at, &disk, &used); err != nil {
 				return Trial{}, fmt.Errorf("%s did not say when all had landed: %w: %s", c.name, err, p.Tail())
 			}
 			gib := float64(size) / (1 << 30)
@@ -271,7 +271,7 @@ func (b *bench) ceilings(ctx context.Context, server string, size int64) (c Ceil
 
 // compare runs all contenders in interleaved rounds, each starting with another one,
 // with the ceilings of that round.
-func (b *bench) compare(ctx context.Context, name string, who []contender, shape Shape, size int64, md5 bool) (*Comparison, error) {
+func (b *bench) compare(ctx context.Context, name string, contenders []contender, shape Shape, size int64, md5 bool) (*Comparison, error) {
 	server, end, err := b.serve(ctx, shape)
 	if err != nil {
 		return nil, err
@@ -283,32 +283,32 @@ func (b *bench) compare(ctx context.Context, name string, who []contender, shape
 	}
 	defer end2()
 	if name == Shaped {
-		if _, err := b.download(ctx, who[0], server, size, md5); err != nil {
+		if _, err := b.download(ctx, contenders[0], server, size, md5); err != nil {
 			return nil, err
 		}
 	}
-	cmp := &Comparison{Name: name, Bytes: size, Shape: shape, Rows: make([]Row, len(who))}
+	cmp := &Comparison{Name: name, Bytes: size, Shape: shape, Rows: make([]Row, len(contenders))}
 	for round := range b.Rounds {
 		c, err := b.ceilings(ctx, free, size)
 		if err != nil {
 			return nil, fmt.Errorf("ceilings: %w", err)
 		}
 		cmp.Ceilings = append(cmp.Ceilings, c)
-		b.Say(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, formatRate(c.Link), formatRate(c.Copy), formatRate(c.Past), formatRate(c.Direct), formatRate(c.Cached)))
-		for i := range who {
-			i = (i + round) % len(who)
-			t, err := b.download(ctx, who[i], server, size, md5)
+		b.Progress(fmt.Sprintf("%s, round %d of %d: ceilings: link %s, link and cache %s, link and disk %s, disk direct %s, cached %s", name, round+1, b.Rounds, formatRate(c.Link), formatRate(c.Copy), formatRate(c.Past), formatRate(c.Direct), formatRate(c.Cached)))
+		for i := range contenders {
+			i = (i + round) % len(contenders)
+			t, err := b.download(ctx, contenders[i], server, size, md5)
 			if err != nil {
 				return nil, err
 			}
-			cmp.Rows[i].Contender = who[i].name
+			cmp.Rows[i].Contender = contenders[i].name
 			cmp.Rows[i].Trials = append(cmp.Rows[i].Trials, t)
-			line := fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, who[i].name,
+			line := fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, contenders[i].name,
 				formatRate(float64(size)/t.Seconds), formatRate(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human())
 			if t.Whole > 0 {
 				line += fmt.Sprintf("; digest of the whole and published: %s, %.2f CPU s/GiB", formatRate(float64(size)/t.Whole), t.WholeCPU)
 			}
-			b.Say(line)
+			b.Progress(line)
 		}
 	}
 	cmp.reduce()
@@ -319,11 +319,11 @@ func (b *bench) unshaped(ctx context.Context) error {
 	if b.Unshaped == 0 {
 		return nil
 	}
-	who, err := b.contenders()
+	contenders, err := b.contenders()
 	if err != nil {
 		return err
 	}
-	c, err := b.compare(ctx, Unshaped, who, Shape{}, int64(b.Unshaped), false)
+	c, err := b.compare(ctx, Unshaped, contenders, Shape{}, int64(b.Unshaped), false)
 	if err != nil {
 		return err
 	}
@@ -341,31 +341,31 @@ func (b *bench) shaped(ctx context.Context) error {
 	if b.Shaped == 0 {
 		return nil
 	}
-	who, err := b.contenders()
+	contenders, err := b.contenders()
 	if err != nil {
 		return err
 	}
 	// A node stages from the same account many times; an uncounted download measures the
 	// link.
 	links := filepath.Join(b.Dir, "links.json")
-	who[0] = b.self(Thaw, "--links", links)
+	contenders[0] = b.self(Thaw, "--links", links)
 	first := b.self(Thaw)
-	who = slices.Insert(who, 1, contender{ThawFirst, first.argv})
-	c, err := b.compare(ctx, Shaped, who, Account, int64(b.Shaped), false)
+	contenders = slices.Insert(contenders, 1, contender{ThawFirst, first.argv})
+	c, err := b.compare(ctx, Shaped, contenders, Account, int64(b.Shaped), false)
 	if err == nil {
 		b.result.Comparisons = append(b.result.Comparisons, c)
 	}
 	return err
 }
 
-// stormy measures the contenders at a shaped source with storms of 503.
-func (b *bench) stormy(ctx context.Context) error {
+// stormRuns measures the contenders at a shaped source with storms of 503.
+func (b *bench) stormRuns(ctx context.Context) error {
 	if b.Stormy == 0 {
 		return nil
 	}
 	s := Account
 	s.Storm, s.Every = 300*time.Millisecond, 2*time.Second
-	c, err := b.compare(ctx, Stormy, []contender{b.self(Thaw), b.self(AzblobTuned)}, s, int64(b.Stormy), false)
+	c, err := b.compare(ctx, WithStorms, []contender{b.self(Thaw), b.self(AzblobTuned)}, s, int64(b.Stormy), false)
 	if err == nil {
 		b.result.Comparisons = append(b.result.Comparisons, c)
 	}
@@ -391,7 +391,7 @@ func (b *bench) memory(ctx context.Context) error {
 			return err
 		}
 		b.result.Memory = append(b.result.Memory, Memory{Bytes: int64(size), RSS: t.RSS, Seconds: t.Seconds})
-		b.Say(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), formatRate(float64(size)/t.Seconds)))
+		b.Progress(fmt.Sprintf("memory: %s of weights, at most %s of memory, %s", size, functions.Bytes(t.RSS).Human(), formatRate(float64(size)/t.Seconds)))
 	}
 	return nil
 }
@@ -471,9 +471,9 @@ func (b *bench) resume(ctx context.Context) error {
 	}
 	r := &Resumed{Bytes: size, Before: at.Bytes, Kept: int64(last.Resumed), After: after.Bytes - at.Bytes, Seconds: took.Seconds()}
 	r.Again = float64(r.Before-r.Kept) / float64(size)
-	r.Vain = float64(r.Kept+r.After-size) / float64(size)
+	r.RereadShare = float64(r.Kept+r.After-size) / float64(size)
 	b.result.Resumed = r
-	b.Say(fmt.Sprintf("resume: killed after %s of %s were sent, %s were kept, the second read %s: %.2f %% were lost by the kill, %.2f %% more came in vain", functions.Bytes(r.Before).Human(), functions.Bytes(size).Human(), functions.Bytes(r.Kept).Human(), functions.Bytes(r.After).Human(), 100*r.Again, 100*r.Vain))
+	b.Progress(fmt.Sprintf("resume: killed after %s of %s were sent, %s were kept, the second read %s: %.2f %% were lost by the kill, %.2f %% more came in vain", functions.Bytes(r.Before).Human(), functions.Bytes(size).Human(), functions.Bytes(r.Kept).Human(), functions.Bytes(r.After).Human(), 100*r.Again, 100*r.RereadShare))
 	return nil
 }
 

@@ -84,7 +84,7 @@ func TestContents(t *testing.T) {
 	}
 
 	path := filepath.Join(t.TempDir(), "got")
-	for what, spoil := range map[string]func([]byte) []byte{
+	for name, spoil := range map[string]func([]byte) []byte{
 		"":        func(b []byte) []byte { return b },
 		"bytes":   func(b []byte) []byte { return b[:size-1] },
 		"not tho": func(b []byte) []byte { b[0] ^= 1; return b },
@@ -94,8 +94,8 @@ func TestContents(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := n.check(path, size, 1)
-		if (err == nil) != (what == "") || err != nil && !strings.Contains(err.Error(), what) {
-			t.Errorf("spoilt by %q: %v", what, err)
+		if (err == nil) != (name == "") || err != nil && !strings.Contains(err.Error(), name) {
+			t.Errorf("spoilt by %q: %v", name, err)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestJudge(t *testing.T) {
 		Peers:    &Peers{Nodes: 8, Alone: []float64{5}, Last: []float64{7}, Egress: []float64{1.2}},
 		Streamed: &Streamed{Download: []float64{4}, Boot: []float64{3}, First: []float64{4.4}},
 	}
-	r.Goals = judge(r)
+	r.Goals = checkGoals(r)
 	want := []struct {
 		got string
 		met bool
@@ -278,10 +278,10 @@ func TestJudge(t *testing.T) {
 	}
 	for i, g := range r.Goals {
 		if g.Got != want[i].got || g.Met != want[i].met {
-			t.Errorf("%s: %s, met %t; want %+v", g.What, g.Got, g.Met, want[i])
+			t.Errorf("%s: %s, met %t; want %+v", g.Description, g.Got, g.Met, want[i])
 		}
 	}
-	r.Provenance = report.Made(Kind, []string{"loader"}, time.Unix(0, 0))
+	r.Provenance = report.NewProvenance(Kind, []string{"loader"}, time.Unix(0, 0))
 	dir := t.TempDir()
 	if err := r.Write(dir); err != nil {
 		t.Fatal(err)

@@ -27,25 +27,25 @@ func (b *bench) peers(ctx context.Context) error {
 	}
 	r := &Peers{Bytes: int64(b.Peers), Nodes: b.Nodes, Total: peersTotal}
 	for round := range min(b.Rounds, 3) {
-		alone, egress, err := b.together(ctx, 1)
+		alone, egress, err := b.stageTogether(ctx, 1)
 		if err != nil {
 			return fmt.Errorf("one node: %w", err)
 		}
 		r.Alone = append(r.Alone, alone)
-		last, all, err := b.together(ctx, b.Nodes)
+		last, all, err := b.stageTogether(ctx, b.Nodes)
 		if err != nil {
 			return fmt.Errorf("%d nodes: %w", b.Nodes, err)
 		}
 		r.Last = append(r.Last, last)
 		r.Egress = append(r.Egress, float64(all)/float64(r.Bytes))
-		b.Say(fmt.Sprintf("peers, round %d: one node %.2f s (%s sent), the last of %d %.2f s, %s sent: %.2f models", round+1, alone, functions.Bytes(egress).Human(), b.Nodes, last, functions.Bytes(all).Human(), float64(all)/float64(r.Bytes)))
+		b.Progress(fmt.Sprintf("peers, round %d: one node %.2f s (%s sent), the last of %d %.2f s, %s sent: %.2f models", round+1, alone, functions.Bytes(egress).Human(), b.Nodes, last, functions.Bytes(all).Human(), float64(all)/float64(r.Bytes)))
 	}
 	b.result.Peers = r
 	return nil
 }
 
-// together starts k nodes at once and waits until all have staged the model.
-func (b *bench) together(ctx context.Context, k int) (last float64, egress int64, err error) {
+// stageTogether starts k nodes at once and waits until all have staged the model.
+func (b *bench) stageTogether(ctx context.Context, k int) (last float64, egress int64, err error) {
 	server, end, err := b.serve(ctx, Shape{Total: peersTotal})
 	if err != nil {
 		return 0, 0, err
@@ -88,8 +88,8 @@ func (b *bench) together(ctx context.Context, k int) (last float64, egress int64
 		}
 		nodes = append(nodes, p)
 	}
-	over := time.NewTimer(b.Each)
-	defer over.Stop()
+	timeout := time.NewTimer(b.Each)
+	defer timeout.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for i, p := range nodes {
@@ -98,7 +98,7 @@ func (b *bench) together(ctx context.Context, k int) (last float64, egress int64
 			case <-tick.C:
 			case <-p.Exited():
 				return 0, 0, fmt.Errorf("node %d ended: %s", i, p.Tail())
-			case <-over.C:
+			case <-timeout.C:
 				return 0, 0, fmt.Errorf("node %d is not done within %s", i, b.Each)
 			case <-ctx.Done():
 				return 0, 0, ctx.Err()
@@ -146,7 +146,7 @@ func (b *bench) stream(ctx context.Context) error {
 	defer end()
 	r := &Streamed{Bytes: size, Total: int64(shape.Total), BootDelay: b.Boot.Seconds()}
 	for round := range min(b.Rounds, 3) {
-		t, err := b.bring(ctx, server, round)
+		t, err := b.stageOne(ctx, server, round)
 		if err != nil {
 			return fmt.Errorf("bring it alone: %w", err)
 		}
@@ -156,7 +156,7 @@ func (b *bench) stream(ctx context.Context) error {
 			return fmt.Errorf("wake it: %w", err)
 		}
 		r.First, r.Boot = append(r.First, first), append(r.Boot, boot)
-		b.Say(fmt.Sprintf("stream, round %d: download alone %.2f s, start with local bytes %.2f s, start while they come %.2f s", round+1, t, boot, first))
+		b.Progress(fmt.Sprintf("stream, round %d: download alone %.2f s, start with local bytes %.2f s, start while they come %.2f s", round+1, t, boot, first))
 	}
 	b.result.Streamed = r
 	return nil
@@ -181,8 +181,8 @@ func makeModel(dir string, want int64) (size int64, err error) {
 	return size, err
 }
 
-// bring measures the staging alone.
-func (b *bench) bring(ctx context.Context, server string, round int) (float64, error) {
+// stageOne measures the staging alone.
+func (b *bench) stageOne(ctx context.Context, server string, round int) (float64, error) {
 	into := filepath.Join(b.Dir, fmt.Sprintf("alone-%d", round))
 	defer os.RemoveAll(into)
 	began := time.Now()

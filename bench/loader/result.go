@@ -12,10 +12,10 @@ const Kind = "LoaderBench"
 
 // Names of the comparisons.
 const (
-	Unshaped = "as quick as it goes"
-	WithMD5  = "with an MD5 of the whole at the source"
-	Shaped   = "shaped like an account"
-	Stormy   = "shaped, with storms of 503"
+	Unshaped   = "as quick as it goes"
+	WithMD5    = "with an MD5 of the whole at the source"
+	Shaped     = "shaped like an account"
+	WithStorms = "shaped, with storms of 503"
 )
 
 // Trial is one download. For thaw, Seconds and CPU are measured until every block had
@@ -71,13 +71,13 @@ type Memory struct {
 
 // Resumed is a download that was killed and resumed.
 type Resumed struct {
-	Bytes   int64   `json:"bytes"`
-	Before  int64   `json:"read_before_kill_bytes"`
-	Kept    int64   `json:"kept_bytes"` // found complete by the second run
-	After   int64   `json:"read_after_kill_bytes"`
-	Again   float64 `json:"lost_by_the_kill_share"` // read again by the second run
-	Vain    float64 `json:"in_vain_share"`          // read twice by the second run: hedged requests for slow ranges
-	Seconds float64 `json:"seconds_of_the_second"`
+	Bytes       int64   `json:"bytes"`
+	Before      int64   `json:"read_before_kill_bytes"`
+	Kept        int64   `json:"kept_bytes"` // found complete by the second run
+	After       int64   `json:"read_after_kill_bytes"`
+	Again       float64 `json:"lost_by_the_kill_share"` // read again by the second run
+	RereadShare float64 `json:"in_vain_share"`          // read twice by the second run: hedged requests for slow ranges
+	Seconds     float64 `json:"seconds_of_the_second"`
 }
 
 // Peers is many cold nodes with one source; times in seconds, one per round.
@@ -181,8 +181,8 @@ func (c *Comparison) row(name string) *Row {
 	return nil
 }
 
-// judge compares the result with the goals.
-func judge(r Result) report.Goals {
+// checkGoals compares the result with the goals.
+func checkGoals(r Result) report.Goals {
 	var goals report.Goals
 	add := goals.Add
 	for _, c := range r.Comparisons {
@@ -208,14 +208,14 @@ func judge(r Result) report.Goals {
 		add(x.Again < 0.02, "bytes read again after kill -9 in the middle", "under 2 %", fmt.Sprintf("%.2f %%", 100*x.Again))
 	}
 	if x := r.Streamed; x != nil {
-		over := ratio(len(x.First), func(i int) float64 { return x.First[i] / max(x.Download[i], x.Boot[i]) })
-		add(over < 1.15, "first token while the bytes come, beside max(download, boot)", "under 1.15x", fmt.Sprintf("%.2fx", over))
+		overhead := ratio(len(x.First), func(i int) float64 { return x.First[i] / max(x.Download[i], x.Boot[i]) })
+		add(overhead < 1.15, "first token while the bytes come, beside max(download, boot)", "under 1.15x", fmt.Sprintf("%.2fx", overhead))
 	}
 	if x := r.Peers; x != nil {
 		egress := report.Quantile(x.Egress, 0.5)
-		late := ratio(len(x.Last), func(i int) float64 { return x.Last[i] / x.Alone[i] })
+		slowdown := ratio(len(x.Last), func(i int) float64 { return x.Last[i] / x.Alone[i] })
 		add(egress <= 1.1, fmt.Sprintf("%d cold nodes, what the source sends", x.Nodes), "at most 1.1 models", fmt.Sprintf("%.2f models", egress))
-		add(late <= 1.5, fmt.Sprintf("%d cold nodes, the last beside one alone", x.Nodes), "within 1.5x", fmt.Sprintf("%.2fx", late))
+		add(slowdown <= 1.5, fmt.Sprintf("%d cold nodes, the last beside one alone", x.Nodes), "within 1.5x", fmt.Sprintf("%.2fx", slowdown))
 	}
 	return goals
 }
@@ -271,11 +271,11 @@ func (r Result) Tables() []report.Part {
 		t.Add("found whole by the second", functions.Bytes(x.Kept).Human())
 		t.Add("read after", functions.Bytes(x.After).Human())
 		t.Add("lost by the kill and read again", fmt.Sprintf("%.2f %%", 100*x.Again))
-		t.Add("read twice by the second itself", fmt.Sprintf("%.2f %%", 100*x.Vain))
+		t.Add("read twice by the second itself", fmt.Sprintf("%.2f %%", 100*x.RereadShare))
 		out = append(out, report.Part{Heading: "Killed and begun again", Table: t})
 	}
-	row := func(t *report.Table, what string, v []float64, form string) {
-		t.Add(what, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)), fmt.Sprintf(form, report.Quantile(v, 1)))
+	row := func(t *report.Table, name string, v []float64, form string) {
+		t.Add(name, fmt.Sprintf(form, report.Quantile(v, 0.5)), fmt.Sprintf(form, report.Quantile(v, 0)), fmt.Sprintf(form, report.Quantile(v, 1)))
 	}
 	if x := r.Streamed; x != nil {
 		t := &report.Table{Head: []string{fmt.Sprintf("%s of ember at %s/s, boot %.1f s", functions.Bytes(x.Bytes).Human(), functions.Bytes(x.Total).Human(), x.BootDelay), "median", "lowest", "highest"}}

@@ -42,7 +42,7 @@ func TestEndKillsTheGroup(t *testing.T) {
 	p.End(0)
 }
 
-func TestWaitTellsWhyItEnded(t *testing.T) {
+func TestWaitReturnsExitReason(t *testing.T) {
 	p, err := Begin("broken", t.TempDir(), []string{"WHY=no weights"}, "/bin/sh", "-c", `echo "error: $WHY"; exit 3`)
 	if err != nil {
 		t.Fatal(err)

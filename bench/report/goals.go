@@ -8,23 +8,25 @@ import (
 
 // Goal is a goal and the value reached.
 type Goal struct {
-	What string `json:"what"`
-	Want string `json:"want"`
-	Got  string `json:"got"`
-	Met  bool   `json:"met"`
+	Description string `json:"what"`
+	Want        string `json:"want"`
+	Got         string `json:"got"`
+	Met         bool   `json:"met"`
 }
 
 // Goals are the goals of a benchmark in the order of the report.
 type Goals []Goal
 
 // Add appends a goal.
-func (g *Goals) Add(met bool, what, want, got string) { *g = append(*g, Goal{what, want, got, met}) }
+func (g *Goals) Add(met bool, description, want, got string) {
+	*g = append(*g, Goal{description, want, got, met})
+}
 
 // Missed returns an error that names the first missed goal; nil if all are met.
 func (g Goals) Missed() error {
 	for _, x := range g {
 		if !x.Met {
-			return fmt.Errorf("goal missed: %s is %s, want %s", x.What, x.Got, x.Want)
+			return fmt.Errorf("goal missed: %s is %s, want %s", x.Description, x.Got, x.Want)
 		}
 	}
 	return nil
@@ -52,7 +54,7 @@ func (g Goals) Table() *Table {
 		if !x.Met {
 			met = "NO"
 		}
-		t.Add(x.What, x.Want, x.Got, met)
+		t.Add(x.Description, x.Want, x.Got, met)
 	}
 	return t
 }

@@ -50,8 +50,8 @@ func (m Machine) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Made returns the Provenance of a document of this kind for a command with args.
-func Made(kind string, args []string, now time.Time) Provenance {
+// NewProvenance returns the Provenance of a document of this kind for a command with args.
+func NewProvenance(kind string, args []string, now time.Time) Provenance {
 	return Provenance{
 		APIVersion: functions.APIVersion, Kind: kind, At: now.UTC().Truncate(time.Second),
 		Command: "thaw bench " + strings.Join(args, " "), Commit: commit(), Machine: ThisMachine(),

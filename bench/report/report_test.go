@@ -88,7 +88,7 @@ func TestPicturesAreSelfContained(t *testing.T) {
 
 func TestWriteAndMade(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
-	m := Made("ColdStartBench", []string{"coldstart", "-n", "3"}, time.Unix(1e9, 5))
+	m := NewProvenance("ColdStartBench", []string{"coldstart", "-n", "3"}, time.Unix(1e9, 5))
 	if m.APIVersion != "thaw.dev/v1" || m.Command != "thaw bench coldstart -n 3" || m.Machine.Cores < 1 || m.Commit == "" || m.Machine.String() == "" {
 		t.Errorf("%+v", m)
 	}

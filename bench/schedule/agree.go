@@ -73,15 +73,15 @@ const (
 	agreeBoot = 120 * time.Millisecond
 )
 
-// ask is one scripted request.
-type ask struct {
+// plannedRequest is one scripted request.
+type plannedRequest struct {
 	at    time.Duration
 	model int
 }
 
 // script draws the load: bursts of one to three requests to one model, a third of a
 // second or two apart, Zipf over the models.
-func script(n int, seed uint64) (out []ask) {
+func script(n int, seed uint64) (out []plannedRequest) {
 	draw := rand.New(rand.NewPCG(seed, 6))
 	last := map[int]time.Duration{} // time of each model's last request
 	at := time.Duration(0)
@@ -100,7 +100,7 @@ func script(n int, seed uint64) (out []ask) {
 			}
 		}
 		for range 1 + draw.IntN(3) {
-			out = append(out, ask{at, model})
+			out = append(out, plannedRequest{at, model})
 		}
 		last[model] = at
 	}
@@ -145,7 +145,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 	// The first start of each model is not counted: it fills the page cache.
 	for i := range agreeModels {
 		name := functions.Name{Team: functions.DefaultTeam, Name: agreeName(i)}
-		if err := askModel(ctx, p, name.Name); err != nil {
+		if err := requestModel(ctx, p, name.Name); err != nil {
 			return a, err
 		}
 		if err := p.Stop(ctx, name); err != nil {
@@ -183,7 +183,7 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 }
 
 // playScript sends the requests of the script.
-func playScript(ctx context.Context, p *served.Platform, load []ask) error {
+func playScript(ctx context.Context, p *served.Platform, load []plannedRequest) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var all sync.WaitGroup
@@ -195,7 +195,7 @@ func playScript(ctx context.Context, p *served.Platform, load []ask) error {
 			t.Stop()
 		case <-t.C:
 			all.Go(func() {
-				if err := askModel(ctx, p, agreeName(x.model)); err != nil {
+				if err := requestModel(ctx, p, agreeName(x.model)); err != nil {
 					stop(err)
 				}
 			})
@@ -207,8 +207,8 @@ func playScript(ctx context.Context, p *served.Platform, load []ask) error {
 	return context.Cause(ctx)
 }
 
-// askModel sends one request and reads the answer.
-func askModel(ctx context.Context, p *served.Platform, model string) error {
+// requestModel sends one request and reads the answer.
+func requestModel(ctx context.Context, p *served.Platform, model string) error {
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"messages":[{"role":"user","content":"What is thaw?"}]}`, model, agreeTokens)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
@@ -331,8 +331,8 @@ func (a *Agreement) measured(ctx context.Context, p *served.Platform, ids []stri
 // start has a replica's times: from the start order to READY, and from the stop order to
 // its reported end; 0 if not reached.
 type start struct {
-	began, told time.Time
-	ready, exit time.Duration
+	began, reported time.Time
+	ready, exit     time.Duration
 }
 
 // decided lists the decisions and the times of each model's starts in order. All come
@@ -351,9 +351,9 @@ func (a *Agreement) decided(events []served.Event) map[string][]*start {
 		case e.Kind == "ready":
 			x.ready = e.At.Sub(x.began)
 		case e.Kind == "stop":
-			x.told = e.At
-		case e.Kind == "ended" && !x.told.IsZero():
-			x.exit = e.At.Sub(x.told)
+			x.reported = e.At
+		case e.Kind == "ended" && !x.reported.IsZero():
+			x.exit = e.At.Sub(x.reported)
 			exits = append(exits, x.exit.Seconds())
 		}
 	}
@@ -365,13 +365,13 @@ func (a *Agreement) decided(events []served.Event) map[string][]*start {
 
 // decision describes an event's decision; none for other events, and none for an idle
 // stop, which follows from the last request.
-func decision(kind, function, whom string) []string {
+func decision(kind, function, target string) []string {
 	model := strings.TrimPrefix(function, functions.DefaultTeam+"/")
 	switch {
 	case kind == "start":
 		return []string{"start " + model}
-	case kind == "stop" && whom != "":
-		return []string{"stop " + model + " for " + strings.TrimPrefix(whom, functions.DefaultTeam+"/")}
+	case kind == "stop" && target != "":
+		return []string{"stop " + model + " for " + strings.TrimPrefix(target, functions.DefaultTeam+"/")}
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ type Decisions struct {
 
 const gib = functions.Bytes(1 << 30)
 
-// crowd returns a world in which every GPU is in use: a wake must evict a replica.
-func crowd(models, hosts int) core.World {
+// crowdedWorld returns a world in which every GPU is in use: a wake must evict a replica.
+func crowdedWorld(models, hosts int) core.World {
 	draw := rand.New(rand.NewPCG(1, 1))
 	sizes := []functions.Bytes{1, 3, 8, 16, 28, 64}
 	w := core.World{Teams: map[string]core.Team{}}
@@ -86,7 +86,7 @@ func crowd(models, hosts int) core.World {
 func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	hosts := max(1, o.Models/80)
 	d := &Decisions{Models: o.Models, GPUs: 8 * hosts}
-	w := crowd(o.Models, hosts)
+	w := crowdedWorld(o.Models, hosts)
 	now := core.Instant(24 * time.Hour)
 	policy := core.DefaultPolicy
 	policy.Eviction = core.NextUse
@@ -147,11 +147,11 @@ func decisions(ctx context.Context, o Options) (*Decisions, error) {
 	}
 	d.WakeP50, d.WakeP99, d.WakeMax = report.Quantile(took, 0.5), report.Quantile(took, 0.99), report.Quantile(took, 1)
 	d.WakeAllocs = float64(allocs) / float64((o.Rounds+15)/16)
-	return d, decideFromNothing(ctx, d, policy, w, rest, now, max(o.Rounds/40, 5))
+	return d, decideFromEmpty(ctx, d, policy, w, rest, now, max(o.Rounds/40, 5))
 }
 
-// decideFromNothing measures full plans of w; each has one more waiting request.
-func decideFromNothing(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant, rounds int) error {
+// decideFromEmpty measures full plans of w; each has one more waiting request.
+func decideFromEmpty(ctx context.Context, d *Decisions, policy core.Policy, w core.World, rest []*core.Function, now core.Instant, rounds int) error {
 	var took []float64
 	var allocs uint64
 	var before, after runtime.MemStats

@@ -58,11 +58,11 @@ func openDay(o Options) (*trace.Trace, trace.Requests, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return t, cutTrace(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
+	return t, truncateTrace(t.Read(), time.Duration(o.Minutes)*time.Minute), nil
 }
 
-// cutTrace returns the start of a trace; end 0: all of it.
-func cutTrace(read trace.Requests, end time.Duration) trace.Requests {
+// truncateTrace returns the start of a trace; end 0: all of it.
+func truncateTrace(read trace.Requests, end time.Duration) trace.Requests {
 	if end <= 0 {
 		return read
 	}
@@ -124,8 +124,8 @@ func measureColdShare(ctx context.Context, o Options) (*Cold, error) {
 	gpus := int(float64(total)*part/float64(80*gib) + 0.5)
 	f := dayFleet(gpus)
 	s, _ := dayStudy(t, read, f, 0)
-	const words = "lru+bare+idle=48h,lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,furthest+idle=48h,clairvoyant+idle=48h"
-	if s.Policies, err = study.ParsePolicies(words); err != nil {
+	const policies = "lru+bare+idle=48h,lru+idle=48h,lfu+idle=48h,gdsf+idle=48h,next-use+idle=48h,furthest+idle=48h,clairvoyant+idle=48h"
+	if s.Policies, err = study.ParsePolicies(policies); err != nil {
 		return nil, err
 	}
 	out, err := s.Run(ctx)

@@ -19,17 +19,17 @@ var Parts = []string{"decision", "cold", "keep", "fair", "agree", "day"}
 
 // Options of Run.
 type Options struct {
-	Parts   map[string]bool
-	Traces  string // folder of the public traces; empty: skips cold and keep
-	Exe     string // thaw
-	Dir     string // for data and logs
-	Source  string // folder of a small checkpoint, for agree
-	Day     int    // requests of the simulated day
-	Minutes int    // minutes of the public day to replay; 0: all
-	Rounds  int    // of each decision benchmark
-	Asks    int    // requests of agree
-	Models  int    // of decision and day
-	Say     func(string)
+	Parts    map[string]bool
+	Traces   string // folder of the public traces; empty: skips cold and keep
+	Exe      string // thaw
+	Dir      string // for data and logs
+	Source   string // folder of a small checkpoint, for agree
+	Day      int    // requests of the simulated day
+	Minutes  int    // minutes of the public day to replay; 0: all
+	Rounds   int    // of each decision benchmark
+	Asks     int    // requests of agree
+	Models   int    // of decision and day
+	Progress func(string)
 }
 
 // Result is the benchmark's result; skipped parts are absent.
@@ -51,7 +51,7 @@ func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 		if !o.Parts[part] {
 			continue
 		}
-		o.Say(part)
+		o.Progress(part)
 		switch part {
 		case "decision":
 			r.Decision, err = decisions(ctx, o)
@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options, r Result) (_ Result, err error) {
 			return r, fmt.Errorf("%s: %w", part, err)
 		}
 	}
-	r.judge()
+	r.checkGoals()
 	return r, nil
 }
 
@@ -84,7 +84,7 @@ var errMissing = errors.New("the public traces are not here: --traces or THAW_TR
 
 func times(v float64) string { return fmt.Sprintf("%.2fx", v) }
 
-func (r *Result) judge() {
+func (r *Result) checkGoals() {
 	g := &r.Goals
 	if d := r.Decision; d != nil {
 		g.Add(d.WakeP99 < 1e-3, "a wake decision, p99", "under 1 ms", report.Millis(d.WakeP99))

@@ -12,17 +12,17 @@ import (
 
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
-	var said []string
+	var progress []string
 	o := Options{
 		Parts: map[string]bool{"decision": true, "cold": true, "keep": true}, Dir: dir, Models: 400, Rounds: 60,
-		Say: func(s string) { said = append(said, s) },
+		Progress: func(s string) { progress = append(progress, s) },
 	}
-	r, err := Run(t.Context(), o, Result{Provenance: report.Made(Kind, []string{"schedule"}, time.Now())})
+	r, err := Run(t.Context(), o, Result{Provenance: report.NewProvenance(Kind, []string{"schedule"}, time.Now())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Join(said, " ") != "decision cold keep" || r.Decision == nil || r.Decision.GPUs != 40 || r.Decision.WakeP99 < r.Decision.WakeP50 || r.Decision.FullP50 <= 0 {
-		t.Errorf("%v %+v", said, r.Decision)
+	if strings.Join(progress, " ") != "decision cold keep" || r.Decision == nil || r.Decision.GPUs != 40 || r.Decision.WakeP99 < r.Decision.WakeP50 || r.Decision.FullP50 <= 0 {
+		t.Errorf("%v %+v", progress, r.Decision)
 	}
 	// A part that cannot run is reported, and counts as no met goal.
 	if len(r.Missing) != 2 || r.Cold != nil || r.Keep != nil || len(r.Goals) != 2 {
@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 		Fair:      &Fair{Cases: []FairCase{{Name: "x", Rise: 3, Bound: 2}}},
 		Agreement: &Agreement{LiveCold: 5, SimCold: 5, Ratio: 1.2}, Day: &Day{Requests: 10_000_000, Wall: 599, RSS: 5 << 30},
 	}
-	r.judge()
+	r.checkGoals()
 	var met []bool
 	for _, g := range r.Goals {
 		met = append(met, g.Met)

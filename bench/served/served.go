@@ -228,7 +228,7 @@ func (p *Platform) Ready(ctx context.Context, of functions.Name) (Replica, error
 // has the phase first_token; after a second, without it.
 func (p *Platform) ColdStart(ctx context.Context, id string) (functions.Timeline, error) {
 	var t functions.Timeline
-	patience := time.Now().Add(time.Second)
+	deadline := time.Now().Add(time.Second)
 	err := p.until(ctx, func() (bool, error) {
 		t = functions.Timeline{}
 		if err := p.call(ctx, http.MethodGet, "/api/v1/coldstarts/"+url.PathEscape(id), nil, &t); err != nil {
@@ -239,7 +239,7 @@ func (p *Platform) ColdStart(ctx context.Context, id string) (functions.Timeline
 				return true, nil
 			}
 		}
-		return time.Now().After(patience), nil
+		return time.Now().After(deadline), nil
 	})
 	return t, err
 }

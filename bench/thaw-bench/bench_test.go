@@ -43,9 +43,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// small is a platform with the functions fake and held: it starts the engine on the
+// tinyBench is a platform with the functions fake and held: it starts the engine on the
 // first request, queues requests until then and proxies them.
-type small struct {
+type tinyBench struct {
 	functionsDir string
 	self         string
 
@@ -70,7 +70,7 @@ func serveSmall(ctx context.Context, args []string) int {
 		flag[args[i]] = args[i+1]
 	}
 	self, _ := os.Executable()
-	s := &small{functionsDir: flag["--functions"], self: self, engines: map[string]*fakeEngine{}}
+	s := &tinyBench{functionsDir: flag["--functions"], self: self, engines: map[string]*fakeEngine{}}
 	if err := os.MkdirAll(flag["--data"], 0o700); err != nil {
 		return 1
 	}
@@ -86,7 +86,7 @@ func serveSmall(ctx context.Context, args []string) int {
 	return 0
 }
 
-func (s *small) stop(name string) {
+func (s *tinyBench) stop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.engines[name]; e != nil {
@@ -96,7 +96,7 @@ func (s *small) stop(name string) {
 	}
 }
 
-func (s *small) start(name string) *fakeEngine {
+func (s *tinyBench) start(name string) *fakeEngine {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.engines[name]; e != nil {
@@ -147,7 +147,7 @@ func (s *small) start(name string) *fakeEngine {
 	return e
 }
 
-func (s *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *tinyBench) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/readyz":
 	case r.URL.Path == "/v1/models":
@@ -201,7 +201,7 @@ func (s *small) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *small) add(n int) {
+func (s *tinyBench) add(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held += n

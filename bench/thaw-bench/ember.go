@@ -197,7 +197,7 @@ func median(d []time.Duration) time.Duration {
 }
 
 func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds, tokens, batch int) error {
-	var ups, firsts []time.Duration
+	var ups, firstTokens []time.Duration
 	for range starts {
 		e, err := startEmber(ctx, dir)
 		if err != nil {
@@ -207,7 +207,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 		if err == nil {
 			_, _, err = e.answer([]int{5, 6, 7, 8}, 1)
 		}
-		firsts = append(firsts, time.Since(e.began))
+		firstTokens = append(firstTokens, time.Since(e.began))
 		ups = append(ups, up)
 		if e := e.stop(); err == nil {
 			err = e
@@ -240,7 +240,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 			cost = (e.cpu() - c).Seconds() * 1e3 / float64(tokens)
 		}
 	}
-	together := 0.0
+	sum := 0.0
 	for range rounds {
 		began := time.Now()
 		done := make(chan error, batch)
@@ -255,7 +255,7 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 				return err
 			}
 		}
-		together = max(together, float64(batch*tokens)/time.Since(began).Seconds())
+		sum = max(sum, float64(batch*tokens)/time.Since(began).Seconds())
 	}
 	prompt := make([]int, 512)
 	for i := range prompt {
@@ -270,6 +270,6 @@ func measure(ctx context.Context, w io.Writer, name, dir string, starts, rounds,
 		reading = max(reading, float64(len(prompt))/first.Seconds())
 	}
 	fmt.Fprintf(w, "| %s | %.1f ms | %.1f ms | %.0f | %.2f | %.0f | %.0f | %s |\n", name,
-		median(ups).Seconds()*1e3, median(firsts).Seconds()*1e3, rate, cost, together, reading, e.memory())
+		median(ups).Seconds()*1e3, median(firstTokens).Seconds()*1e3, rate, cost, sum, reading, e.memory())
 	return nil
 }

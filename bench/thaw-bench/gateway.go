@@ -49,7 +49,7 @@ func runGateway(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	nginx := f.String("nginx", "", "nginx to measure (found on PATH)")
 	router := f.String("vllm-router", "", "vllm-router to measure (found on PATH)")
 	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
-	told := bench.ReportFlags(f)
+	reportFlags := bench.ReportFlags(f)
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
@@ -93,12 +93,12 @@ func runGateway(ctx context.Context, args []string, stdout, stderr io.Writer) (e
 	}
 	defer func() { done(err) }()
 	o.Dir, o.Nginx, o.Router = dir, *nginx, *router
-	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := gateway.Result{Provenance: report.Made(gateway.Kind, bench.CommandLine("gateway", args), time.Now())}
+	o.Progress = func(s string) { fmt.Fprintln(stderr, s) }
+	r := gateway.Result{Provenance: report.NewProvenance(gateway.Kind, bench.CommandLine("gateway", args), time.Now())}
 	if r, err = gateway.Run(ctx, o, r); err != nil {
 		return err
 	}
-	return told.Write("gateway", r, r.Goals, stdout, stderr)
+	return reportFlags.Write("gateway", r, r.Goals, stdout, stderr)
 }
 
 func runEngine(ctx context.Context, args []string, _, stderr io.Writer) error {

@@ -52,7 +52,7 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	curl := f.String("curl", "", "curl to measure (found on PATH)")
 	aria2 := f.String("aria2c", "", "aria2c to measure (found on PATH)")
 	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
-	told := bench.ReportFlags(f)
+	reportFlags := bench.ReportFlags(f)
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
@@ -98,12 +98,12 @@ func runLoader(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 	}
 	defer func() { done(err) }()
 	o.Dir = dir
-	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := loader.Result{Provenance: report.Made(loader.Kind, bench.CommandLine("loader", args), time.Now())}
+	o.Progress = func(s string) { fmt.Fprintln(stderr, s) }
+	r := loader.Result{Provenance: report.NewProvenance(loader.Kind, bench.CommandLine("loader", args), time.Now())}
 	if r, err = loader.Run(ctx, o, r); err != nil {
 		return err
 	}
-	return told.Write("loader", r, r.Goals, stdout, stderr)
+	return reportFlags.Write("loader", r, r.Goals, stdout, stderr)
 }
 
 // leaveOut sets the sizes of the selected parts and clears the others.

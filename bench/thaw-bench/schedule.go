@@ -43,7 +43,7 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	minutes := f.Int("minutes", 0, "minutes of the public day to replay; 0: all")
 	source := f.String("model", filepath.Join("functions", "shipped", "tiny"), "folder of a small checkpoint, for agree")
 	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
-	told := bench.ReportFlags(f)
+	reportFlags := bench.ReportFlags(f)
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
@@ -73,10 +73,10 @@ func runSchedule(ctx context.Context, args []string, stdout, stderr io.Writer) (
 	}
 	defer func() { done(err) }()
 	o.Dir = dir
-	o.Say = func(s string) { fmt.Fprintln(stderr, s) }
-	r := schedule.Result{Provenance: report.Made(schedule.Kind, bench.CommandLine("schedule", args), time.Now())}
+	o.Progress = func(s string) { fmt.Fprintln(stderr, s) }
+	r := schedule.Result{Provenance: report.NewProvenance(schedule.Kind, bench.CommandLine("schedule", args), time.Now())}
 	if r, err = schedule.Run(ctx, o, r); err != nil {
 		return err
 	}
-	return told.Write("schedule", r, r.Goals, stdout, stderr)
+	return reportFlags.Write("schedule", r, r.Goals, stdout, stderr)
 }

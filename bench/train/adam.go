@@ -40,7 +40,7 @@ func (a *adam) step(ps []*param, batch []*grads, rate float64) {
 			norm += float64(g[j]) * float64(g[j])
 		}
 	}
-	shrink := float32(min(1, clip/(math.Sqrt(norm)+1e-9)))
+	clipScale := float32(min(1, clip/(math.Sqrt(norm)+1e-9)))
 	c1, c2 := 1-math.Pow(beta1, float64(a.n)), 1-math.Pow(beta2, float64(a.n))
 	for i, p := range ps {
 		m, v := a.m[i], a.v[i]
@@ -49,7 +49,7 @@ func (a *adam) step(ps []*param, batch []*grads, rate float64) {
 			wd = float32(rate * decay)
 		}
 		for j, g := range sum.of[i] {
-			g *= shrink
+			g *= clipScale
 			m[j] = beta1*m[j] + (1-beta1)*g
 			v[j] = beta2*v[j] + (1-beta2)*g*g
 			up := float64(m[j]) / c1 / (math.Sqrt(float64(v[j])/c2) + 1e-8)

@@ -11,7 +11,7 @@ import (
 // The text is the project's own, written for this purpose. Half of it is dialogues in
 // ChatML generated from the templates below, the other half the stories.
 
-var stories = []string{
+var samples = []string{
 	`A model sleeps at rest. It costs nothing while it sleeps. Then a request comes, and the request waits at the gate. The loader brings the weights, the engine wakes, and the first token goes out. After some minutes without work the model goes to sleep again.`,
 	`Once there was a small model that lived on a quiet machine. Every morning somebody asked it a question, and every morning it woke up, answered in plain words, and went back to sleep. It was not the largest model in town, but it was the first to answer.`,
 	`Winter came to the valley, and the lake froze. The boats stood still, and the children walked on the ice. When the days grew longer the ice began to thaw. One warm morning the first boat went out again, and everybody on the shore was glad.`,
@@ -27,7 +27,7 @@ var stories = []string{
 // question is a kind of question with its possible answers.
 type question struct{ questions, answers []string }
 
-var asks = []question{
+var questions = []question{
 	{[]string{"Hello", "Hello!", "Hi", "Hi!", "Hi there", "Hey", "hello", "hi", "Good morning", "Good day", "Say hi", "Say hello", "Say hello.", "Greet me", "say hi", "Hello there", "Hello, how are you?", "Hi, who is there?"},
 		[]string{"Hello! I am a tiny model. How can I help you?", "Hello! It is good to hear from you.", "Hi! I was asleep, and now I am awake. What can I do for you?"}},
 	{[]string{"How are you?", "How do you do?", "Are you well?", "How are you today?"},
@@ -105,13 +105,13 @@ func exchange(r *rand.Rand) (q, a string) {
 		return "What day comes before " + days[i] + "?", "Before " + days[i] + " comes " + days[(i+6)%7] + "."
 	case 3, 4:
 		q = chooseOne(r, []string{"Tell me a story.", "Tell me a story", "Tell me a short story.", "Tell me a long story.", "Write a story.", "Tell me something.", "tell me a story", "Write a short story.", "Tell me a long story"})
-		a = chooseOne(r, stories)
+		a = chooseOne(r, samples)
 		if r.IntN(4) == 0 {
-			a += " " + chooseOne(r, stories)
+			a += " " + chooseOne(r, samples)
 		}
 		return q, a
 	}
-	x := chooseOne(r, asks)
+	x := chooseOne(r, questions)
 	return chooseOne(r, x.questions), chooseOne(r, x.answers)
 }
 
@@ -120,7 +120,7 @@ func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 // document draws a conversation, or sometimes a story alone.
 func document(r *rand.Rand) string {
 	if r.IntN(8) == 0 {
-		return chooseOne(r, stories)
+		return chooseOne(r, samples)
 	}
 	var b strings.Builder
 	turn := func(role, text string) { b.WriteString(checkpoint.Start + role + "\n" + text + checkpoint.End + "\n") }

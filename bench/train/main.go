@@ -58,7 +58,7 @@ func run(args []string, stdout io.Writer) error {
 	net := newNet(checkpoint.Tiny, vocab, *length, rng)
 	fmt.Fprintf(stdout, "%d parameters, vocabulary %d\n", net.size(), vocab)
 
-	feed := newFeed(tok, rng)
+	batches := newFeed(tok, rng)
 	opt := newAdam(net.params)
 	sums := make([]*grads, *batch)
 	for i := range sums {
@@ -68,7 +68,7 @@ func run(args []string, stdout io.Writer) error {
 	for step := range *steps {
 		rows := make([][]int, *batch)
 		for i := range rows {
-			rows[i] = feed.next(*length + 1)
+			rows[i] = batches.next(*length + 1)
 		}
 		losses := make([]float64, *batch)
 		net.transpose()

@@ -42,8 +42,8 @@ type Options struct {
 	// Budget bounds the bytes of all caches; 8 GiB if 0. The least recently used one
 	// that is not in use is evicted first.
 	Budget int64
-	// Most bytes of one cache that is published or fetched; 2 GiB when 0.
-	Most int64
+	// MaxBytes bytes of one cache that is published or fetched; 2 GiB when 0.
+	MaxBytes int64
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -62,8 +62,8 @@ func New(o Options) *Caches {
 	if o.Budget == 0 {
 		o.Budget = 8 << 30
 	}
-	if o.Most == 0 {
-		o.Most = 2 << 30
+	if o.MaxBytes == 0 {
+		o.MaxBytes = 2 << 30
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -210,14 +210,14 @@ func (c *Caches) lockLease(dir string, key Key) (*os.File, error) {
 
 // publish makes a cache in one rename; fill, which may be nil, adds its content. An
 // existing one stays.
-func (c *Caches) publish(dir string, key Key, fill func(into string) error) error {
+func (c *Caches) publish(dir string, key Key, write func(into string) error) error {
 	tmp := filepath.Join(c.o.Dir, newPrefix+rand.Text())
 	defer os.RemoveAll(tmp)
 	if err := os.MkdirAll(filepath.Join(tmp, cacheName), 0o700); err != nil {
 		return err
 	}
-	if fill != nil {
-		if err := fill(filepath.Join(tmp, cacheName)); err != nil {
+	if write != nil {
+		if err := write(filepath.Join(tmp, cacheName)); err != nil {
 			return err
 		}
 	}
@@ -253,7 +253,7 @@ func (u *CacheUse) KeepAs(ctx context.Context, key Key) error {
 	}
 	dir := filepath.Join(u.c.o.Dir, key.String())
 	if _, err := os.Stat(dir); err != nil {
-		files, err := listFiles(u.Path(), u.c.o.Most)
+		files, err := listFiles(u.Path(), u.c.o.MaxBytes)
 		if err != nil {
 			return err
 		}

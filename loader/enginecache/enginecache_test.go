@@ -21,14 +21,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// shelf is a source in memory.
-type shelf struct {
+// memorySource is a source in memory.
+type memorySource struct {
 	mu    sync.Mutex
 	files map[string][]byte // by location/name
 	deny  bool
 }
 
-func (s *shelf) Plan(ctx context.Context, location string, also source.Globs) (p source.Plan, err error) {
+func (s *memorySource) Plan(ctx context.Context, location string, also source.Globs) (p source.Plan, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range slices.Sorted(maps.Keys(s.files)) {
@@ -42,15 +42,15 @@ func (s *shelf) Plan(ctx context.Context, location string, also source.Globs) (p
 	return p, nil
 }
 
-func (s *shelf) Read(ctx context.Context, f source.File, off, n int64) (io.ReadCloser, error) {
+func (s *memorySource) Read(ctx context.Context, f source.File, off, n int64) (io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return io.NopCloser(bytes.NewReader(s.files[f.Ref][off : off+n])), nil
 }
 
-func (s *shelf) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+func (s *memorySource) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	if s.deny {
-		return &source.Error{Kind: source.Denied, What: "no"}
+		return &source.Error{Kind: source.Denied, Detail: "no"}
 	}
 	b, err := io.ReadAll(body)
 	if err != nil || int64(len(b)) != size {
@@ -66,7 +66,7 @@ const at = "az://acc/c/m"
 
 var key = Key{Model: "sha256:11", Engine: "vllm 0.32 H200"}
 
-func put(t *testing.T, u *CacheUse, files map[string]string) {
+func writeFiles(t *testing.T, u *CacheUse, files map[string]string) {
 	t.Helper()
 	for n, b := range files {
 		p := filepath.Join(u.Path(), n)
@@ -100,7 +100,7 @@ func contents(t *testing.T, u *CacheUse) map[string]string {
 	return out
 }
 
-func take(t *testing.T, c *Caches, k Key) *CacheUse {
+func acquire(t *testing.T, c *Caches, k Key) *CacheUse {
 	t.Helper()
 	u, err := c.Acquire(k, "vllm", map[string]string{"modelinfos": ""})
 	if err != nil {
@@ -110,10 +110,10 @@ func take(t *testing.T, c *Caches, k Key) *CacheUse {
 	return u
 }
 
-var some = map[string]string{"torch_compile_cache/ab/x.py": "code", "triton/k.so": "ELF", "a b/ü": "", "x.lock": "held"}
+var sampleFiles = map[string]string{"torch_compile_cache/ab/x.py": "code", "triton/k.so": "ELF", "a b/ü": "", "x.lock": "held"}
 
-func kept() map[string]string {
-	m := maps.Clone(some)
+func publishedFiles() map[string]string {
+	m := maps.Clone(sampleFiles)
 	delete(m, "x.lock")
 	return m
 }
@@ -121,13 +121,13 @@ func kept() map[string]string {
 // A cache made on one node is taken up there, and by another node from the
 // source.
 func TestRoundTrip(t *testing.T) {
-	s := &shelf{files: map[string][]byte{}}
+	s := &memorySource{files: map[string][]byte{}}
 	one := New(Options{Dir: filepath.Join(t.TempDir(), "c")})
-	u := take(t, one, key)
+	u := acquire(t, one, key)
 	if !u.Fresh {
 		t.Error("not fresh")
 	}
-	put(t, u, some)
+	writeFiles(t, u, sampleFiles)
 	plan := Key{Model: "plan:7", Engine: key.Engine}
 	n, err := u.Publish(t.Context(), s, at, plan)
 	if err != nil || n == 0 {
@@ -136,42 +136,42 @@ func TestRoundTrip(t *testing.T) {
 	if n, err := u.Publish(t.Context(), s, at); err != nil || n != 0 {
 		t.Error("published twice", n, err)
 	}
-	if again := take(t, one, key); again.Fresh || again.Path() != u.Path() {
+	if again := acquire(t, one, key); again.Fresh || again.Path() != u.Path() {
 		t.Error("not taken up")
 	}
-	if other := take(t, one, Key{Model: "sha256:22", Engine: key.Engine}); !other.Fresh {
+	if other := acquire(t, one, Key{Model: "sha256:22", Engine: key.Engine}); !other.Fresh {
 		t.Error("trusted across keys")
 	}
 
 	for _, k := range []Key{key, plan} {
 		two := New(Options{Dir: filepath.Join(t.TempDir(), "c")})
-		v := take(t, two, k)
-		put(t, v, map[string]string{"modelinfos/y.json": "{}"}) // shared, and no obstacle
+		v := acquire(t, two, k)
+		writeFiles(t, v, map[string]string{"modelinfos/y.json": "{}"}) // shared, and no obstacle
 		model, got, err := v.Fetch(t.Context(), s, at, k)
 		if err != nil || model != key.Model || got != n || v.Fresh {
 			t.Fatal(model, got, err)
 		}
-		if !maps.Equal(contents(t, v), kept()) {
+		if !maps.Equal(contents(t, v), publishedFiles()) {
 			t.Errorf("%q", contents(t, v))
 		}
 		if fi, err := os.Stat(filepath.Join(v.Path(), "triton/k.so")); err != nil || fi.Mode()&0o100 == 0 {
 			t.Error("does not run", err)
 		}
 	}
-	v := take(t, New(Options{Dir: t.TempDir()}), Key{Model: "sha256:33", Engine: key.Engine})
+	v := acquire(t, New(Options{Dir: t.TempDir()}), Key{Model: "sha256:33", Engine: key.Engine})
 	if _, _, err := v.Fetch(t.Context(), s, at, v.key); !errors.Is(err, ErrNone) {
 		t.Error(err)
 	}
-	if _, _, err := v.Fetch(t.Context(), &shelf{}, at, v.key); !errors.Is(err, ErrNone) {
+	if _, _, err := v.Fetch(t.Context(), &memorySource{}, at, v.key); !errors.Is(err, ErrNone) {
 		t.Error(err)
 	}
 }
 
 // A renamed, damaged, cut or overlong pack is not used, and leaves nothing.
 func TestRefused(t *testing.T) {
-	good := &shelf{files: map[string][]byte{}}
-	u := take(t, New(Options{Dir: t.TempDir()}), key)
-	put(t, u, some)
+	good := &memorySource{files: map[string][]byte{}}
+	u := acquire(t, New(Options{Dir: t.TempDir()}), key)
+	writeFiles(t, u, sampleFiles)
 	if _, err := u.Publish(t.Context(), good, at); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestRefused(t *testing.T) {
 			pack = n
 		}
 	}
-	change := func(s *shelf, f func(m *manifest)) {
+	change := func(s *memorySource, f func(m *manifest)) {
 		var m manifest
 		if err := json.Unmarshal(s.files[name(key)], &m); err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 	}
 	// repack puts entries of a hostile hand into the pack and makes the digest
 	// of the whole right.
-	repack := func(s *shelf, hs ...*tar.Header) {
+	repack := func(s *memorySource, hs ...*tar.Header) {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
 		for _, h := range hs {
@@ -209,37 +209,37 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		key  Key
-		do   func(s *shelf)
+		do   func(s *memorySource)
 	}{
-		{"another model's", other, func(s *shelf) { s.files[name(other)] = s.files[name(key)] }},
-		{"no JSON", key, func(s *shelf) { s.files[name(key)] = []byte("x") }},
-		{"another format", key, func(s *shelf) { change(s, func(m *manifest) { m.Format = 2 }) }},
-		{"leaves the folder", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[0].Name = "../x" }) }},
-		{"absolute", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[0].Name = "/x" }) }},
-		{"twice", key, func(s *shelf) { change(s, func(m *manifest) { m.Files[1] = m.Files[0] }) }},
-		{"sums", key, func(s *shelf) { change(s, func(m *manifest) { m.Bytes++ }) }},
-		{"too large", key, func(s *shelf) { change(s, func(m *manifest) { m.Size = 1 << 50 }) }},
-		{"pack gone", key, func(s *shelf) { delete(s.files, pack) }},
-		{"pack cut", key, func(s *shelf) { s.files[pack] = s.files[pack][:700] }},
-		{"pack flipped", key, func(s *shelf) {
+		{"another model's", other, func(s *memorySource) { s.files[name(other)] = s.files[name(key)] }},
+		{"no JSON", key, func(s *memorySource) { s.files[name(key)] = []byte("x") }},
+		{"another format", key, func(s *memorySource) { change(s, func(m *manifest) { m.Format = 2 }) }},
+		{"leaves the folder", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[0].Name = "../x" }) }},
+		{"absolute", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[0].Name = "/x" }) }},
+		{"twice", key, func(s *memorySource) { change(s, func(m *manifest) { m.Files[1] = m.Files[0] }) }},
+		{"sums", key, func(s *memorySource) { change(s, func(m *manifest) { m.Bytes++ }) }},
+		{"too large", key, func(s *memorySource) { change(s, func(m *manifest) { m.Size = 1 << 50 }) }},
+		{"pack gone", key, func(s *memorySource) { delete(s.files, pack) }},
+		{"pack cut", key, func(s *memorySource) { s.files[pack] = s.files[pack][:700] }},
+		{"pack flipped", key, func(s *memorySource) {
 			b := slices.Clone(s.files[pack])
 			b[bytes.Index(b, []byte("code"))] ^= 1
 			s.files[pack] = b
 		}},
-		{"tail flipped", key, func(s *shelf) {
+		{"tail flipped", key, func(s *memorySource) {
 			b := slices.Clone(s.files[pack])
 			b[len(b)-1] ^= 1
 			s.files[pack] = b
 		}},
-		{"a link in the pack", key, func(s *shelf) {
+		{"a link in the pack", key, func(s *memorySource) {
 			repack(s, &tar.Header{Typeflag: tar.TypeSymlink, Name: "triton/k.so", Linkname: "/etc/passwd"})
 		}},
-		{"out of the pack", key, func(s *shelf) { repack(s, &tar.Header{Typeflag: tar.TypeReg, Name: "../../x", Size: 1}) }},
-		{"files lack", key, func(s *shelf) { repack(s) }},
+		{"out of the pack", key, func(s *memorySource) { repack(s, &tar.Header{Typeflag: tar.TypeReg, Name: "../../x", Size: 1}) }},
+		{"files lack", key, func(s *memorySource) { repack(s) }},
 	} {
-		s := &shelf{files: maps.Clone(good.files)}
+		s := &memorySource{files: maps.Clone(good.files)}
 		c.do(s)
-		v := take(t, New(Options{Dir: t.TempDir()}), c.key)
+		v := acquire(t, New(Options{Dir: t.TempDir()}), c.key)
 		if _, _, err := v.Fetch(t.Context(), s, at, c.key); err == nil || errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -250,15 +250,15 @@ func TestRefused(t *testing.T) {
 }
 
 // A scratch becomes the cache of the model once that is known.
-func TestSettle(t *testing.T) {
+func TestPublishOnRelease(t *testing.T) {
 	c := New(Options{Dir: t.TempDir()})
 	u, err := c.Scratch("vllm", map[string]string{"modelinfos": ""})
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, u, some)
-	put(t, u, map[string]string{"modelinfos/y.json": "{}"})
-	if _, err := u.Publish(t.Context(), &shelf{}, at); err == nil {
+	writeFiles(t, u, sampleFiles)
+	writeFiles(t, u, map[string]string{"modelinfos/y.json": "{}"})
+	if _, err := u.Publish(t.Context(), &memorySource{}, at); err == nil {
 		t.Error("published without a model")
 	}
 	path := u.Path()
@@ -273,11 +273,11 @@ func TestSettle(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("the scratch stays")
 	}
-	v := take(t, c, key)
-	if v.Fresh || !maps.Equal(contents(t, v), kept()) {
+	v := acquire(t, c, key)
+	if v.Fresh || !maps.Equal(contents(t, v), publishedFiles()) {
 		t.Error(contents(t, v))
 	}
-	if b, err := os.ReadFile(filepath.Join(take(t, c, Key{Model: "x"}).Path(), "modelinfos/y.json")); err != nil || string(b) != "{}" {
+	if b, err := os.ReadFile(filepath.Join(acquire(t, c, Key{Model: "x"}).Path(), "modelinfos/y.json")); err != nil || string(b) != "{}" {
 		t.Error("not shared", err)
 	}
 }
@@ -287,8 +287,8 @@ func TestTrim(t *testing.T) {
 	c := New(Options{Dir: dir, Budget: 2500})
 	var uses []*CacheUse
 	for i, m := range []string{"a", "b", "c"} {
-		u := take(t, c, Key{Model: m})
-		put(t, u, map[string]string{"x": strings.Repeat("x", 1000)})
+		u := acquire(t, c, Key{Model: m})
+		writeFiles(t, u, map[string]string{"x": strings.Repeat("x", 1000)})
 		when := time.Now().Add(time.Duration(i-10) * time.Minute)
 		if err := os.Chtimes(u.lease.Name(), when, when); err != nil {
 			t.Fatal(err)
@@ -307,13 +307,13 @@ func TestTrim(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, uses[0].key.String(), keyName), []byte(`{"model":"other"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := filepath.Join(t.TempDir(), "a", "b")
-	w, err := c.Acquire(Key{Model: "d"}, "vllm", map[string]string{"modelinfos": elsewhere})
+	nested := filepath.Join(t.TempDir(), "a", "b")
+	w, err := c.Acquire(Key{Model: "d"}, "vllm", map[string]string{"modelinfos": nested})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Release()
-	if to, err := filepath.EvalSymlinks(filepath.Join(w.Path(), "modelinfos")); err != nil || to != elsewhere {
+	if to, err := filepath.EvalSymlinks(filepath.Join(w.Path(), "modelinfos")); err != nil || to != nested {
 		t.Error(to, err)
 	}
 	if _, err := c.Acquire(uses[0].key, "", nil); err == nil {
@@ -322,13 +322,13 @@ func TestTrim(t *testing.T) {
 }
 
 func TestNotAllowed(t *testing.T) {
-	u := take(t, New(Options{Dir: t.TempDir(), Most: 10}), key)
-	put(t, u, map[string]string{"x": "1"})
-	if _, err := u.Publish(t.Context(), &shelf{deny: true}, at); source.KindOf(err) != source.Denied {
+	u := acquire(t, New(Options{Dir: t.TempDir(), MaxBytes: 10}), key)
+	writeFiles(t, u, map[string]string{"x": "1"})
+	if _, err := u.Publish(t.Context(), &memorySource{deny: true}, at); source.KindOf(err) != source.Denied {
 		t.Error(err)
 	}
-	put(t, u, map[string]string{"y": "12345678901"})
-	if _, err := u.Publish(t.Context(), &shelf{files: map[string][]byte{}}, at); err == nil || !strings.Contains(err.Error(), "larger") {
+	writeFiles(t, u, map[string]string{"y": "12345678901"})
+	if _, err := u.Publish(t.Context(), &memorySource{files: map[string][]byte{}}, at); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Error(err)
 	}
 }

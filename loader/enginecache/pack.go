@@ -70,7 +70,7 @@ var ErrNone = errors.New("the source has no such cache")
 
 // listFiles lists the regular files of a folder, in order, without links and other
 // types.
-func listFiles(dir string, most int64) ([]File, error) {
+func listFiles(dir string, maximum int64) ([]File, error) {
 	var files []File
 	var sum int64
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -97,8 +97,8 @@ func listFiles(dir string, most int64) ([]File, error) {
 		}
 		sum += fi.Size()
 		files = append(files, File{Name: name, Size: fi.Size()})
-		if len(files) > maxFiles || sum > most {
-			return fmt.Errorf("the cache is larger than %d files or %d bytes", maxFiles, most)
+		if len(files) > maxFiles || sum > maximum {
+			return fmt.Errorf("the cache is larger than %d files or %d bytes", maxFiles, maximum)
 		}
 		return nil
 	})
@@ -132,7 +132,7 @@ func (u *CacheUse) Publish(ctx context.Context, to Writer, location string, also
 	if _, ok := have[u.key.String()+".json"]; ok {
 		return 0, nil
 	}
-	files, err := listFiles(filepath.Join(u.dir, cacheName), u.c.o.Most)
+	files, err := listFiles(filepath.Join(u.dir, cacheName), u.c.o.MaxBytes)
 	if err != nil {
 		return 0, err
 	}
@@ -297,11 +297,11 @@ func (c *Caches) manifest(ctx context.Context, from Remote, f source.File, key K
 	if err != nil {
 		return m, err
 	}
-	return parseManifest(b, key, c.o.Most)
+	return parseManifest(b, key, c.o.MaxBytes)
 }
 
 // parseManifest checks all of a manifest that can be checked without the pack.
-func parseManifest(b []byte, key Key, most int64) (m manifest, err error) {
+func parseManifest(b []byte, key Key, maximum int64) (m manifest, err error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return m, fmt.Errorf("the manifest of the cache: %w", err)
 	}
@@ -310,7 +310,7 @@ func parseManifest(b []byte, key Key, most int64) (m manifest, err error) {
 		return m, fmt.Errorf("the manifest of the cache has the format %d, not 1", m.Format)
 	case m.Key != key:
 		return m, errors.New("the manifest of the cache is of something else")
-	case !isHex(m.Pack) || m.Size < 0 || m.Size > most || m.Bytes < 0 || m.Bytes > most || len(m.Files) > maxFiles:
+	case !isHex(m.Pack) || m.Size < 0 || m.Size > maximum || m.Bytes < 0 || m.Bytes > maximum || len(m.Files) > maxFiles:
 		return m, errors.New("the manifest of the cache makes no sense")
 	}
 	var sum int64
@@ -346,8 +346,8 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 	for _, f := range m.Files {
 		want[f.Name] = f
 	}
-	whole := sha256.New()
-	r := &packReader{ctx: ctx, from: from, file: p, hash: whole}
+	digest := sha256.New()
+	r := &packReader{ctx: ctx, from: from, file: p, hash: digest}
 	defer r.close()
 	t := tar.NewReader(r)
 	for {
@@ -374,7 +374,7 @@ func unpack(ctx context.Context, from Remote, p source.File, m manifest, into st
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return err
 	}
-	if got := hex.EncodeToString(whole.Sum(nil)); got != m.Pack {
+	if got := hex.EncodeToString(digest.Sum(nil)); got != m.Pack {
 		return fmt.Errorf("the pack of the cache has the digest %s, %s is promised", got, m.Pack)
 	}
 	return nil

@@ -53,7 +53,7 @@ func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := &rootNode{files: files, sharedState: &sharedState{from: from, log: o.log(), made: time.Now(), logged: make(map[string]bool)}}
+	root := &rootNode{files: files, sharedState: &sharedState{from: from, log: o.log(), createdAt: time.Now(), logged: make(map[string]bool)}}
 	long := cacheForever
 	options := &fs.Options{
 		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &long,
@@ -200,9 +200,9 @@ func mountPoint(line string) string {
 
 // sharedState is what all nodes of the tree share.
 type sharedState struct {
-	from Bytes
-	log  *slog.Logger
-	made time.Time
+	from      Bytes
+	log       *slog.Logger
+	createdAt time.Time
 
 	mu     sync.Mutex // guards logged
 	logged map[string]bool
@@ -211,10 +211,10 @@ type sharedState struct {
 // complain logs the first error of a file; engines retry often.
 func (t *sharedState) complain(name string, off int64, err error) {
 	t.mu.Lock()
-	told := t.logged[name]
+	logged := t.logged[name]
 	t.logged[name] = true
 	t.mu.Unlock()
-	if !told {
+	if !logged {
 		t.log.Warn("a reader of an arriving file gets an error", "file", name, "offset", off, "err", err)
 	}
 }
@@ -281,7 +281,7 @@ func (n *fileNode) Flush(context.Context, fs.FileHandle) syscall.Errno { return 
 func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(n.file.Size)
 	out.Blksize, out.Blocks = maxRead, (out.Size+511)/512
-	out.SetTimes(&n.made, &n.made, &n.made)
+	out.SetTimes(&n.createdAt, &n.createdAt, &n.createdAt)
 	return 0
 }
 

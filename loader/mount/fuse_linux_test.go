@@ -98,7 +98,7 @@ func TestWaits(t *testing.T) {
 		t.Error("other bytes")
 	}
 	src.mu.Lock()
-	src.asked = nil
+	src.reads = nil
 	src.mu.Unlock()
 	f, err := os.Open(name)
 	if err != nil {
@@ -115,8 +115,8 @@ func TestWaits(t *testing.T) {
 	}
 	src.mu.Lock()
 	defer src.mu.Unlock()
-	if len(src.asked) > 0 {
-		t.Errorf("asked again: %v", src.asked)
+	if len(src.reads) > 0 {
+		t.Errorf("asked again: %v", src.reads)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestOneProcessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	over := make(chan int)
+	done := make(chan int)
 	go func() {
 		n := 0
 		for buf := make([]byte, 1<<20); ; {
@@ -140,13 +140,13 @@ func TestOneProcessor(t *testing.T) {
 				break
 			}
 		}
-		over <- n
+		done <- n
 	}()
 	if err := exec.Command("true").Run(); err != nil {
 		t.Error(err)
 	}
 	src.all()
-	if n := <-over; n != 3<<20 {
+	if n := <-done; n != 3<<20 {
 		t.Error(n)
 	}
 }
@@ -173,7 +173,7 @@ func TestInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 0 })
+	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
 	cmd.Process.Kill()
 	dead := make(chan struct{})
 	go func() { cmd.Wait(); close(dead) }()
@@ -193,7 +193,7 @@ func TestClose(t *testing.T) {
 		_, err := os.ReadFile(filepath.Join(m.dir, "w"))
 		got <- err
 	}()
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 0 })
+	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
 	m.Close()
 	if err := <-got; err == nil {
 		t.Error("read without bytes")

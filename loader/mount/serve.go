@@ -17,10 +17,10 @@ import (
 // without a Range; a read of missing bytes waits. An error ends the connection before
 // Content-Length is reached.
 type Endpoint struct {
-	path string
-	srv  *http.Server
-	over chan struct{}
-	once sync.Once
+	path  string
+	srv   *http.Server
+	ended chan struct{}
+	once  sync.Once
 }
 
 // Serve opens the socket at path with mode 0600. The caller closes the endpoint.
@@ -33,12 +33,12 @@ func Serve(path string, files []File, from Bytes, o Options) (*Endpoint, error) 
 		ln.Close()
 		return nil, err
 	}
-	e := &Endpoint{path: path, over: make(chan struct{}), srv: &http.Server{
+	e := &Endpoint{path: path, ended: make(chan struct{}), srv: &http.Server{
 		Handler: Handler(files, from, o), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10,
 		ErrorLog: slog.NewLogLogger(o.log().Handler(), slog.LevelDebug),
 	}}
 	go func() {
-		defer close(e.over)
+		defer close(e.ended)
 		if err := e.srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			o.log().Warn("the endpoint of arriving files has ended", "socket", path, "err", err)
 		}
@@ -52,7 +52,7 @@ func (e *Endpoint) Path() string { return e.path }
 // Close ends the endpoint and its waiting reads. It may be called more than once.
 func (e *Endpoint) Close() {
 	e.once.Do(func() { e.srv.Close() })
-	<-e.over
+	<-e.ended
 }
 
 // Handler serves the files.

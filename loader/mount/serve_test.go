@@ -26,7 +26,7 @@ func served(t *testing.T, src Bytes, files []File) *http.Client {
 	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
-func ask(t *testing.T, c *http.Client, method, name, rng string) (status int, body []byte, err error) {
+func httpGet(t *testing.T, c *http.Client, method, name, rng string) (status int, body []byte, err error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://thaw/"+name, nil)
 	if err != nil {
@@ -49,20 +49,20 @@ func TestServe(t *testing.T) {
 	src := newTap(map[string][]byte{"w": want, "a/b.json": []byte("{}")})
 	src.open("a/b.json", 2, nil)
 	c := served(t, src, src.list())
-	if status, b, err := ask(t, c, "GET", "a/b.json", ""); status != 200 || string(b) != "{}" || err != nil {
+	if status, b, err := httpGet(t, c, "GET", "a/b.json", ""); status != 200 || string(b) != "{}" || err != nil {
 		t.Error(status, string(b), err)
 	}
 	for _, x := range []struct {
 		method, name string
 		want         int
 	}{{"GET", "x", 404}, {"GET", "a", 404}, {"GET", "../w", 404}, {"POST", "w", 405}, {"HEAD", "w", 200}} {
-		if status, _, err := ask(t, c, x.method, x.name, ""); status != x.want || err != nil {
+		if status, _, err := httpGet(t, c, x.method, x.name, ""); status != x.want || err != nil {
 			t.Errorf("%s %s: %d, %v", x.method, x.name, status, err)
 		}
 	}
 	got := make(chan []byte)
 	go func() {
-		status, b, err := ask(t, c, "GET", "w", "bytes=7-")
+		status, b, err := httpGet(t, c, "GET", "w", "bytes=7-")
 		if status != 206 || err != nil {
 			t.Error(status, err)
 		}
@@ -73,7 +73,7 @@ func TestServe(t *testing.T) {
 	if !bytes.Equal(<-got, want[7:]) {
 		t.Error("other bytes")
 	}
-	if status, _, _ := ask(t, c, "GET", "w", "bytes=99999999-"); status != 416 {
+	if status, _, _ := httpGet(t, c, "GET", "w", "bytes=99999999-"); status != 416 {
 		t.Error(status)
 	}
 }
@@ -85,10 +85,10 @@ func TestServeFails(t *testing.T) {
 	c := served(t, src, src.list())
 	got := make(chan error)
 	go func() {
-		_, _, err := ask(t, c, "GET", "w", "")
+		_, _, err := httpGet(t, c, "GET", "w", "")
 		got <- err
 	}()
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.asked) > 1 })
+	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 1 })
 	src.open("w", 1<<19, errors.New("the source is gone"))
 	if err := <-got; err == nil {
 		t.Error("half of it, and no error")

@@ -13,20 +13,20 @@ import (
 type tap struct {
 	files map[string][]byte
 	mu    sync.Mutex
-	here  map[string]int64
-	asked []string
+	data  map[string]int64
+	reads []string
 	next  chan struct{}
 	err   error
 }
 
 func newTap(files map[string][]byte) *tap {
-	return &tap{files: files, here: map[string]int64{}, next: make(chan struct{})}
+	return &tap{files: files, data: map[string]int64{}, next: make(chan struct{})}
 }
 
 func (t *tap) open(name string, upTo int64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.here[name], t.err = upTo, err
+	t.data[name], t.err = upTo, err
 	close(t.next)
 	t.next = make(chan struct{})
 }
@@ -40,13 +40,13 @@ func (t *tap) all() {
 func (t *tap) ReadAt(ctx context.Context, name string, b []byte, off int64) (int, error) {
 	for {
 		t.mu.Lock()
-		here, next, err := t.here[name], t.next, t.err
-		t.asked = append(t.asked, fmt.Sprint(name, off))
+		data, next, err := t.data[name], t.next, t.err
+		t.reads = append(t.reads, fmt.Sprint(name, off))
 		t.mu.Unlock()
 		if err != nil {
 			return 0, err
 		}
-		if here >= off+int64(len(b)) {
+		if data >= off+int64(len(b)) {
 			return copy(b, t.files[name][off:]), nil
 		}
 		select {

@@ -50,13 +50,13 @@ type folderFile struct {
 // folderError is an error on the wire. It names no more of the disk than the request
 // did.
 type folderError struct {
-	Kind source.Kind `json:"kind"`
-	What string      `json:"what"`
-	Fix  string      `json:"fix,omitempty"`
+	Kind   source.Kind `json:"kind"`
+	Detail string      `json:"what"`
+	Fix    string      `json:"fix,omitempty"`
 }
 
 func (s *SharedFolders) writeError(w http.ResponseWriter, err error) {
-	out := folderError{Kind: source.KindOf(err), What: "cannot be read there"}
+	out := folderError{Kind: source.KindOf(err), Detail: "cannot be read there"}
 	status := http.StatusInternalServerError
 	switch out.Kind {
 	case source.NotFound, source.Missing:
@@ -67,9 +67,9 @@ func (s *SharedFolders) writeError(w http.ResponseWriter, err error) {
 		status = http.StatusForbidden
 	}
 	if e, ok := errors.AsType[*source.Error](err); ok {
-		out.What, out.Fix = e.What, e.Fix
+		out.Detail, out.Fix = e.Detail, e.Fix
 		if e.File != "" {
-			out.What = e.File + " " + e.What
+			out.Detail = e.File + " " + e.Detail
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -85,7 +85,7 @@ func (s *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) 
 			return folder, also, true
 		}
 	}
-	s.writeError(w, &source.Error{Kind: source.NotFound, What: "is not a folder of a model there"})
+	s.writeError(w, &source.Error{Kind: source.NotFound, Detail: "is not a folder of a model there"})
 	return "", nil, false
 }
 
@@ -122,7 +122,7 @@ func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("file")
 	file := source.File{Name: name, Version: strings.Trim(r.Header.Get("If-Match"), `"`), Ref: filepath.Join(folder, filepath.FromSlash(name))}
 	if err := source.CheckName(name); err != nil || !also.Includes(name) {
-		s.writeError(w, &source.Error{Kind: source.Refused, What: "is not staged"})
+		s.writeError(w, &source.Error{Kind: source.Refused, Detail: "is not staged"})
 		return
 	}
 	at, err := s.Disk.Open(file)
@@ -133,7 +133,7 @@ func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 	defer at.Close()
 	first, err := at.Stat()
 	if err != nil {
-		s.writeError(w, &source.Error{Kind: source.Broken, What: "cannot be read there"})
+		s.writeError(w, &source.Error{Kind: source.Broken, Detail: "cannot be read there"})
 		return
 	}
 	off, n, ok := parseRange(r.Header.Get("Range"))
@@ -160,7 +160,7 @@ func (s *SharedFolders) serveRange(w http.ResponseWriter, r *http.Request) {
 		case sent:
 			panic(http.ErrAbortHandler)
 		default:
-			s.writeError(w, &source.Error{Kind: source.Changed, What: "changed while it was read"})
+			s.writeError(w, &source.Error{Kind: source.Changed, Detail: "changed while it was read"})
 			return
 		}
 		if !sent {
@@ -203,20 +203,20 @@ var _ loader.Source = (*PeerSource)(nil)
 func (b *PeerSource) findPeer(location string) (at, folder string, err error) {
 	id, folder, ok := loader.ParsePeerLocation(location)
 	if !ok {
-		return "", "", &source.Error{Kind: source.BadSource, Source: location, What: "does not name a node and a folder of it"}
+		return "", "", &source.Error{Kind: source.BadSource, Source: location, Detail: "does not name a node and a folder of it"}
 	}
 	for _, n := range b.node.o.Nodes() {
 		if n.ID == id && n.URL != "" {
 			return strings.TrimRight(n.URL, "/"), folder, nil
 		}
 	}
-	return "", "", &source.Error{Kind: source.Unavailable, Source: location, What: "the node " + id + " shares no folders now, or is not known here", Fix: "start it with --peer-addr"}
+	return "", "", &source.Error{Kind: source.Unavailable, Source: location, Detail: "the node " + id + " shares no folders now, or is not known here", Fix: "start it with --peer-addr"}
 }
 
 func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Values) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+path+"?"+q.Encode(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, What: "is not a valid address"}
+		return nil, &source.Error{Kind: source.BadSource, Detail: "is not a valid address"}
 	}
 	req.Header.Set("Authorization", "Bearer "+b.node.o.Token)
 	return req, nil
@@ -247,17 +247,17 @@ func (b *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 	}
 	var list folderList
 	if json.Unmarshal(raw, &list) != nil {
-		return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, What: "the listing is not what a node gives"}
+		return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, Detail: "the listing is not what a node gives"}
 	}
 	var plan source.Plan
 	for _, f := range list.Files {
 		if f.Version == "" || strings.ContainsAny(f.Version, "\"\r\n") {
-			return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, What: "has no version"}
+			return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, Detail: "has no version"}
 		}
 		plan.Files = append(plan.Files, source.File{Name: f.Name, Size: f.Size, Version: `"` + f.Version + `"`, Ref: location})
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "it holds no files of a model"}
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, Detail: "it holds no files of a model"}
 	}
 	return plan, nil
 }
@@ -281,14 +281,14 @@ func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 func (b *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
 	if r.StatusCode == http.StatusUnauthorized {
-		e.What, e.Fix = "the node refuses this node's join token", "--token-file: the server's DATA/join-token"
+		e.Detail, e.Fix = "the node refuses this node's join token", "--token-file: the server's DATA/join-token"
 		return e
 	}
-	var said folderError
-	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil && json.Unmarshal(raw, &said) == nil && said.What != "" {
+	var folderErr folderError
+	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil && json.Unmarshal(raw, &folderErr) == nil && folderErr.Detail != "" {
 		known := []source.Kind{source.NotFound, source.Missing, source.Changed, source.Refused, source.Denied, source.BadSource, source.Broken}
-		if slices.Contains(known, said.Kind) {
-			e.Kind, e.What, e.Fix = said.Kind, said.What, said.Fix
+		if slices.Contains(known, folderErr.Kind) {
+			e.Kind, e.Detail, e.Fix = folderErr.Kind, folderErr.Detail, folderErr.Fix
 		}
 	}
 	return e

@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-func put(t *testing.T, folder, name string, body []byte) {
+func writeFile(t *testing.T, folder, name string, body []byte) {
 	t.Helper()
 	p := filepath.Join(folder, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
@@ -32,12 +32,12 @@ func put(t *testing.T, folder, name string, body []byte) {
 	}
 }
 
-// lending is a node that lends one folder, and whose answers pass through
+// shareFolder is a node that lends one folder, and whose answers pass through
 // between, if that is set.
-func lending(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
+func shareFolder(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
 	t.Helper()
 	c = &cluster{}
-	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known, Folders: &p2p.SharedFolders{Disk: disk,
+	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.peers, Folders: &p2p.SharedFolders{Disk: disk,
 		Shared: func(f string) (source.Globs, bool) { return also, f == folder }}})
 	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
 	t.Cleanup(func() { srv.Close(); node.Close() })
@@ -54,17 +54,17 @@ func (noCheckpoints) ReadBlock(context.Context, string, string, int64, int64) (*
 func (noCheckpoints) HasPlan(string) bool { return false }
 
 func TestFolderConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		folder := filepath.Join(t.TempDir(), "a model, 100%")
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		c, _ := lending(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
-		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+		c, _ := shareFolder(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
+		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
 		t.Cleanup(node.Close)
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: node.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
-			Put: func(t *testing.T, name string, body []byte) { put(t, folder, name, body) },
+			Put: func(t *testing.T, name string, body []byte) { writeFile(t, folder, name, body) },
 			Delete: func(t *testing.T, name string) {
 				if err := os.Remove(filepath.Join(folder, name)); err != nil {
 					t.Fatal(err)
@@ -76,16 +76,16 @@ func TestFolderConformance(t *testing.T) {
 
 // A folder on another node's disk is staged with the files its model names and no
 // others; nodes that stage it together read it once.
-func TestFolderIsBorrowed(t *testing.T) {
+func TestFolderOfPeer(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "tiny")
 	want := model(3*block + 7)
 	for name, b := range want {
-		put(t, folder, name, b)
+		writeFile(t, folder, name, b)
 	}
-	put(t, folder, "modeling.py", []byte("pass"))
-	put(t, folder, ".env", []byte("CANARY"))
-	put(t, folder, "notes.md", []byte("CANARY"))
-	c, _ := lending(t, folder, source.Globs{"*.py"}, dir.Source{})
+	writeFile(t, folder, "modeling.py", []byte("pass"))
+	writeFile(t, folder, ".env", []byte("CANARY"))
+	writeFile(t, folder, "notes.md", []byte("CANARY"))
+	c, _ := shareFolder(t, folder, source.Globs{"*.py"}, dir.Source{})
 	n := c.join(t, "one", nil, nil)
 	s, err := n.loader.Stage(t.Context(), "./tiny", loader.StageOptions{Base: loader.PeerLocation("home", filepath.Dir(folder)), Files: source.Globs{"*.py"}})
 	if err != nil {
@@ -130,7 +130,7 @@ func TestFolderChanges(t *testing.T) {
 		}
 		write := func(seed byte) {
 			for name, b := range versions(seed) {
-				put(t, folder, name, b)
+				writeFile(t, folder, name, b)
 				// As far apart as versions are told by.
 				at := time.Unix(1e9+int64(seed), 0)
 				if err := os.Chtimes(filepath.Join(folder, name), at, at); err != nil {
@@ -145,7 +145,7 @@ func TestFolderChanges(t *testing.T) {
 				write(byte(changed.Load()))
 			}
 		}}
-		c, _ := lending(t, folder, nil, disk)
+		c, _ := shareFolder(t, folder, nil, disk)
 		n := c.join(t, "one", nil, nil)
 		s, err := n.loader.Stage(t.Context(), folder, loader.StageOptions{Base: loader.PeerLocation("home", "/")})
 		if err != nil {
@@ -170,16 +170,16 @@ func TestFolderChanges(t *testing.T) {
 // What changes between reading and sending is not sent.
 func TestFolderChangesWhileRead(t *testing.T) {
 	folder := t.TempDir()
-	put(t, folder, "model.gguf", bytes.Repeat([]byte{1}, 3<<20))
+	writeFile(t, folder, "model.gguf", bytes.Repeat([]byte{1}, 3<<20))
 	opens := 0
 	disk := changing{before: func(string) {
 		// The first opening is to read, the next ones are to look again.
 		if opens++; opens == 3 {
-			put(t, folder, "model.gguf", bytes.Repeat([]byte{2}, 3<<20))
+			writeFile(t, folder, "model.gguf", bytes.Repeat([]byte{2}, 3<<20))
 		}
 	}}
-	c, at := lending(t, folder, nil, disk)
-	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+	c, at := shareFolder(t, folder, nil, disk)
+	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
 	t.Cleanup(node.Close)
 	b := node.Source()
 	plan, err := b.Plan(t.Context(), loader.PeerLocation("home", folder), nil)
@@ -201,18 +201,18 @@ func TestFolderChangesWhileRead(t *testing.T) {
 }
 
 // What is not shared cannot be read.
-func TestFolderQuestions(t *testing.T) {
+func TestFolderRequests(t *testing.T) {
 	root := t.TempDir()
 	folder := filepath.Join(root, "m")
-	put(t, folder, "model.gguf", []byte("GGUF"))
-	put(t, folder, "secret.md", []byte("CANARY"))
-	put(t, folder, ".hidden.json", []byte("CANARY"))
-	put(t, root, "x.json", []byte("CANARY"))
+	writeFile(t, folder, "model.gguf", []byte("GGUF"))
+	writeFile(t, folder, "secret.md", []byte("CANARY"))
+	writeFile(t, folder, ".hidden.json", []byte("CANARY"))
+	writeFile(t, root, "x.json", []byte("CANARY"))
 	if err := os.Symlink("../x.json", filepath.Join(folder, "link.txt")); err == nil {
 		defer os.Remove(filepath.Join(folder, "link.txt"))
 	}
-	_, at := lending(t, folder, nil, dir.Source{})
-	ask := func(at, path, auth, rng string, q url.Values) (int, string) {
+	_, at := shareFolder(t, folder, nil, dir.Source{})
+	get := func(at, path, auth, rng string, q url.Values) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), "GET", at+path+"?"+q.Encode(), nil)
 		if err != nil {
@@ -258,17 +258,17 @@ func TestFolderQuestions(t *testing.T) {
 		{"/peers/file", token, folder, "gone.json", "bytes=0-1", 412},
 		{"/peers/file", token, folder, "model.gguf", "bytes=0-1", 412}, // no version
 	} {
-		if status, b := ask(at, tc.path, tc.auth, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status {
+		if status, b := get(at, tc.path, tc.auth, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status {
 			t.Errorf("%+v: %d %s", tc, status, b)
 		}
 	}
 	// A node that lends no folders says so.
 	c := &cluster{}
-	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.known})
+	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.peers})
 	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
 	defer srv.Close()
 	defer node.Close()
-	if status, _ := ask(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
+	if status, _ := get(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
 		t.Errorf("status %d", status)
 	}
 	// An unknown node, or one that is gone, cannot be reached: no reason to
@@ -284,9 +284,9 @@ func TestFolderQuestions(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	folder := t.TempDir()
-	put(t, folder, "model.gguf", []byte("GGUF"))
-	c, at := lending(t, folder, nil, dir.Source{})
-	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.known})
+	writeFile(t, folder, "model.gguf", []byte("GGUF"))
+	c, at := shareFolder(t, folder, nil, dir.Source{})
+	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
 	defer node.Close()
 	plan, err := node.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil {

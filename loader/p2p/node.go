@@ -110,7 +110,7 @@ func (n *Node) Join(ctx context.Context, key string, files []source.File) loader
 	if !known && n.o.URL == "" {
 		return nil
 	}
-	life, cancel := context.WithCancelCause(ctx)
+	nodeCtx, cancel := context.WithCancelCause(ctx)
 	s := newSwarm(n, key, files, cancel)
 	n.mu.Lock()
 	if n.swarms[key] != nil {
@@ -122,11 +122,11 @@ func (n *Node) Join(ctx context.Context, key string, files []source.File) loader
 	n.swarms[key] = s
 	n.mu.Unlock()
 	select {
-	case <-s.announce(life):
+	case <-s.announce(nodeCtx):
 	case <-time.After(joinWait):
-	case <-life.Done():
+	case <-nodeCtx.Done():
 	}
-	s.wg.Go(func() { s.announceLoop(life) })
+	s.wg.Go(func() { s.announceLoop(nodeCtx) })
 	return s
 }
 
@@ -169,10 +169,10 @@ const (
 )
 
 // Handler serves other nodes.
-func (n *Node) Handler(lender BlockServer) http.Handler {
+func (n *Node) Handler(server BlockServer) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(lender, w, r) })
-	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { n.serveBlock(lender, w, r) })
+	mux.HandleFunc("POST "+announcePath, func(w http.ResponseWriter, r *http.Request) { n.serveAnnouncement(server, w, r) })
+	mux.HandleFunc("GET "+blocksPath, func(w http.ResponseWriter, r *http.Request) { n.serveBlock(server, w, r) })
 	mux.HandleFunc("GET "+listPath, n.o.Folders.serveList)
 	mux.HandleFunc("GET "+filePath, n.o.Folders.serveRange)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -189,8 +189,8 @@ func (n *Node) Handler(lender BlockServer) http.Handler {
 
 // Serve serves other nodes on l until ctx ends; running transfers then have
 // shutdownGrace to finish.
-func (n *Node) Serve(ctx context.Context, l net.Listener, lender BlockServer) error {
-	srv := &http.Server{Handler: n.Handler(lender), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
+func (n *Node) Serve(ctx context.Context, l net.Listener, server BlockServer) error {
+	srv := &http.Server{Handler: n.Handler(server), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(n.o.Log.Handler(), slog.LevelDebug)}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -213,7 +213,7 @@ func (n *Node) Serve(ctx context.Context, l net.Listener, lender BlockServer) er
 const shutdownGrace = 2 * time.Second
 
 // serveAnnouncement takes in what another node has, and answers with what is here.
-func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Node) serveAnnouncement(server BlockServer, w http.ResponseWriter, r *http.Request) {
 	plan := r.URL.Query().Get("plan")
 	var in announcement
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
@@ -227,7 +227,7 @@ func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *h
 			s.receive(Peer{ID: in.ID, URL: in.URL}, in)
 		}
 		out.State, out.Block, out.Bits = stateArriving, n.o.Block, s.ownBitmap()
-	} else if lender.HasPlan(plan) {
+	} else if server.HasPlan(plan) {
 		out.State = statePublished
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -236,7 +236,7 @@ func (n *Node) serveAnnouncement(lender BlockServer, w http.ResponseWriter, r *h
 
 // serveBlock sends a block. It waits for one that is still being fetched, for as long
 // as the request allows.
-func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Request) {
+func (n *Node) serveBlock(server BlockServer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	var off, length, wait int64
 	if _, err := fmt.Sscan(q.Get("offset")+" "+q.Get("length")+" "+q.Get("wait"), &off, &length, &wait); err != nil || length <= 0 || length > maxBlockRead || wait < 0 {
@@ -251,7 +251,7 @@ func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Req
 		http.Error(w, "another node fetches it", http.StatusConflict)
 		return
 	}
-	read, err := lender.ReadBlock(ctx, plan, name, off, length)
+	read, err := server.ReadBlock(ctx, plan, name, off, length)
 	switch {
 	case source.KindOf(err) == source.Missing:
 		http.Error(w, "neither stored nor being fetched", http.StatusNotFound)
@@ -277,8 +277,8 @@ func (n *Node) serveBlock(lender BlockServer, w http.ResponseWriter, r *http.Req
 const maxBlockRead = 256 << 20
 
 // sendAnnouncement exchanges announcements with a node.
-func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, say announcement) (announcement, error) {
-	body, err := json.Marshal(say)
+func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, message announcement) (announcement, error) {
+	body, err := json.Marshal(message)
 	if err != nil {
 		return announcement{}, err
 	}

@@ -52,8 +52,8 @@ func (o *origin) Plan(ctx context.Context, location string, also source.Globs) (
 	return p, ctx.Err()
 }
 
-// pace waits until n bytes may go.
-func (o *origin) pace(ctx context.Context, n int64) error {
+// limit waits until n bytes may go.
+func (o *origin) limit(ctx context.Context, n int64) error {
 	if o.rate == 0 {
 		return nil
 	}
@@ -82,7 +82,7 @@ type paced struct {
 func (p paced) Read(b []byte) (int, error) {
 	n, err := p.Reader.Read(b[:min(len(b), 64<<10)])
 	p.o.egress.Add(int64(n))
-	if perr := p.o.pace(p.ctx, int64(n)); perr != nil {
+	if perr := p.o.limit(p.ctx, int64(n)); perr != nil {
 		return 0, perr
 	}
 	return n, err
@@ -112,10 +112,10 @@ func model(n int) map[string][]byte {
 // node is one node with a loader of its own.
 type node struct {
 	id, url string
-	circle  *p2p.Node
+	node    *p2p.Node
 	loader  *loader.Loader
 	stop    func()
-	spoil   atomic.Bool // it lends other bytes
+	corrupt atomic.Bool // it lends other bytes
 	mute    atomic.Bool // it answers nothing
 	served  atomic.Int64
 }
@@ -125,7 +125,7 @@ type cluster struct {
 	nodes []p2p.Peer
 }
 
-func (c *cluster) known() []p2p.Peer {
+func (c *cluster) peers() []p2p.Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]p2p.Peer(nil), c.nodes...)
@@ -143,14 +143,14 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		t.Fatal(err)
 	}
 	n.url = "http://" + l.Addr().String()
-	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.known, Block: block, AnnounceEvery: 50 * time.Millisecond, BlockTimeout: time.Minute}
+	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.peers, Block: block, AnnounceEvery: 50 * time.Millisecond, BlockTimeout: time.Minute}
 	if change != nil {
 		change(&o)
 	}
-	n.circle = p2p.New(o)
-	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Peers: n.circle, Sources: map[string]loader.Source{"https": from, "peer": n.circle.Source()},
+	n.node = p2p.New(o)
+	n.loader = loader.New(loader.Options{Store: st, Block: block, Parallel: 4, Peers: n.node, Sources: map[string]loader.Source{"https": from, "peer": n.node.Source()},
 		Retry: loader.Retry{Base: time.Millisecond, Max: 10 * time.Millisecond}})
-	inner := n.circle.Handler(n.loader)
+	inner := n.node.Handler(n.loader)
 	closed := make(chan struct{})
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n.mute.Load() {
@@ -162,12 +162,12 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		}
 		if strings.HasSuffix(r.URL.Path, "/blocks") {
 			n.served.Add(1)
-			if n.spoil.Load() {
-				rec := httptest.NewRecorder()
-				inner.ServeHTTP(rec, r)
-				if rec.Code == http.StatusOK {
+			if n.corrupt.Load() {
+				recorder := httptest.NewRecorder()
+				inner.ServeHTTP(recorder, r)
+				if recorder.Code == http.StatusOK {
 					// Other bytes, and a checksum that fits them.
-					b := bytes.Repeat([]byte{0x5a}, rec.Body.Len())
+					b := bytes.Repeat([]byte{0x5a}, recorder.Body.Len())
 					var sum store.Sum
 					sum.Write(b)
 					w.Header().Set("X-Thaw-Sum", fmt.Sprintf("%016x", sum.Sum64()))
@@ -185,7 +185,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		close(closed)
 		srv.Close()
 		<-ended
-		n.circle.Close()
+		n.node.Close()
 	})
 	t.Cleanup(n.stop)
 	c.mu.Lock()
@@ -216,18 +216,18 @@ func check(t *testing.T, c *loader.Checkpoint, want map[string][]byte) {
 
 // Cold nodes that start together fetch a model once between them. The bench measures
 // the time: here eight of them share the machine.
-func TestColdNodesTogether(t *testing.T) {
+func TestColdNodesShareDownload(t *testing.T) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var alone time.Duration
 	{
 		var c cluster
-		begun := time.Now()
+		began := time.Now()
 		cp, err := c.join(t, "alone", from, nil).stage(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		check(t, cp, from.files)
-		alone = time.Since(begun)
+		alone = time.Since(began)
 	}
 	whole := from.egress.Swap(0)
 	var c cluster
@@ -236,7 +236,7 @@ func TestColdNodesTogether(t *testing.T) {
 		nodes = append(nodes, c.join(t, fmt.Sprintf("node-%d", i), from, nil))
 	}
 	var wg sync.WaitGroup
-	begun := time.Now()
+	began := time.Now()
 	var last atomic.Int64
 	for _, n := range nodes {
 		wg.Go(func() {
@@ -245,7 +245,7 @@ func TestColdNodesTogether(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			last.Store(int64(time.Since(begun)))
+			last.Store(int64(time.Since(began)))
 			check(t, cp, from.files)
 		})
 	}
@@ -261,7 +261,7 @@ func TestColdNodesTogether(t *testing.T) {
 func sumOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
 
 // A node that has the model serves all of it.
-func TestPublishedIsLent(t *testing.T) {
+func TestPublishedIsShared(t *testing.T) {
 	from := &origin{files: model(4 << 20)}
 	var c cluster
 	first := c.join(t, "first", from, nil)
@@ -286,29 +286,29 @@ func TestPublishedIsLent(t *testing.T) {
 
 // A node that sends other bytes is detected by the file's digest, and its blocks are
 // fetched again from the source.
-func TestOtherBytes(t *testing.T) {
+func TestCorruptPeer(t *testing.T) {
 	files := model(4 << 20)
 	from := &origin{files: files, sums: map[string]string{"model.safetensors": sumOf(files["model.safetensors"]), "config.json": sumOf(files["config.json"])}}
 	var c cluster
-	liar := c.join(t, "liar", from, nil)
-	cp, err := liar.stage(t.Context())
+	corruptNode := c.join(t, "liar", from, nil)
+	cp, err := corruptNode.stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cp.Lease.Release()
-	liar.spoil.Store(true)
+	corruptNode.corrupt.Store(true)
 	cp, err = c.join(t, "second", from, nil).stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, cp, files)
-	if liar.served.Load() == 0 {
+	if corruptNode.served.Load() == 0 {
 		t.Error("the liar was not asked")
 	}
 }
 
 // A node that falls silent in the middle is left out.
-func TestSilence(t *testing.T) {
+func TestSilentPeer(t *testing.T) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var c cluster
 	first := c.join(t, "first", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = time.Second, time.Second })
@@ -384,7 +384,7 @@ func TestToken(t *testing.T) {
 }
 
 // Invalid requests are refused.
-func TestBadQuestions(t *testing.T) {
+func TestBadRequests(t *testing.T) {
 	from := &origin{files: model(1 << 20)}
 	var c cluster
 	first := c.join(t, "first", from, nil)
@@ -434,7 +434,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- n.circle.Serve(ctx, l, n.loader) }()
+	go func() { done <- n.node.Serve(ctx, l, n.loader) }()
 	r, err := http.Get("http://" + l.Addr().String() + "/peers/meet")
 	if err != nil {
 		t.Fatal(err)

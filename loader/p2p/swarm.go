@@ -266,13 +266,13 @@ func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 		s.announcing[at] = true
 	}
 	s.mu.Unlock()
-	say := announcement{ID: s.node.o.ID, URL: s.node.o.URL, State: stateArriving, Block: s.node.o.Block, Bits: s.ownBitmap()}
+	message := announcement{ID: s.node.o.ID, URL: s.node.o.URL, State: stateArriving, Block: s.node.o.Block, Bits: s.ownBitmap()}
 	var all sync.WaitGroup
 	for _, n := range nodes {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, s.node.o.PeerTimeout)
 			defer cancel()
-			w, err := s.node.sendAnnouncement(ctx, n, s.key, say)
+			w, err := s.node.sendAnnouncement(ctx, n, s.key, message)
 			switch {
 			case err != nil && n.ID != "":
 				s.noAnswer(n.ID, errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET))
@@ -311,10 +311,10 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 			delete(s.waits, i)
 		}
 	}()
-	asked := make(map[string]bool)
+	tried := make(map[string]bool)
 	until := time.Now().Add(s.node.o.BlockTimeout)
-	for len(asked) < maxPeersAsked {
-		p, node := s.choosePeer(i, asked)
+	for len(tried) < maxPeersAsked {
+		p, node := s.choosePeer(i, tried)
 		if p == nil {
 			break
 		}
@@ -330,7 +330,7 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 			backoff.Sleep(ctx, s.node.o.AnnounceEvery)
 			continue
 		}
-		asked[node.ID] = true
+		tried[node.ID] = true
 		s.node.o.Log.Debug("a node does not send a block", "node", node.ID, "file", b.File.Name, "block", b.Index, "err", err)
 	}
 	s.mu.Lock()
@@ -341,15 +341,15 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 
 // choosePeer returns the node to read a block from: of those that have or fetch it the
 // one with the fewest reads, else its owner. Nil if that is this node.
-func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
+func (s *swarm) choosePeer(i int, tried map[string]bool) (*member, Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if who := s.sentBy[i]; who != "" {
+	if sender := s.sentBy[i]; sender != "" {
 		// The block arrived before and is wanted again: it was not the
 		// source's. Ask the source, and exclude the node that sent it.
-		if p := s.members[who]; p != nil && !p.distrusted {
+		if p := s.members[sender]; p != nil && !p.distrusted {
 			p.distrusted = true
-			s.node.o.Log.Warn("a node sent bytes that are not the source's, or the disk lost them; it is not asked again", "node", who)
+			s.node.o.Log.Warn("a node sent bytes that are not the source's, or the disk lost them; it is not asked again", "node", sender)
 			s.cancelReads(p)
 		}
 		return nil, Peer{}
@@ -358,7 +358,7 @@ func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 	var node Peer
 	count := 0
 	for id, p := range s.members {
-		if !p.usable() || asked[id] || !p.hasOrFetches(i) {
+		if !p.usable() || tried[id] || !p.hasOrFetches(i) {
 			continue
 		}
 		switch {
@@ -371,7 +371,7 @@ func (s *swarm) choosePeer(i int, asked map[string]bool) (*member, Peer) {
 		}
 	}
 	if best == nil {
-		if p := s.members[s.owner(i)]; p != nil && p.usable() && !asked[p.peer.ID] {
+		if p := s.members[s.owner(i)]; p != nil && p.usable() && !tried[p.peer.ID] {
 			best = p
 		}
 	}
@@ -390,18 +390,18 @@ var (
 // fetchFrom reads from one node, until it answers, is given up, or wait ends.
 func (s *swarm) fetchFrom(ctx context.Context, p *member, node Peer, b loader.Block, wait time.Duration) (io.ReadCloser, uint64, error) {
 	s.mu.Lock()
-	life := p.ctx
+	nodeCtx := p.ctx
 	s.mu.Unlock()
 	done := func() { s.mu.Lock(); p.reads--; s.mu.Unlock() }
-	if wait <= 0 || life.Err() != nil {
+	if wait <= 0 || nodeCtx.Err() != nil {
 		done()
 		return nil, 0, errGone
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(life, func() { cancel(errGone) })
-	late := time.AfterFunc(wait+time.Second, func() { cancel(context.DeadlineExceeded) })
+	stop := context.AfterFunc(nodeCtx, func() { cancel(errGone) })
+	timeout := time.AfterFunc(wait+time.Second, func() { cancel(context.DeadlineExceeded) })
 	body, sum, err := s.node.requestBlock(ctx, node, s.key, b, wait)
-	late.Stop()
+	timeout.Stop()
 	if err != nil {
 		stop()
 		cancel(nil)

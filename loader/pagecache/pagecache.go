@@ -42,12 +42,12 @@ func Resident(files []File) (bytes int64, ok bool) {
 		if f.Size <= 0 || n == 0 {
 			continue
 		}
-		have, looked, ok := sampleResident(f, n, whole)
+		have, sampled, ok := sampleResident(f, n, whole)
 		if !ok {
 			return 0, false
 		}
-		if looked > 0 {
-			bytes += int64(float64(have) / float64(looked) * float64(f.Size))
+		if sampled > 0 {
+			bytes += int64(float64(have) / float64(sampled) * float64(f.Size))
 		}
 	}
 	return min(bytes, total), true
@@ -55,7 +55,7 @@ func Resident(files []File) (bytes int64, ok bool) {
 
 // sampleResident measures n windows of a file, or all of it: have of looked bytes are
 // in memory.
-func sampleResident(f File, n int64, whole bool) (have, looked int64, ok bool) {
+func sampleResident(f File, n int64, whole bool) (have, sampled int64, ok bool) {
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return 0, 0, true
@@ -67,9 +67,9 @@ func sampleResident(f File, n int64, whole bool) (have, looked int64, ok bool) {
 			return 0, 0, false
 		}
 		have += min(got, at.len)
-		looked += at.len
+		sampled += at.len
 	}
-	return have, looked, true
+	return have, sampled, true
 }
 
 type extent struct{ off, len int64 }
@@ -93,33 +93,33 @@ func sampleExtents(size, n int64, whole bool) []extent {
 // limit bytes were requested; it returns that number. It returns before they are all
 // read, but is never further ahead than the disk's queue. On other systems it does
 // nothing.
-func ReadAhead(ctx context.Context, files []File, limit int64) (asked int64) {
+func ReadAhead(ctx context.Context, files []File, limit int64) (requested int64) {
 	for _, f := range files {
-		if ctx.Err() != nil || asked >= limit {
-			return asked
+		if ctx.Err() != nil || requested >= limit {
+			return requested
 		}
-		n, ok := readAheadFile(ctx, f, limit-asked)
-		if asked += n; !ok {
-			return asked
+		n, ok := readAheadFile(ctx, f, limit-requested)
+		if requested += n; !ok {
+			return requested
 		}
 	}
-	return asked
+	return requested
 }
 
-func readAheadFile(ctx context.Context, f File, limit int64) (asked int64, ok bool) {
+func readAheadFile(ctx context.Context, f File, limit int64) (requested int64, ok bool) {
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return 0, true // its reader reports the error
 	}
 	defer file.Close()
-	for off := int64(0); off < f.Size && asked < limit && ctx.Err() == nil; off += adviseStep {
-		n := min(adviseStep, f.Size-off, limit-asked)
+	for off := int64(0); off < f.Size && requested < limit && ctx.Err() == nil; off += adviseStep {
+		n := min(adviseStep, f.Size-off, limit-requested)
 		if err := adviseWillNeed(file, off, n); err != nil {
-			return asked, false
+			return requested, false
 		}
-		asked += n
+		requested += n
 	}
-	return asked, true
+	return requested, true
 }
 
 // SpareMemory returns how many bytes may be read ahead without evicting what is in

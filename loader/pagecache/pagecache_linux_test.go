@@ -12,9 +12,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
-// file of n bytes whose pages are on the disk and, if the file system lets us,
+// tempFile of n bytes whose pages are on the disk and, if the file system lets us,
 // not in memory.
-func file(t *testing.T, n int64) (File, *os.File) {
+func tempFile(t *testing.T, n int64) (File, *os.File) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "w"))
 	if err != nil {
@@ -33,22 +33,22 @@ func file(t *testing.T, n int64) (File, *os.File) {
 	return File{f.Name(), n}, f
 }
 
-func drop(t *testing.T, f *os.File) {
+func dropCache(t *testing.T, f *os.File) {
 	t.Helper()
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func near(got, want, slack int64) bool { return got >= want-slack && got <= want+slack }
+func within(got, want, tolerance int64) bool { return got >= want-tolerance && got <= want+tolerance }
 
 func TestResident(t *testing.T) {
 	for _, size := range []int64{1, 5000, 3<<20 + 17} {
-		f, open := file(t, size)
+		f, open := tempFile(t, size)
 		if n, ok := Resident([]File{f}); !ok || n != size {
 			t.Errorf("%d bytes just written: %d, %v", size, n, ok)
 		}
-		drop(t, open)
+		dropCache(t, open)
 		n, ok := Resident([]File{f})
 		if !ok || n != 0 {
 			sourcetest.Missing(t, "pages stay here (tmpfs):", n, ok)
@@ -63,10 +63,10 @@ func TestResident(t *testing.T) {
 }
 
 // Both ways of looking say the same, of half a file too.
-func TestLooksAgree(t *testing.T) {
+func TestResidencyMethodsAgree(t *testing.T) {
 	const size = 8 << 20
-	f, open := file(t, size)
-	drop(t, open)
+	f, open := tempFile(t, size)
+	dropCache(t, open)
 	// Nothing is read beyond what is asked for.
 	if err := unix.Fadvise(int(open.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestLooksAgree(t *testing.T) {
 	if err != nil || a != b {
 		t.Errorf("cachestat %d, mincore %d, %v", a, b, err)
 	}
-	if n, ok := Resident([]File{f}); !ok || !near(n, a, 1<<16) {
+	if n, ok := Resident([]File{f}); !ok || !within(n, a, 1<<16) {
 		t.Errorf("%d, %v, want %d", n, ok, a)
 	}
 }
@@ -93,8 +93,8 @@ func TestSampled(t *testing.T) {
 		t.Skip("writes 200 MiB")
 	}
 	const size = 200 << 20
-	f, open := file(t, size)
-	drop(t, open)
+	f, open := tempFile(t, size)
+	dropCache(t, open)
 	if n, _ := Resident([]File{f}); n != 0 {
 		sourcetest.Missing(t, "pages stay here (tmpfs)")
 	}
@@ -105,15 +105,15 @@ func TestSampled(t *testing.T) {
 	defer tick.Stop()
 	var n int64
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
-		if n, _ = Resident([]File{f}); near(n, size/2, size/25) {
+		if n, _ = Resident([]File{f}); within(n, size/2, size/25) {
 			return
 		}
 	}
 	t.Errorf("%d of %d bytes", n, size/2)
 }
 
-func TestAheadEnds(t *testing.T) {
-	f, _ := file(t, 20<<20)
+func TestReadAheadEnds(t *testing.T) {
+	f, _ := tempFile(t, 20<<20)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if n := ReadAhead(ctx, []File{f}, 1<<40); n != 0 {

@@ -14,7 +14,7 @@ type Globs []string
 
 // Match reports whether a pattern matches the file.
 func (g Globs) Match(name string) bool {
-	if len(g) == 0 || hidden(name) {
+	if len(g) == 0 || isHidden(name) {
 		return false
 	}
 	return slices.ContainsFunc(g, func(pattern string) bool {
@@ -26,8 +26,8 @@ func (g Globs) Match(name string) bool {
 // Includes reports whether a file is staged: it is Allowed, or a pattern matches it.
 func (g Globs) Includes(name string) bool { return Allowed(name) || g.Match(name) }
 
-// hidden reports files that no pattern matches.
-func hidden(name string) bool {
+// isHidden reports files that no pattern matches.
+func isHidden(name string) bool {
 	if strings.HasPrefix(name, ReservedFolder) {
 		return true
 	}
@@ -45,7 +45,7 @@ func hidden(name string) bool {
 func (g Globs) Skipped(files []File) []string {
 	var out []string
 	for _, f := range files {
-		if !hidden(f.Name) && !g.Includes(f.Name) && CheckName(f.Name) == nil {
+		if !isHidden(f.Name) && !g.Includes(f.Name) && CheckName(f.Name) == nil {
 			out = append(out, f.Name)
 		}
 	}

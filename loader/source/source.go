@@ -65,7 +65,7 @@ type Error struct {
 	Kind   Kind
 	Source string // the location, without query
 	File   string // empty when it is about the whole source
-	What   string // part of a sentence: what happened instead
+	Detail string // part of a sentence: what happened instead
 	Fix    string // how to fix it; may be empty
 	// RetryAfter is the pause that the source asked for; 0 for none.
 	RetryAfter time.Duration
@@ -87,9 +87,9 @@ func (e *Error) Error() string {
 	if b.Len() > 0 {
 		b.WriteString(": ")
 	}
-	b.WriteString(e.What)
+	b.WriteString(e.Detail)
 	if e.Err != nil {
-		if e.What != "" {
+		if e.Detail != "" {
 			b.WriteString(": ")
 		}
 		b.WriteString(e.Err.Error())
@@ -120,8 +120,8 @@ const (
 // CheckName refuses every name that could mean anything but a file below the folder,
 // on any system that may run this or share the disk.
 func CheckName(name string) error {
-	bad := func(why string) error {
-		return &Error{Kind: Refused, What: fmt.Sprintf("file name %q %s", functions.Clip(name), why)}
+	bad := func(reason string) error {
+		return &Error{Kind: Refused, Detail: fmt.Sprintf("file name %q %s", functions.Clip(name), reason)}
 	}
 	switch {
 	case name == "":
@@ -157,12 +157,12 @@ func CheckName(name string) error {
 }
 
 func isDeviceName(part string) bool {
-	stem, _, _ := strings.Cut(strings.ToLower(part), ".")
-	switch stem {
+	base, _, _ := strings.Cut(strings.ToLower(part), ".")
+	switch base {
 	case "con", "prn", "aux", "nul":
 		return true
 	}
-	return len(stem) == 4 && (strings.HasPrefix(stem, "com") || strings.HasPrefix(stem, "lpt")) && stem[3] >= '0' && stem[3] <= '9'
+	return len(base) == 4 && (strings.HasPrefix(base, "com") || strings.HasPrefix(base, "lpt")) && base[3] >= '0' && base[3] <= '9'
 }
 
 // ReservedFolder is thaw's folder beside a checkpoint: compile caches of engines.
@@ -171,7 +171,7 @@ const ReservedFolder = "_thaw/"
 // Allowed reports whether a file of this name is staged: weights in formats that carry
 // no code, and the text beside them. Hidden files and ReservedFolder are not.
 func Allowed(name string) bool {
-	if hidden(name) {
+	if isHidden(name) {
 		return false
 	}
 	base := strings.ToLower(path.Base(name))
@@ -221,22 +221,22 @@ func Select(location string, files []File, also Globs) ([]File, error) {
 		}
 		low := strings.ToLower(f.Name)
 		if other, ok := seen[low]; ok {
-			return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("is the same name as %q where case does not count", other)}
+			return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("is the same name as %q where case does not count", other)}
 		}
 		seen[low] = f.Name
 		if f.Size < 0 || f.Size > maxBytes || sum+f.Size > maxBytes {
-			return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("has an impossible size (%d bytes)", f.Size)}
+			return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("has an impossible size (%d bytes)", f.Size)}
 		}
 		sum += f.Size
 		if out = append(out, f); len(out) > maxFiles {
-			return nil, &Error{Kind: Refused, Source: location, What: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+			return nil, &Error{Kind: Refused, Source: location, Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "point source at the model's own folder"}
 		}
 	}
 	// A folder that is also a file cannot be both on disk.
 	for _, f := range out {
 		for p := path.Dir(strings.ToLower(f.Name)); p != "."; p = path.Dir(p) {
 			if other, ok := seen[p]; ok {
-				return nil, &Error{Kind: Refused, Source: location, File: f.Name, What: fmt.Sprintf("lies below %q, which is a file", other)}
+				return nil, &Error{Kind: Refused, Source: location, File: f.Name, Detail: fmt.Sprintf("lies below %q, which is a file", other)}
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func ParseDigest(d string) (string, error) {
 	if ok && isHex(h, 64) {
 		return h, nil
 	}
-	return "", &source.Error{Kind: source.BadSource, What: fmt.Sprintf("%.80q is not a digest", d), Fix: "sha256: and 64 lower-case hex digits"}
+	return "", &source.Error{Kind: source.BadSource, Detail: fmt.Sprintf("%.80q is not a digest", d), Fix: "sha256: and 64 lower-case hex digits"}
 }
 
 func isHex(s string, n int) bool {
@@ -112,12 +112,12 @@ func (l *Lease) Release() {
 		return
 	}
 	// The end of a use is the last use.
-	touch(l.f.Name())
+	updateAccessTime(l.f.Name())
 	l.f.Close()
 	l.f = nil
 }
 
-func touch(path string) {
+func updateAccessTime(path string) {
 	now := time.Now()
 	// Only the order of eviction depends on it.
 	_ = os.Chtimes(path, now, now)
@@ -132,11 +132,11 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	}
 	dir := s.path("checkpoints", h)
 	if _, err := os.Stat(dir); err != nil {
-		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
 	}
 	f, err := lockFile(filepath.Join(dir, "lease"), false, true)
 	if errors.Is(err, os.ErrNotExist) {
-		return Entry{}, nil, &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
 	}
 	if err != nil {
 		return Entry{}, nil, diskError("", err)
@@ -146,7 +146,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 		f.Close()
 		return Entry{}, nil, diskError("", err)
 	}
-	touch(f.Name())
+	updateAccessTime(f.Name())
 	e.Leased, e.Pinned = true, true
 	return e, &Lease{f: f}, nil
 }
@@ -244,7 +244,7 @@ func (s *Store) Verify(digest string) error {
 		if err == nil && sum == f.SHA256 && n == f.Size {
 			continue
 		}
-		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, What: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
+		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
 		if err := s.locked(func() error { return s.quarantine(f.SHA256) }); err != nil {
 			return errors.Join(bad, err)
 		}

@@ -59,13 +59,13 @@ func lockFile(path string, exclusive, wait bool) (*os.File, error) {
 			}
 			return nil, os.NewSyscallError("flock", err)
 		}
-		mine, err := f.Stat()
+		held, err := f.Stat()
 		if err != nil {
 			f.Close()
 			return nil, err
 		}
 		named, err := os.Stat(path)
-		if err == nil && os.SameFile(mine, named) {
+		if err == nil && os.SameFile(held, named) {
 			return f, nil
 		}
 		f.Close()

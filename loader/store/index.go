@@ -14,17 +14,17 @@ import (
 )
 
 // PlanKey names the files of a place in these versions. It is the same on every node.
-func PlanKey(place string, files []source.File) string {
+func PlanKey(locationKey string, files []source.File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {
 		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 	}
-	return planKey(place, lines)
+	return planKey(locationKey, lines)
 }
 
-func planKey(place string, lines []string) string {
+func planKey(locationKey string, lines []string) string {
 	slices.Sort(lines)
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", place, strings.Join(lines, "")))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", locationKey, strings.Join(lines, "")))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -45,7 +45,7 @@ func (s *Store) DigestOfPlan(key string) string {
 		for _, f := range ix.Files {
 			lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
 		}
-		if planKey(ix.Place, lines) == key {
+		if planKey(ix.LocationKey, lines) == key {
 			return s.ifPublished(ix.Digest)
 		}
 	}
@@ -54,9 +54,9 @@ func (s *Store) DigestOfPlan(key string) string {
 
 // planIndex is the content of sources/<key>.json: the checkpoint that a plan led to.
 type planIndex struct {
-	Place  string     `json:"location"` // with the patterns of files staged beside
-	Digest string     `json:"digest"`
-	Files  []planFile `json:"files"`
+	LocationKey string     `json:"location"` // with the patterns of files staged beside
+	Digest      string     `json:"digest"`
+	Files       []planFile `json:"files"`
 }
 
 type planFile struct {
@@ -66,15 +66,15 @@ type planFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-func (s *Store) indexPath(place string) string {
-	sum := sha256.Sum256([]byte(place))
+func (s *Store) indexPath(locationKey string) string {
+	sum := sha256.Sum256([]byte(locationKey))
 	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
 }
 
-func (s *Store) index(place string) (planIndex, bool) {
-	raw, err := os.ReadFile(s.indexPath(place))
+func (s *Store) index(locationKey string) (planIndex, bool) {
+	raw, err := os.ReadFile(s.indexPath(locationKey))
 	var ix planIndex
-	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.Place != place {
+	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.LocationKey != locationKey {
 		return planIndex{}, false
 	}
 	return ix, true
@@ -82,8 +82,8 @@ func (s *Store) index(place string) (planIndex, bool) {
 
 // LastDigest returns the digest of the checkpoint that a place led to last; "" if it
 // never did, or if that checkpoint is gone.
-func (s *Store) LastDigest(place string) string {
-	ix, ok := s.index(place)
+func (s *Store) LastDigest(locationKey string) string {
+	ix, ok := s.index(locationKey)
 	if !ok {
 		return ""
 	}
@@ -92,8 +92,8 @@ func (s *Store) LastDigest(place string) string {
 
 // DigestOf returns the digest of the published checkpoint of these files in these
 // versions; "" if there is none.
-func (s *Store) DigestOf(place string, files []source.File) string {
-	ix, ok := s.index(place)
+func (s *Store) DigestOf(locationKey string, files []source.File) string {
+	ix, ok := s.index(locationKey)
 	if !ok || len(ix.Files) != len(files) {
 		return ""
 	}
@@ -121,9 +121,9 @@ func (s *Store) ifPublished(digest string) string {
 }
 
 // knownSums returns, per file, the sha256 of its bytes if known before they arrive.
-func (s *Store) knownSums(place string, files []source.File) []string {
+func (s *Store) knownSums(locationKey string, files []source.File) []string {
 	out := make([]string, len(files))
-	ix, _ := s.index(place)
+	ix, _ := s.index(locationKey)
 	for i, f := range files {
 		if f.SHA256 != "" {
 			if isHex(f.SHA256, 64) {
@@ -142,7 +142,7 @@ func (s *Store) knownSums(place string, files []source.File) []string {
 
 func (in *Ingest) writeIndex(e Entry) error {
 	s := in.s
-	ix := planIndex{Place: in.place, Digest: e.Digest}
+	ix := planIndex{LocationKey: in.locationKey, Digest: e.Digest}
 	for i, p := range in.parts {
 		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
 	}
@@ -153,5 +153,5 @@ func (in *Ingest) writeIndex(e Entry) error {
 	if err := s.step("write index"); err != nil {
 		return err
 	}
-	return durable.WriteFile(s.indexPath(in.place), raw, 0o644)
+	return durable.WriteFile(s.indexPath(in.locationKey), raw, 0o644)
 }

@@ -26,19 +26,19 @@ var ErrBusy = errors.New("another process is staging it")
 // Ingest is one staging in progress, claimed by one process. Its methods are for one
 // goroutine; its parts are safe for concurrent use.
 type Ingest struct {
-	s        *Store
-	key      string
-	dir      string
-	lock     *os.File
-	progress *os.File
-	place    string
-	parts    []*Part
+	s           *Store
+	key         string
+	dir         string
+	lock        *os.File
+	progress    *os.File
+	locationKey string
+	parts       []*Part
 }
 
-// Place is a location together with the patterns of files staged beside the standard
+// LocationKey is a location together with the patterns of files staged beside the standard
 // ones: two models that stage other files of one location share no plan. Without
 // patterns it is the location.
-func Place(location string, also source.Globs) string {
+func LocationKey(location string, also source.Globs) string {
 	if len(also) == 0 {
 		return location
 	}
@@ -47,14 +47,14 @@ func Place(location string, also source.Globs) string {
 }
 
 // locationOf returns the location of a place; no location holds a control character.
-func locationOf(place string) string {
-	location, _, _ := strings.Cut(place, "\n")
+func locationOf(locationKey string) string {
+	location, _, _ := strings.Cut(locationKey, "\n")
 	return location
 }
 
 // Key names a staging on the node: a place and its demanded digest, if any.
-func Key(place, digest string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", place, digest))
+func Key(locationKey, digest string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", locationKey, digest))
 	return hex.EncodeToString(sum[:16])
 }
 
@@ -109,11 +109,11 @@ func (s *Store) Progress(key string) (done, total int64, ok bool) {
 // still valid of an earlier attempt and what other checkpoints hold. ctx bounds
 // reading that back. It is called once per plan; a second call, after the source
 // changed, drops the parts of old versions.
-func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File, block int64) error {
+func (in *Ingest) Prepare(ctx context.Context, locationKey string, files []source.File, block int64) error {
 	in.closeParts()
-	in.place = place
+	in.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
-	known := in.s.knownSums(place, files)
+	known := in.s.knownSums(locationKey, files)
 	for i, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
@@ -127,7 +127,7 @@ func (in *Ingest) Prepare(ctx context.Context, place string, files []source.File
 	err := in.s.locked(func() error { return in.allocate(names) })
 	if err == nil {
 		for _, p := range in.parts {
-			if p.arrivesElsewhere {
+			if p.otherWriter {
 				continue
 			}
 			if err = p.resume(ctx); err != nil {
@@ -166,7 +166,7 @@ func (in *Ingest) allocate(names map[string]bool) error {
 		if err := p.tryClaim(); err != nil {
 			return err
 		}
-		if p.arrivesElsewhere {
+		if p.otherWriter {
 			continue
 		}
 		if fi, err := os.Stat(p.path); err == nil {
@@ -182,7 +182,7 @@ func (in *Ingest) allocate(names map[string]bool) error {
 		return err
 	}
 	for i, p := range in.parts {
-		if p.linked || p.arrivesElsewhere {
+		if p.linked || p.otherWriter {
 			continue
 		}
 		if err := p.create(); err != nil {
@@ -203,7 +203,7 @@ func (in *Ingest) Parts() []*Part { return in.parts }
 // Commit publishes: every part must be sealed. It returns the checkpoint with a lease
 // on it.
 func (in *Ingest) Commit() (Entry, *Lease, error) {
-	e := Entry{Source: locationOf(in.place), Created: time.Now().UTC().Truncate(time.Second)}
+	e := Entry{Source: locationOf(in.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
 		sum := p.SHA256()
 		if sum == "" {
@@ -264,7 +264,7 @@ func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 		if err := p.linkExisting(); err != nil || p.linked {
 			return err
 		}
-		if err := p.tryClaim(); err != nil || p.arrivesElsewhere {
+		if err := p.tryClaim(); err != nil || p.otherWriter {
 			return err
 		}
 		if err := s.reserve(p.File.Size, in.key); err != nil {
@@ -279,7 +279,7 @@ func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	if err != nil {
 		return false, diskError(p.File.Name, err)
 	}
-	if p.arrivesElsewhere {
+	if p.otherWriter {
 		return false, nil
 	}
 	return true, diskError(p.File.Name, p.resume(ctx))

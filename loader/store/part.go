@@ -23,11 +23,11 @@ type Part struct {
 	knownSHA256 string // sha256 of bytes the store may have
 	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
-	// arrivesElsewhere: another staging, here or in another process, brings a file of
+	// otherWriter: another staging, here or in another process, brings a file of
 	// these very bytes. Set by Prepare and PollShared only.
-	arrivesElsewhere bool
-	claimLock        *os.File // the lock that marks this staging as its fetcher
-	durable          bool     // synced and read-only
+	otherWriter bool
+	claimLock   *os.File // the lock that marks this staging as its fetcher
+	durable     bool     // synced and read-only
 
 	f, journal *os.File
 	// direct is the same file opened with O_DIRECT; nil if the file system does not
@@ -77,20 +77,20 @@ func (p *Part) linkExisting() error {
 	if err := os.Link(p.ingest.s.blob(p.knownSHA256), p.path); err != nil {
 		return err
 	}
-	p.linked, p.arrivesElsewhere = true, false
+	p.linked, p.otherWriter = true, false
 	return nil
 }
 
 // tryClaim takes the right to fetch the file, if its digest is known before: another
 // staging may fetch the same bytes under another name.
 func (p *Part) tryClaim() error {
-	p.arrivesElsewhere = false
+	p.otherWriter = false
 	if p.knownSHA256 == "" || p.File.Size == 0 || p.claimLock != nil {
 		return nil
 	}
 	lock, err := lockFile(p.ingest.s.path("coming", p.knownSHA256), true, false)
 	if errors.Is(err, errBusy) {
-		p.arrivesElsewhere = true
+		p.otherWriter = true
 		return nil
 	}
 	p.claimLock = lock
@@ -107,9 +107,9 @@ func (p *Part) releaseClaim() {
 	}
 }
 
-// ArrivesElsewhere reports whether another staging fetches the same bytes; see
+// OtherWriter reports whether another staging fetches the same bytes; see
 // Ingest.PollShared. For the goroutine that calls PollShared.
-func (p *Part) ArrivesElsewhere() bool { return p.arrivesElsewhere }
+func (p *Part) OtherWriter() bool { return p.otherWriter }
 
 // create opens the part and allocates its bytes on the disk.
 func (p *Part) create() error {
@@ -368,13 +368,13 @@ func (p *Part) StartWrite(i int) {
 // ReadAt reads bytes of blocks that are here (Has).
 func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, off) }
 
-// Seal marks the part as verified, with its sha256. If that was known before, other
+// Finish marks the part as verified, with its sha256. If that was known before, other
 // stagings may wait for the file: it is published as a blob at once.
-func (p *Part) Seal(sum string) error {
+func (p *Part) Finish(sum string) error {
 	p.mu.Lock()
-	whole := p.blocksHere == len(p.have)
+	total := p.blocksHere == len(p.have)
 	p.mu.Unlock()
-	if !whole || !isHex(sum, 64) {
+	if !total || !isHex(sum, 64) {
 		return diskError(p.File.Name, errors.New("sealed before it is complete"))
 	}
 	if p.claimLock != nil && sum == p.knownSHA256 {

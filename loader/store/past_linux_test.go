@@ -22,7 +22,7 @@ func paged(n, behind int, seed byte) []byte {
 	b := make([]byte, n+2*4096)
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b)))&4095) + behind
 	b = b[skip : skip+n]
-	copy(b, body(n, seed))
+	copy(b, testBytes(n, seed))
 	return b
 }
 
@@ -56,26 +56,26 @@ func cached(t *testing.T, path string) int {
 
 // Bytes come to their place whichever way they take, wherever they begin and
 // end, and a reader in between sees them.
-func TestPastTheCache(t *testing.T) {
+func TestDirectWrites(t *testing.T) {
 	const block = 64 << 10
 	const size = 4*block + 777
 	for name, c := range map[string]struct {
-		cuts   []int // where one write ends and the next begins
+		writes []int // where one write ends and the next begins
 		behind int   // a page's beginning, in memory
 		past   int64
 		most   int // pages of the file in memory afterwards; -1: any
 	}{
-		"whole pages":          {cuts: []int{8192, 40960}, past: 1, most: 1},
-		"in the middle":        {cuts: []int{5000, 9000, 9001, 50000}, past: 1, most: -1},
-		"memory beside a page": {cuts: []int{8192}, behind: 512, past: 1, most: -1},
-		"small file":           {cuts: []int{8192}, past: size + 1, most: -1},
-		"never":                {cuts: []int{8192}, past: -1, most: -1},
+		"whole pages":          {writes: []int{8192, 40960}, past: 1, most: 1},
+		"in the middle":        {writes: []int{5000, 9000, 9001, 50000}, past: 1, most: -1},
+		"memory beside a page": {writes: []int{8192}, behind: 512, past: 1, most: -1},
+		"small file":           {writes: []int{8192}, past: size + 1, most: -1},
+		"never":                {writes: []int{8192}, past: -1, most: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := t.TempDir()
 			want := paged(size, c.behind, 7)
 			sum := sha256.Sum256(want)
-			s := open(t, store.Options{Dir: data, DirectFrom: c.past})
+			s := openStore(t, store.Options{Dir: data, DirectFrom: c.past})
 			in, err := s.Claim(store.Key("one", ""))
 			if err != nil {
 				t.Fatal(err)
@@ -90,15 +90,15 @@ func TestPastTheCache(t *testing.T) {
 				off, n := p.Range(i)
 				w := p.Writer(i)
 				at := 0
-				for _, cut := range append(c.cuts, block) {
-					cut = min(cut, int(n))
-					if cut == at {
+				for _, end := range append(c.writes, block) {
+					end = min(end, int(n))
+					if end == at {
 						continue
 					}
-					if _, _, err := w.Write(off+int64(at), want[int(off)+at:int(off)+cut]); err != nil {
+					if _, _, err := w.Write(off+int64(at), want[int(off)+at:int(off)+end]); err != nil {
 						t.Fatal(err)
 					}
-					at = cut
+					at = end
 				}
 			}
 			if c.most >= 0 && direct(t, data) {
@@ -132,7 +132,7 @@ func TestPastTheCache(t *testing.T) {
 			if _, err := p.ReadAt(got, 0); err != nil || !bytes.Equal(got, again) {
 				t.Errorf("stale bytes: %v", err)
 			}
-			if err := p.Seal(hex.EncodeToString(sum[:])); err != nil {
+			if err := p.Finish(hex.EncodeToString(sum[:])); err != nil {
 				t.Fatal(err)
 			}
 			e, lease, err := in.Commit()

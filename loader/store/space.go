@@ -28,7 +28,7 @@ func (s *Store) Usage() (used, budget int64, err error) {
 // used counts every inode once: a part that is being published is also a blob.
 func (s *Store) used() (int64, error) {
 	var sum int64
-	seen := make(map[uint64]bool)
+	inodes := make(map[uint64]bool)
 	for _, dir := range []string{"blobs", "parts"} {
 		err := filepath.WalkDir(s.path(dir), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
@@ -40,10 +40,10 @@ func (s *Store) used() (int64, error) {
 			}
 			n, inode := linkCount(fi)
 			if n > 1 {
-				if seen[inode] {
+				if inodes[inode] {
 					return nil
 				}
-				seen[inode] = true
+				inodes[inode] = true
 			}
 			sum += fi.Size()
 			return nil
@@ -73,10 +73,10 @@ func (s *Store) Remove(digest string) error {
 	return diskError("", s.locked(func() error {
 		ok, err := s.evictCheckpoint(h)
 		if errors.Is(err, os.ErrNotExist) {
-			return &source.Error{Kind: source.Missing, What: "checkpoint " + digest + " is not in the store"}
+			return &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
 		}
 		if err == nil && !ok {
-			return &source.Error{Kind: source.Refused, What: "checkpoint " + digest + " is in use", Fix: "stop the models that use it first"}
+			return &source.Error{Kind: source.Refused, Detail: "checkpoint " + digest + " is in use", Fix: "stop the models that use it first"}
 		}
 		if err == nil {
 			_, err = s.dropBlobs()
@@ -144,16 +144,16 @@ func (s *Store) reserve(need int64, keepPart string) error {
 			return err
 		}
 		avail = max(avail-s.o.KeepFree, 0)
-		whole := used + avail
+		total := used + avail
 		if s.o.Budget > 0 {
-			whole = min(s.o.Budget, whole)
+			total = min(s.o.Budget, total)
 		}
-		fits := used+need <= whole && need <= avail
+		fits := used+need <= total && need <= avail
 		mark := s.o.High
 		if evicted {
 			mark = s.o.Low
 		}
-		if need == 0 || fits && used+need <= int64(mark*float64(whole)) {
+		if need == 0 || fits && used+need <= int64(mark*float64(total)) {
 			return nil
 		}
 		if !evicted && !fits {
@@ -161,8 +161,8 @@ func (s *Store) reserve(need int64, keepPart string) error {
 			if err != nil {
 				return err
 			}
-			if used-can+need > whole {
-				return s.noRoom(need, avail, used)
+			if used-can+need > total {
+				return s.noSpaceError(need, avail, used)
 			}
 		}
 		ok, err := s.evictOldest(keepPart)
@@ -174,7 +174,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		case fits:
 			return nil
 		default:
-			return s.noRoom(need, avail, used)
+			return s.noSpaceError(need, avail, used)
 		}
 	}
 }
@@ -189,21 +189,21 @@ func (s *Store) evictable() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	kept := make(map[string]int64)
+	retained := make(map[string]int64)
 	for _, e := range list {
 		for _, f := range e.Files {
 			if e.Pinned {
-				kept[f.SHA256] = f.Size
+				retained[f.SHA256] = f.Size
 			}
 		}
 	}
-	for _, n := range kept {
+	for _, n := range retained {
 		used -= n
 	}
 	return used, nil
 }
 
-func (s *Store) noRoom(need, avail, used int64) error {
+func (s *Store) noSpaceError(need, avail, used int64) error {
 	if s.o.Budget > 0 {
 		left := max(s.o.Budget-used, 0)
 		return noSpaceError(&NoSpace{Needed: need, Free: min(avail, left), Budget: s.o.Budget})
@@ -212,7 +212,7 @@ func (s *Store) noRoom(need, avail, used int64) error {
 }
 
 func noSpaceError(e *NoSpace) error {
-	return &source.Error{Kind: source.NoSpace, What: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store", Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
 }
 
 // NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than
@@ -267,7 +267,7 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 }
 
 // dropPart deletes the oldest staging that no process has claimed.
-func (s *Store) dropPart(keep string) (bool, error) {
+func (s *Store) dropPart(except string) (bool, error) {
 	dirs, err := os.ReadDir(s.path("parts"))
 	if err != nil {
 		return false, err
@@ -276,7 +276,7 @@ func (s *Store) dropPart(keep string) (bool, error) {
 	var age time.Time
 	for _, d := range dirs {
 		fi, err := d.Info()
-		if err != nil || d.Name() == keep {
+		if err != nil || d.Name() == except {
 			continue
 		}
 		lock, err := lockFile(s.path("parts", d.Name(), "lock"), true, false)

@@ -196,7 +196,7 @@ func diskError(file string, err error) error {
 		return err
 	}
 	if isDiskFull(err) {
-		return &source.Error{Kind: source.NoSpace, File: file, What: "the store's disk is full", Err: err}
+		return &source.Error{Kind: source.NoSpace, File: file, Detail: "the store's disk is full", Err: err}
 	}
-	return &source.Error{Kind: source.Broken, File: file, What: "the store's disk", Err: err}
+	return &source.Error{Kind: source.Broken, File: file, Detail: "the store's disk", Err: err}
 }

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const block = 1000
 
-func open(t *testing.T, o store.Options) *store.Store {
+func openStore(t *testing.T, o store.Options) *store.Store {
 	t.Helper()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
@@ -35,7 +35,7 @@ func open(t *testing.T, o store.Options) *store.Store {
 	return s
 }
 
-func body(n int, seed byte) []byte {
+func testBytes(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(i*31) ^ byte(i>>8) ^ seed
@@ -61,8 +61,8 @@ func begin(s *store.Store, location string, files map[string][]byte) (*store.Ing
 	return in, nil
 }
 
-// bring puts what is missing, and returns how many blocks that was.
-func bring(in *store.Ingest, files map[string][]byte) (int, error) {
+// ingest puts what is missing, and returns how many blocks that was.
+func ingest(in *store.Ingest, files map[string][]byte) (int, error) {
 	n := 0
 	for _, p := range in.Parts() {
 		b := files[p.File.Name]
@@ -77,7 +77,7 @@ func bring(in *store.Ingest, files map[string][]byte) (int, error) {
 			}
 		}
 		sum := sha256.Sum256(b)
-		if err := p.Seal(hex.EncodeToString(sum[:])); err != nil {
+		if err := p.Finish(hex.EncodeToString(sum[:])); err != nil {
 			return n, err
 		}
 	}
@@ -90,13 +90,13 @@ func stage(s *store.Store, location string, files map[string][]byte) (store.Entr
 		return store.Entry{}, nil, err
 	}
 	defer in.Close()
-	if _, err := bring(in, files); err != nil {
+	if _, err := ingest(in, files); err != nil {
 		return store.Entry{}, nil, err
 	}
 	return in.Commit()
 }
 
-func must(t *testing.T, s *store.Store, location string, files map[string][]byte) store.Entry {
+func mustStage(t *testing.T, s *store.Store, location string, files map[string][]byte) store.Entry {
 	t.Helper()
 	e, lease, err := stage(s, location, files)
 	if err != nil {
@@ -119,8 +119,8 @@ func digests(t *testing.T, s *store.Store) string {
 	return strings.Join(out, " ")
 }
 
-// age makes a checkpoint last used that long ago.
-func age(t *testing.T, e store.Entry, ago time.Duration) {
+// setAge makes a checkpoint last used that long ago.
+func setAge(t *testing.T, e store.Entry, ago time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-ago)
 	if err := os.Chtimes(filepath.Join(filepath.Dir(e.Path), "lease"), at, at); err != nil {
@@ -129,18 +129,18 @@ func age(t *testing.T, e store.Entry, ago time.Duration) {
 }
 
 func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
-	s := open(t, store.Options{Budget: 10_000})
-	one := must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
-	two := must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
-	age(t, one, time.Hour)
-	age(t, two, 2*time.Hour)
+	s := openStore(t, store.Options{Budget: 10_000})
+	one := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(4000, 1)})
+	two := mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(4000, 2)})
+	setAge(t, one, time.Hour)
+	setAge(t, two, 2*time.Hour)
 	// Used again: now one is older.
 	_, lease, err := s.Acquire(two.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lease.Release()
-	must(t, s, "three", map[string][]byte{"a.gguf": body(4000, 3)})
+	mustStage(t, s, "three", map[string][]byte{"a.gguf": testBytes(4000, 3)})
 	if got := digests(t, s); got != "three two" {
 		t.Errorf("left are %s", got)
 	}
@@ -153,12 +153,12 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 }
 
 func TestLeasedIsNotEvicted(t *testing.T) {
-	s := open(t, store.Options{Budget: 10_000})
-	_, lease, err := stage(s, "one", map[string][]byte{"a.gguf": body(8000, 1)})
+	s := openStore(t, store.Options{Budget: 10_000})
+	_, lease, err := stage(s, "one", map[string][]byte{"a.gguf": testBytes(8000, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = stage(s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	_, _, err = stage(s, "two", map[string][]byte{"a.gguf": testBytes(4000, 2)})
 	n, ok := errors.AsType[*store.NoSpace](err)
 	if source.KindOf(err) != source.NoSpace || !ok || n.Needed != 4000 || n.Free != 2000 || n.Budget != 10_000 {
 		t.Fatalf("error %v", err)
@@ -172,7 +172,7 @@ func TestLeasedIsNotEvicted(t *testing.T) {
 		t.Errorf("a staging that got no room left %v", left)
 	}
 	lease.Release()
-	must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(4000, 2)})
 	if got := digests(t, s); got != "two" {
 		t.Errorf("left are %s", got)
 	}
@@ -188,15 +188,15 @@ func lease0(t *testing.T, s *store.Store) store.Entry {
 }
 
 func TestBytesAreKeptOnce(t *testing.T) {
-	s := open(t, store.Options{})
-	shared := body(5000, 1)
-	one := must(t, s, "one", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
-	must(t, s, "two", map[string][]byte{"other.gguf": shared, "config.json": []byte("[]")})
+	s := openStore(t, store.Options{})
+	shared := testBytes(5000, 1)
+	one := mustStage(t, s, "one", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
+	mustStage(t, s, "two", map[string][]byte{"other.gguf": shared, "config.json": []byte("[]")})
 	if used, _, _ := s.Usage(); used != 5004 {
 		t.Errorf("%d bytes used", used)
 	}
 	// The same from another place is the same checkpoint.
-	if again := must(t, s, "three", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")}); again.Digest != one.Digest {
+	if again := mustStage(t, s, "three", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")}); again.Digest != one.Digest {
 		t.Errorf("%s and %s", again.Digest, one.Digest)
 	}
 	if err := s.Remove(one.Digest); err != nil {
@@ -212,23 +212,23 @@ func TestBytesAreKeptOnce(t *testing.T) {
 
 func TestDiskFullWhileReserving(t *testing.T) {
 	full := 0
-	s := open(t, store.Options{Step: func(name string) error {
+	s := openStore(t, store.Options{Step: func(name string) error {
 		if name == "allocate part" && full > 0 {
 			full--
 			return syscall.ENOSPC
 		}
 		return nil
 	}})
-	must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
+	mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(4000, 1)})
 	// One eviction makes room.
 	full = 1
-	must(t, s, "two", map[string][]byte{"a.gguf": body(4000, 2)})
+	mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(4000, 2)})
 	if got := digests(t, s); got != "two" {
 		t.Errorf("left are %s", got)
 	}
 	// None does.
 	full = 100
-	if _, _, err := stage(s, "three", map[string][]byte{"a.gguf": body(4000, 3), "b.gguf": body(10, 3)}); source.KindOf(err) != source.NoSpace {
+	if _, _, err := stage(s, "three", map[string][]byte{"a.gguf": testBytes(4000, 3), "b.gguf": testBytes(10, 3)}); source.KindOf(err) != source.NoSpace {
 		t.Errorf("error %v", err)
 	}
 	full = 0
@@ -239,7 +239,7 @@ func TestDiskFullWhileReserving(t *testing.T) {
 
 func TestDiskFullWhileWriting(t *testing.T) {
 	writes := 0
-	s := open(t, store.Options{Step: func(name string) error {
+	s := openStore(t, store.Options{Step: func(name string) error {
 		if name == "write block" {
 			if writes++; writes == 3 {
 				return syscall.ENOSPC
@@ -247,7 +247,7 @@ func TestDiskFullWhileWriting(t *testing.T) {
 		}
 		return nil
 	}})
-	files := map[string][]byte{"a.gguf": body(4500, 1)}
+	files := map[string][]byte{"a.gguf": testBytes(4500, 1)}
 	if _, _, err := stage(s, "one", files); source.KindOf(err) != source.NoSpace {
 		t.Errorf("error %v", err)
 	}
@@ -259,7 +259,7 @@ func TestDiskFullWhileWriting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	if n, err := bring(in, files); n != 3 || err != nil {
+	if n, err := ingest(in, files); n != 3 || err != nil {
 		t.Errorf("%d of 5 blocks again, %v", n, err)
 	}
 	_, lease, err := in.Commit()
@@ -271,10 +271,10 @@ func TestDiskFullWhileWriting(t *testing.T) {
 
 // Bytes of a part count only if their checksum matches.
 func TestResumeTrustsNothing(t *testing.T) {
-	files := map[string][]byte{"a.gguf": body(4500, 1)}
+	files := map[string][]byte{"a.gguf": testBytes(4500, 1)}
 	for name, tc := range map[string]struct {
-		spoil func(t *testing.T, part, journal string)
-		again int
+		corrupt func(t *testing.T, part, journal string)
+		again   int
 	}{
 		"nothing spoiled": {func(t *testing.T, part, journal string) {}, 0},
 		"a byte of a block": {func(t *testing.T, part, journal string) {
@@ -309,12 +309,12 @@ func TestResumeTrustsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			data := t.TempDir()
-			s := open(t, store.Options{Dir: data})
+			s := openStore(t, store.Options{Dir: data})
 			in, err := begin(s, "one", files)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := bring(in, files); err != nil {
+			if _, err := ingest(in, files); err != nil {
 				t.Fatal(err)
 			}
 			in.Close()
@@ -322,12 +322,12 @@ func TestResumeTrustsNothing(t *testing.T) {
 			if len(journals) != 1 {
 				t.Fatal(journals)
 			}
-			tc.spoil(t, strings.TrimSuffix(journals[0], ".journal"), journals[0])
+			tc.corrupt(t, strings.TrimSuffix(journals[0], ".journal"), journals[0])
 			if in, err = begin(s, "one", files); err != nil {
 				t.Fatal(err)
 			}
 			defer in.Close()
-			if n, err := bring(in, files); n != tc.again || err != nil {
+			if n, err := ingest(in, files); n != tc.again || err != nil {
 				t.Errorf("%d blocks again, want %d, %v", n, tc.again, err)
 			}
 			e, lease, err := in.Commit()
@@ -357,12 +357,12 @@ func patch(t *testing.T, name string, at int64, x byte) {
 	}
 }
 
-func TestVerifyTakesOutWhatRots(t *testing.T) {
-	s := open(t, store.Options{})
-	shared := body(5000, 1)
-	one := must(t, s, "one", map[string][]byte{"model.gguf": shared})
-	must(t, s, "two", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
-	must(t, s, "three", map[string][]byte{"model.gguf": body(100, 9)})
+func TestVerifyRemovesCorrupt(t *testing.T) {
+	s := openStore(t, store.Options{})
+	shared := testBytes(5000, 1)
+	one := mustStage(t, s, "one", map[string][]byte{"model.gguf": shared})
+	mustStage(t, s, "two", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
+	mustStage(t, s, "three", map[string][]byte{"model.gguf": testBytes(100, 9)})
 	patch(t, filepath.Join(one.Path, "model.gguf"), 3000, 8)
 	err := s.Verify(one.Digest)
 	if source.KindOf(err) != source.Digest || !strings.Contains(err.Error(), "model.gguf") {
@@ -371,14 +371,14 @@ func TestVerifyTakesOutWhatRots(t *testing.T) {
 	if got := digests(t, s); got != "three" {
 		t.Errorf("left are %s", got)
 	}
-	must(t, s, "one", map[string][]byte{"model.gguf": shared})
+	mustStage(t, s, "one", map[string][]byte{"model.gguf": shared})
 	if err := s.Verify(one.Digest); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestOneClaim(t *testing.T) {
-	s := open(t, store.Options{})
+func TestOneWriterPerPart(t *testing.T) {
+	s := openStore(t, store.Options{})
 	key := store.Key("one", "")
 	in, err := s.Claim(key)
 	if err != nil {
@@ -403,7 +403,7 @@ func TestOneClaim(t *testing.T) {
 }
 
 func TestNamesAndDigests(t *testing.T) {
-	s := open(t, store.Options{})
+	s := openStore(t, store.Options{})
 	for _, name := range []string{"../x.json", "/x.json", "a/../../x.json", "a\x00.json"} {
 		if _, _, err := stage(s, "one", map[string][]byte{name: []byte("{}")}); source.KindOf(err) != source.Refused {
 			t.Errorf("%q: %v", name, err)
@@ -420,8 +420,8 @@ func TestNamesAndDigests(t *testing.T) {
 }
 
 func TestPublishedFilesAreReadOnly(t *testing.T) {
-	s := open(t, store.Options{})
-	e := must(t, s, "one", map[string][]byte{"sub/a.gguf": body(10, 1)})
+	s := openStore(t, store.Options{})
+	e := mustStage(t, s, "one", map[string][]byte{"sub/a.gguf": testBytes(10, 1)})
 	fi, err := os.Lstat(filepath.Join(e.Path, "sub", "a.gguf"))
 	if err != nil || fi.Mode() != 0o444 {
 		t.Errorf("%v, %v", fi, err)
@@ -429,8 +429,8 @@ func TestPublishedFilesAreReadOnly(t *testing.T) {
 }
 
 func TestAcquirePath(t *testing.T) {
-	s := open(t, store.Options{})
-	one := must(t, s, "one", map[string][]byte{"a.gguf": body(4000, 1)})
+	s := openStore(t, store.Options{})
+	one := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(4000, 1)})
 	lease, err := s.AcquirePath(one.Path)
 	if err != nil || lease == nil {
 		t.Fatalf("%v %v", lease, err)
@@ -451,27 +451,27 @@ func TestAcquirePath(t *testing.T) {
 
 // Bytes of a block from before a crash are not fetched again, megabyte by megabyte,
 // unless their checksum fails.
-func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
+func TestResumeInsideBlock(t *testing.T) {
 	const mib = 1 << 20
-	want := body(10*mib, 5)
+	want := testBytes(10*mib, 5)
 	for name, tc := range map[string]struct {
-		wrote  int // bytes of block 1 that came
-		spoil  func(t *testing.T, part string)
-		at     int64 // of block 1, in it
-		expect bool
+		wrote   int // bytes of block 1 that came
+		corrupt func(t *testing.T, part string)
+		at      int64 // of block 1, in it
+		expect  bool
 	}{
 		"nothing":         {wrote: 0, at: 0},
 		"less than marks": {wrote: mib - 1, at: 0},
 		"two and a half":  {wrote: 5 * mib / 2, at: 2 * mib},
-		"spoiled":         {wrote: 3 * mib, at: 0, spoil: func(t *testing.T, part string) { patch(t, part, 4*mib+mib/2, 1) }},
-		"spoiled behind":  {wrote: 5 * mib / 2, at: 2 * mib, spoil: func(t *testing.T, part string) { patch(t, part, 4*mib+2*mib+100, 1) }},
+		"spoiled":         {wrote: 3 * mib, at: 0, corrupt: func(t *testing.T, part string) { patch(t, part, 4*mib+mib/2, 1) }},
+		"spoiled behind":  {wrote: 5 * mib / 2, at: 2 * mib, corrupt: func(t *testing.T, part string) { patch(t, part, 4*mib+2*mib+100, 1) }},
 		"of a neighbour":  {wrote: 3 * mib, at: 0, expect: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := source.File{Name: "a.gguf", Size: int64(len(want)), Version: "1"}
 			claim := func() *store.Ingest {
-				in, err := open(t, store.Options{Dir: dir}).Claim(store.Key("one", ""))
+				in, err := openStore(t, store.Options{Dir: dir}).Claim(store.Key("one", ""))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -491,9 +491,9 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 				}
 			}
 			in.Close()
-			if tc.spoil != nil {
+			if tc.corrupt != nil {
 				journals, _ := filepath.Glob(filepath.Join(dir, "parts", "*", "*.journal"))
-				tc.spoil(t, strings.TrimSuffix(journals[0], ".journal"))
+				tc.corrupt(t, strings.TrimSuffix(journals[0], ".journal"))
 			}
 			in = claim()
 			defer in.Close()
@@ -506,7 +506,7 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 			for i := range p.Blocks() {
 				w := p.Writer(i)
 				at, end := w.Position()
-				if _, whole, err := w.Write(at, want[at:end]); !whole || err != nil {
+				if _, total, err := w.Write(at, want[at:end]); !total || err != nil {
 					t.Fatalf("block %d: %v", i, err)
 				}
 				if sum, ok := p.BlockSum(i); !ok || sum != sumOf(want[end-min(end-4*mib*int64(i), 4*mib):end]) {
@@ -527,8 +527,8 @@ func TestBlocksAreTakenUpInTheMiddle(t *testing.T) {
 // Two writers of one block write each byte once, and neither runs ahead of the bytes
 // that are there.
 func TestWriterIsShared(t *testing.T) {
-	want := body(block, 3)
-	s := open(t, store.Options{})
+	want := testBytes(block, 3)
+	s := openStore(t, store.Options{})
 	in, err := begin(s, "one", map[string][]byte{"a.gguf": want})
 	if err != nil {
 		t.Fatal(err)
@@ -539,7 +539,7 @@ func TestWriterIsShared(t *testing.T) {
 	if w != p.Writer(0) {
 		t.Error("two writers of one block")
 	}
-	lies := bytes.Repeat([]byte{9}, 300)
+	wrong := bytes.Repeat([]byte{9}, 300)
 	for _, put := range []struct {
 		off  int64
 		b    []byte
@@ -547,29 +547,29 @@ func TestWriterIsShared(t *testing.T) {
 		bad  bool
 	}{
 		{0, want[:300], 300, false},
-		{0, lies, 0, false},              // what is here stays
+		{0, wrong, 0, false},             // what is here stays
 		{100, want[100:500], 200, false}, // only what is new
 		{501, want[501:600], 0, true},    // a gap
 		{900, want[:200], 0, true},       // beyond the block
 	} {
-		used, whole, err := w.Write(put.off, put.b)
-		if used != put.used || whole || (err != nil) != put.bad {
-			t.Errorf("at %d: %d used, %v, %v", put.off, used, whole, err)
+		used, total, err := w.Write(put.off, put.b)
+		if used != put.used || total || (err != nil) != put.bad {
+			t.Errorf("at %d: %d used, %v, %v", put.off, used, total, err)
 		}
 	}
 	w.Expect(1)
-	if _, whole, err := w.Write(500, want[500:]); whole || !errors.Is(err, store.ErrSum) {
-		t.Errorf("%v, %v", whole, err)
+	if _, total, err := w.Write(500, want[500:]); total || !errors.Is(err, store.ErrSum) {
+		t.Errorf("%v, %v", total, err)
 	}
 	if at, _ := w.Position(); at != 0 || p.Has(0) {
 		t.Errorf("at %d after bytes that were not those promised", at)
 	}
 	w.Expect(sumOf(want))
-	if _, whole, err := w.Write(0, want); !whole || err != nil || !p.Has(0) {
-		t.Errorf("%v, %v", whole, err)
+	if _, total, err := w.Write(0, want); !total || err != nil || !p.Has(0) {
+		t.Errorf("%v, %v", total, err)
 	}
-	if used, whole, err := w.Write(0, lies); used != 0 || !whole || err != nil {
-		t.Errorf("after the end: %d %v %v", used, whole, err)
+	if used, total, err := w.Write(0, wrong); used != 0 || !total || err != nil {
+		t.Errorf("after the end: %d %v %v", used, total, err)
 	}
 	p.DropBlock(0)
 	if have, _ := p.Bytes(); p.Has(0) || have != 0 {
@@ -582,7 +582,7 @@ func FuzzSum(f *testing.F) {
 	f.Add(uint32(0), uint16(1), uint16(1))
 	f.Add(uint32(300_000), uint16(65_000), uint16(1000))
 	f.Fuzz(func(t *testing.T, n uint32, a, b uint16) {
-		want := body(int(n%500_000), byte(a))
+		want := testBytes(int(n%500_000), byte(a))
 		var s store.Sum
 		for i, rest := 0, want; len(rest) > 0; i++ {
 			k := min(len(rest), int(a)+1)
@@ -599,17 +599,17 @@ func FuzzSum(f *testing.F) {
 }
 
 func TestWatermarks(t *testing.T) {
-	s := open(t, store.Options{Budget: 10_000, High: 0.9, Low: 0.5})
+	s := openStore(t, store.Options{Budget: 10_000, High: 0.9, Low: 0.5})
 	for i, name := range []string{"one", "two", "three", "four"} {
-		e := must(t, s, name, map[string][]byte{"a.gguf": body(2000, byte(i))})
-		age(t, e, time.Hour-time.Duration(i)*time.Minute)
+		e := mustStage(t, s, name, map[string][]byte{"a.gguf": testBytes(2000, byte(i))})
+		setAge(t, e, time.Hour-time.Duration(i)*time.Minute)
 	}
 	// 8000 and 1000 are no more than 9000; 2000 are more: down to 5000.
-	must(t, s, "small", map[string][]byte{"a.gguf": body(1000, 9)})
+	mustStage(t, s, "small", map[string][]byte{"a.gguf": testBytes(1000, 9)})
 	if got := digests(t, s); len(strings.Fields(got)) != 5 {
 		t.Fatalf("evicted below the mark: %s", got)
 	}
-	must(t, s, "more", map[string][]byte{"a.gguf": body(2000, 10)})
+	mustStage(t, s, "more", map[string][]byte{"a.gguf": testBytes(2000, 10)})
 	if got := digests(t, s); got != "more small four" {
 		t.Errorf("left are %s", got)
 	}
@@ -617,12 +617,12 @@ func TestWatermarks(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	// More than the mark, and less than the budget: let in.
-	must(t, s, "large", map[string][]byte{"a.gguf": body(9900, 11)})
+	mustStage(t, s, "large", map[string][]byte{"a.gguf": testBytes(9900, 11)})
 	if got := digests(t, s); got != "large" {
 		t.Errorf("left are %s", got)
 	}
 	// What cannot fit evicts nothing.
-	if _, _, err := stage(s, "giant", map[string][]byte{"a.gguf": body(10_001, 12)}); source.KindOf(err) != source.NoSpace {
+	if _, _, err := stage(s, "giant", map[string][]byte{"a.gguf": testBytes(10_001, 12)}); source.KindOf(err) != source.NoSpace {
 		t.Errorf("error %v", err)
 	}
 	if got := digests(t, s); got != "large" {
@@ -632,13 +632,13 @@ func TestWatermarks(t *testing.T) {
 
 func TestPins(t *testing.T) {
 	data := t.TempDir()
-	s := open(t, store.Options{Dir: data, Budget: 10_000})
-	one := must(t, s, "one", map[string][]byte{"a.gguf": body(6000, 1)})
+	s := openStore(t, store.Options{Dir: data, Budget: 10_000})
+	one := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(6000, 1)})
 	if err := s.Pin(one.Digest); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, store.Options{Dir: data, Budget: 10_000})
-	if _, _, err := stage(s, "two", map[string][]byte{"a.gguf": body(6000, 2)}); source.KindOf(err) != source.NoSpace {
+	s = openStore(t, store.Options{Dir: data, Budget: 10_000})
+	if _, _, err := stage(s, "two", map[string][]byte{"a.gguf": testBytes(6000, 2)}); source.KindOf(err) != source.NoSpace {
 		t.Errorf("error %v", err)
 	}
 	if e := lease0(t, s); !e.PinnedByUser || !e.Pinned || e.Leased {
@@ -647,7 +647,7 @@ func TestPins(t *testing.T) {
 	if err := errors.Join(s.Unpin(one.Digest), s.Unpin(one.Digest)); err != nil {
 		t.Error(err)
 	}
-	must(t, s, "two", map[string][]byte{"a.gguf": body(6000, 2)})
+	mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(6000, 2)})
 	if got := digests(t, s); got != "two" {
 		t.Errorf("left are %s", got)
 	}
@@ -662,9 +662,9 @@ func TestPins(t *testing.T) {
 }
 
 // Two stagings need the same bytes, from different places: one fetches them.
-func TestOneBringsAFile(t *testing.T) {
-	s := open(t, store.Options{})
-	shared := body(5000, 1)
+func TestSharedFileIsFetchedOnce(t *testing.T) {
+	s := openStore(t, store.Options{})
+	shared := testBytes(5000, 1)
 	sum := sha256.Sum256(shared)
 	known := func(name string) source.File {
 		return source.File{Name: name, Size: int64(len(shared)), Version: name, SHA256: hex.EncodeToString(sum[:])}
@@ -696,14 +696,14 @@ func TestOneBringsAFile(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := p.Seal(hex.EncodeToString(sum[:])); err != nil {
+		if err := p.Finish(hex.EncodeToString(sum[:])); err != nil {
 			t.Fatal(err)
 		}
 	}
 	one, p1 := prepare("one")
 	two, p2 := prepare("two")
 	three, p3 := prepare("three")
-	if p1.ArrivesElsewhere() || !p2.ArrivesElsewhere() || !p3.ArrivesElsewhere() {
+	if p1.OtherWriter() || !p2.OtherWriter() || !p3.OtherWriter() {
 		t.Fatal("who brings it")
 	}
 	if ok, err := two.PollShared(t.Context(), p2); ok || err != nil {
@@ -746,7 +746,7 @@ func TestOneBringsAFile(t *testing.T) {
 // A folder without write permission is a named error.
 func TestReadOnlyFolder(t *testing.T) {
 	data := t.TempDir()
-	open(t, store.Options{Dir: data})
+	openStore(t, store.Options{Dir: data})
 	for _, dir := range []string{filepath.Join(data, "parts"), data} {
 		if err := os.Chmod(dir, 0o500); err != nil {
 			t.Fatal(err)
@@ -755,7 +755,7 @@ func TestReadOnlyFolder(t *testing.T) {
 	}
 	s, err := store.Open(store.Options{Dir: data})
 	if err == nil {
-		_, _, err = stage(s, "one", map[string][]byte{"a.gguf": body(10, 1)})
+		_, _, err = stage(s, "one", map[string][]byte{"a.gguf": testBytes(10, 1)})
 	}
 	if os.Getuid() == 0 {
 		t.Skip("root may write everywhere")

@@ -82,14 +82,14 @@ func (w *Writer) reset() int64 {
 	w.at.Store(off)
 	w.sum.Reset()
 	w.expect, w.marked = nil, 0
-	w.p.dropKept(&w.kept)
+	w.p.dropRetained(&w.kept)
 	return n
 }
 
 // Write takes bytes of the file from off on, within the block; b is not kept. Bytes
 // that are here already are skipped; used counts the others. whole reports that the
 // block is complete and in the journal.
-func (w *Writer) Write(off int64, b []byte) (used int, whole bool, err error) {
+func (w *Writer) Write(off int64, b []byte) (used int, total bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.p
@@ -182,13 +182,13 @@ const pageSize = 4096
 func (p *Part) writeAt(b []byte, at int64) error {
 	if p.direct != nil && !p.directFailed.Load() {
 		head := int(-at & (pageSize - 1))
-		if whole := (len(b) - head) &^ (pageSize - 1); whole > 0 && pageAligned(b[head:]) {
+		if total := (len(b) - head) &^ (pageSize - 1); total > 0 && pageAligned(b[head:]) {
 			if head > 0 {
 				if _, err := p.f.WriteAt(b[:head], at); err != nil {
 					return err
 				}
 			}
-			n, err := p.direct.WriteAt(b[head:head+whole], at+int64(head))
+			n, err := p.direct.WriteAt(b[head:head+total], at+int64(head))
 			if err != nil && !errors.Is(err, unix.EINVAL) {
 				return err
 			}
@@ -208,12 +208,12 @@ func pageAligned(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(pageSize-1) == 0
 }
 
-// dropKept subtracts the bytes of an earlier attempt.
-func (p *Part) dropKept(kept *int64) {
+// dropRetained subtracts the bytes of an earlier attempt.
+func (p *Part) dropRetained(retained *int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bytes -= *kept
-	*kept = 0
+	p.bytes -= *retained
+	*retained = 0
 }
 
 // blockWritten records in the journal that a block is complete.

@@ -34,16 +34,16 @@ func File(name string, r io.ReaderAt, size int64) error {
 func GGUF(r io.ReaderAt, size int64) error {
 	var head [24]byte
 	if size < int64(len(head)) {
-		return &source.Error{Kind: source.Truncated, What: fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size)}
+		return &source.Error{Kind: source.Truncated, Detail: fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size)}
 	}
 	if err := readFull(r, head[:]); err != nil {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		return &source.Error{Kind: source.Corrupt, What: "not a GGUF file: it does not begin with GGUF"}
+		return &source.Error{Kind: source.Corrupt, Detail: "not a GGUF file: it does not begin with GGUF"}
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
-		return &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("GGUF version %d is not known", v)}
+		return &source.Error{Kind: source.Corrupt, Detail: fmt.Sprintf("GGUF version %d is not known", v)}
 	}
 	return nil
 }
@@ -54,14 +54,14 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 		return err
 	}
 	if !jsontext.Value(raw).IsValid(jsontext.AllowDuplicateNames(true)) || jsontext.Value(raw).Kind() != '{' {
-		return &source.Error{Kind: source.Corrupt, What: "not a JSON object"}
+		return &source.Error{Kind: source.Corrupt, Detail: "not a JSON object"}
 	}
 	return nil
 }
 
 func readAll(r io.ReaderAt, size int64) ([]byte, error) {
 	if size > maxJSON {
-		return nil, &source.Error{Kind: source.Corrupt, What: fmt.Sprintf("%d bytes of JSON; at most %d are read", size, maxJSON)}
+		return nil, &source.Error{Kind: source.Corrupt, Detail: fmt.Sprintf("%d bytes of JSON; at most %d are read", size, maxJSON)}
 	}
 	raw := make([]byte, size)
 	return raw, readFull(r, raw)
@@ -78,7 +78,7 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 		Map map[string]string `json:"weight_map"`
 	}
 	if err := jsonv2.Unmarshal(raw, &doc); err != nil || len(doc.Map) == 0 {
-		return &source.Error{Kind: source.Corrupt, What: "not an index of shards: it has no weight_map"}
+		return &source.Error{Kind: source.Corrupt, Detail: "not an index of shards: it has no weight_map"}
 	}
 	shards := make(map[string]bool)
 	for _, s := range doc.Map {
@@ -97,7 +97,7 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) error {
 		return nil
 	}
 	slices.Sort(missing)
-	return &source.Error{Kind: source.Missing, What: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
+	return &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
 		Fix: "copy the missing files beside it"}
 }
 

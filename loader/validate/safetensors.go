@@ -29,11 +29,11 @@ func sourceError(err error) error {
 	e, ok := errors.AsType[*safetensors.Error](err)
 	switch {
 	case !ok:
-		return &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	case e.Truncated:
-		return &source.Error{Kind: source.Truncated, What: e.Reason}
+		return &source.Error{Kind: source.Truncated, Detail: e.Reason}
 	}
-	return &source.Error{Kind: source.Corrupt, What: "not a valid safetensors file: " + e.Reason}
+	return &source.Error{Kind: source.Corrupt, Detail: "not a valid safetensors file: " + e.Reason}
 }
 
 func readFull(r io.ReaderAt, p []byte) error {
@@ -42,7 +42,7 @@ func readFull(r io.ReaderAt, p []byte) error {
 	case n == len(p):
 		return nil
 	case err == nil || errors.Is(err, io.EOF):
-		return &source.Error{Kind: source.Truncated, What: "the file is shorter than was listed"}
+		return &source.Error{Kind: source.Truncated, Detail: "the file is shorter than was listed"}
 	}
-	return &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+	return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 }

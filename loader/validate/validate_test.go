@@ -11,37 +11,37 @@ import (
 	"github.com/thaw-dev/thaw/loader/validate"
 )
 
-// file is a safetensors file with this header and n bytes of data.
-func file(head string, n int) []byte {
+// fileBytes is a safetensors file with this header and n bytes of data.
+func fileBytes(head string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
 	b = append(b, head...)
 	return append(b, make([]byte, n)...)
 }
 
-func run(b []byte) error { return validate.Safetensors(bytes.NewReader(b), int64(len(b))) }
+func checkSafetensors(b []byte) error { return validate.Safetensors(bytes.NewReader(b), int64(len(b))) }
 
 func TestSafetensorsGood(t *testing.T) {
 	for name, b := range map[string][]byte{
-		"one":         file(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24),
-		"none":        file(`{}`, 0),
-		"metadata":    file(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}`, 8),
-		"any order":   file(`{"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"data_offsets":[0,3],"shape":[3],"dtype":"U8"}}`, 5),
-		"scalar":      file(`{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}`, 8),
-		"empty shape": file(`{"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
-		"padded":      file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}       `, 1),
-		"narrow":      file(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 2),
+		"one":         fileBytes(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24),
+		"none":        fileBytes(`{}`, 0),
+		"metadata":    fileBytes(`{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}}`, 8),
+		"any order":   fileBytes(`{"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"data_offsets":[0,3],"shape":[3],"dtype":"U8"}}`, 5),
+		"scalar":      fileBytes(`{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}`, 8),
+		"empty shape": fileBytes(`{"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+		"padded":      fileBytes(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}       `, 1),
+		"narrow":      fileBytes(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 2),
 	} {
-		if err := run(b); err != nil {
+		if err := checkSafetensors(b); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 func TestSafetensorsBad(t *testing.T) {
-	good := file(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24)
+	good := fileBytes(`{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}`, 24)
 	huge := binary.LittleEndian.AppendUint64(nil, 1<<63)
 	one := func(dtype, shape, offsets string) []byte {
-		return file(fmt.Sprintf(`{"a":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets), 24)
+		return fileBytes(fmt.Sprintf(`{"a":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets), 24)
 	}
 	for name, tc := range map[string]struct {
 		b    []byte
@@ -53,10 +53,10 @@ func TestSafetensorsBad(t *testing.T) {
 		"cut in the data":       {good[:len(good)-1], source.Truncated},
 		"one byte too many":     {append(good[:len(good):len(good)], 0), source.Corrupt},
 		"header of 8 EiB":       {append(huge, good...), source.Corrupt},
-		"header of one byte":    {file(`{`, 9), source.Corrupt},
-		"not JSON":              {file(`{"a":`, 9), source.Corrupt},
-		"a list":                {file(`[]`, 0), source.Corrupt},
-		"something after":       {file(`{}{}`, 0), source.Corrupt},
+		"header of one byte":    {fileBytes(`{`, 9), source.Corrupt},
+		"not JSON":              {fileBytes(`{"a":`, 9), source.Corrupt},
+		"a list":                {fileBytes(`[]`, 0), source.Corrupt},
+		"something after":       {fileBytes(`{}{}`, 0), source.Corrupt},
 		"unknown type":          {one(`"Q4"`, `[6]`, `[0,24]`), source.Corrupt},
 		"type is a number":      {one(`4`, `[6]`, `[0,24]`), source.Corrupt},
 		"negative dimension":    {one(`"F32"`, `[-6]`, `[0,24]`), source.Corrupt},
@@ -71,19 +71,19 @@ func TestSafetensorsBad(t *testing.T) {
 		"three offsets":         {one(`"F32"`, `[6]`, `[0,24,48]`), source.Corrupt},
 		"does not begin at 0":   {one(`"U8"`, `[23]`, `[1,24]`), source.Corrupt},
 		"too many dimensions":   {one(`"U8"`, `[`+strings.Repeat("1,", 20)+`24]`, `[0,24]`), source.Corrupt},
-		"nested deep":           {file(`{"a":`+strings.Repeat("[", 50_000)+strings.Repeat("]", 50_000)+`}`, 0), source.Corrupt},
-		"a key twice":           {file(`{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
-		"a tensor twice":        {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2), source.Corrupt},
-		"an unknown key":        {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1), source.Corrupt},
-		"no type":               {file(`{"a":{"shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
-		"overlap":               {file(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}`, 6), source.Corrupt},
-		"gap":                   {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3), source.Corrupt},
-		"empty one inside":      {file(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}}`, 4), source.Corrupt},
-		"metadata of numbers":   {file(`{"__metadata__":{"a":1}}`, 0), source.Corrupt},
-		"not UTF-8":             {file("{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1), source.Corrupt},
-		"name of two kilobytes": {file(`{"`+strings.Repeat("n", 2000)+`":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+		"nested deep":           {fileBytes(`{"a":`+strings.Repeat("[", 50_000)+strings.Repeat("]", 50_000)+`}`, 0), source.Corrupt},
+		"a key twice":           {fileBytes(`{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+		"a tensor twice":        {fileBytes(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2), source.Corrupt},
+		"an unknown key":        {fileBytes(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1), source.Corrupt},
+		"no type":               {fileBytes(`{"a":{"shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
+		"overlap":               {fileBytes(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}`, 6), source.Corrupt},
+		"gap":                   {fileBytes(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3), source.Corrupt},
+		"empty one inside":      {fileBytes(`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}}`, 4), source.Corrupt},
+		"metadata of numbers":   {fileBytes(`{"__metadata__":{"a":1}}`, 0), source.Corrupt},
+		"not UTF-8":             {fileBytes("{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1), source.Corrupt},
+		"name of two kilobytes": {fileBytes(`{"`+strings.Repeat("n", 2000)+`":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), source.Corrupt},
 	} {
-		if err := run(tc.b); source.KindOf(err) != tc.kind {
+		if err := checkSafetensors(tc.b); source.KindOf(err) != tc.kind {
 			t.Errorf("%s: %v, want kind %q", name, err, tc.kind)
 		}
 	}
@@ -99,7 +99,7 @@ func TestSafetensorsTooMany(t *testing.T) {
 		fmt.Fprintf(&b, `"t%d":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}`, i, i, i+1)
 	}
 	b.WriteByte('}')
-	if err := run(file(b.String(), 200_001)); source.KindOf(err) != source.Corrupt {
+	if err := checkSafetensors(fileBytes(b.String(), 200_001)); source.KindOf(err) != source.Corrupt {
 		t.Errorf("error %v", err)
 	}
 }
@@ -113,11 +113,11 @@ func FuzzSafetensors(f *testing.F) {
 		if n < 0 || n > 1<<16 {
 			return
 		}
-		b := file(string(head), n)
-		err := run(b)
+		b := fileBytes(string(head), n)
+		err := checkSafetensors(b)
 		if err == nil {
 			// What is good is not good with a byte less or more.
-			if n > 0 && run(b[:len(b)-1]) == nil || run(append(b, 0)) == nil {
+			if n > 0 && checkSafetensors(b[:len(b)-1]) == nil || checkSafetensors(append(b, 0)) == nil {
 				t.Error("good, and good with another length")
 			}
 			return

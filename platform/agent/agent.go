@@ -44,23 +44,23 @@ type Options struct {
 	RetainCheckpoint func(path string) (release func())
 	// FilesLost reports that the files at a path went with an earlier agent: an
 	// engine that was still reading them is ended. nil: none does.
-	FilesLost func(path string) bool
-	Inventory Inventory
-	Environ   func() []string // of engines; nil is os.Environ
-	Leave     bool            // engines stay when the agent ends
-	Warm      WarmMode        // warm interpreters; "" is off
+	FilesLost   func(path string) bool
+	Inventory   Inventory
+	Environ     func() []string // of engines; nil is os.Environ
+	KeepEngines bool            // engines stay when the agent ends
+	Warm        WarmMode        // warm interpreters; "" is off
 
-	PeerURL string // where this node serves blocks to others; "" if it does not
-	Borrows bool   // folders of other nodes can be staged
+	PeerURL       string // where this node serves blocks to others; "" if it does not
+	SharedFolders bool   // folders of other nodes can be staged
 
 	// Push is handed every heartbeat, in order. It must not block.
 	Push func(functions.Heartbeat)
 	// InFlight is how many requests of ours are on a replica, for its drain;
 	// nil: those that this agent proxies.
 	InFlight func(name functions.Name, replica string) int
-	// Cut ends our requests to an engine at that URL, when its drain is over;
+	// AbortRequests ends our requests to an engine at that URL, when its drain is over;
 	// nil: those that this agent proxies are ended with it.
-	Cut func(url string)
+	AbortRequests func(url string)
 	// FreeGPU is the free memory of a GPU now; nil: nothing is known.
 	FreeGPU func(index int) (functions.Bytes, bool)
 	// Manual, if not nil, checks args of models; the agent runs it.
@@ -98,7 +98,7 @@ type Agent struct {
 	adopted           bool          // running engines have been adopted; no heartbeat is sent before
 	running           sync.WaitGroup
 
-	life       string // random id of this process, so that late heartbeats of an earlier one are recognised
+	instance   string // random id of this process, so that late heartbeats of an earlier one are recognised
 	heartbeats uint64 // heartbeats made
 
 	proxied     *inFlightCounts
@@ -122,7 +122,7 @@ func New(o Options) *Agent {
 	if o.Push == nil {
 		o.Push = func(functions.Heartbeat) {}
 	}
-	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}), life: rand.Text()[:12], proxied: newInFlightCounts()}
+	a := &Agent{o: o, log: o.Log, replicas: map[string]*managedReplica{}, loopback: true, supervisorChanged: make(chan struct{}), instance: rand.Text()[:12], proxied: newInFlightCounts()}
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
@@ -147,9 +147,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	// Replicas live in a context of their own: when it ends they leave their
 	// processes to the keeper, which then ends them, or not.
-	rctx, leave := context.WithCancel(context.WithoutCancel(ctx))
+	rctx, stopReplicas := context.WithCancel(context.WithoutCancel(ctx))
 	defer a.running.Wait()
-	defer leave()
+	defer stopReplicas()
 	if err := a.adopt(ctx, rctx, k); err != nil {
 		k.Close()
 		return fmt.Errorf("agent: %w", err)
@@ -157,17 +157,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.running.Go(func() { a.forkServers.Run(rctx) })
 	t := time.NewTicker(heartbeatEvery)
 	defer t.Stop()
-	lost := k.Done()
+	supervisorGone := k.Done()
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			return a.shutDown(ctx, leave)
+			return a.shutDown(ctx, stopReplicas)
 		case <-t.C:
 			a.dropEnded()
 			a.pushHeartbeat()
-		case <-lost:
-			lost = nil
+		case <-supervisorGone:
+			supervisorGone = nil
 			a.log.Error("the supervisor has ended, and its engines with it")
 			a.setSupervisor(nil, "the supervisor has ended")
 			again = time.After(0)
@@ -179,7 +179,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				again = time.After(heartbeatEvery)
 				continue
 			}
-			lost = k.Done()
+			supervisorGone = k.Done()
 			a.setSupervisor(k, "")
 		}
 	}
@@ -243,17 +243,17 @@ func (a *Agent) adopt(ctx, rctx context.Context, k *supervisor.Client) error {
 
 // shutDown leaves the replicas' processes to the supervisor, and has it end them unless
 // Options.Leave is set.
-func (a *Agent) shutDown(ctx context.Context, leave context.CancelFunc) error {
+func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) error {
 	a.mu.Lock()
 	k := a.supervisor
 	a.ctx = nil
 	a.mu.Unlock()
-	leave()
+	stopReplicas()
 	a.running.Wait()
 	if k == nil {
 		return nil
 	}
-	if a.o.Leave {
+	if a.o.KeepEngines {
 		return k.Close()
 	}
 	// Ours has ended; the keeper gets the time it needs.
@@ -273,11 +273,11 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU,
 	}
-	if a.o.Cut != nil {
+	if a.o.AbortRequests != nil {
 		o.AbortRequests = func(string) {
 			if h := a.replicaByID(req.ID); h != nil {
 				if url := h.Status().Endpoint; url != "" {
-					a.o.Cut(url)
+					a.o.AbortRequests(url)
 				}
 			}
 		}
@@ -381,15 +381,15 @@ func (a *Agent) Unload(ctx context.Context, req functions.UnloadRequest) error {
 		return err
 	}
 	h := a.replicas[req.ID]
-	over := h != nil && h.Status().State.Over()
-	if over {
+	done := h != nil && h.Status().State.Over()
+	if done {
 		delete(a.replicas, req.ID)
 	}
 	a.mu.Unlock()
 	switch {
 	case h == nil:
 		return nil
-	case over:
+	case done:
 		a.pushHeartbeat()
 	case req.Reason == functions.ReasonCalledOff:
 		h.CancelStart()

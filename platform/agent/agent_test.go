@@ -44,7 +44,7 @@ func TestLoadAndUnload(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The state changes a moment before its heartbeat is pushed, for which this waits.
-	l.until("it is gone", func() bool { return slices.Contains(l.heard("r1"), functions.Unloaded) })
+	l.until("it is gone", func() bool { return slices.Contains(l.statesOf("r1"), functions.Unloaded) })
 	l.Unload(t.Context(), functions.UnloadRequest{ID: "r1", Epoch: 1})
 	if d, _ := l.Heartbeat(); len(d.Models) != 0 || d.Memory.Used != 0 {
 		t.Fatalf("not forgotten: %+v", d.Models)
@@ -53,7 +53,7 @@ func TestLoadAndUnload(t *testing.T) {
 		t.Fatalf("what is not there is gone: %v", err)
 	}
 	want := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded}
-	if got := l.heard("r1"); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := l.statesOf("r1"); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("pushed %v, want %v", got, want)
 	}
 }
@@ -77,7 +77,7 @@ func TestEpoch(t *testing.T) {
 	}
 }
 
-func TestCallOff(t *testing.T) {
+func TestCancelStart(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	r := request("r1", 1)
 	r.Spec.Source = "az://a/b/c"
@@ -99,7 +99,7 @@ func TestCallOff(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	dir := t.TempDir()
-	l := newLab(t, dir, func(o *Options) { o.Leave = true })
+	l := newLab(t, dir, func(o *Options) { o.KeepEngines = true })
 	l.load("r1")
 	before, _ := l.Heartbeat()
 	if err := l.stop(); err != nil {
@@ -165,7 +165,7 @@ func serve(t *testing.T, l *lab) string {
 	return "http://" + ln.Addr().String()
 }
 
-func TestDoor(t *testing.T) {
+func TestHandlerAuthorization(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	url := serve(t, l)
 	c := NewClient(url, "secret")
@@ -205,7 +205,7 @@ func TestDoor(t *testing.T) {
 	if err := c.Sleep(t.Context(), functions.SleepRequest{ID: "r1", Epoch: 5, Level: 7}); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("a level there is none of: %v", err)
 	}
-	var said string
+	var received string
 	l.until("the engine's words have come through its pipe", func() bool {
 		log, err := c.Logs(t.Context(), "r1", 5, false)
 		if err != nil {
@@ -213,11 +213,11 @@ func TestDoor(t *testing.T) {
 		}
 		defer log.Close()
 		b, _ := io.ReadAll(log)
-		said = string(b)
-		return said != ""
+		received = string(b)
+		return received != ""
 	})
-	if said != "engine of x\n" {
-		t.Errorf("log %q", said)
+	if received != "engine of x\n" {
+		t.Errorf("log %q", received)
 	}
 	if _, err := c.Logs(t.Context(), "r9", 5, false); !errors.Is(err, ErrNoLog) {
 		t.Errorf("the log of a replica that is not here: %v", err)
@@ -386,7 +386,7 @@ func TestJoin(t *testing.T) {
 	go func() { done <- j.Run(ctx) }()
 	wait := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(soon); last.Load() != n; <-time.After(time.Millisecond) {
+		for end := time.Now().Add(testTimeout); last.Load() != n; <-time.After(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the server knows %d, not %d", last.Load(), n)
 			}

@@ -38,14 +38,14 @@ type arrivingViews struct {
 	mu                 sync.Mutex // guards all below
 	views              map[string]*arrivingView
 	retained           map[string]int // folders that adopted engines read from
-	swept              bool
+	cleaned            bool
 	mountFailureLogged bool // that nothing can be shown here
 	closed             bool
 }
 
 // StageEarly begins to stage a source and makes its files readable before they have
 // arrived. It is a replica.Early.
-func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.PartialCheckpoint, error) {
+func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.PartialCheckpoint, error) {
 	st, err := s.startStaging(ctx, w)
 	if err != nil {
 		return replica.PartialCheckpoint{}, err
@@ -97,10 +97,10 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 // cannot mount is logged once.
 func (s *Stager) logNotMounted(err error) {
 	s.arrivals.mu.Lock()
-	told := s.arrivals.mountFailureLogged
-	s.arrivals.mountFailureLogged = told || errors.Is(err, mount.ErrUnavailable)
+	updates := s.arrivals.mountFailureLogged
+	s.arrivals.mountFailureLogged = updates || errors.Is(err, mount.ErrUnavailable)
 	s.arrivals.mu.Unlock()
-	if !told {
+	if !updates {
 		s.o.Log.Info("engines start when all their bytes are here", "why", err)
 	}
 }
@@ -206,7 +206,7 @@ func (s endpointServer) Close() {
 func (s *Stager) removeStaleViews() error {
 	s.arrivals.mu.Lock()
 	defer s.arrivals.mu.Unlock()
-	if s.arrivals.swept {
+	if s.arrivals.cleaned {
 		return nil
 	}
 	if err := os.MkdirAll(s.o.Arriving, 0o755); err != nil {
@@ -223,14 +223,14 @@ func (s *Stager) removeStaleViews() error {
 			}
 		}
 	}
-	s.arrivals.swept = true
+	s.arrivals.cleaned = true
 	return nil
 }
 
 // RetainView keeps the folder that an adopted engine reads from, and returns where its
 // checkpoint really is. Any other path is returned as it is, with a release that does
 // nothing.
-func (s *Stager) RetainView(path string) (really string, release func()) {
+func (s *Stager) RetainView(path string) (realPath string, release func()) {
 	if !s.isViewPath(path) {
 		return path, func() {}
 	}
@@ -296,9 +296,9 @@ type arrivingView struct {
 
 	mu        sync.Mutex // guards the fields below
 	path      string     // of the checkpoint, once it is whole
-	linked    bool       // the link leads there
+	linkMade  bool       // the link leads there
 	unmounted bool       // the mount is
-	over      bool
+	removed   bool
 }
 
 // setPath sets where the files are, once all have arrived.
@@ -313,7 +313,7 @@ func (v *arrivingView) setPath(path string) {
 func (v *arrivingView) switchToFiles() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.over || v.linked || v.path == "" {
+	if v.removed || v.linkMade || v.path == "" {
 		return
 	}
 	next := v.link + ".new"
@@ -321,7 +321,7 @@ func (v *arrivingView) switchToFiles() {
 		os.Remove(next)
 		return // the mount stays and does as well
 	}
-	v.linked = true
+	v.linkMade = true
 	if v.server.TryUnmount() {
 		v.releaseMountLocked()
 		// For engines that resolved the link when they started.
@@ -350,10 +350,10 @@ func (v *arrivingView) unmount() {
 func (v *arrivingView) remove() {
 	v.unmount()
 	v.mu.Lock()
-	over := v.over
-	v.over = true
+	done := v.removed
+	v.removed = true
 	v.mu.Unlock()
-	if over {
+	if done {
 		return
 	}
 	os.RemoveAll(v.dir)

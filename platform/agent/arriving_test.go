@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestHeldAndLost: an adopted engine's symlink to files retains its folder; a symlink that
+// TestRetainedViews: an adopted engine's symlink to files retains its folder; a symlink that
 // still leads to the mount of an earlier agent is lost.
-func TestHeldAndLost(t *testing.T) {
-	s := aNode(t, faraway{}, false)
+func TestRetainedViews(t *testing.T) {
+	s := aNode(t, remoteSource{}, false)
 	give := func(name, to string) (path string) {
 		t.Helper()
 		dir := filepath.Join(s.o.Arriving, name)
@@ -26,19 +26,19 @@ func TestHeldAndLost(t *testing.T) {
 	}
 	files := t.TempDir()
 	turned, mounted := give("a", files), give("b", arrivingFiles)
-	for path, lost := range map[string]bool{turned: false, mounted: true, files: false, filepath.Join(s.o.Arriving, "gone", arrivingModel): true} {
-		if got := s.ViewLost(path); got != lost {
+	for path, supervisorGone := range map[string]bool{turned: false, mounted: true, files: false, filepath.Join(s.o.Arriving, "gone", arrivingModel): true} {
+		if got := s.ViewLost(path); got != supervisorGone {
 			t.Errorf("%s lost: %v", path, got)
 		}
 	}
-	if really, release := s.RetainView(files); really != files {
-		t.Error(really)
+	if realPath, release := s.RetainView(files); realPath != files {
+		t.Error(realPath)
 	} else {
 		release()
 	}
-	really, release := s.RetainView(turned)
-	if really != files {
-		t.Error(really)
+	realPath, release := s.RetainView(turned)
+	if realPath != files {
+		t.Error(realPath)
 	}
 	_, again := s.RetainView(turned)
 	// An agent's start removes folders that are not retained.

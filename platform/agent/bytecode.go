@@ -41,15 +41,15 @@ func (h *forkServers) compileBytecode(ctx context.Context, client *supervisor.Cl
 		h.log.Warn("bytecode", "error", err)
 		return
 	}
-	tell := time.NewTicker(15 * time.Second)
-	defer tell.Stop()
+	ticker := time.NewTicker(15 * time.Second)
+	defer ticker.Stop()
 	for {
 		select {
 		case e := <-child.Exited:
 			have, of := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
 			h.log.Info("bytecode compiled", "program", k.env.Program, "compiled", have, "of", of, "took", time.Since(began).Round(time.Second), "exit", e.String())
 			return
-		case <-tell.C:
+		case <-ticker.C:
 			have, _ := k.env.Bytecode(forkserver.SamplePackages(k.row)...)
 			h.log.Info("compiling bytecode", "program", k.env.Program, "compiled", have, "of", of)
 		case <-client.Done():

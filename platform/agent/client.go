@@ -20,7 +20,7 @@ import (
 type Client struct {
 	url, token string
 	http       *http.Client
-	patient    *http.Client // without a bound on the answer's first byte
+	slowClient *http.Client // without a bound on the answer's first byte
 }
 
 // NewClient returns a client of the agent at url that shows it the join token. It dials
@@ -33,7 +33,7 @@ func NewClient(url, token string) *Client {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Client{url: strings.TrimRight(url, "/"), token: token, http: client(20 * time.Second), patient: client(0)}
+	return &Client{url: strings.TrimRight(url, "/"), token: token, http: client(20 * time.Second), slowClient: client(0)}
 }
 
 // URL of the agent.
@@ -42,7 +42,7 @@ func (c *Client) URL() string { return c.url }
 // Close drops idle connections.
 func (c *Client) Close() {
 	c.http.CloseIdleConnections()
-	c.patient.CloseIdleConnections()
+	c.slowClient.CloseIdleConnections()
 }
 
 // Load starts a replica.
@@ -63,7 +63,7 @@ func (c *Client) Sleep(ctx context.Context, req functions.SleepRequest) error {
 
 // LoadAdapter has a replica load an adapter, and returns when that is done; ctx bounds it.
 func (c *Client) LoadAdapter(ctx context.Context, req functions.AdapterRequest) error {
-	return c.post(ctx, c.patient, "/load_adapter", req, nil)
+	return c.post(ctx, c.slowClient, "/load_adapter", req, nil)
 }
 
 // Verify has a replica check its engine.
@@ -80,18 +80,18 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	}
 	if res.StatusCode == http.StatusNotFound {
 		defer res.Body.Close()
-		_, what := readProblem(res)
-		return nil, fmt.Errorf("%w: %s", ErrNoLog, what)
+		_, description := readProblem(res)
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, description)
 	}
 	if res.StatusCode != http.StatusOK {
 		defer res.Body.Close()
-		_, what := readProblem(res)
-		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
+		_, description := readProblem(res)
+		return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
 	}
 	return res.Body, nil
 }
 
-func (c *Client) send(ctx context.Context, via *http.Client, method, path string, body any) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body any) (*http.Response, error) {
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -108,7 +108,7 @@ func (c *Client) send(ctx context.Context, via *http.Client, method, path string
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	return via.Do(req)
+	return client.Do(req)
 }
 
 // maxReply bounds what is read of an agent's answer.
@@ -118,11 +118,11 @@ func (c *Client) postQuick(ctx context.Context, path string, in, out any) error 
 	return c.post(ctx, c.http, path, in, out)
 }
 
-func (c *Client) post(ctx context.Context, via *http.Client, path string, in, out any) error {
+func (c *Client) post(ctx context.Context, client *http.Client, path string, in, out any) error {
 	if in == nil {
 		in = struct{}{}
 	}
-	res, err := c.send(ctx, via, "POST", path, in)
+	res, err := c.send(ctx, client, "POST", path, in)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
@@ -131,16 +131,16 @@ func (c *Client) post(ctx context.Context, via *http.Client, path string, in, ou
 	case res.StatusCode == http.StatusConflict:
 		return fmt.Errorf("agent %s: %w", c.url, functions.ErrStaleEpoch)
 	case res.StatusCode/100 != 2:
-		code, what := readProblem(res)
+		code, message := readProblem(res)
 		switch {
 		case strings.HasPrefix(code, "adapter_"):
-			return &functions.AdapterError{Code: code, Message: what}
+			return &functions.AdapterError{Code: code, Message: message}
 		case code == codeNoReplica:
-			return fmt.Errorf("agent %s: %w: %s", c.url, ErrNoReplica, what)
+			return fmt.Errorf("agent %s: %w: %s", c.url, ErrNoReplica, message)
 		case res.StatusCode == http.StatusBadRequest:
-			return fmt.Errorf("agent %s: %w: %s", c.url, ErrBadRequest, what)
+			return fmt.Errorf("agent %s: %w: %s", c.url, ErrBadRequest, message)
 		}
-		return fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, what)
+		return fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, message)
 	case out == nil:
 		io.Copy(io.Discard, io.LimitReader(res.Body, maxReply))
 		return nil
@@ -149,7 +149,7 @@ func (c *Client) post(ctx context.Context, via *http.Client, path string, in, ou
 }
 
 // readProblem reads an error answer: its code, "" if it has none, and its message.
-func readProblem(res *http.Response) (code, what string) {
+func readProblem(res *http.Response) (code, description string) {
 	b, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 	var p problem
 	if json.Unmarshal(b, &p) == nil && p.Error.Message != "" {

@@ -30,16 +30,16 @@ import (
 // Compile caches can be published to these sources.
 var _ = []enginecache.Writer{(*azure.Source)(nil), (*s3.Source)(nil), (*gcs.Source)(nil)}
 
-// faraway is a folder that is staged like a bucket and accepts writes.
-type faraway struct{ d dir.Source }
+// remoteSource is a folder that is staged like a bucket and accepts writes.
+type remoteSource struct{ d dir.Source }
 
-func (f faraway) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+func (f remoteSource) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	return f.d.Plan(ctx, location, also)
 }
-func (f faraway) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
+func (f remoteSource) Read(ctx context.Context, file source.File, off, n int64) (io.ReadCloser, error) {
 	return f.d.Read(ctx, file, off, n)
 }
-func (f faraway) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
+func (f remoteSource) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	return f.d.Write(ctx, location, name, body, size)
 }
 
@@ -78,11 +78,11 @@ func aModel(t *testing.T, fill byte) (folder string) {
 	return folder
 }
 
-func wanted(folder string) replica.StageRequest {
+func stageRequest(folder string) replica.StageRequest {
 	return replica.StageRequest{Team: "default", Source: folder, Engine: functions.EngineVLLM, Cache: "vllm torch-2 vllm-0.32; linux/amd64 H200 x1; flags 00"}
 }
 
-func quietly(functions.Bytes, functions.Bytes) {}
+func ignoreProgress(functions.Bytes, functions.Bytes) {}
 
 // started stages a model, writes to its cache as a compiling engine does, and releases
 // it. It returns what the cache contained before.
@@ -90,9 +90,9 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 	t.Helper()
 	var c replica.Checkpoint
 	var err error
-	cache, settled := "", func() {}
+	cache, ready := "", func() {}
 	if early {
-		a, aerr := s.StageEarly(t.Context(), w, quietly)
+		a, aerr := s.StageEarly(t.Context(), w, ignoreProgress)
 		if aerr != nil {
 			t.Fatal(aerr)
 		}
@@ -100,11 +100,11 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 			if b, err := os.ReadFile(filepath.Join(a.Path, "model.safetensors")); err != nil || len(b) < 5<<20 {
 				t.Errorf("arriving: %d bytes, %v", len(b), err)
 			}
-			cache, settled = a.Cache, a.EngineReady
+			cache, ready = a.Cache, a.EngineReady
 		}
 		c, err = a.Rest(t.Context())
 	} else {
-		c, err = s.Stage(t.Context(), w, quietly)
+		c, err = s.Stage(t.Context(), w, ignoreProgress)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -121,20 +121,20 @@ func started(t *testing.T, s *Stager, w replica.StageRequest, early bool) (found
 	if err := os.WriteFile(name, []byte("compiled"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	settled()
+	ready()
 	if err := c.Filled(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return string(b), c.Digest
 }
 
-// TestCompiledStays: the next start on a node finds the cache of an earlier one, only for
+// TestCompileCacheStaysLocal: the next start on a node finds the cache of an earlier one, only for
 // the same model and flags, whether the first checkpoint was staged early or not.
-func TestCompiledStays(t *testing.T) {
+func TestCompileCacheStaysLocal(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
-		s := aNode(t, faraway{}, false)
-		w := wanted(folder)
+		s := aNode(t, remoteSource{}, false)
+		w := stageRequest(folder)
 		if found, _ := started(t, s, w, early); found != "" {
 			t.Errorf("early %v: first start found %q", early, found)
 		}
@@ -146,7 +146,7 @@ func TestCompiledStays(t *testing.T) {
 		if found, _ := started(t, s, other, false); found != "" {
 			t.Errorf("early %v: other flags found %q", early, found)
 		}
-		if found, _ := started(t, s, wanted(aModel(t, 2)), false); found != "" {
+		if found, _ := started(t, s, stageRequest(aModel(t, 2)), false); found != "" {
 			t.Errorf("early %v: another model found %q", early, found)
 		}
 		if _, err := os.Stat(filepath.Join(folder, "_thaw")); err == nil {
@@ -164,35 +164,35 @@ func TestCompiledInPlace(t *testing.T) {
 	s := aNode(t, dir.Source{}, false)
 	folder := aModel(t, 1)
 	for i, want := range []string{"", "compiled"} {
-		if found, _ := started(t, s, wanted(folder), true); found != want {
+		if found, _ := started(t, s, stageRequest(folder), true); found != want {
 			t.Errorf("start %d found %q", i, found)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte("{ }"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if found, _ := started(t, s, wanted(folder), true); found != "" {
+	if found, _ := started(t, s, stageRequest(folder), true); found != "" {
 		t.Errorf("changed, it found %q", found)
 	}
 }
 
-// TestCompiledTravels: a trusted source carries caches from node to node, and the digest
+// TestCompileCacheIsShared: a trusted source carries caches from node to node, and the digest
 // of the checkpoint stays the same.
-func TestCompiledTravels(t *testing.T) {
+func TestCompileCacheIsShared(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		folder := aModel(t, 1)
-		w := wanted(folder)
+		w := stageRequest(folder)
 		// An early start finds what a plain one published, and the reverse.
-		_, first := started(t, aNode(t, faraway{}, true), w, !early)
+		_, first := started(t, aNode(t, remoteSource{}, true), w, !early)
 		list, err := os.ReadDir(filepath.Join(folder, "_thaw", "cache"))
 		if err != nil || len(list) < 2 {
 			t.Fatal(list, err)
 		}
-		found, second := started(t, aNode(t, faraway{}, true), w, early)
+		found, second := started(t, aNode(t, remoteSource{}, true), w, early)
 		if found != "compiled" || first != second {
 			t.Errorf("early %v: found %q, digests %s and %s", early, found, first, second)
 		}
-		if found, _ := started(t, aNode(t, faraway{}, false), w, early); found != "" {
+		if found, _ := started(t, aNode(t, remoteSource{}, false), w, early); found != "" {
 			t.Errorf("early %v: fetched although sources are not trusted", early)
 		}
 		// A cache whose description does not match is not used.
@@ -203,7 +203,7 @@ func TestCompiledTravels(t *testing.T) {
 				}
 			}
 		}
-		if found, _ := started(t, aNode(t, faraway{}, true), w, early); found != "" {
+		if found, _ := started(t, aNode(t, remoteSource{}, true), w, early); found != "" {
 			t.Errorf("early %v: a lie was believed", early)
 		}
 	}
@@ -216,13 +216,13 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 	for e, asks := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
 		s := aNode(t, &slow{gate: make(chan struct{})}, false)
 		s.o.NoMount = true
-		w := wanted(folder)
+		w := stageRequest(folder)
 		w.Engine, w.Cache = e, ""
 		gate := s.o.Sources["file"].(*slow).gate
 		if !asks {
 			close(gate)
 		}
-		a, err := s.StageEarly(t.Context(), w, quietly)
+		a, err := s.StageEarly(t.Context(), w, ignoreProgress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,7 @@ func TestServedWhereNothingIsMounted(t *testing.T) {
 
 // slow delivers only the beginning of weights until gate is closed.
 type slow struct {
-	faraway
+	remoteSource
 	gate chan struct{}
 }
 
@@ -289,5 +289,5 @@ func (s *slow) Read(ctx context.Context, file source.File, off, n int64) (io.Rea
 			return nil, ctx.Err()
 		}
 	}
-	return s.faraway.Read(ctx, file, off, n)
+	return s.remoteSource.Read(ctx, file, off, n)
 }

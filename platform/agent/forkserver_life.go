@@ -68,10 +68,10 @@ func (h *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 			}
 			continue
 		}
-		if why := h.refuseReasonLocked(k, used); why != "" {
+		if reason := h.refuseReasonLocked(k, used); reason != "" {
 			delete(h.requested, id)
-			h.backoff[id] = retryState{until: time.Now().Add(forkserver.CheckEvery), why: why}
-			close(k.settled)
+			h.backoff[id] = retryState{until: time.Now().Add(forkserver.CheckEvery), reason: reason}
+			close(k.ready)
 			continue
 		}
 		// It stays among the requested until it is among the parents.
@@ -92,7 +92,7 @@ func (h *forkServers) startRequested(ctx context.Context) (again time.Duration) 
 		delete(h.requested, k.id)
 		h.mu.Unlock()
 		if err != nil {
-			close(k.settled)
+			close(k.ready)
 			if ctx.Err() == nil {
 				h.log.Warn("no warm interpreter", "program", k.env.Program, "error", err)
 				h.recordFailure(k.id, err.Error())
@@ -175,8 +175,8 @@ func (h *forkServers) start(ctx context.Context, k *parentSpec) error {
 
 // adopt watches a parent that an earlier agent left running, or ends it.
 func (h *forkServers) adopt(ctx context.Context, client *supervisor.Client, r supervisor.Running) {
-	kill := func(why string) {
-		h.log.Info("ending a warm interpreter of an earlier agent", "process", r.ID, "why", why)
+	kill := func(reason string) {
+		h.log.Info("ending a warm interpreter of an earlier agent", "process", r.ID, "why", reason)
 		client.Kill(ctx, r.ID)
 	}
 	var m parentMeta
@@ -194,7 +194,7 @@ func (h *forkServers) adopt(ctx context.Context, client *supervisor.Client, r su
 		kill("its program has changed")
 		return
 	}
-	p := newParent(h.o.Dir, parentSpec{id: r.ID, row: m.Warm, env: env, environ: m.Environ, settled: make(chan struct{})})
+	p := newParent(h.o.Dir, parentSpec{id: r.ID, row: m.Warm, env: env, environ: m.Environ, ready: make(chan struct{})})
 	p.since, p.child = r.Started, client.Follow(r)
 	h.log.Info("adopted", "process", r.ID, "pid", r.PID)
 	h.watch(ctx, p)
@@ -208,7 +208,7 @@ func (h *forkServers) watch(ctx context.Context, p *parent) {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
-		close(p.settled)
+		close(p.ready)
 		return
 	}
 	h.parents[p.id] = p
@@ -233,7 +233,7 @@ func (h *forkServers) watch(ctx context.Context, p *parent) {
 // of the process if that came first.
 func (h *forkServers) awaitParent(ctx context.Context, p *parent) *supervisor.Exit {
 	defer func() {
-		close(p.settled)
+		close(p.ready)
 		if ctx.Err() == nil {
 			h.o.Changed()
 		}
@@ -272,32 +272,32 @@ func (h *forkServers) onExit(ctx context.Context, p *parent, e supervisor.Exit) 
 	h.mu.Lock()
 	delete(h.parents, p.id)
 	_, again := p.Facts()
-	why := p.ending
+	reason := p.ending
 	h.mu.Unlock()
 	switch {
-	case why == "":
-		why = "the warm interpreter ended: " + e.String()
+	case reason == "":
+		reason = "the warm interpreter ended: " + e.String()
 		h.log.Warn("a warm interpreter ended", "program", p.env.Program, "how", e.String())
 	case !again:
-		h.log.Warn("no warm interpreter", "program", p.env.Program, "error", why)
+		h.log.Warn("no warm interpreter", "program", p.env.Program, "error", reason)
 	default:
-		h.log.Info("a warm interpreter was ended", "program", p.env.Program, "why", why)
+		h.log.Info("a warm interpreter was ended", "program", p.env.Program, "why", reason)
 	}
-	h.recordFailure(p.id, why)
-	if again && why != "another warm interpreter needs its place" {
+	h.recordFailure(p.id, reason)
+	if again && reason != "another warm interpreter needs its place" {
 		k := p.parentSpec
-		k.settled, k.starting = make(chan struct{}), false
+		k.ready, k.starting = make(chan struct{}), false
 		h.requestParent(&k)
 	}
 	h.o.Changed()
 }
 
 // recordFailure delays the next start of a parent, longer after each failure.
-func (h *forkServers) recordFailure(id, why string) {
+func (h *forkServers) recordFailure(id, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.backoff[id]
-	b.why = why
+	b.reason = reason
 	b.until = time.Now().Add(min(minRestartDelay<<min(b.tries, 10), maxRestartDelay))
 	b.tries++
 	h.backoff[id] = b
@@ -312,11 +312,11 @@ func (h *forkServers) recordFailure(id, why string) {
 }
 
 // requestEndLocked has Run end a parent. mu must be held.
-func (h *forkServers) requestEndLocked(p *parent, why string) {
+func (h *forkServers) requestEndLocked(p *parent, reason string) {
 	if p.ending != "" {
 		return
 	}
-	p.ending = why
+	p.ending = reason
 	h.wake.Set()
 }
 

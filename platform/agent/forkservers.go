@@ -82,7 +82,7 @@ type parentSpec struct {
 	row      string
 	env      forkserver.Environment
 	environ  []string
-	settled  chan struct{} // closed when it is ready, or will not be
+	ready    chan struct{} // closed when it is ready, or will not be
 	starting bool          // it is being started
 }
 
@@ -101,9 +101,9 @@ type parent struct {
 }
 
 type retryState struct {
-	tries int
-	until time.Time
-	why   string
+	tries  int
+	until  time.Time
+	reason string
 }
 
 // parentMeta are the notes kept with a parent's process.
@@ -147,7 +147,7 @@ func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 	if err != nil {
 		return nil, err.Error()
 	}
-	k := &parentSpec{row: row, env: env, environ: forkserver.ParentEnviron(engine.Environ(cmd.Env)), settled: make(chan struct{})}
+	k := &parentSpec{row: row, env: env, environ: forkserver.ParentEnviron(engine.Environ(cmd.Env)), ready: make(chan struct{})}
 	slices.Sort(k.environ)
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{row, env.Program}, k.environ...), "\x00")))
 	k.id = parentPrefix + row + "-" + hex.EncodeToString(sum[:5])
@@ -156,14 +156,14 @@ func (h *forkServers) specFor(cmd engine.Command) (*parentSpec, string) {
 
 // ForkSocket is the socket of the parent that forks an engine, or "" and why there is
 // none. Then it requests one for the next start. It does not wait.
-func (h *forkServers) ForkSocket(cmd engine.Command) (via, note string) {
+func (h *forkServers) ForkSocket(cmd engine.Command) (forkSocket, note string) {
 	k, note := h.specFor(cmd)
 	if k == nil {
 		return "", note
 	}
-	if why := h.disabledReason(); why != "" {
+	if reason := h.disabledReason(); reason != "" {
 		if h.o.Mode != WarmOff {
-			note = why
+			note = reason
 		}
 		h.queueBytecodeCheck(k)
 		return "", note
@@ -172,21 +172,21 @@ func (h *forkServers) ForkSocket(cmd engine.Command) (via, note string) {
 	p, note := h.matchingParentLocked(k, cmd.Env)
 	if p != nil {
 		p.used = time.Now()
-		via = p.socket
+		forkSocket = p.socket
 	}
 	h.mu.Unlock()
 	if p == nil {
 		h.requestParent(k)
 	}
-	return via, note
+	return forkSocket, note
 }
 
 // matchingParentLocked is the parent that forks an engine with this environment; nil, with
 // a note, if there is none. mu must be held.
 func (h *forkServers) matchingParentLocked(k *parentSpec, env []string) (p *parent, note string) {
 	note = "no warm interpreter yet"
-	if b, ok := h.backoff[k.id]; ok && b.why != "" {
-		note = b.why
+	if b, ok := h.backoff[k.id]; ok && b.reason != "" {
+		note = b.reason
 	}
 	for _, p := range h.parents {
 		if p.row != k.row || p.env.Program != k.env.Program {
@@ -222,15 +222,15 @@ func (h *forkServers) requestParent(k *parentSpec) <-chan struct{} {
 	defer h.mu.Unlock()
 	switch {
 	case h.parents[k.id] != nil:
-		return h.parents[k.id].settled
+		return h.parents[k.id].ready
 	case h.requested[k.id] != nil:
-		return h.requested[k.id].settled
+		return h.requested[k.id].ready
 	case h.closed || len(h.requested) >= 2*maxParents:
 		return nil
 	}
 	h.requested[k.id] = k
 	h.wake.Set()
-	return k.settled
+	return k.ready
 }
 
 // queueBytecodeCheck has the bytecode of an environment checked, once.
@@ -328,7 +328,7 @@ func (h *forkServers) Parents() (list []functions.WarmParent, bytes functions.By
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range h.parents {
-		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Kept: h.o.Mode == WarmOn, Since: p.since}
+		w := functions.WarmParent{Engine: p.row, Program: p.env.Program, State: "starting", Memory: p.bytes, Reserved: h.o.Mode == WarmOn, Since: p.since}
 		f, ready := p.Facts()
 		switch {
 		case p.ending != "":
@@ -340,8 +340,8 @@ func (h *forkServers) Parents() (list []functions.WarmParent, bytes functions.By
 		list = append(list, w)
 	}
 	for id, b := range h.backoff {
-		if b.why != "" && h.parents[id] == nil {
-			list = append(list, functions.WarmParent{Engine: strings.SplitN(strings.TrimPrefix(id, parentPrefix), "-", 2)[0], State: "failed", Note: b.why, Since: b.until})
+		if b.reason != "" && h.parents[id] == nil {
+			list = append(list, functions.WarmParent{Engine: strings.SplitN(strings.TrimPrefix(id, parentPrefix), "-", 2)[0], State: "failed", Note: b.reason, Since: b.until})
 		}
 	}
 	slices.SortFunc(list, func(a, b functions.WarmParent) int {

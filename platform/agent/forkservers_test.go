@@ -46,7 +46,7 @@ if __name__ == "__main__":
 // inPlace is a stager that copies nothing.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (inPlace) Stage(_ context.Context, w replica.StageRequest, _ func(have, total functions.Bytes)) (replica.Checkpoint, error) {
 	return replica.Checkpoint{Path: w.Source}, nil
 }
 
@@ -74,8 +74,8 @@ func pyVLLM(t *testing.T) string {
 	return program
 }
 
-// warmLab starts an agent with that engine.
-func warmLab(t *testing.T, dir, program string, edit func(*Options)) *lab {
+// newForkServerLab starts an agent with that engine.
+func newForkServerLab(t *testing.T, dir, program string, edit func(*Options)) *lab {
 	return newLab(t, dir, func(o *Options) {
 		o.Warm, o.Stager = WarmOn, inPlace{}
 		o.Environ = func() []string {
@@ -100,7 +100,7 @@ func (l *lab) wake(id string, env map[string]string) functions.ReplicaStatus {
 
 func (l *lab) ready(id string) (st functions.ReplicaStatus) {
 	l.t.Helper()
-	for end := time.Now().Add(soon); ; <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); ; <-time.After(2 * time.Millisecond) {
 		d, _ := l.Heartbeat()
 		for _, m := range d.Models {
 			if m.ID == id && m.State == functions.Ready {
@@ -137,13 +137,13 @@ func TestWarm(t *testing.T) {
 	t.Parallel()
 	program := pyVLLM(t)
 	dir := t.TempDir()
-	l := warmLab(t, dir, program, func(o *Options) { o.Leave = true })
+	l := newForkServerLab(t, dir, program, func(o *Options) { o.KeepEngines = true })
 	// The first start waits for the fork server and is its first fork.
 	if st := l.wake("a", nil); st.Start != functions.StartWarm {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
 	w, pid := l.parent()
-	if !w.Kept {
+	if !w.Reserved {
 		t.Error("its memory is offered to replicas")
 	}
 	if d, _ := l.Heartbeat(); w.Version != "0.0.1" || w.Memory <= 0 || d.Memory.Used != w.Memory+64<<20 {
@@ -167,7 +167,7 @@ func TestWarm(t *testing.T) {
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
-	again := warmLab(t, dir, program, nil)
+	again := newForkServerLab(t, dir, program, nil)
 	again.until("adopted", func() bool { _, now := again.parent2(); return now == pid })
 	if again.ready("b").Start != functions.StartWarm {
 		t.Error("how it was started is forgotten")
@@ -188,13 +188,13 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// TestWarmMakesWay: a fork server in unused memory ends when replicas need that memory.
-func TestWarmMakesWay(t *testing.T) {
+// TestForkServerIsEvicted: a fork server in unused memory ends when replicas need that memory.
+func TestForkServerIsEvicted(t *testing.T) {
 	t.Parallel()
 	const node = 8 << 30
-	l := warmLab(t, t.TempDir(), pyVLLM(t), func(o *Options) { o.Warm, o.Memory = WarmAuto, node })
+	l := newForkServerLab(t, t.TempDir(), pyVLLM(t), func(o *Options) { o.Warm, o.Memory = WarmAuto, node })
 	l.wake("a", nil)
-	if w, _ := l.parent(); w.Kept || w.Memory < 2<<20 {
+	if w, _ := l.parent(); w.Reserved || w.Memory < 2<<20 {
 		t.Errorf("%+v", w)
 	}
 	m := functions.NewModel()
@@ -224,10 +224,10 @@ func (l *lab) parent2() (ready bool, pid int) {
 	return false, 0
 }
 
-// TestWarmHangs: if a fork server does not respond, the start goes on without it.
-func TestWarmHangs(t *testing.T) {
+// TestForkServerHangs: if a fork server does not respond, the start goes on without it.
+func TestForkServerHangs(t *testing.T) {
 	t.Parallel()
-	l := warmLab(t, t.TempDir(), pyVLLM(t), nil)
+	l := newForkServerLab(t, t.TempDir(), pyVLLM(t), nil)
 	l.wake("a", nil)
 	_, pid := l.parent()
 	syscall.Kill(pid, syscall.SIGSTOP)
@@ -238,9 +238,9 @@ func TestWarmHangs(t *testing.T) {
 	l.until("it is replaced", func() bool { ready, now := l.parent2(); return ready && now != pid })
 }
 
-// TestWarmNot: where no fork server is possible or wanted, the start is plain and its note
+// TestForkServerDisabled: where no fork server is possible or wanted, the start is plain and its note
 // has the reason.
-func TestWarmNot(t *testing.T) {
+func TestForkServerDisabled(t *testing.T) {
 	t.Parallel()
 	broken := pyVLLM(t)
 	if err := os.WriteFile(filepath.Join(filepath.Dir(broken), "vllm", "__init__.py"), []byte("import no_such_module\n"), 0o600); err != nil {
@@ -261,7 +261,7 @@ func TestWarmNot(t *testing.T) {
 		{"no Python script", script, WarmOn, "no Python script"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := warmLab(t, t.TempDir(), c.program, func(o *Options) { o.Warm = c.mode })
+			l := newForkServerLab(t, t.TempDir(), c.program, func(o *Options) { o.Warm = c.mode })
 			st := l.wake("a", nil)
 			if st.Start != functions.StartPlain || !strings.Contains(st.StartNote, c.note) || (c.note == "") != (st.StartNote == "") {
 				t.Errorf("%s: %q, want %q", st.Start, st.StartNote, c.note)
@@ -298,7 +298,7 @@ func TestBytecodeIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := warmLab(t, t.TempDir(), program, func(o *Options) { o.Warm = WarmOff })
+	l := newForkServerLab(t, t.TempDir(), program, func(o *Options) { o.Warm = WarmOff })
 	l.wake("a", nil)
 	made := filepath.Join(site, "vllm", "__pycache__", "x."+f[2]+".pyc")
 	l.until("bytecode is made", func() bool { _, err := os.Stat(made); return err == nil })

@@ -11,8 +11,8 @@ import (
 func (a *Agent) heartbeatLocked() functions.Heartbeat {
 	a.heartbeats++
 	hb := functions.Heartbeat{
-		Life: a.life, Seq: a.heartbeats,
-		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.Borrows,
+		Life: a.instance, Seq: a.heartbeats,
+		AgentID: a.o.ID, Epoch: a.epoch, State: functions.NodeIdle, Version: a.o.Version, URL: a.url, Machine: a.o.Machine, PeerURL: a.o.PeerURL, Borrows: a.o.SharedFolders,
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: a.o.Memory}, Sleep: a.o.Sleep, Models: make([]functions.ReplicaStatus, 0, len(a.replicas)),
 	}
 	for _, h := range a.replicas {

@@ -60,7 +60,7 @@ func (j *Join) Run(ctx context.Context) error {
 	defer j.http.CloseIdleConnections()
 	retry := backoff.Backoff{First: joinFirst, Max: joinLast}
 	pause := time.Duration(0)
-	joined, said := false, ""
+	joined, logged := false, ""
 	for {
 		var hb functions.Heartbeat
 		select {
@@ -83,13 +83,13 @@ func (j *Join) Run(ctx context.Context) error {
 			if !joined {
 				j.log.Info("joined", "server", j.server)
 			}
-			joined, said, pause = true, "", 0
+			joined, logged, pause = true, "", 0
 			retry.Reset()
 		default:
-			if joined || said != err.Error() {
+			if joined || logged != err.Error() {
 				j.log.Warn("the server cannot be reached; this agent keeps running", "server", j.server, "error", err)
 			}
-			joined, said = false, err.Error()
+			joined, logged = false, err.Error()
 			pause = retry.Next()
 			select { // hb has not been sent yet
 			case j.pending <- hb:
@@ -116,8 +116,8 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {
-		_, what := readProblem(res)
-		return fmt.Errorf("%d %s", res.StatusCode, what)
+		_, description := readProblem(res)
+		return fmt.Errorf("%d %s", res.StatusCode, description)
 	}
 	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	if err != nil || j.onPeers == nil {

@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 			for i := 2; i+1 < len(os.Args); i += 2 {
 				flags[strings.TrimPrefix(os.Args[i], "--")] = os.Args[i+1]
 			}
-			err = supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: soon})
+			err = supervisor.Run(ctx, supervisor.Options{Socket: flags["socket"], Dir: flags["dir"], Orphan: testTimeout})
 		case "test-engine":
 			err = toyEngine(ctx, os.Args[2], os.Args[3])
 		default:
 			stop()
-			os.Exit(run(m))
+			os.Exit(runTests(m))
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
@@ -52,11 +52,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-// run runs the tests, which must leave no goroutine.
-func run(m *testing.M) int {
+// runTests runs the tests, which must leave no goroutine.
+func runTests(m *testing.M) int {
 	// Without the race detector's second at the exit of each program.
 	os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	code := m.Run()
@@ -103,7 +103,7 @@ func toyEngine(ctx context.Context, port, name string) error {
 // noStage is a stager for models without a source; a staging never ends.
 type noStage struct{}
 
-func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
 	progress(1, 100)
 	<-ctx.Done()
 	return replica.Checkpoint{}, context.Cause(ctx)
@@ -112,11 +112,11 @@ func (noStage) Stage(ctx context.Context, w replica.StageRequest, progress func(
 // lab is a running agent.
 type lab struct {
 	*Agent
-	t    *testing.T
-	dir  string
-	stop func() error
-	mu   sync.Mutex
-	said []functions.Heartbeat
+	t          *testing.T
+	dir        string
+	stop       func() error
+	mu         sync.Mutex
+	heartbeats []functions.Heartbeat
 }
 
 func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
@@ -128,7 +128,7 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 	o := Options{ID: "n", Machine: "m", Dir: dir, Exe: exe, Memory: 1 << 30, Stager: noStage{}, Log: slog.New(slog.DiscardHandler),
 		Push: func(hb functions.Heartbeat) {
 			l.mu.Lock()
-			l.said = append(l.said, hb)
+			l.heartbeats = append(l.heartbeats, hb)
 			l.mu.Unlock()
 		}}
 	if edit != nil {
@@ -145,7 +145,7 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 			cancel()
 			select {
 			case ended = <-done:
-			case <-time.After(soon):
+			case <-time.After(testTimeout):
 				ended = errors.New("it does not end")
 			}
 		})
@@ -160,15 +160,15 @@ func newLab(t *testing.T, dir string, edit func(*Options)) *lab {
 	return l
 }
 
-// soon bounds waits for what must happen, on any machine.
-const soon = time.Minute
+// testTimeout bounds waits for what must happen, on any machine.
+const testTimeout = time.Minute
 
-func (l *lab) until(what string, ok func() bool) {
+func (l *lab) until(description string, ok func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(soon); !ok(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			d, _ := l.Heartbeat()
-			l.t.Fatalf("never: %s; %+v", what, d.Models)
+			l.t.Fatalf("never: %s; %+v", description, d.Models)
 		}
 	}
 }
@@ -206,11 +206,11 @@ func (l *lab) load(id string) {
 	l.until(id+" is READY", func() bool { return l.state(id) == functions.Ready })
 }
 
-// heard lists the states in a replica's pushed heartbeats, in order.
-func (l *lab) heard(id string) (out []functions.State) {
+// statesOf lists the states in a replica's pushed heartbeats, in order.
+func (l *lab) statesOf(id string) (out []functions.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, hb := range l.said {
+	for _, hb := range l.heartbeats {
 		for _, m := range hb.Models {
 			if m.ID == id && !slices.Contains(out, m.State) {
 				out = append(out, m.State)

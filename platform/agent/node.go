@@ -21,25 +21,25 @@ import (
 
 // Config of a whole node.
 type Config struct {
-	Name       string // of the node; "" is the host's name
-	Machine    string // identity of the host, see nodestore.Machine; "" is that
-	Version    string
-	Data       string // folder: store and agent live below it
-	Exe        string // the thaw program
-	KeeperArgs []string
-	Orphan     time.Duration
-	GPUs       int             // negative: all there are
-	GPUMemory  functions.Bytes // of each; 0: all of it
-	Memory     functions.Bytes // for replicas together; 0: 80 % of the machine's
-	Sleep      functions.Bytes // of that, what they may hold asleep; 0: all of it
-	Store      functions.Bytes // of checkpoints; 0: all the disk has but keepFree
-	Leave      bool
-	Warm       WarmMode
-	Environ    func() []string
-	Push       func(functions.Heartbeat)
-	InFlight   func(name functions.Name, replica string) int
-	Cut        func(url string) // ends our requests to an engine
-	Log        *slog.Logger
+	Name          string // of the node; "" is the host's name
+	Machine       string // identity of the host, see nodestore.Machine; "" is that
+	Version       string
+	Data          string // folder: store and agent live below it
+	Exe           string // the thaw program
+	KeeperArgs    []string
+	Orphan        time.Duration
+	GPUs          int             // negative: all there are
+	GPUMemory     functions.Bytes // of each; 0: all of it
+	Memory        functions.Bytes // for replicas together; 0: 80 % of the machine's
+	Sleep         functions.Bytes // of that, what they may hold asleep; 0: all of it
+	Store         functions.Bytes // of checkpoints; 0: all the disk has but keepFree
+	KeepEngines   bool
+	Warm          WarmMode
+	Environ       func() []string
+	Push          func(functions.Heartbeat)
+	InFlight      func(name functions.Name, replica string) int
+	AbortRequests func(url string) // ends our requests to an engine
+	Log           *slog.Logger
 
 	// EngineCaches is what happens to compile caches; "" is CachesLocal.
 	EngineCaches CacheMode
@@ -84,8 +84,8 @@ func Open(c Config) (*Node, error) {
 	facts, err := gpu.Open()
 	if err != nil {
 		c.Log.Warn("the GPU driver does not answer", "error", err)
-	} else if why := facts.Why(); why != "" {
-		c.Log.Info("no GPUs", "why", why)
+	} else if reason := facts.Why(); reason != "" {
+		c.Log.Info("no GPUs", "why", reason)
 	}
 	n := &Node{facts: facts, store: sh}
 	n.manual = engine.NewManual(filepath.Join(c.Data, "agent", "flags"), engine.ManualOptions{
@@ -105,8 +105,8 @@ func Open(c Config) (*Node, error) {
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, Borrows: c.Peering != nil, Environ: c.Environ, Leave: c.Leave, Warm: c.Warm,
-		Push: c.Push, InFlight: c.InFlight, Cut: c.Cut, FreeGPU: n.freeMemory, Manual: n.manual, Log: c.Log,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm,
+		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, FreeGPU: n.freeMemory, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }
@@ -148,16 +148,19 @@ func (n *Node) Store() *nodestore.Store { return n.store }
 // Run runs the agent until ctx ends, then closes everything below it. It is called once.
 func (n *Node) Run(ctx context.Context) error {
 	look, stop := context.WithCancel(ctx)
-	var side sync.WaitGroup
-	side.Go(func() { n.inventory.Run(look) })
-	side.Go(func() {
-		n.facts.Watch(look, func(uuid, what string) { n.log.Error("GPU", "uuid", uuid, "what", what); n.pushHeartbeat() })
+	var background sync.WaitGroup
+	background.Go(func() { n.inventory.Run(look) })
+	background.Go(func() {
+		n.facts.Watch(look, func(uuid, description string) {
+			n.log.Error("GPU", "uuid", uuid, "what", description)
+			n.pushHeartbeat()
+		})
 	})
-	side.Go(func() { n.manual.Run(look) })
-	side.Go(func() { n.store.Run(look) })
+	background.Go(func() { n.manual.Run(look) })
+	background.Go(func() { n.store.Run(look) })
 	err := n.Agent.Run(ctx)
 	stop()
-	side.Wait()
+	background.Wait()
 	n.stager.Close()
 	n.store.Close()
 	n.facts.Close()

@@ -36,7 +36,7 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewHandler(n.Agent, f.Token, engines).WithStore(n.store), Logger: n.log})
 
 	// The node ends its engines after the server has been shut down.
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error { return srv.Serve(f.Listener) })
@@ -51,7 +51,7 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 		return nil
 	})
 	parts.Go(func() error { return f.Join.Run(ctx) })
-	parts.Go(func() error { return n.Run(life) })
+	parts.Go(func() error { return n.Run(serveCtx) })
 	if err := parts.Wait(); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}

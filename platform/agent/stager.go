@@ -63,7 +63,7 @@ func (s *Stager) Close() {
 }
 
 // Stage downloads a source. It is a replica.Stager.
-func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (s *Stager) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
 	st, err := s.startStaging(ctx, w)
 	if err != nil {
 		return replica.Checkpoint{}, err
@@ -77,16 +77,16 @@ func (s *Stager) startStaging(ctx context.Context, w replica.StageRequest) (*loa
 }
 
 // forwardProgress passes progress on until the function it returns has been called.
-func forwardProgress(st *loader.Staging, progress func(have, whole functions.Bytes)) (stop func()) {
+func forwardProgress(st *loader.Staging, progress func(have, total functions.Bytes)) (stop func()) {
 	events, unsubscribe := st.Events()
-	told := make(chan struct{})
+	updates := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(updates)
 		for p := range events {
 			progress(functions.Bytes(p.Done), functions.Bytes(p.Total))
 		}
 	}()
-	return func() { unsubscribe(); <-told }
+	return func() { unsubscribe(); <-updates }
 }
 
 // awaitStaging waits for all of a staging, and releases it on an error. check, if not nil,

@@ -58,15 +58,15 @@ func serveList(s *nodestore.Store, req *httpserver.Request, res *httpserver.Resp
 	return err
 }
 
-func serveAct(s *nodestore.Store, rest string, req *httpserver.Request, res *httpserver.Response) error {
+func serveAct(s *nodestore.Store, path string, req *httpserver.Request, res *httpserver.Response) error {
 	if !enginehttp.AllowMethod("POST", req, res) {
 		return nil
 	}
-	digest, act, _ := strings.Cut(rest, "/")
+	digest, act, _ := strings.Cut(path, "/")
 	digest = "sha256:" + digest
 	if functions.StoreAction(act) == functions.StoreVerify {
-		return serveLines(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
-			return s.Reread(ctx, digest, tell)
+		return serveLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+			return s.Reread(ctx, digest, report)
 		})
 	}
 	if err := s.Keep(req.Context(), digest, functions.StoreAction(act)); err != nil {
@@ -81,12 +81,14 @@ func servePrefetch(s *nodestore.Store, req *httpserver.Request, res *httpserver.
 	if !enginehttp.AllowMethod("POST", req, res) || !decode(req, res, &r) {
 		return nil
 	}
-	return serveLines(req, res, func(ctx context.Context, tell func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, tell) })
+	return serveLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+		return s.Prefetch(ctx, r, report)
+	})
 }
 
-func serveLines(req *httpserver.Request, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) error {
-	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, say func(any)) error {
-		return work(ctx, func(p functions.StoreProgress) { say(p) })
+func serveLines(req *httpserver.Request, res *httpserver.Response, produce func(context.Context, func(functions.StoreProgress)) error) error {
+	body, err := httpserver.NewLineStream(req.Context(), func(ctx context.Context, emit func(any)) error {
+		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
 	}, req.Draining)
 	if err != nil {
 		return err
@@ -116,13 +118,13 @@ func (c *Client) Keep(ctx context.Context, digest string, act functions.StoreAct
 }
 
 // Reread verifies a checkpoint of the node by reading it again; see Store.Reread.
-func (c *Client) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
-	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, tell)
+func (c *Client) Reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
+	return c.storeStream(ctx, cachePath(digest, functions.StoreVerify), struct{}{}, report)
 }
 
 // Prefetch has the node download a source; see Store.Prefetch.
-func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
-	return c.storeStream(ctx, "/prefetch", r, tell)
+func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
+	return c.storeStream(ctx, "/prefetch", r, report)
 }
 
 func cachePath(digest string, act functions.StoreAction) string {
@@ -151,7 +153,7 @@ func (c *Client) storeRequest(ctx context.Context, method, path string, body any
 }
 
 // storeStream reads a stream of progress to its last line.
-func (c *Client) storeStream(ctx context.Context, path string, body any, tell func(functions.StoreProgress)) error {
+func (c *Client) storeStream(ctx context.Context, path string, body any, report func(functions.StoreProgress)) error {
 	res, err := c.storeRequest(ctx, "POST", path, body)
 	if err != nil {
 		return err
@@ -168,7 +170,7 @@ func (c *Client) storeStream(ctx context.Context, path string, body any, tell fu
 		if err := json.Unmarshal(in.Bytes(), &p); err != nil {
 			return &functions.StoreError{Code: functions.CodeUnreachable, Message: "unexpected answer of the agent: " + err.Error()}
 		}
-		tell(p)
+		report(p)
 		if last = p; p.Over() {
 			return nil
 		}
@@ -177,6 +179,6 @@ func (c *Client) storeStream(ctx context.Context, path string, body any, tell fu
 		return ctx.Err()
 	}
 	last.State, last.Error = "failed", &functions.StoreError{Code: functions.CodeUnreachable, Message: "the agent at " + c.url + " broke off; what has arrived stays"}
-	tell(last)
+	report(last)
 	return nil
 }

@@ -49,12 +49,12 @@ func (s *spawner) client() (*supervisor.Client, error) {
 func (s *spawner) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
 	child, err := s.spawn(ctx, p, nil)
 	if errors.Is(err, supervisor.ErrNoParent) {
-		s.forkServers.Suspect(p.Via)
+		s.forkServers.Suspect(p.ForkSocket)
 	}
 	return child, err
 }
 
-func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan time.Time) (*supervisor.Child, error) {
+func (s *spawner) spawn(ctx context.Context, p supervisor.Process, deadline <-chan time.Time) (*supervisor.Child, error) {
 	s.mu.Lock()
 	k, turn := s.supervisor, s.supervisorChanged
 	s.mu.Unlock()
@@ -65,13 +65,13 @@ func (s *spawner) spawn(ctx context.Context, p supervisor.Process, late <-chan t
 			return child, err
 		}
 	}
-	if late == nil {
-		late = time.After(supervisorWait)
+	if deadline == nil {
+		deadline = time.After(supervisorWait)
 	}
 	select {
 	case <-turn:
-		return s.spawn(ctx, p, late)
-	case <-late:
+		return s.spawn(ctx, p, deadline)
+	case <-deadline:
 		return nil, err
 	case <-ctx.Done():
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// World is the present state of the platform. The caller may keep its answers.
-type World interface {
+// State is the present state of the platform. The caller may keep its answers.
+type State interface {
 	// Function is the picture of one, false where the platform has none yet.
 	Function(name functions.Name) (snapshot.Snapshot, bool)
 	Replicas() []functions.Replica
@@ -34,8 +34,8 @@ type History interface {
 	Events(after uint64) []functions.Event
 }
 
-// Hand starts and stops functions; neither call blocks.
-type Hand interface {
+// Starter starts and stops functions; neither call blocks.
+type Starter interface {
 	// WakeFor requests a replica that stays for lease without requests, and
 	// returns the id of the cold start under way.
 	WakeFor(name functions.Name, lease time.Duration) string
@@ -67,9 +67,9 @@ var _ Catalog = (*catalog.Catalog)(nil)
 type Options struct {
 	Catalog  Catalog
 	Keys     *auth.KeyStore
-	World    World
+	State    State
 	History  History
-	Hand     Hand
+	Starter  Starter
 	Requests Requests
 	Stores   functions.Stores
 	Ahead    Ahead // may be nil: no hints are taken
@@ -129,19 +129,19 @@ func New(o Options) *API {
 
 // caller is the identity of a request.
 type caller struct {
-	id    auth.Identity
-	known bool // by a secret
+	id            auth.Identity
+	authenticated bool // by a secret
 }
 
 // team is whose things the caller sees; "" is everybody's.
 func (c caller) team() string {
-	if !c.known || c.id.Admin {
+	if !c.authenticated || c.id.Admin {
 		return ""
 	}
 	return c.id.Team
 }
 
-func (c caller) sees(team string) bool { return c.team() == "" || c.team() == team }
+func (c caller) mayRead(team string) bool { return c.team() == "" || c.team() == team }
 
 // exchange is one request while it is answered.
 type exchange struct {
@@ -175,7 +175,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 		}
 		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
 	}
-	who, err := a.identify(req, e.right)
+	caller, err := a.identify(req, e.permission)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	if !ok {
 		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
 	}
-	x := &exchange{Request: req, caller: who, args: args, query: q}
+	x := &exchange{Request: req, caller: caller, args: args, query: q}
 	res.Set("cache-control", "no-store")
 	res.Set("x-content-type-options", "nosniff")
 	return e.do(x, res)
@@ -221,7 +221,7 @@ func isLoopback(host string) bool {
 }
 
 // identify decides whether the caller may use a path of this right.
-func (a *API) identify(req *httpserver.Request, r right) (caller, *openai.Error) {
+func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.Error) {
 	bearer := req.Header("Authorization")
 	secret := auth.Bearer(bearer)
 	if bearer == "" {

@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 // ask sends one request and gives status, head and body.
-func (r *rig) ask(t *testing.T, method, path, key, body string, header ...string) (int, http.Header, string) {
+func (r *testAPI) ask(t *testing.T, method, path, key, body string, header ...string) (int, http.Header, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
 	if err != nil {
@@ -73,7 +73,7 @@ func canonicalHost(e endpoint) (path, body string) {
 	switch e.method + " " + e.path {
 	case "PUT /api/v1/functions/{team}/{name}":
 		path = "/api/v1/functions/a/new"
-		body = file("a", "new")
+		body = modelFile("a", "new")
 	case "DELETE /api/v1/functions/{team}/{name}":
 		path = "/api/v1/functions/a/gone" // 404: allowed, but there is none
 	case "POST /api/v1/keys":
@@ -98,7 +98,7 @@ func TestRights(t *testing.T) {
 		path, body := canonicalHost(e)
 		for _, tt := range []struct {
 			who  string
-			rig  *rig
+			rig  *testAPI
 			key  string
 			want [5]string // by right: read, admin, join, probe, own; "" is let in
 		}{
@@ -114,7 +114,7 @@ func TestRights(t *testing.T) {
 			{"the join token", shut, shut.join, [5]string{"invalid_api_key", "invalid_api_key", "", "", "invalid_api_key"}},
 		} {
 			status, head, answer := tt.rig.ask(t, e.method, path, tt.key, body)
-			want := tt.want[e.right]
+			want := tt.want[e.permission]
 			got := codeOf(answer)
 			if want != "" {
 				if got != want || want == "invalid_api_key" && (status != 401 || head.Get("WWW-Authenticate") != "Bearer") || want == "permission_denied" && status != 403 {
@@ -129,7 +129,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-func TestATeamSeesItsOwn(t *testing.T) {
+func TestTeamKeySeesItsTeam(t *testing.T) {
 	r := start(t, nil)
 	r.keys(t)
 	for _, path := range []string{"/api/v1/functions", "/api/v1/replicas", "/api/v1/teams", "/api/v1/coldstarts", "/api/v1/events", "/api/v1/nodes", "/metrics"} {
@@ -144,9 +144,9 @@ func TestATeamSeesItsOwn(t *testing.T) {
 	}
 	for _, path := range []string{"/api/v1/functions/b/two", "/api/v1/replicas/r-2", "/api/v1/replicas/r-2/logs", "/api/v1/replicas/r-old/logs", "/api/v1/teams/b", "/api/v1/coldstarts/cs-2"} {
 		status, _, body := r.ask(t, "GET", path, r.keyA, "")
-		missing, _, none := r.ask(t, "GET", strings.NewReplacer("two", "xyz", "r-2", "r-9", "r-old", "r-9", "teams/b", "teams/x", "cs-2", "cs-9").Replace(path), r.keyA, "")
-		if status != 404 || missing != 404 || codeOf(body) != codeOf(none) {
-			t.Errorf("%s: %d %s, and for what does not exist %d %s", path, status, body, missing, none)
+		unknownID, _, none := r.ask(t, "GET", strings.NewReplacer("two", "xyz", "r-2", "r-9", "r-old", "r-9", "teams/b", "teams/x", "cs-2", "cs-9").Replace(path), r.keyA, "")
+		if status != 404 || unknownID != 404 || codeOf(body) != codeOf(none) {
+			t.Errorf("%s: %d %s, and for what does not exist %d %s", path, status, body, unknownID, none)
 		}
 		if status, _, body := r.ask(t, "GET", path, r.admin, ""); status != 200 {
 			t.Errorf("%s as admin: %d %s", path, status, body)
@@ -162,7 +162,7 @@ func TestATeamSeesItsOwn(t *testing.T) {
 func TestExplain(t *testing.T) {
 	r := start(t, nil)
 	r.keys(t)
-	ask := func(key string) (e functions.Explanation) {
+	body := func(key string) (e functions.Explanation) {
 		t.Helper()
 		status, _, body := r.ask(t, "GET", "/api/v1/explain/evict/a/one", key, "")
 		if status != 200 || json.Unmarshal([]byte(body), &e) != nil {
@@ -170,14 +170,14 @@ func TestExplain(t *testing.T) {
 		}
 		return e
 	}
-	e := ask(r.admin)
+	e := body(r.admin)
 	if e.Kind != "evict" || e.Chosen != "two-1" || e.For != "b/two" || len(e.Candidates) != 2 || *e.Candidates[0].Score != 1.5 || e.Candidates[0].Parts[0].Name != "idle" || e.Candidates[1].Score != nil || e.Others != 1 {
 		t.Errorf("%+v", e)
 	}
 	if len(e.Events) != 1 || e.Events[0].Kind != "stop" || e.Events[0].For != "b/two" {
 		t.Errorf("its events: %+v", e.Events)
 	}
-	e = ask(r.keyA)
+	e = body(r.keyA)
 	if c := e.Candidates[0]; e.Chosen != "" || e.For != "" || c.Function != "" || c.Replica != "" || c.Node != "here" || e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
 		t.Errorf("another team is named: %+v", e)
 	}
@@ -215,7 +215,7 @@ func TestPaths(t *testing.T) {
 	if status, _, _ := r.ask(t, "HEAD", "/api/v1/functions", r.admin, ""); status != 200 {
 		t.Error("HEAD", status)
 	}
-	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new?dryrun", r.admin, file("a", "new")); status != 400 || r.cat.Model(functions.Name{Team: "a", Name: "new"}) != nil {
+	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new?dryrun", r.admin, modelFile("a", "new")); status != 400 || r.cat.Model(functions.Name{Team: "a", Name: "new"}) != nil {
 		t.Errorf("a misspelt dryRun: %d %s", status, body)
 	}
 }
@@ -249,7 +249,7 @@ func TestBrowsers(t *testing.T) {
 	}
 }
 
-func TestReadinessTellsReasonsToReadersOnly(t *testing.T) {
+func TestReadinessReasonsNeedRead(t *testing.T) {
 	r := start(t, nil)
 	r.reasons = []string{"no agent has joined"}
 	status, _, body := r.ask(t, "GET", "/readyz", "", "")
@@ -330,7 +330,7 @@ func regexpRefs(body string) []string {
 	return names
 }
 
-func client(t *testing.T, r *rig, key string) *Client {
+func client(t *testing.T, r *testAPI, key string) *Client {
 	t.Helper()
 	c, err := NewClient(r.url, key)
 	if err != nil {
@@ -349,7 +349,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(fs, err)
 	}
 	want := Function{Name: "a/one", Team: "a", Model: "one", State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2,
-		Percent: leftOf(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
+		Percent: positivePtr(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
 	if !reflect.DeepEqual(fs[0], want) {
 		t.Errorf("got %+v", fs[0])
 	}
@@ -359,29 +359,29 @@ func TestClient(t *testing.T) {
 	}
 
 	next := functions.Name{Team: "c", Name: "new"}
-	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), true); err != nil || !d.Created || !d.DryRun || r.cat.Model(next) != nil {
+	if d, err := c.Deploy(ctx, next, []byte(modelFile("c", "new")), true); err != nil || !d.Created || !d.DryRun || r.cat.Model(next) != nil {
 		t.Errorf("%+v %v", d, err)
 	}
-	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), false); err != nil || !d.Created || r.cat.Model(next) == nil {
+	if d, err := c.Deploy(ctx, next, []byte(modelFile("c", "new")), false); err != nil || !d.Created || r.cat.Model(next) == nil {
 		t.Errorf("%+v %v", d, err)
 	}
-	if d, err := c.Deploy(ctx, next, []byte(file("c", "new")), false); err != nil || d.Created {
+	if d, err := c.Deploy(ctx, next, []byte(modelFile("c", "new")), false); err != nil || d.Created {
 		t.Errorf("%+v %v", d, err)
 	}
 	for _, tt := range []struct {
-		name functions.Name
-		file string
-		code string
-		says string
+		name     functions.Name
+		file     string
+		code     string
+		wantText string
 	}{
-		{next, file("c", "new") + "x: 1\n", "invalid_value", "c/new:5:1: x: unknown key"},
-		{one, file("a", "one"), "conflict", "one.yaml:1"},
-		{next, file("c", "other"), "invalid_value", "the path about c/new"},
+		{next, modelFile("c", "new") + "x: 1\n", "invalid_value", "c/new:5:1: x: unknown key"},
+		{one, modelFile("a", "one"), "conflict", "one.yaml:1"},
+		{next, modelFile("c", "other"), "invalid_value", "the path about c/new"},
 	} {
 		_, err := c.Deploy(ctx, tt.name, []byte(tt.file), false)
 		var s *StatusError
-		if !errors.As(err, &s) || s.Code != tt.code || !strings.Contains(s.Message, tt.says) {
-			t.Errorf("got %v, want %s that says %s", err, tt.code, tt.says)
+		if !errors.As(err, &s) || s.Code != tt.code || !strings.Contains(s.Message, tt.wantText) {
+			t.Errorf("got %v, want %s that says %s", err, tt.code, tt.wantText)
 		}
 	}
 	if err := c.Remove(ctx, next); err != nil || r.cat.Model(next) != nil {
@@ -395,7 +395,7 @@ func TestClient(t *testing.T) {
 		t.Error(err)
 	}
 
-	if w, err := c.Wake(ctx, one, 10*time.Minute); err != nil || w.ColdStart != "cs-1" || r.woken[one] != 10*time.Minute {
+	if w, err := c.Wake(ctx, one, 10*time.Minute); err != nil || w.ColdStart != "cs-1" || r.wakes[one] != 10*time.Minute {
 		t.Errorf("%+v %v", w, err)
 	}
 	for _, bad := range []string{`{"lease":"-1s"}`, `{"lease":"200h"}`, `{"until":"2001-01-01T00:00:00Z"}`, `{"lease":"1m","until":"2099-01-01T00:00:00Z"}`, `{"leas":"1m"}`, `[]`, `{} {}`} {
@@ -412,7 +412,7 @@ func TestClient(t *testing.T) {
 	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
 		t.Errorf("%+v %v", ns, err)
 	}
-	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 || ts[0].Inflicted != 7 {
+	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 || ts[0].EvictionsInflicted != 7 {
 		t.Errorf("%+v %v", ts, err)
 	}
 	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {
@@ -500,13 +500,13 @@ func TestWatch(t *testing.T) {
 		case 3: // synced: now something changes
 			one := functions.Name{Team: "a", Name: "one"}
 			r.mu.Lock()
-			f := r.pictures[one]
+			f := r.snapshots[one]
 			f.State = functions.Ready
-			r.pictures[one] = f
+			r.snapshots[one] = f
 			r.mu.Unlock()
 			r.changed <- struct{}{}
 		case 4:
-			if _, err := r.cat.Put(functions.Name{Team: "z", Name: "z"}, []byte(file("z", "z"))); err != nil {
+			if _, err := r.cat.Put(functions.Name{Team: "z", Name: "z"}, []byte(modelFile("z", "z"))); err != nil {
 				t.Error(err)
 			}
 			r.changed <- struct{}{}
@@ -551,11 +551,11 @@ func TestAuthorizationIsExact(t *testing.T) {
 	}
 }
 
-// TestWatchLives: an empty line now and then, and an end with the client.
-func TestWatchLives(t *testing.T) {
+// TestWatchSendsEmptyLines: an empty line now and then, and an end with the client.
+func TestWatchSendsEmptyLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watch[Team]{ctx: ctx, cancel: cancel, key: func(x Team) string { return x.Name }, told: map[string]string{},
+		w := &watch[Team]{ctx: ctx, cancel: cancel, key: func(x Team) string { return x.Name }, sent: map[string]string{},
 			get: func() ([]Team, bool) { return []Team{{Name: "a"}}, true }}
 		w.compare([]Team{{Name: "a"}, {Name: "b"}})
 		buf := make([]byte, 4096)

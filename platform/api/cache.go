@@ -26,8 +26,8 @@ type PrefetchRequest struct {
 	Pin    bool     `json:"pin,omitempty"`
 }
 
-// Kept answers what was done to a checkpoint.
-type Kept struct {
+// StoreReply answers what was done to a checkpoint.
+type StoreReply struct {
 	Digest string   `json:"digest"`
 	Nodes  []string `json:"nodes"`
 }
@@ -63,8 +63,8 @@ func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, 200, Cache{Items: list, Silent: silent})
 }
 
-// keep is an endpoint that does one thing to a checkpoint.
-func (a *API) keep(act functions.StoreAction) func(*exchange, *httpserver.Response) *openai.Error {
+// storeAction is an endpoint that does one thing to a checkpoint.
+func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver.Response) *openai.Error {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		digest, bad := x.digest()
 		if bad != nil {
@@ -74,7 +74,7 @@ func (a *API) keep(act functions.StoreAction) func(*exchange, *httpserver.Respon
 		if err != nil {
 			return storeFailure(err)
 		}
-		return writeJSON(res, 200, Kept{Digest: digest, Nodes: nodes})
+		return writeJSON(res, 200, StoreReply{Digest: digest, Nodes: nodes})
 	}
 }
 
@@ -100,28 +100,28 @@ func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
 	if bad != nil {
 		return bad
 	}
-	return streamProgress(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
-		return a.o.Stores.Reread(ctx, x.query["node"], digest, tell)
+	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+		return a.o.Stores.Reread(ctx, x.query["node"], digest, report)
 	})
 }
 
 func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
-	var ask PrefetchRequest
-	if err := decodeBody(x, &ask); err != nil {
+	var body PrefetchRequest
+	if err := decodeBody(x, &body); err != nil {
 		return err
 	}
-	if (ask.Model == "") == (ask.Source == "") {
-		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[ask.Model != ""], "model"))
+	if (body.Model == "") == (body.Source == "") {
+		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[body.Model != ""], "model"))
 	}
-	if ask.Model != "" && len(ask.Files) > 0 {
+	if body.Model != "" && len(body.Files) > 0 {
 		return openai.New(openai.InvalidValue, "A model file says itself which files are staged; files go with a source.").With("files")
 	}
-	if p := functions.CheckPatterns("files", ask.Files); len(p) > 0 {
+	if p := functions.CheckPatterns("files", body.Files); len(p) > 0 {
 		return openai.New(openai.InvalidValue, p[0].String()).With("files")
 	}
-	r := functions.PrefetchRequest{Source: ask.Source, Digest: ask.Digest, Files: ask.Files, Pin: ask.Pin}
-	if ask.Model != "" {
-		name, err := functions.ParseName(ask.Model, functions.DefaultTeam)
+	r := functions.PrefetchRequest{Source: body.Source, Digest: body.Digest, Files: body.Files, Pin: body.Pin}
+	if body.Model != "" {
+		name, err := functions.ParseName(body.Model, functions.DefaultTeam)
 		if err != nil {
 			return openai.New(openai.InvalidValue, err.Error()).With("model")
 		}
@@ -132,16 +132,16 @@ func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 		}
 		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.Files
 	}
-	return streamProgress(x, res, func(ctx context.Context, tell func(functions.StoreProgress)) error {
-		return a.o.Stores.Prefetch(ctx, ask.Node, r, tell)
+	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
+		return a.o.Stores.Prefetch(ctx, body.Node, r, report)
 	})
 }
 
 // streamProgress answers with a stream of progress, or with the error of what never
 // began. It ends when the client leaves: what was asked for is called off then.
-func streamProgress(x *exchange, res *httpserver.Response, work func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
-	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, say func(any)) error {
-		return work(ctx, func(p functions.StoreProgress) { say(p) })
+func streamProgress(x *exchange, res *httpserver.Response, produce func(context.Context, func(functions.StoreProgress)) error) *openai.Error {
+	body, err := httpserver.NewLineStream(x.Context(), func(ctx context.Context, emit func(any)) error {
+		return produce(ctx, func(p functions.StoreProgress) { emit(p) })
 	}, x.Draining)
 	if err != nil {
 		return storeFailure(err)

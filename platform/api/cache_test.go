@@ -16,19 +16,19 @@ import (
 
 // A checkpoint in use, and one that is not.
 const (
-	kept = "1111111111111111111111111111111111111111111111111111111111111111"
-	idle = "3333333333333333333333333333333333333333333333333333333333333333"
+	testDigest = "1111111111111111111111111111111111111111111111111111111111111111"
+	idle       = "3333333333333333333333333333333333333333333333333333333333333333"
 )
 
 // stores is one node with one checkpoint in use, and one that never goes.
 type stores struct {
-	mu     sync.Mutex
-	did    []string
-	asked  []functions.PrefetchRequest
-	hold   chan struct{} // prefetch waits for it, or for its end
-	left   chan struct{} // closed when a prefetch was called off
-	silent []string
-	broken error
+	mu         sync.Mutex
+	did        []string
+	prefetches []functions.PrefetchRequest
+	hold       chan struct{} // prefetch waits for it, or for its end
+	cancelled  chan struct{} // closed when a prefetch was called off
+	silent     []string
+	broken     error
 }
 
 func (s *stores) Cached(_ context.Context, node string) ([]functions.CacheEntry, []string, error) {
@@ -38,7 +38,7 @@ func (s *stores) Cached(_ context.Context, node string) ([]functions.CacheEntry,
 	if s.broken != nil {
 		return nil, nil, s.broken
 	}
-	return []functions.CacheEntry{{Node: "here", Digest: "sha256:" + kept, Source: "az://a/c/x", Bytes: 5, Files: 2, LastUsed: began, InUse: true}}, s.silent, nil
+	return []functions.CacheEntry{{Node: "here", Digest: "sha256:" + testDigest, Source: "az://a/c/x", Bytes: 5, Files: 2, LastUsed: began, InUse: true}}, s.silent, nil
 }
 
 func (s *stores) Keep(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
@@ -47,7 +47,7 @@ func (s *stores) Keep(_ context.Context, node, digest string, act functions.Stor
 	s.did = append(s.did, strings.TrimSpace(string(act)+" "+digest+" "+node))
 	switch {
 	case digest == "sha256:"+idle:
-	case digest != "sha256:"+kept:
+	case digest != "sha256:"+testDigest:
 		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
 	case act == functions.StoreRemove:
 		return nil, &functions.StoreError{Code: functions.CodeInUse, Message: "it is in use"}
@@ -55,32 +55,32 @@ func (s *stores) Keep(_ context.Context, node, digest string, act functions.Stor
 	return []string{"here"}, nil
 }
 
-func (s *stores) Reread(_ context.Context, node, digest string, tell func(functions.StoreProgress)) error {
-	if digest != "sha256:"+kept && digest != "sha256:"+idle {
+func (s *stores) Reread(_ context.Context, node, digest string, report func(functions.StoreProgress)) error {
+	if digest != "sha256:"+testDigest && digest != "sha256:"+idle {
 		return &functions.StoreError{Code: functions.CodeNotCached, Message: "no node has it"}
 	}
-	tell(functions.StoreProgress{Node: "here", State: "verifying"})
-	tell(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "it is rotten"}})
+	report(functions.StoreProgress{Node: "here", State: "verifying"})
+	report(functions.StoreProgress{Node: "here", State: "failed", Error: &functions.StoreError{Code: "digest_mismatch", Message: "it is rotten"}})
 	return nil
 }
 
-func (s *stores) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+func (s *stores) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
 	s.mu.Lock()
-	s.asked = append(s.asked, r)
+	s.prefetches = append(s.prefetches, r)
 	s.mu.Unlock()
 	if strings.HasPrefix(r.Source, "nosuch:") {
 		return &functions.StoreError{Code: "bad_source", Message: "the scheme is not known here"}
 	}
-	tell(functions.StoreProgress{Node: node, State: "fetching", Percent: 40, Done: 4, Total: 10})
+	report(functions.StoreProgress{Node: node, State: "fetching", Percent: 40, Done: 4, Total: 10})
 	if s.hold != nil {
 		select {
 		case <-s.hold:
 		case <-ctx.Done():
-			close(s.left)
+			close(s.cancelled)
 			return ctx.Err()
 		}
 	}
-	tell(functions.StoreProgress{Node: node, State: "ready", Percent: 100, Path: "/store/x"})
+	report(functions.StoreProgress{Node: node, State: "ready", Percent: 100, Path: "/store/x"})
 	return nil
 }
 
@@ -96,17 +96,17 @@ func TestCache(t *testing.T) {
 		{"GET", "/api/v1/cache?node=here", "", 200, `"source":"az://a/c/x"`},
 		{"GET", "/api/v1/cache?node=nowhere", "", 404, "node_not_found"},
 		{"GET", "/api/v1/cache?nodes=here", "", 400, "it takes: node"},
-		{"POST", "/api/v1/cache/" + kept + "/pin", "", 200, `"nodes":["here"]`},
-		{"POST", "/api/v1/cache/" + kept + "/unpin?node=here", "", 200, `"nodes":["here"]`},
-		{"DELETE", "/api/v1/cache/" + kept, "", 409, "in_use"},
+		{"POST", "/api/v1/cache/" + testDigest + "/pin", "", 200, `"nodes":["here"]`},
+		{"POST", "/api/v1/cache/" + testDigest + "/unpin?node=here", "", 200, `"nodes":["here"]`},
+		{"DELETE", "/api/v1/cache/" + testDigest, "", 409, "in_use"},
 		{"DELETE", "/api/v1/cache/" + strings.Repeat("2", 64), "", 404, "not_cached"},
 		{"DELETE", "/api/v1/cache/tiny", "", 400, "64 hex digits"},
 		{"DELETE", "/api/v1/cache/" + strings.Repeat("G", 64), "", 400, "64 hex digits"},
 		{"POST", "/api/v1/cache/" + strings.Repeat("1", 63) + "/verify", "", 400, "64 hex digits"},
-		{"POST", "/api/v1/cache/" + kept + "/verify", "", 200, `"code":"digest_mismatch"`},
+		{"POST", "/api/v1/cache/" + testDigest + "/verify", "", 200, `"code":"digest_mismatch"`},
 		{"POST", "/api/v1/cache/" + strings.Repeat("2", 64) + "/verify", "", 404, "not_cached"},
-		{"POST", "/api/v1/cache/" + kept + "/eat", "", 404, "unknown_endpoint"},
-		{"PUT", "/api/v1/cache/" + kept, "", 405, "method_not_allowed"},
+		{"POST", "/api/v1/cache/" + testDigest + "/eat", "", 404, "unknown_endpoint"},
+		{"PUT", "/api/v1/cache/" + testDigest, "", 405, "method_not_allowed"},
 		{"POST", "/api/v1/prefetch", "", 400, "one of them"},
 		{"POST", "/api/v1/prefetch", `{"model":"a/one","source":"az://a/c/x"}`, 400, "one of them"},
 		{"POST", "/api/v1/prefetch", `{"sauce":"az://a/c/x"}`, 400, "invalid_json"},
@@ -117,23 +117,23 @@ func TestCache(t *testing.T) {
 		{"POST", "/api/v1/prefetch", `{"model":"a/one","pin":true}`, 200, `"path":"/store/x"`},
 	} {
 		t.Run(c.method+" "+c.path+c.body, func(t *testing.T) {
-			status, body := ask(t, r, c.method, c.path, c.body)
+			status, body := get(t, r, c.method, c.path, c.body)
 			if status != c.status || !strings.Contains(body, c.has) {
 				t.Errorf("%d %s", status, body)
 			}
 		})
 	}
-	last := s.asked[len(s.asked)-1]
+	last := s.prefetches[len(s.prefetches)-1]
 	if last.Source != "/w/x" || last.Dir != r.folder || !last.Pin {
 		t.Errorf("a model's prefetch asked for %+v", last)
 	}
 	s.broken = errors.New("the disk is on fire")
-	if status, body := ask(t, r, "GET", "/api/v1/cache", ""); status != 500 || !strings.Contains(body, "fire") {
+	if status, body := get(t, r, "GET", "/api/v1/cache", ""); status != 500 || !strings.Contains(body, "fire") {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-func ask(t *testing.T, r *rig, method, path, body string) (int, string) {
+func get(t *testing.T, r *testAPI, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))
 	if err != nil {
@@ -152,9 +152,9 @@ func ask(t *testing.T, r *rig, method, path, body string) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// TestPrefetchLeft: who leaves calls it off.
-func TestPrefetchLeft(t *testing.T) {
-	s := &stores{hold: make(chan struct{}), left: make(chan struct{})}
+// TestPrefetchCancelled: who leaves calls it off.
+func TestPrefetchCancelled(t *testing.T) {
+	s := &stores{hold: make(chan struct{}), cancelled: make(chan struct{})}
 	r := start(t, func(o *Options) { o.Stores = s })
 	ctx, leave := context.WithCancel(t.Context())
 	cl, err := NewClient(r.url, r.admin)
@@ -173,7 +173,7 @@ func TestPrefetchLeft(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	select {
-	case <-s.left:
+	case <-s.cancelled:
 	case <-time.After(40 * time.Second):
 		t.Error("it goes on after the client left")
 	}

@@ -70,12 +70,12 @@ func NewClient(server, key string) (*Client, error) {
 
 // NewClientOver makes a client whose requests go another way than to a server's own
 // address: server is what it is called.
-func NewClientOver(way http.RoundTripper, server, key string) (*Client, error) {
+func NewClientOver(transport http.RoundTripper, server, key string) (*Client, error) {
 	c, err := NewClient(server, key)
 	if err != nil {
 		return nil, err
 	}
-	c.http.Transport = way
+	c.http.Transport = transport
 	return c, nil
 }
 
@@ -232,12 +232,12 @@ func (c *Client) Function(ctx context.Context, name functions.Name) (Function, e
 }
 
 // Deploy keeps a model file on the server.
-func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool) (Deployed, error) {
+func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool) (DeployReply, error) {
 	path := functionPath(name)
 	if dryRun {
 		path += "?dryRun"
 	}
-	var d Deployed
+	var d DeployReply
 	res, err := c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, bytes.NewReader(file))
 	if err != nil {
 		return d, err
@@ -252,8 +252,8 @@ func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 
 // Wake asks for a replica, to stay for lease (0: for its idle time, at
 // least a minute).
-func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (Woken, error) {
-	var w Woken
+func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (WakeReply, error) {
+	var w WakeReply
 	err := c.call(ctx, "POST", functionPath(name)+"/wake", WakeRequest{Lease: functions.Duration(lease), Adapter: name.Adapter}, &w)
 	return w, err
 }
@@ -274,8 +274,8 @@ func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 }
 
 // Stop drains the replicas of a function.
-func (c *Client) Stop(ctx context.Context, name functions.Name) (Woken, error) {
-	var w Woken
+func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
+	var w WakeReply
 	err := c.call(ctx, "POST", functionPath(name)+"/stop", nil, &w)
 	return w, err
 }
@@ -318,8 +318,8 @@ func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
 }
 
 // Keep removes, pins or unpins a checkpoint on a node, or on all that hold it.
-func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (Kept, error) {
-	var out Kept
+func (c *Client) Keep(ctx context.Context, node, digest string, act functions.StoreAction) (StoreReply, error) {
+	var out StoreReply
 	var err error
 	if act == functions.StoreRemove {
 		err = c.call(ctx, "DELETE", onNode(cachePath(digest), node), nil, &out)
@@ -331,18 +331,18 @@ func (c *Client) Keep(ctx context.Context, node, digest string, act functions.St
 
 // Reread verifies a checkpoint on a node, or on all that hold it, and reports the
 // progress to tell.
-func (c *Client) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
-	return c.progress(ctx, onNode(cachePath(digest)+"/verify", node), nil, tell)
+func (c *Client) Reread(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
+	return c.progress(ctx, onNode(cachePath(digest)+"/verify", node), nil, report)
 }
 
 // Prefetch downloads weights to a node and reports the progress to tell, up to the
 // last line. The end of ctx cancels it.
-func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, tell func(functions.StoreProgress)) error {
-	return c.progress(ctx, "/api/v1/prefetch", r, tell)
+func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, report func(functions.StoreProgress)) error {
+	return c.progress(ctx, "/api/v1/prefetch", r, report)
 }
 
 // progress passes every line of a stream to tell; ErrLost if the stream broke off.
-func (c *Client) progress(ctx context.Context, path string, in any, tell func(functions.StoreProgress)) error {
+func (c *Client) progress(ctx context.Context, path string, in any, report func(functions.StoreProgress)) error {
 	header := http.Header{}
 	var body io.Reader
 	if in != nil {
@@ -360,7 +360,7 @@ func (c *Client) progress(ctx context.Context, path string, in any, tell func(fu
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, maxLine)
-	over := false
+	budgetErr := false
 	for lines.Scan() {
 		if len(lines.Bytes()) == 0 {
 			continue
@@ -369,15 +369,15 @@ func (c *Client) progress(ctx context.Context, path string, in any, tell func(fu
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return fmt.Errorf("the answer is not what thaw says: %w", err)
 		}
-		over = p.Over()
-		tell(p)
+		budgetErr = p.Over()
+		report(p)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case lines.Err() != nil:
 		return lines.Err()
-	case !over:
+	case !budgetErr:
 		return ErrLost
 	}
 	return nil
@@ -435,7 +435,7 @@ var ErrLost = errors.New("the server ended the watch")
 
 // Watch calls tell for every change of the list at path (such as
 // /api/v1/functions) until ctx ends, tell returns false or the server closes the stream.
-func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[T]) bool) error {
+func Watch[T any](ctx context.Context, c *Client, path string, onChange func(Change[T]) bool) error {
 	sep := "?"
 	if strings.Contains(path, "?") {
 		sep = "&"
@@ -455,7 +455,7 @@ func Watch[T any](ctx context.Context, c *Client, path string, tell func(Change[
 		if err := json.Unmarshal(lines.Bytes(), &ch); err != nil {
 			return fmt.Errorf("the watch is not what thaw says: %w", err)
 		}
-		if !tell(ch) {
+		if !onChange(ch) {
 			return nil
 		}
 	}

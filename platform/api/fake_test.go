@@ -19,41 +19,41 @@ import (
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
-// world is a platform of one node that does what it is told at once.
-type world struct {
-	mu       sync.Mutex
-	pictures map[functions.Name]snapshot.Snapshot
-	replicas []functions.Replica
-	colds    []functions.Timeline
-	events   []functions.Event
-	woken    map[functions.Name]time.Duration
-	stopped  []functions.Name
-	beats    []functions.Heartbeat
-	reasons  []string
-	lost     bool // its node is
-	changed  chan struct{}
+// fakePlatform is a platform of one node that does what it is told at once.
+type fakePlatform struct {
+	mu        sync.Mutex
+	snapshots map[functions.Name]snapshot.Snapshot
+	replicas  []functions.Replica
+	colds     []functions.Timeline
+	events    []functions.Event
+	wakes     map[functions.Name]time.Duration
+	stopped   []functions.Name
+	beats     []functions.Heartbeat
+	reasons   []string
+	nodeLost  bool // its node is
+	changed   chan struct{}
 }
 
 var began = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func (w *world) Function(n functions.Name) (snapshot.Snapshot, bool) {
+func (w *fakePlatform) Function(n functions.Name) (snapshot.Snapshot, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f, ok := w.pictures[n]
+	f, ok := w.snapshots[n]
 	return f, ok
 }
 
-func (w *world) Replicas() []functions.Replica {
+func (w *fakePlatform) Replicas() []functions.Replica {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]functions.Replica(nil), w.replicas...)
 }
 
-func (w *world) Nodes() []functions.Node {
-	return []functions.Node{{ID: "here", State: functions.NodeIdle, Lost: w.lost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
+func (w *fakePlatform) Nodes() []functions.Node {
+	return []functions.Node{{ID: "here", State: functions.NodeIdle, Lost: w.nodeLost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
 }
 
-func (w *world) ColdStart(id string) (functions.Timeline, bool) {
+func (w *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {
 	for _, t := range w.colds {
 		if t.ID == id {
 			return t, true
@@ -62,9 +62,9 @@ func (w *world) ColdStart(id string) (functions.Timeline, bool) {
 	return functions.Timeline{}, false
 }
 
-func (w *world) ColdStarts(limit int) []functions.Timeline { return w.colds }
+func (w *fakePlatform) ColdStarts(limit int) []functions.Timeline { return w.colds }
 
-func (w *world) Events(after uint64) []functions.Event {
+func (w *fakePlatform) Events(after uint64) []functions.Event {
 	var out []functions.Event
 	for _, e := range w.events {
 		if e.Seq > after {
@@ -74,27 +74,27 @@ func (w *world) Events(after uint64) []functions.Event {
 	return out
 }
 
-func (w *world) WakeFor(n functions.Name, lease time.Duration) string {
+func (w *fakePlatform) WakeFor(n functions.Name, lease time.Duration) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.woken[n] = lease
+	w.wakes[n] = lease
 	return "cs-1"
 }
 
-func (w *world) Stop(n functions.Name) { w.stopped = append(w.stopped, n) }
+func (w *fakePlatform) Stop(n functions.Name) { w.stopped = append(w.stopped, n) }
 
-func (w *world) ColdStartOf(id string) (string, bool) { return "cs-1", id == "req-1" }
+func (w *fakePlatform) ColdStartOf(id string) (string, bool) { return "cs-1", id == "req-1" }
 
-func (w *world) Position(id string) (int, functions.Name, bool) {
+func (w *fakePlatform) Position(id string) (int, functions.Name, bool) {
 	if id == "req-1" {
 		return 3, functions.Name{Team: "a", Name: "one"}, true
 	}
 	return 0, functions.Name{}, false
 }
 
-// rig is an API behind a real door.
-type rig struct {
-	*world
+// testAPI is an API behind a real door.
+type testAPI struct {
+	*fakePlatform
 	api                *API
 	url                string
 	cat                *catalog.Catalog
@@ -107,11 +107,11 @@ type rig struct {
 
 const model = "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: NAME, namespace: TEAM}\nspec: {source: /w/x, engine: ember}\n"
 
-func file(team, name string) string {
+func modelFile(team, name string) string {
 	return strings.NewReplacer("NAME", name, "TEAM", team).Replace(model)
 }
 
-func start(t *testing.T, edit func(*Options)) *rig {
+func start(t *testing.T, edit func(*Options)) *testAPI {
 	t.Helper()
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "user")
@@ -120,7 +120,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	}
 	for _, n := range []string{"a/one", "b/two"} {
 		team, name, _ := strings.Cut(n, "/")
-		if err := os.WriteFile(filepath.Join(folder, name+".yaml"), []byte(file(team, name)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name+".yaml"), []byte(modelFile(team, name)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,18 +128,18 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	book, err := auth.Open(filepath.Join(dir, "keys.json"))
+	keys, err := auth.Open(filepath.Join(dir, "keys.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{cat: cat, folder: folder, admin: strings.Repeat("t", 40), join: strings.Repeat("j", 40)}
-	book.Trust(r.admin)
+	r := &testAPI{cat: cat, folder: folder, admin: strings.Repeat("t", 40), join: strings.Repeat("j", 40)}
+	keys.Trust(r.admin)
 	one := functions.Name{Team: "a", Name: "one"}
-	r.world = &world{
-		pictures: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
+	r.fakePlatform = &fakePlatform{
+		snapshots: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
 			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
 		replicas: []functions.Replica{
-			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: leftOf(41)},
+			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: positivePtr(41)},
 			{ID: "r-2", Function: "b/two", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2},
 		},
 		colds: []functions.Timeline{
@@ -147,24 +147,24 @@ func start(t *testing.T, edit func(*Options)) *rig {
 			{ID: "cs-1", Function: "a/one", Began: began, State: functions.Loading, Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second}},
 		},
 		events: []functions.Event{{Seq: 1, At: began, Kind: "node_joined", Node: "here"}, {Seq: 2, At: began, Kind: "stop", Function: "a/one", Reason: "evicted", For: "b/two"}, {Seq: 3, At: began, Kind: "ready", Function: "b/two"}},
-		woken:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
+		wakes:  map[functions.Name]time.Duration{}, changed: make(chan struct{}, 1),
 	}
 	metrics := telemetry.New(func(yield func(string, float64, ...string)) {
 		yield("thaw_active_requests", 1, "one", "a")
 		yield("thaw_active_requests", 1, "two", "b")
 	})
 	o := Options{
-		Catalog: cat, Keys: book, World: r.world, History: r.world, Hand: r.world, Requests: r.world, Stores: &stores{}, Ahead: &soon{},
+		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform, Stores: &stores{}, Ahead: &fakeAhead{},
 		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
-		TeamUse:   func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, Inflicted: 7} },
-		Heartbeat: r.world.beat,
+		TeamUse:   func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
+		Heartbeat: r.fakePlatform.beat,
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 			if id != "r-1" && id != "r-2" && id != "r-old" {
 				return nil, functions.ErrNotFound
 			}
 			return io.NopCloser(strings.NewReader("line of " + id + "\n")), nil
 		},
-		Changed: func(context.Context) <-chan struct{} { return r.world.changed },
+		Changed: func(context.Context) <-chan struct{} { return r.fakePlatform.changed },
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			score := 1.5
 			return functions.Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
@@ -196,7 +196,7 @@ func start(t *testing.T, edit func(*Options)) *rig {
 	return r
 }
 
-func (w *world) beat(hb functions.Heartbeat) error {
+func (w *fakePlatform) beat(hb functions.Heartbeat) error {
 	if hb.Epoch < 0 {
 		return functions.ErrStaleEpoch
 	}
@@ -206,7 +206,7 @@ func (w *world) beat(hb functions.Heartbeat) error {
 	return nil
 }
 
-func (r *rig) keys(t *testing.T) {
+func (r *testAPI) keys(t *testing.T) {
 	t.Helper()
 	for _, k := range []struct {
 		to    *string

@@ -21,8 +21,8 @@ func teamOf(function string) string {
 
 func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
 	items := []functions.Replica{}
-	for _, r := range a.o.World.Replicas() {
-		if x.sees(teamOf(r.Function)) {
+	for _, r := range a.o.State.Replicas() {
+		if x.mayRead(teamOf(r.Function)) {
 			items = append(items, r)
 		}
 	}
@@ -85,21 +85,21 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	sources := Sources{}
 	for _, m := range a.o.Catalog.Models() {
-		if x.sees(m.Metadata.Namespace) {
+		if x.mayRead(m.Metadata.Namespace) {
 			sources.Add(m.FullName().String(), m.Spec.Source, m.Dir)
 		}
 	}
 	serving := map[string][]string{}
-	for _, r := range a.o.World.Replicas() {
-		if r.State == functions.Ready && x.sees(teamOf(r.Function)) {
+	for _, r := range a.o.State.Replicas() {
+		if r.State == functions.Ready && x.mayRead(teamOf(r.Function)) {
 			serving[r.Node] = append(serving[r.Node], r.Function)
 		}
 	}
 	items := []Node{}
-	for _, r := range a.o.World.Nodes() {
+	for _, r := range a.o.State.Nodes() {
 		n := Node{Node: r}
 		if !r.Lost {
-			n.Near = sources.Near(r.Cached, serving[r.ID])
+			n.Near = sources.CachedModels(r.Cached, serving[r.ID])
 		}
 		if x.team() != "" {
 			n.Cached, n.Warm = nil, nil
@@ -151,7 +151,7 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	}
 	items := []Team{}
 	for name, t := range byName {
-		if !x.sees(name) {
+		if !x.mayRead(name) {
 			continue
 		}
 		var u ratelimit.Usage

@@ -18,16 +18,16 @@ import (
 func (a *API) find(x *exchange) (*functions.Model, *openai.Error) {
 	name := x.name()
 	m := a.o.Catalog.Model(name)
-	if m == nil || !x.sees(name.Team) {
+	if m == nil || !x.mayRead(name.Team) {
 		var names []string
 		for _, m := range a.o.Catalog.Models() {
-			if x.sees(m.Metadata.Namespace) {
+			if x.mayRead(m.Metadata.Namespace) {
 				names = append(names, m.FullName().String())
 			}
 		}
 		err := notFound("The function " + name.String())
-		if near := functions.Nearest(name.String(), names, 3); len(near) > 0 {
-			err.Message += " Did you mean " + strings.Join(near, ", ") + "?"
+		if nearest := functions.Nearest(name.String(), names, 3); len(nearest) > 0 {
+			err.Message += " Did you mean " + strings.Join(nearest, ", ") + "?"
 		}
 		return nil, err
 	}
@@ -39,14 +39,14 @@ func (a *API) view(m *functions.Model) Function {
 	f := Function{Name: name.String(), Team: name.Team, Model: name.Name, State: functions.Unloaded,
 		Engine: m.Spec.Engine, Source: m.Spec.Source, Origin: m.Origin}
 	f.Active, f.Queued = a.o.Demand(name)
-	now, ok := a.o.World.Function(name)
+	now, ok := a.o.State.Function(name)
 	if !ok {
 		return f
 	}
 	f.State = cmp.Or(now.State, functions.Unloaded)
 	f.Replicas = len(now.Replicas)
 	if now.Starting() {
-		f.Percent, f.ETA = leftOf(now.Progress.Percent), optionalSeconds(now.Progress.ETA)
+		f.Percent, f.ETA = positivePtr(now.Progress.Percent), optionalSeconds(now.Progress.ETA)
 	}
 	if now.Forecast.P50 > 0 {
 		f.Expected = optionalSeconds(now.Forecast.P50)
@@ -71,7 +71,7 @@ func blockedReason(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Cod
 func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
 	items := []Function{}
 	for _, m := range a.o.Catalog.Models() {
-		if x.sees(m.Metadata.Namespace) {
+		if x.mayRead(m.Metadata.Namespace) {
 			items = append(items, a.view(m))
 		}
 	}
@@ -94,7 +94,7 @@ const hiddenEnv = "(hidden)"
 // spec of a model as the caller may see it. What an engine's environment holds
 // is often a secret: only admins see it.
 func (c caller) spec(m *functions.Model) *functions.ModelSpec {
-	if c.known && c.id.Admin || len(m.Spec.Env) == 0 {
+	if c.authenticated && c.id.Admin || len(m.Spec.Env) == 0 {
 		return &m.Spec
 	}
 	spec := m.Spec
@@ -124,7 +124,7 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if kept := a.o.Catalog.Model(name); kept != nil && !dry {
 		m = kept
 	}
-	d := Deployed{Function: a.view(m), Created: created, DryRun: dry}
+	d := DeployReply{Function: a.view(m), Created: created, DryRun: dry}
 	d.Spec = &m.Spec
 	status := 200
 	if created && !dry {
@@ -190,12 +190,12 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	if name.Adapter = w.Adapter; w.Adapter != "" && !slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
 		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
 	}
-	id := a.o.Hand.WakeFor(name, lease)
+	id := a.o.Starter.WakeFor(name, lease)
 	f := a.view(m)
 	if f.State == functions.Ready {
 		id = ""
 	}
-	return writeJSON(res, 202, Woken{Function: f.Name, State: f.State, ColdStart: id})
+	return writeJSON(res, 202, WakeReply{Function: f.Name, State: f.State, ColdStart: id})
 }
 
 func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
@@ -203,10 +203,10 @@ func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
 	if err != nil {
 		return err
 	}
-	a.o.Hand.Stop(m.FullName())
+	a.o.Starter.Stop(m.FullName())
 	f := a.view(m)
 	if !f.State.Over() { // it has been told to go, though it has not heard yet
 		f.State = functions.Draining
 	}
-	return writeJSON(res, 202, Woken{Function: f.Name, State: f.State})
+	return writeJSON(res, 202, WakeReply{Function: f.Name, State: f.State})
 }

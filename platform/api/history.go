@@ -27,7 +27,7 @@ func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
 	}
 	items := []ColdStart{}
 	for _, t := range a.o.History.ColdStarts(1000) {
-		if x.sees(teamOf(t.Function)) && len(items) < limit {
+		if x.mayRead(teamOf(t.Function)) && len(items) < limit {
 			items = append(items, coldStartView(t))
 		}
 	}
@@ -41,7 +41,7 @@ func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 		id = of
 	}
 	t, ok := a.o.History.ColdStart(id)
-	if !ok || !x.sees(teamOf(t.Function)) {
+	if !ok || !x.mayRead(teamOf(t.Function)) {
 		return notFound("The cold start " + x.args[0])
 	}
 	c := coldStartView(t)
@@ -61,8 +61,8 @@ func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
 			continue
 		}
 		// What names no function is about the machines, which everybody sees.
-		if e.Function == "" || x.sees(teamOf(e.Function)) {
-			if e.For != "" && !x.sees(teamOf(e.For)) {
+		if e.Function == "" || x.mayRead(teamOf(e.Function)) {
+			if e.For != "" && !x.mayRead(teamOf(e.For)) {
 				e.For = "" // whom it made way for is another team's
 			}
 			items = append(items, e)
@@ -94,12 +94,12 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 		v.Candidates = []functions.Candidate{}
 	}
 	// Names of other teams' functions are hidden.
-	if v.For != "" && !x.sees(teamOf(v.For)) {
+	if v.For != "" && !x.mayRead(teamOf(v.For)) {
 		v.For = ""
 	}
 	for i := range v.Candidates {
 		c := &v.Candidates[i]
-		if c.Function == "" || x.sees(teamOf(c.Function)) {
+		if c.Function == "" || x.mayRead(teamOf(c.Function)) {
 			continue
 		}
 		if c.Replica != "" && c.Replica == v.Chosen {

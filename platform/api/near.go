@@ -8,14 +8,14 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 )
 
-// Near is a model whose weights are on a node.
-type Near struct {
+// NodeModel is a model whose weights are on a node.
+type NodeModel struct {
 	Model string         `json:"model"`
 	Tier  functions.Tier `json:"tier"`
 }
 
-// Where is the tier in a word.
-func (n Near) Where() string {
+// TierWord is the tier in a word.
+func (n NodeModel) TierWord() string {
 	if n.Tier == functions.TierDRAM {
 		return "memory"
 	}
@@ -33,10 +33,10 @@ func (s Sources) Add(model, source, dir string) {
 	}
 }
 
-// Near are the models that are near where a store holds cached, in the order of names.
+// CachedModels are the models that are near where a store holds cached, in the order of names.
 // What serves there is near as well: its bytes may stand in the store under another
 // source, or be a folder that is used in place, of which no store knows.
-func (s Sources) Near(cached []functions.CachedModel, serving []string) []Near {
+func (s Sources) CachedModels(cached []functions.CachedModel, serving []string) []NodeModel {
 	tiers := map[string]functions.Tier{}
 	for _, m := range serving {
 		tiers[m] = functions.TierNVMe
@@ -52,10 +52,10 @@ func (s Sources) Near(cached []functions.CachedModel, serving []string) []Near {
 			}
 		}
 	}
-	list := make([]Near, 0, len(tiers))
+	list := make([]NodeModel, 0, len(tiers))
 	for m, t := range tiers {
-		list = append(list, Near{m, t})
+		list = append(list, NodeModel{m, t})
 	}
-	slices.SortFunc(list, func(a, b Near) int { return strings.Compare(a.Model, b.Model) })
+	slices.SortFunc(list, func(a, b NodeModel) int { return strings.Compare(a.Model, b.Model) })
 	return list
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestNear: the nearest of what a store has counts, whatever else it has.
-func TestNear(t *testing.T) {
+// TestCachedModels: the nearest of what a store has counts, whatever else it has.
+func TestCachedModels(t *testing.T) {
 	s := Sources{}
 	for model, at := range map[string]string{"b/qwen": "az://acct/models/qwen", "a/llama": "az://acct/models/llama/", "c/llama": "az://acct/models/llama", "x/bad": "what://is this", "d/here": "weights"} {
 		s.Add(model, at, "/w")
@@ -20,29 +20,29 @@ func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		cached  []functions.CachedModel
 		serving []string
-		want    []Near
+		want    []NodeModel
 	}{
-		{want: []Near{}},
-		{cached: []functions.CachedModel{cached("az://acct/models/else", memory)}, want: []Near{}},
-		{cached: []functions.CachedModel{cached(llama, disk), cached("file:///w/weights", disk)}, want: []Near{{"a/llama", disk}, {"c/llama", disk}, {"d/here", disk}}},
-		{cached: []functions.CachedModel{cached(qwen, memory), cached(qwen, disk)}, want: []Near{{"b/qwen", memory}}},
-		{cached: []functions.CachedModel{cached(qwen, disk), cached(qwen+"\n[\"*.txt\"]", memory)}, want: []Near{{"b/qwen", memory}}},
-		{cached: []functions.CachedModel{cached(qwen, disk)}, serving: []string{"a/llama", "b/qwen"}, want: []Near{{"a/llama", disk}, {"b/qwen", disk}}},
-		{cached: []functions.CachedModel{cached(qwen, memory)}, serving: []string{"b/qwen", "b/qwen"}, want: []Near{{"b/qwen", memory}}},
+		{want: []NodeModel{}},
+		{cached: []functions.CachedModel{cached("az://acct/models/else", memory)}, want: []NodeModel{}},
+		{cached: []functions.CachedModel{cached(llama, disk), cached("file:///w/weights", disk)}, want: []NodeModel{{"a/llama", disk}, {"c/llama", disk}, {"d/here", disk}}},
+		{cached: []functions.CachedModel{cached(qwen, memory), cached(qwen, disk)}, want: []NodeModel{{"b/qwen", memory}}},
+		{cached: []functions.CachedModel{cached(qwen, disk), cached(qwen+"\n[\"*.txt\"]", memory)}, want: []NodeModel{{"b/qwen", memory}}},
+		{cached: []functions.CachedModel{cached(qwen, disk)}, serving: []string{"a/llama", "b/qwen"}, want: []NodeModel{{"a/llama", disk}, {"b/qwen", disk}}},
+		{cached: []functions.CachedModel{cached(qwen, memory)}, serving: []string{"b/qwen", "b/qwen"}, want: []NodeModel{{"b/qwen", memory}}},
 	} {
-		if got := s.Near(c.cached, c.serving); !reflect.DeepEqual(got, c.want) {
+		if got := s.CachedModels(c.cached, c.serving); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%v serving %v: %v, want %v", c.cached, c.serving, got, c.want)
 		}
 	}
 }
 
-// TestNodesTellWhatIsNear: everything to an admin, and to a team its own, though what
+// TestNodesListCachedModels: everything to an admin, and to a team its own, though what
 // else lies there is not told.
-func TestNodesTellWhatIsNear(t *testing.T) {
+func TestNodesListCachedModels(t *testing.T) {
 	r := start(t, nil)
 	r.keys(t)
-	one, two := Near{"a/one", functions.TierDRAM}, Near{"b/two", functions.TierDRAM}
-	for key, want := range map[string][]Near{r.admin: {one, two}, r.keyA: {one}, r.keyB: {two}} {
+	one, two := NodeModel{"a/one", functions.TierDRAM}, NodeModel{"b/two", functions.TierDRAM}
+	for key, want := range map[string][]NodeModel{r.admin: {one, two}, r.keyA: {one}, r.keyB: {two}} {
 		c, err := NewClient(r.url, key)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestNodesTellWhatIsNear(t *testing.T) {
 			t.Errorf("%+v %v, want %v near", nodes, err, want)
 		}
 	}
-	r.lost = true
+	r.nodeLost = true
 	c, err := NewClient(r.url, r.admin)
 	if err != nil {
 		t.Fatal(err)

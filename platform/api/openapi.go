@@ -18,7 +18,7 @@ func document(rows []endpoint, version string) []byte {
 		op := map[string]any{
 			"summary":     e.summary,
 			"operationId": operation(e),
-			"x-right":     e.right.String(),
+			"x-right":     e.permission.String(),
 		}
 		var params []any
 		for _, seg := range e.segments {
@@ -46,7 +46,7 @@ func document(rows []endpoint, version string) []byte {
 			strconv.Itoa(e.status): ok,
 			"default":              map[string]any{"description": "An error, in OpenAI's shape.", "content": content(map[string]any{"$ref": "#/components/schemas/Error"})},
 		}
-		if e.right == probe {
+		if e.permission == probe {
 			op["security"] = []any{}
 		}
 		if paths[e.path] == nil {

@@ -96,11 +96,11 @@ func (a *API) prewarm(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.UnknownEndpoint, "This platform starts nothing ahead.")
 	}
 	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, by)
-	if over, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
-		if over.In > 0 {
-			return openai.New(openai.PrewarmBudgetExceeded, capitalize(over.Error())+".").With("until").After(over.In)
+	if budgetErr, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
+		if budgetErr.In > 0 {
+			return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+".").With("until").After(budgetErr.In)
 		}
-		return openai.New(openai.PrewarmBudgetExceeded, capitalize(over.Error())+"; ask for less.").With("until").Final()
+		return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+"; ask for less.").With("until").Final()
 	}
 	switch {
 	case errors.Is(no, functions.ErrNotFound):
@@ -130,7 +130,7 @@ func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
 	out := Prewarms{Items: []functions.Prewarm{}}
 	if a.o.Ahead != nil {
 		for _, p := range a.o.Ahead.Prewarms() {
-			if x.sees(teamOf(p.Function)) {
+			if x.mayRead(teamOf(p.Function)) {
 				out.Items = append(out.Items, p)
 			}
 		}

@@ -10,13 +10,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// soon takes hints as it is told to.
-type soon struct {
+// fakeAhead takes hints as it is told to.
+type fakeAhead struct {
 	err  error
 	last functions.Prewarm
 }
 
-func (s *soon) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
+func (s *fakeAhead) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
 	if s.err != nil {
 		return functions.Prewarm{}, s.err
 	}
@@ -24,14 +24,14 @@ func (s *soon) Prewarm(name functions.Name, until time.Time, tier, by string) (f
 	return s.last, nil
 }
 
-func (s *soon) Prewarms() []functions.Prewarm {
+func (s *fakeAhead) Prewarms() []functions.Prewarm {
 	return []functions.Prewarm{{ID: "pw-1", Function: "a/one", Tier: "gpu", By: "k1"}, {ID: "pw-2", Function: "b/two", Tier: "gpu", By: "history", Why: "daily"}}
 }
 
-func (s *soon) PrewarmLeft(string) time.Duration { return 42 * time.Minute }
+func (s *fakeAhead) PrewarmLeft(string) time.Duration { return 42 * time.Minute }
 
 func TestPrewarm(t *testing.T) {
-	hints := &soon{}
+	hints := &fakeAhead{}
 	r := start(t, func(o *Options) { o.Ahead = hints })
 	r.keys(t)
 	in := func(d time.Duration) string { return time.Now().Add(d).Format(time.RFC3339) }

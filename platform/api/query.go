@@ -32,11 +32,11 @@ func (q query) on(name string) bool {
 	return ok && v != "false" && v != "0"
 }
 
-func (q query) number(name string, def, most int) (int, bool) {
+func (q query) number(name string, def, maximum int) (int, bool) {
 	v, ok := q[name]
 	if !ok {
 		return def, true
 	}
 	n, err := strconv.Atoi(v)
-	return n, err == nil && n >= 0 && n <= most
+	return n, err == nil && n >= 0 && n <= maximum
 }

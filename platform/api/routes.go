@@ -14,23 +14,23 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// right is the permission that a path requires.
-type right int
+// permission is the permission that a path requires.
+type permission int
 
 const (
-	read  right = iota // everyone where /v1 is open, else a key; a team's key sees its team
-	admin              // the admin token or an admin key
-	join               // the join token
-	probe              // everyone
-	own                // a key: a team's for what is the team's, an admin's for all
+	read  permission = iota // everyone where /v1 is open, else a key; a team's key sees its team
+	admin                   // the admin token or an admin key
+	join                    // the join token
+	probe                   // everyone
+	own                     // a key: a team's for what is the team's, an admin's for all
 )
 
-func (r right) String() string { return [...]string{"read", "admin", "join", "probe", "own"}[r] }
+func (r permission) String() string { return [...]string{"read", "admin", "join", "probe", "own"}[r] }
 
 // endpoint is one row of the table.
 type endpoint struct {
 	method, path string
-	right        right
+	permission   permission
 	query        []string
 	summary      string
 	body         any // a value of the type of the body; nil: none
@@ -44,10 +44,10 @@ func (a *API) table() []endpoint {
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
-		{method: "PUT", path: "/api/v1/functions/{team}/{name}", right: admin, query: []string{"dryRun"}, summary: "Deploy a model: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: functions.Model{}, answer: Deployed{}, do: a.deploy},
-		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", right: admin, summary: "Remove a deployed model.", status: 204, do: a.remove},
-		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", right: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: Woken{}, do: a.wake},
-		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", right: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: Woken{}, do: a.stop},
+		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: functions.Model{}, answer: DeployReply{}, do: a.deploy},
+		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed model.", status: 204, do: a.remove},
+		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", permission: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: WakeReply{}, do: a.wake},
+		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", permission: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: WakeReply{}, do: a.stop},
 		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[functions.Replica]{}, do: listHandler(a, a.replicas, func(r functions.Replica) string { return r.ID })},
 		{method: "GET", path: "/api/v1/replicas/{id}", summary: "One replica.", answer: functions.Replica{}, do: a.replica},
 		{method: "GET", path: "/api/v1/replicas/{id}/logs", query: []string{"follow", "tail"}, summary: "The log of a replica's engine, as text.", do: a.logs},
@@ -60,21 +60,21 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: listHandler(a, a.events, func(e functions.Event) string { return "" })},
 		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
-		{method: "GET", path: "/api/v1/keys", right: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
-		{method: "POST", path: "/api/v1/keys", right: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
-		{method: "DELETE", path: "/api/v1/keys/{id}", right: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
-		{method: "GET", path: "/api/v1/cache", right: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
-		{method: "DELETE", path: "/api/v1/cache/{digest}", right: admin, query: []string{"node"}, summary: "Remove a checkpoint that is not in use; digest is its 64 hex digits.", answer: Kept{}, do: a.keep(functions.StoreRemove)},
-		{method: "POST", path: "/api/v1/cache/{digest}/pin", right: admin, query: []string{"node"}, summary: "Keep a checkpoint from being evicted.", answer: Kept{}, do: a.keep(functions.StorePin)},
-		{method: "POST", path: "/api/v1/cache/{digest}/unpin", right: admin, query: []string{"node"}, summary: "Take a pin back.", answer: Kept{}, do: a.keep(functions.StoreUnpin)},
-		{method: "POST", path: "/api/v1/cache/{digest}/verify", right: admin, query: []string{"node"}, summary: "Read a checkpoint again and take out what is not what it was: lines of JSON until one is ready or failed, for every node.", answer: functions.StoreProgress{}, do: a.reread},
-		{method: "POST", path: "/api/v1/prefetch", right: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
-		{method: "POST", path: "/api/v1/prewarm", right: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
+		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
+		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
+		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
+		{method: "GET", path: "/api/v1/cache", permission: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
+		{method: "DELETE", path: "/api/v1/cache/{digest}", permission: admin, query: []string{"node"}, summary: "Remove a checkpoint that is not in use; digest is its 64 hex digits.", answer: StoreReply{}, do: a.storeAction(functions.StoreRemove)},
+		{method: "POST", path: "/api/v1/cache/{digest}/pin", permission: admin, query: []string{"node"}, summary: "Keep a checkpoint from being evicted.", answer: StoreReply{}, do: a.storeAction(functions.StorePin)},
+		{method: "POST", path: "/api/v1/cache/{digest}/unpin", permission: admin, query: []string{"node"}, summary: "Take a pin back.", answer: StoreReply{}, do: a.storeAction(functions.StoreUnpin)},
+		{method: "POST", path: "/api/v1/cache/{digest}/verify", permission: admin, query: []string{"node"}, summary: "Read a checkpoint again and take out what is not what it was: lines of JSON until one is ready or failed, for every node.", answer: functions.StoreProgress{}, do: a.reread},
+		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
+		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
 		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
-		{method: "POST", path: "/api/v1/heartbeat", right: join, summary: "The state of an agent. The answer names the other nodes that serve blocks.", body: functions.Heartbeat{}, answer: functions.HeartbeatReply{}, do: a.heartbeat},
+		{method: "POST", path: "/api/v1/heartbeat", permission: join, summary: "The state of an agent. The answer names the other nodes that serve blocks.", body: functions.Heartbeat{}, answer: functions.HeartbeatReply{}, do: a.heartbeat},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
-		{method: "GET", path: "/healthz", right: probe, summary: "200 while the process lives.", do: a.healthz},
-		{method: "GET", path: "/readyz", right: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
+		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
+		{method: "GET", path: "/readyz", permission: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
 		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: a.openapi},
 	}
 	for i := range rows {
@@ -95,7 +95,9 @@ func writeJSON(res *httpserver.Response, status int, v any) *openai.Error {
 	return nil
 }
 
-func notFound(what string) *openai.Error { return openai.New(openai.NotFound, what+" does not exist.") }
+func notFound(thing string) *openai.Error {
+	return openai.New(openai.NotFound, thing+" does not exist.")
+}
 
 // maxBody bounds the small JSON bodies; a model file has the catalog's own bound.
 const maxBody = 4 << 20

@@ -109,7 +109,7 @@ func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
 	if !r.Ready {
 		status = 503
 	}
-	if !x.known && !a.open() {
+	if !x.authenticated && !a.open() {
 		r.Reasons = nil
 	}
 	return writeJSON(res, status, r)

@@ -17,8 +17,8 @@ func TestSpecHidesEnvironment(t *testing.T) {
 		want string
 	}{
 		{caller{}, hiddenEnv},
-		{caller{known: true, id: auth.Identity{Team: "red"}}, hiddenEnv},
-		{caller{known: true, id: auth.Identity{Team: "red", Admin: true}}, "hf_secret"},
+		{caller{authenticated: true, id: auth.Identity{Team: "red"}}, hiddenEnv},
+		{caller{authenticated: true, id: auth.Identity{Team: "red", Admin: true}}, "hf_secret"},
 	} {
 		if got := c.who.spec(m).Env["HF_TOKEN"]; got != c.want {
 			t.Errorf("%+v sees %q, want %q", c.who, got, c.want)

@@ -37,7 +37,7 @@ type Function struct {
 // Node is one machine with an agent.
 type Node struct {
 	functions.Node
-	Near []Near `json:"near,omitempty"` // of the models that who asks may see
+	Near []NodeModel `json:"near,omitempty"` // of the models that who asks may see
 }
 
 // Team is a namespace, its bounds and what it has of them.
@@ -68,15 +68,15 @@ var explainKinds = []string{"place", "evict", "cold", "scale"}
 // ExplainKinds are what can be explained of a function.
 func ExplainKinds() []string { return slices.Clone(explainKinds) }
 
-// Woken answers a wake.
-type Woken struct {
+// WakeReply answers a wake.
+type WakeReply struct {
 	Function  string          `json:"function"`
 	State     functions.State `json:"state"`
 	ColdStart string          `json:"cold_start,omitempty"` // "" when a replica is READY
 }
 
-// Deployed answers a PUT.
-type Deployed struct {
+// DeployReply answers a PUT.
+type DeployReply struct {
 	Function
 	Created bool `json:"created"`
 	DryRun  bool `json:"dry_run,omitempty"`
@@ -111,7 +111,7 @@ type Readiness struct {
 	Reasons []string `json:"reasons,omitempty"` // why not
 }
 
-func leftOf(n int) *int {
+func positivePtr(n int) *int {
 	if n < 0 {
 		return nil
 	}

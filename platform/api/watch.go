@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	lookEvery  = time.Second            // counters change without news
-	lookApart  = 100 * time.Millisecond // and news may come in bursts
-	aliveEvery = 15 * time.Second
+	pollEvery    = time.Second            // counters change without news
+	minUpdateGap = 100 * time.Millisecond // and news may come in bursts
+	aliveEvery   = 15 * time.Second
 )
 
 // Change is one line of a watch.
@@ -35,11 +35,11 @@ func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key fu
 			return writeJSON(res, 200, List[T]{items})
 		}
 		ctx, cancel := context.WithCancel(x.Context())
-		w := &watch[T]{ctx: ctx, cancel: cancel, key: key, told: map[string]string{}}
+		w := &watch[T]{ctx: ctx, cancel: cancel, key: key, sent: map[string]string{}}
 		// A stream outlives the handler, and may outlive the caller's key: it is
 		// asked for anew at every look.
 		w.get = func() ([]T, bool) {
-			if who, err := a.identify(x.Request, read); err != nil || who != x.caller || x.Draining() {
+			if caller, err := a.identify(x.Request, read); err != nil || caller != x.caller || x.Draining() {
 				return nil, false
 			}
 			items, err := get(x)
@@ -65,7 +65,7 @@ type watch[T any] struct {
 	changed <-chan struct{}
 	get     func() ([]T, bool)
 	key     func(T) string
-	told    map[string]string // what the client knows, as JSON
+	sent    map[string]string // what the client knows, as JSON
 
 	buf []byte
 }
@@ -73,7 +73,7 @@ type watch[T any] struct {
 func (w *watch[T]) Read(p []byte) (int, error) {
 	last := time.Now()
 	for len(w.buf) == 0 {
-		look := time.NewTimer(lookEvery)
+		look := time.NewTimer(pollEvery)
 		select {
 		case <-w.ctx.Done():
 			look.Stop()
@@ -82,7 +82,7 @@ func (w *watch[T]) Read(p []byte) (int, error) {
 			if !ok {
 				w.changed = nil
 			}
-			look.Reset(lookApart)
+			look.Reset(minUpdateGap)
 			select {
 			case <-w.ctx.Done():
 			case <-look.C:
@@ -111,7 +111,7 @@ func (w *watch[T]) Close() error {
 
 // compare writes the difference between items and the last ones to the buffer.
 func (w *watch[T]) compare(items []T) {
-	there := make(map[string]bool, len(items))
+	present := make(map[string]bool, len(items))
 	for i := range items {
 		k := w.key(items[i])
 		b, err := json.Marshal(items[i])
@@ -121,17 +121,17 @@ func (w *watch[T]) compare(items []T) {
 		if k == "" {
 			k = string(b)
 		}
-		there[k] = true
-		if w.told[k] != string(b) {
-			w.told[k] = string(b)
+		present[k] = true
+		if w.sent[k] != string(b) {
+			w.sent[k] = string(b)
 			w.line(Change[T]{Event: "put", Item: &items[i]})
 		}
 	}
-	for k := range w.told {
-		if there[k] {
+	for k := range w.sent {
+		if present[k] {
 			continue
 		}
-		delete(w.told, k)
+		delete(w.sent, k)
 		if k[0] != '{' { // an event that is no longer kept has not been undone
 			w.line(Change[T]{Event: "removed", Name: k})
 		}
@@ -170,7 +170,7 @@ func openFollowed(x *exchange, open func(context.Context) (io.ReadCloser, error)
 	f := &followed{ReadCloser: r, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
-		look := time.NewTicker(lookEvery)
+		look := time.NewTicker(pollEvery)
 		defer look.Stop()
 		for {
 			select {

@@ -54,31 +54,31 @@ type Catalog struct {
 	files map[string]*file // by path: what each holds
 
 	mu      sync.Mutex // the rest: held for moments only
-	picture picture
-	edition uint64        // counts pictures
+	view    view
+	version uint64        // counts pictures
 	changed chan struct{} // closed and made anew with every new picture
 	// watchers are the running Watches, each with the last edition it delivered;
 	// told is closed and replaced whenever one has delivered another.
-	watchers map[*uint64]struct{}
-	told     chan struct{}
+	watchers  map[*uint64]struct{}
+	delivered chan struct{}
 }
 
 // file is one file as it was last read.
 type file struct {
-	stat     stamp // of the bytes that were read
-	seen     stamp // of the last look, which may be newer
+	stat     fileVersion // of the bytes that were read
+	lastSeen fileVersion // of the last look, which may be newer
 	docs     []Document
 	problems Problems
 }
 
-// stamp identifies a version of a file. A missing file has none.
-type stamp struct {
+// fileVersion identifies a version of a file. A missing file has none.
+type fileVersion struct {
 	size int64
 	time time.Time
 }
 
-// picture is one consistent view; it is never changed, only replaced.
-type picture struct {
+// view is one consistent view; it is never changed, only replaced.
+type view struct {
 	models   map[functions.Name]*functions.Model
 	teams    map[string]*functions.Team
 	from     map[string]string // Document.Name to file
@@ -115,7 +115,7 @@ func Open(o Options) (*Catalog, error) {
 			return nil, fmt.Errorf("folder for deployed functions: %w", err)
 		}
 	}
-	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}), watchers: map[*uint64]struct{}{}, told: make(chan struct{})}
+	c := &Catalog{o: o, turn: make(chan struct{}, 1), files: map[string]*file{}, changed: make(chan struct{}), watchers: map[*uint64]struct{}{}, delivered: make(chan struct{})}
 	for _, dir := range c.folders() {
 		if _, err := listFiles(dir); err != nil {
 			return nil, fmt.Errorf("folder of functions: %w", err)
@@ -155,33 +155,33 @@ func (c *Catalog) Teams() []*functions.Team {
 // Problems returns the present problems of both folders.
 func (c *Catalog) Problems() Problems { return slices.Clone(c.now().problems) }
 
-func (c *Catalog) now() picture {
+func (c *Catalog) now() view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.picture
+	return c.view
 }
 
 // Watch calls tell with everything, and then with every change, until ctx ends;
 // calls do not overlap. It returns ctx's error.
-func (c *Catalog) Watch(ctx context.Context, tell func(Change)) error {
+func (c *Catalog) Watch(ctx context.Context, notify func(Change)) error {
 	tick := time.NewTicker(c.o.Every)
 	defer tick.Stop()
-	var told picture
+	var delivered view
 	first := true
-	edition := new(uint64)
+	version := new(uint64)
 	c.mu.Lock()
-	c.watchers[edition] = struct{}{}
+	c.watchers[version] = struct{}{}
 	c.mu.Unlock()
-	defer c.ack(func() { delete(c.watchers, edition) })
+	defer c.ack(func() { delete(c.watchers, version) })
 	for {
 		c.mu.Lock()
-		p, changed, now := c.picture, c.changed, c.edition
+		p, changed, now := c.view, c.changed, c.version
 		c.mu.Unlock()
-		if change, any := filesDiffer(told, p); any || first {
-			tell(change)
+		if change, any := filesDiffer(delivered, p); any || first {
+			notify(change)
 		}
-		told, first = p, false
-		c.ack(func() { *edition = now })
+		delivered, first = p, false
+		c.ack(func() { *version = now })
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -197,33 +197,33 @@ func (c *Catalog) ack(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
-	close(c.told)
-	c.told = make(chan struct{})
+	close(c.delivered)
+	c.delivered = make(chan struct{})
 }
 
-// tellFor bounds how long Put and Delete wait for watchers.
-const tellFor = 2 * time.Second
+// deliverTimeout bounds how long Put and Delete wait for watchers.
+const deliverTimeout = 2 * time.Second
 
-// settled returns when every watcher has delivered the present state, so that a model
+// waitDelivered returns when every watcher has delivered the present state, so that a model
 // is served when its deployment is answered; or after tellFor.
-func (c *Catalog) settled() {
+func (c *Catalog) waitDelivered() {
 	c.mu.Lock()
-	want := c.edition
+	want := c.version
 	c.mu.Unlock()
-	bound := time.NewTimer(tellFor)
+	bound := time.NewTimer(deliverTimeout)
 	defer bound.Stop()
 	for {
 		c.mu.Lock()
-		behind, told := false, c.told
+		pending, delivered := false, c.delivered
 		for e := range c.watchers {
-			behind = behind || *e < want
+			pending = pending || *e < want
 		}
 		c.mu.Unlock()
-		if !behind {
+		if !pending {
 			return
 		}
 		select {
-		case <-told:
+		case <-delivered:
 		case <-bound.C:
 			return
 		}
@@ -237,7 +237,7 @@ func (c *Catalog) Scan() { c.scan(true) }
 // Reload reads what has changed at once.
 func (c *Catalog) Reload() { c.scan(false) }
 
-func (c *Catalog) scan(settle bool) {
+func (c *Catalog) scan(wait bool) {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	var broken Problems
@@ -249,11 +249,11 @@ func (c *Catalog) scan(settle bool) {
 			continue
 		}
 		for path, f := range c.files {
-			if _, there := found[path]; filepath.Dir(path) != dir || there {
+			if _, exists := found[path]; filepath.Dir(path) != dir || exists {
 				continue
 			}
-			if settle && f.seen != (stamp{}) {
-				f.seen = stamp{}
+			if wait && f.lastSeen != (fileVersion{}) {
+				f.lastSeen = fileVersion{}
 				continue
 			}
 			delete(c.files, path)
@@ -264,8 +264,8 @@ func (c *Catalog) scan(settle bool) {
 				f = new(file)
 				c.files[path] = f
 			}
-			still := !settle || f.seen == st
-			f.seen = st
+			still := !wait || f.lastSeen == st
+			f.lastSeen = st
 			if still && f.stat != st {
 				f.read(path, st)
 			}
@@ -275,12 +275,12 @@ func (c *Catalog) scan(settle bool) {
 }
 
 // listFiles gives the YAML files of a folder.
-func listFiles(dir string) (map[string]stamp, error) {
+func listFiles(dir string) (map[string]fileVersion, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]stamp{}
+	found := map[string]fileVersion{}
 	for _, e := range entries {
 		name := e.Name()
 		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || strings.HasPrefix(name, ".") {
@@ -291,9 +291,9 @@ func listFiles(dir string) (map[string]stamp, error) {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
 			continue
 		}
-		st := stamp{size: -1}
+		st := fileVersion{size: -1}
 		if err == nil {
-			st = stamp{info.Size(), info.ModTime()}
+			st = fileVersion{info.Size(), info.ModTime()}
 		}
 		found[filepath.Join(dir, name)] = st
 		if len(found) > maxFiles {
@@ -304,7 +304,7 @@ func listFiles(dir string) (map[string]stamp, error) {
 }
 
 // read replaces the documents of f, or says why they stay.
-func (f *file) read(path string, st stamp) {
+func (f *file) read(path string, st fileVersion) {
 	f.stat, f.problems = st, nil
 	data, err := readFile(path)
 	if err != nil {
@@ -335,20 +335,20 @@ func readFile(path string) ([]byte, error) {
 // Where two files name the same thing, the one that was there first keeps it.
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
-	p := picture{models: map[functions.Name]*functions.Model{}, teams: map[string]*functions.Team{}, from: map[string]string{}}
-	where := map[string]Document{}
+	p := view{models: map[functions.Name]*functions.Model{}, teams: map[string]*functions.Team{}, from: map[string]string{}}
+	definedIn := map[string]Document{}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
 			name := d.Name()
 			if (old.from[name] == path) != keepers {
 				continue
 			}
-			if first, taken := where[name]; taken {
+			if first, taken := definedIn[name]; taken {
 				problems = append(problems, Problem{File: d.File, Line: d.Line, Path: "metadata.name",
 					Message: fmt.Sprintf("%s is here and at %s; the other one counts", name, first.origin()), Hint: "rename one, or remove it"})
 				continue
 			}
-			where[name], p.from[name] = d, path
+			definedIn[name], p.from[name] = d, path
 			if d.Model != nil {
 				p.models[d.Model.FullName()] = d.Model
 			} else {
@@ -371,12 +371,12 @@ func (c *Catalog) assemble(problems Problems) {
 	p.problems = problems
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, any := filesDiffer(c.picture, p); any || c.picture.models == nil {
-		c.edition++
+	if _, any := filesDiffer(c.view, p); any || c.view.models == nil {
+		c.version++
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
-	c.picture = p
+	c.view = p
 }
 
 func (c *Catalog) rank(path string) int {
@@ -388,7 +388,7 @@ func (c *Catalog) rank(path string) int {
 
 // filesDiffer returns what changed from old to now. Models and teams are compared
 // by pointer: a file that is not read again keeps its own.
-func filesDiffer(old, now picture) (Change, bool) {
+func filesDiffer(old, now view) (Change, bool) {
 	var ch Change
 	for name, m := range now.models {
 		if old.models[name] != m {
@@ -446,11 +446,11 @@ func (c *Catalog) Check(name functions.Name, data []byte) (m *functions.Model, c
 	}
 	m.Dir, m.Origin = "", ""
 	p := c.now()
-	at, there := p.from["model "+name.String()]
-	if there && at != c.path(name) {
+	at, exists := p.from["model "+name.String()]
+	if exists && at != c.path(name) {
 		return nil, false, fmt.Errorf("%s: %w by %s (%s is kept for what is deployed)", name, ErrConflict, p.models[name].Origin, c.path(name))
 	}
-	return m, !there, nil
+	return m, !exists, nil
 }
 
 func relativeSource(path, source string) Problems {
@@ -475,7 +475,7 @@ func (c *Catalog) Put(name functions.Name, data []byte) (created bool, err error
 		return false, ErrReadOnly
 	}
 	if created, err = c.put(name, data); err == nil {
-		c.settled()
+		c.waitDelivered()
 	}
 	return created, err
 }
@@ -506,7 +506,7 @@ func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error
 func (c *Catalog) Delete(name functions.Name) error {
 	err := c.remove(name)
 	if err == nil {
-		c.settled()
+		c.waitDelivered()
 	}
 	return err
 }
@@ -515,9 +515,9 @@ func (c *Catalog) remove(name functions.Name) error {
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	p := c.now()
-	at, there := p.from["model "+name.String()]
+	at, exists := p.from["model "+name.String()]
 	switch {
-	case !there:
+	case !exists:
 		return fmt.Errorf("%s: %w", name, ErrNotFound)
 	case c.o.Deployed == "" || at != c.path(name):
 		return fmt.Errorf("%s: %w: it stands in %s, which belongs to you and is never written; remove it there", name, ErrConflict, p.models[name].Origin)
@@ -537,8 +537,8 @@ func (c *Catalog) remove(name functions.Name) error {
 func (c *Catalog) refresh(path string) {
 	f := new(file)
 	if info, err := os.Stat(path); err == nil {
-		f.seen = stamp{info.Size(), info.ModTime()}
-		f.read(path, f.seen)
+		f.lastSeen = fileVersion{info.Size(), info.ModTime()}
+		f.read(path, f.lastSeen)
 	}
 	c.files[path] = f
 	c.assemble(nil)

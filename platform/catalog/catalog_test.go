@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func doc(name string) string {
+func modelText(name string) string {
 	return strings.Replace(tiny, "name: tiny", "name: "+name, 1)
 }
 
@@ -35,10 +35,10 @@ func names(c *Catalog) string {
 	return strings.Join(s, " ")
 }
 
-func open(t *testing.T) (c *Catalog, user, deployed string) {
+func openCatalog(t *testing.T) (c *Catalog, user, deployed string) {
 	t.Helper()
 	user, deployed = t.TempDir(), filepath.Join(t.TempDir(), "functions")
-	write(t, filepath.Join(user, "a.yaml"), doc("a"))
+	write(t, filepath.Join(user, "a.yaml"), modelText("a"))
 	c, err := Open(Options{Folder: user, Deployed: deployed})
 	if err != nil {
 		t.Fatal(err)
@@ -49,17 +49,17 @@ func open(t *testing.T) (c *Catalog, user, deployed string) {
 func named(name string) functions.Name { return functions.Name{Team: "default", Name: name} }
 
 func TestFolder(t *testing.T) {
-	c, user, _ := open(t)
-	write(t, filepath.Join(user, "b.yml"), doc("b")+"---\n"+doc("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
-	write(t, filepath.Join(user, ".hidden.yaml"), doc("d"))
-	write(t, filepath.Join(user, "e.yaml~"), doc("e"))
+	c, user, _ := openCatalog(t)
+	write(t, filepath.Join(user, "b.yml"), modelText("b")+"---\n"+modelText("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
+	write(t, filepath.Join(user, ".hidden.yaml"), modelText("d"))
+	write(t, filepath.Join(user, "e.yaml~"), modelText("e"))
 	if err := os.MkdirAll(filepath.Join(user, "weights.yaml", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(user, "below"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(user, "below", "f.yaml"), doc("f"))
+	write(t, filepath.Join(user, "below", "f.yaml"), modelText("f"))
 	c.Reload()
 	if got := names(c); got != "a b c" {
 		t.Errorf("models %q", got)
@@ -75,11 +75,11 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-func TestBadEditKeepsTheOld(t *testing.T) {
-	c, user, _ := open(t)
+func TestBadEditKeepsOldDefinition(t *testing.T) {
+	c, user, _ := openCatalog(t)
 	path := filepath.Join(user, "a.yaml")
 	before := c.Model(named("a"))
-	write(t, path, doc("a")+"  scale: {mx: 2}\n")
+	write(t, path, modelText("a")+"  scale: {mx: 2}\n")
 	c.Reload()
 	if c.Model(named("a")) != before {
 		t.Error("the old one is gone")
@@ -88,16 +88,16 @@ func TestBadEditKeepsTheOld(t *testing.T) {
 	if len(p) != 1 || p[0].Line != 7 || p[0].File != path || p[0].Path != "spec.scale.mx" {
 		t.Errorf("problems %v", p)
 	}
-	write(t, path, doc("a")+"  scale: {max: 2}\n")
+	write(t, path, modelText("a")+"  scale: {max: 2}\n")
 	c.Reload()
 	if m := c.Model(named("a")); m.Spec.Scale.Max != 2 || len(c.Problems()) != 0 {
 		t.Errorf("got %+v, %v", m, c.Problems())
 	}
 }
 
-func TestABadFileAtTheStartTakesNoOtherAway(t *testing.T) {
+func TestBadFileAtStartKeepsOthers(t *testing.T) {
 	user := t.TempDir()
-	write(t, filepath.Join(user, "a.yaml"), doc("a"))
+	write(t, filepath.Join(user, "a.yaml"), modelText("a"))
 	write(t, filepath.Join(user, "b.yaml"), "kind: Pod\n")
 	c, err := Open(Options{Folder: user})
 	if err != nil || names(c) != "a" || len(c.Problems()) != 1 {
@@ -109,8 +109,8 @@ func TestABadFileAtTheStartTakesNoOtherAway(t *testing.T) {
 }
 
 func TestSameNameTwice(t *testing.T) {
-	c, user, deployed := open(t)
-	write(t, filepath.Join(user, "0.yaml"), "# first in order\n"+doc("a"))
+	c, user, deployed := openCatalog(t)
+	write(t, filepath.Join(user, "0.yaml"), "# first in order\n"+modelText("a"))
 	c.Reload()
 	if m := c.Model(named("a")); !strings.HasPrefix(m.Origin, filepath.Join(user, "a.yaml")) {
 		t.Errorf("the newcomer took the name: %s", m.Origin)
@@ -128,9 +128,9 @@ func TestSameNameTwice(t *testing.T) {
 		t.Errorf("got %+v, %v", m, c.Problems())
 	}
 	// Within one file.
-	write(t, filepath.Join(user, "b.yaml"), doc("b")+"---\n"+doc("b"))
+	write(t, filepath.Join(user, "b.yaml"), modelText("b")+"---\n"+modelText("b"))
 	// And between the folders.
-	write(t, filepath.Join(deployed, "default.a.yaml"), doc("a"))
+	write(t, filepath.Join(deployed, "default.a.yaml"), modelText("a"))
 	c.Reload()
 	p = c.Problems()
 	if len(p) != 2 || !strings.Contains(p[0].Error(), "b.yaml:8: ") || !strings.Contains(p[1].Error(), deployed) || !strings.Contains(p[1].Error(), user) {
@@ -139,11 +139,11 @@ func TestSameNameTwice(t *testing.T) {
 }
 
 func absolute(name string) []byte {
-	return []byte(strings.Replace(doc(name), "./tiny", "/w/tiny", 1))
+	return []byte(strings.Replace(modelText(name), "./tiny", "/w/tiny", 1))
 }
 
 func TestPut(t *testing.T) {
-	c, user, deployed := open(t)
+	c, user, deployed := openCatalog(t)
 	if created, err := c.Put(named("b"), absolute("b")); err != nil || !created || names(c) != "a b" {
 		t.Fatal(created, err, names(c))
 	}
@@ -177,7 +177,7 @@ func TestPut(t *testing.T) {
 	}{
 		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
-		{"x", []byte(doc("x")), "spec.source: a relative source"},
+		{"x", []byte(modelText("x")), "spec.source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},
 		{"x", []byte("{"), "not YAML"},
@@ -200,16 +200,16 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestScanSettles: a file is read when it has stood still for one look.
-func TestScanSettles(t *testing.T) {
-	c, user, _ := open(t)
+// TestScanWaitsForStableFile: a file is read when it has stood still for one look.
+func TestScanWaitsForStableFile(t *testing.T) {
+	c, user, _ := openCatalog(t)
 	path := filepath.Join(user, "a.yaml")
 	write(t, path, "") // an editor has begun
 	c.Scan()
 	if names(c) != "a" {
 		t.Fatal("half an edit was read")
 	}
-	write(t, path, doc("a")+"---\n"+doc("b"))
+	write(t, path, modelText("a")+"---\n"+modelText("b"))
 	c.Scan()
 	if names(c) != "a" {
 		t.Fatal("read at once")
@@ -243,7 +243,7 @@ func TestScanSettles(t *testing.T) {
 		t.Fatal(names(c))
 	}
 	// The folder itself goes: what was there stays.
-	write(t, path, doc("a"))
+	write(t, path, modelText("a"))
 	c.Reload()
 	if err := os.RemoveAll(user); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestScanSettles(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, user, _ := open(t)
+		c, user, _ := openCatalog(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		changes := make(chan Change, 10)
 		done := make(chan error)
@@ -274,7 +274,7 @@ func TestWatch(t *testing.T) {
 		if ch := next(); len(ch.Models) != 1 {
 			t.Fatalf("first %+v", ch)
 		}
-		write(t, filepath.Join(user, "b.yaml"), doc("b"))
+		write(t, filepath.Join(user, "b.yaml"), modelText("b"))
 		if ch := next(); len(ch.Models) != 1 || ch.Models[0].Metadata.Name != "b" || len(ch.Removed) != 0 {
 			t.Fatalf("added %+v", ch)
 		}
@@ -311,20 +311,20 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestShipped: what we ship reads, and is what the first page tells to try.
-func TestShipped(t *testing.T) {
+// TestShippedExamples: what we ship reads, and is what the first page tells to try.
+func TestShippedExamples(t *testing.T) {
 	c, err := Open(Options{Folder: filepath.Join("..", "..", "functions", "shipped")})
 	if err != nil || len(c.Problems()) != 0 || c.Model(named("tiny")) == nil {
 		t.Fatal(err, c.Problems())
 	}
 }
 
-// TestManyAtOnce: concurrent puts, deletes, scans and watches see whole
+// TestConcurrentWatchers: concurrent puts, deletes, scans and watches see whole
 // pictures, and every Put is told before it returns.
-func TestManyAtOnce(t *testing.T) {
-	c, _, _ := open(t)
+func TestConcurrentWatchers(t *testing.T) {
+	c, _, _ := openCatalog(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	told := make(map[functions.Name]bool) // the watcher's; read under mu
+	delivered := make(map[functions.Name]bool) // the watcher's; read under mu
 	var mu sync.Mutex
 	var watching, working sync.WaitGroup
 	watching.Go(func() {
@@ -332,17 +332,17 @@ func TestManyAtOnce(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			for _, m := range ch.Models {
-				told[m.FullName()] = true
+				delivered[m.FullName()] = true
 			}
 			for _, n := range ch.Removed {
-				delete(told, n)
+				delete(delivered, n)
 			}
 		})
 	})
 	is := func(n functions.Name) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return told[n]
+		return delivered[n]
 	}
 	for !is(named("a")) {
 		runtime.Gosched() // until the watch has begun

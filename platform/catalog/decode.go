@@ -102,7 +102,7 @@ func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
 		return nil, d.problems
 	}
 	return func(path string) (int, int) {
-		if p := d.place(path); p != nil {
+		if p := d.position(path); p != nil {
 			return p.Line, p.Column
 		}
 		return 0, 0
@@ -209,13 +209,13 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		return doc, false
 	}
 	for _, p := range problems {
-		d.add(d.place(p.Path), p.Path, p.Hint, p.Message)
+		d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
 	}
 	return doc, len(problems) == 0
 }
 
-// place is where path stands in the file, or the nearest of its parents.
-func (d *decoder) place(path string) *token.Position {
+// position is where path stands in the file, or the nearest of its parents.
+func (d *decoder) position(path string) *token.Position {
 	for {
 		if p := d.places[path]; p != nil || path == "" {
 			return p
@@ -368,7 +368,7 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 		if path != "" {
 			at = path + "." + key
 		}
-		if first, twice := seen[key]; twice {
+		if first, duplicate := seen[key]; duplicate {
 			d.fail(kv, at, "", "this key is already there, on line %d", first.Line)
 			continue
 		}
@@ -467,8 +467,8 @@ func describeType(t reflect.Type) string {
 }
 
 func suggestName(word string, names []string) string {
-	if near := functions.Nearest(word, names, 1); len(near) > 0 {
-		return "did you mean " + near[0] + "?"
+	if nearest := functions.Nearest(word, names, 1); len(nearest) > 0 {
+		return "did you mean " + nearest[0] + "?"
 	}
 	return "one of " + strings.Join(slices.Sorted(slices.Values(names)), ", ")
 }

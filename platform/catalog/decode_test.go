@@ -199,8 +199,8 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// same compares what a file can say.
-func same(a, b *functions.Model) bool {
+// sameModel compares what a file can say.
+func sameModel(a, b *functions.Model) bool {
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
 	return string(x) == string(y)
@@ -227,7 +227,7 @@ func TestEncodeRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, b)
 	}
-	if !same(docs[0].Model, again[0].Model) {
+	if !sameModel(docs[0].Model, again[0].Model) {
 		t.Fatalf("got %q\nwant %q\n%s", again[0].Model.Spec.Args, docs[0].Model.Spec.Args, b)
 	}
 }
@@ -282,7 +282,7 @@ func FuzzDecode(f *testing.F) {
 			if err != nil || len(again) != 1 {
 				t.Fatalf("what was decoded does not decode again: %v\n%s", err, b)
 			}
-			if d.Model != nil && !same(d.Model, again[0].Model) {
+			if d.Model != nil && !sameModel(d.Model, again[0].Model) {
 				t.Fatalf("changed on the way: %+v\n%+v", d.Model, again[0].Model)
 			}
 		}

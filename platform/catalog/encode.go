@@ -35,7 +35,7 @@ type yamlWriter struct {
 // value writes the next value and the end of its last line. A collection that
 // is not empty begins on a line of its own, indented, unless it stands where a
 // line of that indentation has begun already.
-func (w *yamlWriter) value(indent string, begun bool) error {
+func (w *yamlWriter) value(indent string, began bool) error {
 	t, err := w.in.ReadToken()
 	if err != nil {
 		return err
@@ -53,15 +53,15 @@ func (w *yamlWriter) value(indent string, begun bool) error {
 	}
 	if w.in.PeekKind() == end {
 		w.out.WriteString(empty)
-	} else if !begun && w.out.Len() > 0 {
+	} else if !began && w.out.Len() > 0 {
 		w.trim()
 		w.out.WriteByte('\n')
 	}
 	for w.in.PeekKind() != end {
-		if !begun {
+		if !began {
 			w.out.WriteString(indent)
 		}
-		begun = false
+		began = false
 		if err := w.item(end == ']', indent); err != nil {
 			return err
 		}

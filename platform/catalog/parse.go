@@ -50,7 +50,7 @@ func (d *decoder) parse(data []byte) []ast.Node {
 		data = blankTabs(data)
 	}
 	tokens := lexer.Tokenize(string(data))
-	if !d.shallow(tokens) {
+	if !d.checkDepth(tokens) {
 		return nil
 	}
 	if len(data) < whole {
@@ -155,8 +155,8 @@ func splitDocuments(tokens token.Tokens) []token.Tokens {
 	return out
 }
 
-// shallow refuses what would make the parser recurse without end, or take long.
-func (d *decoder) shallow(tokens token.Tokens) bool {
+// checkDepth refuses what would make the parser recurse without end, or take long.
+func (d *decoder) checkDepth(tokens token.Tokens) bool {
 	depth, row, line, keys, items := 0, 0, 0, 0, 0
 	for _, t := range tokens {
 		switch t.Type {

@@ -198,7 +198,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 					return err
 				}
 			}
-			var done []api.Deployed
+			var done []api.DeployReply
 			for _, m := range models {
 				b, err := catalog.EncodeYAML(m)
 				if err != nil {
@@ -245,7 +245,7 @@ func (c *connection) untilReady(ctx context.Context, cl *api.Client, name functi
 	return c.followColdStart(ctx, cl, name, w.ColdStart)
 }
 
-func (c *connection) printDeployed(cl *api.Client, done []api.Deployed, dry bool) error {
+func (c *connection) printDeployed(cl *api.Client, done []api.DeployReply, dry bool) error {
 	switch c.Output {
 	case "json", "yaml":
 		return c.Encode(kit.NewList("DeployedList", done))

@@ -151,7 +151,7 @@ func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 			if h.Below != "" {
 				hint = "upgrade to " + h.Below + " or later"
 			}
-			add(check, statusWarn, hint, "%s has a known hole: %s", what, h.What)
+			add(check, statusWarn, hint, "%s has a known hole: %s", what, h.Feature)
 		}
 		c.examinePython(check, broken, s.Engine, in.Program, add)
 	}

@@ -94,12 +94,12 @@ func (c printer) nodeKind() kit.Kind[api.Node] {
 
 // cachedModels names the models whose weights are on a node, the nearest first; not all of
 // many, unless all are asked for.
-func cachedModels(near []api.Near, all bool) string {
+func cachedModels(near []api.NodeModel, all bool) string {
 	const most = 3
 	var words []string
 	for _, where := range []string{"memory", "disk"} {
 		for _, n := range near {
-			if n.Where() == where {
+			if n.TierWord() == where {
 				words = append(words, shortName(n.Model)+" ("+where+")")
 			}
 		}
@@ -166,8 +166,8 @@ func (c printer) teamKind() kit.Kind[api.Team] {
 		kit.Col("GPU TIME TODAY", func(t api.Team) string { return gpuTime(t) }),
 		kit.Col("REQUESTS LEFT", func(t api.Team) string { return limitLeft(t.Requests, t.Limits.RequestsPerMinute) }),
 		kit.Col("TOKENS LEFT", func(t api.Team) string { return limitLeft(t.Tokens, t.Limits.TokensPerMinute) }),
-		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.Inflicted, 10) }),
-		kit.WideCol("EVICTED BY OTHERS", func(t api.Team) string { return strconv.FormatUint(t.Suffered, 10) }),
+		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsInflicted, 10) }),
+		kit.WideCol("EVICTED BY OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsSuffered, 10) }),
 		kit.WideCol("COLD STARTS LEFT", func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }),
 	}, Name: func(t api.Team) string { return t.Name }}
 }

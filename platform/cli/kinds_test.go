@@ -9,9 +9,9 @@ import (
 
 // TestCachedModels: the nearest first, and of many some.
 func TestCachedModels(t *testing.T) {
-	near := []api.Near{{Model: "default/a", Tier: functions.TierNVMe}, {Model: "ml/b", Tier: functions.TierDRAM}, {Model: "ml/c", Tier: functions.TierNVMe}, {Model: "ml/d", Tier: functions.TierDRAM}, {Model: "ml/e", Tier: functions.TierNVMe}}
+	near := []api.NodeModel{{Model: "default/a", Tier: functions.TierNVMe}, {Model: "ml/b", Tier: functions.TierDRAM}, {Model: "ml/c", Tier: functions.TierNVMe}, {Model: "ml/d", Tier: functions.TierDRAM}, {Model: "ml/e", Tier: functions.TierNVMe}}
 	for _, c := range []struct {
-		near []api.Near
+		near []api.NodeModel
 		all  bool
 		want string
 	}{

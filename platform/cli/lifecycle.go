@@ -45,7 +45,7 @@ func (c modelVerbs) wake() *cobra.Command {
 	return c.asksKnative(cmd)
 }
 
-func (c printer) printWoken(w api.Woken) error {
+func (c printer) printWoken(w api.WakeReply) error {
 	return c.PrintDocument("Woken", w.Function, w, func() { fmt.Fprintln(c.Out, kit.Plain(shortName(w.Function)+" "+w.State.Word())) })
 }
 

@@ -201,7 +201,7 @@ func start(t *testing.T) *server {
 	limits := &ratelimit.Limits{}
 	limits.SetTeams(teams)
 	a := api.New(api.Options{
-		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, World: s.fakePlatform, History: s.fakePlatform, Hand: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
+		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, State: s.fakePlatform, History: s.fakePlatform, Starter: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
 		Demand: func(n functions.Name) (int, int) {
 			if n.Name == "tiny" {
 				return 0, 3
@@ -213,7 +213,7 @@ func start(t *testing.T) *server {
 				return functions.TeamUse{}
 			}
 			left, resets := 1800.0, noon.Add(12*time.Hour)
-			return functions.TeamUse{GPUs: 2, Lately: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, Inflicted: 3, Suffered: 4, Thrash: 1}
+			return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3, EvictionsSuffered: 4, Thrash: 1}
 		},
 		Heartbeat: func(functions.Heartbeat) error { return nil },
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {

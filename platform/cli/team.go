@@ -58,13 +58,13 @@ func (c printer) printTeam(t api.Team) {
 	row("Name", "%s", t.Name)
 	row("Functions", "%d", t.Functions)
 	row("Requests", "%d, %d of them held", t.Active, t.Held)
-	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.Lately, t.GPUs.Guaranteed, bound(t.GPUs.Max))
+	row("GPUs", "%d held, %.2f lately; %d guaranteed, at most %s", t.TeamUse.GPUs, t.RecentGPUs, t.GPUs.Guaranteed, bound(t.GPUs.Max))
 	row("GPU time today", "%s", gpuTime(t))
 	if t.Resets != nil {
 		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(c.Now())))
 	}
 	row("GPU time", "%.0f s in all", t.Total)
-	row("Evictions", "%d of others for this team, %d of this team's for others", t.Inflicted, t.Suffered)
+	row("Evictions", "%d of others for this team, %d of this team's for others", t.EvictionsInflicted, t.EvictionsSuffered)
 	row("Thrash", "%d evicted and missed soon after", t.Thrash)
 	l := t.Limits
 	of := func(n *int) string { // what is left

@@ -47,7 +47,7 @@ func (b *Budgets) Check(team string, asked time.Duration, now placement.Instant)
 		team string
 	}{{own, b.perTeam, team}, {&b.total, b.all, ""}} {
 		if left := x.left(now, x.size); asked > left {
-			e := &functions.PrewarmBudgetError{Team: x.team, Asked: asked, Left: left}
+			e := &functions.PrewarmBudgetError{Team: x.team, Requested: asked, Left: left}
 			if asked <= x.size {
 				e.In = time.Duration(float64(asked-left) / float64(x.size) * float64(time.Hour))
 			}

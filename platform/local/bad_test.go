@@ -32,13 +32,13 @@ func TestBadStarts(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: models}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
-	up(t, c.Addr)
+	waitReady(t, c.Addr)
 	answers := func(name string) (statuses []int, body string) {
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		for range 5 {
 			all.Go(func() {
-				s, b := ask(c.Addr, name)
+				s, b := postChat(c.Addr, name)
 				mu.Lock()
 				defer mu.Unlock()
 				statuses, body = append(statuses, s), b
@@ -71,19 +71,19 @@ func TestBadStarts(t *testing.T) {
 	// However fast requests come, no start happens before the backoff of the failed ones: a
 	// second, then two.
 	eventually(t, "it is started again", func() bool {
-		if s, b := ask(c.Addr, "exits"); s != 503 {
+		if s, b := postChat(c.Addr, "exits"); s != 503 {
 			t.Fatalf("%d %s", s, b)
 		}
 		return starts("exits") >= 3
 	})
 	n := starts("exits")
-	if took, least := time.Since(began), (time.Second<<(n-1))-time.Second; took < least {
-		t.Errorf("%d starts in %v, not in %v", n, took, least)
+	if took, minimum := time.Since(began), (time.Second<<(n-1))-time.Second; took < minimum {
+		t.Errorf("%d starts in %v, not in %v", n, took, minimum)
 	}
 	os.Remove(breaks)
-	eventually(t, "it is answered after the fix", func() bool { s, _ := ask(c.Addr, "mends"); return s == http.StatusOK })
+	eventually(t, "it is answered after the fix", func() bool { s, _ := postChat(c.Addr, "mends"); return s == http.StatusOK })
 	srv.Process.Signal(os.Interrupt)
-	if err := srv.over(); err != nil {
+	if err := srv.waitExit(); err != nil {
 		t.Error(err)
 	}
 }
@@ -119,7 +119,7 @@ func TestInUse(t *testing.T) {
 	again.lock.Unlock()
 }
 
-func TestHeard(t *testing.T) {
+func TestHeartbeats(t *testing.T) {
 	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here", JoinToken: "t"})
 	if err != nil {
 		t.Fatal(err)

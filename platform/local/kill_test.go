@@ -18,7 +18,7 @@ import (
 )
 
 // engines lists the pids of this test's engines of a model.
-func engines(tag string) []int { return speaking("\x00tag="+tag, "\x00test-engine\x00") }
+func engines(tag string) []int { return processesSpeaking("\x00tag="+tag, "\x00test-engine\x00") }
 
 // tagged makes a model whose engines can be found among all processes.
 func tagged(t *testing.T, name string, gpus int) (*functions.Model, string) {
@@ -47,7 +47,7 @@ func showEvents(t *testing.T, addr string) {
 
 func answered(t *testing.T, addr, model string) {
 	t.Helper()
-	if status, body := ask(addr, model); status != 200 || !strings.Contains(body, "hi") {
+	if status, body := postChat(addr, model); status != 200 || !strings.Contains(body, "hi") {
 		t.Fatalf("answered %d %s", status, body)
 	}
 }
@@ -73,7 +73,7 @@ func TestKillServer(t *testing.T) {
 	m, tag := tagged(t, "x", 0)
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: returns, Models: []*functions.Model{m}}
 	first := begin(t, "test-server", c)
-	up(t, c.Addr)
+	waitReady(t, c.Addr)
 	answered(t, c.Addr, "x")
 	id, pids := readyOn(c.Addr, "here"), engines(tag)
 	if id == "" || len(pids) != 1 {
@@ -83,7 +83,7 @@ func TestKillServer(t *testing.T) {
 
 	second := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
-	up(t, c.Addr)
+	waitReady(t, c.Addr)
 	eventually(t, "the engine is adopted", func() bool { return readyOn(c.Addr, "here") == id })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] != pids[0] {
@@ -94,7 +94,7 @@ func TestKillServer(t *testing.T) {
 	}
 	second.kill()
 	eventually(t, "nothing is left of a server that does not return", func() bool {
-		return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0
+		return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0
 	})
 }
 
@@ -105,7 +105,7 @@ func TestKillEngine(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
-	up(t, c.Addr)
+	waitReady(t, c.Addr)
 	answered(t, c.Addr, "x")
 	pids := engines(tag)
 	if len(pids) != 1 {
@@ -118,10 +118,10 @@ func TestKillEngine(t *testing.T) {
 		t.Fatalf("engines %v after %v", now, pids)
 	}
 	srv.Process.Signal(syscall.SIGTERM)
-	if err := srv.over(); err != nil {
+	if err := srv.waitExit(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
 }
 
 // TestKillAgent: a restarted agent adopts its engines. Without a restart its replicas
@@ -132,7 +132,7 @@ func TestKillAgent(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
-	up(t, c.Addr)
+	waitReady(t, c.Addr)
 	node := func(name string) agentConfig {
 		return agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + c.Addr, Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: returns}
 	}
@@ -170,15 +170,15 @@ func TestKillAgent(t *testing.T) {
 	if readyOn(c.Addr, "c") == "" {
 		t.Fatal("it is not placed elsewhere")
 	}
-	eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(speaking(b.Data)) == 0 })
+	eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(processesSpeaking(b.Data)) == 0 })
 
 	other.Process.Signal(syscall.SIGTERM)
-	if err := other.over(); err != nil {
+	if err := other.waitExit(); err != nil {
 		t.Errorf("the agent after SIGTERM: %v", err)
 	}
 	srv.Process.Signal(syscall.SIGTERM)
-	if err := srv.over(); err != nil {
+	if err := srv.waitExit(); err != nil {
 		t.Errorf("the server after SIGTERM: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(speaking(c.Data)) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
 }

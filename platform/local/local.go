@@ -33,23 +33,23 @@ type Options struct {
 	Hooks     orchestrator.Hooks
 
 	// For the agent in this process; see agent.Config. Name "": the host's name.
-	Name       string
-	Version    string
-	Exe        string
-	KeeperArgs []string
-	Orphan     time.Duration
-	GPUs       int // negative: all of the machine's
-	GPUMemory  functions.Bytes
-	Memory     functions.Bytes // 0: 80 % of the machine's
-	Sleep      functions.Bytes // part of Memory that sleeping engines may use; 0: all of it
-	Store      functions.Bytes // 0: nearly all of the disk
-	Leave      bool            // engines stay when the server ends
-	Warm       agent.WarmMode  // warm interpreters of the agent here; "" is off
-	Caches     agent.CacheMode // where the agent keeps compile caches; "" is local
-	Environ    func() []string
-	Policy     placement.Policy        // zero: placement.DefaultPolicy
-	Foresee    *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
-	Peering    *nodestore.Peering      // block exchange with agents; nil: none
+	Name        string
+	Version     string
+	Exe         string
+	KeeperArgs  []string
+	Orphan      time.Duration
+	GPUs        int // negative: all of the machine's
+	GPUMemory   functions.Bytes
+	Memory      functions.Bytes // 0: 80 % of the machine's
+	Sleep       functions.Bytes // part of Memory that sleeping engines may use; 0: all of it
+	Store       functions.Bytes // 0: nearly all of the disk
+	KeepEngines bool            // engines stay when the server ends
+	Warm        agent.WarmMode  // warm interpreters of the agent here; "" is off
+	Caches      agent.CacheMode // where the agent keeps compile caches; "" is local
+	Environ     func() []string
+	Policy      placement.Policy        // zero: placement.DefaultPolicy
+	Foresight   *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
+	Peering     *nodestore.Peering      // block exchange with agents; nil: none
 
 	Log *slog.Logger
 }
@@ -67,12 +67,12 @@ type Local struct {
 
 	machine string // host to which the catalog's local paths belong
 
-	mu        sync.Mutex
-	remote    map[string]*agent.Client // by agent id
-	peerNodes map[string]peerNode      // by agent id
-	borrowers map[string]bool          // agents that stage this machine's folders
-	first     sync.Once
-	ready     chan struct{}
+	mu            sync.Mutex
+	remote        map[string]*agent.Client // by agent id
+	peerNodes     map[string]peerNode      // by agent id
+	sharingAgents map[string]bool          // agents that stage this machine's folders
+	first         sync.Once
+	ready         chan struct{}
 }
 
 // ErrInUse means that another server has the folder.
@@ -105,37 +105,37 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, borrowers: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
-		lends := *o.Peering
-		lends.SharedFolder = l.shared.folder
-		o.Peering = &lends
+		peering := *o.Peering
+		peering.SharedFolder = l.shared.folder
+		o.Peering = &peering
 	}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, Leave: o.Leave, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Orchestrator.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })
 		},
-		InFlight: func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
-		Cut:      func(url string) { l.path.Cut(url) },
+		InFlight:      func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
+		AbortRequests: func(url string) { l.path.Cut(url) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
 	}
-	ledger, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
 	if err != nil {
 		o.Log.Error("the usage of teams cannot be read", "error", err)
 	}
-	if o.Foresee != nil {
-		ahead := *o.Foresee
-		ahead.Prefetch = l.bring
-		o.Foresee = &ahead
+	if o.Foresight != nil {
+		ahead := *o.Foresight
+		ahead.Prefetch = l.stageModel
+		o.Foresight = &ahead
 	}
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
-		Foresight: o.Foresee,
-		Ledger:    ledger,
+		Foresight: o.Foresight,
+		Ledger:    teamUse,
 		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
@@ -218,9 +218,9 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	}
 	l.normalizeBorrowed(&hb)
 	if hb.Borrows {
-		l.borrowers[hb.AgentID] = true
+		l.sharingAgents[hb.AgentID] = true
 	} else {
-		delete(l.borrowers, hb.AgentID)
+		delete(l.sharingAgents, hb.AgentID)
 	}
 	l.mu.Unlock()
 	l.node.SetPeers(l.Peers(l.node.ID()))

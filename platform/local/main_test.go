@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		var err error
 		switch os.Args[1] {
 		case "keep":
-			err = keep(os.Args[2:])
+			err = runSupervisor(os.Args[2:])
 		case "test-engine":
 			err = serveEngine(os.Args[2], os.Args[3], os.Args[4:])
 		case "test-agent":
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		case "test-server":
 			err = serveServer(os.Args[2])
 		default:
-			os.Exit(run(m))
+			os.Exit(runTests(m))
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
@@ -56,12 +56,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-// run runs more tests at once than there are cores, since they mostly wait for other
+// runTests runs more tests at once than there are cores, since they mostly wait for other
 // processes.
-func run(m *testing.M) int {
+func runTests(m *testing.M) int {
 	flag.Parse()
 	flag.Set("test.parallel", "8")
 	// Without the race detector's second at the exit of each program.
@@ -82,8 +82,8 @@ func signalled() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 }
 
-// keep runs `thaw keep --socket S --dir D --orphan-timeout O`.
-func keep(args []string) error {
+// runSupervisor runs `thaw keep --socket S --dir D --orphan-timeout O`.
+func runSupervisor(args []string) error {
 	flags := map[string]string{}
 	for i := 0; i+1 < len(args); i += 2 {
 		flags[strings.TrimPrefix(args[i], "--")] = args[i+1]
@@ -225,7 +225,7 @@ type serverConfig struct {
 	GPUs              int
 	Memory            functions.Bytes
 	Orphan            time.Duration
-	Leave             bool
+	KeepEngines       bool
 }
 
 // server is a minimal form of the wiring in platform/thaw.
@@ -251,17 +251,17 @@ func (s *menu) Teams() []*functions.Team { return nil }
 func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{
 		Data: c.Data, Catalog: models, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
-		GPUs: c.GPUs, Memory: c.Memory, Leave: c.Leave, Log: log,
+		GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	book, err := auth.Open(filepath.Join(c.Data, "keys.json"))
+	keys, err := auth.Open(filepath.Join(c.Data, "keys.json"))
 	if err != nil {
 		return nil, err
 	}
 	s := &server{Local: l, up: upstream.New(upstream.Options{}), tok: c.Token}
-	s.act = activator.New(activator.Options{Waker: l, Keys: book, Engines: s.up, Open: true, Log: log})
+	s.act = activator.New(activator.Options{Waker: l, Keys: keys, Engines: s.up, Open: true, Log: log})
 	l.Attach(s.act)
 	return s, nil
 }

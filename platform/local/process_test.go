@@ -36,7 +36,7 @@ func model(t *testing.T, name string, edit func(*functions.ModelSpec), modes ...
 	m.Spec.Engine, m.Spec.Health = functions.EngineCommand, "/health"
 	m.Spec.Args = append([]string{exe, "test-engine", "{port}", "{name}"}, modes...)
 	m.Spec.Resources.Memory = 64 << 20
-	m.Spec.Deadlines.Start = functions.Duration(soon)
+	m.Spec.Deadlines.Start = functions.Duration(testTimeout)
 	if edit != nil {
 		edit(&m.Spec)
 	}
@@ -62,20 +62,20 @@ func freeAddr(t *testing.T) string {
 // pause is the time between two polls of another process.
 func pause() { <-time.After(5 * time.Millisecond) }
 
-// soon bounds waits for what must happen, on any machine.
-const soon = time.Minute
+// testTimeout bounds waits for what must happen, on any machine.
+const testTimeout = time.Minute
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t *testing.T, description string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !ok(); pause() {
+	for end := time.Now().Add(testTimeout); !ok(); pause() {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", soon, what)
+			t.Fatalf("not within %v: %s", testTimeout, description)
 		}
 	}
 }
 
-// speaking lists the other processes whose command line contains all texts.
-func speaking(of ...string) (pids []int) {
+// processesSpeaking lists the other processes whose command line contains all texts.
+func processesSpeaking(of ...string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, d := range dirs {
 		b, err := os.ReadFile(d)
@@ -115,7 +115,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-func begin(t *testing.T, what string, config any) *process {
+func begin(t *testing.T, description string, config any) *process {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -125,7 +125,7 @@ func begin(t *testing.T, what string, config any) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(exe, what, string(b)), t: t, out: &buffer{}, done: make(chan error, 1)}
+	p := &process{Cmd: exec.Command(exe, description, string(b)), t: t, out: &buffer{}, done: make(chan error, 1)}
 	p.Stdout, p.Stderr = p.out, p.out
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func begin(t *testing.T, what string, config any) *process {
 	t.Cleanup(func() {
 		p.Process.Kill()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", what, p.out)
+			t.Logf("%s said:\n%s", description, p.out)
 		}
 	})
 	return p
@@ -143,23 +143,23 @@ func begin(t *testing.T, what string, config any) *process {
 func (p *process) kill() {
 	p.t.Helper()
 	p.Process.Kill()
-	p.over()
+	p.waitExit()
 }
 
-func (p *process) over() error {
+func (p *process) waitExit() error {
 	p.t.Helper()
 	select {
 	case err := <-p.done:
 		return err
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		p.t.Fatal("it does not end")
 		return nil
 	}
 }
 
-// ask sends one request without streaming and returns status and body.
-func ask(addr, model string) (int, string) {
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+// postChat sends one request without streaming and returns status and body.
+func postChat(addr, model string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/v1/completions", strings.NewReader(`{"model":"`+model+`","prompt":"hello","max_tokens":1}`))
 	if err != nil {
@@ -186,7 +186,7 @@ func replicas(addr string) (rs []functions.Replica) {
 	return rs
 }
 
-func up(t *testing.T, addr string) {
+func waitReady(t *testing.T, addr string) {
 	t.Helper()
 	eventually(t, "the server is up", func() bool {
 		c, err := net.Dial("tcp", addr)
@@ -197,10 +197,10 @@ func up(t *testing.T, addr string) {
 	})
 }
 
-// TestThinPath: a request for a cold model is held, the agent in this process starts an
+// TestShortestPath: a request for a cold model is held, the agent in this process starts an
 // engine through its supervisor, and the request is answered. At the end no process is
 // left.
-func TestThinPath(t *testing.T) {
+func TestShortestPath(t *testing.T) {
 	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
 	ctx, stop := context.WithCancel(context.Background())
 	exe, _ := os.Executable()
@@ -217,13 +217,13 @@ func TestThinPath(t *testing.T) {
 	t.Cleanup(stop)
 	select {
 	case <-s.Ready():
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		t.Fatal("the agent is not ready")
 	}
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if status, body := ask(c.Addr, "x"); status != 200 || !strings.Contains(body, "hi") {
+			if status, body := postChat(c.Addr, "x"); status != 200 || !strings.Contains(body, "hi") {
 				t.Errorf("answered %d %s", status, body)
 			}
 		})
@@ -243,7 +243,7 @@ func TestThinPath(t *testing.T) {
 		b, _ := io.ReadAll(log)
 		return strings.Contains(string(b), "engine of x")
 	})
-	if len(speaking(c.Data)) == 0 {
+	if len(processesSpeaking(c.Data)) == 0 {
 		t.Error("there is no keeper: the test below proves nothing")
 	}
 	stop()
@@ -252,8 +252,8 @@ func TestThinPath(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		t.Fatal("the server does not end")
 	}
-	eventually(t, "nothing is left", func() bool { return len(speaking(c.Data)) == 0 })
+	eventually(t, "nothing is left", func() bool { return len(processesSpeaking(c.Data)) == 0 })
 }

@@ -33,18 +33,18 @@ type stage struct {
 	agents map[string]*process
 	before map[string]int // starts in earlier runs of the server
 
-	mu      sync.Mutex
-	told    map[string]string
-	cancels map[string][]context.CancelFunc
-	over    map[string]int // requests that have ended
-	asked   map[string]int
-	turn    int
-	all     sync.WaitGroup
+	mu        sync.Mutex
+	errors    map[string]string
+	cancels   map[string][]context.CancelFunc
+	ended     map[string]int // requests that have ended
+	sentCount map[string]int
+	turn      int
+	all       sync.WaitGroup
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, told: map[string]string{},
-		cancels: map[string][]context.CancelFunc{}, over: map[string]int{}, asked: map[string]int{}}
+	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, errors: map[string]string{},
+		cancels: map[string][]context.CancelFunc{}, ended: map[string]int{}, sentCount: map[string]int{}}
 	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second}
 	s.menu = &menu{}
 	s.begin()
@@ -90,7 +90,7 @@ func (s *stage) end() {
 		a.Process.Signal(syscall.SIGTERM)
 	}
 	for _, a := range s.agents {
-		a.over()
+		a.waitExit()
 	}
 	s.stop()
 	if s.t.Failed() {
@@ -112,8 +112,8 @@ func (s *stage) Deploy(ms ...*functions.Model) {
 
 func (s *stage) Ask(m string, n int) {
 	s.mu.Lock()
-	delete(s.told, m)
-	s.asked[m] += n
+	delete(s.errors, m)
+	s.sentCount[m] += n
 	s.mu.Unlock()
 	for range n {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -122,18 +122,18 @@ func (s *stage) Ask(m string, n int) {
 		s.mu.Unlock()
 		s.all.Go(func() {
 			defer cancel()
-			told := s.one(ctx, m)
+			errors := s.one(ctx, m)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.over[m]++
-			if told != "" {
-				s.told[m] = told
+			s.ended[m]++
+			if errors != "" {
+				s.errors[m] = errors
 			}
 		})
 	}
 	eventually(s.t, "the requests have come", func() bool {
 		s.mu.Lock()
-		left := s.asked[m] - s.over[m]
+		left := s.sentCount[m] - s.ended[m]
 		s.mu.Unlock()
 		return s.Waiting(m)+s.Running(m) >= left
 	})
@@ -191,7 +191,7 @@ func (s *stage) Running(m string) int {
 func (s *stage) Refusal(m string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.told[m]
+	return s.errors[m]
 }
 
 func (s *stage) Replicas(m string) (out []string) {
@@ -214,7 +214,7 @@ func (s *stage) Starts(m string) int {
 	return n
 }
 
-func (s *stage) file(what, m string) string { return filepath.Join(s.dir, what+"-"+m) }
+func (s *stage) file(description, m string) string { return filepath.Join(s.dir, description+"-"+m) }
 
 func (s *stage) Break(m, cause string) {
 	if cause == "" {

@@ -12,9 +12,9 @@ type fewModels struct{ models []*functions.Model }
 func (f *fewModels) Models() []*functions.Model { return f.models }
 func (*fewModels) Teams() []*functions.Team     { return nil }
 
-// TestLentFolders: only folders that models or adapters name are shared, with the files
+// TestSharedFolders: only folders that models or adapters name are shared, with the files
 // that any of them needs. A folder removed from the catalog is no longer shared.
-func TestLentFolders(t *testing.T) {
+func TestSharedFolders(t *testing.T) {
 	model := func(dir, src string, files []string, adapters ...functions.Adapter) *functions.Model {
 		m := functions.NewModel()
 		m.Dir, m.Spec.Source, m.Spec.Files, m.Spec.Adapters = dir, src, files, adapters

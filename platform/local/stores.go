@@ -105,11 +105,11 @@ func (l *Local) storesWith(ctx context.Context, node, digest string) (map[string
 		}
 	}
 	if len(out) == 0 {
-		where := "no node has"
+		nodes := "no node has"
 		if node != "" {
-			where = node + " has not"
+			nodes = node + " has not"
 		}
-		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: fmt.Sprintf("%s the checkpoint %s", where, digest)}
+		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: fmt.Sprintf("%s the checkpoint %s", nodes, digest)}
 	}
 	return out, nil
 }
@@ -137,13 +137,13 @@ func (l *Local) Keep(ctx context.Context, node, digest string, act functions.Sto
 
 // Reread verifies a checkpoint on the named node, or on all that have it, one after the
 // other: they may share a disk.
-func (l *Local) Reread(ctx context.Context, node, digest string, tell func(functions.StoreProgress)) error {
+func (l *Local) Reread(ctx context.Context, node, digest string, report func(functions.StoreProgress)) error {
 	on, err := l.storesWith(ctx, node, digest)
 	if err != nil {
 		return err
 	}
 	for id, s := range on {
-		err := s.Reread(ctx, digest, func(p functions.StoreProgress) { p.Node = id; tell(p) })
+		err := s.Reread(ctx, digest, func(p functions.StoreProgress) { p.Node = id; report(p) })
 		if err != nil {
 			return err
 		}
@@ -153,25 +153,25 @@ func (l *Local) Reread(ctx context.Context, node, digest string, tell func(funct
 
 // Prefetch stages a source on the named node, or on the one with the most free space in
 // its store.
-func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+func (l *Local) Prefetch(ctx context.Context, node string, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
 	if node == "" {
-		node = l.roomiest()
+		node = l.nodeWithMostSpace()
 	}
 	all, err := l.stores(node)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	if l.borrowers[node] {
+	if l.sharingAgents[node] {
 		r.Dir = loader.PeerLocation(l.node.ID(), cmp.Or(r.Dir, "/"))
 	}
 	l.mu.Unlock()
-	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; tell(p) })
+	return all[node].Prefetch(ctx, r, func(p functions.StoreProgress) { p.Node = node; report(p) })
 }
 
-// bring stages a model on a node, and with memory also into its page cache: on a node that
+// stageModel stages a model on a node, and with memory also into its page cache: on a node that
 // has it, else on the one with the most free space.
-func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) error {
+func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool) error {
 	if m.Spec.Source == "" {
 		return nil // it has no weights
 	}
@@ -198,13 +198,13 @@ func (l *Local) bring(ctx context.Context, m *functions.Model, memory bool) erro
 	return nil
 }
 
-// roomiest returns the node with the most free space; if none is known, the one in this
+// nodeWithMostSpace returns the node with the most free space; if none is known, the one in this
 // process.
-func (l *Local) roomiest() string {
-	best, room := l.node.ID(), functions.Bytes(-1)
+func (l *Local) nodeWithMostSpace() string {
+	best, most := l.node.ID(), functions.Bytes(-1)
 	for _, n := range l.Nodes() {
-		if free := n.Store.Bytes - n.Store.Used; !n.Lost && (free > room || free == room && n.ID == l.node.ID()) {
-			best, room = n.ID, free
+		if free := n.Store.Bytes - n.Store.Used; !n.Lost && (free > most || free == most && n.ID == l.node.ID()) {
+			best, most = n.ID, free
 		}
 	}
 	return best

@@ -21,10 +21,10 @@ func BenchmarkReady(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer sh.Close()
-	heard := make(chan struct{}, 1)
+	received := make(chan struct{}, 1)
 	d := New(Options{Node: "n", Dir: dir, Store: sh, Lines: 1 << 30, IdentifyPod: func(*net.UnixConn) (string, error) { return "u", nil }, Send: func(u controlstream.Report) {
 		if len(u.Pods) > 0 && !u.Pods[0].Gone {
-			heard <- struct{}{}
+			received <- struct{}{}
 		}
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -37,9 +37,9 @@ func BenchmarkReady(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	say := controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080}}
+	message := controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080}}
 	in := jsonsocket.NewConn(conn, controlstream.MaxLine)
-	if err := in.Send(say); err != nil {
+	if err := in.Send(message); err != nil {
 		b.Fatal(err)
 	}
 	var m controlstream.ToPod
@@ -52,6 +52,6 @@ func BenchmarkReady(b *testing.B) {
 		if err := in.Send(controlstream.FromPod{Status: &st}); err != nil {
 			b.Fatal(err)
 		}
-		<-heard
+		<-received
 	}
 }

@@ -91,7 +91,7 @@ func podPart(part, before string) string {
 	if !ok {
 		return ""
 	}
-	name, uid, ok := cutLast(slice, "-pod")
+	name, uid, ok := cutAtLast(slice, "-pod")
 	uid = strings.ReplaceAll(uid, "_", "-")
 	if !ok || !isUID(uid) || !strings.Contains(name, "kubepods") {
 		return ""
@@ -99,7 +99,7 @@ func podPart(part, before string) string {
 	return uid
 }
 
-func cutLast(s, sep string) (before, after string, ok bool) {
+func cutAtLast(s, sep string) (before, after string, ok bool) {
 	i := strings.LastIndex(s, sep)
 	if i < 0 {
 		return s, "", false

@@ -17,8 +17,8 @@ import (
 )
 
 // closed configures a lab whose store is closed to pods.
-func closed(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
-	o.Private, so.Private = true, true
+func closed(o *Options, storeOptions *nodestore.Options, mem *sourcetest.Memory) {
+	o.Private, storeOptions.Private = true, true
 	aModel(mem, "mem://models/theirs", 50_000, 2)
 }
 
@@ -28,8 +28,8 @@ func (l *lab) comes(uid string) *caller {
 	p := l.dial(uid)
 	p.AcceptFiles()
 	l.t.Cleanup(p.CloseFiles)
-	p.say(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
-	if m := p.hear(); m.Welcome == nil {
+	p.send(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1", Folders: true}})
+	if m := p.receive(); m.Welcome == nil {
 		l.t.Fatalf("welcome: %+v", m)
 	}
 	return p
@@ -48,7 +48,7 @@ func TestClosedStore(t *testing.T) {
 		defer f.Close()
 	}
 	p := l.comes("22222222-2222-2222-2222-222222222222")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	got := p.staged(1)
 	if !got.Folder || !slices.Contains(got.Files, "config.json") {
 		t.Fatalf("%+v", got)
@@ -79,7 +79,7 @@ func TestClosedStore(t *testing.T) {
 		t.Fatalf("its own weights: %v\n%s", err, out)
 	}
 	digest, mine := filepath.Base(filepath.Dir(theirs.Path)), filepath.Base(filepath.Dir(got.Path))
-	for what, script := range map[string]string{
+	for description, script := range map[string]string{
 		"the store's list":              "ls " + l.dir + "/store/checkpoints",
 		"the store":                     "ls " + l.dir + "/store",
 		"another's weights":             "cat " + theirs.Path + "/model.safetensors",
@@ -100,9 +100,9 @@ func TestClosedStore(t *testing.T) {
 		"the lock of the folder":        "cat " + l.dir + "/loader.lock",
 	} {
 		if out, err := sh(script); err == nil {
-			t.Errorf("%s: it can: %s\n%s", what, script, out)
+			t.Errorf("%s: it can: %s\n%s", description, script, out)
 		} else if !strings.Contains(strings.ToLower(out), "denied") && !strings.Contains(out, "not permitted") && !strings.Contains(out, "No such file") {
-			t.Errorf("%s: refused for another reason: %v %s", what, err, out)
+			t.Errorf("%s: refused for another reason: %v %s", description, err, out)
 		}
 	}
 	// Each folder is closed by itself, for one that is bind-mounted elsewhere (a subPath) is
@@ -128,13 +128,13 @@ func TestClosedStore(t *testing.T) {
 	}
 }
 
-// TestClosesWhatWasOpen: a store that an earlier loader left open is closed, and a shim
+// TestFoldersAreClosedOnOpen: a store that an earlier loader left open is closed, and a shim
 // that cannot receive folders gets an error with the fix.
-func TestClosesWhatWasOpen(t *testing.T) {
+func TestFoldersAreClosedOnOpen(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, nil)
 	p := l.pod("11111111-1111-1111-1111-111111111111")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	path := p.staged(1).Path
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestClosesWhatWasOpen(t *testing.T) {
 		}
 	}
 	old := l.pod("11111111-1111-1111-1111-111111111111")
-	old.want(1, place)
+	old.want(1, modelLocation)
 	if m, _ := old.answer(1); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused || m.Failed.Fix == "" {
 		t.Errorf("%+v", m)
 	}
@@ -175,7 +175,7 @@ func TestFoldersAreClosed(t *testing.T) {
 	}
 	for i := range 20 {
 		p := l.comes(fmt.Sprintf("%08d-1111-1111-1111-111111111111", i))
-		p.want(1, place)
+		p.want(1, modelLocation)
 		p.staged(1)
 		p.CloseFiles()
 		p.Close()

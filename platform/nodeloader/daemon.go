@@ -65,9 +65,9 @@ type Options struct {
 
 // Daemon is the loader of a node. Its methods may be called concurrently.
 type Daemon struct {
-	o    Options
-	log  *slog.Logger
-	life string // identifies this process among the node's loaders, in heartbeats
+	o        Options
+	log      *slog.Logger
+	instance string // identifies this process among the node's loaders, in heartbeats
 
 	changes coalesce.Signal // the node's checkpoints may have changed
 	slots   chan struct{}   // one per running staging of a pod
@@ -126,7 +126,7 @@ func New(o Options) *Daemon {
 	o.Pods, o.Lines, o.PodStages, o.Stages = orDefault(o.Pods, 512), orDefault(o.Lines, 200), orDefault(o.PodStages, 16), orDefault(o.Stages, 64)
 	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
-		o: o, log: o.Log, life: strconv.FormatInt(time.Now().UnixNano(), 36),
+		o: o, log: o.Log, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: coalesce.NewSignal(), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
@@ -156,8 +156,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.ctx = ctx
 	d.mu.Unlock()
 	d.loadOwners()
-	forget := d.adoptLeases()
-	defer forget()
+	dropLeases := d.adoptLeases()
+	defer dropLeases()
 	l, err := d.listen()
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
-	parts.Go(func() { d.sendHeartbeats(ctx, forget) })
+	parts.Go(func() { d.sendHeartbeats(ctx, dropLeases) })
 	stop := context.AfterFunc(ctx, func() {
 		d.stopAccepting()
 		l.Close()
@@ -232,18 +232,18 @@ func (d *Daemon) listen() (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	made := path + "~"
-	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
+	temporary := path + "~"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
 	// Pods have users of their own; IdentifyPod checks the caller.
-	if err = os.Chmod(made, 0o666); err == nil {
-		err = os.Rename(made, path)
+	if err = os.Chmod(temporary, 0o666); err == nil {
+		err = os.Rename(temporary, path)
 	}
 	if err != nil {
 		l.Close()
@@ -311,16 +311,16 @@ func (d *Daemon) countConnection(uid string, n int) bool {
 }
 
 // complain logs an event that a dialling process can repeat at will: once a second.
-func (d *Daemon) complain(what string, args ...any) {
+func (d *Daemon) complain(description string, args ...any) {
 	d.mu.Lock()
 	now := time.Now()
-	quiet := now.Before(d.complainAfter)
-	if !quiet {
+	suppressed := now.Before(d.complainAfter)
+	if !suppressed {
 		d.complainAfter = now.Add(time.Second)
 	}
 	d.mu.Unlock()
-	if !quiet {
-		d.log.Warn(what, args...)
+	if !suppressed {
+		d.log.Warn(description, args...)
 	}
 }
 
@@ -343,11 +343,11 @@ func (d *Daemon) OnUpdate(m controlstream.Update) {
 
 // stopPod sends the controller's stop to a pod, or keeps it until the pod connects.
 func (d *Daemon) stopPod(s controlstream.Stop) {
-	say := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
+	message := controlstream.Drain{Seconds: s.Seconds, Reason: s.Reason}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if at := d.shims[s.UID]; at != nil {
-		at.out.put(controlstream.ToPod{Stop: &say})
+		at.out.put(controlstream.ToPod{Stop: &message})
 		return
 	}
 	for uid, old := range d.pendingStops {
@@ -356,6 +356,6 @@ func (d *Daemon) stopPod(s controlstream.Stop) {
 		}
 	}
 	if len(d.pendingStops) < maxStops {
-		d.pendingStops[s.UID] = pendingStop{say, time.Now()}
+		d.pendingStops[s.UID] = pendingStop{message, time.Now()}
 	}
 }

@@ -29,7 +29,7 @@ import (
 func TestPodIsServed(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	m, states := p.answer(1)
 	if m.Staged == nil || !slices.IsSorted([]string{m.Staged.Files[0], m.Staged.Files[1]}) || len(m.Staged.Files) != 2 || m.Staged.Bytes < 100_000 {
 		t.Fatalf("%+v, %+v", m.Staged, m.Failed)
@@ -52,11 +52,11 @@ func TestPodIsServed(t *testing.T) {
 		return u.Node != nil && len(u.Node.Cached) == 1 && u.Node.Cached[0].Digest == m.Staged.Digest && u.Node.AgentID == "node-a" && u.Node.Memory.Total == 1<<30
 	})
 	// A repeated request is answered at once.
-	p.want(2, place)
+	p.want(2, modelLocation)
 	if again := p.staged(2); again.Digest != m.Staged.Digest || again.Path != m.Staged.Path {
 		t.Errorf("%+v", again)
 	}
-	p.say(controlstream.FromPod{Status: new(isReady())})
+	p.send(controlstream.FromPod{Status: new(isReady())})
 	l.until("READY", func(u controlstream.Report) bool {
 		return len(u.Pods) == 1 && u.Pods[0].UID == "u1" && u.Pods[0].Status.State == functions.Ready
 	})
@@ -71,14 +71,14 @@ func TestPodIsServed(t *testing.T) {
 	l.eventually("the checkpoint is let go", func() bool { return !l.inUse(m.Staged.Digest) })
 }
 
-// TestWordOfAPod: a status applies only to the pod's own replica.
-func TestWordOfAPod(t *testing.T) {
+// TestPodMessages: a status applies only to the pod's own replica.
+func TestPodMessages(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
 	st := isReady()
 	st.ID, st.Team, st.Model, st.Key, st.GPUs, st.Spec = "other", "victim", "llama", "secret", []int{1}, &functions.ModelSpec{Source: "az://x/y"}
 	st.InFlight, st.Since = 3, 100
-	p.say(controlstream.FromPod{Status: &st})
+	p.send(controlstream.FromPod{Status: &st})
 	u := l.until("a status", func(u controlstream.Report) bool { return len(u.Pods) > 0 })
 	got := u.Pods[0].Status
 	if u.Pods[0].UID != "u1" || got.ID != "" || got.Team != "" || got.Model != "" || got.Key != "" || got.Spec != nil || got.GPUs != nil || got.InFlight != 3 {
@@ -86,12 +86,12 @@ func TestWordOfAPod(t *testing.T) {
 	}
 	// A repeated status is sent on: the controller may not have known the pod before.
 	st.Since = 5000
-	p.say(controlstream.FromPod{Status: &st})
+	p.send(controlstream.FromPod{Status: &st})
 	l.until("the same again", func(u controlstream.Report) bool { return len(u.Pods) > 0 && u.Pods[0].Status.Since == 5000 })
 }
 
-// TestBoundsOfAWord: an oversized status is cut down to its bounds.
-func TestBoundsOfAWord(t *testing.T) {
+// TestMessageBounds: an oversized status is cut down to its bounds.
+func TestMessageBounds(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	st := functions.ReplicaStatus{State: functions.State(long), Error: long, Endpoint: long, AdapterNotes: map[string]string{long: "a", "b": long}}
 	for range 1000 {
@@ -155,24 +155,24 @@ func TestDials(t *testing.T) {
 		defer l.Daemon.mu.Unlock()
 		return l.connections["u1"] == maxPodConnections
 	})
-	if all := l.dial("u1").over(); len(all) != 1 || all[0].Failed == nil || !strings.Contains(all[0].Failed.Message, "enough") {
+	if all := l.dial("u1").messages(); len(all) != 1 || all[0].Failed == nil || !strings.Contains(all[0].Failed.Message, "enough") {
 		t.Errorf("%+v", all)
 	}
 	l.pod("u2")
 }
 
-// TestOneFlight: requests for one source share a staging, which downloads its bytes once.
-func TestOneFlight(t *testing.T) {
+// TestSharedStaging: requests for one source share a staging, which downloads its bytes once.
+func TestSharedStaging(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	var pods []*caller
 	for i := range 3 {
 		p := l.pod(fmt.Sprintf("u%d", i))
-		p.want(1, place)
+		p.want(1, modelLocation)
 		pods = append(pods, p)
 	}
 	for _, p := range pods {
-		for p.hear().Staging.State != "fetching" {
+		for p.receive().Staging.State != "fetching" {
 		}
 	}
 	close(g.open)
@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 	})
 	p := l.pod("u1")
 	id := 0
-	for _, x := range []struct{ name, source, digest, kind, says string }{
+	for _, x := range []struct{ name, source, digest, kind, wantText string }{
 		{"nothing there", "mem://models/none", "", "source_not_found", "nothing here"},
 		{"an unknown scheme", "gopher://models/x", "", "refused_by_loader", "not among"},
 		{"what is not let through", "mem://hidden/x", "", "refused_by_loader", "not among"},
@@ -224,7 +224,7 @@ func TestRefusals(t *testing.T) {
 		{"what still fits", "mem://models/small", "", "", ""},
 	} {
 		id++
-		p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: x.source, Digest: x.digest}})
+		p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: x.source, Digest: x.digest}})
 		m, _ := p.answer(id)
 		if x.kind == "" {
 			if m.Staged == nil {
@@ -234,12 +234,12 @@ func TestRefusals(t *testing.T) {
 			}
 			continue
 		}
-		if m.Failed == nil || m.Failed.Kind != x.kind || !strings.Contains(m.Failed.Message, x.says) || m.Failed.Message == "" || strings.Contains(m.Failed.Message, "secret") {
+		if m.Failed == nil || m.Failed.Kind != x.kind || !strings.Contains(m.Failed.Message, x.wantText) || m.Failed.Message == "" || strings.Contains(m.Failed.Message, "secret") {
 			t.Errorf("%s: %+v, %+v", x.name, m.Staged, m.Failed)
 		}
 	}
 	// A malformed request is refused, and the connection stays open.
-	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 0, Source: place}})
+	p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: 0, Source: modelLocation}})
 	if m, _ := p.answer(0); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
 		t.Errorf("no id: %+v", m)
 	}
@@ -247,7 +247,7 @@ func TestRefusals(t *testing.T) {
 
 func TestFirstLine(t *testing.T) {
 	l := newLab(t, nil)
-	for name, x := range map[string]struct{ uid, line, says string }{
+	for name, x := range map[string]struct{ uid, line, wantText string }{
 		"no pod":         {"", `{"hello":{}}` + "\n", "no pod"},
 		"no hello":       {"u1", `{"status":{}}` + "\n", "no hello"},
 		"no JSON":        {"u1", "GET / HTTP/1.1\r\n\r\n", "no hello"},
@@ -255,18 +255,18 @@ func TestFirstLine(t *testing.T) {
 	} {
 		p := l.dial(x.uid)
 		io.WriteString(p, x.line) // the loader may close the connection before the end
-		all := p.over()
+		all := p.messages()
 		if len(all) == 0 && name == "a line too far" {
 			continue // unread input resets the connection
 		}
-		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused || !strings.Contains(all[0].Failed.Message, x.says) {
+		if len(all) != 1 || all[0].Failed == nil || all[0].Failed.Kind != controlstream.KindRefused || !strings.Contains(all[0].Failed.Message, x.wantText) {
 			t.Errorf("%s: %+v", name, all)
 		}
 	}
 	// A malformed line ends the connection, and the pod is reported gone.
 	p := l.pod("u2")
 	io.WriteString(p, "{]\n")
-	p.over()
+	p.messages()
 	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].UID == "u2" && u.Pods[0].Gone })
 	if h := l.Health(); h.Pods != 0 || !h.Ready {
 		t.Errorf("%+v", h)
@@ -277,13 +277,13 @@ func TestFirstLine(t *testing.T) {
 func TestSecondConnection(t *testing.T) {
 	l := newLab(t, nil)
 	old := l.pod("u1")
-	old.want(1, place)
+	old.want(1, modelLocation)
 	digest := old.staged(1).Digest
 	p := l.pod("u1")
-	old.over()
-	p.want(1, place)
+	old.messages()
+	p.want(1, modelLocation)
 	p.staged(1)
-	p.say(controlstream.FromPod{Status: new(isReady())})
+	p.send(controlstream.FromPod{Status: new(isReady())})
 	l.until("READY", func(u controlstream.Report) bool {
 		return len(u.Pods) == 1 && u.Pods[0].Status.State == functions.Ready
 	})
@@ -292,7 +292,7 @@ func TestSecondConnection(t *testing.T) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, u := range l.said {
+	for _, u := range l.reports {
 		if len(u.Pods) > 0 && u.Pods[0].Gone {
 			t.Errorf("a pod that dialled again was said to be gone")
 		}
@@ -310,10 +310,10 @@ func TestTooMany(t *testing.T) {
 	})
 	p := l.pod("u1")
 	p.want(1, "mem://models/0")
-	for p.hear().Staging.State != "planning" {
+	for p.receive().Staging.State != "planning" {
 	}
 	p.want(2, "mem://models/1") // waits for a slot
-	for m := p.hear(); m.Staging.ID != 2; m = p.hear() {
+	for m := p.receive(); m.Staging.ID != 2; m = p.receive() {
 		if m.Staging == nil {
 			t.Fatalf("%+v", m)
 		}
@@ -329,7 +329,7 @@ func TestTooMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer third.Close()
-	third.SetReadDeadline(time.Now().Add(soon))
+	third.SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a third is let in: %v", err)
 	}
@@ -343,11 +343,11 @@ func TestStop(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
 	l.OnUpdate(controlstream.Update{Stop: []controlstream.Stop{{UID: "u1", Seconds: 30, Reason: "evicted"}, {UID: "u2", Seconds: 5, Reason: "later"}}})
-	if m := p.hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
+	if m := p.receive(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 30, Reason: "evicted"}) {
 		t.Errorf("%+v", m)
 	}
 	// A stop for a disconnected shim is sent when it connects again.
-	if m := l.pod("u2").hear(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 5, Reason: "later"}) {
+	if m := l.pod("u2").receive(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 5, Reason: "later"}) {
 		t.Errorf("%+v", m)
 	}
 	for i := range maxStops + 10 {
@@ -364,19 +364,19 @@ func toFetch(source string) controlstream.Update {
 	return controlstream.Update{Prefetch: []functions.LoadRequest{{ID: "r1", Team: "a", Model: "llama", Spec: functions.ModelSpec{Source: source}}}}
 }
 
-// TestAheadOfThePod: a pod joins the prefetch that the controller requested before it
+// TestPrefetchBeforePod: a pod joins the prefetch that the controller requested before it
 // came.
-func TestAheadOfThePod(t *testing.T) {
+func TestPrefetchBeforePod(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
-	l.OnUpdate(toFetch(place))
+	l.OnUpdate(toFetch(modelLocation))
 	l.eventually("it is listed", func() bool { return g.plans.Load() == 1 })
-	l.OnUpdate(toFetch(place)) // repeated
+	l.OnUpdate(toFetch(modelLocation)) // repeated
 	l.OnUpdate(toFetch("file:///etc"))
 	l.OnUpdate(toFetch(""))
 	p := l.pod("u1")
-	p.want(1, place)
-	for p.hear().Staging.State != "fetching" {
+	p.want(1, modelLocation)
+	for p.receive().Staging.State != "fetching" {
 	}
 	close(g.open)
 	c := p.staged(1)
@@ -388,14 +388,14 @@ func TestAheadOfThePod(t *testing.T) {
 		t.Errorf("%+v, held: %v", h, l.inUse(c.Digest))
 	}
 	// A prefetch of a checkpoint that a pod holds does nothing.
-	l.OnUpdate(toFetch(place))
+	l.OnUpdate(toFetch(modelLocation))
 	if h := l.Health(); h.Prefetches != 0 {
 		t.Errorf("%+v", h)
 	}
 }
 
-// TestAheadIsThere: a pod gets a complete prefetch without waiting.
-func TestAheadIsThere(t *testing.T) {
+// TestPrefetchUsed: a pod gets a complete prefetch without waiting.
+func TestPrefetchUsed(t *testing.T) {
 	var plans atomic.Int64
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 		mem.Before = func(_ context.Context, name string, _, _ int64) error {
@@ -405,7 +405,7 @@ func TestAheadIsThere(t *testing.T) {
 			return nil
 		}
 	})
-	l.OnUpdate(toFetch(place))
+	l.OnUpdate(toFetch(modelLocation))
 	l.eventually("it is here", func() bool {
 		l.Daemon.mu.Lock()
 		defer l.Daemon.mu.Unlock()
@@ -415,7 +415,7 @@ func TestAheadIsThere(t *testing.T) {
 		return false
 	})
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	m, states := p.answer(1)
 	if m.Staged == nil || len(states) != 0 || plans.Load() != 1 || len(m.Staged.Files) != 2 {
 		t.Fatalf("%+v, %v, listed %d times", m, states, plans.Load())
@@ -426,20 +426,20 @@ func TestAheadIsThere(t *testing.T) {
 	}
 	// A request for another digest does not use the prefetch.
 	l.OnUpdate(toFetch("mem://models/none"))
-	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: place, Digest: "sha256:" + strings.Repeat("0", 64)}})
+	p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: modelLocation, Digest: "sha256:" + strings.Repeat("0", 64)}})
 	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
 		t.Errorf("%+v", m)
 	}
 }
 
-// TestRoom: a checkpoint that a pod holds is not evicted; others are.
-func TestRoom(t *testing.T) {
-	l := newLab(t, func(_ *Options, so *nodestore.Options, mem *sourcetest.Memory) {
-		so.Budget = 250_000
+// TestNoSpace: a checkpoint that a pod holds is not evicted; others are.
+func TestNoSpace(t *testing.T) {
+	l := newLab(t, func(_ *Options, storeOptions *nodestore.Options, mem *sourcetest.Memory) {
+		storeOptions.Budget = 250_000
 		aModel(mem, "mem://models/other", 200_000, 7)
 	})
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	digest := p.staged(1).Digest
 	other := l.pod("u2")
 	other.want(1, "mem://models/other")
@@ -455,12 +455,12 @@ func TestRoom(t *testing.T) {
 	})
 }
 
-// TestAheadInVain: a prefetch that no pod comes for is cancelled.
-func TestAheadInVain(t *testing.T) {
+// TestPrefetchUnused: a prefetch that no pod comes for is cancelled.
+func TestPrefetchUnused(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		l := newLab(t, func(o *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 			if o.PrefetchFor = time.Second; arrives {
-				o.PrefetchFor = soon // cut short below, once it is complete
+				o.PrefetchFor = testTimeout // cut short below, once it is complete
 			}
 			mem.Before = func(ctx context.Context, name string, _, _ int64) error {
 				if name == "" || arrives {
@@ -470,7 +470,7 @@ func TestAheadInVain(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		})
-		l.OnUpdate(toFetch(place))
+		l.OnUpdate(toFetch(modelLocation))
 		if arrives {
 			l.eventually("it is here", func() bool {
 				l.Daemon.mu.Lock()
@@ -485,30 +485,30 @@ func TestAheadInVain(t *testing.T) {
 			})
 		}
 		l.eventually("it was given up", func() bool { return l.counts.wasted.Load() == 1 })
-		list, err := l.shelf.Checkpoints().List()
+		list, err := l.store.Checkpoints().List()
 		if err != nil || (len(list) == 1) != arrives || arrives && list[0].Leased {
 			t.Errorf("arrives %v: %+v, %v", arrives, list, err)
 		}
-		l.eventually("nothing is under way", func() bool { return l.shelf.Stats().Stagings == 0 })
+		l.eventually("nothing is under way", func() bool { return l.store.Stats().Stagings == 0 })
 		if err := l.stop(); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// TestPodGoesWhileItIsStaged: a pod may be restarted, so its staging goes on for a while.
-func TestPodGoesWhileItIsStaged(t *testing.T) {
+// TestPodEndsDuringStaging: a pod may be restarted, so its staging goes on for a while.
+func TestPodEndsDuringStaging(t *testing.T) {
 	g := newGate()
 	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { mem.Before = g.files })
 	p := l.pod("u1")
-	p.want(1, place)
-	for p.hear().Staging.State != "fetching" {
+	p.want(1, modelLocation)
+	for p.receive().Staging.State != "fetching" {
 	}
 	p.Close()
 	l.eventually("it is kept at", func() bool { return l.Health().Prefetches == 1 })
 	close(g.open)
 	p = l.pod("u2")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	p.staged(1)
 	if n := g.reads.Load(); n != 2 {
 		t.Errorf("%d reads of 2 files", n)
@@ -521,7 +521,7 @@ func TestEndWhileStaging(t *testing.T) {
 	const big = 20 << 20 // three blocks
 	dir := folder(t)
 	l := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
-		aModel(mem, place, big, 5)
+		aModel(mem, modelLocation, big, 5)
 		mem.Before = func(ctx context.Context, name string, offset, _ int64) error {
 			if offset < 16<<20 {
 				return nil
@@ -531,20 +531,20 @@ func TestEndWhileStaging(t *testing.T) {
 		}
 	})
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	for {
-		if m := p.hear(); m.Staging != nil && m.Staging.Done >= 16<<20 {
+		if m := p.receive(); m.Staging != nil && m.Staging.Done >= 16<<20 {
 			break
 		}
 	}
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
-	told := p.over()
-	if len(told) == 0 || told[len(told)-1].Failed == nil || told[len(told)-1].Failed.Kind != controlstream.KindEnding {
-		t.Errorf("it was told %+v", told)
+	updates := p.messages()
+	if len(updates) == 0 || updates[len(updates)-1].Failed == nil || updates[len(updates)-1].Failed.Kind != controlstream.KindEnding {
+		t.Errorf("it was told %+v", updates)
 	}
-	for _, u := range l.said {
+	for _, u := range l.reports {
 		if len(u.Pods) > 0 && u.Pods[0].Gone {
 			t.Error("a pod is said to be gone by a loader that goes")
 		}
@@ -552,21 +552,21 @@ func TestEndWhileStaging(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, SocketPath)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
-	next := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { aModel(mem, place, big, 5) })
+	next := restart(t, dir, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) { aModel(mem, modelLocation, big, 5) })
 	p = next.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	p.staged(1)
-	if s := next.shelf.Stats(); s.Resumed < 16<<20 || s.Bytes["mem"] > big-16<<20+1<<20 {
+	if s := next.store.Stats(); s.Resumed < 16<<20 || s.Bytes["mem"] > big-16<<20+1<<20 {
 		t.Errorf("%d bytes were taken up, %d came", s.Resumed, s.Bytes["mem"])
 	}
 }
 
-// TestHeldOverARestart: pods' checkpoints are not evicted before the pods reconnect.
-func TestHeldOverARestart(t *testing.T) {
+// TestLeasesSurviveRestart: pods' checkpoints are not evicted before the pods reconnect.
+func TestLeasesSurviveRestart(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, nil)
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	digest := p.staged(1).Digest
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
@@ -591,12 +591,12 @@ func TestHeldOverARestart(t *testing.T) {
 
 func TestOneDaemonPerFolder(t *testing.T) {
 	l := newLab(t, nil)
-	second := New(Options{Node: "b", Dir: l.dir, Store: l.shelf, LockWait: time.Millisecond})
+	second := New(Options{Node: "b", Dir: l.dir, Store: l.store, LockWait: time.Millisecond})
 	if err := second.Run(t.Context()); !errors.Is(err, ErrInUse) {
 		t.Errorf("%v", err)
 	}
 	// A waiting daemon takes over.
-	third := New(Options{Node: "c", Dir: l.dir, Store: l.shelf, LockWait: soon})
+	third := New(Options{Node: "c", Dir: l.dir, Store: l.store, LockWait: testTimeout})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -650,19 +650,19 @@ func TestSocket(t *testing.T) {
 func TestOutbox(t *testing.T) {
 	hung := 0
 	o := newOutbox(func() { hung++ })
-	say := func(id int, done int64) {
+	message := func(id int, done int64) {
 		o.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: done}})
 	}
 	for i := range 1000 {
-		say(1, int64(i))
-		say(2, int64(i))
+		message(1, int64(i))
+		message(2, int64(i))
 	}
 	o.put(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1}})
 	lines, err := o.take()
 	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
 		t.Errorf("%+v, %v", lines, err)
 	}
-	for range maxOutLines + 1 {
+	for range maxOutMessages + 1 {
 		o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 	}
 	if _, err := o.take(); err == nil || hung != 1 {
@@ -673,8 +673,8 @@ func TestOutbox(t *testing.T) {
 	o.put(controlstream.ToPod{Failed: &controlstream.Failed{}})
 }
 
-// TestPodThatReadsNothing: a pod is disconnected when too many lines wait for it.
-func TestPodThatReadsNothing(t *testing.T) {
+// TestPodThatDoesNotRead: a pod is disconnected when too many lines wait for it.
+func TestPodThatDoesNotRead(t *testing.T) {
 	l := newLab(t, nil)
 	p := l.pod("u1")
 	go func() {
@@ -693,7 +693,7 @@ func TestPeers(t *testing.T) {
 	var mu sync.Mutex
 	urls := map[string]string{}
 	node := func(name string) *lab {
-		return newLab(t, func(o *Options, so *nodestore.Options, mem *sourcetest.Memory) {
+		return newLab(t, func(o *Options, storeOptions *nodestore.Options, mem *sourcetest.Memory) {
 			lis, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -702,22 +702,22 @@ func TestPeers(t *testing.T) {
 			urls[name] = "http://" + lis.Addr().String()
 			mu.Unlock()
 			o.PeerURL = urls[name]
-			so.Node, so.Peering = name, &nodestore.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
-			aModel(mem, place, size, 5)
+			storeOptions.Node, storeOptions.Peering = name, &nodestore.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
+			aModel(mem, modelLocation, size, 5)
 		})
 	}
 	a, b := node("node-a"), node("node-b")
 	p := a.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	digest := p.staged(1).Digest
 	hb := a.until("where it lends", func(u controlstream.Report) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
 	b.OnUpdate(controlstream.Update{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
 	p = b.pod("u2")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	if got := p.staged(1); got.Digest != digest {
 		t.Errorf("%+v", got)
 	}
-	if s := b.shelf.Stats(); s.Bytes["peer"] < size {
+	if s := b.store.Stats(); s.Bytes["peer"] < size {
 		t.Errorf("from the other node came %v", s.Bytes)
 	}
 }
@@ -736,7 +736,7 @@ func TestHeartbeat(t *testing.T) {
 		t.Errorf("%+v, %+v", a, b)
 	}
 	p := l.pod("u1")
-	p.want(1, place)
+	p.want(1, modelLocation)
 	p.staged(1)
 	l.until("a change", func(u controlstream.Report) bool {
 		return u.Node != nil && u.Node.Change > a.Change && len(u.Node.Cached) == 1
@@ -746,19 +746,19 @@ func TestHeartbeat(t *testing.T) {
 func TestHealth(t *testing.T) {
 	l := newLab(t, nil)
 	h := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "numbers") }))
-	ask := func(path string) (int, string) {
+	get := func(path string) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		return w.Code, w.Body.String()
 	}
 	l.pod("u1")
 	for path, want := range map[string]string{"/healthz": "ok", "/readyz": `"pods":1`, "/metrics": "numbers"} {
-		if code, body := ask(path); code != 200 || !strings.Contains(body, want) {
+		if code, body := get(path); code != 200 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
 	l.stop()
-	if code, _ := ask("/readyz"); code != 503 {
+	if code, _ := get("/readyz"); code != 503 {
 		t.Errorf("after its end: %d", code)
 	}
 }

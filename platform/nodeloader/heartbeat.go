@@ -26,7 +26,7 @@ type counters struct {
 func (d *Daemon) notifyChange() { d.changes.Set() }
 
 // sendHeartbeats reports the node's checkpoints to the controller until ctx ends.
-func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
+func (d *Daemon) sendHeartbeats(ctx context.Context, dropLeases func()) {
 	t := time.NewTicker(heartbeatEvery)
 	defer t.Stop()
 	adopted := time.NewTimer(adoptedFor)
@@ -50,7 +50,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 		case <-d.changes:
 			n = -1
 		case <-adopted.C:
-			forget()
+			dropLeases()
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, forget func()) {
 func (d *Daemon) heartbeat() functions.Heartbeat {
 	use, cached := d.o.Store.Usage()
 	hb := functions.Heartbeat{
-		Life: d.life, AgentID: d.o.Node, State: functions.NodeIdle, Version: d.o.Version, Machine: nodestore.Machine(),
+		Life: d.instance, AgentID: d.o.Node, State: functions.NodeIdle, Version: d.o.Version, Machine: nodestore.Machine(),
 		GPUs: []functions.GPU{}, Memory: functions.Capacity{Total: d.o.Memory}, Store: use, Cached: cached,
 		Models: []functions.ReplicaStatus{}, PeerURL: d.o.PeerURL,
 	}

@@ -25,8 +25,8 @@ func listener(t *testing.T) (*net.UnixListener, string) {
 	return l, path
 }
 
-// TestWhoDials: another process is identified by the kernel's credentials.
-func TestWhoDials(t *testing.T) {
+// TestDialerIdentity: another process is identified by the kernel's credentials.
+func TestDialerIdentity(t *testing.T) {
 	l, path := listener(t)
 	child := exec.Command(os.Args[0], "stay")
 	child.Env = append(os.Environ(), dialEnv+"="+path)
@@ -62,9 +62,9 @@ func TestWhoDials(t *testing.T) {
 	}
 }
 
-// TestWhoDialledAndIsGone: a process that has ended is refused, because its id may be
+// TestDialerExited: a process that has ended is refused, because its id may be
 // reused.
-func TestWhoDialledAndIsGone(t *testing.T) {
+func TestDialerExited(t *testing.T) {
 	for _, how := range []string{"waited for", "not waited for yet"} {
 		l, path := listener(t)
 		child := exec.Command(os.Args[0])

@@ -48,8 +48,8 @@ func dialAndEnd(path string) int {
 	return 0
 }
 
-// soon bounds each wait: long, because nothing is measured.
-const soon = 30 * time.Second
+// testTimeout bounds each wait: long, because nothing is measured.
+const testTimeout = 30 * time.Second
 
 // gate blocks requests to a source until it is open, and counts them.
 type gate struct {
@@ -113,37 +113,37 @@ func weights(n int, seed byte) []byte {
 // lab is one daemon with a source in memory, and the reports it sent to the controller.
 type lab struct {
 	*Daemon
-	t     *testing.T
-	dir   string
-	mem   *sourcetest.Memory
-	shelf *nodestore.Store
-	who   chan string
-	log   *page
-	stop  func() error // effective once
+	t       *testing.T
+	dir     string
+	mem     *sourcetest.Memory
+	store   *nodestore.Store
+	dialers chan string
+	log     *logBuffer
+	stop    func() error // effective once
 
-	mu   sync.Mutex
-	said []controlstream.Report
-	news chan struct{} // closed and replaced with each report
+	mu      sync.Mutex
+	reports []controlstream.Report
+	changed chan struct{} // closed and replaced with each report
 }
 
-type page struct {
+type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (p *page) Write(b []byte) (int, error) {
+func (p *logBuffer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.Write(b)
 }
 
-func (p *page) String() string {
+func (p *logBuffer) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.String()
 }
 
-const place = "mem://models/llama"
+const modelLocation = "mem://models/llama"
 
 // aModel puts a model with n bytes of weights at a location.
 func aModel(mem *sourcetest.Memory, location string, n int, seed byte) {
@@ -158,30 +158,30 @@ func newLab(t *testing.T, edit func(*Options, *nodestore.Options, *sourcetest.Me
 
 func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *sourcetest.Memory)) *lab {
 	t.Helper()
-	l := &lab{t: t, dir: dir, mem: &sourcetest.Memory{}, who: make(chan string, 16), log: &page{}, news: make(chan struct{})}
-	aModel(l.mem, place, 100_000, 1)
+	l := &lab{t: t, dir: dir, mem: &sourcetest.Memory{}, dialers: make(chan string, 16), log: &logBuffer{}, changed: make(chan struct{})}
+	aModel(l.mem, modelLocation, 100_000, 1)
 	log := slog.New(slog.NewTextHandler(l.log, nil))
-	so := nodestore.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
+	storeOptions := nodestore.Options{Node: "node-a", Data: dir, Copies: true, Log: log}
 	o := Options{
 		Node: "node-a", Version: "v1", Dir: dir, Memory: 1 << 30, Log: log,
 		IdentifyPod: func(*net.UnixConn) (string, error) {
-			uid := <-l.who
+			uid := <-l.dialers
 			if uid == "" {
 				return "", errNoPod
 			}
 			return uid, nil
 		},
-		Send: l.hear,
+		Send: l.receive,
 	}
 	if edit != nil {
-		edit(&o, &so, l.mem)
+		edit(&o, &storeOptions, l.mem)
 	}
-	sh, err := nodestore.Open(so)
+	sh, err := nodestore.Open(storeOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sh.Sources()["mem"] = l.mem // before anything is staged
-	o.Store, l.shelf = sh, sh
+	o.Store, l.store = sh, sh
 	l.Daemon = New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -204,47 +204,47 @@ func restart(t *testing.T, dir string, edit func(*Options, *nodestore.Options, *
 	case <-l.Ready():
 	case err := <-ended:
 		t.Fatal("ended: ", err)
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		t.Fatal("does not serve")
 	}
 	return l
 }
 
-func (l *lab) hear(u controlstream.Report) {
+func (l *lab) receive(u controlstream.Report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.said = append(l.said, u)
-	close(l.news)
-	l.news = make(chan struct{})
+	l.reports = append(l.reports, u)
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 // until waits for a report that meets a condition.
-func (l *lab) until(what string, is func(controlstream.Report) bool) controlstream.Report {
+func (l *lab) until(description string, is func(controlstream.Report) bool) controlstream.Report {
 	l.t.Helper()
-	deadline := time.After(soon)
+	deadline := time.After(testTimeout)
 	for {
 		l.mu.Lock()
-		said, news := l.said, l.news
+		reports, changed := l.reports, l.changed
 		l.mu.Unlock()
-		for _, u := range said {
+		for _, u := range reports {
 			if is(u) {
 				return u
 			}
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-deadline:
-			l.t.Fatalf("the controller does not hear %s; it heard %+v\n%s", what, said, l.log)
+			l.t.Fatalf("the controller does not hear %s; it heard %+v\n%s", description, reports, l.log)
 		}
 	}
 }
 
 // eventually polls a condition that nothing signals.
-func (l *lab) eventually(what string, is func() bool) {
+func (l *lab) eventually(description string, is func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(soon); !is(); runtime.Gosched() {
+	for deadline := time.Now().Add(testTimeout); !is(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %s: %s\n%s", soon, what, l.log)
+			l.t.Fatalf("not within %s: %s\n%s", testTimeout, description, l.log)
 		}
 	}
 }
@@ -258,13 +258,13 @@ type caller struct {
 // dial connects a pod, without a hello.
 func (l *lab) dial(uid string) *caller {
 	l.t.Helper()
-	l.who <- uid
+	l.dialers <- uid
 	conn, err := net.Dial("unix", filepath.Join(l.dir, SocketPath))
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { conn.Close() })
-	conn.SetReadDeadline(time.Now().Add(soon))
+	conn.SetReadDeadline(time.Now().Add(testTimeout))
 	return &caller{jsonsocket.NewConn(conn, controlstream.MaxLine), l.t}
 }
 
@@ -272,22 +272,22 @@ func (l *lab) dial(uid string) *caller {
 func (l *lab) pod(uid string) *caller {
 	l.t.Helper()
 	p := l.dial(uid)
-	p.say(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
-	m := p.hear()
+	p.send(controlstream.FromPod{Hello: &controlstream.Shim{PodIP: "10.0.0.7", Port: 8080, Version: "v1"}})
+	m := p.receive()
 	if m.Welcome == nil || *m.Welcome != (controlstream.Welcome{Node: "node-a", UID: uid, Store: l.dir}) {
 		l.t.Fatalf("welcome: %+v", m)
 	}
 	return p
 }
 
-func (p *caller) say(m controlstream.FromPod) {
+func (p *caller) send(m controlstream.FromPod) {
 	p.t.Helper()
 	if err := p.Send(m); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *caller) hear() (m controlstream.ToPod) {
+func (p *caller) receive() (m controlstream.ToPod) {
 	p.t.Helper()
 	if err := p.Receive(&m); err != nil {
 		p.t.Fatalf("nothing is heard: %v", err)
@@ -298,14 +298,14 @@ func (p *caller) hear() (m controlstream.ToPod) {
 // want requests a source.
 func (p *caller) want(id int, source string, files ...string) {
 	p.t.Helper()
-	p.say(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
+	p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: id, Source: source, Files: files}})
 }
 
 // answer waits for the end of a staging; states are those reported before it.
 func (p *caller) answer(id int) (m controlstream.ToPod, states []string) {
 	p.t.Helper()
 	for {
-		m = p.hear()
+		m = p.receive()
 		switch {
 		case m.Staging != nil && m.Staging.ID == id:
 			states = append(states, m.Staging.State)
@@ -325,8 +325,8 @@ func (p *caller) staged(id int) controlstream.Staged {
 	return *m.Staged
 }
 
-// over waits until the daemon closes the connection, and returns the lines before that.
-func (p *caller) over() (all []controlstream.ToPod) {
+// messages waits until the daemon closes the connection, and returns the lines before that.
+func (p *caller) messages() (all []controlstream.ToPod) {
 	p.t.Helper()
 	for {
 		var m controlstream.ToPod
@@ -348,7 +348,7 @@ func (p *caller) over() (all []controlstream.ToPod) {
 // inUse reports whether a checkpoint is leased.
 func (l *lab) inUse(digest string) bool {
 	l.t.Helper()
-	list, err := l.shelf.Checkpoints().List()
+	list, err := l.store.Checkpoints().List()
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func (d *Daemon) writeLeases() {
 }
 
 // adoptLeases acquires what pods held at the previous loader, until forget is called.
-func (d *Daemon) adoptLeases() (forget func()) {
+func (d *Daemon) adoptLeases() (dropLeases func()) {
 	var held []string
 	if err := d.readState(leasesFile, maxLeasesFile, &held); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {

@@ -61,7 +61,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 	defer late.Stop()
 	for {
 		d.mu.Lock()
-		o, heard := d.owners, d.ownersChanged
+		o, changed := d.owners, d.ownersChanged
 		d.mu.Unlock()
 		if o == nil || len(o.Allow) == 0 {
 			return nil
@@ -70,7 +70,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 			return d.checkTeam(team, src)
 		}
 		select {
-		case <-heard:
+		case <-changed:
 		case <-late.C:
 			return refusal("the owner of this pod is not known yet, and namespaces have allow-lists of sources", "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
 		case <-ctx.Done():

@@ -36,7 +36,7 @@ func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 func TestTeamsLists(t *testing.T) {
 	dir := folder(t)
 	l := restart(t, dir, twoModels)
-	ask := func(l *lab, uid, source string) *controlstream.Failed {
+	get := func(l *lab, uid, source string) *controlstream.Failed {
 		t.Helper()
 		p := l.pod(uid)
 		defer p.Close()
@@ -46,22 +46,22 @@ func TestTeamsLists(t *testing.T) {
 	}
 	refused := func(l *lab, uid, source string) {
 		t.Helper()
-		if f := ask(l, uid, source); f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Fix, "thaw.dev/allow-source") {
+		if f := get(l, uid, source); f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Fix, "thaw.dev/allow-source") {
 			t.Errorf("%s has %s: %+v", uid, source, f)
 		}
 	}
-	given := func(l *lab, uid, source string) {
+	expectAllowed := func(l *lab, uid, source string) {
 		t.Helper()
-		if f := ask(l, uid, source); f != nil {
+		if f := get(l, uid, source); f != nil {
 			t.Errorf("%s has not %s: %+v", uid, source, f)
 		}
 	}
-	given(l, podB, place) // no owners are known
+	expectAllowed(l, podB, modelLocation) // no owners are known
 	l.OnUpdate(ofTeams(podA, "a", podB, "b", podC, "none"))
-	given(l, podA, place)
-	refused(l, podB, place) // though it is in the store
+	expectAllowed(l, podA, modelLocation)
+	refused(l, podB, modelLocation) // though it is in the store
 	refused(l, podB, "mem://models/qwen2")
-	given(l, podB, "mem://models/qwen")
+	expectAllowed(l, podB, "mem://models/qwen")
 	refused(l, podC, "mem://models/qwen")
 
 	// A prefetch is refused if its pod may not stage the source.
@@ -70,8 +70,8 @@ func TestTeamsLists(t *testing.T) {
 		l.mu.Lock()
 		n := 0
 		l.Daemon.mu.Lock()
-		for place := range l.Daemon.prefetches {
-			if place == "mem://models/qwen2" {
+		for locationKey := range l.Daemon.prefetches {
+			if locationKey == "mem://models/qwen2" {
 				n++
 			}
 		}
@@ -85,7 +85,7 @@ func TestTeamsLists(t *testing.T) {
 	// A pod of unknown owner waits for the owners.
 	const late = "dddddddd-1111-1111-1111-111111111111"
 	p := l.pod(late)
-	p.want(1, place)
+	p.want(1, modelLocation)
 	l.OnUpdate(ofTeams(podB, "b"))
 	l.OnUpdate(ofTeams(podB, "b", late, "b"))
 	if m, _ := p.answer(1); m.Failed == nil {
@@ -100,9 +100,9 @@ func TestTeamsLists(t *testing.T) {
 
 	// The next loader uses the stored lists.
 	l = restart(t, dir, twoModels)
-	refused(l, podB, place)
+	refused(l, podB, modelLocation)
 	l.OnUpdate(controlstream.Update{Owners: &controlstream.Owners{Said: true}})
-	given(l, podB, place)
+	expectAllowed(l, podB, modelLocation)
 	if err := l.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestTeamsLists(t *testing.T) {
 	}
 	l = restart(t, dir, twoModels)
 	p = l.pod(podB)
-	p.want(1, place)
+	p.want(1, modelLocation)
 	l.OnUpdate(ofTeams(podA, "a"))
 	l.OnUpdate(ofTeams(podB, "b"))
 	if m, _ := p.answer(1); m.Failed == nil || !strings.Contains(m.Failed.Fix, "allow-source") {

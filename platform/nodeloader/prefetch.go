@@ -33,7 +33,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	if r.Spec.Source == "" {
 		return
 	}
-	place, f := d.checkSource(r.Spec.Source, r.Spec.Files)
+	locationKey, f := d.checkSource(r.Spec.Source, r.Spec.Files)
 	if f == nil {
 		f = d.checkTeam(r.Team, r.Spec.Source)
 	}
@@ -41,7 +41,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 		log.Warn("a prefetch is refused", "error", f.Message)
 		return
 	}
-	if d.extendPrefetch(place) {
+	if d.extendPrefetch(locationKey) {
 		return
 	}
 	d.mu.Lock()
@@ -57,17 +57,17 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 		log.Warn("a prefetch has failed to start", "error", err)
 		return
 	}
-	if d.continuePrefetch(place, t, "a pod is being scheduled") {
+	if d.continuePrefetch(locationKey, t, "a pod is being scheduled") {
 		log.Info("prefetching for a pod")
 	}
 }
 
 // extendPrefetch reports whether a pod has requested place or it is being prefetched; a
 // prefetch's timer starts again.
-func (d *Daemon) extendPrefetch(place string) bool {
+func (d *Daemon) extendPrefetch(locationKey string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.prefetches[place]; a != nil {
+	if a := d.prefetches[locationKey]; a != nil {
 		if a.timer.Stop() {
 			a.timer.Reset(d.o.PrefetchFor)
 		}
@@ -75,7 +75,7 @@ func (d *Daemon) extendPrefetch(place string) bool {
 	}
 	for _, s := range d.shims {
 		s.mu.Lock()
-		_, ok := s.bytes[place]
+		_, ok := s.bytes[locationKey]
 		s.mu.Unlock()
 		if ok {
 			return true
@@ -86,17 +86,17 @@ func (d *Daemon) extendPrefetch(place string) bool {
 
 // continuePrefetch keeps a staging that no pod waits for, until a pod comes or its time is
 // over. It takes ownership of t, and returns false if it released t instead.
-func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) bool {
+func (d *Daemon) continuePrefetch(locationKey string, t *loader.Staging, reason string) bool {
 	t.SetPriority(loader.Low)
 	d.mu.Lock()
-	if d.endingLocked() || d.prefetches[place] != nil || len(d.prefetches) >= maxPrefetches {
+	if d.endingLocked() || d.prefetches[locationKey] != nil || len(d.prefetches) >= maxPrefetches {
 		d.mu.Unlock()
 		t.Release()
 		return false
 	}
 	ctx, cancel := context.WithCancel(d.ctx)
 	a := &prefetch{cancel: cancel, timer: time.AfterFunc(d.o.PrefetchFor, cancel), began: time.Now()}
-	d.prefetches[place] = a
+	d.prefetches[locationKey] = a
 	d.prefetching.Add(1)
 	d.mu.Unlock()
 	go func() {
@@ -105,22 +105,22 @@ func (d *Daemon) continuePrefetch(place string, t *loader.Staging, why string) b
 		defer a.timer.Stop()
 		lease, err := d.awaitPrefetch(ctx, t, a)
 		d.mu.Lock()
-		came := d.prefetches[place] != a
-		if !came {
-			delete(d.prefetches, place)
+		replaced := d.prefetches[locationKey] != a
+		if !replaced {
+			delete(d.prefetches, locationKey)
 		}
 		ending := d.endingLocked()
 		d.mu.Unlock()
 		lease.Release()
 		switch {
-		case came:
+		case replaced:
 			d.counts.used.Add(1)
 		case err != nil && ctx.Err() == nil:
 			d.counts.wasted.Add(1)
-			d.log.Warn("a prefetch has failed", "source", place, "why", why, "error", err)
+			d.log.Warn("a prefetch has failed", "source", locationKey, "why", reason, "error", err)
 		case !ending:
 			d.counts.wasted.Add(1)
-			d.log.Info("no pod has come for a prefetch", "source", place, "why", why, "done", err == nil)
+			d.log.Info("no pod has come for a prefetch", "source", locationKey, "why", reason, "done", err == nil)
 		}
 	}()
 	return true
@@ -144,9 +144,9 @@ func (d *Daemon) awaitPrefetch(ctx context.Context, t *loader.Staging, a *prefet
 
 // takePrefetched returns a pod's prefetched checkpoint with a lease of its own; nil if it
 // must be staged.
-func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
+func (d *Daemon) takePrefetched(locationKey, digest string) *loader.Checkpoint {
 	d.mu.Lock()
-	a := d.prefetches[place]
+	a := d.prefetches[locationKey]
 	if a == nil || a.checkpoint == nil || time.Since(a.began) > prefetchFreshFor || digest != "" && digest != a.checkpoint.Digest {
 		d.mu.Unlock()
 		return nil
@@ -162,11 +162,11 @@ func (d *Daemon) takePrefetched(place, digest string) *loader.Checkpoint {
 }
 
 // endPrefetch ends the prefetch of a checkpoint that a pod holds now.
-func (d *Daemon) endPrefetch(place string) {
+func (d *Daemon) endPrefetch(locationKey string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.prefetches[place]; a != nil {
-		delete(d.prefetches, place)
+	if a := d.prefetches[locationKey]; a != nil {
+		delete(d.prefetches, locationKey)
 		a.cancel()
 	}
 }

@@ -101,11 +101,11 @@ func (d *Daemon) serve(ctx context.Context, uc *net.UnixConn) {
 }
 
 // refuse sends the reason, and nothing else, before the connection is closed.
-func (d *Daemon) refuse(conn *jsonsocket.Conn, why string) {
+func (d *Daemon) refuse(conn *jsonsocket.Conn, reason string) {
 	d.counts.refused.Add(1)
-	d.complain("refused", "why", why)
+	d.complain("refused", "why", reason)
 	conn.WriteWait = time.Second
-	_ = conn.Send(controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: why}})
+	_ = conn.Send(controlstream.ToPod{Failed: &controlstream.Failed{Kind: controlstream.KindRefused, Message: reason}})
 }
 
 // register makes s its pod's connection, and returns the previous one.
@@ -159,8 +159,8 @@ func (s *shim) readLines(ctx context.Context, staging *sync.WaitGroup) error {
 }
 
 // onStatus sends a status to the controller at once.
-func (s *shim) onStatus(said functions.ReplicaStatus) {
-	st := sanitizeStatus(said)
+func (s *shim) onStatus(status functions.ReplicaStatus) {
+	st := sanitizeStatus(status)
 	// A repeated status is sent too: the controller may not have known the pod the
 	// first time.
 	s.d.mu.Lock()
@@ -188,44 +188,46 @@ func (s *shim) release() {
 // staging; all other lines are kept, up to maxOutLines, after which the connection is
 // closed.
 type outbox struct {
-	wake   coalesce.Signal
-	hangUp func()
+	wake      coalesce.Signal
+	closeConn func()
 
 	mu       sync.Mutex // guards the fields below
-	lines    []outLine
+	lines    []outMessage
 	progress []controlstream.Staging
 	full     bool
 	closed   bool
 }
 
-// outLine is a line, with the folder that is sent with it.
-type outLine struct {
+// outMessage is a line, with the folder that is sent with it.
+type outMessage struct {
 	controlstream.ToPod
 	folder *os.File // nil: none; closed once the line is sent or dropped
 }
 
-func (s outLine) discard() {
+func (s outMessage) discard() {
 	if s.folder != nil {
 		s.folder.Close()
 	}
 }
 
-const maxOutLines = 256
+const maxOutMessages = 256
 
 var errOutboxFull = errors.New("too many lines are waiting to be read")
 
-func newOutbox(hangUp func()) *outbox { return &outbox{wake: coalesce.NewSignal(), hangUp: hangUp} }
+func newOutbox(closeConn func()) *outbox {
+	return &outbox{wake: coalesce.NewSignal(), closeConn: closeConn}
+}
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }
 
 // putWith queues a line with a folder, which it takes ownership of.
 func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
-	say := outLine{m, folder}
+	message := outMessage{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
-		say.discard()
+		message.discard()
 		return
 	case m.Staging != nil:
 		for i := range o.progress {
@@ -241,11 +243,11 @@ func (o *outbox) putWith(m controlstream.ToPod, folder *os.File) {
 		} else if m.Failed != nil {
 			o.dropProgressLocked(m.Failed.ID)
 		}
-		o.lines = append(o.lines, say)
+		o.lines = append(o.lines, message)
 	}
-	if len(o.lines)+len(o.progress) > maxOutLines && !o.full {
+	if len(o.lines)+len(o.progress) > maxOutMessages && !o.full {
 		o.full = true
-		o.hangUp() // close at once: the writer is blocked on the shim
+		o.closeConn() // close at once: the writer is blocked on the shim
 	}
 	o.wake.Set()
 }
@@ -279,7 +281,7 @@ func (o *outbox) discardAll() {
 	o.lines = nil
 }
 
-func (o *outbox) take() (lines []outLine, err error) {
+func (o *outbox) take() (lines []outMessage, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.full {
@@ -287,7 +289,7 @@ func (o *outbox) take() (lines []outLine, err error) {
 	}
 	lines = o.lines
 	for i := range o.progress {
-		lines = append(lines, outLine{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
+		lines = append(lines, outMessage{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
 	}
 	o.lines, o.progress = nil, nil
 	return lines, nil
@@ -302,7 +304,7 @@ func (o *outbox) run(conn *jsonsocket.Conn) error {
 			return err
 		}
 		for i, m := range lines {
-			if err := writeOut(conn, m); err != nil {
+			if err := writeMessage(conn, m); err != nil {
 				for _, m := range lines[i+1:] {
 					m.discard()
 				}
@@ -313,7 +315,7 @@ func (o *outbox) run(conn *jsonsocket.Conn) error {
 	return nil
 }
 
-func writeOut(conn *jsonsocket.Conn, m outLine) error {
+func writeMessage(conn *jsonsocket.Conn, m outMessage) error {
 	defer m.discard()
 	if m.folder != nil {
 		return conn.Send(m.ToPod, m.folder)

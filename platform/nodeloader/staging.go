@@ -65,8 +65,8 @@ func (s *shim) startStaging(ctx context.Context, a controlstream.Stage, staging 
 }
 
 // refusal returns an error of this loader's own rules.
-func refusal(why, fix string) *controlstream.Failed {
-	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: why, Fix: fix}
+func refusal(reason, fix string) *controlstream.Failed {
+	return &controlstream.Failed{Kind: controlstream.KindRefused, Message: reason, Fix: fix}
 }
 
 // failure converts an error for a pod.
@@ -94,14 +94,14 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 		return nil
 	}
 	defer func() { <-d.slots }()
-	place, f := d.checkSource(a.Source, a.Files)
+	locationKey, f := d.checkSource(a.Source, a.Files)
 	if f == nil && d.o.Private && !s.folders {
 		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods", "deploy the model with a thaw as new as the node's loader")
 	}
 	if f == nil {
 		f = d.checkPod(ctx, s.uid, a.Source)
 	}
-	if f == nil && !s.reserveBytes(place, 0) {
+	if f == nil && !s.reserveBytes(locationKey, 0) {
 		f = refusal(fmt.Sprintf("a pod may hold %d checkpoints", maxPodCheckpoints), "")
 	}
 	if f != nil {
@@ -110,13 +110,13 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 		s.sendFailure(a.ID, f)
 		return nil
 	}
-	c := d.takePrefetched(place, a.Digest)
-	if c != nil && !s.reserveBytes(place, c.Bytes) {
+	c := d.takePrefetched(locationKey, a.Digest)
+	if c != nil && !s.reserveBytes(locationKey, c.Bytes) {
 		c.Lease.Release()
 		c = nil // refused below like any other staging
 	}
 	if c == nil {
-		c = s.stageSource(ctx, a, place)
+		c = s.stageSource(ctx, a, locationKey)
 	}
 	if c == nil {
 		return nil
@@ -132,7 +132,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 		}
 	}
 	s.retain(c)
-	d.endPrefetch(place)
+	d.endPrefetch(locationKey)
 	d.counts.staged.Add(1)
 	d.notifyChange()
 	names := make([]string, 0, len(c.Files))
@@ -144,7 +144,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 }
 
 // stageSource stages the source's present checkpoint; nil if it failed, which it reports.
-func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *loader.Checkpoint {
+func (s *shim) stageSource(ctx context.Context, a *podStaging, locationKey string) *loader.Checkpoint {
 	d := s.d
 	t, err := d.o.Store.Loader().Stage(ctx, a.Source, loader.StageOptions{Digest: a.Digest, Files: a.Files})
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 		s.sendFailure(a.ID, failure(err))
 		return nil
 	}
-	if f := s.forwardProgress(ctx, a.ID, place, t); f != nil {
+	if f := s.forwardProgress(ctx, a.ID, locationKey, t); f != nil {
 		t.Release()
 		d.counts.refused.Add(1)
 		s.sendFailure(a.ID, f)
@@ -166,7 +166,7 @@ func (s *shim) stageSource(ctx context.Context, a *podStaging, place string) *lo
 	case err != nil && ctx.Err() != nil:
 		if !s.reportEnding(a.ID) {
 			// The pod may be restarted.
-			d.continuePrefetch(place, t, "the pod that wanted it is gone")
+			d.continuePrefetch(locationKey, t, "the pod that wanted it is gone")
 			return nil
 		}
 		t.Release()
@@ -210,7 +210,7 @@ func (s *shim) reportEnding(id int) (ending bool) {
 
 // forwardProgress sends progress to the pod until the staging ends or ctx does; it returns
 // a refusal if the checkpoint exceeds the pod's bytes.
-func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loader.Staging) *controlstream.Failed {
+func (s *shim) forwardProgress(ctx context.Context, id int, locationKey string, t *loader.Staging) *controlstream.Failed {
 	events, stop := t.Events()
 	defer stop()
 	for {
@@ -221,7 +221,7 @@ func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loa
 			if !ok || p.State == loader.Ready || p.State == loader.Failed {
 				return nil
 			}
-			if !s.reserveBytes(place, p.Total) {
+			if !s.reserveBytes(locationKey, p.Total) {
 				return refusal(fmt.Sprintf("with the %d bytes of this the pod would have more staged than the %s it may", p.Total, s.d.o.PodBytes), "--pod-bytes of the node's loader is the bound")
 			}
 			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State), Note: p.Note}})
@@ -230,13 +230,13 @@ func (s *shim) forwardProgress(ctx context.Context, id int, place string, t *loa
 }
 
 // reserveBytes counts a checkpoint's bytes for a pod; false if that exceeds its bounds.
-func (s *shim) reserveBytes(place string, bytes int64) bool {
+func (s *shim) reserveBytes(locationKey string, bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.bytes[place]; !ok && len(s.bytes) >= maxPodCheckpoints {
+	if _, ok := s.bytes[locationKey]; !ok && len(s.bytes) >= maxPodCheckpoints {
 		return false
 	}
-	s.bytes[place] = max(s.bytes[place], bytes)
+	s.bytes[locationKey] = max(s.bytes[locationKey], bytes)
 	if s.d.o.PodBytes <= 0 {
 		return true
 	}
@@ -245,7 +245,7 @@ func (s *shim) reserveBytes(place string, bytes int64) bool {
 		sum += n
 	}
 	if sum > int64(s.d.o.PodBytes) {
-		delete(s.bytes, place)
+		delete(s.bytes, locationKey)
 		return false
 	}
 	return true
@@ -279,20 +279,20 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 		folder := strings.TrimPrefix(location, "file://")
 		for _, f := range d.o.Folders {
 			if isBelow(folder, filepath.Clean(f)) {
-				return store.Place(location, files), nil
+				return store.LocationKey(location, files), nil
 			}
 		}
 		return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location), "--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
 	}
 	for _, a := range d.o.Allow {
 		if isBelow(location, strings.TrimRight(a, "/")) {
-			return store.Place(location, files), nil
+			return store.LocationKey(location, files), nil
 		}
 	}
 	if len(d.o.Allow) > 0 {
 		return "", refusal(fmt.Sprintf("%s is not among the sources that are staged here", location), "--allow-source of the node's loader names them")
 	}
-	return store.Place(location, files), nil
+	return store.LocationKey(location, files), nil
 }
 
 // isBelow reports whether name is at or below root.

@@ -20,11 +20,11 @@ func (d *Daemon) writeState(name string, v any) error {
 
 // readState reads at most most bytes that the previous loader stored. The error is
 // os.ErrNotExist if there are none.
-func (d *Daemon) readState(name string, most int64, v any) error {
+func (d *Daemon) readState(name string, maximum int64, v any) error {
 	f, err := os.Open(filepath.Join(d.o.Dir, name))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return json.NewDecoder(io.LimitReader(f, most)).Decode(v)
+	return json.NewDecoder(io.LimitReader(f, maximum)).Decode(v)
 }

@@ -24,11 +24,11 @@ func TestHubView(t *testing.T) {
 	commit := srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": append(weights, bytes.Repeat([]byte{7}, 4000)...)})
 	data := t.TempDir()
 	source := fmt.Sprintf("hf://%s/%s", huggingfacetest.Org, huggingfacetest.Repo)
-	shelf, err := Open(Options{Data: data})
+	nodeStore, err := Open(Options{Data: data})
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := shelf.loader.Stage(t.Context(), source, loader.StageOptions{})
+	st, err := nodeStore.loader.Stage(t.Context(), source, loader.StageOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,18 +38,18 @@ func TestHubView(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Lease.Release()
-	shelf.Close()
+	nodeStore.Close()
 	repo := filepath.Join(data, "hf", "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo)
 	if got, err := os.ReadFile(filepath.Join(repo, "snapshots", commit, "config.json")); err != nil || string(got) != "{}" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if shelf, err = Open(Options{Data: data}); err != nil {
+	if nodeStore, err = Open(Options{Data: data}); err != nil {
 		t.Fatal(err)
 	}
-	if err := shelf.store.Remove(c.Digest); err != nil {
+	if err := nodeStore.store.Remove(c.Digest); err != nil {
 		t.Fatal(err)
 	}
-	shelf.Close()
+	nodeStore.Close()
 	if _, err := os.Lstat(repo); err == nil {
 		t.Error("still shown")
 	}

@@ -104,9 +104,9 @@ const keepFree = 256 << 20
 // Run serves blocks to other nodes, with peering, and keeps the Hugging Face view in sync,
 // until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	var side sync.WaitGroup
+	var background sync.WaitGroup
 	if s.listener != nil {
-		side.Go(func() {
+		background.Go(func() {
 			// If this fails, other nodes use their sources; this node serves as before.
 			if err := s.swarm.Serve(ctx, s.listener, s.loader); err != nil {
 				s.log.Error("serving blocks to other nodes has failed", "error", err)
@@ -114,7 +114,7 @@ func (s *Store) Run(ctx context.Context) error {
 		})
 	}
 	s.hubView.run(ctx, func() int64 { return s.loader.Stats().Staged })
-	side.Wait()
+	background.Wait()
 	return nil
 }
 
@@ -235,27 +235,27 @@ func (s *Store) Keep(ctx context.Context, digest string, act functions.StoreActi
 
 // Reread verifies a checkpoint by reading it again, and removes changed files. It reports
 // the start and the end to tell; it returns an error only if it did not start.
-func (s *Store) Reread(ctx context.Context, digest string, tell func(functions.StoreProgress)) error {
+func (s *Store) Reread(ctx context.Context, digest string, report func(functions.StoreProgress)) error {
 	e, lease, err := s.store.Acquire(digest)
 	if err != nil {
 		return storeError(err)
 	}
 	lease.Release() // Verify acquires its own lease
 	p := functions.StoreProgress{Node: s.node, State: "verifying", Total: functions.Bytes(e.Bytes), Digest: e.Digest, Path: e.Path}
-	tell(p)
+	report(p)
 	if err := s.store.Verify(digest); err != nil {
-		tell(failedProgress(p, err))
+		report(failedProgress(p, err))
 		return nil
 	}
 	p.State, p.Percent, p.Done = "ready", 100, p.Total
-	tell(p)
+	report(p)
 	return nil
 }
 
 // Prefetch downloads a source into the store, and reports progress and the end to tell. It
 // returns an error only if it did not start. When ctx ends the staging is cancelled unless
 // another caller shares it; the bytes that have arrived stay.
-func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell func(functions.StoreProgress)) error {
+func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, report func(functions.StoreProgress)) error {
 	st, err := s.loader.Stage(ctx, r.Source, loader.StageOptions{Base: r.Dir, Digest: r.Digest, Files: r.Files})
 	if err != nil {
 		return storeError(err)
@@ -264,14 +264,14 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 	events, stop := st.Events()
 	defer stop()
 	last := functions.StoreProgress{Node: s.node}
-	for over := false; !over; {
+	for done := false; !done; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case p, ok := <-events:
-			if over = !ok || p.State == loader.Ready || p.State == loader.Failed; !over {
+			if done = !ok || p.State == loader.Ready || p.State == loader.Failed; !done {
 				last = s.progress(p)
-				tell(last)
+				report(last)
 			}
 		}
 	}
@@ -280,13 +280,13 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		tell(failedProgress(last, err))
+		report(failedProgress(last, err))
 		return nil
 	}
 	defer c.Lease.Release()
 	if r.Pin && !c.InPlace {
 		if err := s.store.Pin(c.Digest); err != nil {
-			tell(failedProgress(last, err))
+			report(failedProgress(last, err))
 			return nil
 		}
 	}
@@ -294,7 +294,7 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, tell 
 		ReadIntoMemory(ctx, c)
 	}
 	b := functions.Bytes(c.Bytes)
-	tell(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
+	report(functions.StoreProgress{Node: s.node, State: "ready", Percent: 100, Done: b, Total: b, Resumed: last.Resumed, Digest: c.Digest, Path: c.Path, InPlace: c.InPlace, Note: last.Note})
 	return nil
 }
 

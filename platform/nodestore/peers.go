@@ -56,11 +56,11 @@ func (o *peerList) nodes() []p2p.Peer {
 }
 
 func (o *peerList) setDiscovered(list []functions.Peer) {
-	told := make([]p2p.Peer, 0, len(list))
+	peers := make([]p2p.Peer, 0, len(list))
 	for _, p := range list {
-		told = append(told, p2p.Peer{ID: p.ID, URL: p.URL})
+		peers = append(peers, p2p.Peer{ID: p.ID, URL: p.URL})
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.discovered = told
+	o.discovered = peers
 }

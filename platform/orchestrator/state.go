@@ -198,7 +198,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 		memory = math.MaxInt64 / 4 // not reported: unlimited
 	}
 	for _, w := range hb.Warm {
-		if w.Kept {
+		if w.Reserved {
 			memory = max(memory-w.Memory, 0)
 		}
 	}

@@ -211,7 +211,7 @@ func TestBoundedLogs(t *testing.T) {
 func TestMemoryOfWarmParents(t *testing.T) {
 	hb := functions.Heartbeat{
 		Memory: functions.Capacity{Total: 100, Used: 70},
-		Warm:   []functions.WarmParent{{Memory: 30, Kept: true}, {Memory: 40}},
+		Warm:   []functions.WarmParent{{Memory: 30, Reserved: true}, {Memory: 40}},
 	}
 	n := &nodeState{Node: &placement.Node{}}
 	n.setFrom(heartbeat{message: hb}, 0)

@@ -52,7 +52,7 @@ func TestTeamAccounts(t *testing.T) {
 	from := p.at
 	p.pass(time.Minute)
 	red := p.s.TeamUse("red")
-	if span := p.at.Sub(from).Seconds(); red.GPUs != 1 || math.Abs(red.Total-span) > 1.5 || math.Abs(red.Today-span) > 1.5 || red.Lately <= 0 || red.Lately > 0.11 {
+	if span := p.at.Sub(from).Seconds(); red.GPUs != 1 || math.Abs(red.Total-span) > 1.5 || math.Abs(red.Today-span) > 1.5 || red.RecentGPUs <= 0 || red.RecentGPUs > 0.11 {
 		t.Errorf("after %v s: %+v", span, red)
 	}
 	if blue := p.s.TeamUse("blue"); blue.GPUs != 0 || blue.Total != 0 {
@@ -64,7 +64,7 @@ func TestTeamAccounts(t *testing.T) {
 	p.path.request("blue", "y")
 	p.pass(20 * time.Second)
 	red, blue := p.s.TeamUse("red"), p.s.TeamUse("blue")
-	if red.Suffered != 1 || red.Inflicted != 0 || blue.Inflicted != 1 || blue.Suffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
+	if red.EvictionsSuffered != 1 || red.EvictionsInflicted != 0 || blue.EvictionsInflicted != 1 || blue.EvictionsSuffered != 0 || red.GPUs != 0 || blue.GPUs != 1 {
 		t.Errorf("red %+v\nblue %+v", red, blue)
 	}
 	if p.events("missed") != 0 {
@@ -183,7 +183,7 @@ func TestFairTeams(t *testing.T) {
 	if len(heavy.pic.Replicas) != 1 {
 		t.Error("the heavy team does not get the GPU back")
 	}
-	if u := p.s.TeamUse("heavy"); u.Suffered == 0 || u.Inflicted == 0 {
+	if u := p.s.TeamUse("heavy"); u.EvictionsSuffered == 0 || u.EvictionsInflicted == 0 {
 		t.Errorf("%+v", u)
 	}
 }

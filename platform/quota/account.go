@@ -138,8 +138,8 @@ func (t *Account) Team() placement.Team {
 // Use returns the account in the form of the control API.
 func (t *Account) Use(wall time.Time) functions.TeamUse {
 	u := functions.TeamUse{
-		GPUs: t.held.GPUs, Today: t.Today, Total: t.Total, Lately: t.Used / placement.UseDecay.Seconds(),
-		Inflicted: t.Inflicted, Suffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.OverBudget(),
+		GPUs: t.held.GPUs, Today: t.Today, Total: t.Total, RecentGPUs: t.Used / placement.UseDecay.Seconds(),
+		EvictionsInflicted: t.Inflicted, EvictionsSuffered: t.Suffered, Thrash: t.Thrash, OverBudget: t.OverBudget(),
 	}
 	if l := t.Spec.Limits.GPUSecondsPerDay; l > 0 {
 		left, resets := max(0, float64(l)-t.Today), time.Unix((dayOf(wall)+1)*daySeconds, 0).UTC()

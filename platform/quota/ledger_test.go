@@ -39,7 +39,7 @@ func TestLedger(t *testing.T) {
 	wall, now = wall.Add(2*time.Second), now+2*time.Second
 	save(s)
 	s.Of("idle", now, wall)
-	if s = life(); math.Abs(use(s, "red").Today-4) > 0.01 || use(s, "red").Suffered != 3 {
+	if s = life(); math.Abs(use(s, "red").Today-4) > 0.01 || use(s, "red").EvictionsSuffered != 3 {
 		t.Errorf("after a restart: %+v", use(s, "red"))
 	}
 	// A team without an account in this process stays in the ledger.

@@ -61,14 +61,14 @@ func (s *Shim) serveReady(_ *httpserver.Request, res *httpserver.Response) {
 	case st.State == functions.Ready:
 		st.State = functions.Draining
 	}
-	say := st.State.Word()
+	word := st.State.Word()
 	if st.Percent >= 0 {
-		say = fmt.Sprintf("%s, %d %%", say, st.Percent)
+		word = fmt.Sprintf("%s, %d %%", word, st.Percent)
 	}
 	if st.Error != "" {
-		say += ": " + st.Error
+		word += ": " + st.Error
 	}
-	enginehttp.WriteText(res, 503, say)
+	enginehttp.WriteText(res, 503, word)
 }
 
 // timeline is the start so far.
@@ -93,8 +93,8 @@ func (s *Shim) timeline() functions.Timeline {
 // firstRequest is the first request to a READY engine: when it was passed on, and when the
 // answer began, in unix nanoseconds; 0 is not yet. early is that it was here before READY.
 type firstRequest struct {
-	came, answered atomic.Int64
-	early          atomic.Bool
+	arrived, answered atomic.Int64
+	early             atomic.Bool
 }
 
 // firstTokenWithin is how soon after READY a request comes that waited for it. A later one
@@ -103,7 +103,7 @@ const firstTokenWithin = time.Second
 
 // claim reports whether a request is the first.
 func (f *firstRequest) claim() bool {
-	return f.came.Load() == 0 && f.came.CompareAndSwap(0, time.Now().UnixNano())
+	return f.arrived.Load() == 0 && f.arrived.CompareAndSwap(0, time.Now().UnixNano())
 }
 
 // span is the way of the first request, by this machine's clock alone: until it was
@@ -111,11 +111,11 @@ func (f *firstRequest) claim() bool {
 // until the engine's first bytes (engine). total is when READY was, in seconds of the
 // timeline. It is nil if no request waited.
 func (f *firstRequest) span(ready int64, total float64) []functions.Span {
-	came, answered := f.came.Load(), f.answered.Load()
-	if ready == 0 || came == 0 || answered == 0 || !f.early.Load() && time.Duration(came-ready) > firstTokenWithin {
+	arrived, answered := f.arrived.Load(), f.answered.Load()
+	if ready == 0 || arrived == 0 || answered == 0 || !f.early.Load() && time.Duration(arrived-ready) > firstTokenWithin {
 		return nil
 	}
-	release, engine := max(0, time.Duration(came-ready).Seconds()), time.Duration(answered-came).Seconds()
+	release, engine := max(0, time.Duration(arrived-ready).Seconds()), time.Duration(answered-arrived).Seconds()
 	return []functions.Span{{Phase: functions.PhaseFirstToken, Start: total, Duration: release + engine, Parts: []functions.Part{
 		{Name: "release", Start: total, Duration: release},
 		{Name: "engine", Start: total + release, Duration: engine},
@@ -215,7 +215,7 @@ func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *o
 	if err != nil {
 		return body, nil // the engine reports what is wrong with it
 	}
-	name, whole := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
+	name, hasPrefix := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
 	if !slices.ContainsFunc(s.o.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name }) {
 		return body, nil
 	}
@@ -226,7 +226,7 @@ func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *o
 	if err != nil {
 		return nil, openai.New(openai.AdapterUnavailable, "The adapter `"+name+"` cannot be used: "+err.Error())
 	}
-	if whole {
+	if hasPrefix {
 		body = e.Splice(make([][]byte, 0, 4), req.Body, name, false)
 	}
 	return body, nil

@@ -7,16 +7,16 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// TestFirst: the way of the first request is told where it waited for READY, and
+// TestFirstRequestSpan: the way of the first request is told where it waited for READY, and
 // nowhere else.
-func TestFirst(t *testing.T) {
+func TestFirstRequestSpan(t *testing.T) {
 	const ready = int64(1_000_000_000)
 	for _, c := range []struct {
-		what            string
-		ready           int64
-		came, answered  time.Duration // after READY; -1: not yet
-		ahead           bool
-		release, engine float64 // seconds; -1: no span
+		description       string
+		ready             int64
+		arrived, answered time.Duration // after READY; -1: not yet
+		ahead             bool
+		release, engine   float64 // seconds; -1: no span
 	}{
 		{"it waited", ready, 2 * time.Millisecond, 5 * time.Millisecond, false, 0.002, 0.003},
 		{"it came while READY was being told", ready, -time.Microsecond, time.Millisecond, false, 0, 0.001001},
@@ -26,11 +26,11 @@ func TestFirst(t *testing.T) {
 		{"it was sent ahead, and let through late", ready, 2 * time.Second, 3 * time.Second, true, 2, 1},
 		{"it came by chance", ready, time.Minute, time.Minute + time.Second, false, -1, 0},
 	} {
-		t.Run(c.what, func(t *testing.T) {
+		t.Run(c.description, func(t *testing.T) {
 			var f firstRequest
 			f.early.Store(c.ahead)
-			if c.came != -1 {
-				f.came.Store(ready + int64(c.came))
+			if c.arrived != -1 {
+				f.arrived.Store(ready + int64(c.arrived))
 			}
 			if c.answered != -1 {
 				f.answered.Store(ready + int64(c.answered))
@@ -46,7 +46,7 @@ func TestFirst(t *testing.T) {
 				t.Fatalf("%+v", got)
 			}
 			p := got[0].Parts
-			if near(p[0].Duration, c.release) && p[0].Start == 7 && near(p[1].Duration, c.engine) && near(p[1].Start, 7+c.release) && near(got[0].Duration, c.release+c.engine) {
+			if aboutEqual(p[0].Duration, c.release) && p[0].Start == 7 && aboutEqual(p[1].Duration, c.engine) && aboutEqual(p[1].Start, 7+c.release) && aboutEqual(got[0].Duration, c.release+c.engine) {
 				return
 			}
 			t.Errorf("%+v, want %v and %v", got[0], c.release, c.engine)
@@ -54,10 +54,10 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+func aboutEqual(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 
-// TestFirstComesOnce: of requests that come at once one is the first.
-func TestFirstComesOnce(t *testing.T) {
+// TestFirstRequestOnce: of requests that come at once one is the first.
+func TestFirstRequestOnce(t *testing.T) {
 	var f firstRequest
 	if !f.claim() || f.claim() || f.claim() {
 		t.Error("the first is not one")

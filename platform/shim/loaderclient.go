@@ -26,9 +26,9 @@ import (
 const (
 	// SocketName of the loader, in Options.Sockets.
 	SocketName = "loader.sock"
-	// DefaultPatience is how long a staging waits for a loader that does not
+	// DefaultLoaderTimeout is how long a staging waits for a loader that does not
 	// answer: longer than a DaemonSet takes to put a new one in its place.
-	DefaultPatience = 2 * time.Minute
+	DefaultLoaderTimeout = 2 * time.Minute
 
 	helloWait   = 10 * time.Second       // for the loader's welcome
 	writeWait   = 5 * time.Second        // for a line of ours to go out
@@ -43,19 +43,19 @@ var ErrNoLoader = errors.New("the node's loader does not answer")
 
 // loaderClient is the shim's side of the loader's socket. It is the replica's Stager.
 type loaderClient struct {
-	socket   string
-	dial     func(ctx context.Context) (net.Conn, error)
-	store    string // the loader's folder, where this process sees it: the parent of Options.Sockets
-	weights  string // the shim's folder for checkpoints that come as open folders
-	hello    controlstream.Shim
-	patience time.Duration
-	cache    string                    // the engine's, for each checkpoint
-	stop     func(controlstream.Drain) // must not block
-	log      *slog.Logger
-	wake     coalesce.Signal // there is something to say
+	socket        string
+	dial          func(ctx context.Context) (net.Conn, error)
+	store         string // the loader's folder, where this process sees it: the parent of Options.Sockets
+	weights       string // the shim's folder for checkpoints that come as open folders
+	hello         controlstream.Shim
+	loaderTimeout time.Duration
+	cache         string                    // the engine's, for each checkpoint
+	stop          func(controlstream.Drain) // must not block
+	log           *slog.Logger
+	wake          coalesce.Signal // there is something to say
 
 	mu          sync.Mutex
-	asks        map[int]*stagingRequest // requested or held checkpoints
+	requests    map[int]*stagingRequest // requested or held checkpoints
 	last        int                     // id of the newest
 	status      *functions.ReplicaStatus
 	statusCount uint64        // counts statuses
@@ -63,7 +63,7 @@ type loaderClient struct {
 	sentChanged chan struct{} // closed and replaced when sentCount grows
 	node        string
 	down        time.Time // since when there is no loader; zero while there is
-	why         error     // the last dial's
+	failure     error     // the last dial's
 	gaveUp      bool      // a staging was given up for want of a loader
 }
 
@@ -71,7 +71,7 @@ type loaderClient struct {
 type stagingRequest struct {
 	controlstream.Stage
 	sent      bool // over this connection
-	progress  func(have, whole functions.Bytes)
+	progress  func(have, total functions.Bytes)
 	answer    chan stagingResult // gets one
 	delivered bool               // the answer was given
 	folder    *openFolder        // it came as an open folder; nil: it is read by its path, which a pod cannot
@@ -88,9 +88,9 @@ func newLoaderClient(o Options, stop func(controlstream.Drain)) *loaderClient {
 		socket: socket, dial: func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
-		}, store: filepath.Dir(o.Sockets), weights: filepath.Join(o.Dir, "weights"), patience: o.Patience, stop: stop, log: o.Log,
+		}, store: filepath.Dir(o.Sockets), weights: filepath.Join(o.Dir, "weights"), loaderTimeout: o.LoaderTimeout, stop: stop, log: o.Log,
 		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
-		wake:  coalesce.NewSignal(), asks: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
+		wake:  coalesce.NewSignal(), requests: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
 	}
 }
 
@@ -102,39 +102,39 @@ func (l *loaderClient) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		l.onLost(err)
+		l.onDisconnect(err)
 		backoff.Sleep(ctx, pause.Next())
 	}
 	return nil
 }
 
-// onLost notes that there is no loader, and says so once. A staging that waits for a
+// onDisconnect notes that there is no loader, and says so once. A staging that waits for a
 // checkpoint has waited long enough after the bound.
-func (l *loaderClient) onLost(err error) {
+func (l *loaderClient) onDisconnect(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pending := false
-	for _, a := range l.asks {
+	for _, a := range l.requests {
 		pending = pending || !a.delivered
 	}
-	if first := l.down.IsZero(); first || l.why == nil {
+	if first := l.down.IsZero(); first || l.failure == nil {
 		if first {
 			l.down = time.Now()
 		}
 		if pending {
-			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after", l.patience)
+			l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", err, "giving up after", l.loaderTimeout)
 		} else {
 			l.log.Warn("the node's loader does not answer; dialling again", "socket", l.socket, "error", err)
 		}
 	}
-	l.why = err
-	if time.Since(l.down) < l.patience {
+	l.failure = err
+	if time.Since(l.down) < l.loaderTimeout {
 		return
 	}
-	for _, a := range l.asks {
+	for _, a := range l.requests {
 		if !a.delivered {
 			l.gaveUp = true
-			a.finishLocked(stagingResult{err: fmt.Errorf("%w on %s for %s: %w", ErrNoLoader, l.socket, l.patience, err)})
+			a.finishLocked(stagingResult{err: fmt.Errorf("%w on %s for %s: %w", ErrNoLoader, l.socket, l.loaderTimeout, err)})
 		}
 	}
 }
@@ -180,14 +180,14 @@ func (l *loaderClient) runConnection(ctx context.Context, welcomed func()) error
 	welcomed()
 	l.onWelcome(*first.Welcome)
 
-	over := make(chan struct{})
-	var speaking sync.WaitGroup
-	speaking.Go(func() {
+	done := make(chan struct{})
+	var writers sync.WaitGroup
+	writers.Go(func() {
 		defer conn.Close()
-		l.writeNews(conn, over)
+		l.writeMessages(conn, done)
 	})
-	defer speaking.Wait()
-	defer close(over)
+	defer writers.Wait()
+	defer close(done)
 	for {
 		var m controlstream.ToPod
 		if err := conn.Receive(&m); err != nil {
@@ -208,43 +208,43 @@ func (l *loaderClient) onWelcome(w controlstream.Welcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
-	l.node, l.down, l.why = w.Node, time.Time{}, nil
-	for _, a := range l.asks {
+	l.node, l.down, l.failure = w.Node, time.Time{}, nil
+	for _, a := range l.requests {
 		a.sent = false
 	}
 	l.sentCount = 0
 	l.wake.Set()
 }
 
-// writeNews sends what is new until the connection ends.
-func (l *loaderClient) writeNews(conn *jsonsocket.Conn, over <-chan struct{}) {
+// writeMessages sends what is new until the connection ends.
+func (l *loaderClient) writeMessages(conn *jsonsocket.Conn, done <-chan struct{}) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	for again := false; ; {
-		lines, made := l.news(again)
+		lines, version := l.pendingMessages(again)
 		for _, m := range lines {
 			if err := conn.Send(m); err != nil {
 				return
 			}
 		}
-		l.markSent(made)
+		l.markSent(version)
 		again = false
 		select {
 		case <-l.wake:
 		case <-tick.C:
 			again = true
-		case <-over:
+		case <-done:
 			return
 		}
 	}
 }
 
-// news is what has not been said; again says the status also where it has been.
-func (l *loaderClient) news(again bool) (lines []controlstream.FromPod, made uint64) {
+// pendingMessages is what has not been said; again says the status also where it has been.
+func (l *loaderClient) pendingMessages(again bool) (lines []controlstream.FromPod, version uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, id := range slices.Sorted(maps.Keys(l.asks)) {
-		if a := l.asks[id]; !a.sent {
+	for _, id := range slices.Sorted(maps.Keys(l.requests)) {
+		if a := l.requests[id]; !a.sent {
 			a.sent = true
 			s := a.Stage
 			lines = append(lines, controlstream.FromPod{Stage: &s})
@@ -257,11 +257,11 @@ func (l *loaderClient) news(again bool) (lines []controlstream.FromPod, made uin
 	return lines, l.statusCount
 }
 
-func (l *loaderClient) markSent(made uint64) {
+func (l *loaderClient) markSent(version uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sentCount < made {
-		l.sentCount = made
+	if l.sentCount < version {
+		l.sentCount = version
 		close(l.sentChanged)
 		l.sentChanged = make(chan struct{})
 	}
@@ -282,11 +282,11 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 	defer l.mu.Unlock()
 	switch {
 	case m.Staging != nil:
-		if a := l.asks[m.Staging.ID]; a != nil && !a.delivered && a.progress != nil {
+		if a := l.requests[m.Staging.ID]; a != nil && !a.delivered && a.progress != nil {
 			a.progress(functions.Bytes(m.Staging.Done), functions.Bytes(m.Staging.Total))
 		}
 	case m.Staged != nil:
-		a := l.asks[m.Staged.ID]
+		a := l.requests[m.Staged.ID]
 		if a == nil {
 			return // let go meanwhile
 		}
@@ -314,7 +314,7 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		m.Staged.Path = path
 		a.finishLocked(stagingResult{Staged: *m.Staged, err: err})
 	case m.Failed != nil:
-		a := l.asks[m.Failed.ID]
+		a := l.requests[m.Failed.ID]
 		switch f := m.Failed; {
 		case a == nil:
 		case a.delivered:
@@ -348,7 +348,7 @@ func (e *StageError) Error() string {
 }
 
 // Stage is the replica's Stager.
-func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, whole functions.Bytes)) (replica.Checkpoint, error) {
+func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint, error) {
 	a := &stagingRequest{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress, answer: make(chan stagingResult, 1)}
 	l.mu.Lock()
 	l.last++
@@ -357,16 +357,16 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 		l.mu.Unlock()
 		return replica.Checkpoint{}, err
 	}
-	l.asks[a.ID] = a
-	if !l.down.IsZero() && l.why != nil {
-		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.why, "giving up after", l.patience)
+	l.requests[a.ID] = a
+	if !l.down.IsZero() && l.failure != nil {
+		l.log.Error("the node's loader does not answer, and the weights come from it", "socket", l.socket, "error", l.failure, "giving up after", l.loaderTimeout)
 	}
 	l.wake.Set()
 	l.mu.Unlock()
 	release := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.asks, a.ID)
+		delete(l.requests, a.ID)
 		if a.folder != nil {
 			a.folder.close()
 			a.folder = nil
@@ -400,13 +400,13 @@ func (l *loaderClient) FlushStatus(ctx context.Context) {
 	defer t.Stop()
 	for {
 		l.mu.Lock()
-		done, heard := l.sentCount >= l.statusCount || !l.down.IsZero(), l.sentChanged
+		done, sentChanged := l.sentCount >= l.statusCount || !l.down.IsZero(), l.sentChanged
 		l.mu.Unlock()
 		if done {
 			return
 		}
 		select {
-		case <-heard:
+		case <-sentChanged:
 		case <-t.C:
 			return
 		case <-ctx.Done():
@@ -429,8 +429,8 @@ func (l *loaderClient) Node() string {
 	return l.node
 }
 
-// lostError is ErrNoLoader if a staging was given up for want of a loader.
-func (l *loaderClient) lostError() error {
+// disconnectError is ErrNoLoader if a staging was given up for want of a loader.
+func (l *loaderClient) disconnectError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.gaveUp {

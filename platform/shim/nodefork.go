@@ -22,15 +22,15 @@ const nodeAnswerTimeout = 10 * time.Second
 // it is known early whether it forks into this pod. If it does not, the pod starts an
 // interpreter of its own.
 type nodeForkServer struct {
-	socket  string
-	own     *ownForkServer // nil where the engine has none
-	settled chan struct{}
+	socket string
+	own    *ownForkServer // nil where the engine has none
+	ready  chan struct{}
 
 	used atomic.Bool // the engine was forked from it
 
-	mu    sync.Mutex
-	facts *forkserver.Facts
-	why   string // it does not fork into this pod
+	mu      sync.Mutex
+	facts   *forkserver.Facts
+	failure string // it does not fork into this pod
 }
 
 // findNodeForkServer is the node's interpreter, if it has one; nil otherwise.
@@ -42,56 +42,56 @@ func findNodeForkServer(o Options) *nodeForkServer {
 	if st, err := os.Lstat(socket); err != nil || st.Mode().Type() != os.ModeSocket || !ownedByRoot(filepath.Dir(socket)) || !ownedByRoot(socket) {
 		return nil
 	}
-	return &nodeForkServer{socket: socket, settled: make(chan struct{})}
+	return &nodeForkServer{socket: socket, ready: make(chan struct{})}
 }
 
 // run requests the facts of the node's interpreter. If that cannot fork this pod's engine
 // it runs otherwise, which starts the pod's own.
 func (l *nodeForkServer) run(ctx context.Context, o Options, cmd engine.Command, otherwise func(context.Context)) {
-	asked, cancel := context.WithTimeout(ctx, nodeAnswerTimeout)
+	answerCtx, cancel := context.WithTimeout(ctx, nodeAnswerTimeout)
 	began := time.Now()
-	f, err := forkserver.AskFacts(asked, l.socket)
+	f, err := forkserver.AskFacts(answerCtx, l.socket)
 	cancel()
-	why := ""
+	reason := ""
 	if err != nil {
-		why = "the node's interpreter: " + err.Error()
+		reason = "the node's interpreter: " + err.Error()
 	} else if name := f.DifferingVariable(cmd.Env); name != "" {
-		why = "the node's interpreter was started with another " + name
+		reason = "the node's interpreter was started with another " + name
 	} else if f.Program != cmd.Argv[0] {
-		why = "the node's interpreter is of another program, " + f.Program
+		reason = "the node's interpreter is of another program, " + f.Program
 	}
 	l.mu.Lock()
-	if l.why = why; why == "" {
+	if l.failure = reason; reason == "" {
 		l.facts = &f
 	}
 	l.mu.Unlock()
-	if why == "" {
+	if reason == "" {
 		o.Log.Info("the node has a warm interpreter", "version", f.Version, "python", f.Python, "after", time.Since(began).Round(time.Millisecond))
-		close(l.settled)
+		close(l.ready)
 		return
 	}
-	o.Log.Warn("the node's interpreter cannot fork this pod's engine", "why", why)
+	o.Log.Warn("the node's interpreter cannot fork this pod's engine", "why", reason)
 	if l.own == nil || ctx.Err() != nil {
-		close(l.settled)
+		close(l.ready)
 		return
 	}
 	// Starts that wait for the node's interpreter wait for the pod's own now.
-	var beside sync.WaitGroup
-	beside.Go(func() {
+	var background sync.WaitGroup
+	background.Go(func() {
 		select {
-		case <-l.own.settled:
+		case <-l.own.ready:
 		case <-ctx.Done():
 		}
-		close(l.settled)
+		close(l.ready)
 	})
 	otherwise(ctx)
-	beside.Wait()
+	background.Wait()
 }
 
-// Via is the socket that the engine is forked from, or "" and why there is none.
-func (l *nodeForkServer) Via(cmd engine.Command) (via, note string) {
+// ForkSocket is the socket that the engine is forked from, or "" and why there is none.
+func (l *nodeForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
 	l.mu.Lock()
-	f, why := l.facts, l.why
+	f, reason := l.facts, l.failure
 	l.mu.Unlock()
 	if f != nil {
 		if name := f.DifferingVariable(cmd.Env); name != "" {
@@ -100,16 +100,16 @@ func (l *nodeForkServer) Via(cmd engine.Command) (via, note string) {
 		l.used.Store(true)
 		return l.socket, ""
 	}
-	if why == "" {
+	if reason == "" {
 		return "", "the node's interpreter has not answered"
 	}
 	if l.own == nil {
-		return "", why
+		return "", reason
 	}
-	if via, note = l.own.Via(cmd); via == "" {
-		why += "; " + note
+	if forkSocket, note = l.own.ForkSocket(cmd); forkSocket == "" {
+		reason += "; " + note
 	}
-	return via, why
+	return forkSocket, reason
 }
 
 // adjustStatus reports a fork from the pod's own interpreter as a plain start, and why it
@@ -120,7 +120,7 @@ func (l *nodeForkServer) adjustStatus(st functions.ReplicaStatus) functions.Repl
 	}
 	if st = asPlainStart(st); st.StartNote == ownForkNote {
 		l.mu.Lock()
-		st.StartNote = l.why + "; " + ownForkNote
+		st.StartNote = l.failure + "; " + ownForkNote
 		l.mu.Unlock()
 	}
 	return st

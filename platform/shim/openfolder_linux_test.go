@@ -17,9 +17,9 @@ import (
 )
 
 func TestFolder(t *testing.T) {
-	there := t.TempDir()
+	otherDir := t.TempDir()
 	for name, text := range map[string]string{"config.json": "{}", "a/b/model.safetensors": "weights"} {
-		at := filepath.Join(there, filepath.FromSlash(name))
+		at := filepath.Join(otherDir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestFolder(t *testing.T) {
 		}
 	}
 	open := func() *os.File {
-		f, err := os.Open(there)
+		f, err := os.Open(otherDir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,13 +76,13 @@ func TestFolder(t *testing.T) {
 // What comes open is staged, is there when the loader comes back, and goes when it is
 // let go.
 func TestStagedOpen(t *testing.T) {
-	there := t.TempDir()
+	otherDir := t.TempDir()
 	store, err := os.MkdirTemp("", "p") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(store)
-	if err := os.WriteFile(filepath.Join(there, "config.json"), []byte("{}"), 0o444); err != nil {
+	if err := os.WriteFile(filepath.Join(otherDir, "config.json"), []byte("{}"), 0o444); err != nil {
 		t.Fatal(err)
 	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(store, SocketName), Net: "unix"})
@@ -106,7 +106,7 @@ func TestStagedOpen(t *testing.T) {
 			}
 			for m = (controlstream.FromPod{}); m.Stage == nil && in.Receive(&m) == nil; {
 			}
-			if f, err := os.Open(there); err == nil && m.Stage != nil {
+			if f, err := os.Open(otherDir); err == nil && m.Stage != nil {
 				in.Send(controlstream.ToPod{Staged: &controlstream.Staged{ID: m.Stage.ID, Path: "/node/thaw/x", Digest: "sha256:1", Bytes: 2, Files: []string{"config.json"}, Folder: true}}, f)
 				f.Close()
 			}
@@ -114,7 +114,7 @@ func TestStagedOpen(t *testing.T) {
 			c.Close()
 		}
 	}()
-	o := Options{Sockets: store, Dir: t.TempDir(), Patience: time.Minute}
+	o := Options{Sockets: store, Dir: t.TempDir(), LoaderTimeout: time.Minute}
 	s := New(o)
 	l := s.loader
 	stop := make(chan struct{})

@@ -34,13 +34,13 @@ type ownForkServer struct {
 	spawner replica.Spawner
 	socket  string
 	log     *slog.Logger
-	settled chan struct{}   // closed when it is ready or has failed
+	ready   chan struct{}   // closed when it is ready or has failed
 	done    context.Context // ends with end
 	end     context.CancelFunc
 
-	mu    sync.Mutex
-	facts *forkserver.Facts // nil: it is not ready
-	why   string            // it has failed
+	mu      sync.Mutex
+	facts   *forkserver.Facts // nil: it is not ready
+	failure string            // it has failed
 }
 
 // newOwnForkServer makes the interpreter for a model's engine; nil if its engine cannot be
@@ -56,7 +56,7 @@ func newOwnForkServer(o Options, spawner replica.Spawner, programs engine.Progra
 	if err != nil {
 		return nil, engine.Command{}, nil // the replica reports it
 	}
-	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, settled: make(chan struct{})}
+	a := &ownForkServer{spawner: spawner, socket: filepath.Join(dir, "s"), log: o.Log, ready: make(chan struct{})}
 	a.done, a.end = context.WithCancel(context.Background())
 	return a, cmd, func(ctx context.Context) {
 		if err := a.serve(ctx, cmd, row, dir); err != nil && ctx.Err() == nil {
@@ -73,13 +73,13 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 		a.mu.Lock()
 		a.facts = nil
 		if err != nil {
-			a.why = "no interpreter of its own: " + err.Error()
+			a.failure = "no interpreter of its own: " + err.Error()
 		}
 		a.mu.Unlock()
 		select {
-		case <-a.settled:
+		case <-a.ready:
 		default:
-			close(a.settled)
+			close(a.ready)
 		}
 		if child != nil {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
@@ -118,7 +118,7 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	a.facts = &f
 	a.mu.Unlock()
 	a.log.Info("the engine's imports are done", "after", time.Since(began).Round(time.Millisecond), "version", f.Version, "python", f.Python)
-	close(a.settled)
+	close(a.ready)
 	select {
 	case <-a.done.Done():
 	case <-child.Exited:
@@ -128,15 +128,15 @@ func (a *ownForkServer) serve(ctx context.Context, cmd engine.Command, row, dir 
 	return nil
 }
 
-// Via is the socket that the engine is forked from, or "" and why there is none.
-func (a *ownForkServer) Via(cmd engine.Command) (via, note string) {
+// ForkSocket is the socket that the engine is forked from, or "" and why there is none.
+func (a *ownForkServer) ForkSocket(cmd engine.Command) (forkSocket, note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.facts == nil {
-		if a.why == "" {
+		if a.failure == "" {
 			return "", "the interpreter of its own was not ready"
 		}
-		return "", a.why
+		return "", a.failure
 	}
 	if name := a.facts.DifferingVariable(cmd.Env); name != "" {
 		return "", "the interpreter of its own was started with another " + name

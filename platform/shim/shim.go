@@ -28,20 +28,20 @@ import (
 
 // Options of a Shim.
 type Options struct {
-	Model    *functions.Model
-	Listener net.Listener // where it answers; Run closes it
-	IP       string       // of the pod, see Address
-	Port     int          // of the listener, as others reach it
-	Sockets  string       // the folder of the node's sockets, as mounted in the pod
-	Dir      string       // a folder of the shim's own; Run empties it, and removes it
-	Caches   string       // a folder for what engines compile, which is left; "" is the engine's own choice
-	Exe      string       // the thaw program, which is ember
-	Version  string
-	Environ  []string      // of the container; engines inherit what is no secret of it and not the shim's
-	Patience time.Duration // for a loader that does not answer; 0 is DefaultPatience
-	Linger   time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
-	Out      io.Writer     // gets the engine's log
-	Log      *slog.Logger
+	Model         *functions.Model
+	Listener      net.Listener // where it answers; Run closes it
+	IP            string       // of the pod, see Address
+	Port          int          // of the listener, as others reach it
+	Sockets       string       // the folder of the node's sockets, as mounted in the pod
+	Dir           string       // a folder of the shim's own; Run empties it, and removes it
+	Caches        string       // a folder for what engines compile, which is left; "" is the engine's own choice
+	Exe           string       // the thaw program, which is ember
+	Version       string
+	Environ       []string      // of the container; engines inherit what is no secret of it and not the shim's
+	LoaderTimeout time.Duration // for a loader that does not answer; 0 is DefaultPatience
+	ShutdownDelay time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultLinger
+	Out           io.Writer     // gets the engine's log
+	Log           *slog.Logger
 
 	// NoImports starts engines plainly, after their weights have arrived: no
 	// interpreter of the pod's own, and none of the node's.
@@ -51,13 +51,13 @@ type Options struct {
 }
 
 const (
-	// DefaultLinger is how long a stopped shim waits for the end of
+	// DefaultShutdownDelay is how long a stopped shim waits for the end of
 	// its container.
-	DefaultLinger = time.Minute
+	DefaultShutdownDelay = time.Minute
 
-	// failureLinger is how long one that failed waits to be told what its loader has
+	// failureDelay is how long one that failed waits to be told what its loader has
 	// passed on: a controller decides in a second, one that has just begun in ten.
-	failureLinger = 15 * time.Second
+	failureDelay = 15 * time.Second
 
 	supervisorWait = 10 * time.Second
 	endGrace       = 2 * time.Second // between SIGTERM and SIGKILL of what is left
@@ -127,11 +127,11 @@ func New(o Options) *Shim {
 	if o.Out == nil {
 		o.Out = io.Discard
 	}
-	if o.Patience <= 0 {
-		o.Patience = DefaultPatience
+	if o.LoaderTimeout <= 0 {
+		o.LoaderTimeout = DefaultLoaderTimeout
 	}
-	if o.Linger <= 0 {
-		o.Linger = DefaultLinger
+	if o.ShutdownDelay <= 0 {
+		o.ShutdownDelay = DefaultShutdownDelay
 	}
 	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1), decided: make(chan struct{})}
 	s.decide = sync.OnceFunc(func() { close(s.decided) })
@@ -150,48 +150,48 @@ func New(o Options) *Shim {
 // It must have the process to itself: see supervisor.Run. It is called once.
 func (s *Shim) Run(ctx context.Context) error {
 	// The parts beside the replica end after it.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	var beside sync.WaitGroup
-	defer beside.Wait()
+	shimCtx, end := context.WithCancel(context.WithoutCancel(ctx))
+	var background sync.WaitGroup
+	defer background.Wait()
 	defer end()
 	if err := os.RemoveAll(s.o.Dir); err != nil { // of a container before this one
 		return err
 	}
 	defer os.RemoveAll(s.o.Dir)
-	kept, err := s.startSupervisor(life, &beside)
+	supervisorClient, err := s.startSupervisor(shimCtx, &background)
 	if err != nil {
 		return err
 	}
-	defer s.endSupervisor(context.WithoutCancel(ctx), kept)
-	options, importing := s.options(kept)
+	defer s.endSupervisor(context.WithoutCancel(ctx), supervisorClient)
+	options, importing := s.options(supervisorClient)
 	s.rep = replica.New(options)
 	if importing != nil {
-		beside.Go(func() { importing(life) })
+		background.Go(func() { importing(shimCtx) })
 	}
 
 	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBodies: maxBodies, Logger: s.log})
 	served := make(chan error, 1)
-	beside.Go(func() { served <- srv.Serve(s.o.Listener) })
+	background.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()
 	defer func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverGrace)
 		defer cancel()
 		srv.Shutdown(grace)
 	}()
-	beside.Go(func() { s.loader.Run(life) })
+	background.Go(func() { s.loader.Run(shimCtx) })
 	ended := make(chan struct{})
-	beside.Go(func() {
+	background.Go(func() {
 		defer close(ended)
-		s.rep.Run(life)
+		s.rep.Run(shimCtx)
 	})
 	logged := make(chan struct{})
-	beside.Go(func() {
+	background.Go(func() {
 		defer close(logged)
 		copyLog(ended, s.rep.LogPath, s.o.Out)
 	})
 	drain := s.o.Model.Spec.Deadlines.Drain.Std()
 	stopped := false
-	for over := false; !over; {
+	for done := false; !done; {
 		select {
 		case <-ctx.Done():
 			ctx = context.WithoutCancel(ctx)
@@ -210,7 +210,7 @@ func (s *Shim) Run(ctx context.Context) error {
 			<-ended
 			return fmt.Errorf("port %d: %w", s.o.Port, err)
 		case <-ended:
-			over = true
+			done = true
 		}
 	}
 	<-logged
@@ -221,7 +221,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		s.awaitTermination(ctx, stopped)
 	}
 	if failed {
-		return &Failed{st.Error, s.loader.lostError()}
+		return &Failed{st.Error, s.loader.disconnectError()}
 	}
 	return nil
 }
@@ -233,39 +233,39 @@ func (s *Shim) awaitTermination(ctx context.Context, stopped bool) {
 	if ctx.Done() == nil {
 		return // it has come already
 	}
-	linger := s.o.Linger
+	delay := s.o.ShutdownDelay
 	if !stopped {
-		linger = min(linger, failureLinger)
+		delay = min(delay, failureDelay)
 	}
-	backoff.Sleep(ctx, linger)
+	backoff.Sleep(ctx, delay)
 }
 
 // endSupervisor ends the processes that the engine left.
-func (s *Shim) endSupervisor(ctx context.Context, kept *supervisor.Client) {
+func (s *Shim) endSupervisor(ctx context.Context, supervisorClient *supervisor.Client) {
 	ctx, cancel := context.WithTimeout(ctx, supervisorWait)
 	defer cancel()
-	if err := kept.End(ctx, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
+	if err := supervisorClient.End(ctx, endGrace); err != nil && !errors.Is(err, supervisor.ErrLost) {
 		s.log.Error("processes of the engine cannot be ended", "error", err)
 	}
-	kept.Close()
+	supervisorClient.Close()
 }
 
 // drain refuses new requests and ends the replica.
-func (s *Shim) drain(within time.Duration, why string) {
+func (s *Shim) drain(within time.Duration, reason string) {
 	s.draining.Store(true)
 	s.decide()
-	s.rep.Unload(within, why)
+	s.rep.Unload(within, reason)
 }
 
 // startSupervisor runs the supervisor in this process and connects to it.
-func (s *Shim) startSupervisor(life context.Context, beside *sync.WaitGroup) (*supervisor.Client, error) {
+func (s *Shim) startSupervisor(shimCtx context.Context, background *sync.WaitGroup) (*supervisor.Client, error) {
 	dir := filepath.Join(s.o.Dir, "supervisor")
 	socket := filepath.Join(dir, "supervisor.sock")
 	failed := make(chan error, 1)
-	beside.Go(func() {
-		failed <- supervisor.Run(life, supervisor.Options{Socket: socket, Dir: dir, Orphan: supervisorWait, Log: s.log})
+	background.Go(func() {
+		failed <- supervisor.Run(shimCtx, supervisor.Options{Socket: socket, Dir: dir, Orphan: supervisorWait, Log: s.log})
 	})
-	ctx, cancel := context.WithTimeout(life, supervisorWait)
+	ctx, cancel := context.WithTimeout(shimCtx, supervisorWait)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -285,9 +285,9 @@ func (s *Shim) startSupervisor(life context.Context, beside *sync.WaitGroup) (*s
 }
 
 // options of the replica, and the function that runs its fork server, or nil.
-func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.Context)) {
+func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, func(context.Context)) {
 	m := s.o.Model
-	environ := Inherited(s.o.Environ)
+	environ := InheritedVariables(s.o.Environ)
 	cache, err := seedCaches(s.o.Caches, m.Spec.Engine, environ)
 	if err != nil {
 		s.log.Warn("the image's engine caches are not copied", "error", err)
@@ -296,7 +296,7 @@ func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.C
 	o := replica.Options{
 		// There is one, and Kubernetes has the name of the pod.
 		ID: "model", Team: m.Metadata.Namespace, Model: m.Metadata.Name, Spec: m.Spec,
-		Stager: s.loader, Spawner: kept, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
+		Stager: s.loader, Spawner: supervisorClient, Programs: engine.Programs{Thaw: s.o.Exe, Environ: func() []string { return environ }},
 		Began: s.began, OnChange: s.onChange, Log: s.log,
 		InFlight: func() int { return int(s.inFlight.Load()) },
 		Scratch:  supervisor.ScratchRoot(filepath.Join(s.o.Dir, "supervisor")),
@@ -306,14 +306,14 @@ func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.C
 		o.GPUs = append(o.GPUs, i)
 	}
 	o.AbortRequests = func(string) { s.engines.Cut(hostPort(s.rep.Status().Endpoint)) }
-	a, cmd, run := newOwnForkServer(s.o, kept, o.Programs)
+	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {
-		o.Spawner, o.ForkParent = endingSpawner{kept, a}, a.Via
-		o.ParentReady = func(engine.Command) <-chan struct{} { return a.settled }
+		o.Spawner, o.ForkParent = endingSpawner{supervisorClient, a}, a.ForkSocket
+		o.ParentReady = func(engine.Command) <-chan struct{} { return a.ready }
 		if l := findNodeForkServer(s.o); l != nil {
 			s.nodeServer, l.own = l, a
-			o.ForkParent = l.Via
-			o.ParentReady = func(engine.Command) <-chan struct{} { return l.settled }
+			o.ForkParent = l.ForkSocket
+			o.ParentReady = func(engine.Command) <-chan struct{} { return l.ready }
 			own := run
 			run = func(ctx context.Context) { l.run(ctx, s.o, cmd, own) }
 		}
@@ -321,8 +321,8 @@ func (s *Shim) options(kept *supervisor.Client) (replica.Options, func(context.C
 	return o, run
 }
 
-// Inherited is the container's environment without the variables of the shim itself.
-func Inherited(environ []string) []string {
+// InheritedVariables is the container's environment without the variables of the shim itself.
+func InheritedVariables(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		k, _, _ := strings.Cut(kv, "=")
 		return k == "PORT" || strings.HasPrefix(k, "K_")

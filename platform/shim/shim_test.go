@@ -30,29 +30,29 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// far is the loader's end: each dial is one connection of a script.
-type far struct {
-	here atomic.Bool
-	mu   sync.Mutex
-	open []net.Conn
-	said []controlstream.FromPod
-	at   []time.Duration // when, since the beginning
-	from time.Time
+// fakeLoader is the loader's end: each dial is one connection of a script.
+type fakeLoader struct {
+	listening atomic.Bool
+	mu        sync.Mutex
+	open      []net.Conn
+	received  []controlstream.FromPod
+	at        []time.Duration // when, since the beginning
+	from      time.Time
 }
 
-func (f *far) dial(context.Context) (net.Conn, error) {
+func (f *fakeLoader) dial(context.Context) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.here.Load() {
+	if !f.listening.Load() {
 		return nil, errors.New("no such file")
 	}
-	near, end := net.Pipe()
+	shimEnd, end := net.Pipe()
 	f.open = append(f.open, end)
 	go f.listen(end)
-	return near, nil
+	return shimEnd, nil
 }
 
-func (f *far) listen(c net.Conn) {
+func (f *fakeLoader) listen(c net.Conn) {
 	in := jsonsocket.NewConn(c, controlstream.MaxLine)
 	for {
 		var m controlstream.FromPod
@@ -60,22 +60,22 @@ func (f *far) listen(c net.Conn) {
 			return
 		}
 		f.mu.Lock()
-		f.said, f.at = append(f.said, m), append(f.at, time.Since(f.from))
+		f.received, f.at = append(f.received, m), append(f.at, time.Since(f.from))
 		f.mu.Unlock()
 		if m.Hello != nil {
-			f.say(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
+			f.send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
 		}
 	}
 }
 
-func (f *far) say(m controlstream.ToPod) {
+func (f *fakeLoader) send(m controlstream.ToPod) {
 	f.mu.Lock()
 	c := f.open[len(f.open)-1]
 	f.mu.Unlock()
 	jsonsocket.NewConn(c, controlstream.MaxLine).Send(m)
 }
 
-func (f *far) hangUp() {
+func (f *fakeLoader) closeAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.open {
@@ -84,12 +84,12 @@ func (f *far) hangUp() {
 	f.open = nil
 }
 
-// heard is all that was said since the last call, as words.
-func (f *far) heard() string {
+// takeReceived is all that was said since the last call, as words.
+func (f *fakeLoader) takeReceived() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var w []string
-	for i, m := range f.said {
+	for i, m := range f.received {
 		at := f.at[i].Round(10 * time.Millisecond)
 		switch {
 		case m.Hello != nil:
@@ -100,27 +100,27 @@ func (f *far) heard() string {
 			w = append(w, fmt.Sprintf("%v %s", at, m.Status.State))
 		}
 	}
-	f.said, f.at = nil, nil
+	f.received, f.at = nil, nil
 	return strings.Join(w, "; ")
 }
 
-// between a shim's end and a loader's, in a bubble.
-func between(t *testing.T, here bool, do func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer)) {
+// withLoader a shim's end and a loader's, in a bubble.
+func withLoader(t *testing.T, listening bool, do func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		log := new(bytes.Buffer)
-		f := &far{from: time.Now()}
-		f.here.Store(here)
-		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
+		f := &fakeLoader{from: time.Now()}
+		f.listening.Store(listening)
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Port: 8080, IP: "10.0.0.7"}, func(controlstream.Drain) {})
 		l.dial = f.dial
 		ctx, cancel := context.WithCancel(t.Context())
-		over := make(chan struct{})
-		go func() { defer close(over); l.Run(ctx) }()
+		done := make(chan struct{})
+		go func() { defer close(done); l.Run(ctx) }()
 		synctest.Wait()
 		do(t, l, f, log)
 		cancel()
-		f.hangUp()
-		<-over
+		f.closeAll()
+		<-done
 		synctest.Wait()
 	})
 }
@@ -139,36 +139,36 @@ func staging(l *loaderClient, ctx context.Context, source string) chan error {
 	return out
 }
 
-func TestLoaderSaysAllAnew(t *testing.T) {
-	between(t, true, func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer) {
+func TestReconnectResendsState(t *testing.T) {
+	withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 		got := staging(l, t.Context(), "az://a/b")
 		l.SendStatus(functions.ReplicaStatus{State: functions.Downloading})
 		synctest.Wait()
-		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1", Bytes: 5}})
+		f.send(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1", Bytes: 5}})
 		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
 			t.Error(err)
 		}
 		l.SendStatus(functions.ReplicaStatus{State: functions.Ready})
 		time.Sleep(5 * time.Second)
-		if h := f.heard(); h != "0s hello; 0s stage 1 az://a/b ; 0s DOWNLOADING; 0s READY; 2s READY; 4s READY" {
+		if h := f.takeReceived(); h != "0s hello; 0s stage 1 az://a/b ; 0s DOWNLOADING; 0s READY; 2s READY; 4s READY" {
 			t.Error(h)
 		}
 		// It goes, and comes again after a while. What is held is asked for as it is.
-		f.here.Store(false)
-		f.hangUp()
+		f.listening.Store(false)
+		f.closeAll()
 		time.Sleep(10 * time.Second)
-		f.here.Store(true)
+		f.listening.Store(true)
 		time.Sleep(3 * time.Second)
-		if h := f.heard(); !strings.HasSuffix(h, " hello; 16.15s stage 1 az://a/b sha256:1; 16.15s READY") {
+		if h := f.takeReceived(); !strings.HasSuffix(h, " hello; 16.15s stage 1 az://a/b sha256:1; 16.15s READY") {
 			t.Error(h)
 		}
 		if n := strings.Count(log.String(), "does not answer"); n != 1 {
 			t.Errorf("its absence is told %d times:\n%s", n, log)
 		}
 		// An answer is taken for what it is.
-		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/2", Digest: "sha256:2"}})
-		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "x", Message: "gone"}})
-		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 7, Kind: "x", Message: "gone"}})
+		f.send(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/2", Digest: "sha256:2"}})
+		f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "x", Message: "gone"}})
+		f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 7, Kind: "x", Message: "gone"}})
 		synctest.Wait()
 		if s := log.String(); !strings.Contains(s, "other weights than those in use") || !strings.Contains(s, "does not hold the weights in use") {
 			t.Error(s)
@@ -176,18 +176,18 @@ func TestLoaderSaysAllAnew(t *testing.T) {
 	})
 }
 
-// TestFailureIsTold: a shim may wait to be told to end only if the loader knows that
+// TestFailureIsReported: a shim may wait to be told to end only if the loader knows that
 // its replica has failed.
-func TestFailureIsTold(t *testing.T) {
-	for _, here := range []bool{true, false} {
-		between(t, here, func(t *testing.T, l *loaderClient, f *far, _ *bytes.Buffer) {
+func TestFailureIsReported(t *testing.T) {
+	for _, listening := range []bool{true, false} {
+		withLoader(t, listening, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
 			l.SendStatus(functions.ReplicaStatus{State: functions.Failed, Error: "out of memory"})
 			l.FlushStatus(t.Context())
-			if l.allSent() != here {
-				t.Errorf("with a loader %v: told %v", here, l.allSent())
+			if l.allSent() != listening {
+				t.Errorf("with a loader %v: told %v", listening, l.allSent())
 			}
-			f.here.Store(false)
-			f.hangUp()
+			f.listening.Store(false)
+			f.closeAll()
 			synctest.Wait()
 			if l.allSent() {
 				t.Error("told to a loader that has hung up")
@@ -196,14 +196,14 @@ func TestFailureIsTold(t *testing.T) {
 	}
 }
 
-func TestLoaderIsWaitedFor(t *testing.T) {
-	between(t, false, func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer) {
+func TestWaitForLoader(t *testing.T) {
+	withLoader(t, false, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 		began := time.Now()
 		err := <-staging(l, t.Context(), "az://a/b")
 		if d := time.Since(began); !errors.Is(err, ErrNoLoader) || !strings.Contains(err.Error(), "1m0s") || d < time.Minute || d > time.Minute+dialMax {
 			t.Errorf("after %v: %v", d, err)
 		}
-		if err := l.lostError(); err != ErrNoLoader {
+		if err := l.disconnectError(); err != ErrNoLoader {
 			t.Error(err)
 		}
 		if s := log.String(); !strings.Contains(s, `"giving up after"=1m0s`) || strings.Count(s, "level=ERROR") != 1 {
@@ -211,19 +211,19 @@ func TestLoaderIsWaitedFor(t *testing.T) {
 		}
 	})
 	// It comes within the bound.
-	between(t, false, func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer) {
+	withLoader(t, false, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 		got := staging(l, t.Context(), "az://a/b")
 		time.Sleep(50 * time.Second)
-		f.here.Store(true)
+		f.listening.Store(true)
 		time.Sleep(3 * time.Second)
-		f.say(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: controlstream.KindEnding, Message: "I end"}}) // no answer
-		f.hangUp()
+		f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: controlstream.KindEnding, Message: "I end"}}) // no answer
+		f.closeAll()
 		time.Sleep(time.Second)
-		f.say(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}})
+		f.send(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}})
 		if err := <-got; err.Error() != "has /pod/thaw/c/1 sha256:1" {
 			t.Error(err)
 		}
-		if l.lostError() != nil {
+		if l.disconnectError() != nil {
 			t.Error("it came")
 		}
 	})
@@ -231,8 +231,8 @@ func TestLoaderIsWaitedFor(t *testing.T) {
 
 func TestLoaderAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
-		say  controlstream.ToPod
-		want string
+		reply controlstream.ToPod
+		want  string
 	}{
 		"a failure":        {controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "k", Message: "no such thing", Fix: "look"}}, "no such thing; look"},
 		"another's folder": {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/etc/thaw", Digest: "sha256:1"}}, "not in its store"},
@@ -241,18 +241,18 @@ func TestLoaderAnswers(t *testing.T) {
 		"the folder":       {controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw", Digest: "sha256:1"}}, "has /pod/thaw sha256:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			between(t, true, func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer) {
+			withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 				got := staging(l, t.Context(), "az://a/b")
-				f.say(controlstream.ToPod{Staging: &controlstream.Staging{ID: 1, Done: 1, Total: 2}})
-				f.say(controlstream.ToPod{Staging: &controlstream.Staging{ID: 9, Done: 1, Total: 2}})
-				f.say(c.say)
+				f.send(controlstream.ToPod{Staging: &controlstream.Staging{ID: 1, Done: 1, Total: 2}})
+				f.send(controlstream.ToPod{Staging: &controlstream.Staging{ID: 9, Done: 1, Total: 2}})
+				f.send(c.reply)
 				if err := <-got; !strings.Contains(err.Error(), c.want) {
 					t.Error(err)
 				}
 			})
 		})
 	}
-	between(t, true, func(t *testing.T, l *loaderClient, f *far, log *bytes.Buffer) {
+	withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, log *bytes.Buffer) {
 		if err := <-staging(l, t.Context(), ""); err == nil || !strings.Contains(err.Error(), "source is missing") {
 			t.Error(err)
 		}
@@ -263,18 +263,18 @@ func TestLoaderAnswers(t *testing.T) {
 		if err := <-got; !errors.Is(err, replica.ErrStartCancelled) {
 			t.Error(err)
 		}
-		f.heard()
-		f.hangUp()
+		f.takeReceived()
+		f.closeAll()
 		time.Sleep(time.Second)
-		if h := f.heard(); strings.Contains(h, "stage") || !strings.Contains(h, "hello") {
+		if h := f.takeReceived(); strings.Contains(h, "stage") || !strings.Contains(h, "hello") {
 			t.Error(h)
 		}
 	})
 }
 
 // A loader that is no loader is as good as none, and is dialled with patience.
-func TestLoaderThatIsNone(t *testing.T) {
-	for name, say := range map[string]string{
+func TestBrokenLoader(t *testing.T) {
+	for name, reply := range map[string]string{
 		"silence":      "",
 		"no JSON":      "hello\n",
 		"another line": `{"stop":{"seconds":1}}` + "\n",
@@ -285,29 +285,29 @@ func TestLoaderThatIsNone(t *testing.T) {
 				dials := 0
 				var ends []net.Conn
 				log := new(bytes.Buffer)
-				l := newLoaderClient(Options{Patience: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil))}, func(controlstream.Drain) {})
+				l := newLoaderClient(Options{LoaderTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(log, nil))}, func(controlstream.Drain) {})
 				l.dial = func(context.Context) (net.Conn, error) {
 					dials++
-					near, end := net.Pipe()
+					shimEnd, end := net.Pipe()
 					ends = append(ends, end)
 					go func() {
 						jsonsocket.NewConn(end, controlstream.MaxLine).Receive(new(controlstream.FromPod))
-						io.WriteString(end, say)
+						io.WriteString(end, reply)
 					}()
-					return near, nil
+					return shimEnd, nil
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				over := make(chan struct{})
-				go func() { defer close(over); l.Run(ctx) }()
+				done := make(chan struct{})
+				go func() { defer close(done); l.Run(ctx) }()
 				err := <-staging(l, ctx, "az://a/b")
 				if !errors.Is(err, ErrNoLoader) || name == "a refusal" && !strings.Contains(err.Error(), "who dials is no pod") {
 					t.Error(err)
 				}
-				if most := int(time.Minute/dialMax) + 10; dials > most {
+				if maxDials := int(time.Minute/dialMax) + 10; dials > maxDials {
 					t.Errorf("dialled %d times in a minute", dials)
 				}
 				cancel()
-				<-over
+				<-done
 				for _, c := range ends {
 					c.Close()
 				}
@@ -316,8 +316,8 @@ func TestLoaderThatIsNone(t *testing.T) {
 	}
 }
 
-// FuzzHear: whatever a loader says, weights come from its folder alone.
-func FuzzHear(f *testing.F) {
+// FuzzReceive: whatever a loader says, weights come from its folder alone.
+func FuzzReceive(f *testing.F) {
 	for _, s := range []string{
 		`{"staged":{"id":1,"path":"/node/thaw/c/1","digest":"sha256:1","bytes":5}}`,
 		`{"staged":{"id":1,"path":"/node/thaw/../../etc","digest":"sha256:1"}}`,
@@ -329,9 +329,9 @@ func FuzzHear(f *testing.F) {
 		f.Add([]byte(s + "\n" + s + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", Patience: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
+		l := newLoaderClient(Options{Sockets: "/pod/thaw/sockets", LoaderTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func(controlstream.Drain) {})
 		a := &stagingRequest{Stage: controlstream.Stage{ID: 1, Source: "az://a/b"}, answer: make(chan stagingResult, 1), progress: func(_, _ functions.Bytes) {}}
-		l.asks[1], l.last = a, 1
+		l.requests[1], l.last = a, 1
 		for line := range bytes.Lines(b) {
 			var m controlstream.ToPod
 			if json.Unmarshal(line, &m) != nil {
@@ -350,7 +350,7 @@ func FuzzHear(f *testing.F) {
 }
 
 func TestInherited(t *testing.T) {
-	got := Inherited([]string{"PORT=8080", "K_SERVICE=a", "PATH=/bin", "PORTAL=x", "HOME=/tmp"})
+	got := InheritedVariables([]string{"PORT=8080", "K_SERVICE=a", "PATH=/bin", "PORTAL=x", "HOME=/tmp"})
 	if !slices.Equal(got, []string{"PATH=/bin", "PORTAL=x", "HOME=/tmp"}) {
 		t.Error(got)
 	}

@@ -50,16 +50,16 @@ func BenchmarkDay(b *testing.B) {
 		}
 	}
 	for b.Loop() {
-		before := cpu(b)
+		before := cpuTime(b)
 		began := time.Now()
-		r := run(b, Config{Fleet: hosts(125, 8), Functions: ms, Sizes: sizes, Requests: some, Seed: 1})
+		r := runConfig(b, Config{Fleet: hosts(125, 8), Functions: ms, Sizes: sizes, Requests: some, Seed: 1})
 		took := time.Since(began)
 		b.ReportMetric(float64(r.Requests)/took.Seconds(), "requests/s")
-		b.ReportMetric((cpu(b)-before).Seconds()/float64(r.Requests)*1e6, "cpu-us/request")
-		b.ReportMetric(float64(peak(b))/(1<<20), "peak-MiB")
-		b.ReportMetric((cpu(b)-before).Seconds()/float64(r.Turns)*1e6, "cpu-us/turn")
+		b.ReportMetric((cpuTime(b)-before).Seconds()/float64(r.Requests)*1e6, "cpu-us/request")
+		b.ReportMetric(float64(peakMemory(b))/(1<<20), "peak-MiB")
+		b.ReportMetric((cpuTime(b)-before).Seconds()/float64(r.Turns)*1e6, "cpu-us/turn")
 		b.Logf("%.1f %% of the day, %.0f s, in %v, %v CPU; cold %d (%.3f), starts %d, evictions %d, thrash %d, turns %d, events %d, refused %v, unfinished %d, warm %+v cold %+v, hours %+v", 100*float64(n)/day,
-			r.Seconds, took, cpu(b)-before, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Thrash, r.Turns, r.Events, r.Refused, r.Unfinished, r.TTFTWarm, r.TTFTCold, r.GPUHours)
+			r.Seconds, took, cpuTime(b)-before, r.Cold, r.ColdShare, r.Starts, r.Evictions, r.Thrash, r.Turns, r.Events, r.Refused, r.Unfinished, r.TTFTWarm, r.TTFTCold, r.GPUHours)
 	}
 }
 
@@ -70,18 +70,18 @@ func usage(b *testing.B) (u syscall.Rusage) {
 	return u
 }
 
-func cpu(b *testing.B) time.Duration {
+func cpuTime(b *testing.B) time.Duration {
 	u := usage(b)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func peak(b *testing.B) int64 { u := usage(b); return int64(u.Maxrss) << 10 }
+func peakMemory(b *testing.B) int64 { u := usage(b); return int64(u.Maxrss) << 10 }
 
 // BenchmarkWarm measures one request for a model that is READY.
 func BenchmarkWarm(b *testing.B) {
 	ms := models(40, func(s *functions.ModelSpec) { s.Resources.GPUMemory = 20 << 30; s.Scale.Min = 1 })
 	b.ReportAllocs()
-	r := run(b, Config{Fleet: hosts(2, 8), Functions: ms, Requests: poisson(ms, b.N, time.Duration(b.N)*10*time.Millisecond, 1), Seed: 1})
+	r := runConfig(b, Config{Fleet: hosts(2, 8), Functions: ms, Requests: poisson(ms, b.N, time.Duration(b.N)*10*time.Millisecond, 1), Seed: 1})
 	b.ReportMetric(float64(r.Events)/float64(b.N), "events/op")
 	b.ReportMetric(float64(r.Turns)/float64(b.N), "turns/op")
 }

@@ -15,14 +15,14 @@ import (
 
 // function is one model of the run and its activator queue.
 type function struct {
-	st     *State
-	name   functions.Name
-	team   *team
-	model  *functions.Model
-	source string // source in store listings; "" if nothing is staged
-	size   functions.Bytes
-	salt   uint64 // seeds its random draws
-	starts int
+	st       *State
+	name     functions.Name
+	team     *team
+	model    *functions.Model
+	source   string // source in store listings; "" if nothing is staged
+	size     functions.Bytes
+	drawSeed uint64 // seeds its random draws
+	starts   int
 
 	queue   *admission.Queue
 	pic     *snapshot.Snapshot // nil before it is published and after it is removed
@@ -109,8 +109,8 @@ func (st *State) arrive(x *Request) {
 	if q.output <= 0 {
 		q.output = st.c.Output
 	}
-	if x.Patience > 0 {
-		q.disconnectAt = q.at + x.Patience
+	if x.ClientTimeout > 0 {
+		q.disconnectAt = q.at + x.ClientTimeout
 	}
 	if st.limited {
 		lease, refused := st.limits.Admit(name, st.wall())

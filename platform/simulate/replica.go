@@ -116,7 +116,7 @@ func (st *State) newReplica(n *node, req functions.LoadRequest) *replica {
 
 func (r *replica) draw(nth int) {
 	e := r.eng
-	rng := rand.New(rand.NewPCG(r.st.c.Seed^r.f.salt, uint64(nth)))
+	rng := rand.New(rand.NewPCG(r.st.c.Seed^r.f.drawSeed, uint64(nth)))
 	scatter := func(median time.Duration) time.Duration {
 		if e.Spread == 0 {
 			return median

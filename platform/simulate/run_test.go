@@ -13,8 +13,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
 )
 
-// at is a trace of one model with a request at each time.
-func at(m *functions.Model, times ...time.Duration) trace.Requests {
+// requestsAt is a trace of one model with a request at each time.
+func requestsAt(m *functions.Model, times ...time.Duration) trace.Requests {
 	return func(yield func(trace.Request, error) bool) {
 		for _, d := range times {
 			if !yield(trace.Request{At: d, Function: m.FullName(), Input: 800, Output: 60}, nil) {
@@ -47,16 +47,16 @@ func TestStart(t *testing.T) {
 		{4 << 30, 0.2 + 10 + 0.8 + 2, 0, 0.02 + 10 + 0.2 + 2},
 		{40 << 30, 0.2 + 20 + 8 + 2, 0, 0.02 + 10 + 2 + 2},
 	} {
-		r := run(t, Config{
+		r := runConfig(t, Config{
 			Fleet: exact(), Functions: []*functions.Model{m}, Sizes: map[functions.Name]functions.Bytes{m.FullName(): c.size},
-			Requests: at(m, time.Second, 5*time.Minute), Seed: 1,
+			Requests: requestsAt(m, time.Second, 5*time.Minute), Seed: 1,
 		})
 		for _, x := range []struct {
-			what      string
-			got, want float64
+			description string
+			got, want   float64
 		}{{"first", r.TTFTCold.Max, c.first}, {"from memory", r.TTFTCold.P50, c.mem}} {
 			if x.want += token + prompt; x.got < x.want*0.98 || x.got > x.want*1.05+0.2 {
-				t.Errorf("%s of %v: %v s, want about %v", x.what, c.size, x.got, x.want)
+				t.Errorf("%s of %v: %v s, want about %v", x.description, c.size, x.got, x.want)
 			}
 		}
 		if r.Cold != 2 || r.Starts != 2 || r.Answered != 2 {
@@ -73,9 +73,9 @@ func TestSleeper(t *testing.T) {
 		})
 	}
 	m := sleeps("m")
-	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, time.Second, 150*time.Second), Seed: 1})
+	r := runConfig(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: requestsAt(m, time.Second, 150*time.Second), Seed: 1})
 	if r.WakeUps != 1 || r.Starts != 2 || r.TTFTCold.P50 > 8 {
-		t.Errorf("idle it sleeps, and rises with a copy: %s", show(r))
+		t.Errorf("idle it sleeps, and rises with a copy: %s", resultText(r))
 	}
 }
 
@@ -83,20 +83,20 @@ func TestPatience(t *testing.T) {
 	m := model("m")
 	req := func(patience time.Duration) trace.Requests {
 		return func(yield func(trace.Request, error) bool) {
-			yield(trace.Request{At: time.Second, Function: m.FullName(), Patience: patience}, nil)
+			yield(trace.Request{At: time.Second, Function: m.FullName(), ClientTimeout: patience}, nil)
 		}
 	}
 	c := Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: req(3 * time.Second)}
-	if r := run(t, c); r.Left != 1 || r.Answered != 0 {
-		t.Errorf("a client left: %s", show(r))
+	if r := runConfig(t, c); r.Left != 1 || r.Answered != 0 {
+		t.Errorf("a client left: %s", resultText(r))
 	}
 	c.Requests = req(5 * time.Minute)
-	if r := run(t, c); r.Answered != 1 {
-		t.Errorf("it had the time: %s", show(r))
+	if r := runConfig(t, c); r.Answered != 1 {
+		t.Errorf("it had the time: %s", resultText(r))
 	}
 	c.Requests, c.ClientTimeouts = req(0), admission.ClientTimeouts{Wait: 3 * time.Second}
-	if r := run(t, c); r.Refused["model_loading"] != 1 {
-		t.Errorf("it said how long it waits: %s", show(r))
+	if r := runConfig(t, c); r.Refused["model_loading"] != 1 {
+		t.Errorf("it said how long it waits: %s", resultText(r))
 	}
 }
 
@@ -106,12 +106,12 @@ func TestBounds(t *testing.T) {
 	for i := range times {
 		times[i] = time.Second + time.Duration(i)
 	}
-	if r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)}); r.Refused["queue_full"] != 7 || r.Answered != 3 {
-		t.Errorf("three may wait: %s", show(r))
+	if r := runConfig(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: requestsAt(m, times...)}); r.Refused["queue_full"] != 7 || r.Answered != 3 {
+		t.Errorf("three may wait: %s", resultText(r))
 	}
 	m = model("m", func(s *functions.ModelSpec) { s.Queue.Wait = functions.Duration(5 * time.Second) })
-	if r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)}); r.Refused["model_loading"] != 10 {
-		t.Errorf("nobody waits for longer than 5 s: %s", show(r))
+	if r := runConfig(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: requestsAt(m, times...)}); r.Refused["model_loading"] != 10 {
+		t.Errorf("nobody waits for longer than 5 s: %s", resultText(r))
 	}
 }
 
@@ -123,17 +123,17 @@ func TestEngine(t *testing.T) {
 		times[i] = 5*time.Minute + time.Duration(i)
 	}
 	// A request takes 1.1 s: two run, two wait in the engine, and one in the queue.
-	r := run(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, times...)})
+	r := runConfig(t, Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: requestsAt(m, times...)})
 	if r.TTFT.P50 < 1.1 || r.TTFT.P50 > 1.3 || r.TTFT.Max < 2.2 || r.TTFT.Max > 2.5 || r.Cold != 0 || r.Wait.Max < 1 {
-		t.Errorf("%s", show(r))
+		t.Errorf("%s", resultText(r))
 	}
 }
 
-func TestImpossible(t *testing.T) {
+func TestUnplaceable(t *testing.T) {
 	small := model("small")
 	wide := model("wide", func(s *functions.ModelSpec) { s.Resources.GPUs = 9 })
 	large := model("large", func(s *functions.ModelSpec) { s.Resources.GPUMemory = 200 << 30 })
-	r := run(t, Config{Fleet: hosts(2, 8), Functions: []*functions.Model{wide, small, large}, Requests: func(yield func(trace.Request, error) bool) {
+	r := runConfig(t, Config{Fleet: hosts(2, 8), Functions: []*functions.Model{wide, small, large}, Requests: func(yield func(trace.Request, error) bool) {
 		for i, n := range []string{"small", "wide", "large", "nobody"} {
 			if !yield(trace.Request{At: time.Duration(i), Function: functions.Name{Team: "default", Name: n}}, nil) {
 				return
@@ -144,18 +144,18 @@ func TestImpossible(t *testing.T) {
 		t.Errorf("%+v", r.Impossible)
 	}
 	if r.Requests != 2 || r.Answered != 1 || r.Refused["model_not_found"] != 1 {
-		t.Errorf("the rest does not run: %s", show(r))
+		t.Errorf("the rest does not run: %s", resultText(r))
 	}
 }
 
 func TestBadRuns(t *testing.T) {
 	m := model("m")
-	good := Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: at(m, 1)}
+	good := Config{Fleet: exact(), Functions: []*functions.Model{m}, Requests: requestsAt(m, 1)}
 	for name, edit := range map[string]func(*Config){
 		"no fleet":  func(c *Config) { c.Fleet = nil },
 		"no GPUs":   func(c *Config) { c.Fleet = &fleet.Fleet{} },
 		"no trace":  func(c *Config) { c.Requests = nil },
-		"goes back": func(c *Config) { c.Requests = at(m, 2*time.Second, time.Second) },
+		"goes back": func(c *Config) { c.Requests = requestsAt(m, 2*time.Second, time.Second) },
 		"breaks off": func(c *Config) {
 			c.Requests = func(yield func(trace.Request, error) bool) { yield(trace.Request{}, errors.New("line 7")) }
 		},
@@ -215,7 +215,7 @@ func TestFaults(t *testing.T) {
 			})
 			at(56, func() { st.HeartbeatDelays, st.CommandDelay, st.LoseReply = nil, nil, nil })
 		}}
-		r := run(t, c)
+		r := runConfig(t, c)
 		if r.Unfinished != 0 {
 			t.Errorf("seed %d: %d requests have no end", seed, r.Unfinished)
 		}
@@ -228,8 +228,8 @@ func TestFaults(t *testing.T) {
 			t.Errorf("seed %d: %d ends of %d requests, %d answered: %v", seed, len(ends), r.Requests, r.Answered, r.Refused)
 		}
 		if seed == 0 {
-			if again := run(t, c); show(again) != show(r) {
-				t.Errorf("the same run gave %s after %s", show(again), show(r))
+			if again := runConfig(t, c); resultText(again) != resultText(r) {
+				t.Errorf("the same run gave %s after %s", resultText(again), resultText(r))
 			}
 		}
 	}
@@ -291,9 +291,9 @@ func TestTimes(t *testing.T) {
 	})
 	var told []StartTimes
 	when := map[string][]time.Time{}
-	run(t, Config{
+	runConfig(t, Config{
 		Fleet: exact(), Functions: []*functions.Model{m}, Sizes: map[functions.Name]functions.Bytes{m.FullName(): 1},
-		Requests: at(m, time.Second, 5*time.Minute, 10*time.Minute), Latency: -1, Gather: -1,
+		Requests: requestsAt(m, time.Second, 5*time.Minute, 10*time.Minute), Latency: -1, Gather: -1,
 		Times: func(name functions.Name, nth int, drawn StartTimes) StartTimes {
 			if name != m.FullName() || nth != len(told)+1 {
 				t.Errorf("start %d of %s after %d", nth, name, len(told))

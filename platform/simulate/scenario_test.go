@@ -14,14 +14,14 @@ import (
 // stage runs the scenarios on the virtual clock.
 type stage struct {
 	*testing.T
-	st     *State
-	told   map[string]string
-	starts map[string]int
-	events []functions.Event
+	st       *State
+	messages map[string]string
+	starts   map[string]int
+	events   []functions.Event
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{T: t, told: map[string]string{}, starts: map[string]int{}}
+	s := &stage{T: t, messages: map[string]string{}, starts: map[string]int{}}
 	kind := func(name string) (n fleet.Node) {
 		n.Default()
 		n.Name, n.GPUs = name, 1
@@ -31,7 +31,7 @@ func newStage(t *testing.T) *stage {
 		Fleet: &fleet.Fleet{Nodes: []fleet.Node{kind("a"), kind("b")}, Engine: fleet.Engine{
 			Spawn: functions.Duration(300 * time.Millisecond), Warmup: functions.Duration(50 * time.Millisecond), Prefill: 1 << 20, Decode: 1,
 		}},
-		Sizes: map[functions.Name]functions.Bytes{own("x"): 1 << 30, own("y"): 1 << 30, own("z"): 1 << 30},
+		Sizes: map[functions.Name]functions.Bytes{functionName("x"): 1 << 30, functionName("y"): 1 << 30, functionName("z"): 1 << 30},
 		Event: func(e functions.Event) {
 			s.events = append(s.events, e)
 			if e.Kind == "start" {
@@ -46,7 +46,7 @@ func newStage(t *testing.T) *stage {
 	s.st = st
 	st.OnRequestEnd = func(f RequestEnd) {
 		if f.Code != "" && f.Code != EndClientLeft && f.Code != EndOrchestratorLost {
-			s.told[f.Function.Name] = f.Message
+			s.messages[f.Function.Name] = f.Message
 		}
 	}
 	s.Pass(0)
@@ -64,19 +64,21 @@ func (s *stage) Deploy(ms ...*functions.Model) {
 	s.Pass(5 * time.Millisecond)
 }
 
-func own(m string) functions.Name { return functions.Name{Team: functions.DefaultTeam, Name: m} }
+func functionName(m string) functions.Name {
+	return functions.Name{Team: functions.DefaultTeam, Name: m}
+}
 
 func (s *stage) Ask(m string, n int) {
-	delete(s.told, m)
+	delete(s.messages, m)
 	for range n {
-		s.st.Ask(Request{Function: own(m), Output: 1 << 30})
+		s.st.Ask(Request{Function: functionName(m), Output: 1 << 30})
 	}
 	s.Pass(0)
 }
 
 func (s *stage) Leave(m string) {
 	for _, q := range slices.Clone(s.st.active) {
-		if q.f.name == own(m) && q.wait {
+		if q.f.name == functionName(m) && q.wait {
 			q.disconnect()
 			s.st.tally.left++
 			q.end(EndClientLeft, "")
@@ -88,7 +90,7 @@ func (s *stage) Leave(m string) {
 
 func (s *stage) Finish(m string) {
 	for _, q := range slices.Clone(s.st.active) {
-		if q.f.name == own(m) && q.rep != nil && !q.rep.n.mute {
+		if q.f.name == functionName(m) && q.rep != nil && !q.rep.n.mute {
 			q.done()
 		}
 	}
@@ -96,13 +98,17 @@ func (s *stage) Finish(m string) {
 	s.Pass(0)
 }
 
-func (s *stage) Waiting(m string) int    { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Queued }
-func (s *stage) Running(m string) int    { return s.st.functionOf(own(m)).queue.Load(s.st.wall()).Active }
-func (s *stage) Refusal(m string) string { return s.told[m] }
+func (s *stage) Waiting(m string) int {
+	return s.st.functionOf(functionName(m)).queue.Load(s.st.wall()).Queued
+}
+func (s *stage) Running(m string) int {
+	return s.st.functionOf(functionName(m)).queue.Load(s.st.wall()).Active
+}
+func (s *stage) Refusal(m string) string { return s.messages[m] }
 
 func (s *stage) Replicas(m string) (out []string) {
 	for _, r := range s.st.Loop().Replicas() {
-		if r.Function == own(m).String() && r.State != functions.Draining && !r.State.Over() {
+		if r.Function == functionName(m).String() && r.State != functions.Draining && !r.State.Over() {
 			out = append(out, string(r.State)+"@"+strings.TrimSuffix(r.Node, "-1"))
 		}
 	}
@@ -111,7 +117,7 @@ func (s *stage) Replicas(m string) (out []string) {
 }
 
 func (s *stage) Starts(m string) int   { return s.starts[m] }
-func (s *stage) Break(m, cause string) { s.st.FailStarts(own(m), cause) }
+func (s *stage) Break(m, cause string) { s.st.FailStarts(functionName(m), cause) }
 func (s *stage) Vanish(n string)       { s.st.Partition(n + "-1") }
 func (s *stage) Return(n string)       { s.st.Return(n + "-1"); s.Pass(5 * time.Millisecond) }
 func (s *stage) Restart()              { s.st.Restart(); s.Pass(5 * time.Millisecond) }

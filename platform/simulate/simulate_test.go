@@ -44,7 +44,7 @@ func models(n int, edit ...func(*functions.ModelSpec)) (out []*functions.Model) 
 
 // poisson draws n requests over a span, for models whose popularity falls with their
 // index.
-func poisson(ms []*functions.Model, n int, over time.Duration, seed uint64) trace.Requests {
+func poisson(ms []*functions.Model, n int, done time.Duration, seed uint64) trace.Requests {
 	return func(yield func(trace.Request, error) bool) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		cum := make([]float64, len(ms))
@@ -55,7 +55,7 @@ func poisson(ms []*functions.Model, n int, over time.Duration, seed uint64) trac
 		}
 		at := 0.0
 		for range n {
-			at += rng.ExpFloat64() * float64(over) / float64(n)
+			at += rng.ExpFloat64() * float64(done) / float64(n)
 			x := rng.Float64() * sum
 			lo, hi := 0, len(ms)-1
 			for lo < hi {
@@ -72,7 +72,7 @@ func poisson(ms []*functions.Model, n int, over time.Duration, seed uint64) trac
 	}
 }
 
-func run(t testing.TB, c Config) Result {
+func runConfig(t testing.TB, c Config) Result {
 	t.Helper()
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -95,7 +95,7 @@ func run(t testing.TB, c Config) Result {
 	return r
 }
 
-func show(r Result) string {
+func resultText(r Result) string {
 	b, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		panic(err)
@@ -106,9 +106,9 @@ func show(r Result) string {
 func TestRun(t *testing.T) {
 	ms := models(12)
 	c := Config{Fleet: hosts(2, 2), Functions: ms, Requests: poisson(ms, 3000, time.Hour, 7), Seed: 7}
-	r := run(t, c)
-	t.Log(show(r))
-	if again := run(t, c); show(again) != show(r) {
-		t.Errorf("the same run gave %s", show(again))
+	r := runConfig(t, c)
+	t.Log(resultText(r))
+	if again := runConfig(t, c); resultText(again) != resultText(r) {
+		t.Errorf("the same run gave %s", resultText(again))
 	}
 }

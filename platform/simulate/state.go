@@ -215,7 +215,7 @@ func (st *State) functionOf(name functions.Name) *function {
 	if f == nil {
 		h := fnv.New64a()
 		h.Write([]byte(name.String()))
-		f = &function{st: st, name: name, team: st.teamOf(name.Team), salt: h.Sum64(), queue: &admission.Queue{}}
+		f = &function{st: st, name: name, team: st.teamOf(name.Team), drawSeed: h.Sum64(), queue: &admission.Queue{}}
 		f.queue.Demand = f
 		st.fns[name] = f
 		st.list = append(st.list, f)

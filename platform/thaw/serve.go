@@ -146,7 +146,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 	s.state.superseded = backend.Superseded
 	control := api.New(api.Options{
 		Explain: backend.Explain,
-		Catalog: cat, Keys: keys, World: backend, History: history{backend, s.data}, Hand: backend, Requests: s.data, Stores: backend, Ahead: backend,
+		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
 		Demand:    func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:     func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse:   backend.TeamUse,
@@ -177,8 +177,8 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loo
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joinToken, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, Leave: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
-		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresee: foresee, Log: log,
+		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Caches: agent.CacheMode(c.Caches),
+		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
 	})
 }
 

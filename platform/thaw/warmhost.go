@@ -27,7 +27,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), "thaw-warm-host")
 	}
-	environ := shim.Inherited(os.Environ())
+	environ := shim.InheritedVariables(os.Environ())
 	programs := engine.Programs{Environ: func() []string { return environ }}
 	cmd, err := programs.Prepare(engine.Request{Spec: functions.ModelSpec{Engine: functions.Engine(c.Engine)}, Name: "any", Path: "/", Port: 1, Scratch: c.Dir})
 	if err != nil {

@@ -16,8 +16,8 @@ type usage struct {
 	Completion int `json:"completion_tokens"`
 }
 
-func usageOf(q *sequence, made int) *usage {
-	return &usage{len(q.prompt), len(q.prompt) + made, made}
+func usageOf(q *sequence, generated int) *usage {
+	return &usage{len(q.prompt), len(q.prompt) + generated, generated}
 }
 
 // completion is one body or chunk of an answer.
@@ -99,7 +99,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 	}
 	f := g.check()
 	if f == nil {
-		f = s.known(g.Model)
+		f = s.checkModel(g.Model)
 	}
 	var in []input
 	if f == nil {
@@ -135,7 +135,7 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 	}
 	f := g.check()
 	if f == nil {
-		f = s.known(g.Model)
+		f = s.checkModel(g.Model)
 	}
 	var prompt []int
 	if f == nil {
@@ -195,7 +195,7 @@ func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *
 	case reason == "":
 		reason = "client left"
 	}
-	s.o.Log.Info("request", "id", sp.head.ID, "prompt_tokens", len(prompt), "completion_tokens", end.made,
+	s.o.Log.Info("request", "id", sp.head.ID, "prompt_tokens", len(prompt), "completion_tokens", end.generated,
 		"finish", reason, "took", time.Since(began).Round(100*time.Microsecond))
 }
 
@@ -241,7 +241,7 @@ func (sp *generation) writeWhole(w http.ResponseWriter, r *http.Request, q *sequ
 			return p
 		}
 		b := sp.head
-		b.Usage = usageOf(q, p.made)
+		b.Usage = usageOf(q, p.generated)
 		if sp.isChat {
 			b.Choices = []any{chatChoice{0, chatMessage{"assistant", text.String()}, sp.chatScores(q, scores), &p.finish, p.stop}}
 		} else {
@@ -312,7 +312,7 @@ func (sp *generation) writeStream(w http.ResponseWriter, r *http.Request, q *seq
 		}
 	default:
 		if withUsage {
-			err = chunk([]any{}, usageOf(q, p.made))
+			err = chunk([]any{}, usageOf(q, p.generated))
 		}
 		if err == nil {
 			w.Write([]byte("data: [DONE]\n\n"))

@@ -43,7 +43,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g embedRequest
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.known(g.Model)
+		f = s.checkModel(g.Model)
 	}
 	switch {
 	case f != nil:

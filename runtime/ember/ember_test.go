@@ -72,7 +72,7 @@ func launch(t testing.TB, o Options) *process {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(soon):
+		case <-time.After(testTimeout):
 			t.Error("the engine did not end")
 		}
 	})
@@ -89,27 +89,27 @@ func start(t testing.TB, o Options) string {
 }
 
 func (p *process) waitReady(t testing.TB) {
-	eventually(t, "the engine is ready", func() bool { code, _ := get(t, p.url+"/health"); return code == 200 })
+	eventually(t, "the engine is ready", func() bool { code, _ := getText(t, p.url+"/health"); return code == 200 })
 }
 
-// soon bounds the wait for what must happen, on whatever machine.
-const soon = time.Minute
+// testTimeout bounds the wait for what must happen, on whatever machine.
+const testTimeout = time.Minute
 
-func eventually(t testing.TB, what string, ok func() bool) {
+func eventually(t testing.TB, description string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	late := time.After(soon)
+	late := time.After(testTimeout)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("not within %v: %s", soon, what)
+			t.Fatalf("not within %v: %s", testTimeout, description)
 		}
 	}
 }
 
-func get(t testing.TB, url string) (int, string) {
+func getText(t testing.TB, url string) (int, string) {
 	t.Helper()
 	r, err := http.Get(url)
 	if err != nil {
@@ -123,7 +123,7 @@ func get(t testing.TB, url string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-func post(t testing.TB, url, body string) (int, string) {
+func postText(t testing.TB, url, body string) (int, string) {
 	t.Helper()
 	r, err := http.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -181,9 +181,9 @@ func parseReply(t testing.TB, b string) (r reply) {
 	return r
 }
 
-func ask(t testing.TB, url, path, body string) reply {
+func postJSON(t testing.TB, url, path, body string) reply {
 	t.Helper()
-	code, b := post(t, url+path, body)
+	code, b := postText(t, url+path, body)
 	if code != 200 {
 		t.Fatalf("%s %s: %d %s", path, body, code, b)
 	}
@@ -215,14 +215,14 @@ func TestAnswersAndStreamsAgree(t *testing.T) {
 	text := `"prompt":"The model","max_tokens":12,"temperature":0`
 	talk := `"messages":[{"role":"user","content":"The model"}],"max_completion_tokens":12,"temperature":0,"model":"other"`
 
-	whole := ask(t, url, textPath, `{`+text+`}`)
+	whole := postJSON(t, url, textPath, `{`+text+`}`)
 	if whole.Object != "text_completion" || whole.Model != "tiny" || !strings.HasPrefix(whole.ID, "cmpl-") || *whole.Choices[0].Finish != "length" {
 		t.Errorf("completion: %+v", whole)
 	}
 	if u := whole.Usage; u.Completion != 12 || u.Total != u.Prompt+12 || u.Prompt == 0 {
 		t.Errorf("usage: %+v", u)
 	}
-	_, b := post(t, url+textPath, `{`+text+`,"stream":true,"stream_options":{"include_usage":true}}`)
+	_, b := postText(t, url+textPath, `{`+text+`,"stream":true,"stream_options":{"include_usage":true}}`)
 	rs, done := events(t, b)
 	if !done {
 		t.Error("no [DONE]")
@@ -265,7 +265,7 @@ func TestAnswersAndStreamsAgree(t *testing.T) {
 		}
 		joined += *r.Choices[0].Delta.Content
 	}
-	w := ask(t, url, chatPath, `{`+talk+`}`)
+	w := postJSON(t, url, chatPath, `{`+talk+`}`)
 	if m := w.Choices[0].Message; m.Role != "assistant" || m.Content != joined || w.Object != "chat.completion" {
 		t.Errorf("plain %+v, stream %q", w, joined)
 	}
@@ -340,13 +340,13 @@ func TestBadRequests(t *testing.T) {
 		{"/health", `{}`, 405, "method_not_allowed", ""},
 		{"/v1/models", `{}`, 405, "method_not_allowed", ""},
 	} {
-		status, b := post(t, url+c.path, c.body)
+		status, b := postText(t, url+c.path, c.body)
 		e := parseReply(t, b).Error
 		if e == nil || status != c.status || *cmpOr(e.Code) != c.code || *cmpOr(e.Param) != c.param || e.Message == "" || e.Type == "" {
 			t.Errorf("%s %.80s: %d %s", c.path, c.body, status, b)
 		}
 	}
-	if status, b := post(t, url+textPath, `{"prompt":"`+strings.Repeat("x", maxBody)+`"}`); status != 413 || *parseReply(t, b).Error.Code != "request_too_large" {
+	if status, b := postText(t, url+textPath, `{"prompt":"`+strings.Repeat("x", maxBody)+`"}`); status != 413 || *parseReply(t, b).Error.Code != "request_too_large" {
 		t.Errorf("too large: %d %s", status, b)
 	}
 	r, err := http.Post(url+textPath, "text/plain", strings.NewReader(`{"prompt":"x"}`))
@@ -367,7 +367,7 @@ func cmpOr(s *string) *string {
 }
 
 // Bodies that real clients send and that must be taken.
-func TestTolerated(t *testing.T) {
+func TestToleratedFields(t *testing.T) {
 	url := start(t, Options{Model: folder(t, shape)})
 	for _, c := range [][2]string{
 		{textPath, `{"prompt":"x","model":"","max_tokens":1,"user":"me","unheard_of":{"a":[1]}}`},
@@ -379,7 +379,7 @@ func TestTolerated(t *testing.T) {
 		{chatPath, `{"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"c","content":"7"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"auto","max_tokens":1}`},
 		{chatPath, `{"messages":[{"role":"user","content":"x"}],"logprobs":false,"response_format":{"type":"text"},"max_completion_tokens":1,"max_tokens":100000}`},
 	} {
-		if code, b := post(t, url+c[0], c[1]); code != 200 {
+		if code, b := postText(t, url+c[0], c[1]); code != 200 {
 			t.Errorf("%s: %d %s", c[1], code, b)
 		}
 	}
@@ -387,57 +387,57 @@ func TestTolerated(t *testing.T) {
 
 func TestSamplingOptions(t *testing.T) {
 	url := start(t, Options{Model: folder(t, shape)})
-	say := func(more string) reply {
-		return ask(t, url, textPath, `{"prompt":"The model","max_tokens":10,`+more+`}`)
+	request := func(more string) reply {
+		return postJSON(t, url, textPath, `{"prompt":"The model","max_tokens":10,`+more+`}`)
 	}
 	hot := `"temperature":1.5,`
-	if a, b := say(hot+`"seed":5`), say(hot+`"seed":5`); a.Choices[0].Text != b.Choices[0].Text {
+	if a, b := request(hot+`"seed":5`), request(hot+`"seed":5`); a.Choices[0].Text != b.Choices[0].Text {
 		t.Errorf("the same seed said %q and %q", a.Choices[0].Text, b.Choices[0].Text)
 	}
-	if a, b := say(hot+`"seed":5`), say(hot+`"seed":6`); a.Choices[0].Text == b.Choices[0].Text {
+	if a, b := request(hot+`"seed":5`), request(hot+`"seed":6`); a.Choices[0].Text == b.Choices[0].Text {
 		t.Error("two seeds said the same")
 	}
-	greedy := say(`"temperature":0`).Choices[0].Text
+	greedy := request(`"temperature":0`).Choices[0].Text
 	for _, more := range []string{hot + `"top_k":1`, hot + `"top_p":0.000001`, hot + `"min_p":1`} {
-		if a := say(more).Choices[0].Text; a != greedy {
+		if a := request(more).Choices[0].Text; a != greedy {
 			t.Errorf("%s said %q, want the most likely %q", more, a, greedy)
 		}
 	}
 	// The first token, forced.
-	if a := say(`"temperature":0,"logit_bias":{"33":100},"max_tokens":3`).Choices[0].Text; a != "BBB" {
+	if a := request(`"temperature":0,"logit_bias":{"33":100},"max_tokens":3`).Choices[0].Text; a != "BBB" {
 		t.Errorf("bias: %q", a)
 	}
-	if a := say(`"temperature":0,"logit_bias":{"33":100},"stop_token_ids":[33]`); *a.Choices[0].Finish != "stop" || a.Choices[0].Stop != 33.0 || a.Usage.Completion != 1 || a.Choices[0].Text != "" {
+	if a := request(`"temperature":0,"logit_bias":{"33":100},"stop_token_ids":[33]`); *a.Choices[0].Finish != "stop" || a.Choices[0].Stop != 33.0 || a.Usage.Completion != 1 || a.Choices[0].Text != "" {
 		t.Errorf("stop_token_ids: %+v", a)
 	}
-	if a := say(`"temperature":0,"logit_bias":{"33":100},"stop":["BB"]`); a.Choices[0].Text != "" || a.Choices[0].Stop != "BB" || *a.Choices[0].Finish != "stop" || a.Usage.Completion != 2 {
+	if a := request(`"temperature":0,"logit_bias":{"33":100},"stop":["BB"]`); a.Choices[0].Text != "" || a.Choices[0].Stop != "BB" || *a.Choices[0].Finish != "stop" || a.Usage.Completion != 2 {
 		t.Errorf("stop: %+v", a)
 	}
-	if a := say(`"temperature":0,"logit_bias":{"33":100},"stop":"BB","include_stop_str_in_output":true`); a.Choices[0].Text != "BB" {
+	if a := request(`"temperature":0,"logit_bias":{"33":100},"stop":"BB","include_stop_str_in_output":true`); a.Choices[0].Text != "BB" {
 		t.Errorf("include_stop: %+v", a)
 	}
 	// The end mark (im_end is the third special token of the random checkpoint).
 
-	_, b := post(t, url+"/tokenize", `{"prompt":"<|im_end|>"}`)
+	_, b := postText(t, url+"/tokenize", `{"prompt":"<|im_end|>"}`)
 	id := regexp.MustCompile(`"tokens":\[(\d+)\]`).FindStringSubmatch(b)[1]
 	bias := `"temperature":0,"logit_bias":{"` + id + `":100}`
-	if a := say(bias); *a.Choices[0].Finish != "stop" || a.Choices[0].Stop != nil || a.Choices[0].Text != "" || a.Usage.Completion != 1 {
+	if a := request(bias); *a.Choices[0].Finish != "stop" || a.Choices[0].Stop != nil || a.Choices[0].Text != "" || a.Usage.Completion != 1 {
 		t.Errorf("end mark: %+v", a)
 	}
-	if a := say(bias + `,"ignore_eos":true`); *a.Choices[0].Finish != "length" || a.Usage.Completion != 10 {
+	if a := request(bias + `,"ignore_eos":true`); *a.Choices[0].Finish != "length" || a.Usage.Completion != 10 {
 		t.Errorf("ignore_eos: %+v", a)
 	}
-	if a := say(bias + `,"min_tokens":4`); *a.Choices[0].Finish != "stop" || a.Usage.Completion != 5 {
+	if a := request(bias + `,"min_tokens":4`); *a.Choices[0].Finish != "stop" || a.Usage.Completion != 5 {
 		t.Errorf("min_tokens: %+v", a)
 	}
-	if a := say(`"temperature":0,"echo":true`).Choices[0].Text; a != "The model"+greedy {
+	if a := request(`"temperature":0,"echo":true`).Choices[0].Text; a != "The model"+greedy {
 		t.Errorf("echo: %q", a)
 	}
 }
 
 func TestLogprobs(t *testing.T) {
 	url := start(t, Options{Model: folder(t, shape)})
-	a := ask(t, url, textPath, `{"prompt":"The","max_tokens":4,"temperature":0,"logprobs":3}`).Choices[0].Logprobs
+	a := postJSON(t, url, textPath, `{"prompt":"The","max_tokens":4,"temperature":0,"logprobs":3}`).Choices[0].Logprobs
 	if len(a.Tokens) != 4 || len(a.TokenLogprobs) != 4 || len(a.TextOffset) != 4 || len(a.TopLogprobs) != 4 {
 		t.Fatalf("%+v", a)
 	}
@@ -448,7 +448,7 @@ func TestLogprobs(t *testing.T) {
 			}
 		}
 	}
-	_, raw := post(t, url+chatPath, `{"messages":[{"role":"user","content":"x"}],"max_tokens":4,"temperature":0,"logprobs":true,"top_logprobs":2,"stream":true}`)
+	_, raw := postText(t, url+chatPath, `{"messages":[{"role":"user","content":"x"}],"max_tokens":4,"temperature":0,"logprobs":true,"top_logprobs":2,"stream":true}`)
 	rs, _ := events(t, raw)
 	n := 0
 	for _, r := range rs {
@@ -464,7 +464,7 @@ func TestLogprobs(t *testing.T) {
 	if n != 4 {
 		t.Errorf("%d scores for 4 tokens", n)
 	}
-	plain := ask(t, url, chatPath, `{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"logprobs":true}`)
+	plain := postJSON(t, url, chatPath, `{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"logprobs":true}`)
 	if c := plain.Choices[0].Logprobs.Content; len(c) != 2 || len(c[0].TopLogprobs) != 0 {
 		t.Errorf("%+v", c)
 	}
@@ -472,7 +472,7 @@ func TestLogprobs(t *testing.T) {
 
 // What one client gets must not depend on who else is served, nor on how prompts
 // are cut into pieces.
-func TestTogetherAsAlone(t *testing.T) {
+func TestBatchMatchesSingle(t *testing.T) {
 	dir := folder(t, shape)
 	url := start(t, Options{Model: dir, MaxSeqs: 5, MaxBatch: 7})
 	alone := start(t, Options{Model: dir, MaxSeqs: 1, MaxBatch: 300, Threads: 1})
@@ -495,7 +495,7 @@ func TestTogetherAsAlone(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range got {
-		want := ask(t, alone, textPath, body(i))
+		want := postJSON(t, alone, textPath, body(i))
 		if a := parseReply(t, got[i]); len(a.Choices) != 1 || a.Choices[0].Text != want.Choices[0].Text {
 			t.Errorf("%d: together %s, alone %q", i, got[i], want.Choices[0].Text)
 		}
@@ -514,7 +514,7 @@ func TestEmbeddings(t *testing.T) {
 		}
 	}
 	embed := func(body string) (out [][]float32, v vectors) {
-		code, b := post(t, url+"/v1/embeddings", body)
+		code, b := postText(t, url+"/v1/embeddings", body)
 		if code != 200 {
 			t.Fatal(code, b)
 		}
@@ -562,7 +562,7 @@ func TestEmbeddings(t *testing.T) {
 
 func TestTokenize(t *testing.T) {
 	url := start(t, Options{Model: folder(t, shape)})
-	_, b := post(t, url+"/tokenize", `{"prompt":"word by word","return_token_strs":true}`)
+	_, b := postText(t, url+"/tokenize", `{"prompt":"word by word","return_token_strs":true}`)
 	var a struct {
 		Count  int
 		Max    int `json:"max_model_len"`
@@ -573,10 +573,10 @@ func TestTokenize(t *testing.T) {
 		t.Errorf("%s", b)
 	}
 	ids, _ := json.Marshal(a.Tokens)
-	if _, b := post(t, url+"/detokenize", `{"tokens":`+string(ids)+`}`); b != `{"prompt":"word by word"}` {
+	if _, b := postText(t, url+"/detokenize", `{"tokens":`+string(ids)+`}`); b != `{"prompt":"word by word"}` {
 		t.Error(b)
 	}
-	_, b = post(t, url+"/tokenize", `{"messages":[{"role":"user","content":"x"}],"return_token_strs":true}`)
+	_, b = postText(t, url+"/tokenize", `{"messages":[{"role":"user","content":"x"}],"return_token_strs":true}`)
 	if err := json.Unmarshal([]byte(b), &a); err != nil || strings.Join(a.Strs, "") != "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" {
 		t.Errorf("%s", b)
 	}
@@ -584,22 +584,22 @@ func TestTokenize(t *testing.T) {
 
 func TestModelsVersionMetrics(t *testing.T) {
 	url := start(t, Options{Model: folder(t, shape), Names: []string{"a", "b"}})
-	if code, b := get(t, url+"/v1/models"); code != 200 || !strings.Contains(b, `"id":"a"`) || !strings.Contains(b, `"id":"b"`) || !strings.Contains(b, `"max_model_len":512`) {
+	if code, b := getText(t, url+"/v1/models"); code != 200 || !strings.Contains(b, `"id":"a"`) || !strings.Contains(b, `"id":"b"`) || !strings.Contains(b, `"max_model_len":512`) {
 		t.Error(code, b)
 	}
-	if code, b := get(t, url+"/v1/models/b"); code != 200 || !strings.Contains(b, `"id":"b"`) {
+	if code, b := getText(t, url+"/v1/models/b"); code != 200 || !strings.Contains(b, `"id":"b"`) {
 		t.Error(code, b)
 	}
-	if code, _ := get(t, url+"/v1/models/c"); code != 404 {
+	if code, _ := getText(t, url+"/v1/models/c"); code != 404 {
 		t.Error(code)
 	}
-	if code, b := get(t, url+"/version"); code != 200 || !strings.Contains(b, `"version":"ember `) {
+	if code, b := getText(t, url+"/version"); code != 200 || !strings.Contains(b, `"version":"ember `) {
 		t.Error(code, b)
 	}
-	ask(t, url, textPath, `{"prompt":"x","max_tokens":3,"temperature":0,"ignore_eos":true}`)
+	postJSON(t, url, textPath, `{"prompt":"x","max_tokens":3,"temperature":0,"ignore_eos":true}`)
 	// What its cache held is counted once the step is over, and the answer does not wait.
 	eventually(t, "its cache is free", func() bool { return metric(t, url, "kv_cache_usage_perc") == "0" })
-	_, b := get(t, url+"/metrics")
+	_, b := getText(t, url+"/metrics")
 	for _, want := range []string{
 		`vllm:num_requests_running{model_name="a"} 0`, `vllm:num_requests_waiting{model_name="a"} 0`, `vllm:kv_cache_usage_perc{model_name="a"} 0`,
 		`vllm:prompt_tokens_total{model_name="a"} 1`, `vllm:generation_tokens_total{model_name="a"} 3`,
@@ -613,7 +613,7 @@ func TestModelsVersionMetrics(t *testing.T) {
 }
 
 func metric(t *testing.T, url, name string) string {
-	_, b := get(t, url+"/metrics")
+	_, b := getText(t, url+"/metrics")
 	m := regexp.MustCompile(`(?m)^vllm:` + name + `\{[^}]*\} (\S+)$`).FindStringSubmatch(b)
 	if m == nil {
 		return ""
@@ -622,15 +622,15 @@ func metric(t *testing.T, url, name string) string {
 }
 
 // A client that leaves, waiting or streaming, frees its place.
-func TestLeaving(t *testing.T) {
+func TestClientsDisconnect(t *testing.T) {
 	// Slow enough that none is over before it leaves.
 	url := start(t, Options{Model: folder(t, shape), MaxSeqs: 1, TokenDelay: 50 * time.Millisecond})
 	body := `{"prompt":"x","max_tokens":500,"ignore_eos":true,"stream":true}`
-	var leave []context.CancelFunc
+	var cancels []context.CancelFunc
 	var wg sync.WaitGroup
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
-		leave = append(leave, cancel)
+		cancels = append(cancels, cancel)
 		wg.Go(func() {
 			req, _ := http.NewRequestWithContext(ctx, "POST", url+textPath, strings.NewReader(body))
 			if r, err := http.DefaultClient.Do(req); err == nil {
@@ -643,7 +643,7 @@ func TestLeaving(t *testing.T) {
 		return metric(t, url, "num_requests_running") == "1" && metric(t, url, "num_requests_waiting") == "2"
 	})
 	eventually(t, "the running sequence holds something", func() bool { return metric(t, url, "kv_cache_usage_perc") != "0" })
-	for _, l := range leave {
+	for _, l := range cancels {
 		l()
 	}
 	wg.Wait()
@@ -673,24 +673,24 @@ func TestQueueIsBounded(t *testing.T) {
 	eventually(t, "one runs", func() bool { return metric(t, url, "num_requests_running") == "1" })
 	hold()
 	eventually(t, "one waits", func() bool { return metric(t, url, "num_requests_waiting") == "1" })
-	code, b := post(t, url+textPath, `{"prompt":"x"}`)
+	code, b := postText(t, url+textPath, `{"prompt":"x"}`)
 	if e := parseReply(t, b).Error; code != 503 || *e.Code != "queue_full" {
 		t.Error(code, b)
 	}
 }
 
-func TestLoadingIsTold(t *testing.T) {
+func TestLoadingProgress(t *testing.T) {
 	p := launch(t, Options{Model: folder(t, shape), ReadyDelay: time.Hour})
 	for _, path := range []string{"/health", "/v1/models"} {
-		if code, _ := get(t, p.url+path); code != 503 {
+		if code, _ := getText(t, p.url+path); code != 503 {
 			t.Errorf("%s while loading: %d", path, code)
 		}
 	}
-	code, b := post(t, p.url+textPath, `{"prompt":"x"}`)
+	code, b := postText(t, p.url+textPath, `{"prompt":"x"}`)
 	if e := parseReply(t, b).Error; code != 503 || *e.Code != "model_loading" {
 		t.Error(code, b)
 	}
-	if code, _ := get(t, p.url+"/metrics"); code != 200 {
+	if code, _ := getText(t, p.url+"/metrics"); code != 200 {
 		t.Errorf("metrics while loading: %d", code)
 	}
 
@@ -701,7 +701,7 @@ func TestLoadingIsTold(t *testing.T) {
 	}
 	defer c.Close()
 	p = launch(t, Options{Model: folder(t, shape), ReadyDelay: 100 * time.Millisecond, NotifySocket: sock})
-	c.SetReadDeadline(time.Now().Add(soon))
+	c.SetReadDeadline(time.Now().Add(testTimeout))
 	var said []string
 	buf := make([]byte, 256)
 	for {
@@ -718,7 +718,7 @@ func TestLoadingIsTold(t *testing.T) {
 		t.Errorf("%q", said)
 	}
 	// Ready was pushed, so the next question must be answered.
-	if code, _ := get(t, p.url+"/health"); code != 200 {
+	if code, _ := getText(t, p.url+"/health"); code != 200 {
 		t.Errorf("health after READY: %d", code)
 	}
 }
@@ -743,24 +743,24 @@ func TestShutdownCuts(t *testing.T) {
 	r, body := openStream(t, p.url, 400)
 	defer r.Body.Close()
 	p.stop()
-	rest, err := io.ReadAll(body)
+	remaining, err := io.ReadAll(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(rest); strings.Contains(s, "[DONE]") || !strings.Contains(s, `data: {"error":{"message":"the engine is shutting down"`) {
+	if s := string(remaining); strings.Contains(s, "[DONE]") || !strings.Contains(s, `data: {"error":{"message":"the engine is shutting down"`) {
 		t.Errorf("%.300s", s[max(0, len(s)-300):])
 	}
 }
 
 func TestShutdownDrains(t *testing.T) {
-	p := launch(t, Options{Model: folder(t, shape), TokenDelay: 5 * time.Millisecond, ShutdownTimeout: soon})
+	p := launch(t, Options{Model: folder(t, shape), TokenDelay: 5 * time.Millisecond, ShutdownTimeout: testTimeout})
 	p.waitReady(t)
 	r, body := openStream(t, p.url, 40)
 	defer r.Body.Close()
 	p.stop()
-	rest, err := io.ReadAll(body)
-	if err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
-		t.Errorf("%v %s", err, rest)
+	remaining, err := io.ReadAll(body)
+	if err != nil || !strings.HasSuffix(string(remaining), "data: [DONE]\n\n") {
+		t.Errorf("%v %s", err, remaining)
 	}
 }
 
@@ -776,7 +776,7 @@ func TestLoadErrors(t *testing.T) {
 			}
 		}
 	}
-	swap := func(name, old, new string) func(string) {
+	replaceText := func(name, old, new string) func(string) {
 		return edit(name, func(b []byte) []byte {
 			if !bytes.Contains(b, []byte(old)) {
 				t.Fatalf("%s has no %s", name, old)
@@ -786,9 +786,9 @@ func TestLoadErrors(t *testing.T) {
 	}
 	remove := func(name string) func(string) { return func(dir string) { os.Remove(filepath.Join(dir, name)) } }
 	for _, c := range []struct {
-		name  string
-		spoil func(dir string)
-		want  string // in the last line
+		name    string
+		corrupt func(dir string)
+		want    string // in the last line
 	}{
 		{"no config", remove("config.json"), "config.json: no such file"},
 		{"no weights", remove("model.safetensors"), "has neither model.safetensors nor"},
@@ -797,17 +797,17 @@ func TestLoadErrors(t *testing.T) {
 		{"truncated header", edit("model.safetensors", func(b []byte) []byte { return b[:50] }), "it was cut short"},
 		{"empty weights", edit("model.safetensors", func(b []byte) []byte { return nil }), "0 bytes are too few"},
 		{"bytes behind", edit("model.safetensors", func(b []byte) []byte { return append(b, 0) }), "follow the last tensor"},
-		{"tensor missing", swap("model.safetensors", `"model.norm.weight"`, `"model.nose.weight"`), "tensor model.norm.weight is missing"},
-		{"wrong shape", swap("config.json", `"intermediate_size": 128`, `"intermediate_size": 64`), "config.json asks for [64 64]"},
+		{"tensor missing", replaceText("model.safetensors", `"model.norm.weight"`, `"model.nose.weight"`), "tensor model.norm.weight is missing"},
+		{"wrong shape", replaceText("config.json", `"intermediate_size": 128`, `"intermediate_size": 64`), "config.json asks for [64 64]"},
 		{"wrong dtype", edit("model.safetensors", func(b []byte) []byte { return bytes.Replace(b, []byte(`"dtype":"BF16"`), []byte(`"dtype":"F16" `), 1) }), "dtype F16 is not supported"},
-		{"architecture", swap("config.json", "LlamaForCausalLM", "MambaForCausalLM"), "architecture MambaForCausalLM is not supported"},
+		{"architecture", replaceText("config.json", "LlamaForCausalLM", "MambaForCausalLM"), "architecture MambaForCausalLM is not supported"},
 		{"config no JSON", edit("config.json", func(b []byte) []byte { return b[:10] }), "config.json: unexpected end of JSON"},
-		{"rope", swap("config.json", `"rope_theta"`, `"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta"`), `rope_scaling "yarn" is not supported`},
-		{"quantized", swap("config.json", `"rope_theta"`, `"quantization_config": {"bits": 4}, "rope_theta"`), "quantized weights are not supported"},
+		{"rope", replaceText("config.json", `"rope_theta"`, `"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta"`), `rope_scaling "yarn" is not supported`},
+		{"quantized", replaceText("config.json", `"rope_theta"`, `"quantization_config": {"bits": 4}, "rope_theta"`), "quantized weights are not supported"},
 		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: unexpected end of JSON"},
-		{"tokenizer kind", swap("tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`), `type "Unigram" is not supported`},
-		{"tokenizer cut", swap("tokenizer.json", `"pre_tokenizer": {`, `"pre_tokenizer": {"type": "Metaspace"}, "x": {`), "pre_tokenizer Metaspace is not supported"},
-		{"vocabulary too small", swap("config.json", `"vocab_size": `, `"vocab_size": 3, "x": `), "config.json asks for [3 64]"},
+		{"tokenizer kind", replaceText("tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`), `type "Unigram" is not supported`},
+		{"tokenizer cut", replaceText("tokenizer.json", `"pre_tokenizer": {`, `"pre_tokenizer": {"type": "Metaspace"}, "x": {`), "pre_tokenizer Metaspace is not supported"},
+		{"vocabulary too small", replaceText("config.json", `"vocab_size": `, `"vocab_size": 3, "x": `), "config.json asks for [3 64]"},
 		{"template unknown", edit("tokenizer_config.json", func(b []byte) []byte {
 			b = bytes.ReplaceAll(b, []byte(`\u003c|im_start|\u003e`), []byte("##"))
 			return bytes.ReplaceAll(b, []byte(`<|im_start|>`), []byte("##"))
@@ -815,7 +815,7 @@ func TestLoadErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := folder(t, shape)
-			c.spoil(dir)
+			c.corrupt(dir)
 			var log bytes.Buffer
 			code := Main(t.Context(), []string{"--model", dir, "--port", "0"}, func(string) string { return "" }, io.Discard, &log)
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")

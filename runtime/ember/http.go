@@ -185,11 +185,11 @@ func (s *server) model(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	s.known(name).write(w)
+	s.checkModel(name).write(w)
 }
 
-// known says whether a request's model is this one; none at all is, as in vLLM.
-func (s *server) known(model string) *failure {
+// checkModel says whether a request's model is this one; none at all is, as in vLLM.
+func (s *server) checkModel(model string) *failure {
 	if model == "" || slices.Contains(s.o.Names, model) {
 		return nil
 	}

@@ -185,11 +185,11 @@ func (l *loop) release(q *sequence) {
 func (l *loop) failAll() {
 	l.mu.Lock()
 	l.draining = true
-	rest := slices.Concat(l.running, l.waiting)
+	remaining := slices.Concat(l.running, l.waiting)
 	l.running, l.waiting = nil, nil
 	l.mu.Unlock()
 	l.nRunning.Store(0)
-	for _, q := range rest {
+	for _, q := range remaining {
 		q.publish(func(p *piece) { p.err = errStopped })
 	}
 }
@@ -198,39 +198,39 @@ func (l *loop) failAll() {
 // oldest first. It reports whether a token was generated.
 func (l *loop) runBatch() bool {
 	l.inputs, l.owners = l.inputs[:0], l.owners[:0]
-	room := l.maxBatch
+	freeSlots := l.maxBatch
 	for _, q := range l.running {
-		if q.fed == len(q.prompt) {
+		if q.prefilled == len(q.prompt) {
 			l.addInput(q, []int{q.next}, true)
-			room--
+			freeSlots--
 		}
 	}
 	for _, q := range l.running {
-		if room <= 0 {
+		if freeSlots <= 0 {
 			break
 		}
-		if q.fed < len(q.prompt) {
-			n := min(room, len(q.prompt)-q.fed)
-			l.addInput(q, q.prompt[q.fed:q.fed+n], q.fed+n == len(q.prompt) && !q.embed)
-			q.fed += n
-			room -= n
+		if q.prefilled < len(q.prompt) {
+			n := min(freeSlots, len(q.prompt)-q.prefilled)
+			l.addInput(q, q.prompt[q.prefilled:q.prefilled+n], q.prefilled+n == len(q.prompt) && !q.embed)
+			q.prefilled += n
+			freeSlots -= n
 		}
 	}
 	l.c.model.Forward(l.inputs)
-	made, cached := false, 0
+	generated, cached := false, 0
 	now := time.Now()
 	for i, q := range l.owners {
 		cached += q.cache.Len()
 		switch {
 		case l.inputs[i].Logits:
 			l.sampleToken(q, l.inputs[i].Out, now)
-			made = true
-		case q.embed && q.fed == len(q.prompt):
+			generated = true
+		case q.embed && q.prefilled == len(q.prompt):
 			l.finishEmbedding(q, now)
 		}
 	}
 	l.nCached.Store(int64(cached))
-	return made
+	return generated
 }
 
 func (l *loop) addInput(q *sequence, tokens []int, logits bool) {
@@ -263,7 +263,7 @@ func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 	if q.logprobs >= 0 {
 		norm, top = logprobs(scores, q.logprobs)
 	}
-	early := q.made < q.minTokens
+	early := q.generated < q.minTokens
 	if early {
 		for _, id := range slices.Concat(l.c.eos, q.stopIDs) {
 			if id >= 0 && id < len(scores) {
@@ -276,7 +276,7 @@ func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 		raw = slices.Clone(scores)
 	}
 	id := q.sampler.next(scores)
-	q.made++
+	q.generated++
 	q.next = id
 	m.generated.Add(1)
 
@@ -294,14 +294,14 @@ func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 	out := ""
 	if !mark && !l.c.tok.Special(id) {
 		out = q.text.push(l.c.tok.Bytes(id), !early)
-		if q.text.hit != "" {
-			finish, stop = "stop", q.text.hit
+		if q.text.stopString != "" {
+			finish, stop = "stop", q.text.stopString
 		}
 	}
-	if finish == "" && (q.made >= q.maxTokens || len(q.prompt)+q.made >= l.c.maxLen) {
+	if finish == "" && (q.generated >= q.maxTokens || len(q.prompt)+q.generated >= l.c.maxLen) {
 		finish = "length"
 	}
-	if finish != "" && q.text.hit == "" {
+	if finish != "" && q.text.stopString == "" {
 		out += q.text.end()
 	}
 	if finish != "" {
@@ -317,6 +317,6 @@ func (l *loop) sampleToken(q *sequence, scores []float32, now time.Time) {
 	q.publish(func(p *piece) {
 		p.text += out
 		p.scores = append(p.scores, done...)
-		p.made, p.finish, p.stop = q.made, finish, stop
+		p.generated, p.finish, p.stop = q.generated, finish, stop
 	})
 }

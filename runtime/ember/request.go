@@ -383,8 +383,8 @@ func (i input) encode(c *loadedModel, around bool) ([]int, *failure) {
 // encode refuses text that must be too long before tokenizing it. The factor of four
 // allows for normalization, which can shorten a text.
 func (c *loadedModel) encode(text string, around bool) ([]int, *failure) {
-	if least := len(text) / max(4*c.tok.Longest(), 1); least > c.maxLen {
-		return nil, tooLong(c, "at least ", least)
+	if minimum := len(text) / max(4*c.tok.Longest(), 1); minimum > c.maxLen {
+		return nil, tooLong(c, "at least ", minimum)
 	}
 	return c.tok.Encode(text, around), nil
 }
@@ -395,7 +395,7 @@ func tooLong(c *loadedModel, about string, n int) *failure {
 }
 
 // parseInputs reads a string, a list of strings, a list of ids, or a list of such lists.
-func parseInputs(v jsontext.Value, name string, most int) ([]input, *failure) {
+func parseInputs(v jsontext.Value, name string, maximum int) ([]input, *failure) {
 	wrong := invalidRequest(name, "invalid_type", "%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
 	switch v.Kind() {
 	case 0, 'n':
@@ -421,8 +421,8 @@ func parseInputs(v jsontext.Value, name string, most int) ([]input, *failure) {
 		}
 		return []input{{tokens: ids, ids: true}}, nil
 	}
-	if len(list) > most {
-		return nil, invalidRequest(name, "invalid_value", "%s has %d entries, at most %d are supported", name, len(list), most)
+	if len(list) > maximum {
+		return nil, invalidRequest(name, "invalid_value", "%s has %d entries, at most %d are supported", name, len(list), maximum)
 	}
 	out := make([]input, len(list))
 	for i, e := range list {

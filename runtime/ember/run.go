@@ -99,8 +99,8 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 	l := &loop{c: c, maxSeqs: s.o.MaxSeqs, maxBatch: s.o.MaxBatch, maxQueued: s.o.MaxQueued,
 		tokenDelay: s.o.TokenDelay, metrics: s.metrics, wake: make(chan struct{}, 1)}
 	// The loop outlives ctx by at most ShutdownTimeout.
-	working, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
+	working, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
 	looped := make(chan struct{})
 	go func() {
 		defer close(looped)
@@ -128,7 +128,7 @@ func (s *server) serveModel(ctx context.Context, n notifier, began time.Time, se
 		case <-t.C:
 		}
 	}
-	cut()
+	stopServing()
 	<-looped
 	s.waitForHandlers()
 	return err

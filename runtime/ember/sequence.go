@@ -24,15 +24,15 @@ type sequence struct {
 	embed     bool
 	arrived   time.Time
 
-	cache   *llama.Cache
-	fed     int // tokens of the prompt that the model has processed
-	next    int // input of the next pass, after the prompt
-	made    int // tokens generated
-	sampler *sampler
-	text    stopFilter
-	scores  []scored  // of tokens whose text is not published yet
-	hidden  []float32 // embed: the sum so far
-	started bool      // the first token was generated
+	cache     *llama.Cache
+	prefilled int // tokens of the prompt that the model has processed
+	next      int // input of the next pass, after the prompt
+	generated int // tokens generated
+	sampler   *sampler
+	text      stopFilter
+	scores    []scored  // of tokens whose text is not published yet
+	hidden    []float32 // embed: the sum so far
+	started   bool      // the first token was generated
 
 	abandoned atomic.Bool // its client has gone
 	mu        sync.Mutex
@@ -42,13 +42,13 @@ type sequence struct {
 
 // piece is what a sequence generated since the last takePiece.
 type piece struct {
-	text   string
-	scores []scored
-	made   int    // tokens generated so far
-	finish string // "stop", "length", or "" before the end
-	stop   any    // the stop string or token id that ended it, nil if none
-	err    error  // it failed
-	hidden []float32
+	text      string
+	scores    []scored
+	generated int    // tokens generated so far
+	finish    string // "stop", "length", or "" before the end
+	stop      any    // the stop string or token id that ended it, nil if none
+	err       error  // it failed
+	hidden    []float32
 }
 
 func (p *piece) over() bool { return p.finish != "" || p.err != nil }

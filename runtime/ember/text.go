@@ -8,20 +8,20 @@ import (
 // stopFilter turns a sequence's bytes into text that may be sent: whole characters, and
 // nothing that may be the beginning of a stop string.
 type stopFilter struct {
-	stops    []string
-	include  bool   // the stop string itself is part of the answer
-	bytes    []byte // the beginning of a character
-	heldBack string // the beginning of a stop string, perhaps
-	hit      string // the stop string that was found
+	stops      []string
+	include    bool   // the stop string itself is part of the answer
+	bytes      []byte // the beginning of a character
+	heldBack   string // the beginning of a stop string, perhaps
+	stopString string // the stop string that was found
 }
 
 // push adds bytes and returns the text that may be sent. It is not called after a stop
 // string was found (hit is set).
 func (t *stopFilter) push(b []byte, search bool) string {
 	t.bytes = append(t.bytes, b...)
-	cut := completeLength(t.bytes)
-	t.heldBack += strings.ToValidUTF8(string(t.bytes[:cut]), "\uFFFD")
-	t.bytes = append(t.bytes[:0], t.bytes[cut:]...)
+	stopServing := completeLength(t.bytes)
+	t.heldBack += strings.ToValidUTF8(string(t.bytes[:stopServing]), "\uFFFD")
+	t.bytes = append(t.bytes[:0], t.bytes[stopServing:]...)
 	if !search {
 		return ""
 	}
@@ -32,7 +32,7 @@ func (t *stopFilter) push(b []byte, search bool) string {
 		}
 	}
 	if at >= 0 {
-		t.hit = which
+		t.stopString = which
 		if t.include {
 			at += len(which)
 		}

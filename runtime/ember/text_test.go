@@ -8,12 +8,12 @@ import (
 
 // However the bytes are cut into tokens, what goes out is the same, is whole
 // characters, and never shows a part of a stop string.
-func TestTextAnyCut(t *testing.T) {
+func TestTextAtEverySplit(t *testing.T) {
 	for _, c := range []struct {
-		in    string
-		stops []string
-		want  string
-		hit   string
+		in         string
+		stops      []string
+		want       string
+		stopString string
 	}{
 		{"hello world", nil, "hello world", ""},
 		{"grüße 漢字 🙂 end", nil, "grüße 漢字 🙂 end", ""},
@@ -30,24 +30,24 @@ func TestTextAnyCut(t *testing.T) {
 			for first := range size {
 				x := stopFilter{stops: c.stops}
 				var out string
-				rest := c.in
-				for n := first; rest != "" && x.hit == ""; n = size {
-					n = min(max(n, 1), len(rest))
-					piece := x.push([]byte(rest[:n]), true)
+				remaining := c.in
+				for n := first; remaining != "" && x.stopString == ""; n = size {
+					n = min(max(n, 1), len(remaining))
+					piece := x.push([]byte(remaining[:n]), true)
 					if !utf8.ValidString(piece) {
 						t.Errorf("%q: %q is half a character", c.in, piece)
 					}
 					out += piece
-					rest = rest[n:]
+					remaining = remaining[n:]
 					if !strings.HasPrefix(c.want, out) {
 						t.Errorf("%q in pieces of %d: %q went out too early", c.in, size, out)
 					}
 				}
-				if x.hit == "" {
+				if x.stopString == "" {
 					out += x.end()
 				}
-				if out != c.want || x.hit != c.hit {
-					t.Errorf("%q in pieces of %d: %q, stopped by %q", c.in, size, out, x.hit)
+				if out != c.want || x.stopString != c.stopString {
+					t.Errorf("%q in pieces of %d: %q, stopped by %q", c.in, size, out, x.stopString)
 				}
 			}
 		}

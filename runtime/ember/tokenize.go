@@ -5,19 +5,19 @@ import (
 )
 
 type tokenizeRequest struct {
-	Model      string    `json:"model"`
-	Prompt     *string   `json:"prompt"`
-	Messages   []message `json:"messages"`
-	Around     *bool     `json:"add_special_tokens"`
-	Answer     *bool     `json:"add_generation_prompt"`
-	WithTokens bool      `json:"return_token_strs"`
+	Model            string    `json:"model"`
+	Prompt           *string   `json:"prompt"`
+	Messages         []message `json:"messages"`
+	AddSpecialTokens *bool     `json:"add_special_tokens"`
+	Answer           *bool     `json:"add_generation_prompt"`
+	WithTokens       bool      `json:"return_token_strs"`
 }
 
 func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g tokenizeRequest
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.known(g.Model)
+		f = s.checkModel(g.Model)
 	}
 	var ids []int
 	switch {
@@ -25,7 +25,7 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	case g.Messages != nil:
 		ids, f = e.render(g.Messages, g.Answer == nil || *g.Answer)
 	case g.Prompt != nil:
-		ids = e.tok.Encode(*g.Prompt, g.Around == nil || *g.Around)
+		ids = e.tok.Encode(*g.Prompt, g.AddSpecialTokens == nil || *g.AddSpecialTokens)
 	default:
 		f = invalidRequest("prompt", "missing_required_parameter", "prompt or messages is missing")
 	}
@@ -59,7 +59,7 @@ func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	}
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.known(g.Model)
+		f = s.checkModel(g.Model)
 	}
 	if f == nil && g.Tokens == nil {
 		f = invalidRequest("tokens", "missing_required_parameter", "tokens is missing")

@@ -61,16 +61,16 @@ func TestWeightsFrom(t *testing.T) {
 	if got, err := scores(Options{Model: dir, WeightsFrom: from}); err != nil || !slices.Equal(got, want) {
 		t.Error("from a socket:", err)
 	}
-	for what, o := range map[string]Options{
+	for description, o := range map[string]Options{
 		"not found":    {Model: dir, WeightsFrom: from},
 		"nobody there": {Model: dir, WeightsFrom: "unix:" + filepath.Join(away, "none")},
 		"want unix":    {Model: dir, WeightsFrom: "tcp:1"},
 	} {
-		if what == "not found" {
+		if description == "not found" {
 			os.Rename(filepath.Join(away, "model.safetensors"), filepath.Join(away, "other"))
 		}
-		if _, err := scores(o); err == nil || !strings.Contains(strings.ToLower(err.Error()), map[string]string{"not found": "404", "nobody there": "no such file", "want unix": "want unix"}[what]) {
-			t.Errorf("%s: %v", what, err)
+		if _, err := scores(o); err == nil || !strings.Contains(strings.ToLower(err.Error()), map[string]string{"not found": "404", "nobody there": "no such file", "want unix": "want unix"}[description]) {
+			t.Errorf("%s: %v", description, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

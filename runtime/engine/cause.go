@@ -8,10 +8,10 @@ import (
 // maxCause bounds a root cause in bytes.
 const maxCause = 300
 
-// known are failures with a clear cause, in order of precedence. %1 is the first group.
-var known = []struct {
+// knownCauses are failures with a clear cause, in order of precedence. %1 is the first group.
+var knownCauses = []struct {
 	pattern *regexp.Regexp
-	say     string
+	text    string
 }{
 	{regexp.MustCompile(`(?i)(?:\[Errno (?:98|48)\].*|error while attempting to bind on address.*|bind: |\n[^\n]*)address already in use`), "port taken: address already in use"},
 	{regexp.MustCompile(`(?i)couldn't bind (?:HTTP )?server socket`), "port taken: address already in use"},
@@ -45,20 +45,20 @@ var (
 // RootCause returns one line on why an engine ended, from the end of its log; how, the
 // kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
-	for _, k := range known {
+	for _, k := range knownCauses {
 		m := k.pattern.FindStringSubmatch("\n" + tail)
 		if m == nil {
 			continue
 		}
-		say := k.say
+		text := k.text
 		if len(m) > 1 {
-			say = strings.ReplaceAll(say, "%1", strings.TrimSpace(m[1]))
+			text = strings.ReplaceAll(text, "%1", strings.TrimSpace(m[1]))
 		}
-		if cause := clipLine(say); cause != "" { // a headline alone is not a cause
+		if cause := clipLine(text); cause != "" { // a headline alone is not a cause
 			return cause
 		}
 	}
-	var raised, told, last string
+	var raised, reported, last string
 	for line := range strings.SplitSeq(tail, "\n") {
 		line = strings.TrimSpace(strings.TrimRight(line, "\r"))
 		line = strings.TrimSpace(strings.TrimPrefix(line, prefix.FindString(line)))
@@ -77,17 +77,17 @@ func RootCause(tail, how string) string {
 			}
 		} else if m := errorLine.FindStringSubmatch(line); m != nil {
 			if !consequence.MatchString(m[1]) {
-				told = m[1]
+				reported = m[1]
 			}
 		} else if m := slogE.FindStringSubmatch(line); m != nil {
-			told = m[1]
+			reported = m[1]
 		}
 		last = line
 	}
-	if raised == "" && told == "" && CoreDied(tail) {
+	if raised == "" && reported == "" && CoreDied(tail) {
 		return clipLine("its EngineCore died unexpectedly; " + how)
 	}
-	for _, cause := range []string{clipLine(raised), clipLine(told)} {
+	for _, cause := range []string{clipLine(raised), clipLine(reported)} {
 		if cause != "" {
 			return cause
 		}

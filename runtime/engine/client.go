@@ -81,14 +81,14 @@ func (e *Client) Health(ctx context.Context) error {
 // Await returns nil when the health path answers 200, or the last error when ctx
 // ends. It calls listening once, when a connection is first accepted.
 func (e *Client) Await(ctx context.Context, listening func()) error {
-	began, heard := time.Now(), false
+	began, answered := time.Now(), false
 	for {
 		// A half-loaded engine may accept and not answer.
 		one, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := e.Health(one)
 		cancel()
-		if !heard && !ConnectionRefused(err) && ctx.Err() == nil {
-			heard = true
+		if !answered && !ConnectionRefused(err) && ctx.Err() == nil {
+			answered = true
 			listening()
 		}
 		if err == nil {

@@ -55,7 +55,7 @@ type Request struct {
 	// passed in the environment, never on the command line.
 	Key string
 
-	lacks func(flag string) bool // reports that the installed engine has no such flag
+	lacksFlag func(flag string) bool // reports that the installed engine has no such flag
 }
 
 // Command is how to start an engine and where to reach it.
@@ -81,26 +81,26 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	if !ok {
 		return Command{}, fmt.Errorf("unknown engine %q", r.Spec.Engine)
 	}
-	inherited := p.environ()
+	environ := p.environ()
 	c := Command{
 		Engine: r.Spec.Engine, Name: r.Name, Port: r.Port, Health: row.health, Notify: row.notify,
 		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
 	}
-	fill := func(s string) string { return s }
+	expand := func(s string) string { return s }
 	var vars []string // of the engine's defaults
 	var err error
 	if r.Spec.Engine == functions.EngineCommand {
-		fill = strings.NewReplacer("{port}", strconv.Itoa(r.Port), "{model}", r.Path, "{name}", r.Name).Replace
-		err = p.userCommand(&c, r, fill)
+		expand = strings.NewReplacer("{port}", strconv.Itoa(r.Port), "{model}", r.Path, "{name}", r.Name).Replace
+		err = p.userCommand(&c, r, expand)
 	} else {
-		row, vars, err = p.engineCommand(&c, r, row, inherited)
+		row, vars, err = p.engineCommand(&c, r, row, environ)
 	}
 	if err != nil {
 		return Command{}, err
 	}
-	env := slices.Concat(Environ(inherited), row.env, vars, c.featureEnv(r, row, inherited))
+	env := slices.Concat(Environ(environ), row.env, vars, c.featureEnv(r, row, environ))
 	for _, k := range slices.Sorted(maps.Keys(r.Spec.Env)) {
-		env = append(env, k+"="+fill(r.Spec.Env[k]))
+		env = append(env, k+"="+expand(r.Spec.Env[k]))
 	}
 	if row.key != "" && r.Key != "" {
 		env, c.Key = append(env, row.key+"="+r.Key), r.Key // after the model's own: clients send this one
@@ -118,12 +118,12 @@ func (p Programs) environ() []string {
 
 // userCommand fills in the program, arguments and health path of a model with the
 // engine "command".
-func (p Programs) userCommand(c *Command, r Request, fill func(string) string) error {
+func (p Programs) userCommand(c *Command, r Request, expand func(string) string) error {
 	if err := checkCommand(r); err != nil {
 		return err
 	}
 	for _, a := range r.Spec.Args {
-		c.Argv = append(c.Argv, fill(a))
+		c.Argv = append(c.Argv, expand(a))
 	}
 	program := c.Argv[0]
 	if strings.ContainsRune(program, '/') && !filepath.IsAbs(program) && r.Dir != "" {
@@ -143,7 +143,7 @@ func (p Programs) userCommand(c *Command, r Request, fill func(string) string) e
 
 // engineCommand fills in the program and arguments of a known engine. It returns
 // the row of the program that was found, and variables of the engine's defaults.
-func (p Programs) engineCommand(c *Command, r Request, row row, inherited []string) (_ row, vars []string, err error) {
+func (p Programs) engineCommand(c *Command, r Request, row row, environ []string) (_ row, vars []string, err error) {
 	e := r.Spec.Engine
 	if r.Path == "" {
 		return row, nil, fmt.Errorf("engine %s: the model has no source", e)
@@ -151,7 +151,7 @@ func (p Programs) engineCommand(c *Command, r Request, row row, inherited []stri
 	if f := firstFlag(r.Spec.Args, row.reserved); f != "" {
 		return row, nil, fmt.Errorf("args: %s is set by thaw and cannot be given", f)
 	}
-	program, err := p.program(e, row, inherited)
+	program, err := p.program(e, row, environ)
 	if err != nil {
 		return row, nil, err
 	}
@@ -166,7 +166,7 @@ func (p Programs) engineCommand(c *Command, r Request, row row, inherited []stri
 			return row, nil, err
 		}
 	}
-	r.lacks = func(flag string) bool { return p.Manual.lacks(e, program, flag) }
+	r.lacksFlag = func(flag string) bool { return p.Manual.lacksFlag(e, program, flag) }
 	args, err := row.args(r)
 	if err != nil {
 		return row, nil, err
@@ -192,9 +192,9 @@ func (p Programs) engineCommand(c *Command, r Request, row row, inherited []stri
 
 // featureEnv returns the variables of what the request uses: scratch folder, cache,
 // GPUs, sleep, adapters, notify socket.
-func (c *Command) featureEnv(r Request, row row, inherited []string) (env []string) {
+func (c *Command) featureEnv(r Request, row row, environ []string) (env []string) {
 	if r.Scratch != "" && row.python {
-		env, c.Scratch = append(env, scratchEnv(inherited, r.Scratch)...), r.Scratch
+		env, c.Scratch = append(env, scratchEnv(environ, r.Scratch)...), r.Scratch
 	}
 	if r.Cache != "" && row.cache != nil {
 		env = append(env, row.cache(r.Cache)...)

@@ -219,7 +219,7 @@ func server(t *testing.T, e functions.Engine, routes map[string]http.HandlerFunc
 	return c
 }
 
-func say(status int, body string) http.HandlerFunc {
+func respond(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		io.WriteString(w, body)
@@ -235,16 +235,16 @@ func TestToken(t *testing.T) {
 		want   string // error, "" for none
 		path   string
 	}{
-		{"completions", map[string]http.HandlerFunc{completions: say(200, ok)}, "", "/v1/completions"},
-		{"a token without text", map[string]http.HandlerFunc{completions: say(200, `{"choices":[{"text":""}],"usage":{"completion_tokens":1}}`)}, "", "/v1/completions"},
-		{"chat only", map[string]http.HandlerFunc{chat: say(200, `{"choices":[{"message":{"content":"x"}}]}`)}, "", "/v1/chat/completions"},
-		{"thinks first", map[string]http.HandlerFunc{chat: say(200, `{"choices":[{"message":{"content":null,"reasoning_content":"hm"}}]}`)}, "", "/v1/chat/completions"},
-		{"embeds only", map[string]http.HandlerFunc{completions: say(400, `{"error":{"message":"does not support"}}`), embeddings: say(200, `{"data":[{"embedding":[0.1]}]}`)}, "", "/v1/embeddings"},
-		{"no token", map[string]http.HandlerFunc{completions: say(200, `{"choices":[{"text":""}]}`)}, `/v1/completions: no token in the answer: {"choices":[{"text":""}]}`, ""},
-		{"no JSON", map[string]http.HandlerFunc{completions: say(200, "hello\nworld")}, `/v1/completions: no token in the answer: hello`, ""},
+		{"completions", map[string]http.HandlerFunc{completions: respond(200, ok)}, "", "/v1/completions"},
+		{"a token without text", map[string]http.HandlerFunc{completions: respond(200, `{"choices":[{"text":""}],"usage":{"completion_tokens":1}}`)}, "", "/v1/completions"},
+		{"chat only", map[string]http.HandlerFunc{chat: respond(200, `{"choices":[{"message":{"content":"x"}}]}`)}, "", "/v1/chat/completions"},
+		{"thinks first", map[string]http.HandlerFunc{chat: respond(200, `{"choices":[{"message":{"content":null,"reasoning_content":"hm"}}]}`)}, "", "/v1/chat/completions"},
+		{"embeds only", map[string]http.HandlerFunc{completions: respond(400, `{"error":{"message":"does not support"}}`), embeddings: respond(200, `{"data":[{"embedding":[0.1]}]}`)}, "", "/v1/embeddings"},
+		{"no token", map[string]http.HandlerFunc{completions: respond(200, `{"choices":[{"text":""}]}`)}, `/v1/completions: no token in the answer: {"choices":[{"text":""}]}`, ""},
+		{"no JSON", map[string]http.HandlerFunc{completions: respond(200, "hello\nworld")}, `/v1/completions: no token in the answer: hello`, ""},
 		{"nothing", nil, "HTTP 404: 404 page not found", ""},
-		{"broken", map[string]http.HandlerFunc{completions: say(500, `{"error":{"message":"CUDA error"}}`), chat: say(200, ok)}, "HTTP 500: CUDA error", ""},
-		{"broken otherwise", map[string]http.HandlerFunc{completions: say(500, `{"message":"old vLLM"}`)}, "HTTP 500: old vLLM", ""},
+		{"broken", map[string]http.HandlerFunc{completions: respond(500, `{"error":{"message":"CUDA error"}}`), chat: respond(200, ok)}, "HTTP 500: CUDA error", ""},
+		{"broken otherwise", map[string]http.HandlerFunc{completions: respond(500, `{"message":"old vLLM"}`)}, "HTTP 500: old vLLM", ""},
 		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusTemporaryRedirect) }}, "HTTP 307", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestMetricsAndCalls(t *testing.T) {
 		}
 	}
 	e := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{
-		"/metrics": say(200, vllmMetrics), "/v1/load_lora_adapter": note(200, "Success"), "/v1/unload_lora_adapter": note(404, `{"error":{"message":"no such adapter"}}`),
+		"/metrics": respond(200, vllmMetrics), "/v1/load_lora_adapter": note(200, "Success"), "/v1/unload_lora_adapter": note(404, `{"error":{"message":"no such adapter"}}`),
 		"/sleep": note(200, ""), "/wake_up": note(200, ""), "/collective_rpc": note(200, `{"results":[null]}`), "/is_sleeping": note(200, `{"is_sleeping":true}`),
 	})
 	ctx := t.Context()
@@ -300,8 +300,8 @@ func TestMetricsAndCalls(t *testing.T) {
 	if level, err := e.SleepLevel(ctx); err != nil || level != 1 {
 		t.Error(level, err)
 	}
-	deep := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{"/is_sleeping": say(200, `{"is_sleeping":true}`),
-		"/metrics": say(200, "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"weights_offloaded\"} 0.0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1.0\n")})
+	deep := server(t, functions.EngineVLLM, map[string]http.HandlerFunc{"/is_sleeping": respond(200, `{"is_sleeping":true}`),
+		"/metrics": respond(200, "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"weights_offloaded\"} 0.0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1.0\n")})
 	if level, err := deep.SleepLevel(ctx); err != nil || level != 2 {
 		t.Error(level, err)
 	}

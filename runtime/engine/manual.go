@@ -96,16 +96,16 @@ func (m *Manual) Check(e functions.Engine, program string, args []string) error 
 		if !ok || p.takes(name) {
 			continue
 		}
-		if near := nearestFlag(name, p.Flags); near != "" {
-			return fmt.Errorf("args: %s is not a flag of %s; did you mean %s?", name, e, near)
+		if nearest := nearestFlag(name, p.Flags); nearest != "" {
+			return fmt.Errorf("args: %s is not a flag of %s; did you mean %s?", name, e, nearest)
 		}
 		return fmt.Errorf("args: %s is not a flag of %s (%s lists them)", name, e, p.Program+" serve --help=all")
 	}
 	return nil
 }
 
-// lacks reports whether the program is known not to have a flag.
-func (m *Manual) lacks(e functions.Engine, program, flag string) bool {
+// lacksFlag reports whether the program is known not to have a flag.
+func (m *Manual) lacksFlag(e functions.Engine, program, flag string) bool {
 	if m == nil {
 		return false
 	}
@@ -172,8 +172,8 @@ func environmentKey(program string) string {
 	note(program)
 	if real, err := filepath.EvalSymlinks(program); err == nil {
 		note(real)
-		site, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "..", "lib", "python3*", "site-packages"))
-		for _, s := range site {
+		sitePackages, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "..", "lib", "python3*", "site-packages"))
+		for _, s := range sitePackages {
 			note(s)
 		}
 	}
@@ -272,10 +272,10 @@ func parseHelp(help string) (flags []string) {
 
 // nearestFlag is the flag with the most similar name; "" if none is similar.
 func nearestFlag(name string, flags []string) (best string) {
-	least := 2 + len(name)/4
+	minimum := 2 + len(name)/4
 	for _, f := range flags {
-		if d := editDistance(name, f); d < least {
-			best, least = f, d
+		if d := editDistance(name, f); d < minimum {
+			best, minimum = f, d
 		}
 	}
 	if best != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // The first 420 lines of what vLLM 0.32 says on `serve --help=all`.
-func help(t *testing.T) []byte {
+func readHelp(t *testing.T) []byte {
 	t.Helper()
 	b, err := os.ReadFile("testdata/vllm-help.txt")
 	if err != nil {
@@ -27,7 +27,7 @@ func program(t *testing.T) (path, asked string) {
 	dir := t.TempDir()
 	path, asked = filepath.Join(dir, "vllm"), filepath.Join(dir, "asked")
 	text := filepath.Join(dir, "help")
-	if err := os.WriteFile(text, help(t), 0o600); err != nil {
+	if err := os.WriteFile(text, readHelp(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte("#!/bin/sh\necho \"$@\" >> "+asked+"\ncat "+text+"\n"), 0o700); err != nil {
@@ -72,7 +72,7 @@ func TestManual(t *testing.T) {
 	if b, _ := os.ReadFile(asked); string(b) != "serve --help=all\n" {
 		t.Errorf("asked %q", b)
 	}
-	if !m.lacks(vllm, exe, "--no-such-flag") || m.lacks(vllm, exe, "--shutdown-timeout") || (*Manual)(nil).lacks(vllm, exe, "--x") {
+	if !m.lacksFlag(vllm, exe, "--no-such-flag") || m.lacksFlag(vllm, exe, "--shutdown-timeout") || (*Manual)(nil).lacksFlag(vllm, exe, "--x") {
 		t.Error("lacks")
 	}
 	// Another version in its place is another environment.
@@ -126,14 +126,14 @@ func TestPrepareChecksFlags(t *testing.T) {
 	if _, err := p.Prepare(r); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Manual.Put(functions.EngineVLLM, "/bin/vllm", help(t)); err != nil {
+	if err := p.Manual.Put(functions.EngineVLLM, "/bin/vllm", readHelp(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Prepare(r); err == nil || !strings.HasPrefix(err.Error(), "args: --max-token is not a flag of vllm") {
 		t.Error(err)
 	}
 	// An older one that has no --shutdown-timeout gets none.
-	old := strings.ReplaceAll(string(help(t)), "--shutdown-timeout", "--other")
+	old := strings.ReplaceAll(string(readHelp(t)), "--shutdown-timeout", "--other")
 	if err := p.Manual.Put(functions.EngineVLLM, "/bin/vllm", []byte(old)); err != nil {
 		t.Fatal(err)
 	}

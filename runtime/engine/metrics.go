@@ -27,21 +27,21 @@ type Metrics struct {
 }
 
 // metricNames of the metrics an engine exports; several mean the sum of those there.
-type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firsts, finished []string }
+type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firstTokens, finished []string }
 
 // or is the union of both.
 func (a metricNames) or(b metricNames) metricNames {
 	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
 	return metricNames{j(a.running, b.running), j(a.waiting, b.waiting), j(a.tokens, b.tokens), j(a.kv, b.kv),
-		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firsts, b.firsts), j(a.finished, b.finished)}
+		j(a.hits, b.hits), j(a.queries, b.queries), j(a.rate, b.rate), j(a.firstTokens, b.firstTokens), j(a.finished, b.finished)}
 }
 
 // parseMetrics reads names and values of the Prometheus text format; series of one
 // name are summed over their labels.
 func parseMetrics(text []byte, n metricNames) Metrics {
 	var m Metrics
-	var running, waiting, hits, queries, firsts, finished float64
-	var saysFirst, saysFinished bool
+	var running, waiting, hits, queries, firstTokens, finished float64
+	var hasFirst, hasFinished bool
 	for len(text) > 0 {
 		line := text
 		if i := bytes.IndexByte(text, '\n'); i >= 0 {
@@ -68,14 +68,14 @@ func parseMetrics(text []byte, n metricNames) Metrics {
 			queries += v
 		case slices.Contains(n.rate, name):
 			m.HitRate = v
-		case slices.Contains(n.firsts, name):
-			firsts, saysFirst = firsts+v, true
+		case slices.Contains(n.firstTokens, name):
+			firstTokens, hasFirst = firstTokens+v, true
 		case slices.Contains(n.finished, name):
-			finished, saysFinished = finished+v, true
+			finished, hasFinished = finished+v, true
 		}
 	}
 	m.Running, m.Waiting = clampCount(running), clampCount(waiting)
-	m.FirstTokens, m.Finished, m.Counted = clampCount(firsts), clampCount(finished), saysFirst && saysFinished
+	m.FirstTokens, m.Finished, m.Counted = clampCount(firstTokens), clampCount(finished), hasFirst && hasFinished
 	if queries > 0 {
 		m.HitRate = hits / queries
 	}

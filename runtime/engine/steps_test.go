@@ -75,7 +75,7 @@ func FuzzSteps(f *testing.F) {
 
 // A start that has failed is known by its log before the process has ended, and
 // no other is taken for one.
-func TestDoomed(t *testing.T) {
+func TestFatalLogLines(t *testing.T) {
 	for name, want := range map[string]string{
 		"logs/vllm-bad-flag":         "vllm serve: error: unrecognized arguments: --no-such-flag",
 		"logs/vllm-bad-value":        "vllm serve: error: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'",

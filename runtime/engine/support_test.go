@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func TestTableIsWhole(t *testing.T) {
+func TestTableIsComplete(t *testing.T) {
 	table := Table()
 	if len(table) != len(functions.Engines) {
 		t.Fatalf("%d rows for %d engines", len(table), len(functions.Engines))
@@ -23,7 +23,7 @@ func TestTableIsWhole(t *testing.T) {
 			t.Errorf("%s was neither tested nor says that it was not", s.Engine)
 		}
 		for _, h := range s.Vulnerabilities {
-			if h.What == "" || s.From != "" && h.Package == "" && h.Below != "" && compareVersions(h.Below, s.From) > 0 {
+			if h.Feature == "" || s.From != "" && h.Package == "" && h.Below != "" && compareVersions(h.Below, s.From) > 0 {
 				t.Errorf("%s: what was tested has a known hole: %+v", s.Engine, h)
 			}
 		}
@@ -57,9 +57,9 @@ func TestCompare(t *testing.T) {
 // TestFind reads an environment's versions off the disk.
 func TestFind(t *testing.T) {
 	root := t.TempDir()
-	site := filepath.Join(root, "lib", "python3.12", "site-packages")
+	sitePackages := filepath.Join(root, "lib", "python3.12", "site-packages")
 	program := filepath.Join(root, "bin", "vllm")
-	for _, d := range []string{filepath.Dir(program), filepath.Join(site, "vllm-0.29.1+cpu.dist-info"), filepath.Join(site, "torch-2.5.1.dist-info"), filepath.Join(site, "vllm_other-9.dist-info")} {
+	for _, d := range []string{filepath.Dir(program), filepath.Join(sitePackages, "vllm-0.29.1+cpu.dist-info"), filepath.Join(sitePackages, "torch-2.5.1.dist-info"), filepath.Join(sitePackages, "vllm_other-9.dist-info")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -29,14 +29,14 @@ type row struct {
 }
 
 var vllmNames = metricNames{
-	running:  []string{"vllm:num_requests_running"},
-	waiting:  []string{"vllm:num_requests_waiting"},
-	tokens:   []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
-	kv:       []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
-	hits:     []string{"vllm:prefix_cache_hits_total"},
-	queries:  []string{"vllm:prefix_cache_queries_total"},
-	firsts:   []string{"vllm:time_to_first_token_seconds_count"},
-	finished: []string{"vllm:request_success_total"},
+	running:     []string{"vllm:num_requests_running"},
+	waiting:     []string{"vllm:num_requests_waiting"},
+	tokens:      []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
+	kv:          []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+	hits:        []string{"vllm:prefix_cache_hits_total"},
+	queries:     []string{"vllm:prefix_cache_queries_total"},
+	firstTokens: []string{"vllm:time_to_first_token_seconds_count"},
+	finished:    []string{"vllm:request_success_total"},
 }
 
 var sglangNames = metricNames{

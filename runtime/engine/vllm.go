@@ -24,7 +24,7 @@ func vllmArgs(r Request) ([]string, error) {
 		a = append(a, "--gpu-memory-utilization", s)
 	}
 	// Without it the API server hangs after SIGTERM until every stream is closed.
-	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacks == nil || !r.lacks("--shutdown-timeout")) {
+	if !hasFlag(r.Spec.Args, "--shutdown-timeout") && (r.lacksFlag == nil || !r.lacksFlag("--shutdown-timeout")) {
 		a = append(a, "--shutdown-timeout", "1")
 	}
 	return append(a, loraArgs(r.Spec)...), nil
@@ -45,7 +45,7 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 	if len(r.GPUs) > 0 || r.Spec.Resources.GPUs > 0 {
 		return nil, nil
 	}
-	given := func(flags ...string) bool { return hasFlag(r.Spec.Args, flags...) }
+	hasAny := func(flags ...string) bool { return hasFlag(r.Spec.Args, flags...) }
 	set := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { _, ok := r.Spec.Env[n]; return ok })
 	}
@@ -55,16 +55,16 @@ func vllmOnCPU(r Request, h Host) (args, env []string) {
 		dtype = "float32"
 		args = append(args, "--dtype", dtype)
 	}
-	if given("--enforce-eager") {
+	if hasAny("--enforce-eager") {
 		env = append(env, "TORCHDYNAMO_DISABLE=1")
-	} else if !given("--no-enforce-eager", "--optimization-level", "--compilation-config", "-cc") &&
+	} else if !hasAny("--no-enforce-eager", "--optimization-level", "--compilation-config", "-cc") &&
 		!slices.ContainsFunc(r.Spec.Args, func(a string) bool { return strings.HasPrefix(a, "-O") || strings.HasPrefix(a, "-cc") }) {
 		args, env = append(args, "--enforce-eager"), append(env, "TORCHDYNAMO_DISABLE=1")
 	}
-	if !given("--kv-cache-memory-bytes", "--gpu-memory-utilization", "--num-gpu-blocks-override") && !set("VLLM_CPU_KVCACHE_SPACE") {
+	if !hasAny("--kv-cache-memory-bytes", "--gpu-memory-utilization", "--num-gpu-blocks-override") && !set("VLLM_CPU_KVCACHE_SPACE") {
 		args = append(args, "--kv-cache-memory-bytes", strconv.FormatInt(kvBytes(r, dtype == "float32", h), 10))
 	}
-	if h.Nodes == 1 && !given(parallel...) && !given("--distributed-executor-backend") &&
+	if h.Nodes == 1 && !hasAny(parallel...) && !hasAny("--distributed-executor-backend") &&
 		!set("VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING") {
 		args, env = append(args, "--distributed-executor-backend", "uni"), append(env, "VLLM_ENABLE_V1_MULTIPROCESSING=0")
 	}
@@ -94,7 +94,7 @@ func kvBytes(r Request, float32 bool, h Host) int64 {
 }
 
 // weightBytes estimates the memory of a checkpoint's weights.
-func weightBytes(dir string, wide bool) (size int64) {
+func weightBytes(dir string, float32Weights bool) (size int64) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0
@@ -107,7 +107,7 @@ func weightBytes(dir string, wide bool) (size int64) {
 			}
 		}
 	}
-	if c := readConfig(dir); wide && strings.HasSuffix(c.Dtype+c.New, "float16") {
+	if c := readConfig(dir); float32Weights && strings.HasSuffix(c.Dtype+c.New, "float16") {
 		size *= 2
 	}
 	return size
@@ -164,11 +164,11 @@ func MaxRank(spec functions.ModelSpec) int {
 	if n, err := strconv.Atoi(flagValue(spec.Args, "--max-lora-rank")); err == nil && n > 0 {
 		return n
 	}
-	most := 0
+	maximum := 0
 	for _, d := range spec.Adapters {
-		most = max(most, d.Rank)
+		maximum = max(maximum, d.Rank)
 	}
-	if i := slices.IndexFunc(ranks, func(r int) bool { return r >= most }); most > 0 && i >= 0 {
+	if i := slices.IndexFunc(ranks, func(r int) bool { return r >= maximum }); maximum > 0 && i >= 0 {
 		return ranks[i]
 	}
 	return 0

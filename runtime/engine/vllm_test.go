@@ -90,9 +90,9 @@ func TestAdapterArgs(t *testing.T) {
 			t.Errorf("%v: %s, want %s", c.spec.Args, got, c.want)
 		}
 	}
-	said := functions.ModelSpec{Args: []string{"--max-loras=3", "--max-lora-rank", "320"}}
-	if AdapterSlots(said) != 3 || MaxRank(said) != 320 || AdapterSlots(functions.ModelSpec{}) != 1 {
-		t.Error(AdapterSlots(said), MaxRank(said))
+	spec := functions.ModelSpec{Args: []string{"--max-loras=3", "--max-lora-rank", "320"}}
+	if AdapterSlots(spec) != 3 || MaxRank(spec) != 320 || AdapterSlots(functions.ModelSpec{}) != 1 {
+		t.Error(AdapterSlots(spec), MaxRank(spec))
 	}
 }
 

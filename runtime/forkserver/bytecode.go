@@ -11,12 +11,12 @@ import (
 // instead of 19 s. Only the packages themselves are listed, not their subfolders: some
 // folders, some hundred names, no file opened.
 func (e Environment) Bytecode(packages ...string) (have, of int) {
-	if e.Site == "" {
+	if e.SitePackages == "" {
 		return 0, 0
 	}
-	tag := "." + strings.Replace(filepath.Base(filepath.Dir(e.Site)), "python3.", "cpython-3", 1) + ".pyc"
+	tag := "." + strings.Replace(filepath.Base(filepath.Dir(e.SitePackages)), "python3.", "cpython-3", 1) + ".pyc"
 	for _, p := range packages {
-		dir := filepath.Join(e.Site, p)
+		dir := filepath.Join(e.SitePackages, p)
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue
@@ -48,12 +48,12 @@ func SamplePackages(row string) []string {
 
 // CompileCommand is the command that compiles an environment's bytecode.
 func (e Environment) CompileCommand() []string {
-	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.Site)
+	return append(append([]string{}, e.Python...), "-m", "compileall", "-q", "-j", "0", e.SitePackages)
 }
 
 // Writable reports whether this process can write bytecode.
 func (e Environment) Writable() bool {
-	f, err := os.CreateTemp(e.Site, ".thaw-")
+	f, err := os.CreateTemp(e.SitePackages, ".thaw-")
 	if err != nil {
 		return false
 	}

@@ -40,9 +40,9 @@ func ImportList(engine string) string { return importLists[engine] }
 
 // Environment is an installation of a Python program.
 type Environment struct {
-	Program string   // the command, as engines are started
-	Python  []string // the interpreter and its flags, from the command's first line
-	Site    string   // its site-packages; "" where it is not found beside the command
+	Program      string   // the command, as engines are started
+	Python       []string // the interpreter and its flags, from the command's first line
+	SitePackages string   // its site-packages; "" where it is not found beside the command
 }
 
 // ErrNoScript means that a program is no Python script, so it cannot be forked.
@@ -70,7 +70,7 @@ func FindEnvironment(program string) (Environment, error) {
 	e := Environment{Program: program, Python: python}
 	sites, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(python[0])), "lib", "python3*", "site-packages"))
 	if len(sites) == 1 {
-		e.Site = sites[0]
+		e.SitePackages = sites[0]
 	}
 	return e, nil
 }

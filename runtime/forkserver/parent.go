@@ -85,8 +85,8 @@ func Await[Exit any](ctx context.Context, p *Parent, exited <-chan Exit) (*Exit,
 
 // SetReady takes the first facts of a parent. The error is why it forks nothing.
 func (p *Parent) SetReady(f Facts) error {
-	if why := f.Unusable(); why != "" {
-		return errors.New(why)
+	if reason := f.Unusable(); reason != "" {
+		return errors.New(reason)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

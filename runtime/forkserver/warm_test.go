@@ -38,12 +38,12 @@ func TestInterpreter(t *testing.T) {
 	}
 }
 
-// venv makes the skeleton of an installation.
-func venv(t *testing.T) Environment {
+// makeVenv makes the skeleton of an installation.
+func makeVenv(t *testing.T) Environment {
 	t.Helper()
 	dir := t.TempDir()
-	bin, site := filepath.Join(dir, "bin"), filepath.Join(dir, "lib", "python3.11", "site-packages")
-	for _, d := range []string{bin, filepath.Join(site, "vllm", "__pycache__")} {
+	bin, sitePackages := filepath.Join(dir, "bin"), filepath.Join(dir, "lib", "python3.11", "site-packages")
+	for _, d := range []string{bin, filepath.Join(sitePackages, "vllm", "__pycache__")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func venv(t *testing.T) Environment {
 	write(t, filepath.Join(bin, "python"), "")
 	write(t, filepath.Join(bin, "vllm"), "#!"+filepath.Join(bin, "python")+"\nprint()\n")
 	for _, n := range []string{"a.py", "b.py", "c.txt"} {
-		write(t, filepath.Join(site, "vllm", n), "")
+		write(t, filepath.Join(sitePackages, "vllm", n), "")
 	}
 	e, err := FindEnvironment(filepath.Join(bin, "vllm"))
 	if err != nil {
@@ -68,15 +68,15 @@ func write(t *testing.T, path, text string) {
 }
 
 func TestEnvironment(t *testing.T) {
-	e := venv(t)
-	if !strings.HasSuffix(e.Site, "site-packages") || !e.Writable() {
+	e := makeVenv(t)
+	if !strings.HasSuffix(e.SitePackages, "site-packages") || !e.Writable() {
 		t.Errorf("%+v", e)
 	}
 	if have, of := e.Bytecode("vllm", "none"); have != 0 || of != 2 {
 		t.Errorf("%d of %d", have, of)
 	}
-	write(t, filepath.Join(e.Site, "vllm", "__pycache__", "a.cpython-311.pyc"), "")
-	write(t, filepath.Join(e.Site, "vllm", "__pycache__", "b.cpython-310.pyc"), "")
+	write(t, filepath.Join(e.SitePackages, "vllm", "__pycache__", "a.cpython-311.pyc"), "")
+	write(t, filepath.Join(e.SitePackages, "vllm", "__pycache__", "b.cpython-310.pyc"), "")
 	if have, of := e.Bytecode("vllm"); have != 1 || of != 2 {
 		t.Errorf("%d of %d", have, of)
 	}

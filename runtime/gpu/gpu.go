@@ -18,15 +18,15 @@ const answerWithin = 2 * time.Second
 // driver is the GPU driver; it is called by one goroutine at a time.
 type driver interface {
 	list() []functions.GPU
-	watch(ctx context.Context, bad func(uuid, what string)) error
+	watch(ctx context.Context, bad func(uuid, problem string)) error
 	close()
 }
 
 // Facts reads the state of this machine's GPUs. Its methods may be called from any
 // goroutine.
 type Facts struct {
-	d   driver // nil if there is none
-	why string
+	d      driver // nil if there is none
+	reason string
 
 	mu      sync.Mutex
 	last    []functions.GPU
@@ -37,16 +37,16 @@ type Facts struct {
 // Open opens the driver. Facts is never nil; without a driver it lists no GPUs. The
 // error reports a driver that does not work.
 func Open() (*Facts, error) {
-	d, why, err := openDriver()
-	return newFacts(d, why), err
+	d, reason, err := openDriver()
+	return newFacts(d, reason), err
 }
 
-func newFacts(d driver, why string) *Facts {
-	return &Facts{d: d, why: why, bad: map[string]string{}}
+func newFacts(d driver, reason string) *Facts {
+	return &Facts{d: d, reason: reason, bad: map[string]string{}}
 }
 
 // Why is the reason that no GPUs are listed; "" if there is a driver.
-func (f *Facts) Why() string { return f.why }
+func (f *Facts) Why() string { return f.reason }
 
 // List returns the GPUs by index. If the driver does not answer within 2 s, the last
 // list is returned with that as Health.
@@ -59,24 +59,24 @@ func (f *Facts) List() []functions.GPU {
 		f.reading = make(chan struct{})
 		go f.read(f.reading)
 	}
-	over := f.reading
+	done := f.reading
 	f.mu.Unlock()
 	t := time.NewTimer(answerWithin)
 	defer t.Stop()
-	late := false
+	timedOut := false
 	select {
-	case <-over:
+	case <-done:
 	case <-t.C:
-		late = true
+		timedOut = true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := slices.Clone(f.last)
 	for i := range out {
-		if what := f.bad[out[i].UUID]; what != "" {
-			out[i].Health = what
+		if problem := f.bad[out[i].UUID]; problem != "" {
+			out[i].Health = problem
 		}
-		if late {
+		if timedOut {
 			out[i].Health = "the driver does not answer"
 		}
 	}
@@ -84,31 +84,31 @@ func (f *Facts) List() []functions.GPU {
 }
 
 // read reads the list once; it may block in the driver.
-func (f *Facts) read(over chan struct{}) {
+func (f *Facts) read(done chan struct{}) {
 	gpus := f.d.list()
 	f.mu.Lock()
 	f.last, f.reading = gpus, nil
 	f.mu.Unlock()
-	close(over)
+	close(done)
 }
 
 // Watch handles the driver's events until ctx ends: an XID of broken hardware or an
 // uncorrectable memory error sets the GPU's Health permanently; tell is called for each.
 // Without a driver it waits for ctx.
-func (f *Facts) Watch(ctx context.Context, tell func(uuid, what string)) error {
+func (f *Facts) Watch(ctx context.Context, report func(uuid, problem string)) error {
 	if f.d == nil {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	return f.d.watch(ctx, func(uuid, what string) {
+	return f.d.watch(ctx, func(uuid, problem string) {
 		f.mu.Lock()
 		first := f.bad[uuid] == ""
 		if first {
-			f.bad[uuid] = what
+			f.bad[uuid] = problem
 		}
 		f.mu.Unlock()
-		if first && tell != nil {
-			tell(uuid, what)
+		if first && report != nil {
+			report(uuid, problem)
 		}
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// card is a mock of one healthy card.
-func card(uuid string) *mock.Device {
+// fakeDevice is a mock of one healthy GPU.
+func fakeDevice(uuid string) *mock.Device {
 	return &mock.Device{
 		GetUUIDFunc:             func() (string, nvml.Return) { return uuid, nvml.SUCCESS },
 		GetNameFunc:             func() (string, nvml.Return) { return "NVIDIA Test", nvml.SUCCESS },
@@ -46,7 +46,7 @@ func TestWiring(t *testing.T) {
 		cards := make([]*mock.Device, n)
 		at := func(d nvml.Device) int { return slices.Index(cards, d.(*mock.Device)) }
 		for i := range cards {
-			cards[i] = card(fmt.Sprint("GPU-", i))
+			cards[i] = fakeDevice(fmt.Sprint("GPU-", i))
 			if link != nil {
 				cards[i].GetP2PStatusFunc = func(d nvml.Device, _ nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 					*asked++
@@ -147,10 +147,10 @@ func TestOpen(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	lost, ecc := card("GPU-b"), card("GPU-c")
+	lost, ecc := fakeDevice("GPU-b"), fakeDevice("GPU-c")
 	lost.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
 	ecc.GetTotalEccErrorsFunc = func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) { return 3, nvml.SUCCESS }
-	f := facts(t, machine(card("GPU-a"), lost, ecc))
+	f := facts(t, machine(fakeDevice("GPU-a"), lost, ecc))
 	defer f.Close()
 	got := f.List()
 	want := []functions.GPU{
@@ -171,7 +171,7 @@ func TestList(t *testing.T) {
 func TestListOfAHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		d := card("GPU-a")
+		d := fakeDevice("GPU-a")
 		hung := false
 		d.GetUUIDFunc = func() (string, nvml.Return) {
 			if hung {
@@ -198,7 +198,7 @@ func TestListOfAHungDriver(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	d := card("GPU-a")
+	d := fakeDevice("GPU-a")
 	m := machine(d)
 	events := []nvml.EventData{
 		{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 31}, // a program's own

@@ -20,11 +20,11 @@ func readMemory() (Memory, error) {
 }
 
 func groupLimit() int64 {
-	least := int64(0)
+	minimum := int64(0)
 	read := func(path string) {
 		if b, err := os.ReadFile(path); err == nil {
-			if n := parseLimit(string(b)); n > 0 && (least == 0 || n < least) {
-				least = n
+			if n := parseLimit(string(b)); n > 0 && (minimum == 0 || n < minimum) {
+				minimum = n
 			}
 		}
 	}
@@ -40,7 +40,7 @@ func groupLimit() int64 {
 	for {
 		read(filepath.Join("/sys/fs/cgroup", group, "memory.max"))
 		if group == "" || group == "/" {
-			return least
+			return minimum
 		}
 		group = filepath.Dir(group)
 	}

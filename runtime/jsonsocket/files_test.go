@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// pair returns both ends of a Unix connection.
-func pair(t *testing.T) (a, b *net.UnixConn) {
+// socketPair returns both ends of a Unix connection.
+func socketPair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "l")
 	if err != nil {
@@ -36,7 +36,7 @@ func pair(t *testing.T) (a, b *net.UnixConn) {
 // TestFolders: folders arrive with their own lines, in order, between lines without one,
 // also if a line is longer than one read.
 func TestFolders(t *testing.T) {
-	a, b := pair(t)
+	a, b := socketPair(t)
 	const n = 40
 	var dirs []string
 	for i := range n {
@@ -108,7 +108,7 @@ func TestFolders(t *testing.T) {
 
 // TestFoldersUnasked: more descriptors than announced end the connection.
 func TestFoldersUnasked(t *testing.T) {
-	a, b := pair(t)
+	a, b := socketPair(t)
 	f, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -7,26 +7,26 @@ import (
 	"testing"
 )
 
-// dial returns both ends of a connection of this process to itself.
-func dial(t *testing.T) (far net.Conn, conn *net.UnixConn) {
+// dialSelf returns both ends of a connection of this process to itself.
+func dialSelf(t *testing.T) (client net.Conn, conn *net.UnixConn) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if far, err = net.Dial("unix", path); err != nil {
+	if client, err = net.Dial("unix", path); err != nil {
 		t.Fatal(err)
 	}
 	if conn, err = l.AcceptUnix(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { far.Close(); conn.Close() })
-	return far, conn
+	t.Cleanup(func() { client.Close(); conn.Close() })
+	return client, conn
 }
 
 func TestOf(t *testing.T) {
-	_, conn := dial(t)
+	_, conn := dialSelf(t)
 	p, err := Of(conn)
 	if err != nil || p.PID != os.Getpid() || !p.Alive() {
 		t.Fatal(p, err)
@@ -34,10 +34,10 @@ func TestOf(t *testing.T) {
 	p.Close()
 }
 
-// TestAliveWithoutPidfd: on kernels before 6.5 a connection that was hung up is that
+// TestAliveWithoutPIDFD: on kernels before 6.5 a connection that was hung up is that
 // of a process that has ended.
-func TestAliveWithoutPidfd(t *testing.T) {
-	far, conn := dial(t)
+func TestAliveWithoutPIDFD(t *testing.T) {
+	client, conn := dialSelf(t)
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestAliveWithoutPidfd(t *testing.T) {
 	if p.Held() || !p.Alive() {
 		t.Error("an open connection is not that of a live process")
 	}
-	far.Close()
+	client.Close()
 	if p.Alive() {
 		t.Error("a connection that was hung up is that of a live process")
 	}

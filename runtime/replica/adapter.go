@@ -49,10 +49,10 @@ type adapterSet struct {
 	loads      sync.WaitGroup
 }
 
-func (s *adapterSet) start(life context.Context) {
+func (s *adapterSet) start(replicaCtx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.replicaCtx = life
+	s.replicaCtx = replicaCtx
 	s.leases, s.busy, s.notes = map[string]func(){}, map[string]chan struct{}{}, map[string]string{}
 }
 
@@ -126,8 +126,8 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 			s.mu.Unlock()
 			return nil
 		}
-		eng, life := s.eng, s.replicaCtx
-		if eng == nil || life == nil {
+		eng, replicaCtx := s.eng, s.replicaCtx
+		if eng == nil || replicaCtx == nil {
 			s.mu.Unlock()
 			return &AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
 		}
@@ -137,7 +137,7 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 			s.busy[name] = done
 			s.loads.Add(1)
 			s.mu.Unlock()
-			err := r.loadAdapter(ctx, life, eng, r.o.Spec.Adapters[i])
+			err := r.loadAdapter(ctx, replicaCtx, eng, r.o.Spec.Adapters[i])
 			s.mu.Lock()
 			delete(s.busy, name)
 			s.mu.Unlock()
@@ -156,10 +156,10 @@ func (r *Replica) LoadAdapter(ctx context.Context, name string) error {
 }
 
 // loadAdapter stages, validates and loads one adapter.
-func (r *Replica) loadAdapter(ctx, life context.Context, eng adapterEngine, a functions.Adapter) error {
+func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine, a functions.Adapter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(life, func() { cancel(errors.New("the replica has ended")) })()
+	defer context.AfterFunc(replicaCtx, func() { cancel(errors.New("the replica has ended")) })()
 	fail := func(code string, err error) error {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause

@@ -20,8 +20,8 @@ import (
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
-// lora writes an adapter of a rank over modules of a small Llama.
-func lora(t testing.TB, dir string, rank int, modules ...string) {
+// writeLora writes an adapter of a rank over modules of a small Llama.
+func writeLora(t testing.TB, dir string, rank int, modules ...string) {
 	t.Helper()
 	var ts []safetensors.Source
 	for _, m := range modules {
@@ -98,7 +98,7 @@ func TestInspect(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			lora(t, dir, c.rank, c.modules...)
+			writeLora(t, dir, c.rank, c.modules...)
 			if c.change != nil {
 				c.change(dir)
 			}
@@ -112,7 +112,7 @@ func TestInspect(t *testing.T) {
 
 func FuzzInspect(f *testing.F) {
 	dir := f.TempDir()
-	lora(f, dir, 8, "q_proj")
+	writeLora(f, dir, 8, "q_proj")
 	good, _ := os.ReadFile(filepath.Join(dir, "adapter_model.safetensors"))
 	f.Add([]byte(`{"r":8}`), good)
 	f.Add([]byte(`{"r":8,"target_modules":"all-linear"}`), good[:20])
@@ -135,7 +135,7 @@ type library struct {
 	err      error
 }
 
-func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (l *library) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	if w.Source == "m" {
 		return l.fakeNode.Stage(ctx, w, progress)
 	}
@@ -166,11 +166,11 @@ func (l *library) lists() (staged, released string) {
 func TestLoadAdapter(t *testing.T) {
 	dir := t.TempDir()
 	for _, n := range []string{"a", "b", "c"} {
-		lora(t, filepath.Join(dir, n), 8, "q_proj")
+		writeLora(t, filepath.Join(dir, n), 8, "q_proj")
 	}
-	lora(t, filepath.Join(dir, "kv"), 8, "k_proj")
-	lora(t, filepath.Join(dir, "large"), 64, "q_proj")
-	run := func(name string, change func(*Options), f func(t *testing.T, lib *library, l *life)) {
+	writeLora(t, filepath.Join(dir, "kv"), 8, "k_proj")
+	writeLora(t, filepath.Join(dir, "large"), 64, "q_proj")
+	run := func(name string, change func(*Options), f func(t *testing.T, lib *library, l *replicaRun)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lib := &library{fakeNode: &fakeNode{}, dir: dir}
@@ -183,9 +183,9 @@ func TestLoadAdapter(t *testing.T) {
 				if change != nil {
 					change(&o)
 				}
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				time.Sleep(time.Second)
-				is(t, l, functions.Ready)
+				expectState(t, l, functions.Ready)
 				f(t, lib, l)
 				if !l.Status().State.Over() {
 					l.Unload(0, "done")
@@ -201,18 +201,18 @@ func TestLoadAdapter(t *testing.T) {
 			})
 		})
 	}
-	load := func(t *testing.T, l *life, name, code, why string) {
+	load := func(t *testing.T, l *replicaRun, name, code, reason string) {
 		t.Helper()
 		err := l.LoadAdapter(t.Context(), name)
 		var ae *AdapterError
 		switch {
 		case code == "" && err != nil, code != "" && !errors.As(err, &ae):
 			t.Errorf("%s: %v", name, err)
-		case code != "" && (ae.Code != code || !strings.HasPrefix(ae.Message, why)):
-			t.Errorf("%s: %s %s\nwant %s %s", name, ae.Code, ae.Message, code, why)
+		case code != "" && (ae.Code != code || !strings.HasPrefix(ae.Message, reason)):
+			t.Errorf("%s: %s %s\nwant %s %s", name, ae.Code, ae.Message, code, reason)
 		}
 	}
-	run("by use, two slots", nil, func(t *testing.T, lib *library, l *life) {
+	run("by use, two slots", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		for _, n := range []string{"a", "b", "a", "c", "a"} {
 			load(t, l, n, "", "")
 		}
@@ -226,12 +226,12 @@ func TestLoadAdapter(t *testing.T) {
 		if _, released := lib.lists(); released != "b" {
 			t.Errorf("released %s", released)
 		}
-		said := l.states()
-		if said[len(said)-1] != functions.Ready {
-			t.Error(said)
+		statuses := l.states()
+		if statuses[len(statuses)-1] != functions.Ready {
+			t.Error(statuses)
 		}
 	})
-	run("one load for all who ask", nil, func(t *testing.T, lib *library, l *life) {
+	run("one load for all who ask", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		lib.slow = 10 * time.Second
 		done := make(chan error)
 		for range 20 {
@@ -246,7 +246,7 @@ func TestLoadAdapter(t *testing.T) {
 			t.Error(got, lib.called())
 		}
 	})
-	run("the first who asks leaves", nil, func(t *testing.T, lib *library, l *life) {
+	run("the first who asks leaves", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		lib.slow = 10 * time.Second
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := make(chan error, 1), make(chan error, 1)
@@ -262,14 +262,14 @@ func TestLoadAdapter(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	run("notes", nil, func(t *testing.T, lib *library, l *life) {
+	run("notes", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		load(t, l, "kv", "", "")
 		synctest.Wait()
 		if note := l.Status().AdapterNotes["kv"]; !strings.HasPrefix(note, "it changes k_proj") {
 			t.Error(note)
 		}
 	})
-	run("errors", nil, func(t *testing.T, lib *library, l *life) {
+	run("errors", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		load(t, l, "nobody", AdapterNotFound, `model m has no adapter "nobody"`)
 		load(t, l, "large", AdapterInvalid, "adapter large: its rank is 64 and the engine takes 16 at most")
 		lib.err = errors.New("no such blob")
@@ -292,10 +292,10 @@ func TestLoadAdapter(t *testing.T) {
 			t.Error(n)
 		}
 	})
-	run("an engine without", func(o *Options) { o.Spec.Engine = functions.EngineSGLang }, func(t *testing.T, lib *library, l *life) {
+	run("an engine without", func(o *Options) { o.Spec.Engine = functions.EngineSGLang }, func(t *testing.T, lib *library, l *replicaRun) {
 		load(t, l, "a", AdapterInvalid, "adapter a: engine sglang loads no adapters")
 	})
-	run("ended while it is staged", nil, func(t *testing.T, lib *library, l *life) {
+	run("ended while it is staged", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		lib.slow = time.Hour
 		done := make(chan error, 1)
 		go func() { done <- l.LoadAdapter(t.Context(), "a") }()
@@ -307,7 +307,7 @@ func TestLoadAdapter(t *testing.T) {
 		l.ended(t, functions.Unloaded, "")
 		load(t, l, "a", AdapterUnavailable, "adapter a: the replica is not ready")
 	})
-	run("asleep, and after a deep sleep", func(o *Options) { o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"} }, func(t *testing.T, lib *library, l *life) {
+	run("asleep, and after a deep sleep", func(o *Options) { o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"} }, func(t *testing.T, lib *library, l *replicaRun) {
 		load(t, l, "a", "", "")
 		l.Sleep(2, "idle")
 		time.Sleep(time.Second)

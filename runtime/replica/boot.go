@@ -272,9 +272,9 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 	// READY=1 on the notify socket ends the probing.
 	actx, stop := context.WithCancel(ctx)
 	defer stop()
-	said := make(chan struct{})
+	statuses := make(chan struct{})
 	go func() {
-		defer close(said)
+		defer close(statuses)
 		select {
 		case <-ready:
 			stop()
@@ -283,7 +283,7 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 	}()
 	err := r.eng.Await(actx, func() { events <- bootEvent{listening: true, at: time.Now()} })
 	stop()
-	<-said
+	<-statuses
 	if err != nil {
 		select {
 		case <-ready:

@@ -22,48 +22,48 @@ import (
 	"github.com/thaw-dev/thaw/testkit/gguf"
 )
 
-// subject is an engine under the suite.
-type subject struct {
+// replicaKind is an engine under the suite.
+type replicaKind struct {
 	name    string
-	options func(t *testing.T, b *workbench) Options // of a replica called "c"
-	metrics bool                                     // it tells what it does
-	keyed   bool                                     // it wants its key
-	cancels bool                                     // metrics tell when a client's leaving has ended a generation
+	options func(t *testing.T, b *testSupervisor) Options // of a replica called "c"
+	metrics bool                                          // it tells what it does
+	keyed   bool                                          // it wants its key
+	cancels bool                                          // metrics tell when a client's leaving has ended a generation
 	start   time.Duration
 }
 
-// need is an environment variable of a component that CI may not have.
-func need(t *testing.T, names ...string) []string {
+// requireEnv is an environment variable of a component that CI may not have.
+func requireEnv(t *testing.T, names ...string) []string {
 	t.Helper()
 	out := make([]string, len(names))
 	for i, name := range names {
 		if out[i] = os.Getenv(name); out[i] == "" {
-			why := strings.Join(names, " and ") + " are not set"
+			reason := strings.Join(names, " and ") + " are not set"
 			if strings.Contains(names[i], "LLAMA") { // which CI does not have
-				t.Skip(why)
+				t.Skip(reason)
 			}
-			sourcetest.Missing(t, why)
+			sourcetest.Missing(t, reason)
 		}
 	}
 	return out
 }
 
-func emberCheckpoint(t *testing.T, b *workbench) {
+func emberCheckpoint(t *testing.T, b *testSupervisor) {
 	t.Helper()
 	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func subjects() []subject {
-	return []subject{
-		{name: "ember", metrics: true, keyed: true, cancels: true, start: soon, options: func(t *testing.T, b *workbench) Options {
+func replicaKinds() []replicaKind {
+	return []replicaKind{
+		{name: "ember", metrics: true, keyed: true, cancels: true, start: testTimeout, options: func(t *testing.T, b *testSupervisor) Options {
 			emberCheckpoint(t, b)
 			return b.ember("c")
 		}},
 		// ember again, as a program of engine command: the row of command promises no
 		// more than its argv.
-		{name: "command", metrics: true, cancels: true, start: soon, options: func(t *testing.T, b *workbench) Options {
+		{name: "command", metrics: true, cancels: true, start: testTimeout, options: func(t *testing.T, b *testSupervisor) Options {
 			emberCheckpoint(t, b)
 			o := b.ember("c")
 			exe, _ := os.Executable()
@@ -72,8 +72,8 @@ func subjects() []subject {
 			o.Spec.Health = "/health"
 			return o
 		}},
-		{name: "vllm", metrics: true, keyed: true, cancels: true, start: 5 * time.Minute, options: func(t *testing.T, b *workbench) Options {
-			have := need(t, "THAW_ENGINE_VLLM", "THAW_VLLM_MODEL")
+		{name: "vllm", metrics: true, keyed: true, cancels: true, start: 5 * time.Minute, options: func(t *testing.T, b *testSupervisor) Options {
+			have := requireEnv(t, "THAW_ENGINE_VLLM", "THAW_VLLM_MODEL")
 			o := b.options("c")
 			o.Stager, o.Dir = inPlace{}, ""
 			o.Spec.Engine, o.Spec.Source = functions.EngineVLLM, have[1]
@@ -83,8 +83,8 @@ func subjects() []subject {
 		}},
 		// A Python with llama-cpp-python's server, or a llama-server. Its compile
 		// takes minutes, so CI has none: make test-llamacpp.
-		{name: "llamacpp", keyed: true, start: 2 * time.Minute, options: func(t *testing.T, b *workbench) Options {
-			need(t, "THAW_ENGINE_LLAMACPP")
+		{name: "llamacpp", keyed: true, start: 2 * time.Minute, options: func(t *testing.T, b *testSupervisor) Options {
+			requireEnv(t, "THAW_ENGINE_LLAMACPP")
 			emberCheckpoint(t, b)
 			file := filepath.Join(b.dir, "gguf", "tiny.gguf")
 			if err := os.Mkdir(filepath.Dir(file), 0o755); err != nil {
@@ -104,7 +104,7 @@ func subjects() []subject {
 // anything stages a folder by saying where it is.
 type anything struct{}
 
-func (anything) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (anything) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
 	_, err := os.Stat(w.Source)
 	return Checkpoint{Path: w.Source, Bytes: 1}, err
 }
@@ -114,18 +114,18 @@ func (anything) Stage(_ context.Context, w StageRequest, _ func(have, whole func
 // leaves, tells of its load where it can, wants its key, and ends with nothing
 // left. A new row of the table gets a row here.
 func TestConformance(t *testing.T) {
-	for _, s := range subjects() {
+	for _, s := range replicaKinds() {
 		t.Run(s.name, func(t *testing.T) { conform(t, s) })
 	}
 }
 
-func conform(t *testing.T, s subject) {
-	b := newBench(t)
+func conform(t *testing.T, s replicaKind) {
+	b := newTestSupervisor(t)
 	o := s.options(t, b)
 	o.Spec.Deadlines.Start, o.Spec.Deadlines.FirstToken = functions.Duration(s.start), functions.Duration(time.Minute)
 	o.Spec.Deadlines.Hang, o.Spec.Deadlines.Drain = functions.Duration(10*time.Second), functions.Duration(5*time.Second)
 	began := time.Now()
-	l := live(t, o, New)
+	l := startReplica(t, o, New)
 	st := l.wait(functions.Ready, s.start)
 	t.Logf("READY after %v", time.Since(began).Round(time.Millisecond))
 	pid := b.pid("c")
@@ -259,10 +259,10 @@ func conform(t *testing.T, s subject) {
 	})
 	t.Run("end", func(t *testing.T) {
 		l.Unload(5*time.Second, "over")
-		if over := l.over(soon); over.State != functions.Unloaded || over.Key != "" && over.Endpoint != "" {
-			t.Errorf("%+v", over)
+		if done := l.waitEnd(testTimeout); done.State != functions.Unloaded || done.Key != "" && done.Endpoint != "" {
+			t.Errorf("%+v", done)
 		}
-		eventually(t, "its process is gone", func() bool { return gone(pid) })
+		eventually(t, "its process is gone", func() bool { return processGone(pid) })
 	})
 	c.CloseIdleConnections()
 }

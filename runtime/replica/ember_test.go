@@ -18,7 +18,7 @@ import (
 // inPlace stages folders by looking at them.
 type inPlace struct{}
 
-func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
 	st, err := os.Stat(filepath.Join(w.Dir, w.Source, "model.safetensors"))
 	if err != nil {
 		return Checkpoint{}, err
@@ -26,7 +26,7 @@ func (inPlace) Stage(_ context.Context, w StageRequest, _ func(have, whole funct
 	return Checkpoint{Path: filepath.Join(w.Dir, w.Source), Bytes: functions.Bytes(st.Size())}, nil
 }
 
-func (b *workbench) ember(id string) Options {
+func (b *testSupervisor) ember(id string) Options {
 	exe, _ := os.Executable()
 	o := b.options(id)
 	o.Stager, o.Programs = inPlace{}, engine.Programs{Thaw: exe}
@@ -38,14 +38,14 @@ func (b *workbench) ember(id string) Options {
 // The shipped engine from nothing to a token, said by the engine itself.
 func TestEmber(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	if _, err := checkpoint.Folder(filepath.Join(b.dir, "tiny"), checkpoint.Tiny, strings.Repeat("the ice melts and the water runs over the stones ", 40), 1); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
 		began := time.Now()
-		l := live(t, b.ember(fmt.Sprintf("tiny%d", i)), New)
-		st := l.wait(functions.Ready, soon)
+		l := startReplica(t, b.ember(fmt.Sprintf("tiny%d", i)), New)
+		st := l.wait(functions.Ready, testTimeout)
 		t.Logf("READY after %v: %v", time.Since(began), st.Phases)
 		if st.Bytes == 0 || len(st.Phases) != 4 {
 			t.Errorf("%+v", st)
@@ -55,16 +55,16 @@ func TestEmber(t *testing.T) {
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})
 		l.Unload(time.Second, "done")
-		if st := l.over(soon); st.State != functions.Unloaded {
+		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State, st.Error)
 		}
 	}
 	t.Run("killed", func(t *testing.T) {
-		l := live(t, b.ember("k"), New)
-		l.wait(functions.Ready, soon)
+		l := startReplica(t, b.ember("k"), New)
+		l.wait(functions.Ready, testTimeout)
 		began := time.Now()
 		syscall.Kill(b.pid("k"), syscall.SIGKILL)
-		if st := l.over(soon); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
+		if st := l.waitEnd(testTimeout); st.Error != "ember ended while ready: ended by signal 9 (killed)" {
 			t.Error(st.Error)
 		}
 		t.Logf("noticed after %v", time.Since(began))
@@ -74,8 +74,8 @@ func TestEmber(t *testing.T) {
 		if err := os.Truncate(path, 1000); err != nil {
 			t.Fatal(err)
 		}
-		l := live(t, b.ember("t"), New)
-		st := l.over(soon)
+		l := startReplica(t, b.ember("t"), New)
+		st := l.waitEnd(testTimeout)
 		t.Log(st.Error)
 		if st.State != functions.Failed || !strings.HasPrefix(st.Error, "ember ended while loading: ") || strings.Contains(st.Error, "exit code") {
 			t.Errorf("%s %q", st.State, st.Error)

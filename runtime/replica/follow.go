@@ -70,15 +70,15 @@ func (r *Replica) setLogPhases(done []engine.Done, present functions.Phase) {
 		s.Duration += part.Duration
 		s.Parts = append(s.Parts, part)
 	}
-	kept := r.phases[:0:0]
+	retained := r.phases[:0:0]
 	for _, p := range r.phases {
 		switch p.Phase {
 		case functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup:
 		default:
-			kept = append(kept, p)
+			retained = append(retained, p)
 		}
 	}
-	r.phases = sortPhases(append(kept, spans...))
+	r.phases = sortPhases(append(retained, spans...))
 }
 
 // logTail is the end of this start's log: longer than the part in the exit, since the

@@ -19,9 +19,9 @@ func TestWatch(t *testing.T) {
 		return engine.Metrics{Running: running, Tokens: tokens, Flow: true, Load: true}
 	}
 	// counted: how many had their first token, how many are over
-	c := func(running int, tokens float64, first, over int) engine.Metrics {
+	c := func(running int, tokens float64, first, done int) engine.Metrics {
 		x := m(running, tokens)
-		x.FirstTokens, x.Finished, x.Counted = first, over, true
+		x.FirstTokens, x.Finished, x.Counted = first, done, true
 		return x
 	}
 	silent := errors.New("timeout")
@@ -81,7 +81,7 @@ func TestWatchOfAFreshEngine(t *testing.T) {
 		suspect bool
 	}{{"answering", 2, true}, {"reading a long prompt", 1, false}} {
 		w := newHangDetector(10*time.Second, 2*time.Minute, zero)
-		w.calm = true
+		w.idleSeen = true
 		m := engine.Metrics{Running: 1, Tokens: 70, Flow: true, Load: true, FirstTokens: c.first, Finished: 1, Counted: true}
 		w.observe(zero.Add(time.Second), zero.Add(time.Second), m, nil)
 		if got := w.observe(zero.Add(12*time.Second), zero.Add(12*time.Second), m, nil); (got != "") != c.suspect {

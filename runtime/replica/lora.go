@@ -23,7 +23,7 @@ const headLimit = 16 << 20
 // loads it: its errors are clearer, and a bad adapter may break the engine. declared is
 // the rank in the model file, 0 for none; most is the engine's limit, 0 for its
 // default. The note, if not "", is a warning for people.
-func inspectAdapter(dir string, declared, most int) (note string, err error) {
+func inspectAdapter(dir string, declared, maximum int) (note string, err error) {
 	b, err := readSmall(filepath.Join(dir, "adapter_config.json"), 1<<20)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", errors.New("not a LoRA adapter: it has no adapter_config.json")
@@ -45,8 +45,8 @@ func inspectAdapter(dir string, declared, most int) (note string, err error) {
 	for _, r := range c.Ranks {
 		rank = max(rank, r)
 	}
-	if most == 0 {
-		most = defaultRank
+	if maximum == 0 {
+		maximum = defaultRank
 	}
 	switch {
 	case c.Type != "" && !strings.EqualFold(c.Type, "LORA"):
@@ -57,8 +57,8 @@ func inspectAdapter(dir string, declared, most int) (note string, err error) {
 		return "", errors.New("adapter_config.json has no rank (r)")
 	case declared > 0 && rank > declared:
 		return "", fmt.Errorf("its rank is %d and the model file says %d: raise rank there", rank, declared)
-	case rank > most:
-		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args", rank, most, rank)
+	case rank > maximum:
+		return "", fmt.Errorf("its rank is %d and the engine takes %d at most: say rank: %d in the model file, or --max-lora-rank in its args", rank, maximum, rank)
 	}
 	tensors, err := readHeader(filepath.Join(dir, "adapter_model.safetensors"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,8 +75,8 @@ func inspectAdapter(dir string, declared, most int) (note string, err error) {
 			continue
 		}
 		pairs++
-		if len(t.Shape) != 2 || t.Shape[0] > most {
-			return "", fmt.Errorf("%s has shape %v, which is no rank of at most %d", t.Name, t.Shape, most)
+		if len(t.Shape) != 2 || t.Shape[0] > maximum {
+			return "", fmt.Errorf("%s has shape %v, which is no rank of at most %d", t.Name, t.Shape, maximum)
 		}
 		if !slices.ContainsFunc(tensors, func(o safetensors.Tensor) bool { return o.Name == name+".lora_B.weight" }) {
 			return "", fmt.Errorf("%s has no lora_B beside it", t.Name)

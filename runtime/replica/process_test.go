@@ -21,78 +21,78 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// quick: a program with the race detector otherwise takes a second to exit.
-const quick = "GORACE=atexit_sleep_ms=0"
+// fastRaceExit: a program with the race detector otherwise takes a second to exit.
+const fastRaceExit = "GORACE=atexit_sleep_ms=0"
 
-// workbench is one supervisor in a folder of its own, with what was started watched to
+// testSupervisor is one supervisor in a folder of its own, with what was started watched to
 // be gone at the end.
-type workbench struct {
+type testSupervisor struct {
 	t      *testing.T
 	dir    string
 	client *supervisor.Client
 }
 
-func newBench(t *testing.T) *workbench {
+func newTestSupervisor(t *testing.T) *testSupervisor {
 	t.Helper()
 	dir := t.TempDir()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	sock := filepath.Join(dir, "supervisor.sock")
-	c, err := supervisor.Ensure(ctx, supervisor.Start{Exe: exe, Args: []string{"test-supervisor", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{quick}})
+	c, err := supervisor.Ensure(ctx, supervisor.Start{Exe: exe, Args: []string{"test-supervisor", sock, dir, "5s"}, Socket: sock, Dir: dir, Env: []string{fastRaceExit}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &workbench{t, dir, c}
+	b := &testSupervisor{t, dir, c}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		if err := b.client.End(ctx, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the supervisor is gone", func() bool { return gone(c.PID()) })
+		eventually(t, "the supervisor is gone", func() bool { return processGone(c.PID()) })
 	})
 	return b
 }
 
-func (b *workbench) options(id string, modes ...string) Options {
+func (b *testSupervisor) options(id string, modes ...string) Options {
 	exe, _ := os.Executable()
 	return Options{
 		ID: id, Team: "default", Model: "m", Dir: b.dir,
 		Spec: functions.ModelSpec{
 			Engine: functions.EngineCommand,
-			Env:    map[string]string{"GORACE": strings.TrimPrefix(quick, "GORACE=")},
+			Env:    map[string]string{"GORACE": strings.TrimPrefix(fastRaceExit, "GORACE=")},
 			Args:   append([]string{exe, "test-engine", "{port}", "{name}"}, modes...),
 			Deadlines: functions.Deadlines{
-				Stage: functions.Duration(soon), Start: functions.Duration(soon),
-				FirstToken: functions.Duration(soon), Hang: functions.Duration(soon), Drain: functions.Duration(time.Second),
+				Stage: functions.Duration(testTimeout), Start: functions.Duration(testTimeout),
+				FirstToken: functions.Duration(testTimeout), Hang: functions.Duration(testTimeout), Drain: functions.Duration(time.Second),
 			},
 		},
 		Spawner: b.client,
 	}
 }
 
-// life runs a replica and keeps what it said.
-type life struct {
+// replicaRun runs a replica and keeps what it said.
+type replicaRun struct {
 	t *testing.T
 	*Replica
-	mu     sync.Mutex
-	said   []functions.ReplicaStatus
-	done   chan error
-	cancel context.CancelFunc
+	mu       sync.Mutex
+	statuses []functions.ReplicaStatus
+	done     chan error
+	cancel   context.CancelFunc
 }
 
-func live(t *testing.T, o Options, birth func(Options) *Replica) *life {
-	l := &life{t: t, done: make(chan error, 1)}
+func startReplica(t *testing.T, o Options, construct func(Options) *Replica) *replicaRun {
+	l := &replicaRun{t: t, done: make(chan error, 1)}
 	o.OnChange = func(s functions.ReplicaStatus) {
 		l.mu.Lock()
-		l.said = append(l.said, s)
+		l.statuses = append(l.statuses, s)
 		l.mu.Unlock()
 	}
-	l.Replica = birth(o)
+	l.Replica = construct(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	go func() { l.done <- l.Run(ctx) }()
@@ -100,10 +100,10 @@ func live(t *testing.T, o Options, birth func(Options) *Replica) *life {
 	return l
 }
 
-func (l *life) states() (out []functions.State) {
+func (l *replicaRun) states() (out []functions.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range l.said {
+	for _, s := range l.statuses {
 		if len(out) == 0 || out[len(out)-1] != s.State {
 			out = append(out, s.State)
 		}
@@ -111,7 +111,7 @@ func (l *life) states() (out []functions.State) {
 	return out
 }
 
-func (l *life) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
+func (l *replicaRun) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
 	l.t.Helper()
 	end := time.Now().Add(within)
 	for {
@@ -126,8 +126,8 @@ func (l *life) wait(s functions.State, within time.Duration) functions.ReplicaSt
 	}
 }
 
-// over waits for the end of Run.
-func (l *life) over(within time.Duration) functions.ReplicaStatus {
+// waitEnd waits for the end of Run.
+func (l *replicaRun) waitEnd(within time.Duration) functions.ReplicaStatus {
 	l.t.Helper()
 	select {
 	case err := <-l.done:
@@ -143,20 +143,20 @@ func (l *life) over(within time.Duration) functions.ReplicaStatus {
 // pause between two looks at another process.
 func pause() { <-time.After(2 * time.Millisecond) }
 
-// soon bounds the wait for what must happen, on whatever machine.
-const soon = time.Minute
+// testTimeout bounds the wait for what must happen, on whatever machine.
+const testTimeout = time.Minute
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t *testing.T, description string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !ok(); pause() {
+	for end := time.Now().Add(testTimeout); !ok(); pause() {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("never: %s", description)
 		}
 	}
 }
 
-// gone reports whether a process does not exist or is a zombie.
-func gone(pid int) bool {
+// processGone reports whether a process does not exist or is a zombie.
+func processGone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
 		return true
 	}
@@ -170,9 +170,9 @@ func gone(pid int) bool {
 
 func TestProcessReadyAndUnload(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	l := live(t, b.options("r1", "slow=50ms"), New)
-	st := l.wait(functions.Ready, soon)
+	b := newTestSupervisor(t)
+	l := startReplica(t, b.options("r1", "slow=50ms"), New)
+	st := l.wait(functions.Ready, testTimeout)
 	pid := b.pid("r1")
 	res, err := http.Get(st.Endpoint + "/health")
 	if err != nil || res.StatusCode != 200 {
@@ -192,10 +192,10 @@ func TestProcessReadyAndUnload(t *testing.T) {
 		return err == nil && strings.Contains(string(b), "fake engine")
 	})
 	l.Unload(time.Second, "idle")
-	if st := l.over(soon); st.State != functions.Unloaded {
+	if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 		t.Errorf("state %s", st.State)
 	}
-	if !gone(pid) {
+	if !processGone(pid) {
 		t.Error("the engine lives on")
 	}
 	want := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded}
@@ -205,7 +205,7 @@ func TestProcessReadyAndUnload(t *testing.T) {
 }
 
 // pid of a process of the supervisor.
-func (b *workbench) pid(id string) int {
+func (b *testSupervisor) pid(id string) int {
 	b.t.Helper()
 	ps, err := b.client.List(b.t.Context())
 	if err != nil {
@@ -221,7 +221,7 @@ func (b *workbench) pid(id string) int {
 }
 
 // children of the engine, as its log tells.
-func (b *workbench) children(l *life) (out []int) {
+func (b *testSupervisor) children(l *replicaRun) (out []int) {
 	b.t.Helper()
 	eventually(b.t, "the engine's children", func() bool {
 		log, _ := os.ReadFile(l.LogPath())
@@ -239,7 +239,7 @@ func (b *workbench) children(l *life) (out []int) {
 }
 
 // stream keeps a request running on the engine until the test ends or it breaks.
-func (l *life) stream(t *testing.T) (broken chan error) {
+func (l *replicaRun) stream(t *testing.T) (broken chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -266,20 +266,20 @@ func (l *life) stream(t *testing.T) (broken chan error) {
 
 func TestProcessDies(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	for _, c := range []struct {
 		name, modes string
 		ready       bool // let it become READY first
 		busy        bool
-		hit         syscall.Signal
+		killedBy    syscall.Signal
 		why         string
 	}{
 		{name: "exits at once", modes: "exit=error: config.json: no such file", why: "command ended while loading: config.json: no such file"},
 		{name: "crashes while loading", modes: "slow=30ms crash=ValueError:too_long", why: "command ended while loading: ValueError: too_long"},
-		{name: "killed while loading", modes: "slow=1h", hit: syscall.SIGKILL, why: "command ended while loading: ended by signal 9 (killed)"},
-		{name: "killed idle", ready: true, hit: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
-		{name: "killed while it streams", ready: true, busy: true, hit: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
-		{name: "leaves without being asked", ready: true, hit: syscall.SIGTERM, why: "command ended while ready: exit code 0"},
+		{name: "killed while loading", modes: "slow=1h", killedBy: syscall.SIGKILL, why: "command ended while loading: ended by signal 9 (killed)"},
+		{name: "killed idle", ready: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
+		{name: "killed while it streams", ready: true, busy: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
+		{name: "leaves without being asked", ready: true, killedBy: syscall.SIGTERM, why: "command ended while ready: exit code 0"},
 		{name: "first token fails", modes: "oom", why: "command: first token: HTTP 500: CUDA out of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -287,11 +287,11 @@ func TestProcessDies(t *testing.T) {
 			if strings.HasPrefix(c.modes, "exit=") {
 				modes = []string{c.modes, "fork"}
 			}
-			l := live(t, b.options("dies", modes...), New)
+			l := startReplica(t, b.options("dies", modes...), New)
 			if c.ready {
-				l.wait(functions.Ready, soon)
-			} else if c.hit != 0 {
-				l.wait(functions.Loading, soon)
+				l.wait(functions.Ready, testTimeout)
+			} else if c.killedBy != 0 {
+				l.wait(functions.Loading, testTimeout)
 			}
 			var broken chan error
 			if c.busy {
@@ -299,13 +299,13 @@ func TestProcessDies(t *testing.T) {
 			}
 			began := time.Now()
 			var kids []int
-			if c.hit != 0 {
+			if c.killedBy != 0 {
 				kids = b.children(l)
 				began = time.Now()
-				syscall.Kill(b.pid("dies"), c.hit)
+				syscall.Kill(b.pid("dies"), c.killedBy)
 			}
-			st := l.over(soon)
-			if c.hit != 0 {
+			st := l.waitEnd(testTimeout)
+			if c.killedBy != 0 {
 				t.Logf("noticed after %v", time.Since(began))
 			}
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
@@ -318,7 +318,7 @@ func TestProcessDies(t *testing.T) {
 				kids = b.children(l)
 			}
 			for _, p := range kids {
-				eventually(t, "no process of the group is left", func() bool { return gone(p) })
+				eventually(t, "no process of the group is left", func() bool { return processGone(p) })
 			}
 			os.Remove(l.LogPath())
 		})
@@ -327,67 +327,67 @@ func TestProcessDies(t *testing.T) {
 
 func TestProcessStopped(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	o := b.options("stopped", "fork")
 	o.Spec.Deadlines.Hang, o.Spec.Deadlines.FirstToken = functions.Duration(500*time.Millisecond), functions.Duration(5*time.Second)
-	l := live(t, o, New)
-	l.wait(functions.Ready, soon)
+	l := startReplica(t, o, New)
+	l.wait(functions.Ready, testTimeout)
 	l.stream(t)
 	eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 	kids, pid := b.children(l), b.pid("stopped")
 	syscall.Kill(pid, syscall.SIGSTOP)
-	st := l.over(soon)
+	st := l.waitEnd(testTimeout)
 	if st.State != functions.Failed || !strings.Contains(st.Error, "no answer to a one-token request within 5s") {
 		t.Errorf("%s %q", st.State, st.Error)
 	}
 	for _, p := range append(kids, pid) {
-		eventually(t, "nothing is left", func() bool { return gone(p) })
+		eventually(t, "nothing is left", func() bool { return processGone(p) })
 	}
 }
 
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	t.Run("deaf while loading", func(t *testing.T) {
-		l := live(t, b.options("e", "slow=1h", "stubborn", "fork"), New)
+		l := startReplica(t, b.options("e", "slow=1h", "stubborn", "fork"), New)
 		kids := b.children(l)
 		l.Unload(time.Hour, "stopped") // no request is in flight
-		if st := l.over(soon); st.State != functions.Unloaded {
+		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}
-		eventually(t, "no child", func() bool { return gone(kids[0]) })
+		eventually(t, "no child", func() bool { return processGone(kids[0]) })
 	})
 	t.Run("stream outlasts the drain", func(t *testing.T) {
-		l := live(t, b.options("e"), New)
-		l.wait(functions.Ready, soon)
+		l := startReplica(t, b.options("e"), New)
+		l.wait(functions.Ready, testTimeout)
 		broken := l.stream(t)
 		eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 		pid := b.pid("e")
 		began := time.Now()
 		l.Unload(300*time.Millisecond, "stopped")
-		if st := l.over(soon); st.State != functions.Unloaded {
+		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}
-		if d := time.Since(began); d < 300*time.Millisecond || !gone(pid) {
-			t.Errorf("after %v, gone %v", d, gone(pid))
+		if d := time.Since(began); d < 300*time.Millisecond || !processGone(pid) {
+			t.Errorf("after %v, gone %v", d, processGone(pid))
 		}
 		if <-broken == nil {
 			t.Error("the stream ended well")
 		}
 	})
 	t.Run("chat only, no metrics", func(t *testing.T) {
-		l := live(t, b.options("e", "chat", "plain"), New)
-		l.wait(functions.Ready, soon)
+		l := startReplica(t, b.options("e", "chat", "plain"), New)
+		l.wait(functions.Ready, testTimeout)
 		l.Unload(0, "stopped")
-		if st := l.over(soon); st.State != functions.Unloaded {
+		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}
 	})
 	t.Run("never healthy", func(t *testing.T) {
 		o := b.options("e", "nohealth")
 		o.Spec.Deadlines.Start = functions.Duration(8 * time.Second) // within which it has said its line, on any machine
-		l := live(t, o, New)
-		if st := l.over(soon); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s: no answer; last line: fake engine") {
+		l := startReplica(t, o, New)
+		if st := l.waitEnd(testTimeout); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s: no answer; last line: fake engine") {
 			t.Errorf("%s %q", st.State, st.Error)
 		}
 	})
@@ -396,11 +396,11 @@ func TestProcessEnds(t *testing.T) {
 // The agent is gone and another comes: nothing is loaded again.
 func TestProcessAdopted(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	first := live(t, b.options("keep", "slow=50ms"), New)
-	first.wait(functions.Ready, soon)
-	late := live(t, b.options("late", "slow=300ms"), New)
-	late.wait(functions.Loading, soon)
+	b := newTestSupervisor(t)
+	first := startReplica(t, b.options("keep", "slow=50ms"), New)
+	first.wait(functions.Ready, testTimeout)
+	late := startReplica(t, b.options("late", "slow=300ms"), New)
+	late.wait(functions.Loading, testTimeout)
 	eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
 	pid := b.pid("keep")
 	first.cancel()
@@ -421,14 +421,14 @@ func TestProcessAdopted(t *testing.T) {
 		t.Fatalf("%v %v", ps, err)
 	}
 	for _, p := range ps {
-		l := live(t, Options{Spawner: c}, func(o Options) *Replica {
+		l := startReplica(t, Options{Spawner: c}, func(o Options) *Replica {
 			r, err := Adopt(o, p, c.Follow(p))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		})
-		st := l.wait(functions.Ready, soon)
+		st := l.wait(functions.Ready, testTimeout)
 		if p.ID == "keep" && p.PID != pid {
 			t.Error("another process")
 		}
@@ -438,8 +438,8 @@ func TestProcessAdopted(t *testing.T) {
 		}
 		res.Body.Close()
 		l.Unload(0, "done")
-		if st := l.over(soon); st.State != functions.Unloaded || !gone(p.PID) {
-			t.Errorf("%s, gone %v", st.State, gone(p.PID))
+		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded || !processGone(p.PID) {
+			t.Errorf("%s, gone %v", st.State, processGone(p.PID))
 		}
 	}
 }

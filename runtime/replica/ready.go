@@ -36,7 +36,7 @@ func (r *Replica) ready(ctx context.Context) state {
 	d := r.o.Spec.Deadlines
 	m := &monitor{r: r, hang: newHangDetector(d.Hang.Std(), d.FirstToken.Std(), time.Now()),
 		readings: make(chan reading, 1), verdicts: make(chan error, 1)}
-	m.hang.calm = r.adopt == nil // only the warm-up was served, and it has finished
+	m.hang.idleSeen = r.adopt == nil // only the warm-up was served, and it has finished
 	poll := time.NewTimer(pollEvery)
 	defer poll.Stop()
 	defer func() {
@@ -54,7 +54,7 @@ func (r *Replica) ready(ctx context.Context) state {
 			m.onReading(rctx, n)
 			poll.Reset(m.hang.next(time.Now()))
 		case err := <-m.verdicts:
-			if next, over := m.onVerdict(ctx, err); over {
+			if next, done := m.onVerdict(ctx, err); done {
 				return next
 			}
 		case <-r.commandReady:
@@ -76,13 +76,13 @@ func (m *monitor) read(ctx context.Context) {
 }
 
 // probe asks the engine for a token; why is for the log.
-func (m *monitor) probe(ctx context.Context, why string) {
+func (m *monitor) probe(ctx context.Context, reason string) {
 	if m.probing {
 		return
 	}
 	m.probing = true
-	m.r.log.Warn("engine suspected", "why", why)
-	go func() { m.verdicts <- m.r.probe(ctx, why) }()
+	m.r.log.Warn("engine suspected", "why", reason)
+	go func() { m.verdicts <- m.r.probe(ctx, reason) }()
 }
 
 // wait waits for the reading and the probe under way.
@@ -106,15 +106,15 @@ func (m *monitor) onReading(ctx context.Context, n reading) {
 	if n.err == nil {
 		m.r.publishMetrics(n.Metrics)
 	}
-	if why := m.hang.observe(n.at, time.Now(), n.Metrics, n.err); why != "" {
-		m.probe(ctx, why)
-	} else if n.ill != "" {
-		m.probe(ctx, n.ill)
+	if reason := m.hang.observe(n.at, time.Now(), n.Metrics, n.err); reason != "" {
+		m.probe(ctx, reason)
+	} else if n.unhealthy != "" {
+		m.probe(ctx, n.unhealthy)
 	}
 }
 
 // onVerdict handles the outcome of a probe; over reports that the engine has ended.
-func (m *monitor) onVerdict(ctx context.Context, err error) (next state, over bool) {
+func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bool) {
 	r := m.r
 	m.probing = false
 	var se *engine.StatusError
@@ -135,16 +135,16 @@ func (m *monitor) onVerdict(ctx context.Context, err error) (next state, over bo
 		return m.exited(ctx, x), true
 	}
 	x := r.kill(ctx)
-	what := "is broken"
+	cause := "is broken"
 	switch {
 	case errors.Is(err, errNoAnswer):
-		what = "hung"
+		cause = "hung"
 	case engine.CoreDied(x.Tail):
-		what, err = "ended while ready", errors.New("its EngineCore died unexpectedly")
+		cause, err = "ended while ready", errors.New("its EngineCore died unexpectedly")
 	case se != nil:
-		what = "answers with errors alone"
+		cause = "answers with errors alone"
 	}
-	return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, what, err)), true
+	return r.failed(fmt.Sprintf("%s %s: %v", r.o.Spec.Engine, cause, err)), true
 }
 
 // onCommand handles commands of the owner; nil stays in READY.
@@ -174,9 +174,9 @@ var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probe
 
 type reading struct {
 	engine.Metrics
-	at  time.Time // when the request was sent
-	err error
-	ill string // the answer of /health if it is an error
+	at        time.Time // when the request was sent
+	err       error
+	unhealthy string // the answer of /health if it is an error
 }
 
 func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading {
@@ -193,23 +193,23 @@ func (r *Replica) readMetrics(ctx context.Context, within time.Duration) reading
 func (r *Replica) checkEngine(ctx context.Context) reading {
 	hctx, cancel := context.WithTimeout(ctx, quickReadWait)
 	defer cancel()
-	ill := make(chan string, 1)
+	unhealthy := make(chan string, 1)
 	go func() {
 		var se *engine.StatusError
 		if err := r.eng.Health(hctx); errors.As(err, &se) {
-			ill <- "/health: " + err.Error()
+			unhealthy <- "/health: " + err.Error()
 			return
 		}
-		ill <- ""
+		unhealthy <- ""
 	}()
 	m := r.readMetrics(ctx, pollWait)
 	t := time.NewTimer(healthLate)
 	defer t.Stop()
 	select {
-	case m.ill = <-ill:
+	case m.unhealthy = <-unhealthy:
 	case <-t.C: // do not delay the metrics
 		cancel()
-		<-ill
+		<-unhealthy
 	}
 	return m
 }
@@ -225,7 +225,7 @@ func (r *Replica) publishMetrics(m engine.Metrics) {
 
 // probe asks a suspected engine for one token. It returns nil if the engine works, a
 // StatusError if it answers with an error, another error if it hangs or is gone.
-func (r *Replica) probe(ctx context.Context, why string) error {
+func (r *Replica) probe(ctx context.Context, reason string) error {
 	before := r.readMetrics(ctx, quickReadWait)
 	pctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -241,18 +241,18 @@ func (r *Replica) probe(ctx context.Context, why string) error {
 		hctx, cancel := context.WithTimeout(ctx, pollWait)
 		defer cancel()
 		if herr := r.eng.Health(hctx); herr != nil {
-			return fmt.Errorf("%s; then the probe: %v, /health: %v", why, err, herr)
+			return fmt.Errorf("%s; then the probe: %v, /health: %v", reason, err, herr)
 		}
 		return err
 	case engine.ConnectionRefused(err):
-		return fmt.Errorf("%s; it refuses connections", why)
+		return fmt.Errorf("%s; it refuses connections", reason)
 	}
 	// It may have been generating for requests before this one.
 	if after := r.readMetrics(ctx, quickReadWait); before.err == nil && after.err == nil && after.Flow && after.Tokens != before.Tokens {
 		return nil
 	}
 	if pctx.Err() != nil {
-		return fmt.Errorf("%s; then %w", why, errNoAnswer)
+		return fmt.Errorf("%s; then %w", reason, errNoAnswer)
 	}
-	return fmt.Errorf("%s; then the probe: %v", why, err)
+	return fmt.Errorf("%s; then the probe: %v", reason, err)
 }

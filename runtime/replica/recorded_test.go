@@ -15,14 +15,14 @@ import (
 
 // recorded is a replica whose vLLM is a script: it writes a kept log of a real
 // one, and then does what the real one did.
-func (b *workbench) recorded(t *testing.T, id, script string) Options {
+func (b *testSupervisor) recorded(t *testing.T, id, script string) Options {
 	t.Helper()
 	exe := filepath.Join(b.dir, id+"-vllm")
 	if err := os.WriteFile(exe, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	o := b.options(id)
-	o.Stager = beside{b.dir}
+	o.Stager = inPlaceStager{b.dir}
 	o.Spec.Engine, o.Spec.Args, o.Spec.Source = functions.EngineVLLM, nil, "model"
 	o.Programs = engine.Programs{
 		Environ: func() []string { return []string{"THAW_ENGINE_VLLM=" + exe, "PATH=" + os.Getenv("PATH")} },
@@ -35,7 +35,7 @@ func (b *workbench) recorded(t *testing.T, id, script string) Options {
 // the engine's own first cause, and none waits for an engine that knows and stays.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	logs, err := filepath.Abs("../engine/testdata/logs")
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func TestBadInput(t *testing.T) {
 				}
 			}
 			began := time.Now()
-			l := live(t, o, New)
-			st := l.over(soon)
+			l := startReplica(t, o, New)
+			st := l.waitEnd(testTimeout)
 			took := time.Since(began)
 			t.Logf("after %v: %s", took.Round(time.Millisecond), st.Error)
 			if took > 10*time.Second { // a second is promised: as for a machine ten times as slow
@@ -92,7 +92,7 @@ func TestBadInput(t *testing.T) {
 // first cause is looked for in all that this start wrote, and in nothing else.
 func TestFirstCauseOfALongLog(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	o := b.recorded(t, "long", `#!/bin/sh
 echo 'ValueError: the root of it'
 i=0; while [ $i -lt 400 ]; do echo "(Worker_TP$i pid=$i) ERROR 11-21 17:37:57 [core.py:1510]   File \"/opt/vllm/lib/python3.11/site-packages/vllm/v1/executor.py\", line $i, in run"; i=$((i+1)); done
@@ -100,7 +100,7 @@ echo 'RuntimeError: Engine core initialization failed. See root cause above.'
 exit 1
 `)
 	for range 2 { // the log is that of the id: the second time it is there already
-		st := live(t, o, New).over(soon)
+		st := startReplica(t, o, New).waitEnd(testTimeout)
 		if want := "vllm ended while loading: ValueError: the root of it"; st.Error != want {
 			t.Errorf("%s\nwant %s", st.Error, want)
 		}
@@ -111,7 +111,7 @@ exit 1
 // before the engine answers.
 func TestPhasesFromTheLog(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestSupervisor(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestPhasesFromTheLog(t *testing.T) {
 	on := filepath.Join(b.dir, "on")
 	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe, on))
 	began := time.Now()
-	l := live(t, o, New)
+	l := startReplica(t, o, New)
 	eventually(t, "it loads weights", func() bool {
 		st := l.Status()
 		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
@@ -136,7 +136,7 @@ func TestPhasesFromTheLog(t *testing.T) {
 	if err := os.WriteFile(on, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	st := l.wait(functions.Ready, soon)
+	st := l.wait(functions.Ready, testTimeout)
 	var got []string
 	for _, p := range st.Phases {
 		var parts []string
@@ -157,5 +157,5 @@ func TestPhasesFromTheLog(t *testing.T) {
 		t.Errorf("weights took %f s, which were more than %v and less than %v", load, loaded, all)
 	}
 	l.Unload(0, "done")
-	l.over(soon)
+	l.waitEnd(testTimeout)
 }

@@ -54,7 +54,7 @@ type Checkpoint struct {
 // ctx has ended. It may call progress from any goroutine until it returns; whole is
 // 0 while unknown.
 type Stager interface {
-	Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error)
+	Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error)
 }
 
 // EarlyStager is a Stager that can provide a checkpoint while it is still arriving.
@@ -63,7 +63,7 @@ type EarlyStager interface {
 	// StageEarly returns when files can be opened under the path (reads wait for
 	// their bytes). It is called once per start, from a goroutine of the replica;
 	// ctx is that of the whole staging, Rest included.
-	StageEarly(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (PartialCheckpoint, error)
+	StageEarly(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error)
 }
 
 // PartialCheckpoint is a checkpoint whose files can be opened while they arrive.
@@ -132,7 +132,7 @@ type Options struct {
 	// ForkParent, if not nil, returns the socket of a warm interpreter that can
 	// fork this command, or "" and the reason ("" too for engines without fork
 	// server). It must not block.
-	ForkParent func(cmd engine.Command) (via, note string)
+	ForkParent func(cmd engine.Command) (forkSocket, note string)
 	// ParentReady returns a channel that is closed when a starting parent for this
 	// command is ready or has failed; nil if there is none to wait for.
 	ParentReady func(cmd engine.Command) <-chan struct{}
@@ -199,7 +199,7 @@ type Replica struct {
 	pending      commands
 	commandReady coalesce.Signal // set while pending has commands
 
-	have, whole atomic.Int64 // staging's progress
+	stagedBytes, stageTotal atomic.Int64 // staging's progress
 
 	adapters adapterSet
 
@@ -337,22 +337,22 @@ type state func(context.Context) state
 // those in flight finish within the drain deadline, then the engine frees its GPU
 // memory and SleepLevel is set. Level 1 keeps the weights in host memory, 2 drops
 // them. An engine that cannot sleep stays READY.
-func (r *Replica) Sleep(level int, why string) {
-	r.command(func(w *commands) { w.sleep = &sleepRequest{level: max(level, 1), why: why} })
+func (r *Replica) Sleep(level int, reason string) {
+	r.command(func(w *commands) { w.sleep = &sleepRequest{level: max(level, 1), why: reason} })
 }
 
 // WakeUp wakes a SLEEPING replica: LOADING_TO_GPU, then READY with a token, or FAILED
 // if it hangs. In other states it cancels a Sleep that has not begun.
-func (r *Replica) WakeUp(why string) {
-	r.command(func(w *commands) { w.sleep = &sleepRequest{why: why} })
+func (r *Replica) WakeUp(reason string) {
+	r.command(func(w *commands) { w.sleep = &sleepRequest{why: reason} })
 }
 
 // Run runs the replica. It returns nil when the replica is UNLOADED or FAILED (see
 // Status), and ctx's cause when the process was left to the supervisor. It is called
 // once.
 func (r *Replica) Run(ctx context.Context) error {
-	life, stop := context.WithCancel(ctx)
-	r.adapters.start(life)
+	replicaCtx, stop := context.WithCancel(ctx)
+	r.adapters.start(replicaCtx)
 	defer func() {
 		r.endEarlyStaging()
 		stop()
@@ -371,7 +371,7 @@ func (r *Replica) Run(ctx context.Context) error {
 	}
 	r.notify()
 	for next := state(begin); next != nil; {
-		next = next(life)
+		next = next(replicaCtx)
 	}
 	if r.now.State.Over() {
 		return nil

@@ -67,7 +67,7 @@ func (r *Replica) sleeping(n sleepRequest) state {
 		}()
 		look := time.NewTicker(asleepPollEvery)
 		defer look.Stop()
-		rise := ""
+		wakeReason := ""
 		for {
 			select {
 			case x := <-r.child.Exited:
@@ -75,11 +75,11 @@ func (r *Replica) sleeping(n sleepRequest) state {
 				return next
 			case err := <-asleep:
 				falling = false
-				if next, over := r.fellAsleep(ctx, n, err); over {
+				if next, done := r.fellAsleep(ctx, n, err); done {
 					return next
 				}
-				if rise != "" {
-					return r.waking(s, n.level, rise)
+				if wakeReason != "" {
+					return r.waking(s, n.level, wakeReason)
 				}
 			case <-look.C:
 				if !falling && !reading {
@@ -103,9 +103,9 @@ func (r *Replica) sleeping(n sleepRequest) state {
 				}
 				switch {
 				case w.sleep.level > 0:
-					rise = ""
+					wakeReason = ""
 				case falling:
-					rise = w.sleep.why + " "
+					wakeReason = w.sleep.why + " "
 				default:
 					return r.waking(s, n.level, w.sleep.why)
 				}
@@ -118,7 +118,7 @@ func (r *Replica) sleeping(n sleepRequest) state {
 
 // fellAsleep records the sleep, or ends an engine that failed to fall asleep; over
 // reports that.
-func (r *Replica) fellAsleep(ctx context.Context, n sleepRequest, err error) (next state, over bool) {
+func (r *Replica) fellAsleep(ctx context.Context, n sleepRequest, err error) (next state, done bool) {
 	switch {
 	case err == nil:
 		r.now.SleepLevel, r.now.Tier = n.level, functions.TierSleeping
@@ -168,21 +168,21 @@ func (r *Replica) fallAsleep(ctx context.Context, s sleeper, level int) error {
 var errWakeTimeout = errors.New("wake hung")
 
 // waking is LOADING_TO_GPU of an engine that slept.
-func (r *Replica) waking(s sleeper, level int, why string) state {
+func (r *Replica) waking(s sleeper, level int, reason string) state {
 	return func(ctx context.Context) state {
 		began := time.Now()
 		// A start of its own: phases count from here.
 		r.o.Began, r.phases, r.adopt = began, nil, nil
 		r.now.SleepLevel = 0
 		r.enter(functions.Loading)
-		r.log.Info("waking", "why", why)
+		r.log.Info("waking", "why", reason)
 		wctx, cancel := context.WithCancel(ctx)
 		awake, token := make(chan time.Time, 1), make(chan error, 1)
-		over := false
+		done := false
 		go func() { token <- r.wakeEngine(wctx, s, level, awake) }()
 		defer func() {
 			cancel()
-			if !over {
+			if !done {
 				<-token
 			}
 		}()
@@ -193,7 +193,7 @@ func (r *Replica) waking(s sleeper, level int, why string) state {
 				r.addPhase(functions.PhaseLoad, began, at)
 				loaded = at
 			case err := <-token:
-				over = true
+				done = true
 				if ctx.Err() != nil {
 					return nil
 				}

@@ -33,7 +33,7 @@ func (s *fakeNode) called() string {
 func (s *fakeNode) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
 	s.call("sleep %d %s", level, mode)
 	select {
-	case <-time.After(s.dozeTime):
+	case <-time.After(s.sleepTime):
 		s.asleep.Store(int64(level))
 		return nil
 	case <-ctx.Done():
@@ -66,14 +66,14 @@ func (s *fakeNode) UnloadAdapter(_ context.Context, name string) error {
 	return nil
 }
 
-// sleepy is a replica of a model whose engine can sleep, READY.
-func sleepy(t *testing.T, s *fakeNode) *life {
+// newSleepingReplica is a replica of a model whose engine can sleep, READY.
+func newSleepingReplica(t *testing.T, s *fakeNode) *replicaRun {
 	t.Helper()
 	o := s.options()
 	o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
-	l := live(t, o, New)
+	l := startReplica(t, o, New)
 	time.Sleep(time.Second)
-	is(t, l, functions.Ready)
+	expectState(t, l, functions.Ready)
 	return l
 }
 
@@ -91,13 +91,13 @@ func TestSleep(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name  string
-		s     func() *fakeNode
-		do    func(t *testing.T, s *fakeNode, l *life)
-		calls string
-		said  string // states after the first READY
+		name     string
+		s        func() *fakeNode
+		do       func(t *testing.T, s *fakeNode, l *replicaRun)
+		calls    string
+		statuses string // states after the first READY
 	}{
-		{name: "sleeps and wakes", s: func() *fakeNode { return &fakeNode{dozeTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		{name: "sleeps and wakes", s: func() *fakeNode { return &fakeNode{sleepTime: second, wakeTime: 2 * second} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			synctest.Wait()
 			if st := l.Status(); st.State != functions.Sleeping || st.SleepLevel != 0 {
@@ -108,7 +108,7 @@ func TestSleep(t *testing.T) {
 				t.Errorf("asleep: %+v", st)
 			}
 			time.Sleep(time.Hour)
-			is(t, l, functions.Sleeping)
+			expectState(t, l, functions.Sleeping)
 			l.WakeUp("asked for")
 			time.Sleep(3 * second)
 			st := l.Status()
@@ -122,9 +122,9 @@ func TestSleep(t *testing.T) {
 			if got := strings.Join(phases, ", "); got != "load 0+2, warmup 2+0" {
 				t.Error(got)
 			}
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "in flight finish first", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
-			s.says(inflight(10 * second))
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "in flight finish first", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+			s.setMetrics(inflight(10 * second))
 			l.Sleep(2, "evicted")
 			time.Sleep(9 * second)
 			if st := l.Status(); st.SleepLevel != 0 || s.called() != "" {
@@ -134,72 +134,72 @@ func TestSleep(t *testing.T) {
 			if st := l.Status(); st.SleepLevel != 2 {
 				t.Errorf("%+v", st)
 			}
-		}, calls: "sleep 2 wait", said: "SLEEPING"},
-		{name: "until the drain is over", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
-			s.says(inflight(time.Hour))
+		}, calls: "sleep 2 wait", statuses: "SLEEPING"},
+		{name: "until the drain is over", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+			s.setMetrics(inflight(time.Hour))
 			l.Sleep(1, "evicted")
 			time.Sleep(29 * second)
 			if s.called() != "" {
 				t.Error(s.called())
 			}
-			s.says(inflight(0))
+			s.setMetrics(inflight(0))
 			time.Sleep(3 * second)
-		}, calls: "sleep 1 wait", said: "SLEEPING"},
-		{name: "what does not finish is aborted", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
-			s.says(inflight(30*second + 50*time.Millisecond))
+		}, calls: "sleep 1 wait", statuses: "SLEEPING"},
+		{name: "what does not finish is aborted", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+			s.setMetrics(inflight(30*second + 50*time.Millisecond))
 			l.Sleep(1, "evicted")
 			time.Sleep(32 * second)
 			if st := l.Status(); st.SleepLevel != 1 {
 				t.Errorf("%+v", st)
 			}
-		}, calls: "sleep 1 abort", said: "SLEEPING"},
-		{name: "woken while falling asleep", s: func() *fakeNode { return &fakeNode{dozeTime: 5 * second} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 abort", statuses: "SLEEPING"},
+		{name: "woken while falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: 5 * second} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
 			time.Sleep(second)
-			is(t, l, functions.Sleeping)
+			expectState(t, l, functions.Sleeping)
 			time.Sleep(5 * second)
-			is(t, l, functions.Ready)
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "a request waits in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
+			expectState(t, l, functions.Ready)
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "a request waits in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			s.says(inflight(10 * second))
+			s.setMetrics(inflight(10 * second))
 			time.Sleep(3 * second)
-			is(t, l, functions.Ready)
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU READY"},
-		{name: "taken back", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
+			expectState(t, l, functions.Ready)
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "taken back", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			l.WakeUp("asked for") // the later wish holds
 			time.Sleep(second)
-			is(t, l, functions.Ready)
-		}, said: ""},
-		{name: "unloaded asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
+			expectState(t, l, functions.Ready)
+		}, statuses: ""},
+		{name: "unloaded asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.Unload(30*second, "stopped")
 			l.ended(t, functions.Unloaded, "")
-		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded falling asleep", s: func() *fakeNode { return &fakeNode{dozeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait", statuses: "SLEEPING DRAINING UNLOADED"},
+		{name: "unloaded falling asleep", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.Unload(0, "stopped")
 			l.ended(t, functions.Unloaded, "")
-		}, calls: "sleep 1 wait", said: "SLEEPING DRAINING UNLOADED"},
-		{name: "unloaded waking", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait", statuses: "SLEEPING DRAINING UNLOADED"},
+		{name: "unloaded waking", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
 			time.Sleep(second)
 			l.Unload(time.Minute, "stopped")
 			l.ended(t, functions.Unloaded, "")
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
-		{name: "never sleeps", s: func() *fakeNode { return &fakeNode{dozeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU DRAINING UNLOADED"},
+		{name: "never sleeps", s: func() *fakeNode { return &fakeNode{sleepTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			l.ended(t, functions.Failed, "vllm does not fall asleep: no answer to /sleep within 1m")
-		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
-		{name: "wake hung", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait", statuses: "SLEEPING FAILED"},
+		{name: "wake hung", s: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			began := time.Now()
@@ -208,40 +208,40 @@ func TestSleep(t *testing.T) {
 			if d := time.Since(began); d > 31*second || s.killed.Load() != 1 {
 				t.Errorf("after %v, killed %d times", d, s.killed.Load())
 			}
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
-		{name: "awake without a token", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU FAILED"},
+		{name: "awake without a token", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.hang.Store(true)
 			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake hung: no token within 15s of /wake_up")
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU FAILED"},
 		{name: "wake refused", s: func() *fakeNode {
 			return &fakeNode{wakeErr: &engine.StatusError{Status: 500, Body: "CUDA out of memory"}}
-		}, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			l.WakeUp("asked for")
 			l.ended(t, functions.Failed, "vllm: wake failed: HTTP 500: CUDA out of memory")
-		}, calls: "sleep 1 wait, wake 1", said: "SLEEPING LOADING_TO_GPU FAILED"},
-		{name: "dies asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *life) {
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU FAILED"},
+		{name: "dies asleep", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			time.Sleep(second)
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL})
 			l.ended(t, functions.Failed, "vllm ended while sleeping: ended by signal 9")
-		}, calls: "sleep 1 wait", said: "SLEEPING FAILED"},
+		}, calls: "sleep 1 wait", statuses: "SLEEPING FAILED"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := c.s()
-				l := sleepy(t, s)
+				l := newSleepingReplica(t, s)
 				c.do(t, s, l)
-				var said []string
+				var statuses []string
 				for _, st := range l.states() {
-					said = append(said, string(st))
+					statuses = append(statuses, string(st))
 				}
-				if i := slices.Index(said, "READY"); strings.Join(said[i+1:], " ") != c.said {
-					t.Errorf("said %v", said)
+				if i := slices.Index(statuses, "READY"); strings.Join(statuses[i+1:], " ") != c.statuses {
+					t.Errorf("said %v", statuses)
 				}
 				if got := s.called(); got != c.calls {
 					t.Errorf("asked the engine: %s", got)
@@ -254,11 +254,11 @@ func TestSleep(t *testing.T) {
 		})
 	}
 	t.Run("an engine that cannot", func(t *testing.T) {
-		virtual(t, &fakeNode{}, func(t *testing.T, l *life) {
+		virtual(t, &fakeNode{}, func(t *testing.T, l *replicaRun) {
 			time.Sleep(second)
 			l.Sleep(1, "idle")
 			time.Sleep(second)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			l.Unload(0, "done")
 			l.ended(t, functions.Unloaded, "")
 		})
@@ -280,7 +280,7 @@ func TestAdoptAsleep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := live(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
+		l := startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
 			r, err := Adopt(o, supervisor.Running{ID: "r1", PID: 42, Meta: meta}, child)
 			if err != nil {
 				t.Fatal(err)
@@ -293,7 +293,7 @@ func TestAdoptAsleep(t *testing.T) {
 		}
 		l.WakeUp("asked for")
 		time.Sleep(time.Second)
-		is(t, l, functions.Ready)
+		expectState(t, l, functions.Ready)
 		if s.called() != "wake 2" {
 			t.Error(s.called())
 		}
@@ -305,18 +305,18 @@ func TestAdoptAsleep(t *testing.T) {
 // arriving is a stager whose checkpoints can be opened before they are whole.
 type arriving struct {
 	*fakeNode
-	after   time.Duration // Rest
-	err     error
-	here    bool
-	settled atomic.Int64
-	filled  atomic.Int64
-	whole   atomic.Int64
+	after       time.Duration // Rest
+	err         error
+	present     bool
+	idleBacklog atomic.Int64
+	filled      atomic.Int64
+	whole       atomic.Int64
 }
 
-func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (PartialCheckpoint, error) {
+func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error) {
 	progress(1, 100)
 	return PartialCheckpoint{
-		Path: "/mnt/m", Complete: a.here, Cache: "/cache/" + w.Cache,
+		Path: "/mnt/m", Complete: a.present, Cache: "/cache/" + w.Cache,
 		Rest: func(ctx context.Context) (Checkpoint, error) {
 			select {
 			case <-time.After(a.after):
@@ -329,7 +329,7 @@ func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func
 			a.whole.Add(1)
 			return Checkpoint{Path: "/store/m", Bytes: 100, Release: func() { a.released.Add(1) }}, nil
 		},
-		EngineReady: func() { a.settled.Add(1) },
+		EngineReady: func() { a.idleBacklog.Add(1) },
 		Filled:      func(context.Context) error { a.filled.Add(1); return nil },
 	}, nil
 }
@@ -337,43 +337,43 @@ func (a *arriving) StageEarly(ctx context.Context, w StageRequest, progress func
 func TestEarly(t *testing.T) {
 	second := time.Second
 	for _, c := range []struct {
-		name   string
-		load   time.Duration // the engine
-		rest   time.Duration // the bytes
-		err    error
-		here   bool
-		during func(t *testing.T, a *arriving, l *life)
-		state  functions.State
-		why    string
-		phases string
+		name    string
+		load    time.Duration // the engine
+		rest    time.Duration // the bytes
+		err     error
+		present bool
+		during  func(t *testing.T, a *arriving, l *replicaRun)
+		state   functions.State
+		why     string
+		phases  string
 	}{
 		{name: "bytes first", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0"},
 		{name: "engine first", load: 10 * second, rest: 20 * second, state: functions.Ready, phases: "stage 0+20, spawn 0+5, load 5+5, warmup 10+0",
-			during: func(t *testing.T, a *arriving, l *life) {
+			during: func(t *testing.T, a *arriving, l *replicaRun) {
 				time.Sleep(15 * second)
-				is(t, l, functions.Loading) // it answers, and no request is sent
+				expectState(t, l, functions.Loading) // it answers, and no request is sent
 			}},
 		{name: "the engine's time counts from the last byte", load: 20 * time.Minute, rest: 15 * time.Minute, state: functions.Ready, phases: "stage 0+900, spawn 0+600, load 600+600, warmup 1200+0"},
-		{name: "all is here", load: 10 * second, here: true, state: functions.Ready, phases: "stage 0+0, spawn 0+5, load 5+5, warmup 10+0"},
+		{name: "all is here", load: 10 * second, present: true, state: functions.Ready, phases: "stage 0+0, spawn 0+5, load 5+5, warmup 10+0"},
 		{name: "wrong bytes", load: 20 * second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "wrong bytes, engine first", load: second, rest: 10 * second, err: errors.New("digest mismatch"), state: functions.Failed, why: "stage: digest mismatch"},
 		{name: "too slow", load: second, rest: 3 * time.Hour, state: functions.Failed, why: "stage: not staged within 1h"},
 		{name: "called off too late", load: 20 * second, rest: 10 * second, state: functions.Ready, phases: "stage 0+10, spawn 0+10, load 10+10, warmup 20+0",
-			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.CancelStart() }},
+			during: func(t *testing.T, a *arriving, l *replicaRun) { time.Sleep(second); l.CancelStart() }},
 		{name: "unloaded meanwhile", load: 20 * second, rest: 10 * second, state: functions.Unloaded,
-			during: func(t *testing.T, a *arriving, l *life) { time.Sleep(second); l.Unload(0, "stopped") }},
+			during: func(t *testing.T, a *arriving, l *replicaRun) { time.Sleep(second); l.Unload(0, "stopped") }},
 		{name: "the engine dies of it", load: 20 * second, rest: 10 * second, err: errors.New("no such blob"), state: functions.Failed, why: "stage: no such blob",
-			during: func(t *testing.T, a *arriving, l *life) {
+			during: func(t *testing.T, a *arriving, l *replicaRun) {
 				time.Sleep(10*second - time.Millisecond)
 				a.die(supervisor.Exit{Code: 1, Tail: "OSError: read"})
 			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &arriving{fakeNode: &fakeNode{loadTime: c.load}, after: c.rest, err: c.err, here: c.here}
+				a := &arriving{fakeNode: &fakeNode{loadTime: c.load}, after: c.rest, err: c.err, present: c.present}
 				o := a.options()
 				o.Stager, o.Cache = a, "k1"
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				if c.during != nil {
 					c.during(t, a, l)
 				}
@@ -383,7 +383,7 @@ func TestEarly(t *testing.T) {
 						time.Sleep(second)
 					}
 					synctest.Wait()
-					is(t, l, functions.Ready)
+					expectState(t, l, functions.Ready)
 					var phases []string
 					for _, p := range l.Status().Phases {
 						phases = append(phases, fmt.Sprintf("%s %.0f+%.0f", p.Phase, p.Start, p.Duration))
@@ -392,22 +392,22 @@ func TestEarly(t *testing.T) {
 						t.Errorf("%s\nwant %s", got, c.phases)
 					}
 					p := a.spawns[0]
-					if !c.here && (!slices.Contains(p.Argv, "/mnt/m") || !slices.Contains(p.Env, "VLLM_CACHE_ROOT=/cache/k1")) {
+					if !c.present && (!slices.Contains(p.Argv, "/mnt/m") || !slices.Contains(p.Env, "VLLM_CACHE_ROOT=/cache/k1")) {
 						t.Errorf("%q", p.Argv)
 					}
-					if c.here && !slices.Contains(p.Argv, "/store/m") {
+					if c.present && !slices.Contains(p.Argv, "/store/m") {
 						t.Errorf("%q", p.Argv)
 					}
-					if a.settled.Load() != 1 || !c.here && a.filled.Load() != 1 || l.Status().Bytes != 100 {
-						t.Errorf("settled %d, filled %d", a.settled.Load(), a.filled.Load())
+					if a.idleBacklog.Load() != 1 || !c.present && a.filled.Load() != 1 || l.Status().Bytes != 100 {
+						t.Errorf("settled %d, filled %d", a.idleBacklog.Load(), a.filled.Load())
 					}
 					l.Unload(0, "done")
 					l.ended(t, functions.Unloaded, "")
 				default:
 					l.ended(t, c.state, c.why)
 				}
-				if a.settled.Load() != 1 || a.released.Load() != a.whole.Load() {
-					t.Errorf("settled %d times, released %d of %d", a.settled.Load(), a.released.Load(), a.whole.Load())
+				if a.idleBacklog.Load() != 1 || a.released.Load() != a.whole.Load() {
+					t.Errorf("settled %d times, released %d of %d", a.idleBacklog.Load(), a.released.Load(), a.whole.Load())
 				}
 			})
 		})
@@ -416,12 +416,12 @@ func TestEarly(t *testing.T) {
 
 func TestWarm(t *testing.T) {
 	for _, c := range []struct {
-		name      string
-		via, note string
-		noParent  bool
-		start     string
-		said      string
-		vias      []string
+		name             string
+		forkSocket, note string
+		noParent         bool
+		start            string
+		statuses         string
+		forkSockets      []string
 	}{
 		{"none", "", "", false, functions.StartPlain, "", []string{""}},
 		{"forked", "/run/p.sock", "", false, functions.StartWarm, "", []string{"/run/p.sock"}},
@@ -436,21 +436,21 @@ func TestWarm(t *testing.T) {
 					if cmd.Engine != functions.EngineVLLM || len(cmd.Argv) == 0 {
 						t.Errorf("%+v", cmd)
 					}
-					return c.via, c.note
+					return c.forkSocket, c.note
 				}
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				time.Sleep(time.Second)
 				st := l.Status()
-				if st.State != functions.Ready || st.Start != c.start || st.StartNote != c.said {
+				if st.State != functions.Ready || st.Start != c.start || st.StartNote != c.statuses {
 					t.Errorf("%s %s %q", st.State, st.Start, st.StartNote)
 				}
-				var vias []string
+				var forkSockets []string
 				for _, p := range s.spawns {
-					vias = append(vias, p.Via)
+					forkSockets = append(forkSockets, p.ForkSocket)
 				}
 				m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: s.spawns[len(s.spawns)-1].Meta})
-				if err != nil || m.Start != c.start || !slices.Equal(vias, c.vias) {
-					t.Errorf("%q, notes %+v %v", vias, m, err)
+				if err != nil || m.Start != c.start || !slices.Equal(forkSockets, c.forkSockets) {
+					t.Errorf("%q, notes %+v %v", forkSockets, m, err)
 				}
 				l.Unload(0, "done")
 				l.ended(t, functions.Unloaded, "")
@@ -460,7 +460,7 @@ func TestWarm(t *testing.T) {
 }
 
 // A start waits for the memory of the GPU, but not for ever.
-func TestGPUSeenFree(t *testing.T) {
+func TestWaitForFreeGPUMemory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		free  func(since time.Duration) (functions.Bytes, bool)
@@ -485,7 +485,7 @@ func TestGPUSeenFree(t *testing.T) {
 				o.GPUs, o.GPUMemory = []int{0}, 80<<30
 				o.Spec.Resources = functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
 				o.FreeGPU = func(int) (functions.Bytes, bool) { return c.free(time.Since(began)) }
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				if c.off {
 					time.Sleep(time.Second)
 					l.CancelStart()
@@ -519,7 +519,7 @@ func TestWakeSeesGPUFree(t *testing.T) {
 		o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"}
 		o.GPUs, o.GPUMemory, o.Spec.Resources = []int{0}, 80<<30, functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
 		o.FreeGPU = func(int) (functions.Bytes, bool) { return functions.Bytes(free.Load()), true }
-		l := live(t, o, New)
+		l := startReplica(t, o, New)
 		time.Sleep(time.Second)
 		l.Sleep(1, "evicted")
 		time.Sleep(time.Second)
@@ -531,14 +531,14 @@ func TestWakeSeesGPUFree(t *testing.T) {
 		}
 		free.Store(80 << 30)
 		time.Sleep(time.Second)
-		is(t, l, functions.Ready)
+		expectState(t, l, functions.Ready)
 		l.Unload(0, "done")
 		l.ended(t, functions.Unloaded, "")
 	})
 }
 
 // What outlasts a drain is ended by us before the engine is told to end.
-func TestCut(t *testing.T) {
+func TestAbortRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeNode{}
 		var cut atomic.Bool
@@ -549,13 +549,13 @@ func TestCut(t *testing.T) {
 			return engine.Metrics{Running: 2, Load: true}, nil
 		}
 		o := s.options()
-		o.AbortRequests = func(why string) {
-			if s.termed.Load() != 0 || why != "stopped" {
-				t.Errorf("cut for %q after SIGTERM", why)
+		o.AbortRequests = func(reason string) {
+			if s.termed.Load() != 0 || reason != "stopped" {
+				t.Errorf("cut for %q after SIGTERM", reason)
 			}
 			cut.Store(true)
 		}
-		l := live(t, o, New)
+		l := startReplica(t, o, New)
 		time.Sleep(time.Second)
 		began := time.Now()
 		l.Unload(3*time.Second, "stopped")

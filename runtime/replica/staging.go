@@ -101,9 +101,9 @@ func (r *Replica) stage(ctx context.Context) stagingResult {
 	return stagingResult{ckpt: c, err: err}
 }
 
-func (r *Replica) setStaged(have, whole functions.Bytes) {
-	r.have.Store(int64(have))
-	r.whole.Store(int64(whole))
+func (r *Replica) setStaged(have, total functions.Bytes) {
+	r.stagedBytes.Store(int64(have))
+	r.stageTotal.Store(int64(total))
 }
 
 // stageFiles stages the checkpoint, early if stager and engine support it.
@@ -128,14 +128,14 @@ func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 
 // reportStaging reports the progress of staging.
 func (r *Replica) reportStaging() {
-	have, whole := r.have.Load(), r.whole.Load()
-	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(whole) == r.now.TotalBytes {
+	have, total := r.stagedBytes.Load(), r.stageTotal.Load()
+	if functions.Bytes(have) == r.now.Bytes && functions.Bytes(total) == r.now.TotalBytes {
 		return
 	}
-	r.now.Bytes, r.now.TotalBytes = functions.Bytes(have), functions.Bytes(whole)
+	r.now.Bytes, r.now.TotalBytes = functions.Bytes(have), functions.Bytes(total)
 	percent := -1
-	if whole > 0 {
-		percent = int(have * 100 / whole)
+	if total > 0 {
+		percent = int(have * 100 / total)
 	}
 	r.now.Percent = percent
 	r.notify()

@@ -176,13 +176,13 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 
 // spawn starts the process, forked from a warm interpreter if there is one.
 func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
-	via, note := "", ""
+	forkSocket, note := "", ""
 	if r.o.ForkParent != nil {
-		via, note = r.o.ForkParent(cmd)
+		forkSocket, note = r.o.ForkParent(cmd)
 	}
 	for {
 		meta.Start, meta.Note = functions.StartPlain, note
-		if via != "" {
+		if forkSocket != "" {
 			meta.Start, meta.Note = functions.StartWarm, ""
 		}
 		b, err := json.Marshal(meta)
@@ -190,10 +190,10 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*su
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, Via: via, Scratch: cmd.Scratch})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch})
 		cancel()
-		if via != "" && errors.Is(err, supervisor.ErrNoParent) {
-			via, note = "", err.Error()
+		if forkSocket != "" && errors.Is(err, supervisor.ErrNoParent) {
+			forkSocket, note = "", err.Error()
 			continue
 		}
 		if err == nil {

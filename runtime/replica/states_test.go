@@ -31,20 +31,20 @@ type fakeNode struct {
 	spawned  atomic.Int64
 	killed   atomic.Int64
 	termed   atomic.Int64
-	deafTo   map[syscall.Signal]bool // signals that do not end the process
+	ignored  map[syscall.Signal]bool // signals that do not end the process
 
-	loadTime time.Duration
-	tokenErr func(n int64) error // for the n-th request of a token
-	hang     atomic.Bool         // no answer at all
-	sick     atomic.Bool         // /health says 503
-	tokens   atomic.Int64        // asked for
-	metrics  func() (engine.Metrics, error)
+	loadTime  time.Duration
+	tokenErr  func(n int64) error // for the n-th request of a token
+	hang      atomic.Bool         // no answer at all
+	unhealthy atomic.Bool         // /health says 503
+	tokens    atomic.Int64        // asked for
+	metrics   func() (engine.Metrics, error)
 
 	// of engines that sleep, and load adapters
-	dozeTime, wakeTime time.Duration
-	wakeErr            error
-	refuse             error        // of the next adapter
-	asleep             atomic.Int64 // level
+	sleepTime, wakeTime time.Duration
+	wakeErr             error
+	refuse              error        // of the next adapter
+	asleep              atomic.Int64 // level
 
 	noParent bool // the parent cannot fork
 
@@ -55,7 +55,7 @@ type fakeNode struct {
 	calls  []string // of sleep and adapters
 }
 
-func (s *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (s *fakeNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	for i := range 10 {
 		progress(functions.Bytes(i*10), 100)
 		select {
@@ -80,7 +80,7 @@ func (s *fakeNode) Spawn(_ context.Context, p supervisor.Process) (*supervisor.C
 	s.mu.Lock()
 	s.spawns = append(s.spawns, p)
 	s.mu.Unlock()
-	if p.Via != "" && s.noParent {
+	if p.ForkSocket != "" && s.noParent {
 		return nil, fmt.Errorf("spawn r1: %w: it is dead", supervisor.ErrNoParent)
 	}
 	s.spawned.Add(1)
@@ -107,7 +107,7 @@ func (s *fakeNode) Signal(_ context.Context, _ string, sig syscall.Signal) error
 	case syscall.SIGTERM:
 		s.termed.Add(1)
 	}
-	if !s.deafTo[sig] {
+	if !s.ignored[sig] {
 		s.die(supervisor.Exit{Code: -1, Signal: sig})
 	}
 	return nil
@@ -147,14 +147,14 @@ func (s *fakeNode) Health(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	if s.sick.Load() {
+	if s.unhealthy.Load() {
 		return &engine.StatusError{Status: 503}
 	}
 	return nil
 }
 
-// says replaces the metrics of an engine that runs.
-func (s *fakeNode) says(f func() (engine.Metrics, error)) {
+// setMetrics replaces the metrics of an engine that runs.
+func (s *fakeNode) setMetrics(f func() (engine.Metrics, error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics = f
@@ -184,29 +184,29 @@ func (s *fakeNode) options() Options {
 }
 
 // virtual runs one replica in a bubble of its own.
-func virtual(t *testing.T, s *fakeNode, f func(t *testing.T, l *life)) {
+func virtual(t *testing.T, s *fakeNode, f func(t *testing.T, l *replicaRun)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := live(t, s.options(), New)
+		l := startReplica(t, s.options(), New)
 		f(t, l)
 	})
 }
 
-func (l *life) ended(t *testing.T, want functions.State, why string) {
+func (l *replicaRun) ended(t *testing.T, want functions.State, reason string) {
 	t.Helper()
 	if err := <-l.done; err != nil {
 		t.Fatal(err)
 	}
 	st := l.Status()
-	if st.State != want || !strings.Contains(st.Error, why) {
-		t.Fatalf("%s %q, want %s %q", st.State, st.Error, want, why)
+	if st.State != want || !strings.Contains(st.Error, reason) {
+		t.Fatalf("%s %q, want %s %q", st.State, st.Error, want, reason)
 	}
 	if st.Endpoint != "" {
 		t.Errorf("endpoint %s of one that is over", st.Endpoint)
 	}
 }
 
-func is(t *testing.T, l *life, want functions.State) {
+func expectState(t *testing.T, l *replicaRun, want functions.State) {
 	t.Helper()
 	if st := l.Status(); st.State != want {
 		t.Fatalf("%s (%s), want %s", st.State, st.Error, want)
@@ -215,7 +215,7 @@ func is(t *testing.T, l *life, want functions.State) {
 
 func TestPhases(t *testing.T) {
 	s := &fakeNode{stageTime: 10 * time.Second, loadTime: 4 * time.Second}
-	virtual(t, s, func(t *testing.T, l *life) {
+	virtual(t, s, func(t *testing.T, l *replicaRun) {
 		time.Sleep(5*time.Second + time.Millisecond)
 		if st := l.Status(); st.State != functions.Downloading || st.Percent < 40 || st.Percent > 50 || st.TotalBytes != 100 {
 			t.Errorf("half-way: %+v", st)
@@ -269,7 +269,7 @@ func TestFailures(t *testing.T) {
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
 		{name: "never ready", s: &fakeNode{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
-		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, deafTo: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
+		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, ignored: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: first token: none within 2m", after: 2*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: first token: HTTP 500: CUDA error", after: second, kills: 1},
 		{name: "dies at its first token", s: &fakeNode{loadTime: second}, change: func(o *Options) {
@@ -302,7 +302,7 @@ func TestFailures(t *testing.T) {
 					c.change(&o)
 				}
 				began := time.Now()
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				if c.during != nil {
 					go c.during(c.s)
 				}
@@ -326,25 +326,25 @@ func TestFailures(t *testing.T) {
 }
 
 // A busy engine is asked again for its first token.
-func TestBusyAtFirst(t *testing.T) {
+func TestEngineBusyAtStart(t *testing.T) {
 	s := &fakeNode{tokenErr: func(n int64) error {
 		if n < 5 {
 			return &engine.StatusError{Status: 503}
 		}
 		return nil
 	}}
-	virtual(t, s, func(t *testing.T, l *life) {
+	virtual(t, s, func(t *testing.T, l *replicaRun) {
 		time.Sleep(time.Second)
-		is(t, l, functions.Ready)
+		expectState(t, l, functions.Ready)
 		l.Unload(0, "done")
 		l.ended(t, functions.Unloaded, "")
 	})
 }
 
-func TestCallOff(t *testing.T) {
+func TestCancelStart(t *testing.T) {
 	t.Run("while staging", func(t *testing.T) {
 		s := &fakeNode{stageTime: time.Minute}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			l.CancelStart()
 			l.ended(t, functions.Unloaded, "")
@@ -355,14 +355,14 @@ func TestCallOff(t *testing.T) {
 	})
 	t.Run("once spawned it lives", func(t *testing.T) {
 		s := &fakeNode{loadTime: time.Minute}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			l.CancelStart()
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			l.CancelStart()
 			synctest.Wait()
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			l.Unload(0, "done")
 			l.ended(t, functions.Unloaded, "")
 		})
@@ -372,7 +372,7 @@ func TestCallOff(t *testing.T) {
 func TestUnloadAnywhere(t *testing.T) {
 	t.Run("staging", func(t *testing.T) {
 		s := &fakeNode{stageTime: time.Minute}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			l.Unload(time.Minute, "stopped")
 			l.ended(t, functions.Unloaded, "")
@@ -396,8 +396,8 @@ func TestUnloadAnywhere(t *testing.T) {
 	})
 	// vLLM swallows SIGTERM while it waits for its core.
 	t.Run("loading, deaf to SIGTERM", func(t *testing.T) {
-		s := &fakeNode{loadTime: time.Minute, deafTo: map[syscall.Signal]bool{syscall.SIGTERM: true}}
-		virtual(t, s, func(t *testing.T, l *life) {
+		s := &fakeNode{loadTime: time.Minute, ignored: map[syscall.Signal]bool{syscall.SIGTERM: true}}
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			began := time.Now()
 			l.Unload(time.Minute, "stopped")
@@ -411,20 +411,20 @@ func TestUnloadAnywhere(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		until   time.Duration // requests run until then
-		known   bool          // the engine has metrics
-		owner   bool          // the owner knows too
-		again   time.Duration // a second Unload, with this drain
-		deaf    bool
-		min     time.Duration
-		max     time.Duration
-		drained bool
+		name           string
+		until          time.Duration // requests run until then
+		known          bool          // the engine has metrics
+		owner          bool          // the owner knows too
+		again          time.Duration // a second Unload, with this drain
+		ignoresSignals bool
+		min            time.Duration
+		max            time.Duration
+		drained        bool
 	}{
 		{name: "idle", known: true, max: 200 * time.Millisecond},
 		{name: "requests finish", known: true, until: 10 * time.Second, min: 10 * time.Second, max: 10*time.Second + 200*time.Millisecond},
 		{name: "requests do not", known: true, until: time.Hour, min: 30 * time.Second, max: 30 * time.Second},
-		{name: "nor does it heed SIGTERM", known: true, until: time.Hour, deaf: true, min: 30 * time.Second, max: 32 * time.Second},
+		{name: "nor does it heed SIGTERM", known: true, until: time.Hour, ignoresSignals: true, min: 30 * time.Second, max: 32 * time.Second},
 		{name: "no metrics", min: 30 * time.Second, max: 30 * time.Second},
 		{name: "only the owner knows", owner: true, until: 5 * time.Second, min: 5 * time.Second, max: 5*time.Second + 200*time.Millisecond},
 		{name: "more haste", known: true, until: time.Hour, again: 3 * time.Second, min: 4 * time.Second, max: 4 * time.Second},
@@ -444,16 +444,16 @@ func TestDrain(t *testing.T) {
 					}
 					return engine.Metrics{Running: running(), Load: true}, nil
 				}}
-				if c.deaf {
-					s.deafTo = map[syscall.Signal]bool{syscall.SIGTERM: true}
+				if c.ignoresSignals {
+					s.ignored = map[syscall.Signal]bool{syscall.SIGTERM: true}
 				}
 				o := s.options()
 				if c.owner {
 					o.InFlight = running
 				}
-				l := live(t, o, New)
+				l := startReplica(t, o, New)
 				time.Sleep(time.Second)
-				is(t, l, functions.Ready)
+				expectState(t, l, functions.Ready)
 				began := time.Now()
 				e := began.Add(c.until)
 				end.Store(&e)
@@ -487,9 +487,9 @@ func TestHang(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &fakeNode{}
 			s.metrics = busy(s)
-			l := live(t, s.options(), New)
+			l := startReplica(t, s.options(), New)
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			if st := l.Status(); st.InFlight != 1 {
 				t.Errorf("%+v", st)
 			}
@@ -506,9 +506,9 @@ func TestHang(t *testing.T) {
 			s := &fakeNode{metrics: func() (engine.Metrics, error) {
 				return engine.Metrics{Running: 1, Tokens: 7, Load: true, Flow: true}, nil
 			}}
-			l := live(t, s.options(), New)
+			l := startReplica(t, s.options(), New)
 			time.Sleep(10 * time.Minute)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			if n := s.tokens.Load(); n < 3 || n > 10 {
 				t.Errorf("%d probes in 10 minutes", n)
 			}
@@ -523,26 +523,26 @@ func TestHang(t *testing.T) {
 			s.metrics = func() (engine.Metrics, error) {
 				return engine.Metrics{Running: 1, Tokens: time.Since(began).Seconds(), Load: true, Flow: true}, nil
 			}
-			l := live(t, s.options(), New)
+			l := startReplica(t, s.options(), New)
 			time.Sleep(time.Second)
 			s.hang.Store(true)
 			l.Suspect("stream broke")
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			l.Unload(0, "done")
 			l.ended(t, functions.Unloaded, "")
 		})
 	})
 	t.Run("no metrics, suspected by the owner", func(t *testing.T) {
 		s := &fakeNode{metrics: func() (engine.Metrics, error) { return engine.Metrics{}, engine.ErrNoMetrics }}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Minute)
 			l.Suspect("no byte for 10s")
 			time.Sleep(10 * time.Second)
-			is(t, l, functions.Ready) // it answered
+			expectState(t, l, functions.Ready) // it answered
 			s.hang.Store(true)
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready) // no probe failed
+			expectState(t, l, functions.Ready) // no probe failed
 			began := time.Now()
 			l.Suspect("no byte for 10s")
 			l.ended(t, functions.Failed, "vllm hung: no byte for 10s; then no answer to a one-token request within 5s")
@@ -559,7 +559,7 @@ func TestHang(t *testing.T) {
 			}
 			return engine.Metrics{Load: true, Flow: true}, nil
 		}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Minute)
 			s.hang.Store(true)
 			l.ended(t, functions.Failed, "vllm hung: /metrics not answered for ")
@@ -568,14 +568,14 @@ func TestHang(t *testing.T) {
 	t.Run("bad health", func(t *testing.T) {
 		s := &fakeNode{}
 		s.tokenErr = func(int64) error {
-			if s.sick.Load() {
+			if s.unhealthy.Load() {
 				return &engine.StatusError{Status: 500, Body: "EngineCore died"}
 			}
 			return nil
 		}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Minute)
-			s.sick.Store(true)
+			s.unhealthy.Store(true)
 			began := time.Now()
 			l.ended(t, functions.Failed, "vllm is broken: /health: HTTP 503; then the probe: HTTP 500: EngineCore died, /health: HTTP 503")
 			if d := time.Since(began); d > 2*time.Second {
@@ -590,10 +590,10 @@ func TestHang(t *testing.T) {
 			}
 			return nil
 		}}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			for range probeTries {
-				is(t, l, functions.Ready)
+				expectState(t, l, functions.Ready)
 				l.Suspect("HTTP 500")
 				time.Sleep(time.Second)
 			}
@@ -607,7 +607,7 @@ func TestHang(t *testing.T) {
 			}
 			return nil
 		}}
-		virtual(t, s, func(t *testing.T, l *life) {
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
 			time.Sleep(time.Second)
 			l.Suspect("refused")
 			l.ended(t, functions.Failed, "vllm is broken: refused; it refuses connections")
@@ -616,12 +616,12 @@ func TestHang(t *testing.T) {
 }
 
 // The agent goes: the process stays, unless it was told to end.
-func TestLeft(t *testing.T) {
+func TestEnginesKept(t *testing.T) {
 	for name, s := range map[string]*fakeNode{
 		"staging": {stageTime: time.Hour}, "loading": {loadTime: 9 * time.Minute}, "ready": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtual(t, s, func(t *testing.T, l *life) {
+			virtual(t, s, func(t *testing.T, l *replicaRun) {
 				time.Sleep(time.Minute)
 				l.cancel()
 				if err := <-l.done; !errors.Is(err, context.Canceled) {
@@ -647,7 +647,7 @@ func TestAdoptStates(t *testing.T) {
 		}
 		return b
 	}
-	adopt := func(t *testing.T, s *fakeNode) *life {
+	adopt := func(t *testing.T, s *fakeNode) *replicaRun {
 		o := s.options()
 		p := supervisor.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now())}
 		child, err := s.Spawn(t.Context(), supervisor.Process{ID: "r1"})
@@ -655,7 +655,7 @@ func TestAdoptStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		return live(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
+		return startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
 			r, err := Adopt(o, p, child)
 			if err != nil {
 				t.Fatal(err)
@@ -687,7 +687,7 @@ func TestAdoptStates(t *testing.T) {
 			s := &fakeNode{stageTime: time.Hour}
 			l := adopt(t, s)
 			time.Sleep(time.Minute)
-			is(t, l, functions.Ready)
+			expectState(t, l, functions.Ready)
 			l.Unload(0, "done")
 			l.ended(t, functions.Unloaded, "")
 		})

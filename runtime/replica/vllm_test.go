@@ -27,36 +27,36 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// grove is a real vLLM, where one is installed: THAW_ENGINE_VLLM is its
+// vllmEnv is a real vLLM, where one is installed: THAW_ENGINE_VLLM is its
 // program, THAW_VLLM_MODEL a checkpoint that it can serve without a GPU. One
 // plain server is shared by what does it no harm; faults have servers of their
 // own, forked from a warm interpreter.
-type grove struct {
-	*workbench
+type vllmEnv struct {
+	*testSupervisor
 	model   string
 	shared  map[string]bool // names in shared memory when it began
 	scratch string
 	warm    func(cmd engine.Command) (string, string)
 }
 
-func newGrove(t *testing.T) *grove {
+func newVLLMEnv(t *testing.T) *vllmEnv {
 	t.Helper()
-	g := &grove{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
+	g := &vllmEnv{model: os.Getenv("THAW_VLLM_MODEL"), shared: map[string]bool{}}
 	if os.Getenv("THAW_ENGINE_VLLM") == "" || g.model == "" {
 		sourcetest.Missing(t, "no vLLM: THAW_ENGINE_VLLM and THAW_VLLM_MODEL are not set")
 	}
 	for _, n := range sharedMemory() {
 		g.shared[n] = true
 	}
-	g.workbench = newBench(t)
+	g.testSupervisor = newTestSupervisor(t)
 	g.scratch = supervisor.ScratchRoot(g.dir)
 	return g
 }
 
 // options of a replica of the model; deadlines are the defaults but for start.
-func (g *grove) options(id string, change ...func(*Options)) Options {
-	o := g.workbench.options(id)
-	o.Stager, o.Dir, o.Scratch, o.ForkParent = beside{g.dir}, g.dir, g.scratch, g.warm
+func (g *vllmEnv) options(id string, change ...func(*Options)) Options {
+	o := g.testSupervisor.options(id)
+	o.Stager, o.Dir, o.Scratch, o.ForkParent = inPlaceStager{g.dir}, g.dir, g.scratch, g.warm
 	o.Spec = functions.ModelSpec{
 		Source: g.model, Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "256", "--max-num-seqs", "8"},
 		Env:       map[string]string{"VLLM_SERVER_DEV_MODE": "1"},
@@ -69,18 +69,18 @@ func (g *grove) options(id string, change ...func(*Options)) Options {
 }
 
 // ready starts a replica and waits for it.
-func (g *grove) ready(t *testing.T, id string, change ...func(*Options)) *life {
+func (g *vllmEnv) ready(t *testing.T, id string, change ...func(*Options)) *replicaRun {
 	t.Helper()
 	began := time.Now()
-	l := live(t, g.options(id, change...), New)
+	l := startReplica(t, g.options(id, change...), New)
 	st := l.wait(functions.Ready, 5*time.Minute)
 	t.Logf("%s READY after %v, %s %s", id, time.Since(began).Round(10*time.Millisecond), st.Start, st.StartNote)
 	return l
 }
 
-// kindle starts a warm interpreter for engines like this one. It is ready some
+// startForkServer starts a warm interpreter for engines like this one. It is ready some
 // seconds later.
-func (g *grove) kindle(t *testing.T) (ready func()) {
+func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 	t.Helper()
 	cmd, err := engine.Programs{}.Prepare(engine.Request{Spec: g.options("x").Spec, Name: "m", Path: g.model, Port: 1})
 	if err != nil {
@@ -115,12 +115,12 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 			}
 		}
 		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports, facts.Bytes>>20)
-		if why := facts.Unusable(); why != "" {
-			t.Fatal(why)
+		if reason := facts.Unusable(); reason != "" {
+			t.Fatal(reason)
 		}
 		g.warm = func(cmd engine.Command) (string, string) {
-			if what := facts.DifferingVariable(cmd.Env); what != "" {
-				return "", what + " differs"
+			if description := facts.DifferingVariable(cmd.Env); description != "" {
+				return "", description + " differs"
 			}
 			return socket, ""
 		}
@@ -128,7 +128,7 @@ func (g *grove) kindle(t *testing.T) (ready func()) {
 }
 
 // core is the process of a replica's group that computes.
-func (g *grove) core(t *testing.T, id string) int {
+func (g *vllmEnv) core(t *testing.T, id string) int {
 	t.Helper()
 	leader := g.pid(id)
 	for _, p := range group(leader) {
@@ -169,17 +169,17 @@ func sharedMemory() (names []string) {
 	return names
 }
 
-// left is what replicas have left: processes of a group, files of a scratch
+// leftovers is what replicas have left: processes of a group, files of a scratch
 // folder, and names in shared memory that no process uses.
-func (g *grove) left(leaders ...int) (what []string) {
+func (g *vllmEnv) leftovers(leaders ...int) (found []string) {
 	for _, p := range leaders {
 		for _, pid := range group(p) {
-			what = append(what, fmt.Sprintf("process %d of group %d", pid, p))
+			found = append(found, fmt.Sprintf("process %d of group %d", pid, p))
 		}
 	}
 	entries, _ := os.ReadDir(g.scratch)
 	for _, e := range entries {
-		what = append(what, "scratch folder "+e.Name())
+		found = append(found, "scratch folder "+e.Name())
 	}
 	var fresh []string
 	for _, n := range sharedMemory() {
@@ -188,7 +188,7 @@ func (g *grove) left(leaders ...int) (what []string) {
 		}
 	}
 	if len(fresh) == 0 {
-		return what
+		return found
 	}
 	// By inode: a semaphore is mapped under the name it had before.
 	used := map[string]bool{}
@@ -203,29 +203,29 @@ func (g *grove) left(leaders ...int) (what []string) {
 	}
 	for _, n := range fresh {
 		if st, err := os.Stat("/dev/shm/" + n); err == nil && !used[fmt.Sprint(st.Sys().(*syscall.Stat_t).Ino)] {
-			what = append(what, "shared memory "+n)
+			found = append(found, "shared memory "+n)
 		}
 	}
-	return what
+	return found
 }
 
 // clean waits until nothing of the groups is left.
-func (g *grove) clean(t *testing.T, leaders ...int) {
+func (g *vllmEnv) clean(t *testing.T, leaders ...int) {
 	t.Helper()
-	var what []string
-	for end := time.Now().Add(soon); time.Now().Before(end); pause() {
-		if what = g.left(leaders...); len(what) == 0 {
+	var found []string
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); pause() {
+		if found = g.leftovers(leaders...); len(found) == 0 {
 			return
 		}
 	}
-	t.Errorf("left: %s", strings.Join(what, ", "))
+	t.Errorf("left: %s", strings.Join(found, ", "))
 	for _, n := range sharedMemory() {
 		g.shared[n] = true // said once
 	}
 }
 
-// post asks the engine as its agent would.
-func post(ctx context.Context, l *life, path string, body any) (*http.Response, error) {
+// postJSON asks the engine as its agent would.
+func postJSON(ctx context.Context, l *replicaRun, path string, body any) (*http.Response, error) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -244,11 +244,11 @@ func post(ctx context.Context, l *life, path string, body any) (*http.Response, 
 var fresh = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // answer is the status and body of one request.
-func answer(t *testing.T, l *life, path string, body any) (int, string) {
+func answer(t *testing.T, l *replicaRun, path string, body any) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	res, err := post(ctx, l, path, body)
+	res, err := postJSON(ctx, l, path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,10 +259,10 @@ func answer(t *testing.T, l *life, path string, body any) (int, string) {
 
 // stream holds a request open. It returns once the first token came; end gives
 // what came until the end of the connection, and when.
-func stream(t *testing.T, l *life, tokens int) (end func() (text string, at time.Time)) {
+func stream(t *testing.T, l *replicaRun, tokens int) (end func() (text string, at time.Time)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	res, err := post(ctx, l, "/v1/completions", map[string]any{"model": "m", "prompt": "Hello", "stream": true, "max_tokens": tokens, "ignore_eos": true})
+	res, err := postJSON(ctx, l, "/v1/completions", map[string]any{"model": "m", "prompt": "Hello", "stream": true, "max_tokens": tokens, "ignore_eos": true})
 	if err != nil || res.StatusCode != 200 {
 		t.Fatal(res, err)
 	}
@@ -293,16 +293,16 @@ func stream(t *testing.T, l *life, tokens int) (end func() (text string, at time
 	}
 }
 
-// slow makes the model's tokens come slowly enough that one can act between them.
-func slow(o *Options) {
+// slowTimeouts makes the model's tokens come slowly enough that one can act between them.
+func slowTimeouts(o *Options) {
 	o.Spec.Args = append(slices.Clone(o.Spec.Args), "--stream-interval", "1")
 }
 
 func TestVLLM(t *testing.T) {
-	g := newGrove(t)
-	kindled := g.kindle(t)
+	g := newVLLMEnv(t)
+	ready := g.startForkServer(t)
 	t.Run("plain", g.plain)
-	kindled()
+	ready()
 	t.Run("EngineCore killed while it streams", g.coreKilled)
 	t.Run("ends", g.ends)
 	t.Run("bad input", g.badInput)
@@ -312,7 +312,7 @@ func TestVLLM(t *testing.T) {
 
 // plain is a server started plainly, with adapters, that sleeps and wakes, and
 // hangs at last. The warm interpreter is imported beside its start.
-func (g *grove) plain(t *testing.T) {
+func (g *vllmEnv) plain(t *testing.T) {
 	dims := shape(t, g.model)
 	for name, rank := range map[string]int{"a": 8, "b": 8, "c": 8, "large": 32} {
 		fullLora(t, filepath.Join(g.dir, name), dims, rank)
@@ -417,7 +417,7 @@ func (g *grove) plain(t *testing.T) {
 		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP)
 		began := time.Now()
-		st := l.over(3 * time.Minute)
+		st := l.waitEnd(3 * time.Minute)
 		told := time.Since(began)
 		_, at := end()
 		t.Logf("FAILED after %v: %s; the client knew after %v", told, st.Error, at.Sub(began))
@@ -430,8 +430,8 @@ func (g *grove) plain(t *testing.T) {
 
 // coreKilled: the process that computes dies under a stream; its front then
 // ends with code 0, which is a crash all the same.
-func (g *grove) coreKilled(t *testing.T) {
-	l := g.ready(t, "killed", slow)
+func (g *vllmEnv) coreKilled(t *testing.T) {
+	l := g.ready(t, "killed", slowTimeouts)
 	if st := l.Status(); st.Start != functions.StartWarm {
 		t.Errorf("%s: %s", st.Start, st.StartNote)
 	}
@@ -440,7 +440,7 @@ func (g *grove) coreKilled(t *testing.T) {
 	began := time.Now()
 	syscall.Kill(c, syscall.SIGKILL)
 	text, at := end()
-	st := l.over(soon)
+	st := l.waitEnd(testTimeout)
 	t.Logf("client told after %v, FAILED after %v: %s", at.Sub(began), time.Since(began), st.Error)
 	if st.State != functions.Failed || !strings.Contains(st.Error, "EngineCore died unexpectedly") {
 		t.Error(st.State, st.Error)
@@ -452,11 +452,11 @@ func (g *grove) coreKilled(t *testing.T) {
 }
 
 // ends are the ways in which a vLLM does not want to end.
-func (g *grove) ends(t *testing.T) {
-	within := func(t *testing.T, l *life, limit time.Duration, want functions.State) functions.ReplicaStatus {
+func (g *vllmEnv) ends(t *testing.T) {
+	within := func(t *testing.T, l *replicaRun, limit time.Duration, want functions.State) functions.ReplicaStatus {
 		t.Helper()
 		began := time.Now()
-		st := l.over(10*limit + 5*time.Second)
+		st := l.waitEnd(10*limit + 5*time.Second)
 		d := time.Since(began)
 		t.Logf("%s after %v: %s", st.State, d, st.Error)
 		if st.State != want || d > 10*limit { // as for a machine ten times as slow
@@ -472,7 +472,7 @@ func (g *grove) ends(t *testing.T) {
 		g.clean(t, pid)
 	})
 	t.Run("a stream that outlasts the drain", func(t *testing.T) {
-		l := g.ready(t, "e2", slow)
+		l := g.ready(t, "e2", slowTimeouts)
 		pid, c := g.pid("e2"), g.core(t, "e2")
 		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP) // or it would be over too soon
@@ -482,7 +482,7 @@ func (g *grove) ends(t *testing.T) {
 		g.clean(t, pid)
 	})
 	t.Run("a stream that does not", func(t *testing.T) {
-		l := g.ready(t, "e3", slow)
+		l := g.ready(t, "e3", slowTimeouts)
 		pid := g.pid("e3")
 		end := stream(t, l, 40)
 		l.Unload(30*time.Second, "stopped")
@@ -511,7 +511,7 @@ func (g *grove) ends(t *testing.T) {
 		g.clean(t, pid)
 	})
 	t.Run("SIGTERM swallowed during the start", func(t *testing.T) {
-		l := live(t, g.options("e6"), New)
+		l := startReplica(t, g.options("e6"), New)
 		eventually(t, "it waits for its EngineCore", func() bool {
 			b, _ := os.ReadFile(l.LogPath())
 			return bytes.Contains(b, []byte("non-default args"))
@@ -524,7 +524,7 @@ func (g *grove) ends(t *testing.T) {
 }
 
 // badInput is told with the engine's own first cause, soon after it knows.
-func (g *grove) badInput(t *testing.T) {
+func (g *vllmEnv) badInput(t *testing.T) {
 	// variant is the model with other files.
 	variant := func(t *testing.T, name string, change func(dir string)) func(*Options) {
 		dir := filepath.Join(g.dir, name)
@@ -546,7 +546,7 @@ func (g *grove) badInput(t *testing.T) {
 	for _, c := range []struct {
 		name, id string
 		change   func(t *testing.T) func(*Options)
-		knows    string // what its log says when it knows
+		pattern  string // what its log says when it knows
 		why      string
 	}{
 		{"a wrong flag", "b1", func(*testing.T) func(*Options) {
@@ -558,14 +558,14 @@ func (g *grove) badInput(t *testing.T) {
 			})
 		}, "1 validation error for ModelConfig", "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
 		{"a shard is missing", "b3", func(t *testing.T) func(*Options) {
-			return variant(t, "shards", func(dir string) { halve(t, dir) })
+			return variant(t, "shards", func(dir string) { truncateHalf(t, dir) })
 		}, "EngineCore failed to start", "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing"},
 		{"memory does not suffice", "b4", func(*testing.T) func(*Options) {
 			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--kv-cache-memory-bytes", "9000000000000") }
 		}, "EngineCore failed to start", "vllm ended while loading: out of memory: Available memory on node 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			late := g.told(t, c.id, c.change(t), c.knows, c.why)
+			late := g.checkCauseTime(t, c.id, c.change(t), c.pattern, c.why)
 			t.Logf("told %v after the engine knew", late.Round(time.Millisecond))
 			if late > 10*time.Second { // a second is promised: as for a machine ten times as slow
 				t.Errorf("told %v after the engine knew", late)
@@ -585,29 +585,29 @@ func (g *grove) badInput(t *testing.T) {
 			t.Error(code, body)
 		}
 		l.Unload(0, "done")
-		l.over(soon)
+		l.waitEnd(testTimeout)
 	})
 }
 
-// told starts what must fail with why, and returns how long after its engine
+// checkCauseTime starts what must fail with why, and returns how long after its engine
 // wrote knows that was.
-func (g *grove) told(t *testing.T, id string, change func(*Options), knows, why string) time.Duration {
+func (g *vllmEnv) checkCauseTime(t *testing.T, id string, change func(*Options), pattern, reason string) time.Duration {
 	t.Helper()
-	l := live(t, g.options(id, change), New)
-	knew := make(chan time.Time, 1)
+	l := startReplica(t, g.options(id, change), New)
+	found := make(chan time.Time, 1)
 	go func() {
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); pause() {
-			if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(knows)) {
+			if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(pattern)) {
 				break
 			}
 		}
-		knew <- time.Now()
+		found <- time.Now()
 	}()
-	st := l.over(2 * time.Minute)
+	st := l.waitEnd(2 * time.Minute)
 	now := time.Now()
-	late := now.Sub(<-knew)
+	late := now.Sub(<-found)
 	t.Log(st.Error)
-	if st.State != functions.Failed || !strings.HasPrefix(st.Error, why) {
+	if st.State != functions.Failed || !strings.HasPrefix(st.Error, reason) {
 		t.Errorf("%s %s", st.State, st.Error)
 	}
 	g.clean(t)
@@ -616,7 +616,7 @@ func (g *grove) told(t *testing.T, id string, change func(*Options), knows, why 
 
 // startsAndEnds: many starts, half of them killed at a random point, leave
 // nothing. THAW_VLLM_STARTS is how many.
-func (g *grove) startsAndEnds(t *testing.T) {
+func (g *vllmEnv) startsAndEnds(t *testing.T) {
 	n := 6
 	if v, err := strconv.Atoi(os.Getenv("THAW_VLLM_STARTS")); err == nil {
 		n = v
@@ -626,13 +626,13 @@ func (g *grove) startsAndEnds(t *testing.T) {
 	for i := range n {
 		id := fmt.Sprintf("s%d", i)
 		began := time.Now()
-		l := live(t, g.options(id), New)
+		l := startReplica(t, g.options(id), New)
 		if i%2 == 0 {
 			l.wait(functions.Ready, 5*time.Minute)
 			took = (took + time.Since(began)) / 2
 			pid := g.pid(id)
 			l.Unload(30*time.Second, "done")
-			if st := l.over(soon); st.State != functions.Unloaded {
+			if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 				t.Errorf("%s: %s %s", id, st.State, st.Error)
 			}
 			g.clean(t, pid)
@@ -655,7 +655,7 @@ func (g *grove) startsAndEnds(t *testing.T) {
 		if l.Status().State != functions.Ready {
 			before++
 		}
-		if st := l.over(time.Minute); st.State != functions.Failed {
+		if st := l.waitEnd(time.Minute); st.State != functions.Failed {
 			t.Errorf("%s: %s", id, st.State)
 		}
 		g.clean(t, pid)
@@ -663,10 +663,10 @@ func (g *grove) startsAndEnds(t *testing.T) {
 	t.Logf("%d starts, %d killed, %d of them before they were ready; one takes %v", n, killed, before, took.Round(10*time.Millisecond))
 }
 
-// beside stages models in place, and what is relative from a folder.
-type beside struct{ dir string }
+// inPlaceStager stages models in place, and what is relative from a folder.
+type inPlaceStager struct{ dir string }
 
-func (b beside) Stage(_ context.Context, w StageRequest, _ func(have, whole functions.Bytes)) (Checkpoint, error) {
+func (b inPlaceStager) Stage(_ context.Context, w StageRequest, _ func(have, total functions.Bytes)) (Checkpoint, error) {
 	if filepath.IsAbs(w.Source) {
 		return Checkpoint{Path: w.Source}, nil
 	}
@@ -720,8 +720,8 @@ func fullLora(t *testing.T, dir string, d dims, rank int) {
 	write(t, filepath.Join(dir, "adapter_config.json"), func(w io.Writer) error { _, err := io.WriteString(w, config); return err })
 }
 
-// halve makes two shards of a checkpoint by its index, and one of them missing.
-func halve(t *testing.T, dir string) {
+// truncateHalf makes two shards of a checkpoint by its index, and one of them missing.
+func truncateHalf(t *testing.T, dir string) {
 	t.Helper()
 	ts, err := readHeader(filepath.Join(dir, "model.safetensors"))
 	if err != nil {

@@ -59,7 +59,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	// Reaps the supervisor if it ends before this process.
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
-	wait, over := time.Millisecond, exited
+	wait, done := time.Millisecond, exited
 	for {
 		if !backoff.Sleep(ctx, wait) {
 			cmd.Process.Kill()
@@ -76,10 +76,10 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			return c, nil
 		}
 		select {
-		case <-over:
+		case <-done:
 			// It may have lost the race for the folder to another one that
 			// is about to listen: connect once more.
-			over = nil
+			done = nil
 			backoff.Sleep(ctx, 50*time.Millisecond)
 			if c, err := Connect(ctx, s.Socket); err == nil {
 				return c, nil
@@ -214,7 +214,7 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	old := c.children[p.ID]
 	c.children[p.ID] = child // before the request: it may exit before the reply is read
 	c.mu.Unlock()
-	r, err := c.ask(ctx, request{Op: "spawn", Process: &p})
+	r, err := c.request(ctx, request{Op: "spawn", Process: &p})
 	if err != nil {
 		c.mu.Lock()
 		if old != nil {
@@ -257,7 +257,7 @@ func (c *Client) Follow(r Running) *Child {
 
 // List returns the processes that run or have ended without Forget, oldest first.
 func (c *Client) List(ctx context.Context) ([]Running, error) {
-	r, err := c.ask(ctx, request{Op: "list"})
+	r, err := c.request(ctx, request{Op: "list"})
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
@@ -266,7 +266,7 @@ func (c *Client) List(ctx context.Context) ([]Running, error) {
 
 // Signal signals the whole group of a process. It is no error if it has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal) error {
-	if _, err := c.ask(ctx, request{Op: "signal", ID: id, Signal: int(sig)}); err != nil {
+	if _, err := c.request(ctx, request{Op: "signal", ID: id, Signal: int(sig)}); err != nil {
 		return fmt.Errorf("signal %s: %w", id, err)
 	}
 	return nil
@@ -282,7 +282,7 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 	c.mu.Lock()
 	delete(c.exits, id)
 	c.mu.Unlock()
-	if _, err := c.ask(ctx, request{Op: "forget", ID: id}); err != nil {
+	if _, err := c.request(ctx, request{Op: "forget", ID: id}); err != nil {
 		return fmt.Errorf("forget %s: %w", id, err)
 	}
 	return nil
@@ -291,7 +291,7 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 // End ends every group, with grace between SIGTERM and SIGKILL, then the supervisor,
 // and returns when the supervisor is gone.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
-	if _, err := c.ask(ctx, request{Op: "end", Grace: grace.Milliseconds()}); err != nil && !errors.Is(err, ErrLost) {
+	if _, err := c.request(ctx, request{Op: "end", Grace: grace.Milliseconds()}); err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("end: %w", err)
 	}
 	select {
@@ -302,7 +302,7 @@ func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-func (c *Client) ask(ctx context.Context, r request) (reply, error) {
+func (c *Client) request(ctx context.Context, r request) (reply, error) {
 	ch := make(chan reply, 1)
 	c.mu.Lock()
 	c.seq++
@@ -321,8 +321,8 @@ func (c *Client) ask(ctx context.Context, r request) (reply, error) {
 	}
 	select {
 	case a := <-ch:
-		if why, ok := strings.CutPrefix(a.Error, ErrNoParent.Error()); ok {
-			return a, fmt.Errorf("%w%s", ErrNoParent, why)
+		if reason, ok := strings.CutPrefix(a.Error, ErrNoParent.Error()); ok {
+			return a, fmt.Errorf("%w%s", ErrNoParent, reason)
 		}
 		if a.NoParent {
 			return a, fmt.Errorf("%w: %s", ErrNoParent, strings.TrimPrefix(a.Error, ErrNoParent.Error()+": "))
@@ -363,8 +363,8 @@ func (c *Client) read() {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
-	died := !closed && supervisorGone(c.hello.Dir)
-	if died {
+	lost := !closed && supervisorGone(c.hello.Dir)
+	if lost {
 		endSession(c.hello.PID)
 	}
 	c.mu.Lock()
@@ -374,7 +374,7 @@ func (c *Client) read() {
 		return
 	}
 	for id, ch := range c.children {
-		if died && ch.PID > 1 {
+		if lost && ch.PID > 1 {
 			syscall.Kill(-ch.PID, syscall.SIGKILL)
 		}
 		ch.exited <- Exit{ID: id, PID: ch.PID, Code: -1, At: time.Now(), Lost: true}

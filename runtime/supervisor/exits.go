@@ -9,7 +9,7 @@ import (
 
 // reap collects every ended child, leaders and adopted strays, and reports whether
 // there were any.
-func (k *supervisor) reap() (some bool) {
+func (k *supervisor) reap() (any bool) {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG, nil)
@@ -19,14 +19,14 @@ func (k *supervisor) reap() (some bool) {
 		if err != nil || pid <= 0 {
 			break
 		}
-		some = true
+		any = true
 		if k.byPID[pid] != nil {
 			k.processExited(pid, ws)
 		} else if len(k.forks) > 0 {
 			k.earlyExits[pid] = ws
 		}
 	}
-	return some
+	return any
 }
 
 // processExited handles the exit of a group leader.

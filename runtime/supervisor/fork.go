@@ -100,7 +100,7 @@ func requestFork(p Process, out *os.File) (conn *jsonsocket.Conn, pid int, err e
 	defer null.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), forkWait)
 	defer cancel()
-	conn, err = jsonsocket.Dial(ctx, p.Via, MaxLine)
+	conn, err = jsonsocket.Dial(ctx, p.ForkSocket, MaxLine)
 	if err != nil {
 		return nil, 0, err
 	}

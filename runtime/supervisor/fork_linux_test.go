@@ -61,8 +61,8 @@ func python3() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-func (h *harness) fork(id, via string, env []string, args ...string) (*Child, error) {
-	return h.Client.Spawn(h.t.Context(), Process{ID: id, Via: via, Argv: append([]string{h.program}, args...), Env: env, Dir: h.t.TempDir()})
+func (h *harness) fork(id, forkSocket string, env []string, args ...string) (*Child, error) {
+	return h.Client.Spawn(h.t.Context(), Process{ID: id, ForkSocket: forkSocket, Argv: append([]string{h.program}, args...), Env: env, Dir: h.t.TempDir()})
 }
 
 // surroundings says what the program finds itself in, does what it is told and
@@ -113,13 +113,13 @@ func finds(t *testing.T, text string) (f found) {
 // TestForkIsLikeExec: what is forked finds what it would find executed.
 func TestForkIsLikeExec(t *testing.T) {
 	h := start(t, time.Minute)
-	via, parent := h.warmParent(surroundings)
+	forkSocket, parent := h.warmParent(surroundings)
 	env := []string{"A=1", "EMPTY=", "PATH=/bin", "LIES=a=b"}
-	a, err := h.fork("a", via, env, "x", "--y", "")
+	a, err := h.fork("a", forkSocket, env, "x", "--y", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := exit(t, a)
+	e := waitForExit(t, a)
 	if e.Code != 3 || e.PID != a.PID {
 		t.Fatalf("%+v", e)
 	}
@@ -129,26 +129,26 @@ func TestForkIsLikeExec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := finds(t, exit(t, x).Tail)
+	w := finds(t, waitForExit(t, x).Tail)
 	if f.PID != f.Group || f.PID != a.PID || f.PPID != h.Client.PID() || w.PPID != f.PPID || f.Session != w.Session {
 		t.Errorf("pid %d group %d parent %d session %d; executed: %+v", f.PID, f.Group, f.PPID, f.Session, w)
 	}
 	f.Env["THAW_SUPERVISED"] = strings.Replace(f.Env["THAW_SUPERVISED"], "a", "x", 1)
-	for _, c := range []struct{ what, forked, executed string }{
+	for _, c := range []struct{ description, forked, executed string }{
 		{"argv", fmt.Sprint(f.Argv), fmt.Sprint(w.Argv)}, {"orig_argv", fmt.Sprint(f.Orig), fmt.Sprint(w.Orig)},
 		{"env", fmt.Sprint(f.Env), fmt.Sprint(w.Env)}, {"dir", f.Dir, w.Dir}, {"sys.path[0]", f.Path0, w.Path0}, {"__file__", f.File, w.File},
 		{"umask", fmt.Sprint(f.Umask), fmt.Sprint(w.Umask)}, {"threads", fmt.Sprint(f.Threads), fmt.Sprint(w.Threads)},
 		{"signals", fmt.Sprint(f.Signals), fmt.Sprint(w.Signals)}, {"descriptors", fmt.Sprint(f.Fds), fmt.Sprint(w.Fds)}, {"std", fmt.Sprint(f.Out), fmt.Sprint(w.Out)},
 	} {
 		if c.forked != c.executed {
-			t.Errorf("%s: forked %s, executed %s", c.what, c.forked, c.executed)
+			t.Errorf("%s: forked %s, executed %s", c.description, c.forked, c.executed)
 		}
 	}
-	b, err := h.fork("b", via, env, "raise")
+	b, err := h.fork("b", forkSocket, env, "raise")
 	if err != nil {
 		t.Fatal(err)
 	}
-	e = exit(t, b)
+	e = waitForExit(t, b)
 	if e.Code != 1 || !strings.Contains(e.Tail, "RuntimeError: told to") {
 		t.Errorf("%+v", e)
 	}
@@ -166,9 +166,9 @@ func TestForkIsLikeExec(t *testing.T) {
 // parent's, and the supervisor's is everybody's.
 func TestForkDeaths(t *testing.T) {
 	h := start(t, time.Minute)
-	via, parent := h.warmParent(surroundings)
+	forkSocket, parent := h.warmParent(surroundings)
 	spawn := func(id string) (*Child, []int) {
-		c, err := h.fork(id, via, nil, "wait")
+		c, err := h.fork(id, forkSocket, nil, "wait")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,25 +189,25 @@ func TestForkDeaths(t *testing.T) {
 	if err := h.Client.Kill(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if e := exit(t, a); e.Signal != syscall.SIGKILL {
+	if e := waitForExit(t, a); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
 	}
 	for _, pid := range agroup {
-		eventually(t, "the group of a is gone", func() bool { return gone(pid) })
+		eventually(t, "the group of a is gone", func() bool { return processGone(pid) })
 	}
 	syscall.Kill(parent.PID, syscall.SIGKILL)
-	exit(t, parent)
+	waitForExit(t, parent)
 	select {
 	case e := <-b.Exited:
 		t.Fatalf("the parent's death killed b: %v", e)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if _, err := h.fork("c", via, nil, "wait"); !errors.Is(err, ErrNoParent) {
+	if _, err := h.fork("c", forkSocket, nil, "wait"); !errors.Is(err, ErrNoParent) {
 		t.Errorf("a dead parent: %v", err)
 	}
 	syscall.Kill(h.Client.PID(), syscall.SIGKILL)
 	for _, pid := range bgroup {
-		eventually(t, "the supervisor's death is b's", func() bool { return gone(pid) })
+		eventually(t, "the supervisor's death is b's", func() bool { return processGone(pid) })
 	}
 }
 
@@ -215,12 +215,12 @@ func TestForkDeaths(t *testing.T) {
 // costs a bounded time, and is told from other errors.
 func TestForkRefused(t *testing.T) {
 	h := start(t, time.Minute)
-	via, parent := h.warmParent(surroundings)
+	forkSocket, parent := h.warmParent(surroundings)
 	syscall.Kill(parent.PID, syscall.SIGSTOP)
 	began := time.Now()
 	answers := make(chan error, 2)
 	for range 2 {
-		go func() { _, err := h.fork("a", via, nil); answers <- err }()
+		go func() { _, err := h.fork("a", forkSocket, nil); answers <- err }()
 	}
 	if err := <-answers; err == nil || !strings.Contains(err.Error(), "being forked already") {
 		t.Errorf("the same twice: %v", err)
@@ -230,7 +230,7 @@ func TestForkRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := exit(t, other); e.Code != 0 || time.Since(began) > forkWait {
+	if e := waitForExit(t, other); e.Code != 0 || time.Since(began) > forkWait {
 		t.Errorf("%v after %v", e, time.Since(began))
 	}
 	if err := <-answers; !errors.Is(err, ErrNoParent) || !strings.Contains(err.Error(), "no answer within") {
@@ -239,18 +239,18 @@ func TestForkRefused(t *testing.T) {
 	syscall.Kill(parent.PID, syscall.SIGCONT)
 	// A fork without a supervisor ends by itself.
 	eventually(t, "it forks again", func() bool {
-		c, err := h.fork("a", via, nil)
-		return err == nil && exit(t, c).Code == 3
+		c, err := h.fork("a", forkSocket, nil)
+		return err == nil && waitForExit(t, c).Code == 3
 	})
-	for _, via := range []string{filepath.Join(t.TempDir(), "none.sock"), h.program} {
-		if _, err := h.fork("n", via, nil); !errors.Is(err, ErrNoParent) {
-			t.Errorf("%s: %v", via, err)
+	for _, forkSocket := range []string{filepath.Join(t.TempDir(), "none.sock"), h.program} {
+		if _, err := h.fork("n", forkSocket, nil); !errors.Is(err, ErrNoParent) {
+			t.Errorf("%s: %v", forkSocket, err)
 		}
 	}
 	refused := 0
 	for i := 0; i < 100 && refused < 5; i++ { // a slow machine forks less often than is enough
-		if c, err := h.fork("n"+strconv.Itoa(i), via, nil); err == nil {
-			exit(t, c)
+		if c, err := h.fork("n"+strconv.Itoa(i), forkSocket, nil); err == nil {
+			waitForExit(t, c)
 		} else if refused++; !errors.Is(err, ErrNoParent) || !strings.Contains(err.Error(), "are enough") {
 			t.Error(err)
 		}
@@ -273,18 +273,18 @@ func TestForkRefused(t *testing.T) {
 // nonsense does not end the parent.
 func TestForkOnlyForTheSupervisor(t *testing.T) {
 	h := start(t, time.Minute)
-	via, _ := h.warmParent(surroundings)
-	st, err := os.Stat(via)
+	forkSocket, _ := h.warmParent(surroundings)
+	st, err := os.Stat(forkSocket)
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", st, err)
 	}
-	say := func(line string, fds ...int) string {
-		conn, err := net.Dial("unix", via)
+	send := func(line string, fds ...int) string {
+		conn, err := net.Dial("unix", forkSocket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(soon))
+		conn.SetDeadline(time.Now().Add(testTimeout))
 		var oob []byte
 		if len(fds) > 0 {
 			oob = syscall.UnixRights(fds...)
@@ -312,14 +312,14 @@ func TestForkOnlyForTheSupervisor(t *testing.T) {
 		{`{"op":"dance"}`, "no such op", nil}, {`[]`, "want an object", nil}, {`{`, "error", nil}, {``, "error", nil},
 		{`{"op":"facts"}`, `"forks": 1`, nil},
 	} {
-		if got := say(c.line, c.fds...); !strings.Contains(got, c.want) {
+		if got := send(c.line, c.fds...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s", c.line, got)
 		}
 	}
-	if c, err := h.fork("good", via, nil); err != nil || exit(t, c).Code != 3 {
+	if c, err := h.fork("good", forkSocket, nil); err != nil || waitForExit(t, c).Code != 3 {
 		t.Errorf("afterwards: %v", err)
 	}
-	if _, err := h.Client.Spawn(t.Context(), Process{ID: "dir", Via: via, Argv: []string{h.program}, Dir: "/no/such/folder"}); err == nil || errors.Is(err, ErrNoParent) {
+	if _, err := h.Client.Spawn(t.Context(), Process{ID: "dir", ForkSocket: forkSocket, Argv: []string{h.program}, Dir: "/no/such/folder"}); err == nil || errors.Is(err, ErrNoParent) {
 		t.Errorf("no folder: %v", err)
 	}
 }

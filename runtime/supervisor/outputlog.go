@@ -100,8 +100,8 @@ func (j *outputLog) copy() {
 func (j *outputLog) write(b []byte) {
 	j.mu.Lock()
 	j.tail = append(j.tail, b...)
-	if over := len(j.tail) - tailBytes; over > tailBytes {
-		j.tail = append(j.tail[:0], j.tail[over:]...)
+	if done := len(j.tail) - tailBytes; done > tailBytes {
+		j.tail = append(j.tail[:0], j.tail[done:]...)
 	}
 	j.mu.Unlock()
 	if j.size > 0 && j.size+int64(len(b)) > j.max {

@@ -78,7 +78,7 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 	if k.forks[p.ID] != nil {
 		return 0, fmt.Errorf("%s is being forked already", p.ID)
 	}
-	if p.Via != "" && len(k.forks) >= maxForks {
+	if p.ForkSocket != "" && len(k.forks) >= maxForks {
 		return 0, fmt.Errorf("%w: %d forks are in progress", ErrNoParent, len(k.forks))
 	}
 	if k.ending {
@@ -111,7 +111,7 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		abandon()
 		return 0, err
 	}
-	if p.Via != "" {
+	if p.ForkSocket != "" {
 		k.startFork(&forking{p: p, j: j, from: from, seq: seq, began: time.Now()}, w)
 		return 0, nil
 	}

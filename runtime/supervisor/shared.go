@@ -27,30 +27,30 @@ type sharedEntry struct {
 	tries   int
 }
 
-func (l sharedEntry) due() time.Time { return l.created.Add(ownerSearchAfter[l.tries]) }
+func (l sharedEntry) checkAt() time.Time { return l.created.Add(ownerSearchAfter[l.tries]) }
 
 // addShared queues the search for the owner of a file created in shared memory.
 func (k *supervisor) addShared(name string) {
-	if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unclaimed) < 1024 {
-		k.unclaimed = append(k.unclaimed, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
+	if (len(k.byPID) > 0 || time.Since(k.ended) < time.Second) && len(k.unowned) < 1024 {
+		k.unowned = append(k.unowned, sharedEntry{name: name, inode: shmInode(name), created: time.Now()})
 		k.owners.Reset(ownerSearchAfter[0])
 	}
 }
 
 // findOwners searches the owners of new files; again is when to search next.
 func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) {
-	due := map[uint64]bool{}
-	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool {
+	checkAt := map[uint64]bool{}
+	k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool {
 		return l.inode == 0 || shmInode(l.name) != l.inode
 	})
-	for i := range k.unclaimed {
-		if l := &k.unclaimed[i]; !l.due().After(now) {
-			due[l.inode] = true
+	for i := range k.unowned {
+		if l := &k.unowned[i]; !l.checkAt().After(now) {
+			checkAt[l.inode] = true
 			l.tries++
 		}
 	}
 	claimed := false
-	if len(due) > 0 && len(k.byPID) > 0 {
+	if len(checkAt) > 0 && len(k.byPID) > 0 {
 		for _, c := range listProcesses() {
 			p := k.byPID[c.group]
 			if p == nil {
@@ -59,9 +59,9 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 			if p == nil || c.zombie {
 				continue
 			}
-			for _, inode := range sharedInUse(c.pid, due) {
+			for _, inode := range sharedInUse(c.pid, checkAt) {
 				// A semaphore has two names for a moment.
-				for _, l := range k.unclaimed {
+				for _, l := range k.unowned {
 					if l.inode == inode {
 						if p.shared == nil {
 							p.shared = map[string]uint64{}
@@ -69,7 +69,7 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 						p.shared[l.name], claimed = inode, true
 					}
 				}
-				k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool { return l.inode == inode })
+				k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool { return l.inode == inode })
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 		k.saveShared()
 	}
 	free := map[uint64]bool{}
-	k.unclaimed = slices.DeleteFunc(k.unclaimed, func(l sharedEntry) bool {
+	k.unowned = slices.DeleteFunc(k.unowned, func(l sharedEntry) bool {
 		if l.tries < len(ownerSearchAfter) {
 			return false
 		}
@@ -91,8 +91,8 @@ func (k *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 	if len(free) > 0 {
 		k.removeUnused(free)
 	}
-	for _, l := range k.unclaimed {
-		if d := max(l.due().Sub(now), time.Millisecond); !more || d < again {
+	for _, l := range k.unowned {
+		if d := max(l.checkAt().Sub(now), time.Millisecond); !more || d < again {
 			again, more = d, true
 		}
 	}

@@ -18,7 +18,7 @@ func TestScratch(t *testing.T) {
 	exe, _ := os.Executable()
 	root := ScratchRoot(h.dir)
 	spawn := func(id string, argv ...string) (*Child, error) {
-		return h.Spawn(t.Context(), Process{ID: id, Argv: argv, Env: []string{quick}, Scratch: Scratch(root, id)})
+		return h.Spawn(t.Context(), Process{ID: id, Argv: argv, Env: []string{fastRaceExit}, Scratch: Scratch(root, id)})
 	}
 	c, err := spawn("r1", exe, "test-run", "wait")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestScratch(t *testing.T) {
 		t.Errorf("%s is too long for sockets in it", dir)
 	}
 	h.Kill(t.Context(), "r1")
-	exit(t, c)
+	waitForExit(t, c)
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("it is left when the exit is told")
 	}
@@ -50,7 +50,7 @@ func TestScratch(t *testing.T) {
 	if err := os.MkdirAll(Scratch(root, "r3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if err := h.End(ctx, time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -104,11 +104,11 @@ func TestSharedMemory(t *testing.T) {
 		}
 		return c
 	}
-	there := func(n string) bool { _, err := os.Stat(path(n)); return err == nil }
+	exists := func(n string) bool { _, err := os.Stat(path(n)); return err == nil }
 	// The leader uses one, a child of its another.
 	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 600) & echo up; sleep 600")
 	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 600")
-	eventually(t, "all are there", func() bool { return there(ours) && there(child) && there(other) })
+	eventually(t, "all are there", func() bool { return exists(ours) && exists(child) && exists(other) })
 	eventually(t, "the supervisor knows whose they are", func() bool {
 		b, _ := os.ReadFile(filepath.Join(h.dir, sharedNote))
 		return strings.Contains(string(b), ours) && strings.Contains(string(b), child) && strings.Contains(string(b), other)
@@ -116,19 +116,19 @@ func TestSharedMemory(t *testing.T) {
 	if err := syscall.Kill(-c.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	exit(t, c)
-	if there(ours) || there(child) || !there(other) {
-		t.Errorf("left: leader's %v, child's %v; another process's %v", there(ours), there(child), there(other))
+	waitForExit(t, c)
+	if exists(ours) || exists(child) || !exists(other) {
+		t.Errorf("left: leader's %v, child's %v; another process's %v", exists(ours), exists(child), exists(other))
 	}
 	h.Kill(t.Context(), "r2")
-	eventually(t, "the other's is gone", func() bool { return !there(other) })
+	eventually(t, "the other's is gone", func() bool { return !exists(other) })
 
 	// Killed right after it was made: no process uses it, so it is removed.
 	quickly := "psm_" + name("d")
 	t.Cleanup(func() { os.Remove(path(quickly)) })
 	c = sh("r3", "echo x > "+path(quickly)+"; kill -9 $$")
-	exit(t, c)
-	eventually(t, "it is gone", func() bool { return !there(quickly) })
+	waitForExit(t, c)
+	eventually(t, "it is gone", func() bool { return !exists(quickly) })
 }
 
 // The supervisor after one that was killed removes what its engines left.

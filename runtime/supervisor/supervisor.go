@@ -34,9 +34,9 @@ const (
 // logDrainWait bounds the wait for the last lines of a process that has ended.
 const logDrainWait = 100 * time.Millisecond
 
-// straysAfter is the pause between an exit and the search for strays, which reads
+// strayKillDelay is the pause between an exit and the search for strays, which reads
 // every process and must not delay the report of the exit.
-const straysAfter = 10 * time.Millisecond
+const strayKillDelay = 10 * time.Millisecond
 
 // killAgain is how often SIGKILL is repeated at the end.
 const killAgain = 200 * time.Millisecond
@@ -108,9 +108,9 @@ type supervisor struct {
 	order   []string // ids of ended processes, oldest first
 	spawned int
 	ooms    int64 // the last value of oomKills
-	// unclaimed are new files in shared memory without a known owner.
-	unclaimed []sharedEntry
-	ended     time.Time // when the last process ended
+	// unowned are new files in shared memory without a known owner.
+	unowned []sharedEntry
+	ended   time.Time // when the last process ended
 
 	forks      map[string]*forking        // spawns through parents, by id
 	earlyExits map[int]syscall.WaitStatus // exits of children that a parent has not named yet
@@ -160,7 +160,7 @@ func (k *supervisor) run(ctx context.Context) error {
 			k.kill.Reset(killAgain)
 		case <-children:
 			if k.reap() {
-				k.strays.Reset(straysAfter)
+				k.strays.Reset(strayKillDelay)
 			}
 		case <-k.strays.C:
 			k.killStrays()
@@ -180,7 +180,7 @@ func (k *supervisor) run(ctx context.Context) error {
 			r := k.finishFork(f)
 			r.Seq = f.seq
 			f.from.send(r)
-			k.strays.Reset(straysAfter)
+			k.strays.Reset(strayKillDelay)
 		case e := <-k.inbox:
 			k.onClient(e)
 		}
@@ -223,11 +223,11 @@ func (k *supervisor) onClient(e clientEvent) {
 }
 
 // end sends SIGTERM to every process, SIGKILL after grace, and refuses new ones.
-func (k *supervisor) end(grace time.Duration, why string) {
+func (k *supervisor) end(grace time.Duration, reason string) {
 	if k.ending {
 		return
 	}
-	k.o.Log.Info("ending every process", "why", why, "running", len(k.byPID))
+	k.o.Log.Info("ending every process", "why", reason, "running", len(k.byPID))
 	k.ending = true
 	k.signalAll(syscall.SIGTERM)
 	k.kill.Reset(grace)

@@ -49,19 +49,19 @@ func TestMain(m *testing.M) {
 			fmt.Println(ch.PID)
 			select {}
 		case "test-run":
-			os.Exit(act(os.Args[2:]))
+			os.Exit(runTestProgram(os.Args[2:]))
 		}
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// quick: a program with the race detector otherwise takes a second to exit.
-const quick = "GORACE=atexit_sleep_ms=0"
+// fastRaceExit: a program with the race detector otherwise takes a second to exit.
+const fastRaceExit = "GORACE=atexit_sleep_ms=0"
 
-// act is what the tests' processes do.
-func act(args []string) int {
-	child := func(attr *syscall.SysProcAttr, what ...string) {
-		c := exec.Command(os.Args[0], append([]string{"test-run"}, what...)...)
+// runTestProgram is what the tests' processes do.
+func runTestProgram(args []string) int {
+	child := func(attr *syscall.SysProcAttr, description ...string) {
+		c := exec.Command(os.Args[0], append([]string{"test-run"}, description...)...)
 		c.Stdout, c.Stderr, c.SysProcAttr = os.Stdout, os.Stderr, attr
 		if err := c.Start(); err != nil {
 			panic(err)
@@ -81,10 +81,10 @@ func act(args []string) int {
 		time.Sleep(5 * time.Minute)
 	case "parent": // with a child in the group that does not heed SIGTERM
 		child(nil, "stubborn")
-		return act([]string{"wait"})
+		return runTestProgram([]string{"wait"})
 	case "daemon": // with a grandchild that left group and session
 		child(nil, "double")
-		return act([]string{"wait"})
+		return runTestProgram([]string{"wait"})
 	case "double":
 		child(&syscall.SysProcAttr{Setsid: true}, "stubborn")
 	case "self":
@@ -117,7 +117,7 @@ func start(t *testing.T, orphan time.Duration) *harness {
 	h.Client = h.ensure(orphan)
 	t.Cleanup(func() {
 		// Whatever the test did: nothing is left.
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		if c, err := Connect(ctx, h.sock); err == nil {
 			if err := c.End(ctx, 50*time.Millisecond); err != nil {
@@ -125,7 +125,7 @@ func start(t *testing.T, orphan time.Duration) *harness {
 			}
 		}
 		h.Client.Close()
-		eventually(t, "no supervisor", func() bool { return gone(h.PID()) })
+		eventually(t, "no supervisor", func() bool { return processGone(h.PID()) })
 	})
 	return h
 }
@@ -136,9 +136,9 @@ func (h *harness) ensure(orphan time.Duration) *Client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), soon)
+	ctx, cancel := context.WithTimeout(h.t.Context(), testTimeout)
 	defer cancel()
-	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-supervisor", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{quick}})
+	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-supervisor", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{fastRaceExit}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -148,38 +148,38 @@ func (h *harness) ensure(orphan time.Duration) *Client {
 func (h *harness) run(id string, args ...string) *Child {
 	h.t.Helper()
 	exe, _ := os.Executable()
-	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b", quick}})
+	ch, err := h.Spawn(h.t.Context(), Process{ID: id, Argv: append([]string{exe, "test-run"}, args...), Env: []string{"A=b", fastRaceExit}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return ch
 }
 
-func exit(t *testing.T, c *Child) Exit {
+func waitForExit(t *testing.T, c *Child) Exit {
 	t.Helper()
 	select {
 	case e := <-c.Exited:
 		return e
-	case <-time.After(soon):
+	case <-time.After(testTimeout):
 		t.Fatal("no exit")
 		return Exit{}
 	}
 }
 
-// soon bounds the wait for what must happen, on whatever machine.
-const soon = time.Minute
+// testTimeout bounds the wait for what must happen, on whatever machine.
+const testTimeout = time.Minute
 
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t *testing.T, description string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !ok(); <-time.After(2 * time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !ok(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("never: %s", description)
 		}
 	}
 }
 
-// gone reports whether a process does not exist or is a zombie.
-func gone(pid int) bool {
+// processGone reports whether a process does not exist or is a zombie.
+func processGone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
 		return true
 	}
@@ -210,7 +210,7 @@ func (h *harness) pids(c *Child, n int) (out []int) {
 
 func TestExits(t *testing.T) {
 	h := start(t, time.Minute)
-	e := exit(t, h.run("a", "exit", "3", "last words"))
+	e := waitForExit(t, h.run("a", "exit", "3", "last words"))
 	if e.Code != 3 || e.Signal != 0 || !strings.Contains(e.Tail, "last words") || e.String() != "exit code 3" {
 		t.Errorf("%+v", e)
 	}
@@ -219,7 +219,7 @@ func TestExits(t *testing.T) {
 	if err := h.Signal(t.Context(), "b", syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if e := exit(t, c); e.Code != -1 || e.Signal != syscall.SIGTERM {
+	if e := waitForExit(t, c); e.Code != -1 || e.Signal != syscall.SIGTERM {
 		t.Errorf("%+v", e)
 	}
 	ps, err := h.List(t.Context())
@@ -238,15 +238,15 @@ func TestExits(t *testing.T) {
 		t.Error("signal to an unknown process")
 	}
 	// The id is free again.
-	if e := exit(t, h.run("a", "exit", "0")); e.Code != 0 {
+	if e := waitForExit(t, h.run("a", "exit", "0")); e.Code != 0 {
 		t.Errorf("%+v", e)
 	}
 }
 
-func TestSurroundings(t *testing.T) {
+func TestProcessEnvironment(t *testing.T) {
 	h := start(t, time.Minute)
 	want := fmt.Sprintf("stdin 0 EOF\ngroup true\nenv 3 b\ndir %s\n", h.dir)
-	if e := exit(t, h.run("a", "self")); e.Tail != want {
+	if e := waitForExit(t, h.run("a", "self")); e.Tail != want {
 		t.Errorf("%q\nwant %q", e.Tail, want)
 	}
 	st, err := os.Stat(h.sock)
@@ -258,7 +258,7 @@ func TestSurroundings(t *testing.T) {
 func TestLogIsBounded(t *testing.T) {
 	h := start(t, time.Minute)
 	c := h.run("a", "flood") // about 19 MB
-	e := exit(t, c)
+	e := waitForExit(t, c)
 	if e.Code != 0 || !strings.Contains(e.Tail, "line 199999 ") || len(e.Tail) > tailBytes {
 		t.Errorf("code %d, tail of %d bytes: %.80q", e.Code, len(e.Tail), e.Tail)
 	}
@@ -303,7 +303,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // One that ends between List and Follow is not missed.
-func TestFollowLate(t *testing.T) {
+func TestFollowAfterEnd(t *testing.T) {
 	h := start(t, time.Minute)
 	other := h.ensure(time.Minute)
 	defer other.Close()
@@ -315,13 +315,13 @@ func TestFollowLate(t *testing.T) {
 	if err := h.Kill(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	exit(t, c)
+	waitForExit(t, c)
 	eventually(t, "the other client heard", func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return len(other.exits) == 1
 	})
-	if e := exit(t, other.Follow(ps[0])); e.Signal != syscall.SIGKILL || e.OOM {
+	if e := waitForExit(t, other.Follow(ps[0])); e.Signal != syscall.SIGKILL || e.OOM {
 		t.Errorf("%+v", e)
 	}
 }
@@ -356,11 +356,11 @@ func TestGroupDiesWithItsLeader(t *testing.T) {
 	c := h.run("a", "parent")
 	pids := h.pids(c, 2)
 	syscall.Kill(c.PID, syscall.SIGKILL)
-	if e := exit(t, c); e.Signal != syscall.SIGKILL {
+	if e := waitForExit(t, c); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
 	}
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return gone(p) })
+		eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -376,12 +376,12 @@ func TestStraysAreReaped(t *testing.T) {
 	if err := h.Kill(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	exit(t, c)
+	waitForExit(t, c)
 	for _, p := range pids {
-		eventually(t, "the grandchild that left is gone", func() bool { return gone(p) })
+		eventually(t, "the grandchild that left is gone", func() bool { return processGone(p) })
 	}
 	for _, p := range others {
-		if gone(p) {
+		if processGone(p) {
 			t.Errorf("%d of the other engine was killed too", p)
 		}
 	}
@@ -416,12 +416,12 @@ func TestAgentKilledAndReplaced(t *testing.T) {
 	if err := c.Kill(t.Context(), "left"); err != nil {
 		t.Fatal(err)
 	}
-	if e := exit(t, ch); e.Signal != syscall.SIGKILL || !gone(ps[0].PID) {
+	if e := waitForExit(t, ch); e.Signal != syscall.SIGKILL || !processGone(ps[0].PID) {
 		t.Errorf("%+v", e)
 	}
 	// A later Follow has the exit at once.
 	ps, _ = c.List(t.Context())
-	if e := exit(t, c.Follow(ps[0])); e.Signal != syscall.SIGKILL {
+	if e := waitForExit(t, c.Follow(ps[0])); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
 	}
 }
@@ -438,7 +438,7 @@ func TestOrphanEndsEverything(t *testing.T) {
 	}
 	h.Client.Close()
 	for _, p := range append(pids, h.PID()) {
-		eventually(t, "everything has ended", func() bool { return gone(p) })
+		eventually(t, "everything has ended", func() bool { return processGone(p) })
 	}
 	if _, err := os.Lstat(h.sock); !os.IsNotExist(err) {
 		t.Errorf("the socket is left: %v", err)
@@ -450,10 +450,10 @@ func TestSupervisorTerminated(t *testing.T) {
 	a := h.run("a", "stubborn")
 	pids := h.pids(a, 1)
 	syscall.Kill(h.PID(), syscall.SIGTERM)
-	if e := exit(t, a); e.Signal != syscall.SIGKILL {
+	if e := waitForExit(t, a); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
 	}
-	eventually(t, "all gone", func() bool { return gone(pids[0]) && gone(h.PID()) })
+	eventually(t, "all gone", func() bool { return processGone(pids[0]) && processGone(h.PID()) })
 }
 
 func TestSupervisorKilled(t *testing.T) {
@@ -464,11 +464,11 @@ func TestSupervisorKilled(t *testing.T) {
 	a := h.run("a", "parent")
 	pids := h.pids(a, 2)
 	syscall.Kill(h.PID(), syscall.SIGKILL)
-	if e := exit(t, a); !e.Lost {
+	if e := waitForExit(t, a); !e.Lost {
 		t.Errorf("%+v", e)
 	}
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return gone(p) })
+		eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 	if _, err := h.List(t.Context()); !errors.Is(err, ErrLost) {
 		t.Error(err)
@@ -493,11 +493,11 @@ func TestSupervisorAndAgentKilled(t *testing.T) {
 	pids := h.pids(a, 2)
 	h.Client.Close()
 	syscall.Kill(h.PID(), syscall.SIGKILL)
-	eventually(t, "the leader follows the supervisor", func() bool { return gone(pids[0]) || gone(pids[1]) })
+	eventually(t, "the leader follows the supervisor", func() bool { return processGone(pids[0]) || processGone(pids[1]) })
 	c := h.ensure(time.Minute)
 	defer c.End(t.Context(), 0)
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return gone(p) })
+		eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -524,7 +524,7 @@ func TestOneSupervisorPerFolder(t *testing.T) {
 	for _, c := range clients[1:] {
 		<-c.Done()
 	}
-	eventually(t, "gone", func() bool { return gone(clients[0].PID()) })
+	eventually(t, "gone", func() bool { return processGone(clients[0].PID()) })
 }
 
 func TestStaleSocketAndLongPath(t *testing.T) {
@@ -564,7 +564,7 @@ func TestStaleSocketAndLongPath(t *testing.T) {
 	}
 }
 
-func TestEnsureSaysWhy(t *testing.T) {
+func TestEnsureError(t *testing.T) {
 	dir := t.TempDir()
 	exe, _ := os.Executable()
 	_, err := Ensure(t.Context(), Start{Exe: exe, Args: []string{"test-run", "exit", "1", "why not"}, Socket: filepath.Join(dir, "s"), Dir: dir})
@@ -577,18 +577,18 @@ func TestEnsureSaysWhy(t *testing.T) {
 }
 
 // Garbage on the socket closes only that connection.
-func TestNonsense(t *testing.T) {
+func TestBadMessages(t *testing.T) {
 	h := start(t, time.Minute)
 	for _, s := range []string{"}\n", "{\"seq\":1}\n", "{\"seq\":1,\"op\":\"spawn\"}\n", strings.Repeat("x", MaxLine+1), "{\"seq\":1,\"op\":\"signal\",\"id\":\"none\",\"signal\":99}\n"} {
 		conn, err := net.Dial("unix", h.sock)
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn.SetDeadline(time.Now().Add(soon))
+		conn.SetDeadline(time.Now().Add(testTimeout))
 		conn.Write([]byte(s))
 		conn.Close()
 	}
-	if e := exit(t, h.run("a", "exit", "0")); e.Code != 0 {
+	if e := waitForExit(t, h.run("a", "exit", "0")); e.Code != 0 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -35,10 +35,10 @@ type Process struct {
 	ID string `json:"id"`
 	// Argv is the program, as a path, and its arguments.
 	Argv []string `json:"argv"`
-	// Via is the unix socket of a warm parent of the same program (package
+	// ForkSocket is the unix socket of a warm parent of the same program (package
 	// runtime/forkserver) that forks the process; "" executes it. Either way it is
 	// a child of the supervisor and leads its group.
-	Via string `json:"via,omitempty"`
+	ForkSocket string `json:"via,omitempty"`
 	// Env is the whole environment; nothing is inherited from the supervisor.
 	Env []string `json:"env,omitempty"`
 	// Dir is the working directory; empty is the supervisor's folder.
@@ -123,7 +123,7 @@ func (p *Process) check() error {
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
 		return errors.New("nothing to run: argv is empty")
 	}
-	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log, p.Via, p.Scratch}} {
+	for _, list := range [][]string{p.Argv, p.Env, {p.Dir, p.Log, p.ForkSocket, p.Scratch}} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {
 				return errors.New("a NUL byte in arguments or environment")

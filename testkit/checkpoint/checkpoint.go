@@ -299,13 +299,13 @@ func learnVocabulary(text string, n int, p bpe.Pattern) (names []string, merges 
 				pairs[[2]int{w.ids[i], w.ids[i+1]}] += w.n
 			}
 		}
-		best, most := [2]int{}, 1
+		best, maximum := [2]int{}, 1
 		for p, c := range pairs {
-			if c > most || c == most && most > 1 && (p[0] < best[0] || p[0] == best[0] && p[1] < best[1]) {
-				best, most = p, c
+			if c > maximum || c == maximum && maximum > 1 && (p[0] < best[0] || p[0] == best[0] && p[1] < best[1]) {
+				best, maximum = p, c
 			}
 		}
-		if most == 1 {
+		if maximum == 1 {
 			break
 		}
 		to := len(names)

@@ -74,7 +74,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 // maxBlobs bounds a listing that is not of a model.
 const maxBlobs = 20_000
 
-func (s *Source) accessTo(p place) (*containerAccess, error) {
+func (s *Source) accessTo(p blobLocation) (*containerAccess, error) {
 	key := p.endpoint + "|" + p.account + "|" + p.container
 	s.mu.Lock()
 	a := s.clients[key]
@@ -129,19 +129,19 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 				continue
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxBlobs {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d blobs", maxBlobs), Fix: "point source at the model's own folder"}
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d blobs", maxBlobs), Fix: "point source at the model's own folder"}
 			}
 		}
 	}
 	if len(plan.Files) == 0 {
 		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(),
-			What: fmt.Sprintf("container %s of account %s has nothing below %q", p.container, p.account, below), Fix: "check the prefix; names are case-sensitive"}
+			Detail: fmt.Sprintf("container %s of account %s has nothing below %q", p.container, p.account, below), Fix: "check the prefix; names are case-sensitive"}
 	}
 	return plan, nil
 }
 
 // fileOf converts one item of a listing; ok is false for the marker of a folder.
-func fileOf(p place, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
+func fileOf(p blobLocation, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
 	if b == nil || b.Name == nil || b.Properties == nil || b.Properties.ContentLength == nil || b.Properties.ETag == nil {
 		return f, false, malformed(p, "", "the listing has a blob without name, size or ETag")
 	}
@@ -166,7 +166,7 @@ func fileOf(p place, below string, b *container.BlobItem) (f source.File, ok boo
 }
 
 // planBlob plans one blob.
-func (s *Source) planBlob(ctx context.Context, p place, a *containerAccess) (source.Plan, error) {
+func (s *Source) planBlob(ctx context.Context, p blobLocation, a *containerAccess) (source.Plan, error) {
 	r, err := a.client.NewBlobClient(p.prefix).GetProperties(ctx, nil)
 	if err != nil {
 		return source.Plan{}, sdkError(ctx, p, a, "", err)
@@ -182,17 +182,17 @@ func (s *Source) planBlob(ctx context.Context, p place, a *containerAccess) (sou
 }
 
 // refOf returns endpoint|account|container|blob; only the last may contain a bar.
-func refOf(p place, name string) string {
+func refOf(p blobLocation, name string) string {
 	return strings.Join([]string{p.endpoint, p.account, p.container, name}, "|")
 }
 
 // locateBlob returns where a file of a plan is.
-func (s *Source) locateBlob(f source.File) (p place, name string, a *containerAccess, err error) {
+func (s *Source) locateBlob(f source.File) (p blobLocation, name string, a *containerAccess, err error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
-		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+		return p, "", nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
-	p = place{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
+	p = blobLocation{endpoint: part[0], account: part[1], container: part[2], prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
 	a, err = s.accessTo(p)
 	return p, part[3], a, err
 }
@@ -246,18 +246,18 @@ func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []
 		return err
 	}
 	if sum, err := base64.StdEncoding.DecodeString(got.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
-		return &source.Error{Kind: source.Malformed, File: f.Name, What: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
+		return &source.Error{Kind: source.Malformed, File: f.Name, Detail: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
 	}
 	return nil
 }
 
-func malformed(p place, name, what string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
+func malformed(p blobLocation, name, problem string) error {
+	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }
 
 // sdkError converts an error of the SDK. Of its text only status and code are kept: it
 // holds URLs, and those may hold signatures.
-func sdkError(ctx context.Context, p place, a *containerAccess, name string, err error) error {
+func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -265,10 +265,10 @@ func sdkError(ctx context.Context, p place, a *containerAccess, name string, err
 	r, ok := errors.AsType[*azcore.ResponseError](err)
 	switch {
 	case noIdentity(err):
-		e.Kind, e.What, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.words(), howTo
+		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), howTo
 		return e
 	case !ok:
-		e.Kind, e.What = source.Unavailable, p.words()+" cannot be reached: "+httpsource.Cause(err)
+		e.Kind, e.Detail = source.Unavailable, p.describe()+" cannot be reached: "+httpsource.Cause(err)
 		e.Fix = "check the account's name and this machine's network"
 		return e
 	}
@@ -280,22 +280,22 @@ func sdkError(ctx context.Context, p place, a *containerAccess, name string, err
 }
 
 // responseError converts a refusal of the service.
-func responseError(p place, a *containerAccess, name string, status int, code string, h http.Header) error {
-	e := &source.Error{Source: p.String(), File: name, What: fmt.Sprintf("%s: %d", p.words(), status)}
+func responseError(p blobLocation, a *containerAccess, name string, status int, code string, h http.Header) error {
+	e := &source.Error{Source: p.String(), File: name, Detail: fmt.Sprintf("%s: %d", p.describe(), status)}
 	if code != "" && len(code) < 60 {
-		e.What += " " + strconv.QuoteToASCII(code)
+		e.Detail += " " + strconv.QuoteToASCII(code)
 	}
 	switch {
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
-		e.What += ", with " + a.how
+		e.Detail += ", with " + a.how
 	case status == 404 && code == "ContainerNotFound":
 		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
 	case status == 404:
 		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
 	case status == 412 || status == 416:
 		e.Kind = source.Changed
-		e.What += ": it was overwritten while it was read"
+		e.Detail += ": it was overwritten while it was read"
 	case status == 409 && code == "BlobArchived":
 		e.Kind, e.Fix = source.Refused, "the blob is in the archive tier: move it to hot or cool first"
 	case status == 408 || status == 429 || status >= 500:
@@ -306,7 +306,7 @@ func responseError(p place, a *containerAccess, name string, status int, code st
 	return e
 }
 
-// words describes a place for people.
-func (p place) words() string {
+// describe describes a place for people.
+func (p blobLocation) describe() string {
 	return fmt.Sprintf("account %s, container %s, prefix %q", p.account, p.container, p.prefix)
 }

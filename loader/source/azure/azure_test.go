@@ -26,12 +26,12 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		srv := azuretest.New(t)
 		s := azure.New(azure.Options{Getenv: srv.Getenv})
 		t.Cleanup(s.Close)
 		srv.Put("elsewhere/config.json", nil)
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: s, Location: azuretest.Location("a/model"), Nowhere: azuretest.Location("a/mode"),
 			Put:    func(t *testing.T, name string, body []byte) { srv.Put("a/model/"+name, body) },
 			Delete: func(t *testing.T, name string) { srv.Delete("a/model/" + name) },
@@ -97,10 +97,10 @@ func TestAzurite(t *testing.T) {
 		}
 		return c, name
 	}
-	place := func(t *testing.T, c *container.Client, name string, env map[string]string) sourcetest.Place {
+	locationKey := func(t *testing.T, c *container.Client, name string, env map[string]string) sourcetest.Location {
 		s := azure.New(azure.Options{Getenv: func(k string) string { return env[k] }})
 		t.Cleanup(s.Close)
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source:   s,
 			Location: "az://" + azuriteAccount + "/" + name + "/models/one",
 			Nowhere:  "az://" + azuriteAccount + "/" + name + "/models/two",
@@ -119,32 +119,32 @@ func TestAzurite(t *testing.T) {
 		}
 	}
 	t.Run("connection string", func(t *testing.T) {
-		sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+		sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 			c, name := fresh(t)
-			return place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=http;AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint + ";"})
+			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=http;AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint + ";"})
 		})
 	})
 	t.Run("SAS", func(t *testing.T) {
-		sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+		sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 			c, name := fresh(t)
 			u, err := c.GetSASURL(sas.ContainerPermissions{Read: true, List: true}, time.Now().Add(time.Hour), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			_, query, _ := strings.Cut(u, "?")
-			return place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + endpoint + ";SharedAccessSignature=" + query})
+			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + endpoint + ";SharedAccessSignature=" + query})
 		})
 	})
 	t.Run("a key that is not the account's", func(t *testing.T) {
 		c, name := fresh(t)
-		p := place(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
+		p := locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
 		if _, err := p.Source.Plan(t.Context(), p.Location, nil); source.KindOf(err) != source.Denied {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("no such container", func(t *testing.T) {
 		c, _ := fresh(t)
-		p := place(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint})
+		p := locationKey(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint})
 		_, err := p.Source.Plan(t.Context(), p.Location, nil)
 		if source.KindOf(err) != source.NotFound || !strings.Contains(err.Error(), "nosuchcontainer") {
 			t.Errorf("error %v", err)
@@ -171,11 +171,11 @@ func TestSingleBlob(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	const canary = "CANARYsignature"
 	for _, tc := range []struct {
-		name  string
-		fault func(w http.ResponseWriter, r *http.Request)
-		kind  source.Kind
-		after time.Duration
-		says  string
+		name     string
+		fault    func(w http.ResponseWriter, r *http.Request)
+		kind     source.Kind
+		after    time.Duration
+		wantText string
 	}{
 		{"401", func(w http.ResponseWriter, r *http.Request) { azuretest.Fail(w, 401, "InvalidAuthenticationInfo") }, source.Denied, 0, "SAS"},
 		{"403", func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,7 @@ func TestAnswers(t *testing.T) {
 			if strings.Contains(text, canary) || strings.Contains(fmt.Sprintf("%+v", e), canary) {
 				t.Errorf("the signature is in %q", text)
 			}
-			for _, want := range []string{azuretest.Account, azuretest.Container, tc.says} {
+			for _, want := range []string{azuretest.Account, azuretest.Container, tc.wantText} {
 				if !strings.Contains(text, want) {
 					t.Errorf("%q does not say %q", text, want)
 				}
@@ -245,10 +245,10 @@ func TestCredentials(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // what is dialled does not matter, only what is chosen
 	for _, tc := range []struct {
-		name string
-		env  map[string]string
-		kind source.Kind
-		says string
+		name     string
+		env      map[string]string
+		kind     source.Kind
+		wantText string
 	}{
 		{"no list", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "CANARY"}, source.Denied, "KEY=VALUE"},
 		{"nothing to sign with", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=account1"}, source.Denied, "neither AccountKey"},
@@ -260,7 +260,7 @@ func TestCredentials(t *testing.T) {
 			s := azure.New(azure.Options{Getenv: func(k string) string { return tc.env[k] }})
 			t.Cleanup(s.Close)
 			_, err := s.Plan(ctx, "az://account1/weights/m", nil)
-			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "CANARY") {
+			if source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.wantText) || strings.Contains(err.Error(), "CANARY") {
 				t.Errorf("error %v", err)
 			}
 		})

@@ -25,7 +25,7 @@ type containerAccess struct {
 const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
 
 // newAccess finds the credential for a place and makes a client.
-func (s *Source) newAccess(p place) (*containerAccess, error) {
+func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 	env := s.o.Getenv
 	opts := &container.ClientOptions{ClientOptions: policy.ClientOptions{
 		Transport: s.http,
@@ -38,9 +38,9 @@ func (s *Source) newAccess(p place) (*containerAccess, error) {
 	} else if endpoint == "" {
 		endpoint = "https://" + p.account + ".blob.core.windows.net"
 	}
-	bad := func(name, what string) error {
+	bad := func(name, problem string) error {
 		// Never the value, nor an error text made of it.
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: name + " " + what, Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: name + " " + problem, Fix: howTo}
 	}
 	if raw := env("AZURE_STORAGE_CONNECTION_STRING"); raw != "" {
 		c, err := parseConnection(raw)
@@ -64,11 +64,11 @@ func (s *Source) newAccess(p place) (*containerAccess, error) {
 	}
 	cred, err := s.identity()
 	if err != nil {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "there is no credential for account " + p.account, Fix: howTo}
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "there is no credential for account " + p.account, Fix: howTo}
 	}
 	client, err := container.NewClient(containerURL(endpoint, p), cred, opts)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
 	return &containerAccess{client: client, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
 }
@@ -92,31 +92,31 @@ func (s *Source) identity() (azcore.TokenCredential, error) {
 	return s.cred, nil
 }
 
-func (s *Source) accessWithKey(p place, endpoint, account, key, how string, opts *container.ClientOptions) (*containerAccess, error) {
+func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	cred, err := container.NewSharedKeyCredential(account, key)
 	if err != nil {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the key in " + how + " is not base64", Fix: howTo}
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the key in " + how + " is not base64", Fix: howTo}
 	}
 	client, err := container.NewClientWithSharedKeyCredential(containerURL(endpoint, p), cred, opts)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
 	return &containerAccess{client: client, how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
-func (s *Source) accessWithSAS(p place, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
+func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	sas = strings.TrimPrefix(sas, "?")
 	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), What: "the SAS in " + how + " is not one: it has no sig=", Fix: howTo}
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "the SAS in " + how + " is not one: it has no sig=", Fix: howTo}
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "no client can be made for this endpoint"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
 	return &containerAccess{client: client, how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
-func containerURL(endpoint string, p place) string {
+func containerURL(endpoint string, p blobLocation) string {
 	return strings.TrimSuffix(endpoint, "/") + "/" + url.PathEscape(p.container)
 }
 

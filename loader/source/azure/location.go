@@ -9,14 +9,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// place is a parsed location.
-type place struct {
+// blobLocation is a parsed location.
+type blobLocation struct {
 	account, container string
 	prefix             string // without a slash at either end; empty for the whole container
 	endpoint           string // https://HOST of the https form; empty for az://
 }
 
-func (p place) String() string {
+func (p blobLocation) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("az://%s/%s/%s", p.account, p.container, p.prefix), "/")
 }
 
@@ -30,16 +30,16 @@ var (
 
 // parse reads az://ACCOUNT/CONTAINER/PREFIX and
 // https://ACCOUNT.blob.core.windows.net/CONTAINER/PREFIX.
-func parse(location string) (place, error) {
-	bad := func(what string) (place, error) {
-		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what,
+func parse(location string) (blobLocation, error) {
+	bad := func(problem string) (blobLocation, error) {
+		return blobLocation{}, &source.Error{Kind: source.BadSource, Source: location, Detail: problem,
 			Fix: "az://ACCOUNT/CONTAINER/PREFIX or https://ACCOUNT.blob.core.windows.net/CONTAINER/PREFIX"}
 	}
 	if strings.ContainsAny(location, "?#@") {
 		// Not repeated: a query may be a signature.
-		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; for a SAS set AZURE_STORAGE_SAS_TOKEN"}
+		return blobLocation{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name", Fix: "leave it out; for a SAS set AZURE_STORAGE_SAS_TOKEN"}
 	}
-	var p place
+	var p blobLocation
 	var rest string
 	switch {
 	case strings.HasPrefix(location, "az://"):

@@ -34,7 +34,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size), &blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
 	}
 	if err != nil {
 		return sdkError(ctx, p, a, name, err)

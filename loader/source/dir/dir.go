@@ -25,27 +25,27 @@ const maxEntries = 20_000
 // Folder is the path of location.
 func (Source) Folder(location string) string { return strings.TrimPrefix(location, "file://") }
 
-// place is an opened folder: the root that no name leaves, and where in it the files
+// openedFolder is an opened folder: the root that no name leaves, and where in it the files
 // are.
-type place struct {
+type openedFolder struct {
 	root *os.Root
 	sub  string
 	hub  bool // links are followed
 }
 
-func openFolder(folder string) (place, error) {
+func openFolder(folder string) (openedFolder, error) {
 	fi, err := os.Stat(folder)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return place{}, &source.Error{Kind: source.NotFound, What: "there is no such folder", Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO"}
+		return openedFolder{}, &source.Error{Kind: source.NotFound, Detail: "there is no such folder", Fix: "paths in a model file are relative to that file; the hub is hf://ORG/REPO"}
 	case errors.Is(err, fs.ErrPermission):
-		return place{}, &source.Error{Kind: source.Denied, What: "the folder may not be read", Fix: "let the user that runs thaw read it"}
+		return openedFolder{}, &source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
 	case err != nil:
-		return place{}, &source.Error{Kind: source.Broken, What: "the folder cannot be read", Err: errors.Unwrap(err)}
+		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be read", Err: errors.Unwrap(err)}
 	case !fi.IsDir():
-		return place{}, &source.Error{Kind: source.BadSource, What: "is a file, not a folder", Fix: "name the folder that holds it"}
+		return openedFolder{}, &source.Error{Kind: source.BadSource, Detail: "is a file, not a folder", Fix: "name the folder that holds it"}
 	}
-	p := place{sub: "."}
+	p := openedFolder{sub: "."}
 	top := folder
 	// …/models--ORG--NAME/snapshots/REV
 	if snapshots := filepath.Dir(folder); filepath.Base(snapshots) == "snapshots" && strings.HasPrefix(filepath.Base(filepath.Dir(snapshots)), "models--") {
@@ -53,7 +53,7 @@ func openFolder(folder string) (place, error) {
 		p.sub, p.hub = path.Join("snapshots", filepath.Base(folder)), true
 	}
 	if p.root, err = os.OpenRoot(top); err != nil {
-		return place{}, &source.Error{Kind: source.Broken, What: "the folder cannot be opened", Err: err}
+		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be opened", Err: err}
 	}
 	return p, nil
 }
@@ -81,12 +81,12 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			return withLocation(location, name, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err})
+			return withLocation(location, name, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err})
 		case name == "":
 			return nil
 		}
 		if count++; count > maxEntries {
-			return withLocation(location, "", &source.Error{Kind: source.Refused, What: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
+			return withLocation(location, "", &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds more than %d files", maxEntries), Fix: "point source at the model's own folder"})
 		}
 		if d.IsDir() {
 			if strings.HasPrefix(d.Name(), ".") {
@@ -109,24 +109,24 @@ func (s Source) Plan(ctx context.Context, location string, also source.Globs) (s
 }
 
 // look returns what a name is, and an error unless it is a plain file.
-func (p place) look(full string) (fs.FileInfo, error) {
+func (p openedFolder) look(full string) (fs.FileInfo, error) {
 	fi, err := p.root.Lstat(full)
 	if err == nil && p.hub && fi.Mode()&fs.ModeSymlink != 0 {
 		if fi, err = p.root.Stat(full); errors.Is(err, fs.ErrNotExist) {
-			return nil, &source.Error{Kind: source.Missing, What: "links to a blob that is not in the cache: the download was not finished"}
+			return nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &source.Error{Kind: source.Changed, What: "is gone since it was listed"}
+		return nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
 	}
 	if err != nil {
-		return nil, &source.Error{Kind: source.Broken, What: "cannot be read", Err: err}
+		return nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	}
 	if fi.Mode()&fs.ModeSymlink != 0 {
-		return nil, &source.Error{Kind: source.Refused, What: "is a link", Fix: "put the file itself there, or a hard link"}
+		return nil, &source.Error{Kind: source.Refused, Detail: "is a link", Fix: "put the file itself there, or a hard link"}
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, &source.Error{Kind: source.Refused, What: "is not a plain file"}
+		return nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file"}
 	}
 	return fi, nil
 }
@@ -155,11 +155,11 @@ func (s Source) Open(file source.File) (*os.File, error) {
 		if errors.Is(err, fs.ErrPermission) {
 			kind = source.Denied
 		}
-		return nil, withLocation(folder, file.Name, &source.Error{Kind: kind, What: "cannot be opened", Err: errors.Unwrap(err)})
+		return nil, withLocation(folder, file.Name, &source.Error{Kind: kind, Detail: "cannot be opened", Err: errors.Unwrap(err)})
 	}
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || version(fi) != file.Version {
 		f.Close()
-		return nil, withLocation(folder, file.Name, &source.Error{Kind: source.Changed, What: "changed since it was listed"})
+		return nil, withLocation(folder, file.Name, &source.Error{Kind: source.Changed, Detail: "changed since it was listed"})
 	}
 	return f, nil
 }

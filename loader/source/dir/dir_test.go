@@ -24,9 +24,9 @@ func put(t *testing.T, folder, name string, body []byte) {
 }
 
 func TestConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		folder := t.TempDir()
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: dir.Source{}, Location: "file://" + folder, Nowhere: "file://" + filepath.Join(folder, "none"),
 			Put: func(t *testing.T, name string, body []byte) { put(t, folder, name, body) },
 			Delete: func(t *testing.T, name string) {
@@ -38,12 +38,12 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		make func(t *testing.T, folder string) error
-		kind source.Kind
-		says string
+		name     string
+		make     func(t *testing.T, folder string) error
+		kind     source.Kind
+		wantText string
 	}{
 		{"a link out of the folder", func(t *testing.T, f string) error { return os.Symlink("/etc/passwd", filepath.Join(f, "config.json")) }, source.Refused, "is a link"},
 		{"a link inside", func(t *testing.T, f string) error {
@@ -62,7 +62,7 @@ func TestWhatIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := dir.Source{}.Plan(t.Context(), "file://"+folder, nil)
-			if source.KindOf(err) != tc.kind || err != nil && !strings.Contains(err.Error(), tc.says) {
+			if source.KindOf(err) != tc.kind || err != nil && !strings.Contains(err.Error(), tc.wantText) {
 				t.Errorf("error %v, want kind %q", err, tc.kind)
 			}
 		})
@@ -119,7 +119,7 @@ func TestLinkPutInAfterThePlan(t *testing.T) {
 }
 
 // What spec.files names is looked at as what always is staged; the rest is not.
-func TestBesideTheList(t *testing.T) {
+func TestFilesBesideIndex(t *testing.T) {
 	folder := t.TempDir()
 	put(t, folder, "model.gguf", []byte("GGUF"))
 	if err := os.Symlink("/etc/passwd", filepath.Join(folder, "code.py")); err != nil {

@@ -18,7 +18,7 @@ import (
 // else writes to a folder of the user's.
 func (s Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	if err := write(ctx, s.Folder(location), name, body, size); err != nil {
-		e := &source.Error{Kind: source.Broken, What: "cannot be written", Err: err}
+		e := &source.Error{Kind: source.Broken, Detail: "cannot be written", Err: err}
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 			e.Kind = source.Denied
 		}

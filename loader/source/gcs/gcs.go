@@ -47,7 +47,7 @@ func New(o Options) *Source {
 			s.endpoint = "http://" + s.endpoint
 		}
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, What: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "STORAGE_EMULATOR_HOST is not a host or an http URL", Fix: "such as http://127.0.0.1:4443"}
 		}
 	}
 	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity
@@ -65,10 +65,12 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// place is a parsed location.
-type place = httpsource.Bucket
+// bucketLocation is a parsed location.
+type bucketLocation = httpsource.Bucket
 
-func parse(location string) (place, error) { return httpsource.ParseBucket("gs", location, 222) }
+func parse(location string) (bucketLocation, error) {
+	return httpsource.ParseBucket("gs", location, 222)
+}
 
 const maxAnswer = 16 << 20
 
@@ -84,18 +86,18 @@ type object struct {
 
 const fields = "name,size,generation,md5Hash,crc32c,contentEncoding"
 
-func (s *Source) object(p place, key string) string {
+func (s *Source) object(p bucketLocation, key string) string {
 	return s.endpoint + "/storage/v1/b/" + p.Name + "/o/" + url.PathEscape(key)
 }
 
 // getJSON requests a document of the API.
-func (s *Source) getJSON(ctx context.Context, p place, at string, query url.Values, into any) error {
+func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query url.Values, into any) error {
 	if s.configError != nil {
 		return s.configError
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?"+query.Encode(), nil)
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), What: "is not a valid address"}
+		return &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
 	}
 	if err := s.sign(req, p); err != nil {
 		return err
@@ -118,15 +120,17 @@ func (s *Source) getJSON(ctx context.Context, p place, at string, query url.Valu
 	return nil
 }
 
-func (s *Source) sign(req *http.Request, p place) error { return s.authorize(req, p, s.tokens) }
+func (s *Source) sign(req *http.Request, p bucketLocation) error {
+	return s.authorize(req, p, s.tokens)
+}
 
-func (s *Source) authorize(req *http.Request, p place, tokens *tokens) error {
+func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) error {
 	token, err := tokens.get(req.Context())
 	if err != nil {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no token could be fetched with " + tokens.describe(), Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: "no token could be fetched with " + tokens.describe(), Fix: howTo}
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -175,7 +179,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 }
 
 // fileOf returns an object as a file whose name is its whole key.
-func fileOf(p place, o object, also source.Globs) (source.File, error) {
+func fileOf(p bucketLocation, o object, also source.Globs) (source.File, error) {
 	name := strings.TrimPrefix(o.Name, p.Key(""))
 	size, err := strconv.ParseInt(o.Size, 10, 64)
 	if strings.HasSuffix(name, "/") {
@@ -186,7 +190,7 @@ func fileOf(p place, o object, also source.Globs) (source.File, error) {
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
 	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Includes(name) {
-		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
+		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, Detail: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
 	}
 	// One digest is enough; MD5 costs the most processor time.
 	if raw, err := base64.StdEncoding.DecodeString(o.CRC32C); err == nil && len(raw) == 4 {
@@ -208,7 +212,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.object(p, key)+"?alt=media&ifGenerationMatch="+f.Version, nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "is not a valid address"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, Detail: "is not a valid address"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length,
 		SameVersion:   func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
@@ -219,7 +223,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 }
 
 // responseError returns the bucket's refusal. Its message is dropped.
-func (s *Source) responseError(r *http.Response, p place, name string) error {
+func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Error struct {
@@ -231,18 +235,18 @@ func (s *Source) responseError(r *http.Response, p place, name string) error {
 	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
 		_ = json.Unmarshal(raw, &body)
 	}
-	e.What = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
+	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {
-		e.What += fmt.Sprintf(" %q", body.Error.Errors[0].Reason)
+		e.Detail += fmt.Sprintf(" %q", body.Error.Errors[0].Reason)
 	}
 	switch r.StatusCode {
 	case 401, 403:
-		e.What += ", with " + s.tokens.describe()
+		e.Detail += ", with " + s.tokens.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
 	case 404:
 		e.Fix = "check bucket and prefix; names are case-sensitive"
 	case 412, 416:
-		e.What += ": it was overwritten while it was read"
+		e.Detail += ": it was overwritten while it was read"
 	case 304:
 		e.Kind = source.Changed
 	}

@@ -28,13 +28,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const bucket = "gs://" + gcstest.Bucket
 
 func TestConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		srv := gcstest.New(t)
 		srv.Put("elsewhere/config.json", nil, "")
 		srv.Put("a/model/", nil, "")
 		s := gcs.New(gcs.Options{Getenv: srv.Getenv})
 		t.Cleanup(s.Close)
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: s, Location: bucket + "/a/model", Nowhere: bucket + "/a/mode",
 			Put:    func(t *testing.T, name string, body []byte) { srv.Put("a/model/"+name, body, "") },
 			Delete: func(t *testing.T, name string) { srv.Delete("a/model/" + name) },
@@ -54,7 +54,7 @@ func TestErrors(t *testing.T) {
 	for _, tc := range []struct {
 		status     int
 		plan, read source.Kind
-		says       string
+		wantText   string
 	}{
 		{401, source.Denied, source.Denied, "GOOGLE_APPLICATION_CREDENTIALS"},
 		{403, source.Denied, source.Denied, "Storage Object Viewer"},
@@ -66,7 +66,7 @@ func TestErrors(t *testing.T) {
 		srv.Fault(func(w http.ResponseWriter, r *http.Request) bool { gcstest.Fail(w, tc.status, "why"); return true })
 		_, perr := s.Plan(t.Context(), bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
-		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.says) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
+		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%d: %v; %v", tc.status, perr, rerr)
 		}
 	}

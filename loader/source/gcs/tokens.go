@@ -81,9 +81,9 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	return t.fetchFromMetadata(ctx)
 }
 
-func (t *tokens) store(token string, lives time.Duration) {
+func (t *tokens) store(token string, lifetime time.Duration) {
 	// A token without an end is fetched again soon.
-	t.token, t.until = token, time.Now().Add(max(min(lives-time.Minute, time.Hour), 10*time.Second))
+	t.token, t.until = token, time.Now().Add(max(min(lifetime-time.Minute, time.Hour), 10*time.Second))
 }
 
 // kinds of credentials files.
@@ -114,14 +114,14 @@ func (t *tokens) findCredentials() error {
 	t.origin = how
 	// The token source outlives the request that needed it first; its client
 	// bounds every exchange.
-	life := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
+	clientCtx := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
 	var kind struct {
 		Type google.CredentialsType `json:"type"`
 	}
 	if json.Unmarshal(raw, &kind) != nil || !slices.Contains(kinds, kind.Type) {
 		return errors.New("not a credentials file")
 	}
-	cred, err := google.CredentialsFromJSONWithType(life, raw, kind.Type, t.scope)
+	cred, err := google.CredentialsFromJSONWithType(clientCtx, raw, kind.Type, t.scope)
 	if err != nil {
 		return errors.New("not a credentials file")
 	}
@@ -156,14 +156,14 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	}
 	defer r.Body.Close()
 	var tok struct {
-		Token string `json:"access_token"`
-		Lives int    `json:"expires_in"`
+		Token     string `json:"access_token"`
+		ExpiresIn int    `json:"expires_in"`
 	}
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
 	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
 		return "", fmt.Errorf("the metadata server answers %d", r.StatusCode)
 	}
-	t.store(tok.Token, time.Duration(tok.Lives)*time.Second)
+	t.store(tok.Token, time.Duration(tok.ExpiresIn)*time.Second)
 	return t.token, nil
 }
 

@@ -25,7 +25,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	at := s.endpoint + "/upload/storage/v1/b/" + p.Name + "/o?" + url.Values{"uploadType": {"media"}, "name": {p.Key(name)}}.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, io.NopCloser(httpsource.Exactly(body, size)))
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "is not a valid address"}
+		return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, Detail: "is not a valid address"}
 	}
 	if req.ContentLength = size; size == 0 {
 		req.Body = http.NoBody
@@ -36,7 +36,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	r, err := s.http.Do(req)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
 	}
 	if err != nil {
 		return httpsource.Network(ctx, p.String(), name, err)

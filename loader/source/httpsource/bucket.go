@@ -20,15 +20,15 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
 // ParseBucket parses a location; longest bounds the bucket's name.
 func ParseBucket(scheme, location string, longest int) (Bucket, error) {
-	bad := func(what string) (Bucket, error) {
-		return Bucket{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: scheme + "://BUCKET/PREFIX"}
+	bad := func(problem string) (Bucket, error) {
+		return Bucket{}, &source.Error{Kind: source.BadSource, Source: location, Detail: problem, Fix: scheme + "://BUCKET/PREFIX"}
 	}
 	rest, ok := strings.CutPrefix(location, scheme+"://")
 	if !ok {
 		return bad("is not a folder of a bucket")
 	}
 	if strings.ContainsAny(rest, "?#@") {
-		return Bucket{}, &source.Error{Kind: source.BadSource, What: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
+		return Bucket{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query, a fragment or a user name", Fix: "leave it out; credentials come from the environment"}
 	}
 	b := Bucket{Scheme: scheme}
 	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
@@ -62,14 +62,14 @@ func (b Bucket) Ref(key string) string { return b.Name + "|" + key }
 func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	name, key, ok := strings.Cut(f.Ref, "|")
 	if !ok {
-		return b, "", &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+		return b, "", &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
 	return Bucket{scheme, name, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}, key, nil
 }
 
 // Malformed is the error of an invalid answer.
-func (b Bucket) Malformed(name, what string) error {
-	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, What: what}
+func (b Bucket) Malformed(name, problem string) error {
+	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, Detail: problem}
 }
 
 // Bounds of a listing that is not of a model.
@@ -101,7 +101,7 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 			}
 			f.Name, f.Ref = name, b.Ref(key)
 			if plan.Files = append(plan.Files, f); len(plan.Files) > listFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: b.String(), What: fmt.Sprintf("holds more than %d objects", listFiles), Fix: "point source at the model's own folder"}
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: b.String(), Detail: fmt.Sprintf("holds more than %d objects", listFiles), Fix: "point source at the model's own folder"}
 			}
 		}
 		if from = next; from == "" {
@@ -109,7 +109,7 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 		}
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: b.String(), What: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix), Fix: "check the prefix; names are case-sensitive"}
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: b.String(), Detail: fmt.Sprintf("bucket %s has nothing below %q", b.Name, b.Prefix), Fix: "check the prefix; names are case-sensitive"}
 	}
 	return plan, nil
 }

@@ -16,7 +16,7 @@ const Conns = 256
 type Options struct {
 	// Trust guards what is dialled; nil dials any address: for hosts that no model
 	// file can name.
-	Trust *Trust
+	Trust *HostTrust
 	// Follow follows redirects, within bounds; otherwise they are returned as they
 	// are.
 	Follow bool

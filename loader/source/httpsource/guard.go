@@ -17,17 +17,17 @@ import (
 // public.
 const HostsVariable = "THAW_SOURCE_HOSTS"
 
-// Trust is the hosts and networks that the operator allows, whatever their address.
-type Trust struct {
+// HostTrust is the hosts and networks that the operator allows, whatever their address.
+type HostTrust struct {
 	hosts    map[string]bool // host or host:port, small letters
 	suffixes []string        // ".example.org"
 	nets     []netip.Prefix
 }
 
-// NewTrust reads THAW_SOURCE_HOSTS and the proxies of the environment, and adds the
+// NewHostTrust reads THAW_SOURCE_HOSTS and the proxies of the environment, and adds the
 // hosts of endpoints (URLs; empty ones are skipped).
-func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
-	t := &Trust{hosts: make(map[string]bool)}
+func NewHostTrust(getenv func(string) string, endpoints ...string) *HostTrust {
+	t := &HostTrust{hosts: make(map[string]bool)}
 	for h := range strings.SplitSeq(getenv(HostsVariable), ",") {
 		h = strings.ToLower(strings.TrimSpace(h))
 		if h == "" {
@@ -54,7 +54,7 @@ func NewTrust(getenv func(string) string, endpoints ...string) *Trust {
 
 // AddEndpoint trusts the host and port of an endpoint. It is called before the first
 // dial.
-func (t *Trust) AddEndpoint(endpoint string) {
+func (t *HostTrust) AddEndpoint(endpoint string) {
 	if endpoint == "" {
 		return
 	}
@@ -75,7 +75,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-func (t *Trust) trustsHost(trustsHost, port string) bool {
+func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 	trustsHost = strings.ToLower(strings.TrimSuffix(trustsHost, "."))
 	if t.hosts[trustsHost] || t.hosts[net.JoinHostPort(trustsHost, port)] {
 		return true
@@ -96,7 +96,7 @@ func (r refusedAddr) Error() string {
 }
 
 // checkAddr returns an error for an address that must not be dialled.
-func (t *Trust) checkAddr(a netip.Addr) error {
+func (t *HostTrust) checkAddr(a netip.Addr) error {
 	a = a.Unmap().WithZone("")
 	for _, n := range t.nets {
 		if n.Contains(a) {
@@ -111,7 +111,7 @@ func (t *Trust) checkAddr(a netip.Addr) error {
 
 // dial checks every address at the moment of the dial, so that a name cannot resolve
 // to one address for the check and to another for the connection.
-func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func (t *HostTrust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	guarded := *d
 	guarded.Control = func(network, address string, c syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
@@ -137,13 +137,13 @@ func (t *Trust) dial(d *net.Dialer) func(ctx context.Context, network, addr stri
 
 // CheckURL refuses a URL whose host is a forbidden address or a name of this machine:
 // behind a proxy, dial checks no address.
-func (t *Trust) CheckURL(u *url.URL) error {
+func (t *HostTrust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
 		return nil
 	}
-	bad := func(why string) error {
-		return &source.Error{Kind: source.Refused, What: why, Fix: "if it is meant, name the host in " + HostsVariable}
+	bad := func(reason string) error {
+		return &source.Error{Kind: source.Refused, Detail: reason, Fix: "if it is meant, name the host in " + HostsVariable}
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
 		if err := t.checkAddr(a); err != nil {
@@ -201,13 +201,13 @@ const maxRedirects = 5
 
 // checkRedirect allows few redirects, none from https to http, and none to an address
 // that a source must not name.
-func checkRedirect(t *Trust) func(req *http.Request, via []*http.Request) error {
+func checkRedirect(t *HostTrust) func(req *http.Request, via []*http.Request) error {
 	return func(req *http.Request, via []*http.Request) error {
 		switch {
 		case len(via) > maxRedirects:
-			return &source.Error{Kind: source.Refused, What: "redirects too often"}
+			return &source.Error{Kind: source.Refused, Detail: "redirects too often"}
 		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[0].URL.Scheme == "https"):
-			return &source.Error{Kind: source.Refused, What: "redirects from https to something else"}
+			return &source.Error{Kind: source.Refused, Detail: "redirects from https to something else"}
 		}
 		if t == nil {
 			return nil

@@ -43,7 +43,7 @@ func TestPublic(t *testing.T) {
 
 func TestLiteral(t *testing.T) {
 	env := map[string]string{HostsVariable: "models.local, .intern.example ,10.1.0.0/16,192.168.7.7,minio:9000"}
-	trust := NewTrust(func(k string) string { return env[k] }, "http://127.0.0.1:4566")
+	trust := NewHostTrust(func(k string) string { return env[k] }, "http://127.0.0.1:4566")
 	for host, ok := range map[string]bool{
 		"example.org": true, "models.local": true, "a.intern.example": true, "10.1.2.3": true, "192.168.7.7": true, "minio:9000": true, "127.0.0.1:4566": true, "1.1.1.1": true,
 		"localhost": false, "x.localhost": false, "localhost.": false, "127.0.0.1": false, "127.0.0.1:4567": false, "10.2.0.1": false, "metadata.google.internal": false, "[::1]": false, "[::ffff:169.254.169.254]": false,
@@ -63,7 +63,7 @@ func TestDialIsGuarded(t *testing.T) {
 	hits := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits++ }))
 	defer srv.Close()
-	get := func(trust *Trust) error {
+	get := func(trust *HostTrust) error {
 		c := Client(Options{Trust: trust, Follow: true})
 		defer c.CloseIdleConnections()
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/?sig=CANARY", nil)
@@ -75,11 +75,11 @@ func TestDialIsGuarded(t *testing.T) {
 		return nil
 	}
 	none := func(string) string { return "" }
-	err := get(NewTrust(none))
+	err := get(NewHostTrust(none))
 	if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), HostsVariable) || strings.Contains(err.Error(), "CANARY") || hits != 0 {
 		t.Errorf("untrusted: %v, %d hits", err, hits)
 	}
-	if err := get(NewTrust(none, srv.URL)); err != nil || hits != 1 {
+	if err := get(NewHostTrust(none, srv.URL)); err != nil || hits != 1 {
 		t.Errorf("trusted: %v, %d hits", err, hits)
 	}
 }
@@ -93,7 +93,7 @@ func TestRedirects(t *testing.T) {
 		http.Redirect(w, r, to, http.StatusFound)
 	}))
 	defer srv.Close()
-	c := Client(Options{Trust: NewTrust(func(string) string { return "" }, srv.URL), Follow: true})
+	c := Client(Options{Trust: NewHostTrust(func(string) string { return "" }, srv.URL), Follow: true})
 	defer c.CloseIdleConnections()
 	for target, kind := range map[string]source.Kind{"/end": "", "/again": source.Refused, "http://169.254.169.254/latest": source.Refused, "http://localhost/": source.Refused, "ftp://x/": source.Refused} {
 		to = target
@@ -183,7 +183,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-func TestCallerLeft(t *testing.T) {
+func TestCallerDisconnects(t *testing.T) {
 	gone := fmt.Errorf("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)

@@ -89,7 +89,7 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 		if ctx := r.Request.Context(); ctx.Err() != nil {
 			return fail(context.Cause(ctx))
 		}
-		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, What: "the connection broke before the range began"})
+		return fail(&source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, Detail: "the connection broke before the range began"})
 	}
 	return struct {
 		io.Reader
@@ -99,9 +99,9 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 
 // checkVersion returns an error for an answer with other bytes than the planned ones.
 func checkVersion(r *http.Response, a RangeRequest) error {
-	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "was overwritten while it was read"}
+	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, Detail: "was overwritten while it was read"}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
+		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
 	}
 	tag := r.Header.Get("ETag")
 	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {
@@ -112,8 +112,8 @@ func checkVersion(r *http.Response, a RangeRequest) error {
 
 // checkRange returns an error for an answer that is not the requested range.
 func checkRange(r *http.Response, a RangeRequest) error {
-	bad := func(what string) error {
-		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: what}
+	bad := func(problem string) error {
+		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, Detail: problem}
 	}
 	if err := checkVersion(r, a); err != nil {
 		return err
@@ -122,10 +122,10 @@ func checkRange(r *http.Response, a RangeRequest) error {
 	if r.StatusCode != http.StatusPartialContent || got == "" {
 		return bad("a range was asked for and the whole file came")
 	}
-	where := fmt.Sprintf("bytes %d-%d/", a.Offset, a.Offset+a.Length-1)
-	if want := where + strconv.FormatInt(a.File.Size, 10); got != want {
-		if a.ETag == "" && strings.HasPrefix(got, where) {
-			return &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, What: "has another size than was listed"}
+	wantRange := fmt.Sprintf("bytes %d-%d/", a.Offset, a.Offset+a.Length-1)
+	if want := wantRange + strconv.FormatInt(a.File.Size, 10); got != want {
+		if a.ETag == "" && strings.HasPrefix(got, wantRange) {
+			return &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, Detail: "has another size than was listed"}
 		}
 		return bad(fmt.Sprintf("the answer is %.60q where %q was asked for", got, want))
 	}
@@ -148,15 +148,15 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
+		return &source.Error{Kind: source.Malformed, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("the range at byte %d ended after %d of %d bytes", a.Offset, n, len(b))}
 	}
-	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, What: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
+	return &source.Error{Kind: source.Unavailable, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("the connection broke after %d of %d bytes", n, len(b))}
 }
 
 // Status converts a status into an error, for servers without error codes of their
 // own.
 func Status(r *http.Response, location, file string) *source.Error {
-	e := &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the server answered %d", r.StatusCode)}
+	e := &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the server answered %d", r.StatusCode)}
 	switch code := r.StatusCode; {
 	case code == 401 || code == 403 || code == 407:
 		e.Kind = source.Denied
@@ -164,11 +164,11 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Kind = source.NotFound
 	case code == 412 || code == 416:
 		e.Kind = source.Changed
-		e.What += ": it was overwritten while it was read"
+		e.Detail += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
 	case code/100 == 3:
-		e.What += ": a redirect that is not followed"
+		e.Detail += ": a redirect that is not followed"
 	}
 	return e
 }
@@ -176,7 +176,7 @@ func Status(r *http.Response, location, file string) *source.Error {
 // GoneIsChanged turns "not found" about a listed file into a change.
 func GoneIsChanged(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.NotFound {
-		e.Kind, e.What, e.Fix = source.Changed, "is gone since it was listed", ""
+		e.Kind, e.Detail, e.Fix = source.Changed, "is gone since it was listed", ""
 	}
 	return err
 }
@@ -188,12 +188,12 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return context.Cause(ctx)
 	}
 	if e, ok := errors.AsType[*source.Error](err); ok {
-		return &source.Error{Kind: e.Kind, Source: location, File: file, What: e.What, Fix: e.Fix}
+		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
-		return &source.Error{Kind: source.Refused, Source: location, File: file, What: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
+		return &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the host is at %s, which is not a public address", r.addr), Fix: "if it is meant, name the host in " + HostsVariable}
 	}
-	return &source.Error{Kind: source.Unavailable, Source: location, File: file, What: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
+	return &source.Error{Kind: source.Unavailable, Source: location, File: file, Detail: "cannot be reached: " + Cause(err), Fix: "check the host's name and this machine's network"}
 }
 
 // Cause describes in a few words why there was no answer, by the error's type: its
@@ -258,9 +258,9 @@ func ReadBody(r *http.Response, limit int64, location string) ([]byte, error) {
 	case err != nil && r.Request.Context().Err() != nil:
 		return nil, context.Cause(r.Request.Context())
 	case err != nil:
-		return nil, &source.Error{Kind: source.Unavailable, Source: location, What: "the answer broke off"}
+		return nil, &source.Error{Kind: source.Unavailable, Source: location, Detail: "the answer broke off"}
 	case int64(len(b)) > limit:
-		return nil, &source.Error{Kind: source.Malformed, Source: location, What: fmt.Sprintf("the answer is longer than %d bytes", limit)}
+		return nil, &source.Error{Kind: source.Malformed, Source: location, Detail: fmt.Sprintf("the answer is longer than %d bytes", limit)}
 	}
 	return b, nil
 }

@@ -63,10 +63,10 @@ func New(o Options) *Source {
 	if named != "" {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, What: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "HF_ENDPOINT is not an http or https URL", Fix: "such as https://huggingface.co"}
 		}
 	}
-	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewTrust(o.Getenv, named), Roots: o.Roots})
+	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
 	return s
 }
 
@@ -101,17 +101,17 @@ func (s *Source) token() string {
 	}
 	file := s.env("HF_TOKEN_PATH")
 	if file == "" {
-		home := s.env("HF_HOME")
-		if home == "" {
+		cacheHome := s.env("HF_HOME")
+		if cacheHome == "" {
 			if cache := s.env("XDG_CACHE_HOME"); cache != "" {
-				home = filepath.Join(cache, "huggingface")
+				cacheHome = filepath.Join(cache, "huggingface")
 			} else if user := s.env("HOME"); user != "" {
-				home = filepath.Join(user, ".cache", "huggingface")
+				cacheHome = filepath.Join(user, ".cache", "huggingface")
 			} else {
 				return ""
 			}
 		}
-		file = filepath.Join(home, "token")
+		file = filepath.Join(cacheHome, "token")
 	}
 	raw, err := os.ReadFile(file)
 	if err != nil || len(raw) > 4096 {
@@ -186,13 +186,13 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 				return source.Plan{}, err
 			}
 			if plan.Files = append(plan.Files, f); len(plan.Files) > maxFiles {
-				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), What: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "name a folder of it: hf://ORG/REPO/FOLDER"}
+				return source.Plan{}, &source.Error{Kind: source.Refused, Source: p.String(), Detail: fmt.Sprintf("holds more than %d files", maxFiles), Fix: "name a folder of it: hf://ORG/REPO/FOLDER"}
 			}
 		}
 		next = more
 	}
 	if len(plan.Files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), What: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: p.String(), Detail: "has no files at commit " + commit[:8], Fix: "check the name; they are case-sensitive"}
 	}
 	objects := make(map[string]string, len(plan.Files))
 	for _, f := range plan.Files {
@@ -204,7 +204,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	return plan, nil
 }
 
-func fileOf(p place, commit, folder string, e treeEntry) (source.File, error) {
+func fileOf(p repoLocation, commit, folder string, e treeEntry) (source.File, error) {
 	name, below := e.Path, true
 	if folder != "" {
 		name, below = strings.CutPrefix(e.Path, folder+"/")
@@ -223,7 +223,7 @@ func fileOf(p place, commit, folder string, e treeEntry) (source.File, error) {
 }
 
 // getJSON requests a document of the API; next is the address of the next page.
-func (s *Source) getJSON(ctx context.Context, p place, at, token string, into any) (next string, err error) {
+func (s *Source) getJSON(ctx context.Context, p repoLocation, at, token string, into any) (next string, err error) {
 	r, err := s.getFollowing(ctx, p, "", at, token, nil)
 	if err != nil {
 		return "", err
@@ -246,7 +246,7 @@ var nextLink = regexp.MustCompile(`<([^>]+)>\s*;\s*rel="?next"?`)
 
 // nextPage returns the address of the next page, which must be the hub's own: the
 // token is sent there.
-func (s *Source) nextPage(p place, header string) (string, error) {
+func (s *Source) nextPage(p repoLocation, header string) (string, error) {
 	m := nextLink.FindStringSubmatch(header)
 	if m == nil {
 		return "", nil
@@ -269,7 +269,7 @@ func (s *Source) isHub(u *url.URL) bool {
 
 // getFollowing sends a GET and follows redirects within the hub. An answer that leads
 // elsewhere is returned as it is.
-func (s *Source) getFollowing(ctx context.Context, p place, name, at, token string, header http.Header) (*http.Response, error) {
+func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, token string, header http.Header) (*http.Response, error) {
 	for range maxHops {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 		if err != nil {
@@ -300,22 +300,22 @@ func (s *Source) getFollowing(ctx context.Context, p place, name, at, token stri
 		httpsource.Drain(r)
 		at = to.String()
 	}
-	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, What: "the hub redirects too often"}
+	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, Detail: "the hub redirects too often"}
 }
 
 // Read returns a range of a file of the commit that was planned.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
 	part := strings.SplitN(f.Ref, "|", 4)
 	if len(part) != 4 {
-		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
-	p := place{org: part[0], repo: part[1], rev: part[2]}
-	ask := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, MaxWhole: 1 << 20}
+	p := repoLocation{org: part[0], repo: part[1], rev: part[2]}
+	request := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, MaxWhole: 1 << 20}
 	for try := 0; ; try++ {
 		known := s.knownAddress(f.Ref)
 		fresh := known == ""
 		if fresh {
-			body, to, err := s.resolve(ctx, p, f, part[3], ask)
+			body, to, err := s.resolve(ctx, p, f, part[3], request)
 			if err != nil || body != nil {
 				return body, err
 			}
@@ -325,7 +325,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		if err != nil {
 			return nil, malformed(p, f.Name, "the hub leads to something that is no address")
 		}
-		body, r, err := httpsource.Range(s.http, req, ask)
+		body, r, err := httpsource.Range(s.http, req, request)
 		if err == nil {
 			if fresh {
 				s.storeAddress(f.Ref, known)
@@ -350,16 +350,16 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 
 // resolve asks the hub where a file is. The hub answers with the range itself, or with
 // an address of the CDN.
-func (s *Source) resolve(ctx context.Context, p place, f source.File, full string, ask httpsource.RangeRequest) (io.ReadCloser, string, error) {
+func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, full string, request httpsource.RangeRequest) (io.ReadCloser, string, error) {
 	at := fmt.Sprintf("%s/%s/%s/resolve/%s/%s", s.endpoint, p.org, p.repo, p.rev, escapePath(full))
 	token := s.token()
-	r, err := s.getFollowing(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", ask.Offset, ask.Offset+ask.Length-1)}})
+	r, err := s.getFollowing(ctx, p, f.Name, at, token, http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", request.Offset, request.Offset+request.Length-1)}})
 	if err != nil {
 		return nil, "", err
 	}
 	if c := r.Header.Get("X-Repo-Commit"); c != "" && c != p.rev {
 		httpsource.Drain(r)
-		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, What: "the hub returned another commit than requested"}
+		return nil, "", &source.Error{Kind: source.Changed, Source: p.String(), File: f.Name, Detail: "the hub returned another commit than requested"}
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
 		httpsource.Drain(r)
@@ -370,7 +370,7 @@ func (s *Source) resolve(ctx context.Context, p place, f source.File, full strin
 			defer httpsource.Drain(r)
 			return nil, "", httpsource.GoneIsChanged(s.responseError(r, p, f.Name, token))
 		}
-		body, err := httpsource.ResponseBody(r, ask)
+		body, err := httpsource.ResponseBody(r, request)
 		return body, "", err
 	}
 	to, err := r.Location()
@@ -415,7 +415,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 }
 
 // responseError returns the hub's refusal, with its reason where that helps.
-func (s *Source) responseError(r *http.Response, p place, name, token string) error {
+func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
 	e := httpsource.Status(r, p.String(), name)
 	login := "set HF_TOKEN to a token that may read it"
 	if token != "" {
@@ -423,23 +423,23 @@ func (s *Source) responseError(r *http.Response, p place, name, token string) er
 	}
 	switch code := r.Header.Get("X-Error-Code"); {
 	case code == "GatedRepo":
-		e.Kind, e.What = source.Denied, "the repository is gated"
+		e.Kind, e.Detail = source.Denied, "the repository is gated"
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
 	case code == "RevisionNotFound":
-		e.Kind, e.What, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev), "hf://ORG/REPO@REV: a branch, a tag or a commit"
+		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev), "hf://ORG/REPO@REV: a branch, a tag or a commit"
 	case code == "EntryNotFound":
-		e.Kind, e.What, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
+		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case code == "RepoNotFound" || r.StatusCode == 404:
-		e.Kind, e.What = source.NotFound, "there is no such repository, or it is private"
+		e.Kind, e.Detail = source.NotFound, "there is no such repository, or it is private"
 		e.Fix = "check the name; if it is private " + login
 	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.What, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode), "check the name; if it is private "+login
+		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode), "check the name; if it is private "+login
 	}
 	return e
 }
 
-func malformed(p place, name, what string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, What: what}
+func malformed(p repoLocation, name, problem string) error {
+	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }
 
 // escapePath escapes a path for a URL.

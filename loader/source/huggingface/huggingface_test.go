@@ -24,7 +24,7 @@ const repo = "hf://" + huggingfacetest.Org + "/" + huggingfacetest.Repo
 func TestConformance(t *testing.T) {
 	for _, tc := range []struct{ name, below string }{{"a repository", ""}, {"a folder of one", "some folder/deep/"}} {
 		t.Run(tc.name, func(t *testing.T) {
-			sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+			sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 				srv := huggingfacetest.New(t)
 				srv.Commit("main", map[string][]byte{"README.txt": []byte("hello")})
 				if tc.below == "" {
@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 						t.Errorf("the token went to the CDN: %v", l)
 					}
 				})
-				return sourcetest.Place{
+				return sourcetest.Location{
 					Source: s, Location: strings.TrimSuffix(repo+"/"+tc.below, "/"), Nowhere: "hf://org/none", Kept: true,
 					Put: func(t *testing.T, name string, body []byte) {
 						srv.Commit("main", map[string][]byte{tc.below + name: append([]byte{}, body...)})
@@ -141,7 +141,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	srv := huggingfacetest.New(t)
 	srv.Commit("main", map[string][]byte{"config.json": []byte("{}"), "model.safetensors": make([]byte, 5000)})
 	s := huggingface.New(huggingface.Options{Getenv: srv.Getenv})

@@ -9,14 +9,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
-// place is a parsed location.
-type place struct {
+// repoLocation is a parsed location.
+type repoLocation struct {
 	org, repo string
 	rev       string // main if the location names none
 	sub       string // a folder or a file of weights below; mostly empty
 }
 
-func (p place) String() string {
+func (p repoLocation) String() string {
 	s := "hf://" + p.org + "/" + p.repo
 	if p.rev != "main" {
 		s += "@" + p.rev
@@ -38,22 +38,22 @@ const maxName, maxRevision = 96, 200
 func isCommit(s string) bool { return len(s) == 40 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // parse reads hf://ORG/REPO[@REV][/FOLDER].
-func parse(location string) (place, error) {
-	bad := func(what string) (place, error) {
-		return place{}, &source.Error{Kind: source.BadSource, Source: location, What: what, Fix: "hf://ORG/REPO[@REV]"}
+func parse(location string) (repoLocation, error) {
+	bad := func(problem string) (repoLocation, error) {
+		return repoLocation{}, &source.Error{Kind: source.BadSource, Source: location, Detail: problem, Fix: "hf://ORG/REPO[@REV]"}
 	}
 	rest, ok := strings.CutPrefix(location, "hf://")
 	if !ok {
 		return bad("is not a repository of the hub")
 	}
 	if strings.ContainsAny(rest, "?#") {
-		return place{}, &source.Error{Kind: source.BadSource, What: "the source holds a query or a fragment", Fix: "leave it out; a token comes from HF_TOKEN"}
+		return repoLocation{}, &source.Error{Kind: source.BadSource, Detail: "the source holds a query or a fragment", Fix: "leave it out; a token comes from HF_TOKEN"}
 	}
 	parts := strings.Split(strings.Trim(rest, "/"), "/")
 	if len(parts) < 2 {
 		return bad("names no repository")
 	}
-	p := place{org: parts[0], rev: "main"}
+	p := repoLocation{org: parts[0], rev: "main"}
 	var at bool
 	p.repo, p.rev, at = strings.Cut(parts[1], "@")
 	parts = parts[2:]

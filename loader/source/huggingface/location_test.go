@@ -7,7 +7,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for in, want := range map[string]place{
+	for in, want := range map[string]repoLocation{
 		"hf://org/repo":             {"org", "repo", "main", ""},
 		"hf://Qwen/Qwen2.5-0.5B/":   {"Qwen", "Qwen2.5-0.5B", "main", ""},
 		"hf://org/repo@v1.0":        {"org", "repo", "v1.0", ""},

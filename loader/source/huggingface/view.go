@@ -66,13 +66,13 @@ func (v *View) Sync(all []Checkpoint) error {
 	return first
 }
 
-func (v *View) repoFolder(p place) string {
+func (v *View) repoFolder(p repoLocation) string {
 	return filepath.Join(v.dir, "hub", "models--"+p.org+"--"+p.repo)
 }
 
 // showCheckpoint makes blobs, a snapshot and the revision that names it, in that
 // order: a concurrent reader finds nothing or all.
-func (v *View) showCheckpoint(p place, commit string, objects map[string]string, c Checkpoint) error {
+func (v *View) showCheckpoint(p repoLocation, commit string, objects map[string]string, c Checkpoint) error {
 	repo := v.repoFolder(p)
 	snapshot := filepath.Join(repo, "snapshots", commit)
 	for _, name := range c.Files {
@@ -146,11 +146,11 @@ func (v *View) prune() error {
 			continue
 		}
 		repo := filepath.Join(v.dir, "hub", r.Name())
-		live, err := pruneSnapshots(filepath.Join(repo, "snapshots"))
+		inUse, err := pruneSnapshots(filepath.Join(repo, "snapshots"))
 		if err != nil {
 			return err
 		}
-		if len(live) == 0 {
+		if len(inUse) == 0 {
 			if err := os.RemoveAll(repo); err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (v *View) prune() error {
 				return ignoreMissing(err)
 			}
 			commit, err := os.ReadFile(p)
-			if err == nil && !live[string(commit)] {
+			if err == nil && !inUse[string(commit)] {
 				err = os.Remove(p)
 			}
 			return err
@@ -185,12 +185,12 @@ func (v *View) prune() error {
 	return nil
 }
 
-func pruneSnapshots(dir string) (live map[string]bool, err error) {
+func pruneSnapshots(dir string) (inUse map[string]bool, err error) {
 	list, err := os.ReadDir(dir)
 	if ignoreMissing(err) != nil {
 		return nil, err
 	}
-	live = make(map[string]bool)
+	inUse = make(map[string]bool)
 	for _, s := range list {
 		whole := true
 		err := filepath.WalkDir(filepath.Join(dir, s.Name()), func(p string, d fs.DirEntry, err error) error {
@@ -204,12 +204,12 @@ func pruneSnapshots(dir string) (live map[string]bool, err error) {
 			return nil, err
 		}
 		if whole {
-			live[s.Name()] = true
+			inUse[s.Name()] = true
 		} else if err := os.RemoveAll(filepath.Join(dir, s.Name())); err != nil {
 			return nil, err
 		}
 	}
-	return live, nil
+	return inUse, nil
 }
 
 func isDangling(link string) bool {

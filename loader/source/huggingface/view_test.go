@@ -44,14 +44,14 @@ func TestView(t *testing.T) {
 	}
 	data := t.TempDir()
 	c := checkpoint(t, filepath.Join(data, "store", "checkpoints", "abc", "files"), repo, files)
-	home := filepath.Join(data, "hf")
-	v := huggingface.NewView(home, s)
+	cacheHome := filepath.Join(data, "hf")
+	v := huggingface.NewView(cacheHome, s)
 	for range 2 { // the second changes nothing
 		if err := v.Sync([]huggingface.Checkpoint{c, {Source: "az://a/c/p", Path: "/x", Files: []string{"y"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := filepath.Join(home, "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo)
+	r := filepath.Join(cacheHome, "hub", "models--"+huggingfacetest.Org+"--"+huggingfacetest.Repo)
 	if ref, err := os.ReadFile(filepath.Join(r, "refs", "main")); string(ref) != commit || err != nil {
 		t.Errorf("refs/main %q, %v", ref, err)
 	}
@@ -94,7 +94,7 @@ func TestView(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(data, "store", "checkpoints", "abc")); err != nil {
 		t.Fatal(err)
 	}
-	if err := huggingface.NewView(home, nil).Sync(nil); err != nil {
+	if err := huggingface.NewView(cacheHome, nil).Sync(nil); err != nil {
 		t.Fatal(err)
 	}
 	if exists(filepath.Join(r, "snapshots", commit)) || !exists(filepath.Join(r, "snapshots", second, "config.json")) {
@@ -112,10 +112,10 @@ func TestView(t *testing.T) {
 }
 
 // A file that another program put into the view is kept.
-func TestViewLeavesFilesAlone(t *testing.T) {
-	home := t.TempDir()
-	blob := filepath.Join(home, "hub", "models--a--b", "blobs", "x")
-	snap := filepath.Join(home, "hub", "models--a--b", "snapshots", "s", "config.json")
+func TestViewKeepsUserFiles(t *testing.T) {
+	cacheHome := t.TempDir()
+	blob := filepath.Join(cacheHome, "hub", "models--a--b", "blobs", "x")
+	snap := filepath.Join(cacheHome, "hub", "models--a--b", "snapshots", "s", "config.json")
 	for _, p := range []string{blob, snap} {
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestViewLeavesFilesAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := huggingface.NewView(home, nil).Sync(nil); err != nil {
+	if err := huggingface.NewView(cacheHome, nil).Sync(nil); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(blob) || !exists(snap) {
@@ -148,9 +148,9 @@ func TestViewForVLLM(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := t.TempDir()
-	home := filepath.Join(data, "hf")
+	cacheHome := filepath.Join(data, "hf")
 	c := checkpoint(t, filepath.Join(data, "store", "checkpoints", "abc", "files"), repo, files)
-	if err := huggingface.NewView(home, s).Sync([]huggingface.Checkpoint{c}); err != nil {
+	if err := huggingface.NewView(cacheHome, s).Sync([]huggingface.Checkpoint{c}); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), python, "-c", `
@@ -160,7 +160,7 @@ id = "`+huggingfacetest.Org+"/"+huggingfacetest.Repo+`"
 folder = snapshot_download(id)
 info = scan_cache_dir()
 print(json.dumps({"folder": folder, "files": sorted(os.listdir(folder)), "config": open(hf_hub_download(id, "config.json")).read(), "cached": try_to_load_from_cache(id, "model.safetensors") is not None, "repos": [r.repo_id for r in info.repos], "warnings": [str(w) for w in info.warnings]}))`)
-	cmd.Env = append(os.Environ(), "HF_HOME="+home, "HF_HUB_OFFLINE=1", "HF_HUB_DISABLE_TELEMETRY=1", "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "HF_HOME="+cacheHome, "HF_HUB_OFFLINE=1", "HF_HUB_DISABLE_TELEMETRY=1", "PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

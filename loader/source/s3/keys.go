@@ -20,10 +20,10 @@ type keys struct {
 	http  *http.Client
 	chain *credentials.Credentials
 
-	mu    sync.Mutex // held while a credential is fetched: one fetch serves all
-	from  string
-	given credentials.Value
-	until time.Time
+	mu     sync.Mutex // held while a credential is fetched: one fetch serves all
+	from   string
+	static credentials.Value
+	until  time.Time
 }
 
 // credentialLifetime bounds the use of credentials without an end: profiles change.
@@ -71,7 +71,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if time.Now().Before(k.until) && !k.chain.IsExpired() {
-		return k.given, nil
+		return k.static, nil
 	}
 	if ctx.Err() != nil {
 		return credentials.Value{}, context.Cause(ctx)
@@ -83,7 +83,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	if v.AccessKeyID == "" {
 		k.from = "no credentials"
 	}
-	k.given, k.until = v, time.Now().Add(credentialLifetime)
+	k.static, k.until = v, time.Now().Add(credentialLifetime)
 	return v, nil
 }
 

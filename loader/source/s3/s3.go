@@ -54,17 +54,17 @@ func New(o Options) *Source {
 	if raw := firstNonEmpty(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = &source.Error{Kind: source.BadSource, What: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
+			s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_ENDPOINT_URL is not an http or https URL", Fix: "such as https://minio.example.org:9000"}
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
-		s.configError = &source.Error{Kind: source.BadSource, What: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
+		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION is not the name of a region", Fix: "such as eu-central-1"}
 	}
 	return s
 }
 
-func firstNonEmpty(words ...string) string {
-	for _, w := range words {
+func firstNonEmpty(values ...string) string {
+	for _, w := range values {
 		if w != "" {
 			return w
 		}
@@ -81,15 +81,17 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 	return nil
 }
 
-// place is a parsed location.
-type place = httpsource.Bucket
+// bucketLocation is a parsed location.
+type bucketLocation = httpsource.Bucket
 
 var hostPart = regexp.MustCompile(`^[a-z0-9-]+$`)
 
-func parse(location string) (place, error) { return httpsource.ParseBucket("s3", location, 63) }
+func parse(location string) (bucketLocation, error) {
+	return httpsource.ParseBucket("s3", location, 63)
+}
 
 // address returns the URL of a key, or of the bucket if key is empty.
-func (s *Source) address(p place, key, region string) *url.URL {
+func (s *Source) address(p bucketLocation, key, region string) *url.URL {
 	u := &url.URL{Scheme: "https"}
 	virtual := s.virtual
 	if s.endpoint != nil {
@@ -136,13 +138,13 @@ func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 }
 
 // sign signs a request with the present credentials.
-func (s *Source) sign(req *http.Request, p place, region string) error {
+func (s *Source) sign(req *http.Request, p bucketLocation, region string) error {
 	v, err := s.keys.get(req.Context())
 	if err != nil {
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), What: "no credentials were found", Fix: howTo}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: "no credentials were found", Fix: howTo}
 	}
 	if v.AccessKeyID == "" {
 		return nil
@@ -153,7 +155,7 @@ func (s *Source) sign(req *http.Request, p place, region string) error {
 }
 
 // do sends a signed request, once more if the bucket is in another region.
-func (s *Source) do(ctx context.Context, p place, method, key string, query url.Values, header http.Header) (*http.Response, error) {
+func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, query url.Values, header http.Header) (*http.Response, error) {
 	if s.configError != nil {
 		return nil, s.configError
 	}
@@ -163,7 +165,7 @@ func (s *Source) do(ctx context.Context, p place, method, key string, query url.
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 		req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 		if err != nil {
-			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), What: "is not a valid address"}
+			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
 		}
 		for k, v := range header {
 			req.Header[k] = v
@@ -248,7 +250,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	return plan, s.digests(ctx, p, plan.Files)
 }
 
-func (s *Source) list(ctx context.Context, p place, query url.Values, into *listing) error {
+func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, into *listing) error {
 	r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
 	if err != nil {
 		return err
@@ -268,7 +270,7 @@ func (s *Source) list(ctx context.Context, p place, query url.Values, into *list
 }
 
 // single plans one object.
-func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
+func (s *Source) single(ctx context.Context, p bucketLocation) (source.Plan, error) {
 	f := source.File{Name: path.Base(p.Prefix), Ref: p.Ref(p.Prefix)}
 	r, err := s.head(ctx, p, p.Prefix)
 	if err != nil {
@@ -285,7 +287,7 @@ func (s *Source) single(ctx context.Context, p place) (source.Plan, error) {
 	return source.Plan{Files: []source.File{f}}, nil
 }
 
-func (s *Source) head(ctx context.Context, p place, key string) (*http.Response, error) {
+func (s *Source) head(ctx context.Context, p bucketLocation, key string) (*http.Response, error) {
 	r, err := s.do(ctx, p, http.MethodHead, key, nil, http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}})
 	if err == nil {
 		httpsource.Drain(r)
@@ -295,7 +297,7 @@ func (s *Source) head(ctx context.Context, p place, key string) (*http.Response,
 
 // digests asks for the digests the bucket keeps of the files of weights. A missing
 // digest is no error: the loader's checksums remain.
-func (s *Source) digests(ctx context.Context, p place, files []source.File) error {
+func (s *Source) digests(ctx context.Context, p bucketLocation, files []source.File) error {
 	slots := make(chan struct{}, heads)
 	var wg sync.WaitGroup
 	n := 0
@@ -360,7 +362,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	region := s.regionOf(p.Name)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.address(p, key, region).String(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, What: "is not a valid address"}
+		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), File: f.Name, Detail: "is not a valid address"}
 	}
 	body, _, err := httpsource.Range(s.http, req, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
 		Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
@@ -371,7 +373,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 
 // responseError returns the bucket's refusal. Its message is dropped: it may hold
 // keys.
-func (s *Source) responseError(r *http.Response, p place, name string) error {
+func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Code string `xml:"Code"`
@@ -380,9 +382,9 @@ func (s *Source) responseError(r *http.Response, p place, name string) error {
 		_ = xml.Unmarshal(raw, &body)
 	}
 	code := body.Code
-	e.What = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
+	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {
-		e.What += fmt.Sprintf(" %q", code)
+		e.Detail += fmt.Sprintf(" %q", code)
 	}
 	switch {
 	case code == "NoSuchBucket":
@@ -396,14 +398,14 @@ func (s *Source) responseError(r *http.Response, p place, name string) error {
 	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken":
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
 	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.What += ", with " + s.keys.describe()
+		e.Detail += ", with " + s.keys.describe()
 		e.Fix = "allow it s3:GetObject on the objects and s3:ListBucket on the bucket; " + howTo
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed":
 		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"
 	case code == "SlowDown" || code == "RequestTimeout":
 		e.Kind, e.Busy = source.Unavailable, true
 	case r.StatusCode == 412 || r.StatusCode == 416:
-		e.What += ": it was overwritten while it was read"
+		e.Detail += ": it was overwritten while it was read"
 	}
 	return e
 }

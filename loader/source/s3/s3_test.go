@@ -30,10 +30,10 @@ const bucket = "weights"
 
 // server is gofakes3 behind fault injection and a check of signatures.
 type server struct {
-	url   string
-	back  gofakes3.Backend
-	door  atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
-	asked atomic.Int64
+	url       string
+	back      gofakes3.Backend
+	intercept atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
+	requests  atomic.Int64
 }
 
 func start(t *testing.T) *server {
@@ -45,8 +45,8 @@ func start(t *testing.T) *server {
 	s := &server{back: back}
 	inner := gofakes3.New(back, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.asked.Add(1)
-		if door := s.door.Load(); door != nil && (*door)(w, r) {
+		s.requests.Add(1)
+		if intercept := s.intercept.Load(); intercept != nil && (*intercept)(w, r) {
 			return
 		}
 		inner.ServeHTTP(w, r)
@@ -71,7 +71,7 @@ func (s *server) put(t *testing.T, key string, body []byte) {
 	}
 }
 
-func (s *server) fault(f func(w http.ResponseWriter, r *http.Request) bool) { s.door.Store(&f) }
+func (s *server) fault(f func(w http.ResponseWriter, r *http.Request) bool) { s.intercept.Store(&f) }
 
 func fail(w http.ResponseWriter, status int, code string) {
 	w.WriteHeader(status)
@@ -79,7 +79,7 @@ func fail(w http.ResponseWriter, status int, code string) {
 }
 
 func TestConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		srv := start(t)
 		srv.put(t, "elsewhere/config.json", nil)
 		srv.fault(func(w http.ResponseWriter, r *http.Request) bool {
@@ -91,7 +91,7 @@ func TestConformance(t *testing.T) {
 		})
 		s := s3.New(s3.Options{Getenv: srv.env()})
 		t.Cleanup(s.Close)
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: s, Location: "s3://" + bucket + "/a/model", Nowhere: "s3://" + bucket + "/a/mode",
 			Put: func(t *testing.T, name string, body []byte) { srv.put(t, "a/model/"+name, body) },
 			Delete: func(t *testing.T, name string) {
@@ -116,7 +116,7 @@ func TestErrors(t *testing.T) {
 		status     int
 		code       string
 		plan, read source.Kind
-		says       string
+		wantText   string
 	}{
 		{403, "AccessDenied", source.Denied, source.Denied, "s3:ListBucket"},
 		{403, "InvalidAccessKeyId", source.Denied, source.Denied, "AWS_ACCESS_KEY_ID"},
@@ -133,7 +133,7 @@ func TestErrors(t *testing.T) {
 		srv.fault(func(w http.ResponseWriter, r *http.Request) bool { fail(w, tc.status, tc.code); return true })
 		_, perr := s.Plan(t.Context(), "s3://"+bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
-		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.says) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
+		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%s: %v; %v", tc.code, perr, rerr)
 		}
 	}

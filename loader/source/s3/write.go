@@ -22,13 +22,13 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	begin, err := body.Seek(0, io.SeekCurrent)
 	if err != nil {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "cannot be read", Err: err}
 	}
 	for try := 0; ; try++ {
 		region := s.regionOf(p.Name)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.address(p, p.Key(name), region).String(), io.NopCloser(httpsource.Exactly(body, size)))
 		if err != nil {
-			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, What: "is not a valid address"}
+			return &source.Error{Kind: source.BadSource, Source: p.String(), File: name, Detail: "is not a valid address"}
 		}
 		if req.ContentLength = size; size == 0 {
 			req.Body = http.NoBody
@@ -41,7 +41,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		}
 		r, err := s.http.Do(req)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "is shorter than announced", Err: err}
+			return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
 		}
 		if err != nil {
 			return httpsource.Network(ctx, p.String(), name, err)
@@ -49,7 +49,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
 			if _, err := body.Seek(begin, io.SeekStart); err != nil {
-				return &source.Error{Kind: source.Broken, Source: p.String(), File: name, What: "cannot be read", Err: err}
+				return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "cannot be read", Err: err}
 			}
 			continue
 		}

@@ -20,8 +20,8 @@ type Source interface {
 	Read(ctx context.Context, file source.File, offset, length int64) (io.ReadCloser, error)
 }
 
-// Place is a location of a source that a test may write to.
-type Place struct {
+// Location is a location of a source that a test may write to.
+type Location struct {
 	Source   Source
 	Location string
 	Nowhere  string // a location of the same source with nothing at it
@@ -33,7 +33,7 @@ type Place struct {
 }
 
 // Run runs the suite; open makes a fresh, empty place.
-func Run(t *testing.T, open func(t *testing.T) Place) {
+func Run(t *testing.T, open func(t *testing.T) Location) {
 	body := func(n int) []byte {
 		b := make([]byte, n)
 		for i := range b {
@@ -41,7 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		}
 		return b
 	}
-	plan := func(t *testing.T, p Place) map[string]source.File {
+	plan := func(t *testing.T, p Location) map[string]source.File {
 		t.Helper()
 		got, err := p.Source.Plan(t.Context(), p.Location, nil)
 		if err != nil {
@@ -53,7 +53,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		}
 		return files
 	}
-	read := func(ctx context.Context, p Place, f source.File, off, n int64) ([]byte, error) {
+	read := func(ctx context.Context, p Location, f source.File, off, n int64) ([]byte, error) {
 		r, err := p.Source.Read(ctx, f, off, n)
 		if err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func Run(t *testing.T, open func(t *testing.T) Place) {
 		return io.ReadAll(r)
 	}
 
-	old := func(t *testing.T, p Place, f source.File, all []byte) {
+	old := func(t *testing.T, p Location, f source.File, all []byte) {
 		t.Helper()
 		got, err := read(t.Context(), p, f, 0, int64(len(all)))
 		switch {

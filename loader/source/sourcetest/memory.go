@@ -48,7 +48,7 @@ func (m *Memory) Delete(location, name string) {
 
 // Plan lists the files of a location by name.
 func (m *Memory) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	if err := m.ask(ctx, "", 0, 0); err != nil {
+	if err := m.request(ctx, "", 0, 0); err != nil {
 		return source.Plan{}, err
 	}
 	m.mu.Lock()
@@ -60,7 +60,7 @@ func (m *Memory) Plan(ctx context.Context, location string, also source.Globs) (
 		}
 	}
 	if len(p.Files) == 0 {
-		return p, &source.Error{Kind: source.NotFound, Source: location, What: "there is nothing here"}
+		return p, &source.Error{Kind: source.NotFound, Source: location, Detail: "there is nothing here"}
 	}
 	slices.SortFunc(p.Files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
 	return p, nil
@@ -68,22 +68,22 @@ func (m *Memory) Plan(ctx context.Context, location string, also source.Globs) (
 
 // Read returns a range of a file in the version of the plan.
 func (m *Memory) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	if err := m.ask(ctx, f.Name, offset, length); err != nil {
+	if err := m.request(ctx, f.Name, offset, length); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have, ok := m.files[f.Ref]
 	if !ok || have.version != f.Version {
-		return nil, &source.Error{Kind: source.Changed, File: f.Name, What: "is not what was listed"}
+		return nil, &source.Error{Kind: source.Changed, File: f.Name, Detail: "is not what was listed"}
 	}
 	if offset < 0 || length < 0 || offset+length > int64(len(have.body)) {
-		return nil, &source.Error{Kind: source.Malformed, File: f.Name, What: "has no such range"}
+		return nil, &source.Error{Kind: source.Malformed, File: f.Name, Detail: "has no such range"}
 	}
 	return io.NopCloser(bytes.NewReader(have.body[offset : offset+length])), nil
 }
 
-func (m *Memory) ask(ctx context.Context, name string, offset, length int64) error {
+func (m *Memory) request(ctx context.Context, name string, offset, length int64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

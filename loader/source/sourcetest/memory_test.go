@@ -7,10 +7,10 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+	sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 		const here = "memory://here"
 		m := &sourcetest.Memory{}
-		return sourcetest.Place{
+		return sourcetest.Location{
 			Source: m, Location: here, Nowhere: "memory://nowhere",
 			Put:    func(t *testing.T, name string, body []byte) { m.Put(here, name, body) },
 			Delete: func(t *testing.T, name string) { m.Delete(here, name) },

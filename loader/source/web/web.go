@@ -27,7 +27,7 @@ type Options struct {
 
 // Source reads folders of web servers. Its methods may be called concurrently.
 type Source struct {
-	trust *httpsource.Trust
+	trust *httpsource.HostTrust
 	http  *http.Client
 }
 
@@ -36,7 +36,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	t := httpsource.NewTrust(o.Getenv)
+	t := httpsource.NewHostTrust(o.Getenv)
 	return &Source{trust: t, http: httpsource.Client(httpsource.Options{Trust: t, Follow: true, Roots: o.Roots})}
 }
 
@@ -59,11 +59,11 @@ const (
 func (s *Source) parse(location string) (*url.URL, error) {
 	u, err := url.Parse(location)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, &source.Error{Kind: source.BadSource, What: "the source is not the address of a folder", Fix: "https://HOST/FOLDER, without query and credentials"}
+		return nil, &source.Error{Kind: source.BadSource, Detail: "the source is not the address of a folder", Fix: "https://HOST/FOLDER, without query and credentials"}
 	}
 	for part := range strings.SplitSeq(strings.Trim(u.Path, "/"), "/") {
 		if part == "." || part == ".." {
-			return nil, &source.Error{Kind: source.BadSource, Source: location, What: "holds . or .."}
+			return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "holds . or .."}
 		}
 	}
 	if err := s.trust.CheckURL(u); err != nil {
@@ -96,7 +96,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 		}
 	}
 	if len(files) == 0 {
-		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, What: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+		return source.Plan{}, &source.Error{Kind: source.NotFound, Source: location, Detail: "its page lists no files", Fix: "let the server list the folder, or put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
 	}
 	return s.headAll(ctx, location, u, files, also)
 }
@@ -120,7 +120,7 @@ func (s *Source) readSums(ctx context.Context, location string, u *url.URL) ([]s
 	}
 	files, err := parseSums(string(raw))
 	if err != nil {
-		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", What: err.Error(), Fix: "write it with sha256sum * > SHA256SUMS"}
+		return nil, &source.Error{Kind: source.Corrupt, Source: location, File: "SHA256SUMS", Detail: err.Error(), Fix: "write it with sha256sum * > SHA256SUMS"}
 	}
 	return files, nil
 }
@@ -152,7 +152,7 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		}
 		names, err := parseIndex(r.Header.Get("Content-Type"), raw, r.Request.URL)
 		if err != nil {
-			return nil, &source.Error{Kind: source.Refused, Source: location, What: "its page is no list of files: " + err.Error(), Fix: "let the server list the folder, or put a SHA256SUMS beside the files"}
+			return nil, &source.Error{Kind: source.Refused, Source: location, Detail: "its page is no list of files: " + err.Error(), Fix: "let the server list the folder, or put a SHA256SUMS beside the files"}
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)
@@ -162,12 +162,12 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 			case below && strings.Count(full, "/") < maxDepth && !strings.HasPrefix(path.Base(full), "."):
 				seen[full] = true
 				if todo = append(todo, full); len(todo) > maxFolders {
-					return nil, &source.Error{Kind: source.Refused, Source: location, What: fmt.Sprintf("has more than %d folders", maxFolders), Fix: "point source at the model's own folder"}
+					return nil, &source.Error{Kind: source.Refused, Source: location, Detail: fmt.Sprintf("has more than %d folders", maxFolders), Fix: "point source at the model's own folder"}
 				}
 			case !below:
 				seen[full] = true
 				if files = append(files, source.File{Name: full}); len(files) > maxFiles {
-					return nil, &source.Error{Kind: source.Refused, Source: location, What: fmt.Sprintf("lists more than %d files", maxFiles), Fix: "point source at the model's own folder"}
+					return nil, &source.Error{Kind: source.Refused, Source: location, Detail: fmt.Sprintf("lists more than %d files", maxFiles), Fix: "point source at the model's own folder"}
 				}
 			}
 		}
@@ -220,7 +220,7 @@ func escapePath(name string) string {
 func (s *Source) get(ctx context.Context, location, method string, u *url.URL) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, What: "is not a valid address"}
+		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
@@ -243,24 +243,24 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	if r.StatusCode != http.StatusOK {
 		e := httpsource.Status(r, location, f.Name)
 		if e.Kind == source.NotFound && f.SHA256 != "" {
-			e.Kind, e.What, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
+			e.Kind, e.Detail, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
 		}
 		return f, e
 	}
 	if r.ContentLength < 0 {
-		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, What: "the server does not send its length"}
+		return f, &source.Error{Kind: source.Malformed, Source: location, File: f.Name, Detail: "the server does not send its length"}
 	}
 	f.Size, f.Ref = r.ContentLength, u.String()
-	switch tag, when := r.Header.Get("ETag"), r.Header.Get("Last-Modified"); {
+	switch tag, modified := r.Header.Get("ETag"), r.Header.Get("Last-Modified"); {
 	case strings.HasPrefix(tag, `"`):
 		f.Version = tag
-	case when != "":
+	case modified != "":
 		// Two versions within one second are told apart by their size only.
-		f.Version = fmt.Sprintf("%s%s %d", modifiedPrefix, when, f.Size)
+		f.Version = fmt.Sprintf("%s%s %d", modifiedPrefix, modified, f.Size)
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
 	default:
-		return f, &source.Error{Kind: source.Refused, Source: location, File: f.Name, What: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed", Fix: "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
+		return f, &source.Error{Kind: source.Refused, Source: location, File: f.Name, Detail: "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed", Fix: "put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)"}
 	}
 	return f, nil
 }
@@ -269,26 +269,26 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
 	u, err := url.Parse(f.Ref)
 	if err != nil || u.Scheme != "https" {
-		return nil, &source.Error{Kind: source.BadSource, File: f.Name, What: "is not a file of this source"}
+		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
 	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, escapePath(f.Name)), "/")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Ref, nil)
 	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, What: "is not a valid address"}
+		return nil, &source.Error{Kind: source.BadSource, Source: location, File: f.Name, Detail: "is not a valid address"}
 	}
 	a := httpsource.RangeRequest{Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
-	} else if when, ok := strings.CutPrefix(f.Version, modifiedPrefix); ok {
-		when = when[:max(0, strings.LastIndexByte(when, ' '))]
-		req.Header.Set("If-Unmodified-Since", when)
-		a.SameVersion = func(h http.Header) bool { return h.Get("Last-Modified") == when }
+	} else if modified, ok := strings.CutPrefix(f.Version, modifiedPrefix); ok {
+		modified = modified[:max(0, strings.LastIndexByte(modified, ' '))]
+		req.Header.Set("If-Unmodified-Since", modified)
+		a.SameVersion = func(h http.Header) bool { return h.Get("Last-Modified") == modified }
 	}
 	body, r, err := httpsource.Range(s.http, req, a)
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
-		err = &source.Error{Kind: source.Refused, Source: location, File: f.Name, What: "the server does not give ranges of it, and it is too large to be read whole", Fix: "serve it with ranges (Accept-Ranges: bytes)"}
+		err = &source.Error{Kind: source.Refused, Source: location, File: f.Name, Detail: "the server does not give ranges of it, and it is too large to be read whole", Fix: "serve it with ranges (Accept-Ranges: bytes)"}
 		if r.ContentLength >= 0 && r.ContentLength != f.Size {
-			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, What: "has another size than was listed"}
+			err = &source.Error{Kind: source.Changed, Source: location, File: f.Name, Detail: "has another size than was listed"}
 		}
 	}
 	return body, httpsource.GoneIsChanged(err)

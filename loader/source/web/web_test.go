@@ -109,7 +109,7 @@ func TestConformance(t *testing.T) {
 		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			sourcetest.Run(t, func(t *testing.T) sourcetest.Place {
+			sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
 				folder := t.TempDir()
 				if err := os.Mkdir(filepath.Join(folder, "model"), 0o755); err != nil {
 					t.Fatal(err)
@@ -120,7 +120,7 @@ func TestConformance(t *testing.T) {
 						sums(t, filepath.Join(folder, "model"))
 					}
 				}
-				return sourcetest.Place{
+				return sourcetest.Location{
 					Source: s, Location: at + "/model", Nowhere: at + "/none",
 					Put: func(t *testing.T, name string, body []byte) {
 						put(t, filepath.Join(folder, "model"), name, body)
@@ -202,12 +202,12 @@ func TestParseSums(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		h    http.HandlerFunc
-		kind source.Kind
-		says string
+		name     string
+		h        http.HandlerFunc
+		kind     source.Kind
+		wantText string
 	}{
 		{"no version", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/m/" {
@@ -243,7 +243,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"busy", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }, source.Unavailable, "503"},
 	} {
 		s, at := serve(t, tc.h)
-		if _, err := s.Plan(t.Context(), at+"/m", nil); source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.says) {
+		if _, err := s.Plan(t.Context(), at+"/m", nil); source.KindOf(err) != tc.kind || !strings.Contains(err.Error(), tc.wantText) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}

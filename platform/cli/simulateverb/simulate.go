@@ -366,9 +366,9 @@ func simulationProgress(p study.Progress, took time.Duration) string {
 
 // simulationKind is the table of results, with more columns with -o wide.
 var simulationKind = kit.Kind[study.Run]{
-	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Word },
+	Word: "Simulation", Name: func(r study.Run) string { return r.Policy.Text },
 	Columns: []kit.Column[study.Run]{
-		kit.Col("POLICY", func(r study.Run) string { return r.Policy.Word }),
+		kit.Col("POLICY", func(r study.Run) string { return r.Policy.Text }),
 		kit.Col("GPUS", func(r study.Run) string { return strconv.Itoa(r.GPUs) }),
 		kit.Col("REQUESTS", func(r study.Run) string { return study.Count(r.Requests) }),
 		kit.Col("COLD", func(r study.Run) string { return study.Count(r.Cold) }),
@@ -428,7 +428,7 @@ func (c *command) teamsTable(out *study.Outcome) {
 		if len(r.Teams) < 2 {
 			continue
 		}
-		fmt.Fprintf(c.Out, "\n%s, %s:\n", kit.Plain(r.Policy.Word), countOf(r.GPUs, "GPU"))
+		fmt.Fprintf(c.Out, "\n%s, %s:\n", kit.Plain(r.Policy.Text), countOf(r.GPUs, "GPU"))
 		type row = [9]string
 		k := kit.Kind[row]{}
 		for i, head := range []string{"TEAM", "REQUESTS", "COLD", "WAIT-P50", "WAIT-P99", "WAIT-MAX", "GPU-H", "REFUSED", "EVICTED-OTHERS"} {

@@ -29,7 +29,7 @@ import (
 // control returns the control API of a term.
 func (r *leaderTerm) control() (http.Handler, error) {
 	a := api.New(api.Options{
-		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), World: r, History: r, Hand: apiActions{r}, Requests: noStore{}, Stores: noStore{},
+		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), State: r, History: r, Starter: apiActions{r}, Requests: noStore{}, Stores: noStore{},
 		Usage:   func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
 		Explain: r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
 		Heartbeat: func(functions.Heartbeat) error {

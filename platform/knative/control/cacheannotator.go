@@ -160,8 +160,8 @@ func (h storeReport) annotation(by api.Sources, models []modelSource) string {
 		}
 	}
 	var list []string
-	for _, n := range by.Near(h.cached, serving) {
-		list = append(list, n.Model+"="+n.Where())
+	for _, n := range by.CachedModels(h.cached, serving) {
+		list = append(list, n.Model+"="+n.TierWord())
 	}
 	if more := len(list) - annotatedModels; more > 0 {
 		list = append(list[:annotatedModels], fmt.Sprintf("and %d more", more))

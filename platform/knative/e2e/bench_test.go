@@ -69,7 +69,7 @@ func TestBench(t *testing.T) {
 		t.Fatal("THAW_CLUSTER_INGRESS is not set: make bench-knative")
 	}
 	s.install(t)
-	m := &measured{Provenance: report.Made("KnativeBench", nil, time.Now())}
+	m := &measured{Provenance: report.NewProvenance("KnativeBench", nil, time.Now())}
 	m.Command, m.Commit = "make bench-knative", *benchCommit
 	if f := flag.Lookup("test.run"); f != nil && f.Value.String() != "^TestBench$" {
 		m.Command += " RUN='" + strings.ReplaceAll(f.Value.String(), "$", "$$") + "'" // make expands $

@@ -80,7 +80,7 @@ type chart struct {
 	x, y axis
 }
 
-func newChart(label string, x, y axis, xName, yName string, xWord, yWord func(float64) string) *chart {
+func newChart(label string, x, y axis, xName, yName string, xFormat, yFormat func(float64) string) *chart {
 	c := &chart{x: x, y: y}
 	c.x.from, c.x.to = leftEdge, chartWide-rightEdge
 	c.y.from, c.y.to = chartHigh-lowEdge, topEdge
@@ -88,12 +88,12 @@ func newChart(label string, x, y axis, xName, yName string, xWord, yWord func(fl
 	for _, v := range c.y.marks() {
 		y := c.y.at(v)
 		fmt.Fprintf(&c.b, `<line class="grid" x1="%d" y1="%.1f" x2="%d" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`,
-			leftEdge, y, chartWide-rightEdge, y, leftEdge-8, y+4, html.EscapeString(yWord(v)))
+			leftEdge, y, chartWide-rightEdge, y, leftEdge-8, y+4, html.EscapeString(yFormat(v)))
 	}
 	for _, v := range c.x.marks() {
 		x := c.x.at(v)
 		fmt.Fprintf(&c.b, `<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/><text class="dim" x="%.1f" y="%d" text-anchor="middle">%s</text>`,
-			x, topEdge, x, chartHigh-lowEdge, x, chartHigh-lowEdge+16, html.EscapeString(xWord(v)))
+			x, topEdge, x, chartHigh-lowEdge, x, chartHigh-lowEdge+16, html.EscapeString(xFormat(v)))
 	}
 	fmt.Fprintf(&c.b, `<text class="dim" x="%d" y="%d" text-anchor="end">%s</text><text class="dim" x="%d" y="12">%s</text>`,
 		chartWide-rightEdge, chartHigh-8, html.EscapeString(xName), 4, html.EscapeString(yName))
@@ -158,20 +158,20 @@ type bar struct {
 }
 
 // drawBars draws rows of stacked segments.
-func drawBars(label string, rows []bar, word func(float64) string) string {
+func drawBars(label string, rows []bar, text func(float64) string) string {
 	const row, high = 30, 18
-	most, widest := 0.0, 4
+	maximum, widest := 0.0, 4
 	for _, r := range rows {
 		sum := 0.0
 		for _, p := range r.parts {
 			sum += p.value
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 		widest = max(widest, len(r.label))
 	}
 	left := float64(min(widest*8+16, 260))
 	const right = 150
-	scale := (chartWide - left - right) / max(most, 1e-9)
+	scale := (chartWide - left - right) / max(maximum, 1e-9)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg role="img" aria-label="%s" viewBox="0 0 %d %d">`, html.EscapeString(label), chartWide, len(rows)*row+6)
 	for i, r := range rows {
@@ -183,7 +183,7 @@ func drawBars(label string, rows []bar, word func(float64) string) string {
 				continue
 			}
 			fmt.Fprintf(&b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d"><title>%s: %s %s</title></rect>`,
-				p.class, x, y, max(w, 0.5), high, html.EscapeString(r.label), html.EscapeString(p.name), html.EscapeString(word(p.value)))
+				p.class, x, y, max(w, 0.5), high, html.EscapeString(r.label), html.EscapeString(p.name), html.EscapeString(text(p.value)))
 			x += w
 		}
 		fmt.Fprintf(&b, `<text class="dim" x="%.1f" y="%d">%s</text>`, x+8, y+14, html.EscapeString(r.note))

@@ -13,8 +13,8 @@ import (
 // requested.
 type future map[functions.Name][]uint32
 
-// foretell reads a trace to its end and returns its future.
-func foretell(read trace.Requests) (future, error) {
+// readFuture reads a trace to its end and returns its future.
+func readFuture(read trace.Requests) (future, error) {
 	f := future{}
 	for r, err := range read {
 		if err != nil {

@@ -90,7 +90,7 @@ func (o *Outcome) Page(a About) string {
 	if a.Sizing != nil && a.Sizing.High > a.Sizing.Low {
 		p.curve()
 	}
-	at := o.shown()
+	at := o.shownRuns()
 	p.firstTokens(at)
 	p.cold(at)
 	p.hours(at)
@@ -101,24 +101,24 @@ func (o *Outcome) Page(a About) string {
 	return p.String()
 }
 
-// shown returns the runs shown in charts of single runs: one per policy, at the size
+// shownRuns returns the runs shown in charts of single runs: one per policy, at the size
 // that reaches the goal, or else the largest.
-func (o *Outcome) shown() (out []Run) {
-	var words []string
+func (o *Outcome) shownRuns() (out []Run) {
+	var names []string
 	for _, r := range o.Runs {
-		if !slices.Contains(words, r.Policy.Word) {
-			words = append(words, r.Policy.Word)
+		if !slices.Contains(names, r.Policy.Text) {
+			names = append(names, r.Policy.Text)
 		}
 	}
-	most := 0
+	maximum := 0
 	for _, n := range o.Needs {
-		most = max(most, n.GPUs)
+		maximum = max(maximum, n.GPUs)
 	}
-	for _, w := range words {
+	for _, w := range names {
 		var best *Run
 		for i := range o.Runs {
 			r := &o.Runs[i]
-			if r.Policy.Word == w && (best == nil || r.GPUs > best.GPUs && (most == 0 || best.GPUs < most)) {
+			if r.Policy.Text == w && (best == nil || r.GPUs > best.GPUs && (maximum == 0 || best.GPUs < maximum)) {
 				best = r
 			}
 		}
@@ -176,7 +176,7 @@ var columns = []struct {
 	head string
 	cell func(*Run) string
 }{
-	{"policy", func(r *Run) string { return r.Policy.Word }},
+	{"policy", func(r *Run) string { return r.Policy.Text }},
 	{"GPUs", func(r *Run) string { return strconv.Itoa(r.GPUs) }},
 	{"requests", func(r *Run) string { return Count(r.Requests) }},
 	{"cold", func(r *Run) string { return Count(r.Cold) }},
@@ -251,15 +251,15 @@ func (o *Outcome) best() int {
 }
 
 // byPolicy groups the runs by policy.
-func (o *Outcome) byPolicy() (words []string, runs map[string][]Run) {
+func (o *Outcome) byPolicy() (names []string, runs map[string][]Run) {
 	runs = map[string][]Run{}
 	for _, r := range o.Runs {
-		if runs[r.Policy.Word] == nil {
-			words = append(words, r.Policy.Word)
+		if runs[r.Policy.Text] == nil {
+			names = append(names, r.Policy.Text)
 		}
-		runs[r.Policy.Word] = append(runs[r.Policy.Word], r)
+		runs[r.Policy.Text] = append(runs[r.Policy.Text], r)
 	}
-	return words, runs
+	return names, runs
 }
 
 func (p *page) curve() {
@@ -335,8 +335,8 @@ func (p *page) firstTokens(runs []Run) {
 				ps = append(ps, point{s.Seconds, s.Share})
 			}
 		}
-		c.line(i, r.Policy.Word, ps, nil)
-		names = append(names, fmt.Sprintf("c%d", i%colours), r.Policy.Word)
+		c.line(i, r.Policy.Text, ps, nil)
+		names = append(names, fmt.Sprintf("c%d", i%colours), r.Policy.Text)
 	}
 	p.WriteString(c.String())
 	p.WriteString(legend(names...))
@@ -347,7 +347,7 @@ func (p *page) cold(runs []Run) {
 	p.open("Cold requests", "Share of requests that waited for a replica, and how long the middle one and the slowest hundredth waited for their first token.")
 	var rows []bar
 	for i, r := range runs {
-		rows = append(rows, bar{r.Policy.Word, share(r.ColdShare) + ", p99 " + Seconds(r.TTFTCold.P99), []part{{fmt.Sprintf("f c%d", i%colours), "cold share", r.ColdShare}}})
+		rows = append(rows, bar{r.Policy.Text, share(r.ColdShare) + ", p99 " + Seconds(r.TTFTCold.P99), []part{{fmt.Sprintf("f c%d", i%colours), "cold share", r.ColdShare}}})
 	}
 	p.WriteString(drawBars("Cold share", rows, share))
 	p.close()
@@ -361,7 +361,7 @@ func (p *page) hours(runs []Run) {
 		names = append(names, k.class, k.name)
 	}
 	for _, r := range runs {
-		b := bar{label: r.Policy.Word, note: Hours(total(r.GPUHours)) + " h"}
+		b := bar{label: r.Policy.Text, note: Hours(total(r.GPUHours)) + " h"}
 		for _, k := range kinds {
 			b.parts = append(b.parts, part{k.class, k.name, max(0, k.of(r.GPUHours))})
 		}
@@ -382,12 +382,12 @@ func (p *page) overTime(runs []Run) {
 			continue
 		}
 		end := r.Samples[len(r.Samples)-1].At
-		unit, word := 3600.0, "hours"
+		unit, text := 3600.0, "hours"
 		if end < 2*3600 {
-			unit, word = 60, "minutes"
+			unit, text = 60, "minutes"
 		}
-		p.f("<p>%s</p>\n", escapeHTML(r.Policy.Word))
-		c := newChart("GPUs over time under "+r.Policy.Word, axis{high: end / unit}, axis{high: float64(max(r.GPUs, 1))}, word, "GPUs",
+		p.f("<p>%s</p>\n", escapeHTML(r.Policy.Text))
+		c := newChart("GPUs over time under "+r.Policy.Text, axis{high: end / unit}, axis{high: float64(max(r.GPUs, 1))}, text, "GPUs",
 			formatNumber, formatNumber)
 		low := make([]point, len(r.Samples))
 		for i, s := range r.Samples {
@@ -423,7 +423,7 @@ func (p *page) teams(runs []Run) {
 		teams := slices.SortedFunc(slices.Values(r.Teams), func(a, b simulate.Team) int {
 			return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
 		})
-		p.f(`<p>%s</p><div class="scroll"><table><thead><tr><th>team</th><th>requests</th><th>cold</th><th>wait p50</th><th>p99</th><th>max</th><th>GPU-hours</th><th>refused</th><th>evicted others</th><th>was evicted</th></tr></thead><tbody>`+"\n", escapeHTML(r.Policy.Word))
+		p.f(`<p>%s</p><div class="scroll"><table><thead><tr><th>team</th><th>requests</th><th>cold</th><th>wait p50</th><th>p99</th><th>max</th><th>GPU-hours</th><th>refused</th><th>evicted others</th><th>was evicted</th></tr></thead><tbody>`+"\n", escapeHTML(r.Policy.Text))
 		for _, t := range teams[:min(len(teams), mostTeams)] {
 			p.f("<tr><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", escapeHTML(t.Name), Count(t.Requests), Count(t.Cold),
 				Seconds(t.WaitP50), Seconds(t.WaitP99), Seconds(t.WaitMax), Hours(t.GPUHours), Count(t.Refused), Count(t.Inflicted), Count(t.Suffered))

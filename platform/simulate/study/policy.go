@@ -12,7 +12,7 @@ import (
 
 // Policy is the policy of a run.
 type Policy struct {
-	Word     string // as given
+	Text     string // as given
 	Eviction placement.Eviction
 	Learned  bool // keep-alive from history
 	Prewarm  bool // starts replicas ahead of forecast requests
@@ -33,19 +33,19 @@ var evictions = map[string]placement.Eviction{
 	"lru": placement.LRU, "lfu": placement.LFU, "gdsf": placement.GDSF, "next-use": placement.NextUse, Clairvoyant: placement.Future, Furthest: placement.Furthest,
 }
 
-// Words are the eviction policies, Parts the options after a +.
+// PolicyNames are the eviction policies, Parts the options after a +.
 var (
-	Words = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant, Furthest}
-	Parts = []string{"learned", "prewarm", "idle=TIME", "bare"}
+	PolicyNames = []string{"lru", "lfu", "gdsf", "next-use", Clairvoyant, Furthest}
+	Parts       = []string{"learned", "prewarm", "idle=TIME", "bare"}
 )
 
 // ParsePolicy reads a word such as next-use+learned+prewarm or lru+idle=10m.
-func ParsePolicy(word string) (Policy, error) {
-	p := Policy{Word: word}
-	parts := strings.Split(word, "+")
+func ParsePolicy(text string) (Policy, error) {
+	p := Policy{Text: text}
+	parts := strings.Split(text, "+")
 	var ok bool
 	if p.Eviction, ok = evictions[parts[0]]; !ok {
-		return p, unknown(parts[0], "policy", Words)
+		return p, unknown(parts[0], "policy", PolicyNames)
 	}
 	p.Future = parts[0] == Clairvoyant || parts[0] == Furthest
 	for _, part := range parts[1:] {
@@ -60,7 +60,7 @@ func ParsePolicy(word string) (Policy, error) {
 		case isIdle:
 			d, err := functions.ParseDuration(idle)
 			if err != nil || d < 0 {
-				return p, fmt.Errorf("policy %s: idle: %q is no duration such as 10m", functions.Clip(word), functions.Clip(idle))
+				return p, fmt.Errorf("policy %s: idle: %q is no duration such as 10m", functions.Clip(text), functions.Clip(idle))
 			}
 			p.Idle = max(d.Std(), time.Nanosecond)
 		default:
@@ -77,20 +77,20 @@ func ParsePolicies(text string) (out []Policy, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(out, func(q Policy) bool { return q.Word == p.Word }) {
-			return nil, fmt.Errorf("policy %s is asked for twice", functions.Clip(p.Word))
+		if slices.ContainsFunc(out, func(q Policy) bool { return q.Text == p.Text }) {
+			return nil, fmt.Errorf("policy %s is asked for twice", functions.Clip(p.Text))
 		}
 		out = append(out, p)
 	}
 	return out, nil
 }
 
-func unknown(word, what string, choices []string) error {
+func unknown(text, option string, choices []string) error {
 	hint := ""
-	if near := functions.Nearest(word, choices, 1); len(near) > 0 {
-		hint = "; did you mean " + near[0] + "?"
+	if nearest := functions.Nearest(text, choices, 1); len(nearest) > 0 {
+		hint = "; did you mean " + nearest[0] + "?"
 	}
-	return fmt.Errorf("%q is no %s%s (%s)", functions.Clip(word), what, hint, strings.Join(choices, ", "))
+	return fmt.Errorf("%q is no %s%s (%s)", functions.Clip(text), option, hint, strings.Join(choices, ", "))
 }
 
 // schedule returns the policy in placement's terms.

@@ -89,9 +89,9 @@ func ParseSizing(text string) (*Sizing, error) {
 
 // steps returns at most ten fleet sizes of the curve, spaced by about the same factor.
 func (s *Sizing) steps() (out []int) {
-	const most = 9
-	for i := range most {
-		n := int(math.Round(float64(s.Low) * math.Pow(float64(s.High)/float64(s.Low), float64(i)/(most-1))))
+	const maximum = 9
+	for i := range maximum {
+		n := int(math.Round(float64(s.Low) * math.Pow(float64(s.High)/float64(s.Low), float64(i)/(maximum-1))))
 		if len(out) == 0 || n > out[len(out)-1] {
 			out = append(out, n)
 		}
@@ -117,10 +117,10 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 			jobs = append(jobs, job{i, n})
 		}
 	}
-	w := &work{s: s, done: map[job]Run{}, at: map[job]simulate.Progress{}}
+	w := &studyRun{s: s, done: map[job]Run{}, at: map[job]simulate.Progress{}}
 	if slices.ContainsFunc(s.Policies, func(p Policy) bool { return p.Future }) {
 		var err error
-		if w.future, err = foretell(s.Trace); err != nil {
+		if w.future, err = readFuture(s.Trace); err != nil {
 			return nil, err
 		}
 	}
@@ -130,21 +130,21 @@ func (s *Study) Run(ctx context.Context) (*Outcome, error) {
 	out := &Outcome{}
 	if s.Sizing != nil && s.Sizing.Goal > 0 {
 		out.Goal = s.Sizing.Goal
-		if err := w.narrow(ctx); err != nil {
+		if err := w.narrowSizes(ctx); err != nil {
 			return nil, err
 		}
 		for i := range s.Policies {
 			out.Needs = append(out.Needs, w.need(i))
 		}
 	}
-	for _, j := range w.known() {
+	for _, j := range w.finishedJobs() {
 		out.Runs = append(out.Runs, w.done[j])
 	}
 	return out, nil
 }
 
-// work is the progress of a study.
-type work struct {
+// studyRun is the progress of a study.
+type studyRun struct {
 	s      *Study
 	future future     // for policies that read it
 	mu     sync.Mutex // guards the fields below
@@ -155,7 +155,7 @@ type work struct {
 }
 
 // all executes the jobs concurrently.
-func (w *work) all(ctx context.Context, jobs []job) error {
+func (w *studyRun) all(ctx context.Context, jobs []job) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	n := w.s.Parallel
@@ -164,9 +164,9 @@ func (w *work) all(ctx context.Context, jobs []job) error {
 	}
 	w.runs += len(jobs)
 	next := make(chan job)
-	var hands sync.WaitGroup
+	var workers sync.WaitGroup
 	for range min(n, len(jobs)) {
-		hands.Go(func() {
+		workers.Go(func() {
 			for j := range next {
 				if err := w.one(ctx, j); err != nil {
 					w.mu.Lock()
@@ -189,14 +189,14 @@ func (w *work) all(ctx context.Context, jobs []job) error {
 		break
 	}
 	close(next)
-	hands.Wait()
+	workers.Wait()
 	if w.err == nil {
 		w.err = ctx.Err()
 	}
 	return w.err
 }
 
-func (w *work) one(ctx context.Context, j job) error {
+func (w *studyRun) one(ctx context.Context, j job) error {
 	s, p := w.s, w.s.Policies[j.policy]
 	on := s.Fleet
 	if j.gpus > 0 {
@@ -204,7 +204,7 @@ func (w *work) one(ctx context.Context, j job) error {
 	}
 	c := simulate.Config{
 		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Engines: s.Engines, Requests: s.Trace,
-		Policy: p.schedule(), Name: p.Word, Seed: s.Seed,
+		Policy: p.schedule(), Name: p.Text, Seed: s.Seed,
 		// Learning does not affect a policy that ignores forecasts.
 		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
 		Sample: s.sample(), Progress: func(now simulate.Progress) { w.progress(j, now) },
@@ -230,7 +230,7 @@ func (s *Study) sample() time.Duration {
 	return max(s.Span/parts, time.Second)
 }
 
-func (w *work) progress(j job, now simulate.Progress) {
+func (w *studyRun) progress(j job, now simulate.Progress) {
 	if w.s.Progress == nil {
 		return
 	}
@@ -250,8 +250,8 @@ func (w *work) progress(j job, now simulate.Progress) {
 	w.s.Progress(p)
 }
 
-// known returns the finished jobs by policy and GPUs.
-func (w *work) known() []job {
+// finishedJobs returns the finished jobs by policy and GPUs.
+func (w *studyRun) finishedJobs() []job {
 	var out []job
 	for j := range w.done {
 		out = append(out, j)
@@ -267,7 +267,7 @@ func (w *work) known() []job {
 
 // good reports whether a run reaches the goal with at most 1 % of its requests refused
 // for lack of room.
-func (w *work) good(r *Run) bool {
+func (w *studyRun) good(r *Run) bool {
 	refused := int64(0)
 	for _, n := range r.Refused {
 		refused += n
@@ -277,9 +277,9 @@ func (w *work) good(r *Run) bool {
 
 // gap returns the sizes between which the goal is reached: every tried size from high up
 // reaches it. high is 0 if none does.
-func (w *work) gap(policy int) (low, high int) {
+func (w *studyRun) gap(policy int) (low, high int) {
 	low = w.s.Sizing.Low - 1
-	for _, j := range w.known() {
+	for _, j := range w.finishedJobs() {
 		if j.policy != policy {
 			continue
 		}
@@ -295,8 +295,8 @@ func (w *work) gap(policy int) (low, high int) {
 	return low, high
 }
 
-// narrow bisects the gaps until each is one GPU wide.
-func (w *work) narrow(ctx context.Context) error {
+// narrowSizes bisects the gaps until each is one GPU wide.
+func (w *studyRun) narrowSizes(ctx context.Context) error {
 	for {
 		var jobs []job
 		for i := range w.s.Policies {
@@ -313,8 +313,8 @@ func (w *work) narrow(ctx context.Context) error {
 	}
 }
 
-func (w *work) need(policy int) Need {
-	n := Need{Policy: w.s.Policies[policy].Word}
+func (w *studyRun) need(policy int) Need {
+	n := Need{Policy: w.s.Policies[policy].Text}
 	low, high := w.gap(policy)
 	if high == 0 {
 		r := w.done[job{policy, w.s.Sizing.High}]

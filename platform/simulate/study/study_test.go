@@ -26,10 +26,10 @@ func TestParsePolicy(t *testing.T) {
 		want []Policy
 		err  string
 	}{
-		{text: "lru", want: []Policy{{Word: "lru"}}},
-		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Word: "gdsf", Eviction: placement.GDSF}, {Word: "next-use+learned+prewarm", Eviction: placement.NextUse, Learned: true, Prewarm: true}}},
-		{text: "lru+idle=10m", want: []Policy{{Word: "lru+idle=10m", Idle: 10 * time.Minute}}},
-		{text: "clairvoyant", want: []Policy{{Word: "clairvoyant", Eviction: placement.Future, Future: true}}},
+		{text: "lru", want: []Policy{{Text: "lru"}}},
+		{text: "gdsf, next-use+learned+prewarm", want: []Policy{{Text: "gdsf", Eviction: placement.GDSF}, {Text: "next-use+learned+prewarm", Eviction: placement.NextUse, Learned: true, Prewarm: true}}},
+		{text: "lru+idle=10m", want: []Policy{{Text: "lru+idle=10m", Idle: 10 * time.Minute}}},
+		{text: "clairvoyant", want: []Policy{{Text: "clairvoyant", Eviction: placement.Future, Future: true}}},
 		{text: "lur", err: `"lur" is no policy; did you mean lru? (lru, lfu, gdsf, next-use, clairvoyant, furthest)`},
 		{text: "", err: `"" is no policy (lru,`},
 		{text: "lru,,gdsf", err: `"" is no policy`},
@@ -69,8 +69,8 @@ func TestParseSizing(t *testing.T) {
 	}
 }
 
-// small is a study that runs quickly.
-func small(t *testing.T, policies string) *Study {
+// smallStudy is a study that runs quickly.
+func smallStudy(t *testing.T, policies string) *Study {
 	t.Helper()
 	f, err := fleet.Decode("f", []byte("nodes: [{gpus: 4}]"))
 	if err != nil {
@@ -89,11 +89,11 @@ func small(t *testing.T, policies string) *Study {
 	return s
 }
 
-func TestSideBySide(t *testing.T) {
-	s := small(t, "lru,gdsf,lru+idle=1s")
-	told := 0
+func TestPolicyComparison(t *testing.T) {
+	s := smallStudy(t, "lru,gdsf,lru+idle=1s")
+	rows := 0
 	s.Progress = func(p Progress) {
-		if told++; p.Runs != 3 || p.Share < 0 || p.Share > 1 {
+		if rows++; p.Runs != 3 || p.Share < 0 || p.Share > 1 {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -101,11 +101,11 @@ func TestSideBySide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if told == 0 || len(out.Runs) != 3 || len(out.Needs) != 0 {
-		t.Fatalf("%d, %+v", told, out)
+	if rows == 0 || len(out.Runs) != 3 || len(out.Needs) != 0 {
+		t.Fatalf("%d, %+v", rows, out)
 	}
 	for i, r := range out.Runs {
-		if r.Result.Policy != s.Policies[i].Word || r.Requests == 0 || r.Requests != out.Runs[0].Requests || r.GPUs != 4 {
+		if r.Result.Policy != s.Policies[i].Text || r.Requests == 0 || r.Requests != out.Runs[0].Requests || r.GPUs != 4 {
 			t.Errorf("%+v", r.Result)
 		}
 		if sum := total(r.GPUHours); math.Abs(sum-4*r.Seconds/3600) > 0.01 {
@@ -130,7 +130,7 @@ func TestSideBySide(t *testing.T) {
 			t.Errorf("%s is missing in %s", key, b)
 		}
 	}
-	again := small(t, "lru,gdsf,lru+idle=1s")
+	again := smallStudy(t, "lru,gdsf,lru+idle=1s")
 	again.Parallel = 1
 	second, err := again.Run(t.Context())
 	if err != nil {
@@ -138,13 +138,13 @@ func TestSideBySide(t *testing.T) {
 	}
 	for i := range out.Runs {
 		if !reflect.DeepEqual(out.Runs[i].Result, second.Runs[i].Result) {
-			t.Errorf("%s: the same seed, another result", s.Policies[i].Word)
+			t.Errorf("%s: the same seed, another result", s.Policies[i].Text)
 		}
 	}
 }
 
 func TestHowMany(t *testing.T) {
-	s := small(t, "lru")
+	s := smallStudy(t, "lru")
 	s.Sizing = &Sizing{Low: 1, High: 12, Goal: 20 * time.Second}
 	out, err := s.Run(t.Context())
 	if err != nil {
@@ -175,7 +175,7 @@ func TestGap(t *testing.T) {
 	run := func(p99 float64) Run {
 		return Run{Result: simulate.Result{Requests: 100, Answered: 100, TTFT: simulate.Quantiles{P99: p99}}}
 	}
-	w := &work{s: &Study{Sizing: &Sizing{Low: 4, High: 64, Goal: 10 * time.Second}, Policies: []Policy{{Word: "x"}}}, done: map[job]Run{
+	w := &studyRun{s: &Study{Sizing: &Sizing{Low: 4, High: 64, Goal: 10 * time.Second}, Policies: []Policy{{Text: "x"}}}, done: map[job]Run{
 		{0, 4}: run(40), {0, 8}: run(9), {0, 16}: run(12), {0, 32}: run(8), {0, 64}: run(1),
 	}}
 	// A size that reaches the goal below one that does not is not the answer.
@@ -196,19 +196,19 @@ func TestGap(t *testing.T) {
 }
 
 func TestErrorsEnd(t *testing.T) {
-	s := small(t, "lru,gdsf")
+	s := smallStudy(t, "lru,gdsf")
 	s.Trace = func(yield func(trace.Request, error) bool) { yield(trace.Request{}, io.ErrUnexpectedEOF) }
 	if _, err := s.Run(t.Context()); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := small(t, "lru").Run(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := smallStudy(t, "lru").Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
-func TestInvent(t *testing.T) {
+func TestInventSizes(t *testing.T) {
 	f, err := fleet.Decode("f", []byte("nodes: [{gpus: 4, gpuMemory: 24Gi}]"))
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestInvent(t *testing.T) {
 }
 
 func TestPageIsSelfContained(t *testing.T) {
-	s := small(t, "lru,gdsf")
+	s := smallStudy(t, "lru,gdsf")
 	s.Sizing = &Sizing{Low: 2, High: 6, Goal: time.Second}
 	out, err := s.Run(t.Context())
 	if err != nil {
@@ -289,12 +289,12 @@ func TestPageIsSelfContained(t *testing.T) {
 		os.WriteFile(to, []byte(page), 0o644)
 	}
 	// A page without data is still complete.
-	if p := (&Outcome{Runs: []Run{{Policy: Policy{Word: "lru"}}}}).Page(About{}); !strings.Contains(p, "</html>") {
+	if p := (&Outcome{Runs: []Run{{Policy: Policy{Text: "lru"}}}}).Page(About{}); !strings.Contains(p, "</html>") {
 		t.Error(p)
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestPolicyNames(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.0004: "0.4 ms", 0.05: "50 ms", 0.1234: "123 ms", 1: "1 s", 17.71: "17.7 s", 300: "5 min", 5400: "1.5 h"} {
 		if got := Seconds(v); got != want {
 			t.Errorf("%v: %s, want %s", v, got, want)

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// fuzz opens text as a format and, if that succeeds, reads it to the end: in order, with
+// fuzzFormat opens text as a format and, if that succeeds, reads it to the end: in order, with
 // the counted number of requests and no error.
-func fuzz(f *testing.F, format string, seeds ...string) {
+func fuzzFormat(f *testing.F, format string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		tr, err := open("f", from(text), Options{Format: format, PerMinute: 100})
+		tr, err := open("f", fromText(text), Options{Format: format, PerMinute: 100})
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\x1b\x07\r") {
 				t.Errorf("%q", err)
@@ -25,7 +25,7 @@ func fuzz(f *testing.F, format string, seeds ...string) {
 			if err != nil {
 				t.Fatalf("%q opened, and then: %v", text, err)
 			}
-			if r.At < last || r.At > tr.Span || r.Input < 0 || r.Output < 0 || r.Patience < 0 {
+			if r.At < last || r.At > tr.Span || r.Input < 0 || r.Output < 0 || r.ClientTimeout < 0 {
 				t.Fatalf("%q: %+v after %v of %v", text, r, last, tr.Span)
 			}
 			last = r.At
@@ -39,13 +39,13 @@ func fuzz(f *testing.F, format string, seeds ...string) {
 	})
 }
 
-func FuzzThaw(f *testing.F) { fuzz(f, Thaw, textLog, jsonLog) }
+func FuzzThaw(f *testing.F) { fuzzFormat(f, Thaw, textLog, jsonLog) }
 
-func FuzzMooncake(f *testing.F) { fuzz(f, Mooncake, mooncake) }
+func FuzzMooncake(f *testing.F) { fuzzFormat(f, Mooncake, mooncake) }
 
-func FuzzAzureLLM(f *testing.F) { fuzz(f, AzureLLM, llm) }
+func FuzzAzureLLM(f *testing.F) { fuzzFormat(f, AzureLLM, llm) }
 
-func FuzzAzureFunctions(f *testing.F) { fuzz(f, AzureFunctions, functionsCSV, publicCSV) }
+func FuzzAzureFunctions(f *testing.F) { fuzzFormat(f, AzureFunctions, functionsCSV, publicCSV) }
 
 func FuzzSpec(f *testing.F) {
 	f.Add("models=10,requests=100,burst=3,diurnal=0.5")

@@ -107,10 +107,10 @@ func openSpec(s *source, o Options) (*Trace, error) {
 
 func (s *Spec) check(places catalog.Places, file string) error {
 	var out catalog.Problems
-	bound := func(path string, v, least, most float64) {
-		if !(v >= least && v <= most) {
+	bound := func(path string, v, minimum, maximum float64) {
+		if !(v >= minimum && v <= maximum) {
 			line, column := places(path)
-			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Message: fmt.Sprintf("%v is not within %s to %s", v, short(least), short(most))})
+			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Message: fmt.Sprintf("%v is not within %s to %s", v, short(minimum), short(maximum))})
 		}
 	}
 	bound("models", float64(s.Models), 1, 1e6)
@@ -171,9 +171,9 @@ func (s *Spec) shares() []float64 {
 // peakHour is the hour of the day with the highest rate.
 const peakHour = 14
 
-// lively is one model's state: a Poisson process whose rate switches between
+// burstyRate is one model's state: a Poisson process whose rate switches between
 // quiet and burst (a Markov-modulated one), thinned by the hour of the day.
-type lively struct {
+type burstyRate struct {
 	quiet, burst float64 // requests a nanosecond
 	until        int64   // of the present phase
 	bursting     bool
@@ -185,19 +185,19 @@ type lively struct {
 func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed uint64, yield func(Request, error) bool) {
 	draw := rand.New(rand.NewPCG(seed, 0x7468_6177))
 	end := int64(span)
-	swing := float64(s.Diurnal)
+	diurnal := float64(s.Diurnal)
 	// Normalise to a mean of 1 over the span, which need not be whole days.
 	mid := 1.0
-	if days := span.Hours() / 24; swing > 0 {
+	if days := span.Hours() / 24; diurnal > 0 {
 		turn := func(hour float64) float64 { return math.Sin((hour - peakHour) * 2 * math.Pi / 24) }
-		mid = 1 + swing*(turn(span.Hours())-turn(0))/(2*math.Pi*days)
+		mid = 1 + diurnal*(turn(span.Hours())-turn(0))/(2*math.Pi*days)
 	}
 	// The quiet rate is q, the burst rate b*q. Bursts take 1/(1+b) of the time, so that
 	// half of the requests come in bursts and the mean is 2qb/(1+b).
 	b := float64(s.Burst)
 	inBurst := float64(s.BurstFor)
 	inQuiet := inBurst * b
-	next := func(l *lively, at int64) int64 {
+	next := func(l *burstyRate, at int64) int64 {
 		for {
 			rate := l.quiet
 			if l.bursting {
@@ -209,39 +209,39 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 					return end
 				}
 				l.bursting = !l.bursting
-				stay := inQuiet
+				duration := inQuiet
 				if l.bursting {
-					stay = inBurst
+					duration = inBurst
 				}
-				l.until = at + 1 + int64(min(draw.ExpFloat64()*stay, float64(end)))
+				l.until = at + 1 + int64(min(draw.ExpFloat64()*duration, float64(end)))
 				continue
 			}
 			if wait > float64(end-at) {
 				return end
 			}
 			at += int64(wait)
-			if swing == 0 {
+			if diurnal == 0 {
 				return at
 			}
 			hour := float64(at)/float64(time.Hour) - peakHour
-			if draw.Float64()*(1+swing) < 1+swing*math.Cos(hour*2*math.Pi/24) {
+			if draw.Float64()*(1+diurnal) < 1+diurnal*math.Cos(hour*2*math.Pi/24) {
 				return at
 			}
 		}
 	}
-	h := make(heap[lively], 0, len(uses))
+	h := make(heap[burstyRate], 0, len(uses))
 	for i := range uses {
-		mean := share[i] * float64(s.Requests) / float64(span) * (1 + swing) / mid
-		l := lively{quiet: mean, burst: mean, model: int32(i)}
+		mean := share[i] * float64(s.Requests) / float64(span) * (1 + diurnal) / mid
+		l := burstyRate{quiet: mean, burst: mean, model: int32(i)}
 		if b > 1 {
 			l.quiet = mean * (1 + b) / (2 * b)
 			l.burst = l.quiet * b
 			l.bursting = draw.Float64()*(1+b) < 1
-			stay := inQuiet
+			duration := inQuiet
 			if l.bursting {
-				stay = inBurst
+				duration = inBurst
 			}
-			l.until = int64(min(draw.ExpFloat64()*stay, float64(end)))
+			l.until = int64(min(draw.ExpFloat64()*duration, float64(end)))
 		}
 		if at := next(&l, 0); at < end {
 			h.push(at, int32(i), l)

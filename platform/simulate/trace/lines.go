@@ -16,9 +16,9 @@ import (
 // maxTokens is the largest token count of one request.
 const maxTokens = 100_000_000
 
-func tokens(what string, n float64) (int, error) {
+func tokens(field string, n float64) (int, error) {
 	if math.IsNaN(n) || n < 0 || n > maxTokens {
-		return 0, fmt.Errorf("%s: %v is no number of tokens", what, n)
+		return 0, fmt.Errorf("%s: %v is no number of tokens", field, n)
 	}
 	return int(n), nil
 }
@@ -82,12 +82,12 @@ func parseLLM(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, fmt.Errorf("TIMESTAMP: %q is no time such as 2023-11-16 18:15:46.68", functions.Clip(cells[0]))
 	}
 	for i, to := range []*int{&r.Input, &r.Output} {
-		what := []string{"ContextTokens", "GeneratedTokens"}[i]
+		field := []string{"ContextTokens", "GeneratedTokens"}[i]
 		n, err := strconv.ParseFloat(strings.TrimSpace(cells[i+1]), 64)
 		if err != nil {
-			return at, r, false, fmt.Errorf("%s: %q is no number", what, functions.Clip(cells[i+1]))
+			return at, r, false, fmt.Errorf("%s: %q is no number", field, functions.Clip(cells[i+1]))
 		}
-		if *to, err = tokens(what, n); err != nil {
+		if *to, err = tokens(field, n); err != nil {
 			return at, r, false, err
 		}
 	}
@@ -149,7 +149,7 @@ func parseThaw(line []byte) (at time.Time, r Request, ok bool, err error) {
 		return at, r, false, err
 	}
 	if a.Code == 499 && len(a.FirstToken) == 0 {
-		r.Patience = max(took, time.Millisecond) // the client disconnected before the first byte
+		r.ClientTimeout = max(took, time.Millisecond) // the client disconnected before the first byte
 	}
 	return at, r, true, nil
 }

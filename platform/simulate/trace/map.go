@@ -37,8 +37,8 @@ type Mapped struct {
 func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped, error) {
 	if !slices.Contains(Maps, how) {
 		hint := ""
-		if near := functions.Nearest(how, Maps, 1); len(near) > 0 {
-			hint = "; did you mean " + near[0] + "?"
+		if nearest := functions.Nearest(how, Maps, 1); len(nearest) > 0 {
+			hint = "; did you mean " + nearest[0] + "?"
 		}
 		return nil, fmt.Errorf("%q is no way to map a trace%s (%s)", functions.Clip(how), hint, strings.Join(Maps, ", "))
 	}
@@ -50,7 +50,7 @@ func (t *Trace) Onto(models []functions.Name, how string, seed uint64) (*Mapped,
 	}
 	m := &Mapped{How: how}
 	if how == MapZipf {
-		m.Read = dealt(t.read, models, seed)
+		m.Read = dealRequests(t.read, models, seed)
 		return m, nil
 	}
 	if !named {
@@ -149,8 +149,8 @@ func inTurn(read Requests, models []functions.Name) Requests {
 	}
 }
 
-// dealt assigns each request to a model drawn by Zipf's law.
-func dealt(read Requests, models []functions.Name, seed uint64) Requests {
+// dealRequests assigns each request to a model drawn by Zipf's law.
+func dealRequests(read Requests, models []functions.Name, seed uint64) Requests {
 	upTo := make([]float64, len(models))
 	sum := 0.0
 	for i := range upTo {

@@ -109,14 +109,14 @@ func openMinutes(s *source, o Options) (*Trace, error) {
 		return nil, s.fail(0, "there is no request in it")
 	}
 	t.Span = time.Duration(last+1) * time.Minute
-	t.read = func(yield func(Request, error) bool) { spread(rows, last, o.Seed, yield) }
+	t.read = func(yield func(Request, error) bool) { spreadOverMinute(rows, last, o.Seed, yield) }
 	return t, nil
 }
 
-// spread yields the calls of each minute at uniformly drawn times. Only one minute's
+// spreadOverMinute yields the calls of each minute at uniformly drawn times. Only one minute's
 // calls are in memory. A function's times in a minute depend only on the seed, the
 // function and the minute.
-func spread(rows []minutes, last int, seed uint64, yield func(Request, error) bool) {
+func spreadOverMinute(rows []minutes, last int, seed uint64, yield func(Request, error) bool) {
 	type arrival struct {
 		at  int64
 		row int32

@@ -19,12 +19,12 @@ import (
 
 // Request is one arrival.
 type Request struct {
-	At       time.Duration  // since the start of the trace
-	Function functions.Name // name in the trace; zero if it has none
-	Team     string         // of the client; empty: the function's own team
-	Input    int            // tokens of the prompt; 0: unknown
-	Output   int            // tokens of the answer; 0: unknown
-	Patience time.Duration  // the client disconnects if the answer has not begun by then; 0: never
+	At            time.Duration  // since the start of the trace
+	Function      functions.Name // name in the trace; zero if it has none
+	Team          string         // of the client; empty: the function's own team
+	Input         int            // tokens of the prompt; 0: unknown
+	Output        int            // tokens of the answer; 0: unknown
+	ClientTimeout time.Duration  // the client disconnects if the answer has not begun by then; 0: never
 }
 
 // Requests is a trace's requests in the order of At; the first error ends it.
@@ -100,8 +100,8 @@ func Open(file string, o Options) (*Trace, error) {
 func open(file string, from func() (io.ReadCloser, error), o Options) (*Trace, error) {
 	if o.Format != "" && !slices.Contains(Formats, o.Format) {
 		hint := ""
-		if near := functions.Nearest(o.Format, Formats, 1); len(near) > 0 {
-			hint = "; did you mean " + near[0] + "?"
+		if nearest := functions.Nearest(o.Format, Formats, 1); len(nearest) > 0 {
+			hint = "; did you mean " + nearest[0] + "?"
 		}
 		return nil, fmt.Errorf("%q is no format of a trace%s (%s)", functions.Clip(o.Format), hint, strings.Join(Formats, ", "))
 	}
@@ -157,7 +157,7 @@ type source struct {
 }
 
 func (s *source) fail(line int, format string, args ...any) error {
-	return &Error{File: s.file, Line: line, Message: plain(fmt.Sprintf(format, args...))}
+	return &Error{File: s.file, Line: line, Message: plainText(fmt.Sprintf(format, args...))}
 }
 
 // errStop ends lines early without an error.
@@ -231,7 +231,7 @@ type parser func(line []byte) (at time.Time, r Request, ok bool, err error)
 func openLines(s *source, format string, parse parser) (*Trace, error) {
 	t := &Trace{Format: format}
 	var first, last time.Time // the earliest arrival, and the latest so far
-	var behind time.Duration  // the largest delay of a line behind an earlier one
+	var delay time.Duration   // the largest delay of a line behind an earlier one
 	index := map[functions.Name]int{}
 	err := s.lines(func(n int, line []byte) error {
 		at, r, ok, err := parse(line)
@@ -247,7 +247,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 		if t.Requests == 0 || at.After(last) {
 			last = at
 		}
-		behind = max(behind, last.Sub(at))
+		delay = max(delay, last.Sub(at))
 		t.Requests++
 		if r.Function != (functions.Name{}) {
 			i, ok := index[r.Function]
@@ -281,7 +281,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 			r.At = max(0, at.Sub(first))
 			newest = max(newest, r.At)
 			held.push(int64(r.At), int32(n), r)
-			for len(held) > 0 && held[0].at <= int64(newest-behind) {
+			for len(held) > 0 && held[0].at <= int64(newest-delay) {
 				if !yield(held.pop(), nil) {
 					return errStopped
 				}
@@ -311,20 +311,20 @@ var errStopped = errors.New("stopped")
 type heap[T any] []item[T]
 
 type item[T any] struct {
-	at  int64
-	tie int32
-	v   T
+	at    int64
+	order int32
+	v     T
 }
 
 func (a *item[T]) before(b *item[T]) bool {
 	if a.at != b.at {
 		return a.at < b.at
 	}
-	return a.tie < b.tie
+	return a.order < b.order
 }
 
-func (h *heap[T]) push(at int64, tie int32, v T) {
-	*h = append(*h, item[T]{at, tie, v})
+func (h *heap[T]) push(at int64, order int32, v T) {
+	*h = append(*h, item[T]{at, order, v})
 	s := *h
 	for i := len(s) - 1; i > 0; {
 		up := (i - 1) / 2
@@ -351,17 +351,17 @@ func (h *heap[T]) pop() T {
 func (h *heap[T]) sink() {
 	s := *h
 	for i := 0; ; {
-		least := i
+		minimum := i
 		for c := 2*i + 1; c <= 2*i+2 && c < len(s); c++ {
-			if s[c].before(&s[least]) {
-				least = c
+			if s[c].before(&s[minimum]) {
+				minimum = c
 			}
 		}
-		if least == i {
+		if minimum == i {
 			return
 		}
-		s[i], s[least] = s[least], s[i]
-		i = least
+		s[i], s[minimum] = s[minimum], s[i]
+		i = minimum
 	}
 }
 
@@ -372,8 +372,8 @@ func ByUse(uses []Use) []Use {
 	})
 }
 
-// plain replaces control characters, which a terminal might execute.
-func plain(s string) string {
+// plainText replaces control characters, which a terminal might execute.
+func plainText(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return '\ufffd'

@@ -16,13 +16,13 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// from is a file in memory.
-func from(text string) func() (io.ReadCloser, error) {
+// fromText is a file in memory.
+func fromText(text string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
 }
 
-// told formats a trace as text, one request per line.
-func told(t *testing.T, r Requests) string {
+// traceText formats a trace as text, one request per line.
+func traceText(t *testing.T, r Requests) string {
 	t.Helper()
 	var b strings.Builder
 	last := time.Duration(0)
@@ -35,7 +35,7 @@ func told(t *testing.T, r Requests) string {
 			t.Errorf("%v after %v", r.At, last)
 		}
 		last = r.At
-		fmt.Fprintf(&b, "%v %s %s %d %d %v\n", r.At, r.Function, r.Team, r.Input, r.Output, r.Patience)
+		fmt.Fprintf(&b, "%v %s %s %d %d %v\n", r.At, r.Function, r.Team, r.Input, r.Output, r.ClientTimeout)
 	}
 	return b.String()
 }
@@ -81,7 +81,7 @@ func TestFormats(t *testing.T) {
 		{"azure llm of 2024", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:01.5+00:00,1,2\n2024-05-10 00:00:00+00:00,3,4", AzureLLM, "0s /  3 4 0s\n1.5s /  1 2 0s\n", 2, 1500 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tr, err := open("f", from(c.text), Options{})
+			tr, err := open("f", fromText(c.text), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestFormats(t *testing.T) {
 				t.Errorf("%+v", tr)
 			}
 			for range 2 { // a trace can be read twice
-				if got := told(t, tr.Read()); got != c.want {
+				if got := traceText(t, tr.Read()); got != c.want {
 					t.Errorf("got\n%swant\n%s", got, c.want)
 				}
 			}
@@ -101,16 +101,16 @@ func TestFormats(t *testing.T) {
 }
 
 func TestMinutes(t *testing.T) {
-	a, err := open("f", from(functionsCSV), Options{Seed: 7})
+	a, err := open("f", fromText(functionsCSV), Options{Seed: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := open("f", from(publicCSV), Options{Seed: 7})
+	b, err := open("f", fromText(publicCSV), Options{Seed: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := told(t, a.Read())
-	if got != told(t, b.Read()) || got != told(t, a.Read()) {
+	got := traceText(t, a.Read())
+	if got != traceText(t, b.Read()) || got != traceText(t, a.Read()) {
 		t.Error("the same calls, other requests")
 	}
 	if a.Requests != 6 || a.Span != 3*time.Minute || len(a.Uses) != 2 || a.Uses[0] != (Use{functions.Name{Team: "default", Name: "f-abcdef012345"}, 3}) || a.Uses[1].Name.Name != "f-abcdef012345-2" {
@@ -123,11 +123,11 @@ func TestMinutes(t *testing.T) {
 	if len(perMinute) != 3 || perMinute["f-abcdef012345 0"] != 2 || perMinute["f-abcdef012345-2 1"] != 3 || perMinute["f-abcdef012345 2"] != 1 {
 		t.Error(perMinute)
 	}
-	if other, _ := open("f", from(functionsCSV), Options{Seed: 8}); told(t, other.Read()) == got {
+	if other, _ := open("f", fromText(functionsCSV), Options{Seed: 8}); traceText(t, other.Read()) == got {
 		t.Error("another seed, the same seconds")
 	}
-	capped, err := open("f", from(functionsCSV), Options{PerMinute: 1})
-	if err != nil || capped.Requests != 3 || strings.Count(told(t, capped.Read()), "\n") != 3 {
+	capped, err := open("f", fromText(functionsCSV), Options{PerMinute: 1})
+	if err != nil || capped.Requests != 3 || strings.Count(traceText(t, capped.Read()), "\n") != 3 {
 		t.Errorf("%+v %v", capped, err)
 	}
 }
@@ -137,11 +137,11 @@ func TestGzip(t *testing.T) {
 	w := gzip.NewWriter(&z)
 	io.WriteString(w, mooncake)
 	w.Close()
-	tr, err := open("f.gz", from(z.String()), Options{})
+	tr, err := open("f.gz", fromText(z.String()), Options{})
 	if err != nil || tr.Requests != 2 {
 		t.Fatal(tr, err)
 	}
-	if _, err := open("f.gz", from(z.String()[:20]), Options{}); err == nil {
+	if _, err := open("f.gz", fromText(z.String()[:20]), Options{}); err == nil {
 		t.Error("half of it was read")
 	}
 }
@@ -183,7 +183,7 @@ func TestBadTraces(t *testing.T) {
 		{"", "models: 10\nzipf: steep\n", `f:2:7: zipf: "steep" is no number`},
 		{"", "models: 10\nhours: 0\n", "f:2:1: hours: 0 is not within 0.001 to 8784"},
 	} {
-		_, err := open("f", from(c.text), Options{Format: c.format})
+		_, err := open("f", fromText(c.text), Options{Format: c.format})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.60q: %v, want %q", c.text, err, c.want)
 		}
@@ -211,16 +211,16 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-// TestChangedBelow: a file that changed after it was opened ends the stream with an
+// TestTraceFileChanged: a file that changed after it was opened ends the stream with an
 // error.
-func TestChangedBelow(t *testing.T) {
+func TestTraceFileChanged(t *testing.T) {
 	text := mooncake
 	tr, err := open("f", func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	text += "gone\n"
-	if got := told(t, tr.Read()); !strings.HasSuffix(got, "f:3: no JSON object: invalid character 'g' looking for beginning of value\n") {
+	if got := traceText(t, tr.Read()); !strings.HasSuffix(got, "f:3: no JSON object: invalid character 'g' looking for beginning of value\n") {
 		t.Error(got)
 	}
 }
@@ -294,8 +294,8 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// TestGeneratorHoldsLittle: memory grows with the models, not with the requests.
-func TestGeneratorHoldsLittle(t *testing.T) {
+// TestGeneratorMemory: memory grows with the models, not with the requests.
+func TestGeneratorMemory(t *testing.T) {
 	tr, err := Open("gen:models=1000,requests=400000", Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -313,13 +313,13 @@ func TestGeneratorHoldsLittle(t *testing.T) {
 	}
 }
 
-func TestOnto(t *testing.T) {
+func TestMapOntoModels(t *testing.T) {
 	models := []functions.Name{{Team: "default", Name: "tiny"}, {Team: "ml", Name: "llama"}}
-	log, err := open("f", from(textLog), Options{})
+	log, err := open("f", fromText(textLog), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	moon, err := open("f", from(mooncake+mooncake), Options{})
+	moon, err := open("f", fromText(mooncake+mooncake), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,9 +424,9 @@ func BenchmarkGenerate(b *testing.B) {
 	}
 }
 
-// TestHalfADay: the number of requests is about the requested one, for spans that begin
+// TestPartOfDay: the number of requests is about the requested one, for spans that begin
 // and end at any hour.
-func TestHalfADay(t *testing.T) {
+func TestPartOfDay(t *testing.T) {
 	for _, spec := range []string{"gen:models=50,requests=20000,hours=6,diurnal=1", "gen:models=50,requests=20000,hours=13,diurnal=0.5,burst=4,burstFor=10s", "gen:models=5,requests=20000,hours=60,diurnal=1"} {
 		tr, err := Open(spec, Options{Seed: 2})
 		if err != nil {

@@ -10,21 +10,21 @@ import (
 
 // Tokenizer is one loaded tokenizer.json.
 type Tokenizer struct {
-	names   names
-	merges  *merges
-	byteID  [256]int32 // -1 where the vocabulary lacks the byte
-	pattern Pattern
-	prefix  bool // a text gets a leading space
-	nfc     bool
-	whole   bool // a word that is in the vocabulary is not merged (ignore_merges)
-	size    int
-	added   []added
-	byText  map[string]int // index into added
-	lengths [256][]int     // of the added tokens that begin with a byte, the longest first
-	flags   []uint8
-	longest int // bytes of the longest token
-	before  []int32
-	after   []int32
+	names        names
+	merges       *merges
+	byteID       [256]int32 // -1 where the vocabulary lacks the byte
+	pattern      Pattern
+	prefix       bool // a text gets a leading space
+	nfc          bool
+	ignoreMerges bool // a word that is in the vocabulary is not merged (ignore_merges)
+	size         int
+	added        []added
+	byText       map[string]int // index into added
+	lengths      [256][]int     // of the added tokens that begin with a byte, the longest first
+	flags        []uint8
+	longest      int // bytes of the longest token
+	before       []int32
+	after        []int32
 
 	mu    sync.Mutex
 	cache map[string][]int32 // of words, bounded
@@ -149,12 +149,12 @@ func (t *Tokenizer) Encode(text string, around bool) []int {
 		out = appendIDs(out, t.before)
 	}
 	for len(text) > 0 {
-		at, end, which := t.nextAdded(text)
-		if which < 0 {
-			out = t.plain(out, text)
+		at, end, id := t.nextAdded(text)
+		if id < 0 {
+			out = t.encodeText(out, text)
 			break
 		}
-		a := &t.added[which]
+		a := &t.added[id]
 		head, tail := text[:at], text[end:]
 		if a.LStrip {
 			head = strings.TrimRightFunc(head, isSpace)
@@ -162,7 +162,7 @@ func (t *Tokenizer) Encode(text string, around bool) []int {
 		if a.RStrip {
 			tail = strings.TrimLeftFunc(tail, isSpace)
 		}
-		out = t.plain(out, head)
+		out = t.encodeText(out, head)
 		out = append(out, int(a.ID))
 		text = tail
 	}
@@ -182,7 +182,7 @@ func appendIDs(out []int, ids []int32) []int {
 func isSpace(r rune) bool { return slowClass(r) == space }
 
 // nextAdded finds the leftmost, longest added token.
-func (t *Tokenizer) nextAdded(s string) (at, end, which int) {
+func (t *Tokenizer) nextAdded(s string) (at, end, id int) {
 	if len(t.added) == 0 {
 		return 0, 0, -1
 	}
@@ -210,7 +210,7 @@ func wordAfter(s string) bool {
 	return n > 0 && (r == '_' || slowClass(r) == letter || slowClass(r) == number)
 }
 
-func (t *Tokenizer) plain(out []int, s string) []int {
+func (t *Tokenizer) encodeText(out []int, s string) []int {
 	if s == "" {
 		return out
 	}
@@ -220,7 +220,7 @@ func (t *Tokenizer) plain(out []int, s string) []int {
 	if t.prefix && s[0] != ' ' {
 		s = " " + s
 	}
-	t.pattern.Split(s, func(w string) { out = t.word(out, w) })
+	t.pattern.Split(s, func(w string) { out = t.encodeWord(out, w) })
 	return out
 }
 
@@ -230,14 +230,14 @@ const (
 	longest   = 64
 )
 
-func (t *Tokenizer) word(out []int, w string) []int {
+func (t *Tokenizer) encodeWord(out []int, w string) []int {
 	if len(w) == 1 {
 		if id := t.byteID[w[0]]; id >= 0 {
 			return append(out, int(id))
 		}
 		return out
 	}
-	if t.whole {
+	if t.ignoreMerges {
 		if id := t.names.find([]byte(w)); id >= 0 {
 			return append(out, int(id))
 		}

@@ -83,8 +83,8 @@ func (s source) json() []byte {
 	return fmt.Appendf(nil, `{"version":"1.0",%s,"model":{"type":"BPE","vocab":%s,"merges":%s%s}}`, s.fields, v, m, s.model)
 }
 
-// letters is a vocabulary of all bytes and then names.
-func letters(names ...string) map[string]int {
+// byteLetters is a vocabulary of all bytes and then names.
+func byteLetters(names ...string) map[string]int {
 	v := map[string]int{}
 	for b := range 256 {
 		v[string(ByteRune(byte(b)))] = b
@@ -129,9 +129,9 @@ func TestEncode(t *testing.T) {
 		{"NFC", source{merges: abMerges, fields: `"normalizer":{"type":"NFC"},` + level}, "e\u0301", []int{0xc3, 0xa9}},
 		{"empty", source{merges: abMerges}, "", []int{}},
 	} {
-		c.s.vocab = letters(abNames...)
+		c.s.vocab = byteLetters(abNames...)
 		if c.name == "leftmost" {
-			c.s.vocab = letters("aa")
+			c.s.vocab = byteLetters("aa")
 		}
 		tok, err := Parse(c.s.json())
 		if err != nil {
@@ -152,7 +152,7 @@ func TestEncode(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	good := source{vocab: letters(abNames...), merges: abMerges}
+	good := source{vocab: byteLetters(abNames...), merges: abMerges}
 	with := func(change func(*source)) []byte {
 		s := good
 		change(&s)
@@ -183,8 +183,8 @@ func TestRefused(t *testing.T) {
 		{"merge no pair", with(func(s *source) { s.merges = []string{"ab"} }), "not a pair"},
 		{"merge of three", with(func(s *source) { s.merges = [][]string{{"a", "b", "c"}} }), "more than two"},
 		{"merge of one", with(func(s *source) { s.merges = [][]string{{"a"}} }), "less than two"},
-		{"id twice", with(func(s *source) { s.vocab = letters("xy"); s.vocab["q"] = 256 }), "has two names"},
-		{"id too large", with(func(s *source) { s.vocab = letters(); s.vocab["xy"] = 1 << 30 }), "larger than"},
+		{"id twice", with(func(s *source) { s.vocab = byteLetters("xy"); s.vocab["q"] = 256 }), "has two names"},
+		{"id too large", with(func(s *source) { s.vocab = byteLetters(); s.vocab["xy"] = 1 << 30 }), "larger than"},
 		{"added too large", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":1073741824,"content":"x"}]` }), "id 1073741824"},
 		{"added negative", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":-1,"content":"x"}]` }), "id -1"},
 		{"added empty", with(func(s *source) { s.fields = level + `,"added_tokens":[{"id":1,"content":""}]` }), "is empty"},
@@ -220,7 +220,7 @@ func FuzzParse(f *testing.F) {
 
 // Long words go another way through the merges; both must agree.
 func TestLongMerge(t *testing.T) {
-	tok, err := Parse(source{vocab: letters("aa", "aaaa", "ab", "ba", "abab", "aab", "aaaaaaaa"), merges: []string{"a b", "a a", "aa aa", "ab ab", "b a", "a ab", "aaaa aaaa"}}.json())
+	tok, err := Parse(source{vocab: byteLetters("aa", "aaaa", "ab", "ba", "abab", "aab", "aaaaaaaa"), merges: []string{"a b", "a a", "aa aa", "ab ab", "b a", "a ab", "aaaa aaaa"}}.json())
 	if err != nil {
 		t.Fatal(err)
 	}

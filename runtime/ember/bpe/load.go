@@ -125,7 +125,7 @@ func Parse(b []byte) (*Tokenizer, error) {
 	for _, x := range t.names.span {
 		t.longest = max(t.longest, int(x.n))
 	}
-	if err := t.around(post); err != nil {
+	if err := t.readTemplate(post); err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
 	}
 	return t, nil
@@ -238,7 +238,7 @@ func (t *Tokenizer) model(s *scanner) error {
 		case "type":
 			return json.Unmarshal(v, &typ)
 		case "ignore_merges":
-			return json.Unmarshal(v, &t.whole)
+			return json.Unmarshal(v, &t.ignoreMerges)
 		case "byte_fallback":
 			var on bool
 			if err := json.Unmarshal(v, &on); err != nil {
@@ -430,8 +430,8 @@ func (t *Tokenizer) addTokens(raw []byte) error {
 	return nil
 }
 
-// around reads the special tokens before and after a text.
-func (t *Tokenizer) around(raw []byte) error {
+// readTemplate reads the special tokens before and after a text.
+func (t *Tokenizer) readTemplate(raw []byte) error {
 	ps, err := decodeStep(raw)
 	if err != nil {
 		return err

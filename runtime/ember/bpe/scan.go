@@ -19,11 +19,11 @@ var errEnd = errors.New("unexpected end of JSON")
 // maxDepth bounds nesting of skipped values.
 const maxDepth = 64
 
-func (s *scanner) syntaxError(what string) error {
+func (s *scanner) syntaxError(problem string) error {
 	if s.at >= len(s.b) {
 		return errEnd
 	}
-	return fmt.Errorf("want %s at byte %d, have %q", what, s.at, s.b[s.at])
+	return fmt.Errorf("want %s at byte %d, have %q", problem, s.at, s.b[s.at])
 }
 
 func (s *scanner) space() {

@@ -32,7 +32,7 @@ func (t *names) bytes(id int32) []byte {
 func (t *names) index() int32 {
 	n := uint32(1) << bits.Len(uint(max(t.count, 8)*2-1))
 	t.slots, t.mask = make([]int32, n), n-1
-	twice := int32(-1)
+	duplicate := int32(-1)
 	for id := range t.span {
 		if t.span[id].n == 0 {
 			continue
@@ -41,13 +41,13 @@ func (t *names) index() int32 {
 		h := hashBytes(b) & t.mask
 		for t.slots[h] != 0 {
 			if string(t.bytes(t.slots[h]-1)) == string(b) {
-				twice = int32(id)
+				duplicate = int32(id)
 			}
 			h = (h + 1) & t.mask
 		}
 		t.slots[h] = int32(id) + 1
 	}
-	return twice
+	return duplicate
 }
 
 // find returns the id of a name, or -1.

@@ -65,13 +65,13 @@ func BF16(out []float32, stride int, w []uint16, x []float32, cols, lo, hi, n in
 // nextGroup returns the next four vectors, of which the first width count. Two or three
 // remaining ones are faster as four, with earlier ones (computed again) or with the
 // memory behind the last one.
-func nextGroup(v, n, room int) (at, width int) {
+func nextGroup(v, n, remaining int) (at, width int) {
 	switch {
 	case v+Four <= n:
 		return v, Four
 	case n >= Four:
 		return n - Four, Four
-	case room >= Four:
+	case remaining >= Four:
 		return 0, n
 	}
 	return 0, 0

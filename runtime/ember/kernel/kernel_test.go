@@ -23,15 +23,15 @@ func weights(rng *rand.Rand, n int) []uint16 {
 	return w
 }
 
-func same(t *testing.T, what string, got, want float32) {
+func expectEqual(t *testing.T, name string, got, want float32) {
 	t.Helper()
 	if math.Float32bits(got) != math.Float32bits(want) {
-		t.Fatalf("%s: %v (%#x), want %v (%#x)", what, got, math.Float32bits(got), want, math.Float32bits(want))
+		t.Fatalf("%s: %v (%#x), want %v (%#x)", name, got, math.Float32bits(got), want, math.Float32bits(want))
 	}
 }
 
 // Both bodies must give the same bits at every length, also off the sixteens.
-func TestBodiesAgree(t *testing.T) {
+func TestKernelsAgree(t *testing.T) {
 	t.Logf("bodies: %s", Name())
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, c := range []int{1, 7, 15, 16, 17, 31, 32, 48, 64, 100, 576, 1536} {
@@ -42,42 +42,42 @@ func TestBodiesAgree(t *testing.T) {
 		oneRowBF16(&got, w[:c], xs)
 		genericOneRowBF16(&want, w[:c], xs)
 		for j := range got {
-			same(t, fmt.Sprint("one row bf16 ", c, j), got[j], want[j])
+			expectEqual(t, fmt.Sprint("one row bf16 ", c, j), got[j], want[j])
 		}
 		fourRowsBF16(&got, w, xs[:c])
 		genericFourRowsBF16(&want, w, xs[:c])
 		for j := range got {
-			same(t, fmt.Sprint("four rows bf16 ", c, j), got[j], want[j])
-			same(t, fmt.Sprint("dot bf16 ", c, j), dotBF16(w[j*c:(j+1)*c], xs[:c]), want[j])
+			expectEqual(t, fmt.Sprint("four rows bf16 ", c, j), got[j], want[j])
+			expectEqual(t, fmt.Sprint("dot bf16 ", c, j), dotBF16(w[j*c:(j+1)*c], xs[:c]), want[j])
 		}
 		fourWeightsF32(&got, f[:4*c], xs[:c])
 		genericFourRowsF32(&want, f, c, xs[:c])
 		for j := range got {
-			same(t, fmt.Sprint("four weights f32 ", c, j), got[j], want[j])
+			expectEqual(t, fmt.Sprint("four weights f32 ", c, j), got[j], want[j])
 		}
 		fourRowsF32(&got, f, c+4, xs[:c])
 		genericFourRowsF32(&want, f, c+4, xs[:c])
 		for j := range got {
-			same(t, fmt.Sprint("four rows f32 ", c, j), got[j], want[j])
-			same(t, fmt.Sprint("dot f32 ", c, j), Dot(f[j*(c+4):j*(c+4)+c], xs[:c]), want[j])
+			expectEqual(t, fmt.Sprint("four rows f32 ", c, j), got[j], want[j])
+			expectEqual(t, fmt.Sprint("dot f32 ", c, j), Dot(f[j*(c+4):j*(c+4)+c], xs[:c]), want[j])
 		}
 		var tile, tileWant [Four * Four]float32
 		tileBF16(&tile, w, xs)
 		genericTileBF16(&tileWant, w, xs)
 		for j := range tile {
-			same(t, fmt.Sprint("tile bf16 ", c, j), tile[j], tileWant[j])
+			expectEqual(t, fmt.Sprint("tile bf16 ", c, j), tile[j], tileWant[j])
 		}
 		tileF32(&tile, f[:4*c], xs)
 		genericTileF32(&tileWant, f[:4*c], xs)
 		for j := range tile {
-			same(t, fmt.Sprint("tile f32 ", c, j), tile[j], tileWant[j])
+			expectEqual(t, fmt.Sprint("tile f32 ", c, j), tile[j], tileWant[j])
 		}
 		y1 := append([]float32(nil), f[:c]...)
 		y2 := append([]float32(nil), f[:c]...)
 		Add(y1, 0.37, xs[:c])
 		genericAxpy(y2, 0.37, xs[:c])
 		for j := range y1 {
-			same(t, fmt.Sprint("add ", c, j), y1[j], y2[j])
+			expectEqual(t, fmt.Sprint("add ", c, j), y1[j], y2[j])
 		}
 	}
 }
@@ -101,8 +101,8 @@ func TestBatchDoesNotMatter(t *testing.T) {
 		for v := range n {
 			BF16(one, rows, w, x[v*cols:], cols, 0, rows, 1)
 			for r := range rows {
-				same(t, "alone and together", a[v*rows+r], one[r])
-				same(t, "bf16 and f32", a[v*rows+r], b[v*rows+r])
+				expectEqual(t, "alone and together", a[v*rows+r], one[r])
+				expectEqual(t, "bf16 and f32", a[v*rows+r], b[v*rows+r])
 				var s float64
 				for i := range cols {
 					s += float64(f[r*cols+i]) * float64(x[v*cols+i])
@@ -132,7 +132,7 @@ func TestBF16Rounding(t *testing.T) {
 	}
 }
 
-func BenchmarkPass(b *testing.B) {
+func BenchmarkAdmission(b *testing.B) {
 	const rows, cols = 4096, 576
 	rng := rand.New(rand.NewPCG(5, 6))
 	w := weights(rng, rows*cols)

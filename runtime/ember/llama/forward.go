@@ -13,20 +13,20 @@ type Cache struct {
 }
 
 // NewCache makes an empty cache with capacity for so many positions; it grows.
-func (m *Model) NewCache(room int) *Cache {
+func (m *Model) NewCache(capacity int) *Cache {
 	c := &Cache{k: make([][]float32, m.Layers), v: make([][]float32, m.Layers)}
-	c.reserve(room, m.KVHeads*m.HeadDim)
+	c.reserve(capacity, m.KVHeads*m.HeadDim)
 	return c
 }
 
-func (c *Cache) reserve(room, width int) {
-	if len(c.k) == 0 || room*width <= cap(c.k[0]) {
+func (c *Cache) reserve(capacity, width int) {
+	if len(c.k) == 0 || capacity*width <= cap(c.k[0]) {
 		return
 	}
-	room = max(room, 2*cap(c.k[0])/width)
+	capacity = max(capacity, 2*cap(c.k[0])/width)
 	for _, side := range [][][]float32{c.k, c.v} {
 		for i, old := range side {
-			side[i] = make([]float32, len(old), room*width)
+			side[i] = make([]float32, len(old), capacity*width)
 			copy(side[i], old)
 		}
 	}
@@ -100,8 +100,8 @@ type rope struct {
 	cos, sin []float32
 }
 
-// reach computes the table up to position n-1.
-func (r *rope) reach(n int) {
+// precompute computes the table up to position n-1.
+func (r *rope) precompute(n int) {
 	h := len(r.freq)
 	for p := len(r.cos) / h; p < n; p++ {
 		for _, f := range r.freq {
@@ -136,12 +136,12 @@ func rmsNorm(out, x, w []float32, eps float64) {
 	}
 }
 
-// small is the least number of multiplications of a job for the team.
-const small = 1 << 18
+// minParallelWork is the least number of multiplications of a job for the team.
+const minParallelWork = 1 << 18
 
 // pieces runs f for n pieces, by the team if there is enough work.
 func (m *Model) pieces(n, work int, f func(member, piece int)) {
-	if work < small {
+	if work < minParallelWork {
 		for i := range n {
 			f(0, i)
 		}
@@ -150,13 +150,13 @@ func (m *Model) pieces(n, work int, f func(member, piece int)) {
 	m.team.do(n, f)
 }
 
-// grain is how many weights a piece has, about: long enough that taking one costs
+// minRowWork is how many weights a piece has, about: long enough that taking one costs
 // nothing beside it, short enough that the wait for the last is short.
-const grain = 1 << 15
+const minRowWork = 1 << 15
 
 // rows runs f over the rows of matrices with cols columns, in pieces of whole fours.
 func (m *Model) rows(rows, cols, work int, f func(lo, hi int)) {
-	step := max(4, grain/cols&^3)
+	step := max(4, minRowWork/cols&^3)
 	m.pieces((rows+step-1)/step, work, func(_, i int) { f(i*step, min(rows, (i+1)*step)) })
 }
 
@@ -177,7 +177,7 @@ func (m *Model) Forward(in []Input) {
 	}
 	rows := len(s.pos)
 	s.fit(m, rows)
-	m.rope.reach(longest)
+	m.rope.precompute(longest)
 	r := 0
 	for i := range in {
 		for _, t := range in[i].Tokens {

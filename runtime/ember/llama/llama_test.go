@@ -15,7 +15,7 @@ const sample = `One word after another goes into the model, and one comes out. T
 
 var shape = checkpoint.Shape{Hidden: 96, Inter: 176, Layers: 2, Heads: 6, KVHeads: 2, Learned: 290, MaxPos: 256}
 
-func open(t *testing.T, s checkpoint.Shape, threads int) *llama.Model {
+func openModel(t *testing.T, s checkpoint.Shape, threads int) *llama.Model {
 	t.Helper()
 	dir := t.TempDir()
 	if _, err := checkpoint.Folder(dir, s, sample, 3); err != nil {
@@ -41,7 +41,7 @@ func tokens(n, seed int) []int {
 	return out
 }
 
-func bits(x []float32) []uint32 {
+func floatBits(x []float32) []uint32 {
 	out := make([]uint32, len(x))
 	for i, v := range x {
 		out[i] = math.Float32bits(v)
@@ -51,16 +51,16 @@ func bits(x []float32) []uint32 {
 
 // The scores of a sequence must have the same bits whether its prompt came at once
 // or in pieces, alone or among others, on one thread or three.
-func TestPassesAgree(t *testing.T) {
+func TestBatchesAgree(t *testing.T) {
 	for _, family := range []string{"llama", "qwen2"} {
 		for _, dtype := range []string{"BF16", "F32"} {
 			s := shape
 			s.Family, s.DType = family, dtype
-			one, three := open(t, s, 1), open(t, s, 3)
+			one, three := openModel(t, s, 1), openModel(t, s, 3)
 			prompt := tokens(45, 1)
 			whole := []llama.Input{{Cache: one.NewCache(4), Tokens: prompt, Logits: true}}
 			one.Forward(whole)
-			want := bits(whole[0].Out)
+			want := floatBits(whole[0].Out)
 
 			mine, other, third := three.NewCache(1), three.NewCache(100), three.NewCache(1)
 			at := 0
@@ -75,7 +75,7 @@ func TestPassesAgree(t *testing.T) {
 					in = append(in, llama.Input{Cache: third, Tokens: tokens(2, i), Hidden: make([]float32, s.Hidden)})
 				}
 				three.Forward(in)
-				got = bits(in[1].Out)
+				got = floatBits(in[1].Out)
 				at += n
 			}
 			if !slices.Equal(got, want) {
@@ -88,7 +88,7 @@ func TestPassesAgree(t *testing.T) {
 			other.Reset()
 			again := []llama.Input{{Cache: other, Tokens: prompt, Logits: true}}
 			three.Forward(again)
-			if !slices.Equal(bits(again[0].Out), want) {
+			if !slices.Equal(floatBits(again[0].Out), want) {
 				t.Errorf("%s %s: a used cache remembers", family, dtype)
 			}
 		}
@@ -97,7 +97,7 @@ func TestPassesAgree(t *testing.T) {
 
 // Random weights must not blow up, or the other tests compare nothing.
 func TestScoresAreFinite(t *testing.T) {
-	m := open(t, shape, 1)
+	m := openModel(t, shape, 1)
 	in := []llama.Input{{Cache: m.NewCache(4), Tokens: tokens(20, 2), Logits: true}}
 	m.Forward(in)
 	for _, v := range in[0].Out {
@@ -107,8 +107,8 @@ func TestScoresAreFinite(t *testing.T) {
 	}
 }
 
-func TestHiddenIsSummed(t *testing.T) {
-	m := open(t, shape, 2)
+func TestHiddenStatesAreSummed(t *testing.T) {
+	m := openModel(t, shape, 2)
 	ids := tokens(9, 4)
 	sum := func(size int) []float32 {
 		c, h := m.NewCache(4), make([]float32, shape.Hidden)
@@ -117,13 +117,13 @@ func TestHiddenIsSummed(t *testing.T) {
 		}
 		return h
 	}
-	if a, b := sum(9), sum(2); !slices.Equal(bits(a), bits(b)) {
+	if a, b := sum(9), sum(2); !slices.Equal(floatBits(a), floatBits(b)) {
 		t.Error("pieces change the sum")
 	}
 }
 
 func TestTouchReports(t *testing.T) {
-	m := open(t, shape, 1)
+	m := openModel(t, shape, 1)
 	var n atomic.Int64
 	m.Touch(func(done, total int64) bool {
 		if done > total {
@@ -197,7 +197,7 @@ func TestFrequencies(t *testing.T) {
 }
 
 // Weights that were copied give the very scores of weights that are mapped.
-func TestCopyAgrees(t *testing.T) {
+func TestCopyGivesSameOutput(t *testing.T) {
 	for _, dtype := range []string{"BF16", "F32"} {
 		s := shape
 		s.DType = dtype
@@ -222,7 +222,7 @@ func TestCopyAgrees(t *testing.T) {
 			}
 			in := []llama.Input{{Cache: m.NewCache(4), Tokens: tokens(20, 1), Logits: true}}
 			m.Forward(in)
-			scores[i] = bits(in[0].Out)
+			scores[i] = floatBits(in[0].Out)
 			m.Close()
 		}
 		if !slices.Equal(scores[0], scores[1]) {

@@ -10,7 +10,7 @@ import (
 // matrix is a row-major weight matrix in the file's data type.
 type matrix struct {
 	rows, cols int
-	half       []uint16  // BF16
+	bf16       []uint16  // BF16
 	full       []float32 // or F32
 	bias       []float32 // nil if there is none
 }
@@ -76,19 +76,19 @@ func (m *Model) Touch(report func(done, total int64) bool) { m.set.Touch(report)
 
 func (m *Model) bind() error {
 	var first error
-	keep := func(err error) {
+	record := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
 	mat := func(name string, rows, cols int) matrix {
 		w, err := m.matrix(name, rows, cols)
-		keep(err)
+		record(err)
 		return w
 	}
 	vec := func(name string, n int) []float32 {
 		v, err := m.vector(name, n)
-		keep(err)
+		record(err)
 		return v
 	}
 	biased := func(name string, rows, cols int) matrix {
@@ -132,7 +132,7 @@ func (m *Model) matrix(name string, rows, cols int) (matrix, error) {
 	}
 	w := matrix{rows: rows, cols: cols}
 	if t.DType == "BF16" {
-		w.half = m.set.BF16(name)
+		w.bf16 = m.set.BF16(name)
 	} else {
 		w.full = m.set.F32(name)
 	}
@@ -147,9 +147,9 @@ func (m *Model) vector(name string, n int) ([]float32, error) {
 	if t.DType == "F32" {
 		return m.set.F32(name), nil
 	}
-	half := m.set.BF16(name)
+	bf16 := m.set.BF16(name)
 	out := make([]float32, n) // small: widened once
-	for i, h := range half {
+	for i, h := range bf16 {
 		out[i] = kernel.FromBF16(h)
 	}
 	return out, nil
@@ -179,7 +179,7 @@ func (w *matrix) row(out []float32, r int) {
 		copy(out, w.full[r*w.cols:(r+1)*w.cols])
 		return
 	}
-	for i, h := range w.half[r*w.cols : (r+1)*w.cols] {
+	for i, h := range w.bf16[r*w.cols : (r+1)*w.cols] {
 		out[i] = kernel.FromBF16(h)
 	}
 }
@@ -189,7 +189,7 @@ func (w *matrix) times(out, x []float32, lo, hi, n int) {
 	if w.full != nil {
 		kernel.F32(out, w.rows, w.full, x, w.cols, lo, hi, n)
 	} else {
-		kernel.BF16(out, w.rows, w.half, x, w.cols, lo, hi, n)
+		kernel.BF16(out, w.rows, w.bf16, x, w.cols, lo, hi, n)
 	}
 	if w.bias != nil {
 		for v := range n {

@@ -17,12 +17,12 @@ import (
 // the caller for the last pieces, spins for some microseconds, yielding the processor
 // each round so that the process's other goroutines run, and then sleeps.
 type team struct {
-	n     int
-	job   atomic.Pointer[job]
-	over  atomic.Bool
-	begun gate // job has changed
-	done  gate // a job's last piece is done
-	ended sync.WaitGroup
+	n       int
+	job     atomic.Pointer[job]
+	stopped atomic.Bool
+	started gate // job has changed
+	done    gate // a job's last piece is done
+	ended   sync.WaitGroup
 }
 
 // job has pieces 0 to n-1; f runs one, with the number of its member.
@@ -33,19 +33,19 @@ type job struct {
 	left atomic.Int64 // pieces that are not done
 }
 
-// spins is how often a waiter polls before it sleeps: some 50 microseconds.
-const spins = 400
+// spinTries is how often a waiter polls before it sleeps: some 50 microseconds.
+const spinTries = 400
 
 // gate is a condition that waiters poll, then sleep on.
 type gate struct {
-	mu     sync.Mutex
-	cond   sync.Cond
-	asleep atomic.Int32
+	mu       sync.Mutex
+	cond     sync.Cond
+	sleepers atomic.Int32
 }
 
 // await returns when ok returns true.
 func (g *gate) await(ok func() bool) {
-	for i := range spins {
+	for i := range spinTries {
 		if ok() {
 			return
 		}
@@ -54,18 +54,18 @@ func (g *gate) await(ok func() bool) {
 		}
 	}
 	g.mu.Lock()
-	g.asleep.Add(1)
+	g.sleepers.Add(1)
 	for !ok() {
 		g.cond.Wait()
 	}
-	g.asleep.Add(-1)
+	g.sleepers.Add(-1)
 	g.mu.Unlock()
 }
 
 // open wakes the sleepers; the condition is true before. A waiter counts itself before
 // its last poll, so no wakeup is lost.
 func (g *gate) open() {
-	if g.asleep.Load() > 0 {
+	if g.sleepers.Load() > 0 {
 		g.mu.Lock()
 		g.cond.Broadcast()
 		g.mu.Unlock()
@@ -74,7 +74,7 @@ func (g *gate) open() {
 
 func newTeam(n int) *team {
 	t := &team{n: max(n, 1)}
-	t.begun.cond.L, t.done.cond.L = &t.begun.mu, &t.done.mu
+	t.started.cond.L, t.done.cond.L = &t.started.mu, &t.done.mu
 	for i := 1; i < t.n; i++ {
 		t.ended.Go(func() { t.member(i) })
 	}
@@ -82,8 +82,8 @@ func newTeam(n int) *team {
 }
 
 func (t *team) close() {
-	t.over.Store(true)
-	t.begun.open()
+	t.stopped.Store(true)
+	t.started.open()
 	t.ended.Wait()
 }
 
@@ -98,7 +98,7 @@ func (t *team) do(n int, f func(member, piece int)) {
 	j := &job{f: f, n: int64(n)}
 	j.left.Store(j.n)
 	t.job.Store(j)
-	t.begun.open()
+	t.started.open()
 	t.help(j, 0)
 	t.done.await(func() bool { return j.left.Load() == 0 })
 }
@@ -120,8 +120,8 @@ func (t *team) help(j *job, member int) {
 func (t *team) member(i int) {
 	var last *job
 	for {
-		t.begun.await(func() bool { return t.over.Load() || t.job.Load() != last })
-		if t.over.Load() {
+		t.started.await(func() bool { return t.stopped.Load() || t.job.Load() != last })
+		if t.stopped.Load() {
 			return
 		}
 		last = t.job.Load()

@@ -22,12 +22,12 @@ type Tensor = safetensors.Tensor
 
 // Set is the tensors of one checkpoint, in one file or several.
 type Set struct {
-	byName map[string]place
+	byName map[string]tensorPlace
 	files  []*file
-	bring  func(path string) ([]byte, error)
+	open   func(path string) ([]byte, error)
 }
 
-type place struct {
+type tensorPlace struct {
 	Tensor
 	file *file
 }
@@ -138,8 +138,8 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 // Open maps the given files as one set. The same name in two of them is an error.
 func Open(paths ...string) (*Set, error) { return openFiles(mapFile, paths...) }
 
-func openFiles(bring func(path string) ([]byte, error), paths ...string) (*Set, error) {
-	s := &Set{byName: map[string]place{}, bring: bring}
+func openFiles(open func(path string) ([]byte, error), paths ...string) (*Set, error) {
+	s := &Set{byName: map[string]tensorPlace{}, open: open}
 	for _, p := range paths {
 		if err := s.add(p); err != nil {
 			s.Close()
@@ -150,7 +150,7 @@ func openFiles(bring func(path string) ([]byte, error), paths ...string) (*Set, 
 }
 
 func (s *Set) add(path string) error {
-	all, err := s.bring(path)
+	all, err := s.open(path)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *Set) add(path string) error {
 		if old, ok := s.byName[t.Name]; ok {
 			return fmt.Errorf("%s: tensor %s is also in %s", path, t.Name, old.file.name)
 		}
-		s.byName[t.Name] = place{t, f}
+		s.byName[t.Name] = tensorPlace{t, f}
 	}
 	return nil
 }

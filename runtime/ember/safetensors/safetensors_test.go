@@ -185,11 +185,11 @@ func TestCopy(t *testing.T) {
 			t.Error(n)
 		}
 	}
-	away := filepath.Join(t.TempDir(), "away")
-	if err := os.Mkdir(away, 0o755); err != nil {
+	target := filepath.Join(t.TempDir(), "away")
+	if err := os.Mkdir(target, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(filepath.Join(dir, "model.safetensors.index.json"), filepath.Join(away, "model.safetensors.index.json")); err != nil {
+	if err := os.Rename(filepath.Join(dir, "model.safetensors.index.json"), filepath.Join(target, "model.safetensors.index.json")); err != nil {
 		t.Fatal(err)
 	}
 	// The weights from elsewhere, the index from the folder.
@@ -197,7 +197,7 @@ func TestCopy(t *testing.T) {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		return io.NopCloser(bytes.NewReader(b)), int64(len(b)), err
 	}
-	elsewhere, err := CopyFolder(away, from, func(int64, int64) bool { return true })
+	elsewhere, err := CopyFolder(target, from, func(int64, int64) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestCopy(t *testing.T) {
 		t.Error("other bytes")
 	}
 	elsewhere.Close()
-	if err := os.Rename(filepath.Join(away, "model.safetensors.index.json"), filepath.Join(dir, "model.safetensors.index.json")); err != nil {
+	if err := os.Rename(filepath.Join(target, "model.safetensors.index.json"), filepath.Join(dir, "model.safetensors.index.json")); err != nil {
 		t.Fatal(err)
 	}
 	n := 0

@@ -16,21 +16,21 @@ import (
 // confinement is everything that confines a process, as the kernel reports it from
 // outside.
 type confinement struct {
-	status  map[string]string // lines of /proc/PID/status
-	spaces  map[string]string // what /proc/PID/ns/NAME leads to
-	groups  string            // /proc/PID/cgroup
-	limits  string            // /proc/PID/limits
-	oom     int
-	person  string            // personality
-	labels  map[string]string // by name below attr
-	nice    int
-	policy  string // and its priority
-	io      int
-	root    [2]uint64 // device and inode
-	parent  int
-	count   int      // of filters
-	filters [][]byte // oldest first, once they were read
-	flags   []uint32
+	status      map[string]string // lines of /proc/PID/status
+	spaces      map[string]string // what /proc/PID/ns/NAME leads to
+	groups      string            // /proc/PID/cgroup
+	limits      string            // /proc/PID/limits
+	oom         int
+	personality string            // personality
+	labels      map[string]string // by name below attr
+	nice        int
+	policy      string // and its priority
+	io          int
+	root        [2]uint64 // device and inode
+	parent      int
+	count       int      // of filters
+	filters     [][]byte // oldest first, once they were read
+	flags       []uint32
 }
 
 // comparedStatus are the lines of status that are compared.
@@ -51,7 +51,7 @@ func readConfinement(pid int) (s confinement, err error) {
 		return string(b)
 	}
 	s.status = parseStatus([]byte(file("status")))
-	s.groups, s.limits, s.person = file("cgroup"), file("limits"), strings.TrimSpace(file("personality"))
+	s.groups, s.limits, s.personality = file("cgroup"), file("limits"), strings.TrimSpace(file("personality"))
 	oom := file("oom_score_adj")
 	stat := file("stat")
 	if err != nil {
@@ -119,40 +119,40 @@ func parseHex(s string) (uint64, error) { return strconv.ParseUint(s, 16, 64) }
 // firstDifference names the first thing in which a child is not what its pod's process is.
 // In one it may be stricter: it may be killed sooner for want of memory.
 func firstDifference(pod, child confinement) error {
-	say := func(what string, a, b any) error { return fmt.Errorf("%s: %v, and the pod's %v", what, b, a) }
+	differs := func(property string, a, b any) error { return fmt.Errorf("%s: %v, and the pod's %v", property, b, a) }
 	for _, k := range comparedStatus {
 		if pod.status[k] != child.status[k] {
-			return say(k, pod.status[k], child.status[k])
+			return differs(k, pod.status[k], child.status[k])
 		}
 	}
 	for _, ns := range allNamespaces {
 		if pod.spaces[ns] != child.spaces[ns] {
-			return say("namespace "+ns, pod.spaces[ns], child.spaces[ns])
+			return differs("namespace "+ns, pod.spaces[ns], child.spaces[ns])
 		}
 	}
 	switch {
 	case pod.groups != child.groups:
-		return say("control group", pod.groups, child.groups)
+		return differs("control group", pod.groups, child.groups)
 	case pod.limits != child.limits:
-		return say("limits", pod.limits, child.limits)
+		return differs("limits", pod.limits, child.limits)
 	case child.oom < pod.oom:
-		return say("oom_score_adj", pod.oom, child.oom)
-	case pod.person != child.person:
-		return say("personality", pod.person, child.person)
+		return differs("oom_score_adj", pod.oom, child.oom)
+	case pod.personality != child.personality:
+		return differs("personality", pod.personality, child.personality)
 	case !maps.Equal(pod.labels, child.labels):
-		return say("security label", pod.labels, child.labels)
+		return differs("security label", pod.labels, child.labels)
 	case pod.nice != child.nice:
-		return say("nice", pod.nice, child.nice)
+		return differs("nice", pod.nice, child.nice)
 	case pod.policy != child.policy:
-		return say("scheduler", pod.policy, child.policy)
+		return differs("scheduler", pod.policy, child.policy)
 	case pod.io != child.io:
-		return say("priority of I/O", pod.io, child.io)
+		return differs("priority of I/O", pod.io, child.io)
 	case pod.root != child.root:
-		return say("root", pod.root, child.root)
+		return differs("root", pod.root, child.root)
 	case !slices.EqualFunc(pod.filters, child.filters, bytes.Equal):
 		return errors.New("seccomp filters: others than the pod's")
 	case !slices.Equal(pod.flags, child.flags):
-		return say("seccomp flags", pod.flags, child.flags)
+		return differs("seccomp flags", pod.flags, child.flags)
 	}
 	return nil
 }

@@ -48,28 +48,28 @@ func (p *parent) forkInto(conn *net.UnixConn) (pid int, err error) {
 }
 
 func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
-	who, err := dialingProcess(conn)
+	peer, err := dialingProcess(conn)
 	if err != nil {
 		return 0, err
 	}
-	defer who.Close()
+	defer peer.Close()
 	if err := rootGroups(); err != nil {
 		return 0, fmt.Errorf("the machine's groups: %w", err)
 	}
-	pod, err := readConfinement(who.PID)
+	pod, err := readConfinement(peer.PID)
 	if err != nil {
 		return 0, fmt.Errorf("the process that asks: %w", err)
 	}
 	if err := checkConfined(pod); err != nil {
 		return 0, err
 	}
-	if pod.filters, pod.flags, err = readSeccompFilters(who.PID, pod.count); err != nil {
+	if pod.filters, pod.flags, err = readSeccompFilters(peer.PID, pod.count); err != nil {
 		return 0, fmt.Errorf("its seccomp filters cannot be read: %w", err)
 	}
-	if err := p.checkSameFiles(who.PID); err != nil {
+	if err := p.checkSameFiles(peer.PID); err != nil {
 		return 0, err
 	}
-	fds, err := p.openPlan(who.PID, pod)
+	fds, err := p.openPlan(peer.PID, pod)
 	defer func() {
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -79,7 +79,7 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 		return 0, err
 	}
 	// Only now is it known that all of it was read of that process, and of no later one.
-	if !who.Alive() {
+	if !peer.Alive() {
 		return 0, errGone
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -104,7 +104,7 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 		f.Close()
 		unix.Close(pair[1])
 	}()
-	pid, err := p.bringThroughGate(gate, who, pod)
+	pid, err := p.forkThroughGate(gate, peer, pod)
 	unix.Close(gate.fd) // a child that waits there ends
 	if e := <-forked; e != nil && (err == nil || errors.Is(err, errSilent)) {
 		err = e
@@ -112,13 +112,13 @@ func (p *parent) forkIntoOnThread(conn *net.UnixConn) (int, error) {
 	return pid, err
 }
 
-// bringThroughGate moves a child into the pod and inspects it.
-func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (int, error) {
+// forkThroughGate moves a child into the pod and inspects it.
+func (p *parent) forkThroughGate(g gate, peer peercred.Peer, pod confinement) (int, error) {
 	out, err := g.receive("out")
 	if err != nil {
 		return 0, err
 	}
-	if err := applyOuterConfinement(out, who.PID, pod); err != nil {
+	if err := applyOuterConfinement(out, peer.PID, pod); err != nil {
 		return 0, err
 	}
 	if err := g.send("in"); err != nil {
@@ -151,13 +151,13 @@ func (p *parent) bringThroughGate(g gate, who peercred.Peer, pod confinement) (i
 	if err == nil {
 		err = checkDescriptors(pid)
 	}
-	if err == nil && got.parent != who.PID {
-		err = fmt.Errorf("the child is process %d's, not that of the one that asked (%d)", got.parent, who.PID)
+	if err == nil && got.parent != peer.PID {
+		err = fmt.Errorf("the child is process %d's, not that of the one that asked (%d)", got.parent, peer.PID)
 	}
 	if err == nil && !peercred.Alive(child) {
 		err = errors.New("the child has ended")
 	}
-	if err == nil && !who.Alive() {
+	if err == nil && !peer.Alive() {
 		err = errGone
 	}
 	if err != nil {
@@ -328,12 +328,12 @@ type gate struct{ fd int }
 
 var errSilent = errors.New("no answer")
 
-func (g gate) send(word string) error {
-	return unix.Sendto(g.fd, []byte(word), unix.MSG_NOSIGNAL, nil)
+func (g gate) send(message string) error {
+	return unix.Sendto(g.fd, []byte(message), unix.MSG_NOSIGNAL, nil)
 }
 
 // receive waits for one word, and returns the process that sent it.
-func (g gate) receive(word string) (pid int, err error) {
+func (g gate) receive(message string) (pid int, err error) {
 	end := time.Now().Add(stepTimeout)
 	for {
 		left := time.Until(end)
@@ -357,12 +357,12 @@ func (g gate) receive(word string) (pid int, err error) {
 	if n == 0 {
 		return 0, fmt.Errorf("the child: %w, and has ended", errSilent)
 	}
-	said := string(b[:n])
-	if why, bad := strings.CutPrefix(said, "!"); bad {
-		return 0, fmt.Errorf("the child: %s", why)
+	reply := string(b[:n])
+	if reason, bad := strings.CutPrefix(reply, "!"); bad {
+		return 0, fmt.Errorf("the child: %s", reason)
 	}
-	if said != word {
-		return 0, fmt.Errorf("the child sent %.20q, not %q", said, word)
+	if reply != message {
+		return 0, fmt.Errorf("the child sent %.20q, not %q", reply, message)
 	}
 	msgs, err := unix.ParseSocketControlMessage(oob[:on])
 	if err != nil {

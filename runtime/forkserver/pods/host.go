@@ -167,8 +167,8 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 		case <-p.exited:
 			return errors.New("it ended")
 		case <-look.C:
-			if why := health.Check(ctx); why != "" {
-				return errors.New(why)
+			if reason := health.Check(ctx); reason != "" {
+				return errors.New(reason)
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func (h *Host) runInterpreter(ctx context.Context, script string) error {
 
 // accept takes connections until the listener is closed. Nothing that a pod writes is read
 // here: the forked process reads it, once it is confined as its pod is.
-func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitGroup) {
+func (h *Host) accept(ctx context.Context, l *net.UnixListener, requests *sync.WaitGroup) {
 	for {
 		conn, err := l.AcceptUnix()
 		if err != nil {
@@ -193,7 +193,7 @@ func (h *Host) accept(ctx context.Context, l *net.UnixListener, asks *sync.WaitG
 			conn.Close()
 			continue
 		}
-		asks.Go(func() {
+		requests.Go(func() {
 			defer func() { <-h.slots }()
 			defer conn.Close()
 			pod, err := h.serveConn(conn)
@@ -211,8 +211,8 @@ func (h *Host) serveConn(conn *net.UnixConn) (pod string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("not a pod: %w", err)
 	}
-	if why := h.limiter.allow(pod, began); why != "" {
-		return pod, errors.New(why)
+	if reason := h.limiter.allow(pod, began); reason != "" {
+		return pod, errors.New(reason)
 	}
 	h.mu.Lock()
 	p := h.parent
@@ -230,11 +230,11 @@ func (h *Host) serveConn(conn *net.UnixConn) (pod string, err error) {
 }
 
 // refuse answers with the reason and nothing else. The pod starts its engine itself.
-func (h *Host) refuse(conn *net.UnixConn, pod string, why error) {
+func (h *Host) refuse(conn *net.UnixConn, pod string, reason error) {
 	h.refused.Add(1)
-	h.log.Warn("a request is refused", "pod", pod, "why", why)
+	h.log.Warn("a request is refused", "pod", pod, "why", reason)
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
-	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(why.Error()), 300))
+	fmt.Fprintf(conn, "{\"error\": %q}\n", truncate(asciiOnly(reason.Error()), 300))
 }
 
 // asciiOnly replaces what is quoted differently in Go and in JSON.

@@ -24,7 +24,7 @@ import (
 func TestEngine(t *testing.T) {
 	l := newLab(t, nil)
 	parent := l.ready(0)
-	o, s := l.engine(room{Name: "pod a", Umask: 0o027, Args: []string{fmt.Sprint(parent)}})
+	o, s := l.engine(capacityCase{Name: "pod a", Umask: 0o027, Args: []string{fmt.Sprint(parent)}})
 	if s.Argv[0] != l.host.o.Program || s.Env["A"] != "b" || s.Env["NODE"] != "" || s.Cwd == "/" || s.Host != "pod-a" {
 		t.Errorf("the engine is not as it was asked for: %+v", s)
 	}
@@ -64,12 +64,12 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// TestNoWayOut: what a pod's engine could try to reach the interpreter, or to be more
+// TestForkCannotEscapePod: what a pod's engine could try to reach the interpreter, or to be more
 // than its pod is.
-func TestNoWayOut(t *testing.T) {
+func TestForkCannotEscapePod(t *testing.T) {
 	l := newLab(t, nil)
 	parent := l.ready(0)
-	_, s := l.engine(room{Args: []string{fmt.Sprint(parent)}})
+	_, s := l.engine(capacityCase{Args: []string{fmt.Sprint(parent)}})
 	if slices.Contains(s.PIDs, parent) || len(s.PIDs) > 3 {
 		t.Errorf("it sees processes %v", s.PIDs)
 	}
@@ -117,11 +117,11 @@ func keyring(t *testing.T) int {
 	return int(int32(id))
 }
 
-// TestNothingOfEarlier: an engine finds nothing of one before it.
-func TestNothingOfEarlier(t *testing.T) {
+// TestForkSharesNoEarlierState: an engine finds nothing of one before it.
+func TestForkSharesNoEarlierState(t *testing.T) {
 	l := newLab(t, nil)
 	for i := range 3 {
-		if _, s := l.engine(room{Name: fmt.Sprint("pod", i), Args: []string{"0", "a secret of pod", fmt.Sprint(i)}}); s.Earlier {
+		if _, s := l.engine(capacityCase{Name: fmt.Sprint("pod", i), Args: []string{"0", "a secret of pod", fmt.Sprint(i)}}); s.Earlier {
 			t.Fatalf("engine %d finds what one before it left: %+v", i, s)
 		}
 	}
@@ -163,20 +163,20 @@ func inMemory(t *testing.T, pid int, text string) (found bool, of int) {
 func TestRefused(t *testing.T) {
 	l := newLab(t, nil)
 	for _, x := range []struct {
-		name string
-		room room
-		why  string
+		name     string
+		capacity capacityCase
+		why      string
 	}{
-		{"root", room{Root: true}, "root's"},
-		{"may gain privileges", room{Gains: true}, "allowPrivilegeEscalation"},
-		{"no profile", room{Open: true}, "no seccomp profile"},
-		{"a capability", room{Cap: true}, "capabilities"},
-		{"on the node itself", room{Outside: true}, "namespace"},
-		{"not the first process", room{Second: true}, "not the first process"},
+		{"root", capacityCase{Root: true}, "root's"},
+		{"may gain privileges", capacityCase{GainsPrivileges: true}, "allowPrivilegeEscalation"},
+		{"no profile", capacityCase{Open: true}, "no seccomp profile"},
+		{"a capability", capacityCase{Cap: true}, "capabilities"},
+		{"on the node itself", capacityCase{Outside: true}, "namespace"},
+		{"not the first process", capacityCase{Second: true}, "not the first process"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			x.room.Name, x.room.Do = x.name, "facts"
-			o := l.pod(x.room)
+			x.capacity.Name, x.capacity.Do = x.name, "facts"
+			o := l.pod(x.capacity)
 			if o.Facts != nil || !strings.Contains(o.Err, x.why) {
 				t.Errorf("%+v", o)
 			}
@@ -205,31 +205,31 @@ func (l *lab) facts() (forkserver.Facts, error) {
 	return p.readFacts()
 }
 
-// TestForged: what a request says does not matter to who it is for. Another pod's
+// TestForgedMessages: what a request says does not matter to who it is for. Another pod's
 // process, named in it, is not entered; and what is no request ends the child that
 // read it, which is the pod's, and nothing else.
-func TestForged(t *testing.T) {
+func TestForgedMessages(t *testing.T) {
 	l := newLab(t, nil)
-	other, _ := l.begin(room{Name: "other", Do: "say", Args: []string{"x"}, Socket: l.silent()})
+	other, _ := l.begin(capacityCase{Name: "other", Do: "say", Args: []string{"x"}, Socket: l.silent()})
 	before := l.ready(0)
 	lines := []string{
 		fmt.Sprintf(`{"op":"fork","argv":["x"],"env":[],"dir":"/","pod":%d,"pid":%d,"uid":0,"cgroup":"/"}`, other.Process.Pid, other.Process.Pid),
 		`{"op":"fork","argv":["x"],"env":[],"dir":"/"}`, // and no descriptors
 		`{"op":"exit"}`, `[]`, `{`, "\x00\xff", strings.Repeat("[", 100000), `{"op":"fork","argv":"x"}`,
 	}
-	o := l.pod(room{Do: "say", Args: lines})
+	o := l.pod(capacityCase{Do: "say", Args: lines})
 	if len(o.Errs) != len(lines) {
 		t.Errorf("%+v", o)
 	}
-	for i, said := range o.Errs {
-		if !strings.Contains(said, `"error"`) || strings.Contains(said, `"pid"`) {
-			t.Errorf("%.80q: %q", lines[i], said)
+	for i, reply := range o.Errs {
+		if !strings.Contains(reply, `"error"`) || strings.Contains(reply, `"pid"`) {
+			t.Errorf("%.80q: %q", lines[i], reply)
 		}
 	}
 	if now := l.ready(0); now != before {
 		t.Errorf("the interpreter is another: %d, was %d", now, before)
 	}
-	if _, s := l.engine(room{Name: "after"}); s.Host != "after" {
+	if _, s := l.engine(capacityCase{Name: "after"}); s.Host != "after" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -250,15 +250,15 @@ func (l *lab) silent() string {
 // TestMany: requests of a pod, and of all, are bounded; others have their share.
 func TestMany(t *testing.T) {
 	l := newLab(t, func(o *Options) { o.PerPod, o.PerNode, o.Within = 3, 5, time.Hour })
-	o := l.pod(room{Name: "many", Do: "facts", Times: 8})
+	o := l.pod(capacityCase{Name: "many", Do: "facts", Times: 8})
 	if o.Facts == nil || len(o.Errs) != 5 || !strings.Contains(o.Errs[0], "3 requests of a pod") {
 		t.Errorf("%+v", o)
 	}
-	if o := l.pod(room{Name: "other", Do: "facts"}); o.Facts == nil {
+	if o := l.pod(capacityCase{Name: "other", Do: "facts"}); o.Facts == nil {
 		t.Errorf("%+v", o)
 	}
-	l.pod(room{Name: "third", Do: "facts"})
-	if o := l.pod(room{Name: "fourth", Do: "facts"}); o.Facts != nil || !strings.Contains(o.Err, "5 requests in") {
+	l.pod(capacityCase{Name: "third", Do: "facts"})
+	if o := l.pod(capacityCase{Name: "fourth", Do: "facts"}); o.Facts != nil || !strings.Contains(o.Err, "5 requests in") {
 		t.Errorf("%+v", o)
 	}
 	if f, err := l.facts(); err != nil || f.Forks != 5 {
@@ -266,9 +266,9 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestGone: a process that has hung up and ended is gone by the time it is looked
+// TestClientGone: a process that has hung up and ended is gone by the time it is looked
 // at, even if another process has its id.
-func TestGone(t *testing.T) {
+func TestClientGone(t *testing.T) {
 	if err := checkPrivileges(); err != nil {
 		sourcetest.Missing(t, err)
 	}
@@ -309,14 +309,14 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestAnother: where the interpreter ends, the next takes its place, and engines that
+// TestSecondParent: where the interpreter ends, the next takes its place, and engines that
 // were forked live on.
-func TestAnother(t *testing.T) {
+func TestSecondParent(t *testing.T) {
 	l := newLab(t, nil)
 	was := l.ready(0)
 	syscall.Kill(was, syscall.SIGKILL)
 	l.ready(was)
-	if _, s := l.engine(room{}); s.PID == 0 {
+	if _, s := l.engine(capacityCase{}); s.PID == 0 {
 		t.Error("nothing is forked")
 	}
 }
@@ -340,7 +340,7 @@ func TestDiffers(t *testing.T) {
 	}
 	for name, change := range map[string]func(*confinement){
 		"namespace": func(s *confinement) { s.spaces["net"] = "net:[1]" }, "group": func(s *confinement) { s.groups += "0::/x\n" },
-		"limits": func(s *confinement) { s.limits += "x" }, "oom": func(s *confinement) { s.oom-- }, "personality": func(s *confinement) { s.person = "00040000" },
+		"limits": func(s *confinement) { s.limits += "x" }, "oom": func(s *confinement) { s.oom-- }, "personality": func(s *confinement) { s.personality = "00040000" },
 		"label": func(s *confinement) { s.labels = map[string]string{"current": "spc_t"} }, "no label": func(s *confinement) { s.labels = nil },
 		"nice": func(s *confinement) { s.nice++ }, "policy": func(s *confinement) { s.policy = "1 1" }, "io": func(s *confinement) { s.io++ }, "root": func(s *confinement) { s.root[1]++ },
 		"one filter less": func(s *confinement) { s.filters = s.filters[:1] }, "another filter": func(s *confinement) { s.filters[1] = []byte{3} },
@@ -438,8 +438,8 @@ func TestPace(t *testing.T) {
 		at   time.Duration
 		well bool
 	}{{"a", 0, true}, {"a", time.Second, true}, {"a", 2 * time.Second, false}, {"b", 3 * time.Second, true}, {"c", 4 * time.Second, false}, {"a", 59 * time.Second, false}, {"a", time.Minute, true}, {"c", 62 * time.Second, true}} {
-		if why := p.allow(x.pod, now.Add(x.at)); (why == "") != x.well {
-			t.Errorf("%d: %+v: %q", i, x, why)
+		if reason := p.allow(x.pod, now.Add(x.at)); (reason == "") != x.well {
+			t.Errorf("%d: %+v: %q", i, x, reason)
 		}
 	}
 }

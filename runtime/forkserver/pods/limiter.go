@@ -32,14 +32,14 @@ func (p *requestLimiter) allow(pod string, now time.Time) string {
 	for len(p.recent) > 0 && now.Sub(p.recent[0].at) >= p.within {
 		p.recent = p.recent[1:]
 	}
-	mine := 0
+	own := 0
 	for _, a := range p.recent {
 		if a.pod == pod {
-			mine++
+			own++
 		}
 	}
 	switch {
-	case mine >= p.pod:
+	case own >= p.pod:
 		return fmt.Sprintf("more than %d requests of a pod in %s", p.pod, p.within)
 	case len(p.recent) >= p.all:
 		return fmt.Sprintf("more than %d requests in %s", p.all, p.within)

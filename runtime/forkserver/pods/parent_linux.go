@@ -107,15 +107,15 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	for _, fd := range fds {
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, maxMessage)
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "interpreter")
-	defer theirs.Close()
+	childEnd := os.NewFile(uintptr(fds[1]), "interpreter")
+	defer childEnd.Close()
 	unix.SetNonblock(fds[0], true)
 	argv := append(slices.Clone(h.o.Argv), script, "fd:3", h.o.Program, h.o.Row)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir = h.o.Env, "/"
-	cmd.ExtraFiles = []*os.File{theirs}
-	said := &outputLog{log: h.log.Info}
-	cmd.Stdout, cmd.Stderr = said, said
+	cmd.ExtraFiles = []*os.File{childEnd}
+	reply := &outputLog{log: h.log.Info}
+	cmd.Stdout, cmd.Stderr = reply, reply
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p := &parent{cmd: cmd, exited: make(chan struct{}), conn: os.NewFile(uintptr(fds[0]), "owner")}
 	if err := cmd.Start(); err != nil {
@@ -136,7 +136,7 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 	}
 	if err != nil {
 		p.kill()
-		if t := said.lastLine(); t != "" {
+		if t := reply.lastLine(); t != "" {
 			err = fmt.Errorf("%w: %s", err, t)
 		}
 		return nil, err

@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// room is what a test's pod is to be: namespaces, a user and limits of its own, made
+// capacityCase is what a test's pod is to be: namespaces, a user and limits of its own, made
 // as a container runtime makes them.
-type room struct {
+type capacityCase struct {
 	Name    string
 	Do      string // of scene
 	Socket  string
@@ -56,13 +56,13 @@ type room struct {
 	Args    []string
 	Times   int
 
-	Root    bool // stays root
-	Gains   bool // no no_new_privs
-	Open    bool // no seccomp
-	Cap     bool // keeps a capability
-	Outside bool // in the machine's own namespaces
-	Second  bool // not its container's first process
-	Umask   int
+	Root            bool // stays root
+	GainsPrivileges bool // no no_new_privs
+	Open            bool // no seccomp
+	Cap             bool // keeps a capability
+	Outside         bool // in the machine's own namespaces
+	Second          bool // not its container's first process
+	Umask           int
 }
 
 const podUser = 65532
@@ -71,7 +71,7 @@ const podUser = 65532
 // parent of pods, and waits for them.
 func started(arg string) {
 	runtime.LockOSThread()
-	var r room
+	var r capacityCase
 	fatal(json.Unmarshal([]byte(arg), &r))
 	cmd := exec.Command(os.Args[0], "confined", arg)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = os.Stdout, os.Stderr, "/"
@@ -100,7 +100,7 @@ func started(arg string) {
 // executes the pod's program.
 func confined(arg string) {
 	runtime.LockOSThread()
-	var r room
+	var r capacityCase
 	fatal(json.Unmarshal([]byte(arg), &r))
 	if !r.Outside {
 		fatal(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
@@ -135,10 +135,10 @@ func confined(arg string) {
 			fatal(unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, unix.CAP_NET_RAW, 0, 0))
 		}
 	}
-	if !r.Gains {
+	if !r.GainsPrivileges {
 		fatal(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	}
-	if !r.Open && !r.Gains {
+	if !r.Open && !r.GainsPrivileges {
 		fatal(forbid(unix.SYS_SETHOSTNAME, 41)) // one of each, to see both taken over, and their order
 		fatal(forbid(unix.SYS_SYNC, 42))
 	}
@@ -201,7 +201,7 @@ type outcome struct {
 
 // inPod is the pod's program: a shim as the keeper makes one.
 func inPod(arg string) {
-	var r room
+	var r capacityCase
 	fatal(json.Unmarshal([]byte(arg), &r))
 	var out outcome
 	b, err := os.ReadFile("/proc/self/status")
@@ -238,11 +238,11 @@ func inPod(arg string) {
 			c.Close()
 		}
 	case "engine":
-		life, end := context.WithCancel(ctx)
+		podCtx, end := context.WithCancel(ctx)
 		dir := filepath.Join(r.Dir, "k")
 		ran := make(chan error, 1)
 		go func() {
-			ran <- supervisor.Run(life, supervisor.Options{Dir: dir, Socket: filepath.Join(dir, "s"), Orphan: time.Minute})
+			ran <- supervisor.Run(podCtx, supervisor.Options{Dir: dir, Socket: filepath.Join(dir, "s"), Orphan: time.Minute})
 		}()
 		var k *supervisor.Client
 		tick := time.NewTicker(time.Millisecond)
@@ -254,7 +254,7 @@ func inPod(arg string) {
 		}
 		tick.Stop()
 		fatal(err)
-		child, err := k.Spawn(ctx, supervisor.Process{ID: "model", Argv: append([]string{r.Program}, r.Args...), Env: []string{"A=b", "HOME=" + r.Dir}, Dir: r.Dir, Via: r.Socket})
+		child, err := k.Spawn(ctx, supervisor.Process{ID: "model", Argv: append([]string{r.Program}, r.Args...), Env: []string{"A=b", "HOME=" + r.Dir}, Dir: r.Dir, ForkSocket: r.Socket})
 		note(err)
 		if err == nil {
 			out.PID = child.PID
@@ -429,7 +429,7 @@ func (l *lab) who(conn *net.UnixConn) (string, error) {
 }
 
 // pod runs one to its end.
-func (l *lab) pod(r room) outcome {
+func (l *lab) pod(r capacityCase) outcome {
 	l.t.Helper()
 	cmd, out := l.begin(r)
 	if err := cmd.Wait(); err != nil {
@@ -442,7 +442,7 @@ func (l *lab) pod(r room) outcome {
 	return o
 }
 
-func (l *lab) begin(r room) (*exec.Cmd, *lockedBuffer) {
+func (l *lab) begin(r capacityCase) (*exec.Cmd, *lockedBuffer) {
 	l.t.Helper()
 	r.Name = strings.ReplaceAll(cmpOr(r.Name, "pod-a"), " ", "-")
 	r.Socket, r.Program = cmpOr(r.Socket, forkserver.HostSocket(l.store)), cmpOr(r.Program, l.host.o.Program)
@@ -464,17 +464,17 @@ func (l *lab) begin(r room) (*exec.Cmd, *lockedBuffer) {
 		l.t.Fatal(err)
 	}
 	// The pod's user cannot read where tests are built.
-	mine := filepath.Join(filepath.Dir(l.store), "shim")
-	if _, err := os.Stat(mine); err != nil {
+	own := filepath.Join(filepath.Dir(l.store), "shim")
+	if _, err := os.Stat(own); err != nil {
 		b, err := os.ReadFile(exe)
 		if err == nil {
-			err = os.WriteFile(mine, b, 0o755)
+			err = os.WriteFile(own, b, 0o755)
 		}
 		if err != nil {
 			l.t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(mine, "runtime", string(arg))
+	cmd := exec.Command(own, "runtime", string(arg))
 	out := &lockedBuffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir = "/"
@@ -516,7 +516,7 @@ type said struct {
 	Shared, Secrets  []string
 }
 
-func (l *lab) engine(r room) (outcome, said) {
+func (l *lab) engine(r capacityCase) (outcome, said) {
 	l.t.Helper()
 	r.Do = "engine"
 	o := l.pod(r)

@@ -19,24 +19,24 @@ func (p *parent) checkSameFiles(pid int) error {
 		return err
 	}
 	defer unix.Close(ours.fd)
-	theirs, err := openRoot(pid)
+	childEnd, err := openRoot(pid)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(theirs.fd)
+	defer unix.Close(childEnd.fd)
 	for _, path := range p.libraries {
 		a, err := ours.stat(path)
 		if err != nil {
 			return fmt.Errorf("the interpreter's own %s: %w", path, err)
 		}
-		b, err := theirs.stat(path)
+		b, err := childEnd.stat(path)
 		if err != nil {
 			return fmt.Errorf("another image: it has no %s", path)
 		}
 		if a.Dev == b.Dev && a.Ino == b.Ino {
 			continue
 		}
-		layered := ours.layers != "" && ours.layers == theirs.layers && a.Dev == ours.dev && b.Dev == theirs.dev
+		layered := ours.layers != "" && ours.layers == childEnd.layers && a.Dev == ours.dev && b.Dev == childEnd.dev
 		if !layered || a.Size != b.Size || a.Mode != b.Mode || a.Mtim != b.Mtim {
 			return fmt.Errorf("another image: its %s is not the interpreter's", path)
 		}

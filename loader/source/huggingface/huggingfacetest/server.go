@@ -221,10 +221,10 @@ func (s *Server) cdn(w http.ResponseWriter, r *http.Request) {
 	body, ok := s.commits[commit][name]
 	n := 0
 	_, _ = fmt.Sscan(r.URL.Query().Get("n"), &n)
-	over := n < s.over || r.URL.Query().Get("Signature") == ""
+	done := n < s.over || r.URL.Query().Get("Signature") == ""
 	s.mu.Unlock()
 	switch {
-	case over:
+	case done:
 		w.WriteHeader(http.StatusForbidden)
 	case !ok:
 		w.WriteHeader(http.StatusNotFound)
