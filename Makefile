@@ -103,7 +103,7 @@ cluster-down: ## the end of it, and of everything it had
 RUN ?= ^TestCluster
 # What test2json prints is what the tests print, for whoever counts them.
 ON_CLUSTER = $(CURDIR)/deploy/cluster/in $(if $(findstring -json,$(TESTFLAGS)),$(GO) tool test2json -t -p $(1)) sh -c 'exec env THAW_CLUSTER_KUBECONFIG="$$KUBECONFIG" \
-	THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_CLUSTER_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin/e2e "$$0" "$$@"' \
+	THAW_CLUSTER_INGRESS=http://10.88.0.1/ THAW_ROUTE_DOMAIN=example.com THAW_PROGRAMS=$(CURDIR)/bin/e2e "$$0" "$$@"' \
 	$(CURDIR)/bin/e2e/$(1).test -test.v$(if $(findstring -json,$(TESTFLAGS)),=test2json) -test.timeout 30m -test.run '$(RUN)'
 
 # CLUSTER_TESTS are the packages whose tests run on a cluster.

@@ -320,7 +320,7 @@ func TestConformanceServing(t *testing.T) {
 		sourcetest.Missing(t, "THAW_CONFORMANCE does not name Knative's suite: make cluster conformance")
 	}
 	c := open(t)
-	domain := os.Getenv("THAW_CLUSTER_DOMAIN")
+	domain := os.Getenv("THAW_ROUTE_DOMAIN")
 	front := startInstallation(c)
 	defer func() {
 		if t.Failed() {

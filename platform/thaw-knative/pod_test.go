@@ -66,7 +66,7 @@ func TestClusterPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Host = "pod." + c.namespace + "." + os.Getenv("THAW_CLUSTER_DOMAIN")
+	r.Host = "pod." + c.namespace + "." + os.Getenv("THAW_ROUTE_DOMAIN")
 	var body []byte
 	c.eventually("an answer", func() (bool, string) {
 		answer, err := http.DefaultClient.Do(r)

@@ -77,7 +77,7 @@ func serving(t *testing.T, name, model, folder string, change func(service map[s
 	}
 	s := &served{cluster: c, name: name, store: knative.DefaultStore + "-" + c.namespace, folder: folder, heard: &lines{}}
 	s.url = strings.TrimSuffix(ingress, "/")
-	s.http = &http.Client{Transport: toHost{name + "." + c.namespace + "." + os.Getenv("THAW_CLUSTER_DOMAIN")}}
+	s.http = &http.Client{Transport: toHost{name + "." + c.namespace + "." + os.Getenv("THAW_ROUTE_DOMAIN")}}
 	if err := os.MkdirAll(filepath.Join(s.store, knative.SocketFolder), 0o755); err != nil {
 		t.Fatal(err)
 	}

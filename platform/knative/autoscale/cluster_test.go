@@ -263,7 +263,7 @@ func (c *cluster) ask(ctx context.Context, name string) (int, string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	r.Host = name + "." + c.space + "." + os.Getenv("THAW_CLUSTER_DOMAIN")
+	r.Host = name + "." + c.space + "." + os.Getenv("THAW_ROUTE_DOMAIN")
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0, err.Error()

@@ -108,12 +108,12 @@ func TestCluster(t *testing.T) {
 
 // open connects to the cluster, or skips the test if none is named.
 func open(t *testing.T) *suite {
-	s := &suite{kubeconfig: os.Getenv("THAW_CLUSTER_KUBECONFIG"), programs: os.Getenv("THAW_PROGRAMS"), domain: os.Getenv("THAW_CLUSTER_DOMAIN")}
+	s := &suite{kubeconfig: os.Getenv("THAW_CLUSTER_KUBECONFIG"), programs: os.Getenv("THAW_PROGRAMS"), domain: os.Getenv("THAW_ROUTE_DOMAIN")}
 	if s.kubeconfig == "" {
 		sourcetest.Missing(t, "THAW_CLUSTER_KUBECONFIG names no cluster: make cluster e2e")
 	}
 	if s.programs == "" || s.domain == "" {
-		t.Fatal("THAW_PROGRAMS or THAW_CLUSTER_DOMAIN is not set: make e2e")
+		t.Fatal("THAW_PROGRAMS or THAW_ROUTE_DOMAIN is not set: make e2e")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 	if err != nil {
