@@ -73,8 +73,8 @@ type Options struct {
 	// Silent is how long a stream waits before its 200 goes out; 3 s. Until
 	// then an error is a real HTTP error.
 	Silent time.Duration
-	// Comment is the period of comments on a held stream; 10 s. Each client's
-	// is jittered.
+	// Comment is the period of comments on a held stream; 4 s, because
+	// httpx gives up after 5 s without a byte. Each client's is jittered.
 	Comment time.Duration
 	// Noop is the period of no-op data chunks on a held stream; 45 s.
 	Noop time.Duration
@@ -118,7 +118,7 @@ func (o Options) withDefaults() Options {
 		o.Limits = &ratelimit.Limits{}
 	}
 	def(&o.Silent, 3*time.Second)
-	def(&o.Comment, 10*time.Second)
+	def(&o.Comment, 4*time.Second)
 	def(&o.Noop, 45*time.Second)
 	def(&o.PlainWait, 290*time.Second)
 	def(&o.PadAfter, 20*time.Second)

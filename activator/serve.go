@@ -22,8 +22,7 @@ type endpoint struct {
 	streams bool // "stream": true makes the answer an event stream with an end mark
 	form    bool // multipart/form-data
 	usage   bool // knows stream_options.include_usage
-	noop    func(b []byte, id, model string, created time.Time) []byte
-	idKind  string // prefix of the request id in vLLM's answers
+	noop    func(b []byte, model string, created time.Time) []byte
 }
 
 // findEndpoint looks a path up in the allow-list. All others are refused: engines have
@@ -48,8 +47,8 @@ func findEndpoint(path string) *endpoint {
 }
 
 var (
-	chatEndpoint        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat, idKind: "chatcmpl-"}
-	completionsEndpoint = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion, idKind: "cmpl-"}
+	chatEndpoint        = endpoint{path: "/v1/chat/completions", streams: true, usage: true, noop: openai.NoopChat}
+	completionsEndpoint = endpoint{path: "/v1/completions", streams: true, usage: true, noop: openai.NoopCompletion}
 	responsesEndpoint   = endpoint{path: "/v1/responses", streams: true} // events are numbered: comments only
 	messagesEndpoint    = endpoint{path: "/v1/messages", streams: true}
 	plainEndpoints      = [...]endpoint{

@@ -74,7 +74,7 @@ func TestColdStream(t *testing.T) {
 		}
 		got := plainEvents(r.body)
 		noop := 0
-		for strings.HasPrefix(got, `data: {"id":"chatcmpl-`) {
+		for strings.HasPrefix(got, `data: {"id":"",`) {
 			_, rest, _ := strings.Cut(got, "\n\n")
 			got = rest
 			noop++
@@ -91,7 +91,7 @@ func TestColdStream(t *testing.T) {
 			}
 		}
 		wireRules(t, r.body)
-		if n := strings.Count(r.body, ": thaw state"); n < 60 || n > 80 {
+		if n := strings.Count(r.body, ": thaw state"); n < 149 || n > 190 { // each 3.2 to 4 s of 597 s, and changes
 			t.Errorf("%d comments in ten minutes", n)
 		}
 		if r.head.Get("thaw-cold-start") != "cs-1" || w.count(&w.wakes) != 1 || w.count(&w.firstTokens) != 1 {

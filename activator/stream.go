@@ -179,7 +179,7 @@ func (v *eventStream) awaitFirstByte() {
 		return
 	}
 	if x.endpoint.noop != nil && !now.Before(v.noop) {
-		v.out = x.endpoint.noop(v.out[:0], x.endpoint.idKind+x.id, x.engineName, now)
+		v.out = x.endpoint.noop(v.out[:0], x.engineName, now)
 		v.noop = now.Add(x.a.o.Noop)
 		return
 	}

@@ -59,19 +59,19 @@ func appendWord(b []byte, s string) []byte {
 
 // NoopChat appends a chat chunk that adds nothing, as one event. Application
 // timers of clients are reset by data, not by comments. No role: accumulators
-// that concatenate strings would build "assistantassistant".
-func NoopChat(b []byte, id, model string, created time.Time) []byte {
-	return appendNoop(b, "chat.completion.chunk", `"delta":{"content":""}`, id, model, created)
+// that concatenate strings would build "assistantassistant". The id is empty, because
+// openai-go's accumulator ignores chunks whose id is not that of the first.
+func NoopChat(b []byte, model string, created time.Time) []byte {
+	return appendNoop(b, "chat.completion.chunk", `"delta":{"content":""}`, model, created)
 }
 
 // NoopCompletion is [NoopChat] for the completions endpoint.
-func NoopCompletion(b []byte, id, model string, created time.Time) []byte {
-	return appendNoop(b, "text_completion", `"text":""`, id, model, created)
+func NoopCompletion(b []byte, model string, created time.Time) []byte {
+	return appendNoop(b, "text_completion", `"text":""`, model, created)
 }
 
-func appendNoop(b []byte, object, delta, id, model string, created time.Time) []byte {
-	b = appendQuoted(append(b, `data: {"id":`...), id)
-	b = append(append(append(b, `,"object":"`...), object...), `","created":`...)
+func appendNoop(b []byte, object, delta, model string, created time.Time) []byte {
+	b = append(append(append(b, `data: {"id":"","object":"`...), object...), `","created":`...)
 	b = strconv.AppendInt(b, created.Unix(), 10)
 	b = appendQuoted(append(b, `,"model":`...), model)
 	b = append(append(append(b, `,"choices":[{"index":0,`...), delta...), `,"finish_reason":null}]}`...)

@@ -117,8 +117,8 @@ func TestLines(t *testing.T) {
 		string(Comment(nil, "loading", -1, 0, -1)):                                                        ": thaw state=loading\n",
 		string(Comment(nil, "", 0, 0, 0)):                                                                 ": thaw percent=0 position=0\n",
 		string(Timeline(nil, []Span{{"queue", 12 * time.Millisecond}, {"first_token", 3 * time.Second}})): ": thaw timeline queue=12 first_token=3000\n",
-		string(NoopChat(nil, "chatcmpl-1", "tiny", time.Unix(7, 0))):                                      `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}` + "\n\n",
-		string(NoopCompletion(nil, "cmpl-1", "tiny", time.Unix(7, 0))):                                    `data: {"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":"","finish_reason":null}]}` + "\n\n",
+		string(NoopChat(nil, "tiny", time.Unix(7, 0))):                                                    `data: {"id":"","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}` + "\n\n",
+		string(NoopCompletion(nil, "tiny", time.Unix(7, 0))):                                              `data: {"id":"","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":"","finish_reason":null}]}` + "\n\n",
 		string(New(EngineCrashed, "gone").Frame()):                                                        `data: {"error":{"message":"gone","type":"server_error","param":null,"code":"engine_crashed"}}` + "\n\n",
 	} {
 		if got != want {
@@ -136,8 +136,8 @@ func FuzzLines(f *testing.F) {
 		d := time.Duration(n)
 		oneComment(t, string(Comment(nil, a, n, d, n)))
 		oneComment(t, string(Timeline(nil, []Span{{a, d}, {b, -d}})))
-		oneEvent(t, string(NoopChat(nil, a, b, time.Unix(int64(n), 0))))
-		oneEvent(t, string(NoopCompletion(nil, b, a, time.Unix(int64(n), 0))))
+		oneEvent(t, string(NoopChat(nil, a, time.Unix(int64(n), 0))))
+		oneEvent(t, string(NoopCompletion(nil, b, time.Unix(int64(n), 0))))
 		e := New(Code(a), b).With(a)
 		e.Thaw = &Detail{Phase: b, Progress: n, ETA: d}
 		oneEvent(t, string(e.Frame()))
