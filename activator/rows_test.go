@@ -356,6 +356,31 @@ func TestBlocked(t *testing.T) {
 	})
 }
 
+// TestAnsweredBeforeTimeout: a client whose own clock runs gets its answer before it gives
+// up (P4); thaw-max-wait is ours to keep, to the instant.
+func TestAnsweredBeforeTimeout(t *testing.T) {
+	for _, row := range []struct {
+		header, value string
+		want          time.Duration
+	}{
+		{"X-Stainless-Timeout", "4", 3750 * time.Millisecond},
+		{"X-Stainless-Timeout", "8", 7600 * time.Millisecond},
+		{"X-Stainless-Read-Timeout", "100", 98 * time.Second},
+		{"Request-Timeout", "30", 28500 * time.Millisecond},
+		{"Request-Timeout", "0.2", 100 * time.Millisecond},
+		{"thaw-max-wait", "8", 8 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			w.act.Publish(testFunction("tiny"))
+			r := w.post("/v1/chat/completions", plainRequest, row.header, row.value)
+			if r.code() != "model_loading" || r.took != row.want {
+				t.Errorf("%s %s: %s after %v, wanted %v", row.header, row.value, r.code(), r.took, row.want)
+			}
+		})
+	}
+}
+
 func TestHoldModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, func(o *Options) { o.Hold = Hold503 })

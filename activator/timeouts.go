@@ -20,8 +20,9 @@ func parseTimeouts(header func(string) string, stream bool) admission.ClientTime
 			p.Wait = d
 		}
 	}
+	own := func(d time.Duration, ok bool) { shorter(beforeTimeout(d), ok) }
 	shorter(parseSpan(header("thaw-max-wait")))
-	shorter(parseSpan(header("Request-Timeout")))
+	own(parseSpan(header("Request-Timeout")))
 	total, okTotal := parseSpan(header("X-Stainless-Timeout"))
 	gap, okGap := parseSpan(header("X-Stainless-Read-Timeout"))
 	if stream {
@@ -29,11 +30,17 @@ func parseTimeouts(header func(string) string, stream bool) admission.ClientTime
 			p.Gap = gap
 		}
 	} else {
-		shorter(total, okTotal)
-		shorter(gap, okGap)
+		own(total, okTotal)
+		own(gap, okGap)
 	}
 	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
 	return p
+}
+
+// beforeTimeout returns the wait after which a client with the timeout d is answered: its
+// clock began before the request arrived, and an answer at the same instant is lost.
+func beforeTimeout(d time.Duration) time.Duration {
+	return max(d/2, d-max(250*time.Millisecond, min(2*time.Second, d/20)))
 }
 
 // parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s);
