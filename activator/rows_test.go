@@ -381,6 +381,30 @@ func TestAnsweredBeforeTimeout(t *testing.T) {
 	}
 }
 
+// TestPlainBehindProxy: a plain request behind a proxy of unknown timeout is answered
+// before nginx gives up (P6).
+func TestPlainBehindProxy(t *testing.T) {
+	for _, row := range []struct {
+		body    string
+		headers []string
+		want    time.Duration
+	}{
+		{plainRequest, nil, 290 * time.Second},
+		{plainRequest, []string{"Via", "1.1 a"}, 55 * time.Second},
+		{plainRequest, []string{"X-Forwarded-For", "192.0.2.1"}, 55 * time.Second},
+		{plainRequest, []string{"Via", "1.1 a", "thaw-max-wait", "100"}, 100 * time.Second},
+		{plainRequest, []string{"Via", "1.1 a", "X-Stainless-Timeout", "20"}, 19 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			w.act.Publish(testFunction("tiny"))
+			if r := w.post("/v1/chat/completions", row.body, row.headers...); r.code() != "model_loading" || r.took != row.want {
+				t.Errorf("%v: %s after %v, wanted %v", row.headers, r.code(), r.took, row.want)
+			}
+		})
+	}
+}
+
 func TestHoldModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, func(o *Options) { o.Hold = Hold503 })

@@ -103,8 +103,20 @@ func (x *proxyRequest) waitDeadline() time.Time {
 	wait := admission.MaxWait(x.fn.Snapshot().Model, x.timeouts)
 	if !x.stream && x.reservation == nil {
 		wait = min(wait, x.a.o.PlainWait)
+		if x.isProxied() && x.header("thaw-max-wait") == "" {
+			wait = min(wait, proxiedWait)
+		}
 	}
 	return x.began.Add(wait)
+}
+
+// proxiedWait bounds the wait of a plain request behind a proxy, whose timeout is not
+// known: nginx gives up after 60 s.
+const proxiedWait = 55 * time.Second
+
+// isProxied reports whether the request came by a proxy, as far as its head tells.
+func (x *proxyRequest) isProxied() bool {
+	return x.req.IsHTTP10() || x.header("Via") != "" || x.header("X-Forwarded-For") != ""
 }
 
 // wake asks the platform for a first replica, once however many requests wait. The

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -619,6 +620,23 @@ func TestClientDisconnectUnderTLS(t *testing.T) {
 			testDeparture(t, s, gone, "stream")
 		})
 	}
+}
+
+func TestIsHTTP10(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = strconv.AppendBool(nil, r.IsHTTP10()) }})
+		for proto, want := range map[string]string{"1.0": "true", "1.1": "false"} {
+			c := s.dial()
+			c.send("GET / HTTP/" + proto + "\r\nHost: h\r\n\r\n")
+			r, err := http.ReadResponse(c.br, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(r.Body); err != nil || string(b) != want {
+				t.Errorf("HTTP/%s: %q %v", proto, b, err)
+			}
+		}
+	})
 }
 
 func TestStreams(t *testing.T) {

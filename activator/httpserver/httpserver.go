@@ -55,6 +55,14 @@ func (r *Request) Header(name string) string {
 	return ""
 }
 
+// IsHTTP10 reports whether the client speaks HTTP/1.0.
+func (r *Request) IsHTTP10() bool {
+	if r.nh != nil {
+		return !r.nh.r.ProtoAtLeast(1, 1)
+	}
+	return r.c.head.http10
+}
+
 // Fields yields the head's fields in their order and spelling.
 func (r *Request) Fields(yield func(Field) bool) {
 	if r.nh != nil {
