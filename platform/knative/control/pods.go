@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
 // pod is one of ours (a replica, starting or running) or a foreign pod that occupies its
@@ -291,10 +292,10 @@ func podResources(spec *corev1.PodSpec) functions.Resources {
 // one would add room to its node.
 const maxRequest = 1 << 50
 
-func requested(q *resource.Quantity) int64 { return min(max(q.Value(), 0), maxRequest) }
+func requested(q *resource.Quantity) int64 { return team.Bounded(q, maxRequest) }
 
 func requestedMilli(q *resource.Quantity) int64 {
-	if q.Value() > maxRequest/1000 {
+	if team.Bounded(q, maxRequest/1000) == maxRequest/1000 {
 		return maxRequest
 	}
 	return max(q.MilliValue(), 0)

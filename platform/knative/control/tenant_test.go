@@ -230,11 +230,13 @@ func FuzzReadRevision(f *testing.F) {
 
 // TestRequestsDoNotOverflow: requests that add up to more than an int64 stay positive.
 func TestRequestsDoNotOverflow(t *testing.T) {
-	most := resource.MustParse(fmt.Sprint(int64(math.MaxInt64)))
-	c := corev1.Container{Resources: corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceMemory: most, corev1.ResourceCPU: most}, Limits: corev1.ResourceList{knative.GPU: most},
-	}}
-	if sum := podResources(&corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: c.Resources.Requests}); sum.Memory != 3*maxRequest || sum.CPU != 3*maxRequest || sum.GPUs != 2*maxRequest {
-		t.Errorf("%+v", sum)
+	for _, text := range []string{fmt.Sprint(int64(math.MaxInt64)), "9225872036854773307", "99999999999999999999Ei"} { // the last two are no int64
+		most := resource.MustParse(text)
+		c := corev1.Container{Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: most, corev1.ResourceCPU: most}, Limits: corev1.ResourceList{knative.GPU: most},
+		}}
+		if sum := podResources(&corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: c.Resources.Requests}); sum.Memory != 3*maxRequest || sum.CPU != 3*maxRequest || sum.GPUs != 2*maxRequest {
+			t.Errorf("%s: %+v", text, sum)
+		}
 	}
 }

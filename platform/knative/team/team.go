@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -103,7 +104,7 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (t func
 				problems = append(problems, fmt.Sprintf("ResourceQuota %s allows no GPU: thaw takes 0 for no limit, and Kubernetes refuses the pods", q.Name))
 				continue
 			}
-			if v := int(min(n.Value(), maxLimit)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
+			if v := int(Bounded(&n, maxLimit)); t.Spec.GPUs.Max == 0 || v < t.Spec.GPUs.Max {
 				t.Spec.GPUs.Max = v
 			}
 		}
@@ -205,4 +206,13 @@ func readEntries(s *corev1.Secret) (keys []Key, problems []string) {
 		keys = append(keys, Key{ID: id, Name: e.Name, Team: s.Namespace, Created: e.Created, hash: hash})
 	}
 	return keys, problems
+}
+
+// Bounded returns a quantity's value, at least 0 and at most most. Value alone wraps around
+// for a quantity that is no int64.
+func Bounded(q *resource.Quantity, most int64) int64 {
+	if q.Cmp(*resource.NewQuantity(most, resource.DecimalSI)) > 0 {
+		return most
+	}
+	return max(q.Value(), 0)
 }
