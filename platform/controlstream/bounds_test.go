@@ -181,6 +181,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 			h.Publish(long...)
 			time.Sleep(pingEvery / 2)
 		}
+		synctest.Wait() // until the end is logged
 		if took := time.Since(began); took > deadAfter+pingEvery || took < deadAfter || !strings.Contains(w.logged(), "read nothing for 5s") {
 			t.Errorf("it was let in for %v\n%s", took, w.logged())
 		}

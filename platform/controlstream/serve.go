@@ -265,31 +265,31 @@ func (p *peer) writeUpdates() error {
 
 // nextUpdate takes the pending update; any is false if there is none.
 func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
-	h, todo := p.hub, &p.pending
+	h, waiting := p.hub, &p.pending
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p.kind == KindActivator && !h.open {
 		return d, 0, false
 	}
-	d = Update{FullSync: todo.fullSync, AbortAgent: todo.aborts.Values(), Peers: todo.nodePeers, Prefetch: todo.prefetch.Values(), Stop: todo.stops.Values(), Owners: todo.owners}
-	any = todo.fullSync || len(d.AbortAgent)+len(d.Prefetch)+len(d.Stop)+todo.dirty.Len() > 0 || todo.nodePeers != nil || todo.owners != nil
+	d = Update{FullSync: waiting.fullSync, AbortAgent: waiting.aborts.Values(), Peers: waiting.nodePeers, Prefetch: waiting.prefetch.Values(), Stop: waiting.stops.Values(), Owners: waiting.owners}
+	any = waiting.fullSync || len(d.AbortAgent)+len(d.Prefetch)+len(d.Stop)+waiting.dirty.Len() > 0 || waiting.nodePeers != nil || waiting.owners != nil
 	if p.kind == KindActivator {
-		if todo.table && h.table != nil {
+		if waiting.table && h.table != nil {
 			d.Table, any = h.table, true
 		}
-		if todo.keys && h.keys != nil {
+		if waiting.keys && h.keys != nil {
 			d.Keys, any = h.keys, true
 		}
-		if todo.share != nil {
-			d.RateLimits, any = &ratelimit.Allotments{Share: *todo.share, List: todo.allotments.Values()}, true
+		if waiting.share != nil {
+			d.RateLimits, any = &ratelimit.Allotments{Share: *waiting.share, List: waiting.allotments.Values()}, true
 		}
-		if todo.fullSync {
+		if waiting.fullSync {
 			d.Functions = make([]snapshot.Snapshot, 0, len(h.snapshots))
 			for _, f := range h.snapshots {
 				d.Functions = append(d.Functions, *f)
 			}
 		}
-		for _, e := range todo.dirty.Entries() {
+		for _, e := range waiting.dirty.Entries() {
 			if f := h.snapshots[e.Key]; f != nil {
 				d.Functions = append(d.Functions, *f)
 			} else {
@@ -297,7 +297,7 @@ func (p *peer) nextUpdate() (d Update, seq uint64, any bool) {
 			}
 		}
 	}
-	*todo = pending{}
+	*waiting = pending{}
 	return d, h.seq, any
 }
 

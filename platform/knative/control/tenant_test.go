@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	autoscaling "knative.dev/serving/pkg/apis/autoscaling"
 	autoscalingv1alpha1 "knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/apis/serving"
@@ -127,9 +128,7 @@ func TestBadObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for !handle.HasSynced() {
-		time.Sleep(time.Millisecond)
-	}
+	cache.WaitForCacheSync(t.Context().Done(), handle.HasSynced)
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; n > tenantMemory {
 		t.Errorf("%d KiB allocated", n>>10)
