@@ -120,7 +120,7 @@ type eventStream struct {
 	lo, hi    int    // buf[lo:hi] is the beginning of an event
 	oversized bool   // part of an event that was too long to keep has gone out
 	mark      []byte // the end mark, kept back
-	end       error  // io.EOF or errAbort once nothing but out is left
+	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
 }
 
 // maxEvent is how much of one event is kept until it is whole.
@@ -320,8 +320,15 @@ func (v *eventStream) engineEnded(err error) {
 	}
 	x.usage = v.seen.Usage
 	good := v.seen.Done || v.seen.Finished && err == io.EOF
+	complete := good && !v.oversized && v.lo == v.hi || v.mark != nil
 	switch {
-	case good && !v.oversized && v.lo == v.hi || v.mark != nil:
+	case v.seen.Failed && (complete || err == io.EOF): // the engine has sent the error already
+		if v.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
+			v.end = httpserver.ErrLast
+		}
+		v.countEngineError()
+		x.finish(502)
+	case complete:
 		switch {
 		case v.held && x.queued.Cold:
 			v.out = append(openai.Timeline(bytes.Clone(v.out), x.phases(nil)), v.mark...)
@@ -331,22 +338,13 @@ func (v *eventStream) engineEnded(err error) {
 			v.out = v.out[:len(v.out)+len(v.mark)]
 		}
 		v.end = io.EOF
-		code := 200
-		if v.seen.Failed {
-			code = 502
-			v.countEngineError()
-		}
-		x.finish(code)
+		x.finish(200)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrGone):
 		x.reason = "client_left"
 		v.end = errAbort
 		x.finish(499)
 	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
 		v.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
-	case v.seen.Failed && err == io.EOF: // the engine has sent the error already
-		v.end = io.EOF
-		v.countEngineError()
-		x.finish(502)
 	default:
 		problem, kind, e := "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
 		if errors.Is(err, upstream.ErrSilent) {

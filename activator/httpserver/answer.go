@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -13,9 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// refuse answers a request that no handler sees, and waits a moment for the
-// client to take the answer: closing over unread bytes would reset the
-// connection and the answer be lost with it.
+// refuse answers a request that no handler sees.
 func (w *conn) refuse(e *openai.Error) {
 	body := e.Body()
 	b := make([]byte, 0, 512+len(body))
@@ -31,18 +30,18 @@ func (w *conn) refuse(e *openai.Error) {
 	if _, err := w.write(b); err != nil {
 		return
 	}
-	half, ok := w.Conn.(interface{ CloseWrite() error })
+	EndSending(w.Conn)
+}
+
+// EndSending sends FIN and waits a moment for the client to end the connection: closing
+// it over unread bytes would reset it, and what was sent last be lost.
+func EndSending(c net.Conn) {
+	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	w.readBy(time.Now().Add(closeDelay))
-	for got := 0; got < closeDrainBytes; {
-		n, err := w.Conn.Read(w.buf)
-		if err != nil {
-			return
-		}
-		got += n
-	}
+	c.SetReadDeadline(time.Now().Add(closeDelay))
+	io.CopyN(io.Discard, c, closeDrainBytes)
 }
 
 // call runs the handler. Afterwards the exchange's watch is off unless there is
@@ -115,9 +114,11 @@ func isOwnField(name string) bool {
 
 var errStreamPanic = errors.New("httpserver: the stream panicked")
 
-// ErrLast is what a Stream's Read returns in place of io.EOF where the body is
-// whole but the connection should end with it: a stream that reported its own failure.
-var ErrLast = errors.New("httpserver: the last answer of this connection")
+// ErrLast is what a Stream's Read returns behind its last bytes where these report its
+// failure. The connection ends by FIN without the terminating chunk (HTTP/2: a reset
+// behind the last bytes): some clients ignore the report, and would take a body that
+// ends well for success.
+var ErrLast = errors.New("httpserver: the stream reported its failure")
 
 // responseStream is a Response's Stream as the server behind reads it.
 type responseStream struct {
@@ -131,10 +132,10 @@ type responseStream struct {
 // next reads the handler's stream once.
 func (s *responseStream) next(p []byte) (n int, err error) {
 	n, err = readStream(s.in, p, s.w.s.o.Logger)
-	if errors.Is(err, ErrLast) {
-		s.w.last, err = true, io.EOF
-	}
-	if err != nil && err != io.EOF && s.w.head.http10 {
+	switch {
+	case errors.Is(err, ErrLast):
+		s.w.last = true
+	case err != nil && err != io.EOF && s.w.head.http10:
 		s.w.reset()
 	}
 	return n, err

@@ -677,7 +677,8 @@ func TestStreams(t *testing.T) {
 			{"/ok", "1.0", ": thaw\ndata: 1\n\ndata: [DONE]\n\n", false, true},
 			{"/broken", "1.1", "data: 1\n\n", true, true},
 			{"/broken", "1.0", "", true, true}, // a reset may overtake the data
-			{"/last", "1.1", "data: 1\n\ndata: {\"error\":{}}\n\n", false, true},
+			{"/last", "1.1", "data: 1\n\ndata: {\"error\":{}}\n\n", true, true},
+			{"/last", "1.0", "data: 1\n\ndata: {\"error\":{}}\n\n", false, true},
 			{"/sized", "1.1", "1234567890", false, false},
 			{"/short", "1.1", "", true, true}, // what was buffered may be lost
 		} {
@@ -720,6 +721,39 @@ func TestStreams(t *testing.T) {
 		c.send("HEAD /ok HTTP/1.1\r\nHost: h\r\n\r\n")
 		c.ok("HEAD")
 		<-last.Load().done
+	})
+}
+
+// A stream that reported its failure ends by FIN behind the report, also where bytes of the
+// client are unread, and without the chunk that would make the body complete.
+func TestFailureEndsByFIN(t *testing.T) {
+	const first, frame = "data: 1\n\n", "data: {\"error\":{}}\n\n"
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		sent := make(chan struct{})
+		s := serve(Options{Handler: func(_ *Request, w *Response) {
+			n := 0
+			w.Stream = newStream(func(p []byte) (int, error) {
+				if n++; n == 1 {
+					return copy(p, first), nil
+				}
+				<-sent
+				return copy(p, frame), ErrLast
+			})
+		}})
+		c := s.dial()
+		c.send(get)
+		for l := ""; l != "data: 1\n"; {
+			var err error
+			if l, err = c.br.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.send(strings.Repeat(get, 1000))
+		close(sent)
+		b, err := io.ReadAll(c.br)
+		if want := fmt.Sprintf("\n\r\n%x\r\n%s\r\n", len(frame), frame); string(b) != want || err != nil {
+			t.Errorf("%q %v", b, err)
+		}
 	})
 }
 

@@ -57,7 +57,7 @@ type conn struct {
 	writeUntil time.Time
 	holdEnd    bool   // the stream has ended: its last bytes and its end go out together
 	held       []byte // what waits for that
-	last       bool   // no request is read after this one
+	last       bool   // the stream has reported its failure: the connection ends by FIN
 
 	netHTTP bool            // the server behind reads while its handler runs
 	poke    coalesce.Signal // ends such a Read
@@ -151,7 +151,7 @@ func (w *conn) next() error {
 	w.flush()
 	w.removeFromServer()
 	w.setPhase(idle)
-	if w.last || w.s.draining.Load() {
+	if w.s.draining.Load() {
 		return errConnClosed
 	}
 	if refusal, err := w.readRequest(); err != nil {
@@ -302,6 +302,9 @@ func (w *conn) Close() error {
 	w.mu.Unlock()
 	w.flush()
 	w.disarm(ErrGone)
+	if w.last {
+		EndSending(w.Conn)
+	}
 	err := w.Conn.Close()
 	w.poke.Set()
 	w.s.remove(w)

@@ -18,8 +18,8 @@ import (
 // settings replace the Options of heads, idle connections and writes.
 //
 // A request's context must end when its client leaves, and with [ErrDraining] where the
-// server gives requests up. Last() is called on a response writer that has it, to end the
-// connection with the answer.
+// server gives requests up. Last() is called on a response writer that has it before a
+// stream ends with ErrLast, for [EndSending] when its connection is closed.
 type NetHTTPHandler struct {
 	o        Options
 	bodies   atomic.Int64
@@ -217,11 +217,8 @@ func (g *NetHTTPHandler) write(v *request, rw http.ResponseWriter) {
 	defer g.buffers.Put(buf)
 	writeResponse(rw, v.r.Method, res, func(p []byte) (int, error) {
 		n, err := readStream(res.Stream, p, g.o.Logger)
-		if errors.Is(err, ErrLast) {
-			err = io.EOF
-			if c, ok := rw.(interface{ Last() }); ok {
-				c.Last()
-			}
+		if c, ok := rw.(interface{ Last() }); ok && errors.Is(err, ErrLast) {
+			c.Last()
 		}
 		return n, err
 	}, buf[:])

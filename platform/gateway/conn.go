@@ -2,11 +2,12 @@ package gateway
 
 import (
 	"context"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
 )
 
 // writeWait bounds each write to a client, so a client that stops reading is disconnected.
@@ -15,7 +16,7 @@ const writeWait = 30 * time.Second
 // clientConn is one connection of a client.
 type clientConn struct {
 	net.Conn
-	last  atomic.Bool // set with the last response: no request is read after it
+	last  atomic.Bool // a stream has reported its failure: Close ends the connection by FIN
 	until time.Time   // the write deadline; writers take turns, as in net/http
 }
 
@@ -27,12 +28,12 @@ func connOf(ctx context.Context) *clientConn {
 	return c
 }
 
-// Read reads from the client; after Last it returns io.EOF.
-func (c *clientConn) Read(p []byte) (int, error) {
-	if c.last.Load() {
-		return 0, io.EOF
+// Close closes the connection. A second call ends the wait of the first.
+func (c *clientConn) Close() error {
+	if c.last.CompareAndSwap(true, false) {
+		httpserver.EndSending(c)
 	}
-	return c.Conn.Read(p)
+	return c.Conn.Close()
 }
 
 // Write writes p with a deadline for each piece.

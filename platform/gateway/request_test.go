@@ -851,3 +851,29 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// An answer that its backend did not complete is not complete for the client either: all
+// that came is passed on, then the connection ends by FIN, and on HTTP/2 by a reset.
+func TestBrokenAnswerOfAService(t *testing.T) {
+	w := newWorld(t, nil)
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(rw, "data: {\"error\":{}}\n\n")
+		rw.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "mine", Paths: []controlstream.Path{{Splits: []controlstream.Split{{Percent: 100, Address: addr}}}}}}})
+	for proto, c := range map[string]*http.Client{"HTTP/1.1": w.client, "HTTP/2": h2cClient(t)} {
+		r, _ := http.NewRequest("GET", "http://"+w.public+"/x", nil)
+		r.Host = "mine"
+		res, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if string(b) != "data: {\"error\":{}}\n\n" || err == nil || proto == "HTTP/1.1" && err != io.ErrUnexpectedEOF {
+			t.Errorf("%s: %q %v", proto, b, err)
+		}
+	}
+}

@@ -129,7 +129,7 @@ func TestStreams(t *testing.T) {
 				t.Errorf("%q", l)
 			}
 			say <- ""
-			if a, b := line(br), line(br); !strings.Contains(a, `"code":"engine_crashed"`) || b != "EOF" {
+			if a, b := line(br), line(br); !strings.Contains(a, `"code":"engine_crashed"`) || b == "EOF" {
 				t.Errorf("%s %s: %q %q", proto, host, a, b)
 			}
 			res.Body.Close()
@@ -138,7 +138,8 @@ func TestStreams(t *testing.T) {
 			w.act.Publish(cold)
 		}
 	}
-	// A broken stream also closes its connection.
+	// A broken stream also closes its connection, by FIN and without the chunk that would
+	// make the body complete.
 	w.act.Publish(warm)
 	c, err := net.Dial("tcp", w.public)
 	if err != nil {
@@ -156,7 +157,7 @@ func TestStreams(t *testing.T) {
 		}
 	}
 	say <- ""
-	if b, err := io.ReadAll(br); err != nil || !strings.HasSuffix(string(b), "\r\n0\r\n\r\n") {
+	if b, err := io.ReadAll(br); err != nil || !strings.HasSuffix(string(b), "}}\n\n\r\n") {
 		t.Errorf("%q %v", b, err)
 	}
 }

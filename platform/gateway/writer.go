@@ -42,7 +42,7 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, b, err
 }
 
-// Last closes the connection after this response.
+// Last has the connection end by FIN after this response, which reports its failure.
 func (w *writer) Last() {
 	if c := connOf(w.r.Context()); c != nil && w.r.ProtoMajor == 1 {
 		c.last.Store(true)

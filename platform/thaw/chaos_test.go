@@ -345,7 +345,7 @@ func (s *chaos) ask(ctx context.Context, req *http.Request, stream bool, tokens 
 			}
 		}
 		return fmt.Sprint(r.status, " ", f.Code), ""
-	case err != nil:
+	case err != nil && !(stream && r.failure().Code != ""):
 		return "cut", "" // the client sees that the answer is incomplete
 	case stream:
 		return s.judgeStream(r, tokens)
@@ -393,6 +393,9 @@ func (s *chaos) judgeStream(r reply, tokens int) (outcome, wrong string) {
 		f := r.failure()
 		if f.Code == "" || f.Type == "" || f.Message == "" {
 			return "bad stream", "an error frame without a code: " + r.body
+		}
+		if r.err == nil {
+			return "bad stream", "complete behind an error frame: " + r.body
 		}
 		if !strings.HasPrefix(s.whole, strings.TrimRight(text, "\uFFFD")) {
 			wrong = fmt.Sprintf("the part before the error is %q", text)

@@ -208,7 +208,7 @@ func TestEngineKilled(t *testing.T) {
 		defer res.Body.Close()
 		signalPID(t, p.engine("stream"), syscall.SIGKILL)
 		rest, err := io.ReadAll(r)
-		if f := (reply{body: string(rest)}).failure(); f.Code != "engine_crashed" || strings.Contains(string(rest), "[DONE]") {
+		if f := (reply{body: string(rest)}).failure(); err == nil || f.Code != "engine_crashed" || strings.Contains(string(rest), "[DONE]") {
 			t.Errorf("the stream ended with %v\n%s", err, rest)
 		}
 		p.eventually(patience, "an answer again", func() bool { return p.chat("stream", `"max_tokens":2`).status == 200 })
