@@ -160,7 +160,7 @@ func TestEngineKey(t *testing.T) {
 // find and openai.Public are one list.
 func TestAllowListMatchesRoutes(t *testing.T) {
 	for _, e := range append([]endpoint{chatEndpoint, completionsEndpoint, responsesEndpoint, messagesEndpoint}, plainEndpoints[:]...) {
-		if !openai.Public(e.path) || findEndpoint(e.path) == nil {
+		if !openai.Public(e.path) || openai.IsForm(e.path) != e.form || findEndpoint(e.path) == nil {
 			t.Errorf("%s", e.path)
 		}
 	}

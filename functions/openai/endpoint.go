@@ -12,3 +12,27 @@ func Public(path string) bool {
 	}
 	return false
 }
+
+// IsForm reports whether a public endpoint takes multipart/form-data. All others take JSON.
+func IsForm(path string) bool {
+	return path == "/v1/audio/transcriptions" || path == "/v1/audio/translations"
+}
+
+// PeekPublic checks the body of a request to a public endpoint by all bounds of [Peek] or
+// [PeekMultipart], whichever the endpoint takes. The body may name any model, or none.
+func PeekPublic(path, contentType string, body []byte) (Envelope, error) {
+	if IsForm(path) {
+		return PeekMultipartUnnamed(contentType, body)
+	}
+	return PeekUnnamed(body)
+}
+
+// InferPath is the public endpoint of a body that was sent to /infer: that of chats if the
+// body has messages or cannot be read, else that of completions.
+func InferPath(body []byte) string {
+	p := peeker{b: body, unnamed: true}
+	if p.run() == nil && !p.chat {
+		return "/v1/completions"
+	}
+	return "/v1/chat/completions"
+}

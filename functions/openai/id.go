@@ -3,6 +3,7 @@ package openai
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"strings"
 )
 
 // NewID returns a new request id: 128 random bits in hex, so that it cannot be guessed.
@@ -13,4 +14,14 @@ func NewID() string {
 	var h [32]byte
 	hex.Encode(h[:], b[:])
 	return string(h[:])
+}
+
+// NewEngineID returns the id of a request as an engine gets it. It is new each time,
+// because engines fail on an id that comes twice, and begins with the gateway's id of the
+// request, unless that has another form than those of [NewID].
+func NewEngineID(gateway string) string {
+	if len(gateway) != 32 || strings.Trim(gateway, "0123456789abcdef") != "" {
+		return NewID()
+	}
+	return gateway + "-" + NewID()[:16]
 }

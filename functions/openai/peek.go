@@ -73,6 +73,7 @@ type peeker struct {
 
 	miscased string
 	sawMax   int  // rank of the max_tokens spelling seen
+	chat     bool // there are messages
 	media    bool // the value being scanned has a member whose name may carry media
 }
 
@@ -245,6 +246,7 @@ func (p *peeker) note(key []byte, at span, count int) error {
 			p.env.User = unquoteText(v)
 		}
 	case "messages", "input", "prompt":
+		p.chat = p.chat || string(key) == "messages"
 		if err := checkCount(key, v, count); err != nil {
 			return err
 		}

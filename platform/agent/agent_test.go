@@ -255,6 +255,12 @@ func TestHandlerAuthorization(t *testing.T) {
 		{"POST", "/infer", `{"model":"other/x","messages":[]}`, 404, "model_not_found"},
 		{"POST", "/infer", `{"model":"y","messages":[]}`, 404, "model_not_found"},
 		{"POST", "/infer", `{"model":"x","model":"y"}`, 400, "invalid_json"},
+		{"POST", "/infer", `{"model":"x","prompt":"a","n":100000}`, 400, `"param":"/n"`},
+		{"POST", "/replicas/r1/v1/completions", `{"prompt":"a","n":100000}`, 400, `"param":"/n"`},
+		{"POST", "/replicas/r1/v1/completions", `{"prompt":"a","request_id":"b"}`, 400, `"param":"/request_id"`},
+		{"POST", "/replicas/r1/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}]}`, 400, `"param":"/messages"`},
+		{"POST", "/replicas/r1/v1/score", `{"text_1":{"content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}}`, 400, `"param":"/text_1"`},
+		{"POST", "/replicas/r1/v1/completions", ``, 400, "invalid_json"},
 		{"POST", "/replicas/r1/v1/completions", `{"prompt":"through"}`, 200, "through"},
 		{"POST", "/replicas/r9/v1/completions", `{}`, 404, "replica_not_found"},
 		{"POST", "/replicas/r1/v1/load_lora_adapter", `{"lora_path":"/"}`, 404, "unknown_endpoint"},
@@ -287,7 +293,7 @@ func TestHandlerAuthorization(t *testing.T) {
 
 	// A client that disconnects during a stream frees its slot.
 	ctx, cancel := context.WithCancel(t.Context())
-	req, _ := http.NewRequestWithContext(ctx, "POST", url+"/replicas/r1/v1/responses", nil)
+	req, _ := http.NewRequestWithContext(ctx, "POST", url+"/replicas/r1/v1/responses", strings.NewReader("{}"))
 	req.Header.Set("Authorization", "Bearer secret")
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -121,9 +121,10 @@ func (d *Handler) reply(id string) functions.LoadReply {
 
 // infer passes a request on to a READY replica of the model in its body.
 func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
-	e, err := openai.Peek(req.Body)
-	if err != nil {
-		setError(res, 400, "invalid_json", err.Error())
+	path := openai.InferPath(req.Body)
+	e, refused := enginehttp.CheckRequest(req, path)
+	if refused != nil {
+		enginehttp.WriteError(res, refused)
 		return
 	}
 	_, name, found := strings.Cut(e.Model, "/")
@@ -144,18 +145,23 @@ func (d *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 		setError(res, 404, "model_not_found", "no READY replica of "+functions.Clip(e.Model)+" here")
 		return
 	}
-	d.proxy(h, enginehttp.InferPath(req.Body), req, res)
+	d.proxy(h, path, req, res)
 }
 
 // proxy passes a request on to a replica's engine. Only the paths that clients may use are
-// passed: the holder of the join token may start and stop engines, which includes no right
-// to have an engine load code or report its requests.
+// passed, with bodies within all bounds: the holder of the token may start and stop
+// engines, which includes no right to have an engine load code, report its requests or
+// send some.
 func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request, res *httpserver.Response) {
 	if !openai.Public(path) {
 		setError(res, 404, "unknown_endpoint", "no engine is asked "+functions.Clip(path)+" through its agent")
 		return
 	}
 	if !enginehttp.AllowMethod("POST", req, res) {
+		return
+	}
+	if _, e := enginehttp.CheckRequest(req, path); e != nil {
+		enginehttp.WriteError(res, e)
 		return
 	}
 	u, err := url.Parse(h.Status().Endpoint)

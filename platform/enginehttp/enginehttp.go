@@ -4,15 +4,17 @@ package enginehttp
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // passedFields are the request's header fields that an engine gets. All others,
-// the client's Authorization among them, are dropped.
-var passedFields = []string{"Content-Type", "Accept", "Traceparent", "X-Request-Id"}
+// the client's Authorization among them, are dropped. X-Request-Id is made anew.
+var passedFields = []string{"Content-Type", "Accept", "Traceparent"}
 
 // Call is one request to an engine.
 type Call struct {
@@ -31,12 +33,13 @@ type Call struct {
 // Forward sends a request to an engine and makes its answer the response, as a
 // stream. If it returns an error, which is upstream's, it has not touched res.
 func Forward(engines *upstream.Client, req *httpserver.Request, res *httpserver.Response, c Call) error {
-	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body, Fields: make([]upstream.Field, 0, len(passedFields)+1)}
+	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body, Fields: make([]upstream.Field, 0, len(passedFields)+2)}
 	for _, name := range passedFields {
 		if v := req.Header(name); v != "" {
 			up.Fields = append(up.Fields, upstream.Field{Name: name, Value: v})
 		}
 	}
+	up.Fields = append(up.Fields, upstream.Field{Name: "X-Request-Id", Value: openai.NewEngineID(req.Header("X-Request-Id"))})
 	if c.Key != "" {
 		up.Fields = append(up.Fields, upstream.Field{Name: "Authorization", Value: "Bearer " + c.Key})
 	}
@@ -83,16 +86,21 @@ func BodyOf(req *httpserver.Request) [][]byte {
 	return [][]byte{req.Body}
 }
 
-// InferPath is the engine's path for a body of /infer: that of chats if the body
-// has messages or is not JSON, else that of completions.
-func InferPath(body []byte) string {
-	var fields struct {
-		Messages json.RawMessage `json:"messages"`
+// CheckRequest is the last check of a client's request before an engine: the path is
+// public, and the body is within all bounds of openai. The gateway has checked the same,
+// but a request need not have come through it.
+func CheckRequest(req *httpserver.Request, path string) (openai.Envelope, *openai.Error) {
+	if !openai.Public(path) {
+		return openai.Envelope{}, openai.New(openai.UnknownEndpoint, "No engine is sent requests for "+functions.Clip(path)+".")
 	}
-	if json.Unmarshal(body, &fields) == nil && fields.Messages == nil {
-		return "/v1/completions"
+	env, err := openai.PeekPublic(path, req.Header("Content-Type"), req.Body)
+	if err == nil {
+		return env, nil
 	}
-	return "/v1/chat/completions"
+	if e, ok := errors.AsType[*openai.Error](err); ok {
+		return env, e
+	}
+	return env, openai.New(openai.InvalidJSON, err.Error())
 }
 
 // AllowMethod reports whether the request has the method; if not it answers 405.

@@ -9,10 +9,13 @@
 //
 // A request for one of our engines on a path of OpenAI's API takes the activator's whole
 // path, with the model's name forced: held streams get progress comments, errors are
-// typed, tokens are counted. Every other request is proxied unread, in any method and
-// protocol: HTTP/1.1, HTTP/2 without TLS, WebSockets, trailers, bodies that stream both
-// ways at once. Our engines need a key on those paths too; a program of the user's own
-// (snapshot.Snapshot.External) does not, as with Knative.
+// typed, tokens are counted. So does /infer, which is a chat or a completion by its body.
+// Of the pods' other paths /readyz, /livez and /timeline are proxied, with a key; no other
+// is known.
+//
+// Requests for a program of the user's own (snapshot.Snapshot.External) and for other
+// services are proxied unread, without a key, in any method and protocol: HTTP/1.1, HTTP/2
+// without TLS, WebSockets, trailers, bodies that stream both ways at once.
 //
 // If a replica breaks before the head of its answer, the request goes to another one,
 // once, provided that the part of the body that was read is still kept (64 KiB, or what

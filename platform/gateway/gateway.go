@@ -154,9 +154,15 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 	return t
 }
 
-// functionHandler serves OpenAI API calls that were routed to a function by host.
+// functionHandler serves OpenAI API calls that were routed to a function by host, and
+// /infer, which is one of them by its body.
 func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
-	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) { g.act.ServeAs(name, req, res) })
+	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) {
+		if req.Path == inferPath {
+			req.Path = openai.InferPath(req.Body)
+		}
+		g.act.ServeAs(name, req, res)
+	})
 }
 
 // SetTable routes all later requests by t. Requests being served keep their route. nil has

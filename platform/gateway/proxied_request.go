@@ -297,13 +297,16 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		writeError(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
 		return
 	case plain:
-	case activator.ServesPath(r.URL.Path):
+	case activator.ServesPath(r.URL.Path) || r.URL.Path == inferPath:
 		g.openAI.Serve(w, r, by.serve)
+		return
+	case !isShimPath(r.URL.Path):
+		writeError(w, openai.New(openai.UnknownEndpoint, "Unknown endpoint: a model's host does not answer "+functions.Clip(r.URL.Path)+"."))
 		return
 	}
 	team := by.function.Team
 	if !plain {
-		// Our engines need a key on every path.
+		// The pods of our engines need a key on every path.
 		id, e := g.act.Caller(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
 		if e == nil && id.Team != team && !id.Admin {
 			e = openai.New(openai.PermissionDenied, "This key is of another team.")
@@ -315,6 +318,15 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		team = id.Team
 	}
 	g.holdAndProxy(w, r, to, by, team)
+}
+
+// inferPath takes a chat or a completion, by its body.
+const inferPath = "/infer"
+
+// isShimPath reports whether a path of a model's host is passed to the shim, which answers
+// it without the engine.
+func isShimPath(path string) bool {
+	return path == "/readyz" || path == "/livez" || path == "/timeline"
 }
 
 func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team string) {

@@ -817,9 +817,17 @@ func TestKeys(t *testing.T) {
 		want                   string
 	}{
 		{"ours", "/infer", "", "", 401, "invalid_api_key"},
-		{"ours", "/infer", "Authorization", "Bearer " + blue, 403, "permission_denied"},
+		{"ours", "/infer", "Authorization", "Bearer " + blue, 404, "model_not_found"},
 		{"ours", "/infer", "Authorization", "Bearer " + red, 200, "|"}, // the key is not forwarded
 		{"ours", "/infer", "X-Api-Key", red, 200, "|"},
+		{"ours", "/timeline", "", "", 401, "invalid_api_key"},
+		{"ours", "/timeline", "Authorization", "Bearer " + blue, 403, "permission_denied"},
+		{"ours", "/timeline", "Authorization", "Bearer " + red, 200, "|"},
+		{"ours", "/readyz", "X-Api-Key", red, 200, "|"},
+		{"ours", "/x", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
+		{"ours", "/infer/", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
+		{"ours", "/%69nfer", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
+		{"ours", "/sleep", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
 		{"ours", "/v1/chat/completions", "", "", 401, "invalid_api_key"},
 		{"ours", "/v1/chat/completions", "Authorization", "Bearer " + blue, 404, "model_not_found"},
 		{"ours", "/v1/load_lora_adapter", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
@@ -835,6 +843,52 @@ func TestKeys(t *testing.T) {
 		if res.StatusCode != c.status || !strings.Contains(body, c.want) || c.status == 200 && body != c.want {
 			t.Errorf("%s%s: %d %s", c.host, c.path, res.StatusCode, body)
 		}
+	}
+}
+
+// TestInfer: /infer of a model's host is a chat or a completion with all bounds of the API,
+// and its tokens are charged.
+func TestInfer(t *testing.T) {
+	w := newWorld(t, nil)
+	var ids []string
+	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+		ids = append(ids, r.Header.Get("X-Request-Id"))
+		rw.Header().Set("Content-Type", "application/json")
+		io.WriteString(rw, `{"object":"`+r.URL.Path+`","usage":{"prompt_tokens":400,"completion_tokens":200,"total_tokens":600}}`)
+	})
+	w.act.Publish(newModel("rev-1", "ours", false, addr))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("ours", controlstream.Split{Function: functionName("rev-1")})}})
+	for body, param := range map[string]string{
+		`{"messages":[],"n":100000}`:                                                   "/n",
+		`{"messages":[],"kv_transfer_params":{}}`:                                      "/kv_transfer_params",
+		`{"messages":[],"request_id":"evil"}`:                                          "/request_id",
+		`{"prompt":"a","cache_salt":"a b"}`:                                            "/cache_salt",
+		`{"messages":[{"content":[{"image_url":{"url":"http://169.254.169.254/"}}]}]}`: "/messages",
+		`{"messages":[],"guided_json":"{\"type\":\"string\",\"pattern\":\"(?=a)\"}"}`:  "/guided_json",
+	} {
+		if res, got := w.get("ours", "/infer", postRequest(body)); res.StatusCode != 400 || !strings.Contains(got, `"param":"`+param+`"`) {
+			t.Errorf("%s: %d %s", body, res.StatusCode, got)
+		}
+	}
+	if len(ids) != 0 {
+		t.Fatalf("the engine got %d requests out of bounds", len(ids))
+	}
+	w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: functions.DefaultTeam}, Spec: functions.TeamSpec{Limits: functions.Limits{TokensPerMinute: 1000}}}})
+	for i, c := range []struct {
+		body, path string
+		status     int
+	}{
+		{`{"messages":[]}`, "/v1/chat/completions", 200},
+		{`{"prompt":"a"}`, "/v1/completions", 200},
+		{`{"prompt":"a"}`, "rate_limit_exceeded", 429},
+	} {
+		res, got := w.get("ours", "/infer", postRequest(c.body), withHeader("X-Request-Id", "evil-id"))
+		if res.StatusCode != c.status || !strings.Contains(got, c.path) {
+			t.Errorf("%d: %d %s", i, res.StatusCode, got)
+		}
+	}
+	if len(ids) != 2 || len(ids[0]) != 32 || len(ids[1]) != 32 || ids[0] == ids[1] {
+		t.Errorf("the engine got the ids %q", ids)
 	}
 }
 

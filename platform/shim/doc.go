@@ -49,6 +49,10 @@
 //	/infer     a chat or a completion, by its body
 //	/v1/…      what openai.Public names, and GET /v1/models
 //
+// The shim is the last check before the engine, also of requests that did not come through
+// the gateway: each body is held to all bounds of openai, header fields are a fixed few,
+// and the id that the engine gets is made here.
+//
 // An adapter that a request names is loaded when it is first asked for.
 //
 // # Requests before READY

@@ -40,7 +40,7 @@ func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
 		}
 	case path == "/infer":
 		if enginehttp.AllowMethod("POST", req, res) {
-			s.proxy(req, res, "POST", enginehttp.InferPath(req.Body))
+			s.proxy(req, res, "POST", openai.InferPath(req.Body))
 		}
 	case path == "/v1/models":
 		if enginehttp.AllowMethod("GET", req, res) {
@@ -122,8 +122,19 @@ func (f *firstRequest) span(ready int64, total float64) []functions.Span {
 	}}}
 }
 
-// proxy passes a request on to the engine and streams its answer back.
+// proxy passes a request on to the engine and streams its answer back. What is posted is
+// checked by all bounds first: clients may reach the pod without the gateway.
 func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, path string) {
+	var env openai.Envelope
+	var body [][]byte
+	if method == "POST" {
+		var e *openai.Error
+		if env, e = enginehttp.CheckRequest(req, path); e != nil {
+			enginehttp.WriteError(res, e)
+			return
+		}
+		body = enginehttp.BodyOf(req)
+	}
 	waited := false
 	if req.Header(snapshot.EarlyHeader) != "" {
 		began := time.Now()
@@ -148,9 +159,8 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		mark = &s.first
 		mark.early.Store(waited)
 	}
-	body := enginehttp.BodyOf(req)
 	if len(s.o.Model.Spec.Adapters) > 0 && body != nil {
-		b, e := s.loadAdapter(req, body)
+		b, e := s.loadAdapter(req, env, body)
 		if e != nil {
 			enginehttp.WriteError(res, e)
 			return
@@ -210,16 +220,12 @@ func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStat
 // loadAdapter has the adapter that a request names loaded, and rewrites the body to the
 // engine's name of it. Both NAME:ADAPTER, the clients' form, and ADAPTER, the activators',
 // are accepted.
-func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *openai.Error) {
-	e, err := openai.Peek(req.Body)
-	if err != nil {
-		return body, nil // the engine reports what is wrong with it
-	}
-	name, hasPrefix := strings.CutPrefix(e.Model, s.o.Model.Metadata.Name+":")
+func (s *Shim) loadAdapter(req *httpserver.Request, env openai.Envelope, body [][]byte) ([][]byte, *openai.Error) {
+	name, hasPrefix := strings.CutPrefix(env.Model, s.o.Model.Metadata.Name+":")
 	if !slices.ContainsFunc(s.o.Model.Spec.Adapters, func(a functions.Adapter) bool { return a.Name == name }) {
 		return body, nil
 	}
-	err = s.rep.LoadAdapter(req.Context(), name)
+	err := s.rep.LoadAdapter(req.Context(), name)
 	if x, ok := errors.AsType[*replica.AdapterError](err); ok {
 		return nil, openai.New(openai.Code(x.Code), "The adapter `"+name+"` cannot be used: "+x.Message)
 	}
@@ -227,7 +233,7 @@ func (s *Shim) loadAdapter(req *httpserver.Request, body [][]byte) ([][]byte, *o
 		return nil, openai.New(openai.AdapterUnavailable, "The adapter `"+name+"` cannot be used: "+err.Error())
 	}
 	if hasPrefix {
-		body = e.Splice(make([][]byte, 0, 4), req.Body, name, false)
+		body = env.Splice(make([][]byte, 0, 4), req.Body, name, false)
 	}
 	return body, nil
 }

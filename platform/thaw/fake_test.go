@@ -41,6 +41,10 @@ func fakeEngine(args []string) int {
 			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)
 			return
 		}
+		if strings.Contains(string(body), `"echo-id"`) {
+			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, strings.Join(r.Header.Values("X-Request-Id"), ","))
+			return
+		}
 		if _, word, ok := strings.Cut(string(body), "backwards:"); ok {
 			letters := []byte(word[:strings.IndexByte(word, '"')])
 			slices.Reverse(letters)

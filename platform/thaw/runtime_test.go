@@ -396,6 +396,44 @@ func TestRuntimeDrains(t *testing.T) {
 	}
 }
 
+// TestRuntimeChecksRequests: a request that did not come through the gateway is checked by
+// all bounds before the engine, and the engine never gets the client's request id.
+func TestRuntimeChecksRequests(t *testing.T) {
+	p := runtimeOf(t, t.TempDir(), commandInPod("", ""))
+	p.ready()
+	for _, x := range []struct{ body, param string }{
+		{`"n":100000`, "/n"}, // A-10
+		{`"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"string","pattern":"(a+)+\\1$"}}}`, "/response_format"},
+		{`"guided_json":"{\"type\":\"string\",\"minLength\":1000000000}"`, "/guided_json"},
+		{`"logprobs":100000`, "/logprobs"},
+		{`"request_id":"evil"`, "/request_id"}, // A-7
+		{`"kv_transfer_params":{"remote_host":"10.0.0.1"}`, "/kv_transfer_params"},
+		{`"cache_salt":"a\nb"`, "/cache_salt"},
+		{`"media":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]`, "/media"}, // A-6
+		{`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}]`, "/messages"},
+		{`"n":1,"n":2`, "/n"},
+	} {
+		for _, path := range []string{"/infer", "/v1/chat/completions", "/v1/completions", "/v1/score"} {
+			if r := p.do("POST", path, `{"model":"tiny",`+x.body+`}`); r.status != 400 || r.failure().Param != x.param {
+				t.Errorf("%s %s: %d %s", path, x.body, r.status, r.body)
+			}
+		}
+	}
+	seen := map[string]bool{}
+	for _, path := range []string{"/infer", "/v1/chat/completions"} {
+		for range 2 {
+			r := p.do("POST", path, `{"model":"tiny","messages":[{"role":"user","content":"echo-id"}]}`, "X-Request-Id", "evil-id")
+			id := r.text()
+			if r.status != 200 || len(id) != 32 || seen[id] {
+				t.Errorf("%s: the engine got the id %q: %d %s", path, id, r.status, r.body)
+			}
+			seen[id] = true
+		}
+	}
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.ends(0)
+}
+
 // TestRuntimeDrainsNoLonger: a stream longer than the drain is cut, and the shim ends.
 func TestRuntimeDrainsNoLonger(t *testing.T) {
 	p := runtimeOf(t, t.TempDir(), commandInPod("--mode flood", "deadlines: {drain: 300ms}\n"))
