@@ -254,6 +254,27 @@ func TestReserve(t *testing.T) {
 			}
 			s.Finish(502)
 		},
+		"the client leaves its replica": func(t *testing.T, w *testEnv) {
+			w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			s, e := w.act.Reserve(ctx, ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+			if e != nil {
+				t.Fatal(e)
+			}
+			cancel(httpserver.ErrGone)
+			if e := s.Failed(errors.New("EOF")); e == nil || e.Status != 499 {
+				t.Error(e)
+			}
+			s.Finish(499)
+			began := time.Now()
+			if s, e = w.act.Reserve(t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}); e != nil {
+				t.Fatal(e)
+			}
+			if took := time.Since(began); took != 0 || len(w.engineRequests()) != 0 {
+				t.Errorf("the replica was avoided for %v, reports: %v", took, w.engineRequests())
+			}
+			s.Finish(200)
+		},
 		"the client leaves": func(t *testing.T, w *testEnv) {
 			w.act.Publish(testFunction("tiny"))
 			ctx, cancel := context.WithCancelCause(t.Context())

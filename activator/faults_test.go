@@ -283,6 +283,30 @@ func TestStreamStalls(t *testing.T) {
 	})
 }
 
+// A stream is as long as its tokens flow: the bound of silence begins anew with each piece.
+func TestLongStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
+			writeString(c, chunkHead)
+			chunk(c, event1)
+			for range 20 {
+				time.Sleep(30 * time.Second)
+				if !chunk(c, event2) {
+					return false
+				}
+			}
+			chunk(c, event3)
+			chunk(c, eventDone)
+			return writeString(c, "0\r\n\r\n")
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.err != nil || !strings.HasSuffix(r.body, eventDone) {
+			t.Fatalf("cut after %v: %s", r.took, r.code())
+		}
+	})
+}
+
 func TestEngineRefusesHeldStream(t *testing.T) {
 	refusal := `{"error":{"message":"too long","type":"BadRequestError","param":"input_tokens","code":400}}`
 	answer := func(c net.Conn, r *http.Request, _ string) bool {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -169,4 +170,24 @@ func TestAllowListMatchesRoutes(t *testing.T) {
 			t.Errorf("%s", path)
 		}
 	}
+}
+
+// A request that the engine fails, and fails alone, takes the only replica from no other.
+func TestErrorFrameKeepsTheReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("10.0.0.1:1", func(c net.Conn, r *http.Request, body string) bool {
+			if strings.Contains(body, "poison") {
+				return streams(frame500, eventDone)(c, r, body)
+			}
+			return goodAnswer(c, r, body)
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
+		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "engine_crashed" {
+			t.Errorf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.body != streamed || r.took > 100*time.Millisecond {
+			t.Errorf("held for %v: %+v", r.took, r)
+		}
+	})
 }

@@ -139,10 +139,14 @@ func TestTokens(t *testing.T) {
 	if _, ok := b.Lookup(a); !ok {
 		t.Fatal("making a key must not lock the admin out")
 	}
-	os.Chmod(filepath.Join(dir, "join-token"), 0o644)
-	JoinToken(dir)
-	if info, _ := os.Stat(filepath.Join(dir, "join-token")); info.Mode().Perm() != 0o600 {
-		t.Error("mode of a token that others could read")
+	for _, mode := range []os.FileMode{0o640, 0o604, 0o620} {
+		for name, read := range map[string]func(string) (string, error){"join-token": JoinToken, "admin-token": AdminToken} {
+			os.Chmod(filepath.Join(dir, name), mode)
+			read(dir)
+			if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
+				t.Errorf("%s had mode %o and has %o", name, mode, info.Mode().Perm())
+			}
+		}
 	}
 	os.WriteFile(filepath.Join(dir, "join-token"), []byte("short"), 0o600)
 	if _, err := JoinToken(dir); err == nil {

@@ -75,6 +75,20 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A team that has used its tokens to the last one waits for the next.
+func TestNoTokenLeft(t *testing.T) {
+	var l Limits
+	l.SetTeams(newTeam("red", functions.Limits{TokensPerMinute: 100}))
+	a, _ := l.Admit("red", t0)
+	a.End(100, t0)
+	if _, r := l.Admit("red", t0); r == nil || r.Limit != LimitTokens {
+		t.Fatalf("%+v", r)
+	}
+	if _, r := l.Admit("red", t0.Add(time.Second)); r != nil {
+		t.Fatalf("%+v", r)
+	}
+}
+
 func TestHeld(t *testing.T) {
 	var l Limits
 	if r := l.Hold("red", t0); r != nil {

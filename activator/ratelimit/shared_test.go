@@ -17,6 +17,7 @@ type cluster struct {
 	t      testing.TB
 	now    time.Time
 	limits functions.Limits
+	dead   string // the id of an activator that is known to be dead
 	coord  *Coordinator
 	epoch  int
 	acts   []*act
@@ -74,6 +75,7 @@ func (r *cluster) startCoordinator() {
 			}
 		},
 		Recovering: true,
+		Dead:       func(id string) bool { return id == r.dead },
 	})
 	r.coord.SetLimits(r.sizes(), r.now)
 }
@@ -293,6 +295,29 @@ func TestShareConcurrent(t *testing.T) {
 	}
 	if no := r.takeWaiting(a); no != nil {
 		t.Fatal("the places of the dead:", no)
+	}
+}
+
+// TestShareOfTheDead: what an activator had is given to the others as soon as it is known
+// to be dead, and not after the minute that one without a link may come back in.
+func TestShareOfTheDead(t *testing.T) {
+	r := newCluster(t, functions.Limits{Concurrent: 4}, 2)
+	a, b := r.acts[0], r.acts[1]
+	for range 4 {
+		if no := r.takeWaiting(b); no != nil {
+			t.Fatal(no)
+		}
+	}
+	r.unlink(b, 0)
+	b.disconnected = true
+	r.step(time.Second)
+	b.leases, r.dead = nil, b.id
+	r.coord.Tick(r.now)
+	r.step(time.Second)
+	for i := range 4 {
+		if no := r.takeWaiting(a); no != nil {
+			t.Fatal(i, no)
+		}
 	}
 }
 

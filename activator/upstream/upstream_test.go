@@ -720,3 +720,28 @@ func TestBound(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 	})
 }
+
+// A request is not sent a second time once its answer has begun, on a connection that was
+// used before as little as on a new one: the engine would generate twice.
+func TestNoRetryAfterTheFirstByte(t *testing.T) {
+	var seen atomic.Int32
+	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+		seen.Add(1)
+		if n == 0 {
+			io.WriteString(c, okHello)
+			return true
+		}
+		io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-ty")
+		return false
+	})
+	c := client(t, Options{})
+	r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.ReadAll(r)
+	r.Close()
+	if r, err = c.Do(t.Context(), postRequest(e.addr, "{}")); !errors.Is(err, ErrNoAnswer) || seen.Load() != 2 {
+		t.Errorf("%v %v, %d requests for 2", r, err, seen.Load())
+	}
+}
