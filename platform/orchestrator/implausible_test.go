@@ -61,6 +61,16 @@ func TestHeartbeatsMissed(t *testing.T) {
 	h := p.agents[0]
 	mine := h.loads
 	h.mute, h.refuse = true, errVanished
+	// A cut request picks another replica: the snapshots must not list the lost ones.
+	p.path.onCut = func(agent string) {
+		for _, l := range p.path.list {
+			for _, r := range l.pic.Replicas {
+				if r.Node == h.id {
+					t.Errorf("requests to %s are cut while %s still lists replica %s there", agent, l.name, r.ID)
+				}
+			}
+		}
+	}
 	p.pass(5 * time.Second)
 	if p.events("node_lost") != 0 {
 		t.Fatal("lost before its lease is over")
@@ -82,6 +92,7 @@ func TestHeartbeatsMissed(t *testing.T) {
 	if s := p.states(mine[0]); !strings.Contains(s, "READY@n") || strings.Contains(s, "n0") {
 		t.Fatal(s)
 	}
+	p.path.onCut = nil
 	// The node returns with its replicas: they are adopted, and one of the two stops.
 	h.mute, h.refuse = false, nil
 	before := p.commands(" load ")

@@ -36,6 +36,7 @@ type play struct {
 	agents  []*playAgent
 	log     []string
 	delay   func() time.Duration // of a command
+	setBack time.Duration        // how far the server's clock was set back
 }
 
 type playStep struct {
@@ -74,7 +75,7 @@ func newPlay(t testing.TB, seed uint64, ms ...*functions.Model) *play {
 func (p *play) boot(epoch int64) {
 	var s *Orchestrator
 	s = New(Options{
-		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at },
+		Epoch: epoch, Path: p.path, Catalog: p.catalog, Machine: "m-here", Now: func() time.Time { return p.at.Add(-p.setBack) },
 		NewID: func(prefix string) string { p.ids++; return fmt.Sprint(prefix, "-", p.ids) },
 		Do: func(limit time.Duration, f func(context.Context)) {
 			p.after(p.delay(), func() { f(context.Background()) })
@@ -219,6 +220,7 @@ type playPath struct {
 	slots int
 	span  func() time.Duration // duration of a request; nil: until done
 	cuts  []string
+	onCut func(agent string)
 }
 
 type playQueue struct {
@@ -339,7 +341,12 @@ func (d *playPath) Demand(all bool, yield func(Demand) bool) {
 	}
 }
 
-func (d *playPath) Cut(agent string) { d.cuts = append(d.cuts, agent) }
+func (d *playPath) Cut(agent string) {
+	d.cuts = append(d.cuts, agent)
+	if d.onCut != nil {
+		d.onCut(agent)
+	}
+}
 
 func (d *playPath) InFlightOf(n functions.Name, id string) int {
 	l := d.queueOf(n)

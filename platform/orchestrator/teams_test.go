@@ -156,6 +156,32 @@ func TestGPUBudget(t *testing.T) {
 	}
 }
 
+// TestClockSetBack: a clock that is set back by a day, and forward again, grants no
+// second budget of the day.
+func TestClockSetBack(t *testing.T) {
+	p := newPlay(t, 1, of("red", model("x")))
+	p.catalog.teams = []*functions.Team{file("red", func(s *functions.TeamSpec) { s.Limits.GPUSecondsPerDay = 60 })}
+	p.s.Changed()
+	p.agent("n", 1)
+	p.pass(7 * time.Second)
+	p.path.request("red", "x")
+	p.pass(75 * time.Second)
+	p.path.finish("red", "x")
+	p.pass(10 * time.Second)
+	p.path.request("red", "x")
+	spent := p.s.TeamUse("red")
+	if spent.GPUs != 0 || !spent.OverBudget {
+		t.Fatalf("the budget is not used up: %+v", spent)
+	}
+	for _, back := range []time.Duration{25 * time.Hour, 0} {
+		p.setBack = back
+		p.pass(20 * time.Second)
+		if u := p.s.TeamUse("red"); u.GPUs != 0 || !u.OverBudget || u.Today < spent.Today {
+			t.Errorf("set back by %v: %+v, was %+v", back, u, spent)
+		}
+	}
+}
+
 // TestFairTeams: in the whole loop, a team with a thousand waiting requests delays
 // another team by at most one service time and one switch.
 func TestFairTeams(t *testing.T) {

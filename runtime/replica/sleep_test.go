@@ -169,6 +169,13 @@ func TestSleep(t *testing.T) {
 			time.Sleep(3 * second)
 			expectState(t, l, functions.Ready)
 		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
+		{name: "a request is queued in the engine", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
+			l.Sleep(1, "idle")
+			time.Sleep(second)
+			s.setMetrics(func() (engine.Metrics, error) { return engine.Metrics{Load: true, Flow: true, Waiting: 1}, nil })
+			time.Sleep(3 * second)
+			expectState(t, l, functions.Ready)
+		}, calls: "sleep 1 wait, wake 1", statuses: "SLEEPING LOADING_TO_GPU READY"},
 		{name: "taken back", s: func() *fakeNode { return &fakeNode{} }, do: func(t *testing.T, s *fakeNode, l *replicaRun) {
 			l.Sleep(1, "idle")
 			l.WakeUp("asked for") // the later wish holds

@@ -353,6 +353,26 @@ func TestCancelStart(t *testing.T) {
 			}
 		})
 	})
+	t.Run("after staging", func(t *testing.T) {
+		s := &fakeNode{stageTime: time.Second, loadTime: time.Second}
+		synctest.Test(t, func(t *testing.T) {
+			l := startReplica(t, s.options(), func(o Options) (r *Replica) {
+				report := o.OnChange
+				o.OnChange = func(st functions.ReplicaStatus) {
+					report(st)
+					if st.State == functions.Loading {
+						r.CancelStart()
+					}
+				}
+				r = New(o)
+				return r
+			})
+			l.ended(t, functions.Unloaded, "")
+			if s.spawned.Load() != 0 || s.released.Load() != 1 {
+				t.Errorf("%d engines started that no request needs, lease released %d times", s.spawned.Load(), s.released.Load())
+			}
+		})
+	})
 	t.Run("once spawned it lives", func(t *testing.T) {
 		s := &fakeNode{loadTime: time.Minute}
 		virtual(t, s, func(t *testing.T, l *replicaRun) {
@@ -598,6 +618,25 @@ func TestHang(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			l.ended(t, functions.Failed, "vllm answers with errors alone: HTTP 500: EngineDeadError")
+		})
+	})
+	// Only consecutive errors count: an engine that fails a probe now and then serves on.
+	t.Run("errors now and then", func(t *testing.T) {
+		s := &fakeNode{tokenErr: func(n int64) error {
+			if n > 1 && n%probeTries != 1 {
+				return &engine.StatusError{Status: 500, Body: "ValueError: no such token"}
+			}
+			return nil
+		}}
+		virtual(t, s, func(t *testing.T, l *replicaRun) {
+			time.Sleep(time.Second)
+			for range 4 * probeTries {
+				l.Suspect("HTTP 500")
+				time.Sleep(time.Second)
+				expectState(t, l, functions.Ready)
+			}
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
 		})
 	})
 	t.Run("gone", func(t *testing.T) {
