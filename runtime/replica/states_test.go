@@ -367,7 +367,8 @@ func TestCancelStart(t *testing.T) {
 				r = New(o)
 				return r
 			})
-			l.ended(t, functions.Unloaded, "")
+			time.Sleep(time.Minute)
+			expectState(t, l, functions.Unloaded)
 			if s.spawned.Load() != 0 || s.released.Load() != 1 {
 				t.Errorf("%d engines started that no request needs, lease released %d times", s.spawned.Load(), s.released.Load())
 			}
