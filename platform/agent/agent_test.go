@@ -309,6 +309,15 @@ func TestHandlerAuthorization(t *testing.T) {
 	cancel()
 	res.Body.Close()
 	l.until("its place is free", func() bool { return l.proxied.of(functions.Name{}, "r1") == 0 })
+
+	// So does a request that the engine does not answer: else the replica would look busy for
+	// ever, never sleep, and drain for its whole deadline.
+	if status, body := call("POST", "/replicas/r1/v1/embeddings", "Bearer secret", `{"input":"x"}`); status != 502 || !strings.Contains(body, "engine_crashed") {
+		t.Errorf("an engine that closes the connection: %d %s", status, body)
+	}
+	if n := l.proxied.of(functions.Name{}, "r1"); n != 0 {
+		t.Errorf("%d in flight after a request without an answer", n)
+	}
 }
 
 func TestFollowLog(t *testing.T) {

@@ -71,7 +71,8 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// toyEngine is a small HTTP engine; /v1/responses streams a byte and then waits.
+// toyEngine is a small HTTP engine; /v1/responses streams a byte and then waits, and
+// /v1/embeddings closes the connection without an answer.
 func toyEngine(ctx context.Context, port, name string) error {
 	fmt.Println("engine of", name)
 	mux := http.NewServeMux()
@@ -88,6 +89,7 @@ func toyEngine(ctx context.Context, port, name string) error {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
+	mux.HandleFunc("POST /v1/embeddings", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {
 		return err

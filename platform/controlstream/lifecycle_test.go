@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -569,6 +570,70 @@ func TestNodeReplaced(t *testing.T) {
 		mu.Unlock()
 		if h.Tell("n", Update{}) {
 			t.Error("it is told though it is gone")
+		}
+		s.end()
+		h.Close()
+	})
+}
+
+// coordinatorLog records the calls of a hub: R for a report, F for the first of a connection,
+// D for a disconnection.
+type coordinatorLog struct {
+	mu    sync.Mutex
+	calls string
+}
+
+func (c *coordinatorLog) add(call string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if call != "R" { // these come every second
+		c.calls += call
+	}
+}
+
+func (c *coordinatorLog) Report(_ string, first bool, _ *ratelimit.UsageReports, _ time.Time) error {
+	if first {
+		c.add("F")
+	} else {
+		c.add("R")
+	}
+	return nil
+}
+
+func (c *coordinatorLog) Disconnected(string, time.Time) { c.add("D") }
+
+func (c *coordinatorLog) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls
+}
+
+// TestCoordinatorOfAReplacedActivator: the end of an activator's former connection is not
+// reported to the Coordinator while its next connection is open, else the limits that this
+// activator holds would be given away.
+func TestCoordinatorOfAReplacedActivator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t)
+		w.names["control"] = []string{at(1)}
+		coordinator := &coordinatorLog{}
+		h := NewHub(HubOptions{Token: secret, Coordinator: coordinator})
+		s := w.serve(at(1)+":8090", h)
+		first, stop := w.activator("a", newFeed())
+		<-first.Heard()
+		s.freeze() // its end is not noticed yet
+		next, stop2 := w.activator("a", newFeed())
+		<-next.Heard()
+		stop()
+		time.Sleep(2 * deadAfter)
+		synctest.Wait()
+		if got := coordinator.String(); got != "FF" || len(h.Activators()) != 1 {
+			t.Errorf("the coordinator got %s of %v, want FF of one", got, h.Activators())
+		}
+		stop2()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := coordinator.String(); got != "FFD" {
+			t.Errorf("after the last connection: %s, want FFD", got)
 		}
 		s.end()
 		h.Close()
