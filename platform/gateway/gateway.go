@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // Options configure a Gateway. Activator must be set; zero values mean the default named
@@ -27,6 +29,10 @@ type Options struct {
 	// Leader returns the HOST:PORT of the leading controller, "" while there is none.
 	// Requests for its API are proxied to it. nil: its API is not served here.
 	Leader func() string
+	// LeaderTLS returns the configuration of connections to the leader; nil: these are plain.
+	LeaderTLS func() (*tls.Config, error)
+	// PublicAPI serves the leader's API to requests from outside the cluster too.
+	PublicAPI bool
 	// CutGrace is the time after the drain deadline for streams to write their error frame;
 	// 500 ms.
 	CutGrace time.Duration
@@ -87,6 +93,7 @@ type Gateway struct {
 	openAI    *httpserver.NetHTTPHandler
 	byModel   httpserver.Handler
 	h1, h2    *http.Transport
+	leader    *http.Transport // to the controller
 	upstreams trackedConns
 	pool      sync.Pool // of *proxiedRequest
 	buffers   sync.Pool
@@ -108,7 +115,10 @@ func New(o Options) *Gateway {
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
 	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
 	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
-	g.h1, g.h2 = g.transport(false), g.transport(true)
+	g.h1, g.h2, g.leader = g.transport(false), g.transport(true), g.transport(false)
+	if o.LeaderTLS != nil {
+		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)
+	}
 	g.quiet = log.New(debugWriter{o.Log}, "", 0)
 	g.table.Store(compileTable(nil, g.functionHandler))
 	base, cut := context.WithCancelCause(context.Background()) // requests outlive Serve's caller: Shutdown drains them
@@ -152,6 +162,28 @@ func (g *Gateway) transport(h2 bool) *http.Transport {
 		t.Protocols.SetHTTP1(true)
 	}
 	return t
+}
+
+// secureDial returns a dial whose connections are TLS, with the configuration of the moment.
+func secureDial(dial func(ctx context.Context, network, addr string) (net.Conn, error), of func() (*tls.Config, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		config, err := of()
+		if err != nil {
+			return nil, err
+		}
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: mtls.Explain(err)}
+		}
+		return secure, nil
+	}
 }
 
 // functionHandler serves OpenAI API calls that were routed to a function by host, and
@@ -258,6 +290,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.waitForRequests(g.o.CutGrace)
 	g.h1.CloseIdleConnections()
 	g.h2.CloseIdleConnections()
+	g.leader.CloseIdleConnections()
 	return err
 }
 

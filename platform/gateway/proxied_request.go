@@ -256,6 +256,7 @@ func (g *Gateway) proxyLeader(w *writer, r *http.Request) {
 	p := g.newProxiedRequest(w, nil, nil)
 	defer p.release()
 	p.setTarget(addr, false)
+	p.proxy.Transport = g.leader
 	g.sendOnce(w, r, p, 0)
 }
 

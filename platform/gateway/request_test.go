@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // h2cClient returns a client that speaks HTTP/2 without TLS only.
@@ -771,32 +773,70 @@ func TestDrain(t *testing.T) {
 	<-stopped
 }
 
+// TestLeader: requests for the control API go to the leader, over TLS where the gateway has a
+// certificate; those from outside the cluster only where the operator allows that.
 func TestLeader(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { testLeader(t, nil, backend) })
+	made, err := mtls.Issue(time.Now(), "controller", "activator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := func(name string) *mtls.Identity {
+		id, err := mtls.Read(made.Root, made.Leaves[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	t.Run("TLS", func(t *testing.T) {
+		testLeader(t, func() (*tls.Config, error) { return mtls.Client(identity("activator"), "controller"), nil }, func(t testing.TB, h http.HandlerFunc) string {
+			s := httptest.NewUnstartedServer(h)
+			s.TLS = mtls.Server(func() (*mtls.Identity, error) { return identity("controller"), nil }, "activator")
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			return s.Listener.Addr().String()
+		})
+	})
+}
+
+func testLeader(t *testing.T, secure func() (*tls.Config, error), serve func(testing.TB, http.HandlerFunc) string) {
 	var leader atomic.Pointer[string]
 	none := ""
 	leader.Store(&none)
 	counted := make(chan string, 10)
 	w := newWorld(t, func(o *Options, _ *activator.Options) {
-		o.Leader = func() string { return *leader.Load() }
+		o.Leader, o.LeaderTLS = func() string { return *leader.Load() }, secure
 		o.Count = func(labels ...string) { counted <- strings.Join(labels, " ") }
 	})
-	if res, body := w.get("x", "/api/v1/functions"); res.StatusCode != 503 || !strings.Contains(body, "No controller leads") {
+	if res, body := w.do(w.private, "x", "/api/v1/functions"); res.StatusCode != 503 || !strings.Contains(body, "No controller leads") {
 		t.Error(res.StatusCode, body)
 	}
 	if c := <-counted; c != "controller 503" {
 		t.Errorf("counted as %q", c)
 	}
-	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
+	addr := serve(t, func(rw http.ResponseWriter, r *http.Request) {
 		io.WriteString(rw, r.URL.Path+r.Header.Get("Authorization"))
 	})
 	leader.Store(&addr)
-	if res, body := w.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+	if res, body := w.do(w.private, "x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
 		t.Error(res.StatusCode, body)
+	}
+	if res, body := w.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 404 || !strings.Contains(body, "thaw-local") {
+		t.Error("from outside:", res.StatusCode, body)
 	}
 	for at, want := range map[string]int{w.public: 404, w.private: 200} {
 		if res, _ := w.do(at, "x", "/metrics"); res.StatusCode != want {
 			t.Error(at, res.StatusCode)
 		}
+	}
+	open := newWorld(t, func(o *Options, _ *activator.Options) {
+		o.Leader, o.LeaderTLS, o.PublicAPI = func() string { return addr }, secure, true
+	})
+	if res, body := open.get("x", "/api/v1/functions", withHeader("Authorization", "Bearer k")); res.StatusCode != 200 || body != "/api/v1/functionsBearer k" {
+		t.Error("from outside, where that is allowed:", res.StatusCode, body)
+	}
+	if res, _ := open.get("x", "/metrics"); res.StatusCode != 404 {
+		t.Error("metrics from outside:", res.StatusCode)
 	}
 }
 

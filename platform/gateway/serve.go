@@ -113,6 +113,9 @@ func (g *Gateway) unhosted(s *listenerHandler, w *writer, r *http.Request) {
 		w.to = toModel
 		g.openAI.ServeHTTP(w, r)
 		return
+	case g.o.Leader != nil && strings.HasPrefix(path, "/api/v1/") && !s.private && !g.o.PublicAPI:
+		writeError(w, openai.New(openai.NotFound, "The control API is not served at this address: use the Service thaw-local inside the cluster, or thaw --to knative."))
+		return
 	case g.o.Leader != nil && (strings.HasPrefix(path, "/api/v1/") || path == "/metrics" && s.private):
 		w.to = toLeader
 		g.proxyLeader(w, r)

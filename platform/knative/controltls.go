@@ -20,6 +20,13 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
+// randomToken returns 32 random bytes as text.
+func randomToken() []byte {
+	b := make([]byte, 32)
+	rand.Read(b) // never fails: the runtime ends the program instead
+	return []byte(base64.RawURLEncoding.EncodeToString(b))
+}
+
 // Entries of the Secret thaw-control-tls beside the token. Pods of activators and loaders
 // mount only their own entries.
 const (
@@ -39,6 +46,9 @@ var certifiedNames = map[string]string{"controller": controlstream.NameControlle
 // ErrControlTLS: the Secret thaw-control-tls is incomplete or invalid.
 var ErrControlTLS = errors.New("the Secret " + ControlTLSSecret)
 
+// ErrAdminToken: the Secret thaw-admin is invalid.
+var ErrAdminToken = errors.New("the Secret " + AdminSecret)
+
 // ControlTLS is the content of the Secret thaw-control-tls.
 type ControlTLS struct {
 	Token    string
@@ -49,9 +59,7 @@ type ControlTLS struct {
 // replaces an old authority in two steps. It reports whether data changed.
 func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err error) {
 	if len(data[TokenKey]) == 0 {
-		b := make([]byte, 32)
-		rand.Read(b) // never fails: the runtime ends the program instead
-		data[TokenKey] = []byte(base64.RawURLEncoding.EncodeToString(b))
+		data[TokenKey] = randomToken()
 		changed = true
 	}
 	issue := func(prefix string) error {
@@ -115,11 +123,11 @@ func allCertificatesValid(data map[string][]byte, now time.Time) bool {
 
 // ReadControlTLS decodes the Secret's entries.
 func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
-	l := &ControlTLS{Token: strings.TrimSpace(string(data[TokenKey]))}
-	if len(l.Token) < 32 {
-		return nil, fmt.Errorf("%w holds no token of 32 characters or more under %q", ErrControlTLS, TokenKey)
+	token, err := readToken(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w %w", ErrControlTLS, err)
 	}
-	var err error
+	l := &ControlTLS{Token: token}
 	if l.Identity, err = mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data["controller.crt"], Key: data["controller.key"]}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrControlTLS, err)
 	}
@@ -133,8 +141,7 @@ func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew b
 		s, err := secrets.Get(ctx, ControlTLSSecret, metav1.GetOptions{})
 		if renew && status.IsNotFound(err) {
 			s = &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Name: ControlTLSSecret, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}},
-				Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{},
+				ObjectMeta: secretMeta(ControlTLSSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{},
 			}
 			if _, err = RenewControlTLS(s.Data, now); err != nil {
 				return nil, err
@@ -167,4 +174,40 @@ func EnsureControlTLS(ctx context.Context, secrets core.SecretInterface, renew b
 		return ReadControlTLS(s.Data)
 	}
 	return nil, fmt.Errorf("%w is being changed concurrently", ErrControlTLS)
+}
+
+func secretMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/part-of": "thaw"}}
+}
+
+// readToken returns the token of a Secret's entries.
+func readToken(data map[string][]byte) (string, error) {
+	token := strings.TrimSpace(string(data[TokenKey]))
+	if len(token) < 32 {
+		return "", fmt.Errorf("holds no token of 32 characters or more under %q", TokenKey)
+	}
+	return token, nil
+}
+
+// EnsureAdminToken returns the token of the Secret thaw-admin, which it makes where there is
+// none. Concurrent callers get the same one.
+func EnsureAdminToken(ctx context.Context, secrets core.SecretInterface) (string, error) {
+	for range 5 {
+		s, err := secrets.Get(ctx, AdminSecret, metav1.GetOptions{})
+		if status.IsNotFound(err) {
+			s, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: secretMeta(AdminSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{TokenKey: randomToken()}}, metav1.CreateOptions{})
+			if status.IsAlreadyExists(err) {
+				continue
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+		token, err := readToken(s.Data)
+		if err != nil {
+			return "", fmt.Errorf("%w %w", ErrAdminToken, err)
+		}
+		return token, nil
+	}
+	return "", fmt.Errorf("%w is being changed concurrently", ErrAdminToken)
 }

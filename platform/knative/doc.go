@@ -1,5 +1,6 @@
 // Package knative runs thaw on Knative Serving: it renders models as Knative Services,
-// applies, lists and removes them, and checks clusters. Only this package and those below
+// applies, lists and removes them, and checks clusters. It is one idea: what the verbs of
+// thaw-knative and the controller both know of a cluster. Only this package and those below
 // it import knative.dev or k8s.io; they are part of thaw-knative, not of thaw.
 //
 // # A model is a Knative Service

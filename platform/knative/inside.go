@@ -28,12 +28,16 @@ const (
 	// System is thaw's own namespace.
 	System = "thaw-system"
 
-	controllerService = "thaw-controller:8090"
+	// controllerService is reached over TLS, so that keys do not cross the pod network in
+	// clear; API servers do not check the certificate.
+	controllerService = "https:thaw-controller:8090"
 
-	// ControlTLSSecret holds, under TokenKey, the token of thaw's own processes, which is
-	// also an admin token of the control API.
+	// ControlTLSSecret holds, under TokenKey, the token of the control streams, and their
+	// certificates. Activators and loaders mount their parts of it.
 	ControlTLSSecret = "thaw-control-tls"
-	TokenKey         = "token"
+	// AdminSecret holds, under TokenKey, the admin token of the control API. No pod mounts it.
+	AdminSecret = "thaw-admin"
+	TokenKey    = "token"
 )
 
 // maxTries bounds the retries until the leader is hit: the API server picks a controller
@@ -137,7 +141,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 	case s.Reason == metav1.StatusReasonServiceUnavailable:
 		return &Error{Kind: Away, What: "no controller of thaw runs at " + t.c.host, Hint: hint, Err: cause}
 	case s.Reason == metav1.StatusReasonForbidden, s.Reason == metav1.StatusReasonUnauthorized:
-		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw: --server URL and a key", Err: cause}
+		return &Error{Kind: Denied, What: "the controller cannot be reached through the API server", Hint: "members of a team use the address of the Service thaw-local, inside the cluster: --server URL and a key", Err: cause}
 	default:
 		return t.c.explain(&status.StatusError{ErrStatus: s}, "the controller")
 	}
@@ -145,14 +149,14 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 
 // Admin returns the admin token of the control API.
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
-	s, err := c.core.Secrets(System).Get(ctx, ControlTLSSecret, metav1.GetOptions{})
+	s, err := c.core.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
 	switch {
 	case status.IsForbidden(err):
-		return "", &Error{Kind: Denied, What: "the token of the controller cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
+		return "", &Error{Kind: Denied, What: "the admin token cannot be read", Hint: "--key KEY or THAW_KEY, a key of the team", Err: err}
 	case isNotFound(err):
-		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host, Hint: "thaw-knative install", Err: err}
+		return "", &Error{Kind: NotFound, What: "thaw is not installed at " + c.host + ", or by an older version", Hint: "thaw-knative install", Err: err}
 	case err != nil:
-		return "", c.explain(err, "secret "+ControlTLSSecret)
+		return "", c.explain(err, "secret "+AdminSecret)
 	}
 	return string(bytes.TrimSpace(s.Data[TokenKey])), nil
 }

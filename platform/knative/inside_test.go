@@ -37,7 +37,7 @@ func TestController(t *testing.T) {
 			calls := 0
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				b, _ := io.ReadAll(r.Body)
-				if got := r.URL.RequestURI(); got != "/up/api/v1/namespaces/thaw-system/services/thaw-controller:8090/proxy/api/v1/functions/a/b?x=y%26" || string(b) != x.body {
+				if got := r.URL.RequestURI(); got != "/up/api/v1/namespaces/thaw-system/services/https:thaw-controller:8090/proxy/api/v1/functions/a/b?x=y%26" || string(b) != x.body {
 					t.Errorf("%s %q", got, b)
 				}
 				if r.Header.Get("Authorization") != "Bearer mine" || r.Header.Get("X-Api-Key") != "sk" || r.Header.Get("Accept") != "text/plain" {

@@ -114,6 +114,15 @@ func Read(roots []byte, leaf Leaf) (*Identity, error) {
 // Server returns the configuration of a server that accepts client certificates of these
 // names. of returns the identity for each connection.
 func Server(of func() (*Identity, error), names ...string) *tls.Config {
+	return server(of, tls.RequireAndVerifyClientCert, names)
+}
+
+// OpenServer is Server for clients without a certificate too, whose Name is "".
+func OpenServer(of func() (*Identity, error), names ...string) *tls.Config {
+	return server(of, tls.VerifyClientCertIfGiven, names)
+}
+
+func server(of func() (*Identity, error), clients tls.ClientAuthType, names []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -123,10 +132,10 @@ func Server(of func() (*Identity, error), names ...string) *tls.Config {
 			}
 			return &tls.Config{
 				MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"},
-				Certificates: []tls.Certificate{id.Cert}, ClientCAs: id.Roots, ClientAuth: tls.RequireAndVerifyClientCert,
+				Certificates: []tls.Certificate{id.Cert}, ClientCAs: id.Roots, ClientAuth: clients,
 				SessionTicketsDisabled: true, // every connection is verified in full
 				VerifyConnection: func(s tls.ConnectionState) error {
-					if who := Name(&s); !slices.Contains(names, who) {
+					if who := Name(&s); len(s.PeerCertificates) > 0 && !slices.Contains(names, who) {
 						return fmt.Errorf("the certificate is that of %.80q, not of %s", who, strings.Join(names, " or "))
 					}
 					return nil

@@ -35,8 +35,14 @@ type activatorSettings struct {
 	ID            string             `json:"id" env:"POD_NAME" help:"name of this activator, no other's" shown:"the host's name"`
 	ShutdownDelay functions.Duration `json:"shutdown-delay" default:"3s" help:"after SIGTERM, how long new requests are accepted while routes to this activator are withdrawn"`
 	Drain         functions.Duration `json:"drain" default:"1m40s" help:"after SIGTERM, how long active requests may go on"`
-	cli.RequestSettings
+	sharedActivator
 	kit.LogSettings `defaults:"log-format=json"`
+}
+
+// sharedActivator are the settings of an activator that install also has and passes on.
+type sharedActivator struct {
+	PublicAPI bool `json:"public-api" default:"false" help:"serve the control API (/api/v1/) to requests from outside the cluster too, not to those from inside alone"`
+	cli.RequestSettings
 }
 
 func (c *command) activatorPart() *kit.Command {
@@ -62,7 +68,7 @@ func (o *activatorSettings) check() error {
 	case o.ShutdownDelay < 0 || o.Drain <= 0:
 		return errors.New("--shutdown-delay and --drain cannot be less than nothing: such as 3s and 100s")
 	}
-	return o.RequestSettings.Check()
+	return o.Check()
 }
 
 // run serves requests until ctx ends. Shutdown follows the data: readiness fails, so
@@ -94,7 +100,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: o.Logger(requests),
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.Add(data.Samples, connectedMetric(platform))

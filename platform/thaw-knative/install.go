@@ -34,7 +34,7 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.BoolVar(&i.Expose, "expose", false, "make the Service thaw a load balancer's")
 	f.StringVar(&i.History, "history-claim", "", "PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	kit.RegisterFlags(f, &c.sharedController)
-	kit.RegisterFlags(f, &c.RequestSettings)
+	kit.RegisterFlags(f, &c.sharedActivator)
 	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
 	f.BoolVar(&c.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
@@ -50,7 +50,7 @@ func (c *command) partSettings() error {
 		args     *[]string
 	}{
 		{&c.sharedController, c.sharedController.check, &c.installation.Controller},
-		{&c.RequestSettings, c.RequestSettings.Check, &c.installation.Activator},
+		{&c.sharedActivator, c.sharedActivator.Check, &c.installation.Activator},
 	} {
 		origin, err := kit.LoadSettings(c.flags, part.settings, "", c.getenv)
 		if err == nil {
@@ -143,7 +143,7 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, removeWa
 }
 
 func tokenVerb() verb {
-	return verb{"control-token --file FILE", "In the controller's pod: the Secret thaw-control-tls, made where there is none, as a file", "  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
+	return verb{"control-token --file FILE", "In the controller's pod: the token of the Secret thaw-control-tls as a file; makes that Secret and thaw-admin where there are none", "  thaw-knative control-token --file /run/thaw/token", func(c *command, f *kit.FlagSet) {
 		f.StringVar(&c.file, "file", "", "where the token goes")
 	}, (*command).writeControlToken, nil}
 }

@@ -145,9 +145,9 @@ func TestAsks(t *testing.T) {
 		asked = append(asked, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/thaw-system/")+" "+r.Header.Get("X-Api-Key"))
 		w.Header().Set("Content-Type", "application/json")
 		switch {
-		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-control-tls") && token:
-			fmt.Fprint(w, `{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "thaw-control-tls"}, "data": {"token": "YWRtaW4K"}}`)
-		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-control-tls"):
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-admin") && token:
+			fmt.Fprint(w, `{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "thaw-admin"}, "data": {"token": "YWRtaW4K"}}`)
+		case strings.HasSuffix(r.URL.Path, "/secrets/thaw-admin"):
 			w.WriteHeader(403)
 			fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"}`)
 		case strings.HasSuffix(r.URL.Path, "/proxy/api/v1/teams"):
@@ -158,7 +158,7 @@ func TestAsks(t *testing.T) {
 	}))
 	defer server.Close()
 	config := kubeconfig(t, server.URL)
-	const proxy = "GET services/thaw-controller:8090/proxy/api/v1/"
+	const proxy = "GET services/https:thaw-controller:8090/proxy/api/v1/"
 	for _, x := range []struct {
 		args  string
 		env   map[string]string
@@ -167,12 +167,12 @@ func TestAsks(t *testing.T) {
 		exit  int
 		asked []string
 	}{
-		{"ps", nil, true, "none", 0, []string{"GET secrets/thaw-control-tls ", proxy + "replicas admin", proxy + "functions admin"}},
+		{"ps", nil, true, "none", 0, []string{"GET secrets/thaw-admin ", proxy + "replicas admin", proxy + "functions admin"}},
 		{"ps --key sk-1", nil, false, "none", 0, []string{proxy + "replicas sk-1", proxy + "functions sk-1"}},
 		{"get teams -o name", map[string]string{"THAW_KEY": "sk-2"}, false, "ml", 0, []string{proxy + "teams sk-2"}},
-		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
-		{"describe team b", nil, true, "there is no team b", kit.ExitNotFound, []string{"GET secrets/thaw-control-tls ", proxy + "teams admin"}},
-		{"ps", nil, false, "the token of the controller cannot be read", kit.ExitDenied, []string{"GET secrets/thaw-control-tls "}},
+		{"describe team ml", nil, true, "Functions:      3", 0, []string{"GET secrets/thaw-admin ", proxy + "teams admin"}},
+		{"describe team b", nil, true, "there is no team b", kit.ExitNotFound, []string{"GET secrets/thaw-admin ", proxy + "teams admin"}},
+		{"ps", nil, false, "the admin token cannot be read", kit.ExitDenied, []string{"GET secrets/thaw-admin "}},
 	} {
 		asked, token = nil, x.may
 		out, errs, exit := thaw(t, x.env, append(strings.Fields(x.args), "--kubeconfig", config)...)

@@ -41,7 +41,7 @@ type command struct {
 
 	installation install.Options
 	sharedController
-	cli.RequestSettings
+	sharedActivator
 	loaders, file          string
 	wait, uninstall, force bool
 

@@ -27,7 +27,7 @@ import (
 // answered by the revision that serves it; the id of a replica names its revision.
 
 // control returns the control API of a term.
-func (r *leaderTerm) control() (http.Handler, error) {
+func (r *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
 		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), State: r, History: r, Starter: apiActions{r}, Requests: noStore{}, Stores: noStore{},
 		Usage:   func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
@@ -36,9 +36,9 @@ func (r *leaderTerm) control() (http.Handler, error) {
 			return errors.New("nodes of a cluster speak through their loader, not here")
 		},
 		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
-		Metrics: r.c.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
+		Metrics: r.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
-	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log}), nil
+	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, MaxBody: 1 << 20, Logger: r.c.o.Log})
 }
 
 func (r *leaderTerm) missing() []string {

@@ -26,6 +26,7 @@ import (
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/election"
 	"github.com/thaw-dev/thaw/platform/mtls"
@@ -42,7 +43,7 @@ type Options struct {
 	Name          string // of this controller, for logs
 	Advertise     string // HOST:PORT at which peers reach it
 	Listener      net.Listener
-	Token         string                         // that peers present; it also opens the control API
+	Token         string                         // that peers present
 	Secure        bool                           // control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
 	Policy        placement.Policy               // zero: placement.DefaultPolicy
 	Public        string                         // name of the activators' Service, for the status of Ingresses
@@ -72,7 +73,7 @@ type control struct {
 	ingress     netinformers.SharedInformerFactory
 	election    *election.Election
 	metrics     *telemetry.Registry
-	tls         *controlTLS // nil: control streams are plain
+	secrets     *knative.ControlSecrets
 
 	term atomic.Pointer[leaderTerm] // nil: another controller leads
 }
@@ -94,9 +95,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if c.tls != nil {
-		c.tls.reload(ctx)
-	}
+	c.secrets.Reload(ctx)
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx)) // outlives ctx until the last term has ended
@@ -125,7 +124,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // serve serves the controller's port until ctx ends. With certificates, control streams
-// come over mTLS; all other requests come in plain and present a key where one is needed.
+// come over mTLS and the control API over TLS; plain connections get probes and metrics.
 func (c *control) serve(ctx context.Context, failed func(error)) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -142,23 +141,23 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 		part(func() error { return s.Serve(l) })
 		context.AfterFunc(ctx, func() { s.Close() })
 	}
-	if c.tls == nil {
+	part(func() error { return c.secrets.Run(ctx) })
+	if !c.o.Secure {
 		server(c.o.Listener, c.routes(true))
 		return
 	}
-	split := mtls.NewSplit(c.o.Listener, mtls.Server(c.tls.identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
+	split := mtls.NewSplit(c.o.Listener, mtls.OpenServer(c.secrets.Identity, controlstream.NameActivator, controlstream.NameLoader), c.o.Log)
 	part(func() error { return split.Run(ctx) })
-	part(func() error { return c.tls.Run(ctx) })
 	server(split.Secure, c.routes(true))
 	server(split.Plain, c.routes(false))
 }
 
-// tokens lists those that peers may present and that open the control API.
+// tokens lists those that peers may present.
 func (c *control) tokens() []string {
-	if c.tls == nil {
+	if !c.o.Secure {
 		return []string{c.o.Token}
 	}
-	return c.tls.tokens()
+	return c.secrets.Tokens()
 }
 
 // open makes clients and informers.
@@ -198,13 +197,14 @@ func (c *control) open() error {
 		}
 	}
 	c.election = election.New(c.kube, c.o.Namespace, c.o.Name, c.o.Advertise, c.o.Log)
-	if c.o.Secure {
-		c.tls = &controlTLS{kube: c.kube, namespace: c.o.Namespace, leads: c.election.HoldsLease, token: c.o.Token, log: c.o.Log, now: time.Now, changed: func() {
+	c.secrets = knative.NewControlSecrets(knative.ControlSecretsOptions{
+		Secrets: c.kube.CoreV1().Secrets(c.o.Namespace), Secure: c.o.Secure, Leads: c.election.HoldsLease, Log: c.o.Log,
+		Changed: func() {
 			if r := c.term.Load(); r != nil {
 				r.teams.Changed()
 			}
-		}}
-	}
+		},
+	})
 	c.metrics = telemetry.NewProcess()
 	return nil
 }
@@ -229,8 +229,9 @@ func anyKeys[K comparable](m map[K]bool) map[any]bool {
 	return out
 }
 
-// routes is the handler of the controller's port; streams: control streams are accepted.
-func (c *control) routes(streams bool) http.Handler {
+// routes is the handler of the controller's port. full is false for plain connections
+// beside TLS ones: these get probes and metrics only.
+func (c *control) routes(full bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -244,16 +245,18 @@ func (c *control) routes(streams bool) http.Handler {
 			json.NewEncoder(w).Encode(map[string]any{"leads": r != nil, "leader": c.election.Leader()})
 		}
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
-		if r := c.term.Load(); r != nil {
-			r.metrics.ServeHTTP(w, req)
-			return
-		}
-		c.metrics.Handler().ServeHTTP(w, req)
-	})
+	if !full || !c.o.Secure { // over TLS the control API has them, for callers with a key
+		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
+			registry := c.metrics
+			if r := c.term.Load(); r != nil {
+				registry = r.metrics
+			}
+			registry.Handler().ServeHTTP(w, req)
+		})
+	}
 	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
 	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {
-		if !streams {
+		if c.o.Secure && (req.TLS == nil || len(req.TLS.PeerCertificates) == 0) {
 			http.Error(w, "control streams need a certificate", http.StatusForbidden)
 			return
 		}
@@ -264,6 +267,10 @@ func (c *control) routes(streams bool) http.Handler {
 		idle.ServeHTTP(w, req)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		if !full {
+			http.Error(w, "the control API is served over TLS only, at this port", http.StatusForbidden)
+			return
+		}
 		if r := c.term.Load(); r != nil {
 			r.api.ServeHTTP(w, req)
 			return

@@ -63,7 +63,7 @@
 //
 // The limits of teams are dealt out by ratelimit.Coordinator (sharedLimits); a new term
 // recovers them from the activators. The Secret thaw-control-tls, with token and
-// certificates, is read every half minute and renewed by the leader (controlTLS).
+// certificates, is read every half minute and renewed by the leader (knative.ControlSecrets); so is thaw-admin, with the admin token, but for the renewal.
 //
 // Nothing is kept on disk. The usage of teams outlives a term in a ConfigMap
 // (usageStore), written every half minute and at the end of the term.

@@ -39,7 +39,7 @@ type leaderTerm struct {
 	ingress      *ingress.Controller
 	teams        *team.Watcher
 	api          http.Handler
-	metrics      http.Handler
+	metrics      *telemetry.Registry
 	settled      atomic.Bool // activators get snapshots
 	end          context.CancelCauseFunc
 	tasks        sync.WaitGroup
@@ -78,11 +78,8 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 		return err
 	}
 	r.orchestrator.Attach(r.dataPath)
-	var err error
-	if r.api, err = r.control(); err != nil {
-		return err
-	}
-	r.metrics = c.metrics.Extend(r.orchestrator.Samples, r.hub.Samples, telemetry.Gauge("thaw_reconcile_queue", func() float64 { return float64(r.autoscale.Queued()) })).Handler()
+	r.metrics = c.metrics.Extend(r.orchestrator.Samples, r.hub.Samples, telemetry.Gauge("thaw_reconcile_queue", func() float64 { return float64(r.autoscale.Queued()) }))
+	r.api = r.control()
 	c.term.Store(r)
 	defer c.term.Store(nil)
 
@@ -186,7 +183,7 @@ func (r *leaderTerm) makeReconcilers() (err error) {
 	})
 	r.teams = team.NewWatcher(team.WatcherOptions{
 		Client: c.kube, Namespaces: c.core.Core().V1().Namespaces().Lister(), Quotas: c.core.Core().V1().ResourceQuotas().Lister(),
-		Transform: slimObject, Tokens: c.tokens, Log: c.o.Log,
+		Transform: slimObject, Tokens: c.secrets.AdminTokens, Log: c.o.Log,
 		Apply: func(k controlstream.Keys) {
 			r.catalog.setTeams(k.Teams)
 			r.limits.setTeams(k.Teams)

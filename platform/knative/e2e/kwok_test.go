@@ -1104,12 +1104,17 @@ func (f *far) stop(m kwokModel) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(f.Context(), http.MethodPost, url+"/api/v1/functions/"+m.String()+"/stop", nil)
+	secret, err := f.core.CoreV1().Secrets(install.Namespace).Get(f.Context(), knative.AdminSecret, metav1.GetOptions{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer "+f.token)
-	res, err := client.Do(r)
+	r, err := http.NewRequestWithContext(f.Context(), http.MethodPost, strings.Replace(url, "http://", "https://", 1)+"/api/v1/functions/"+m.String()+"/stop", nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(secret.Data[knative.TokenKey])))
+	secure := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: f.tls}}
+	res, err := secure.Do(r)
 	if err != nil {
 		f.Fatal(err)
 	}

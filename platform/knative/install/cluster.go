@@ -70,7 +70,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		if !tokenMade && installOrder(x) == workloadOrder {
 			// otherwise kubelets notice the Secret only after a while
 			if _, err := Token(ctx, c.of, Namespace); err != nil {
-				return c.of.Explain(err, "secret "+knative.ControlTLSSecret)
+				return c.of.Explain(err, "secrets "+knative.ControlTLSSecret+" and "+knative.AdminSecret)
 			}
 			tokenMade = true
 		}

@@ -15,8 +15,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Token returns the token of the Secret thaw-control-tls of a namespace and creates the
-// Secret if missing. Concurrent callers get the same token. It retries until ctx ends.
+// Token returns the token of the Secret thaw-control-tls of a namespace and creates that
+// Secret and thaw-admin if missing. Concurrent callers get the same token. It retries until
+// ctx ends.
 func Token(ctx context.Context, c *knative.Cluster, namespace string) (string, error) {
 	core, err := v1.NewForConfig(c.Config())
 	if err != nil {
@@ -30,9 +31,11 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 	for {
 		links, err := knative.EnsureControlTLS(ctx, secrets, true, time.Now())
 		if err == nil {
-			return links.Token, nil
+			if _, err = knative.EnsureAdminToken(ctx, secrets); err == nil {
+				return links.Token, nil
+			}
 		}
-		if errors.Is(err, knative.ErrControlTLS) || status.IsForbidden(err) || status.IsUnauthorized(err) {
+		if errors.Is(err, knative.ErrControlTLS) || errors.Is(err, knative.ErrAdminToken) || status.IsForbidden(err) || status.IsUnauthorized(err) {
 			return "", err
 		}
 		if last == nil || ctx.Err() == nil {
@@ -40,7 +43,7 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("the Secret %s: %w", knative.ControlTLSSecret, last)
+			return "", fmt.Errorf("the Secrets %s and %s: %w", knative.ControlTLSSecret, knative.AdminSecret, last)
 		case <-time.After(time.Second):
 		}
 	}
