@@ -83,18 +83,42 @@ func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *h
 	a.serve(req, res, &name)
 }
 
-func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, forced *functions.Name) {
-	began := a.o.Now()
-	if req.Path == modelsPath || strings.HasPrefix(req.Path, modelsPath+"/") {
-		a.serveModels(req, res, began)
-		return
+// Authorize checks what the head of a request tells: path, method and key. It returns the
+// key's id, or answers the request itself. It is [httpserver.Options].Authorize.
+func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+	if isModelsPath(req.Path) {
+		a.serveModels(req, res, a.o.Now()) // needs no body
+		return "", false
 	}
-	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: began, endpoint: findEndpoint(req.Path), forced: forced}
+	x := a.newRequest(req, nil)
+	id, e := x.checkHead()
+	if e != nil {
+		x.refuseNow(res, e)
+		return "", false
+	}
+	return id.KeyID, true
+}
+
+func isModelsPath(path string) bool {
+	return path == modelsPath || strings.HasPrefix(path, modelsPath+"/")
+}
+
+func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
+	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
 	if id := req.Header("X-Client-Request-Id"); validID(id) {
 		x.clientID = id
 	} else if id := req.Header("X-Request-Id"); validID(id) {
 		x.clientID = id
 	}
+	return x
+}
+
+func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, forced *functions.Name) {
+	if isModelsPath(req.Path) {
+		a.serveModels(req, res, a.o.Now())
+		return
+	}
+	x := a.newRequest(req, forced)
 	defer func() {
 		if v := recover(); v != nil { // the server answers it; what is held must be given back
 			x.reason = string(openai.InternalError)
@@ -109,19 +133,24 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	x.run(res)
 }
 
-// open does all that needs no engine: it checks the endpoint, the key, the body and
-// the team's limits, and finds the function.
-func (x *proxyRequest) open() *openai.Error {
-	a, req := x.a, x.req
+// checkHead checks the endpoint, the method and the key.
+func (x *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
 	if x.endpoint == nil {
-		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+functions.Clip(req.Path)+".")
+		return auth.Identity{}, openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+functions.Clip(x.req.Path)+".")
 	}
-	if req.Method != "POST" {
+	if x.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"
-		return e
+		return auth.Identity{}, e
 	}
-	id, e := a.identify(req)
+	return x.a.identify(x.req)
+}
+
+// open does all that needs no engine: it checks the head, the body and the team's
+// limits, and finds the function.
+func (x *proxyRequest) open() *openai.Error {
+	a, req := x.a, x.req
+	id, e := x.checkHead()
 	if e != nil {
 		return e
 	}

@@ -35,21 +35,31 @@ func (w *conn) refuse(e *openai.Error) {
 
 // EndSending sends FIN and waits a moment for the client to end the connection: closing
 // it over unread bytes would reset it, and what was sent last be lost.
-func EndSending(c net.Conn) {
+func EndSending(c net.Conn) { endSending(c, closeDrainBytes) }
+
+// endSending reads and drops at most drain bytes while it waits.
+func endSending(c net.Conn, drain int64) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	c.SetReadDeadline(time.Now().Add(closeDelay))
-	io.CopyN(io.Discard, c, closeDrainBytes)
+	end := time.Now().Add(closeDelay)
+	c.SetReadDeadline(end)
+	if n, _ := io.CopyN(io.Discard, c, drain); n == drain {
+		time.Sleep(time.Until(end)) // the client may read the answer; what it sends stays in its socket
+	}
 }
 
 // call runs the handler. Afterwards the exchange's watch is off unless there is
 // a stream, whose Close turns it off.
 func (w *conn) call() (res *Response) {
 	res = &w.res
-	*res = Response{Fields: res.Fields[:0]}
-	callHandler(w.s.o.Handler, &w.req, res, w.s.o.Logger)
+	if w.rejected {
+		res.Close = true
+	} else {
+		*res = Response{Fields: res.Fields[:0]}
+		callHandler(w.s.o.Handler, &w.req, res, w.s.o.Logger)
+	}
 	if res.Stream == nil {
 		w.disarm(errAnswered)
 	}

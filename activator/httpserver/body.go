@@ -72,7 +72,7 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 	}
 }
 
-// pacedReader reads bytes that must come at the rate of the Options.
+// pacedReader reads a body within the time bounds of the Options.
 type pacedReader struct {
 	o    *Options
 	in   io.Reader
@@ -84,8 +84,9 @@ type pacedReader struct {
 }
 
 func (p *pacedReader) Read(b []byte) (int, error) {
-	by := p.from.Add(p.o.BodyGrace + time.Duration(p.got*int64(time.Second)/p.o.BodyRate))
-	if by.After(p.until) {
+	now := time.Now()
+	wait := min(p.from.Add(p.o.BodyGrace+time.Duration(p.got*int64(time.Second)/p.o.BodyRate)).Sub(now), p.o.BodyIdle, p.from.Add(p.o.BodyTimeout).Sub(now))
+	if by := now.Add(wait); by.After(p.until) {
 		p.until = by.Add(p.o.BodyGrace / 8) // not per read
 		p.conn.SetReadDeadline(p.until)
 	}

@@ -19,6 +19,8 @@ const (
 	onePiece        = 64 << 10 // a write deadline covers at most this much
 	closeDelay      = 2 * time.Second
 	closeDrainBytes = 64 << 20
+	// rejectDrainBytes is what is read, and dropped, of a body that Authorize refused.
+	rejectDrainBytes = 64 << 10
 )
 
 type phase uint8
@@ -58,6 +60,10 @@ type conn struct {
 	holdEnd    bool   // the stream has ended: its last bytes and its end go out together
 	held       []byte // what waits for that
 	last       bool   // the stream has reported its failure: the connection ends by FIN
+	opened     time.Time
+	used       bool   // a whole head has come
+	account    string // what Authorize returned for the body
+	rejected   bool   // Authorize refused it: res is the answer, and the last one
 
 	netHTTP bool            // the server behind reads while its handler runs
 	poke    coalesce.Signal // ends such a Read
@@ -74,7 +80,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn) *conn {
-	w := &conn{Conn: c, s: s, poke: coalesce.NewSignal()}
+	w := &conn{Conn: c, s: s, poke: coalesce.NewSignal(), opened: time.Now()}
 	w.req.c = w
 	return w
 }
@@ -161,14 +167,7 @@ func (w *conn) next() error {
 		return errRefused
 	}
 	h := &w.head
-	q := &w.req
-	b := w.buf[w.headAt:w.headEnd]
-	setMethod(&q.Method, b[h.method[0]:h.method[1]])
-	path, query, _ := bytes.Cut(b[h.target[0]:h.target[1]], []byte{'?'})
-	setString(&q.Path, path)
-	setString(&q.Query, query)
-	setString(&q.Host, b[h.host[0]:h.host[1]])
-	w.requestLine = requestLines[index(q.Method == "HEAD")][index(h.http10)][index(h.close || h.http10 && !h.keepAlive)]
+	w.requestLine = requestLines[index(w.req.Method == "HEAD")][index(h.http10)][index(w.rejected || h.close || h.http10 && !h.keepAlive)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -302,7 +301,10 @@ func (w *conn) Close() error {
 	w.mu.Unlock()
 	w.flush()
 	w.disarm(ErrGone)
-	if w.last {
+	switch {
+	case w.rejected:
+		endSending(w.Conn, rejectDrainBytes)
+	case w.last:
 		EndSending(w.Conn)
 	}
 	err := w.Conn.Close()

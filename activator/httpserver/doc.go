@@ -14,7 +14,10 @@
 //     shape and the connection is closed. The tests have the corpus of such heads.
 //   - A declared length is not allocated at once: the buffer grows with what has come.
 //     Too large is 413, compressed 415, too slow 408. All bodies together have a bound
-//     (503), because a body is read before its key is checked.
+//     (503).
+//   - A body that did not come with its head is read, and 100-continue answered, only
+//     after [Options].Authorize has accepted the head. Of another at most 64 KiB (behind a
+//     NetHTTPHandler 256 KiB) are read and dropped, so that the client sees the answer.
 //   - The next request of a pipeline stays in the front until the answer before it is
 //     written out.
 //   - Connections are tracked; idle ones end when a drain begins, all at its deadline.

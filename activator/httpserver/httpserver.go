@@ -130,6 +130,11 @@ type Handler func(*Request, *Response)
 // Options of a server. Zero values take the defaults named.
 type Options struct {
 	Handler Handler
+	// Authorize, if set, decides by the head whether a body that did not come with it is
+	// read: Request has no Body yet. It returns the account that the body's memory counts
+	// for, "" for the client's address. Where it returns false, Response is the refusal;
+	// the Handler is not called, the body is not read, and the connection ends.
+	Authorize func(*Request, *Response) (account string, ok bool)
 	// MaxBody bounds a body in bytes; 32 MiB.
 	MaxBody int64
 	// MaxBodies bounds the memory of all bodies together, while they come and while
@@ -143,12 +148,16 @@ type Options struct {
 	// than 180: clients pool sockets up to 120 s, and a close that races a
 	// request costs them a retry.
 	IdleTimeout time.Duration
-	// HeadTimeout bounds a head from its first byte to its last; 10 s.
+	// HeadTimeout bounds a head from its first byte to its last, and the time until the
+	// first byte of a new connection; 10 s.
 	HeadTimeout time.Duration
 	// BodyGrace and BodyRate bound a slow body: after the grace (5 s) it must
 	// have come at the rate (1 KiB/s) on average.
 	BodyGrace time.Duration
 	BodyRate  int64
+	// BodyIdle bounds the silence within a body, 10 s, and BodyTimeout a whole body,
+	// 2 min: the average alone lets a client that sent a burst be silent for hours.
+	BodyIdle, BodyTimeout time.Duration
 	// WriteTimeout bounds each write of up to 64 KiB; 30 s.
 	WriteTimeout time.Duration
 	// WatchAfter is how long a request is unanswered before departure is watched; 50 ms.
@@ -178,6 +187,8 @@ func (o Options) withDefaults() Options {
 	def(&o.IdleTimeout, 200*time.Second)
 	def(&o.HeadTimeout, 10*time.Second)
 	def(&o.BodyGrace, 5*time.Second)
+	def(&o.BodyIdle, 10*time.Second)
+	def(&o.BodyTimeout, 2*time.Minute)
 	if o.BodyRate <= 0 {
 		o.BodyRate = 1 << 10
 	}

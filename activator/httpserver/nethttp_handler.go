@@ -42,7 +42,8 @@ type request struct {
 	res  Response
 	body []byte // kept for the next visit where it is small
 
-	charged int64 // what the handler counts for body
+	account string // what Authorize returned for body
+	charged int64  // what the handler counts for body
 	pace    pacedReader
 	control http.ResponseController
 
@@ -119,13 +120,20 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	q := &v.req
 	*q = Request{Method: r.Method, Host: r.Host, nh: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
+	v.res = Response{Fields: v.res.Fields[:0]}
+	if !g.authorize(v) {
+		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay)) // net/http drops up to 256 KiB of the body
+		v.res.Close = true
+		g.write(v, rw)
+		return
+	}
 	body, refusal, err := g.read(v, rw, r)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
 	q.Body = body
-	v.res = Response{Fields: v.res.Fields[:0]}
 	if refusal != nil {
+		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay))
 		setRefusal(&v.res, refusal)
 		v.res.Close = true // part of the body is still to come
 	} else {
@@ -159,6 +167,17 @@ func (v *request) charge(n int) bool {
 	}
 	v.charged += more
 	return true
+}
+
+// authorize asks whether the body may be read, unless it is small; if not, v.res is the
+// answer. The next request's deadline is set by net/http.
+func (g *NetHTTPHandler) authorize(v *request) (ok bool) {
+	r := v.r
+	if g.o.Authorize == nil || r.ContentLength >= 0 && r.ContentLength <= firstBuffer && r.Header["Expect"] == nil {
+		return true
+	}
+	callHandler(func(q *Request, res *Response) { v.account, ok = g.o.Authorize(q, res) }, &v.req, &v.res, g.o.Logger)
+	return ok
 }
 
 // read reads the body. An error means that the client is gone.

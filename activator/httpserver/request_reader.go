@@ -15,7 +15,7 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	if w.buf == nil {
 		w.buf = make([]byte, min(firstBuffer, w.s.o.MaxHead))
 		if t, ok := w.Conn.(interface{ Handshake() error }); ok { // TLS: no slower than a head
-			w.readBy(time.Now().Add(w.s.o.HeadTimeout))
+			w.readBy(w.opened.Add(w.s.o.HeadTimeout))
 			if err := t.Handshake(); err != nil {
 				return nil, err
 			}
@@ -43,18 +43,23 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 				skipped, line, w.headAt = true, at, at
 				continue
 			}
+			if at-w.headAt > w.s.o.MaxHead { // the buffer has grown beyond that for an earlier body
+				return openai.New(openai.HeadTooLarge, ""), nil
+			}
 			w.headEnd = at
 			w.r = at
 			var e *openai.Error
 			if w.head, w.fields, e = parseHead(w.buf[w.headAt:at], w.fields); e != nil {
 				return e, nil
 			}
+			w.used = true
+			w.setRequest()
 			return w.readBody()
 		}
+		if w.w >= w.s.o.MaxHead {
+			return openai.New(openai.HeadTooLarge, ""), nil
+		}
 		if w.w == len(w.buf) {
-			if len(w.buf) >= w.s.o.MaxHead {
-				return openai.New(openai.HeadTooLarge, ""), nil
-			}
 			w.buf = append(w.buf, make([]byte, min(len(w.buf), w.s.o.MaxHead-len(w.buf)))...)
 		}
 		now := time.Now()
@@ -64,6 +69,8 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 				w.setPhase(reading)
 			}
 			w.readBy(first.Add(w.s.o.HeadTimeout))
+		} else if !w.used {
+			w.readBy(w.opened.Add(w.s.o.HeadTimeout))
 		} else if left := w.readUntil.Sub(now); left < w.s.o.IdleTimeout || left > 2*w.s.o.IdleTimeout {
 			w.readBy(now.Add(w.s.o.IdleTimeout + w.s.o.IdleTimeout/4)) // rarely, not per request
 		}
@@ -78,6 +85,23 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 	}
 }
 
+// setRequest sets what the head says of the request.
+func (w *conn) setRequest() {
+	h, q, b := &w.head, &w.req, w.buf[w.headAt:w.headEnd]
+	setMethod(&q.Method, b[h.method[0]:h.method[1]])
+	path, query, _ := bytes.Cut(b[h.target[0]:h.target[1]], []byte{'?'})
+	setString(&q.Path, path)
+	setString(&q.Query, query)
+	setString(&q.Host, b[h.host[0]:h.host[1]])
+}
+
+// authorize asks whether the body may be read; if not, w.res is the answer.
+func (w *conn) authorize() (ok bool) {
+	w.res = Response{Fields: w.res.Fields[:0]}
+	callHandler(func(q *Request, res *Response) { w.account, ok = w.s.o.Authorize(q, res) }, &w.req, &w.res, w.s.o.Logger)
+	return ok
+}
+
 func (w *conn) readBy(t time.Time) {
 	if !t.Equal(w.readUntil) {
 		w.readUntil = t
@@ -88,17 +112,21 @@ func (w *conn) readBy(t time.Time) {
 // readBody reads the body behind the head, whose bytes so far are buf[r:w].
 func (w *conn) readBody() (refusal *openai.Error, err error) {
 	h, o := &w.head, &w.s.o
-	if h.length > o.MaxBody {
-		return tooLarge(o.MaxBody), nil
-	}
 	have := int64(w.w - w.r)
-	if !h.chunked && have >= h.length {
+	if !h.chunked && have >= h.length && h.length <= o.MaxBody {
 		n := int(max(h.length, 0))
 		w.req.Body = w.buf[w.r : w.r+n : w.r+n]
 		w.r += n
 		return nil, nil
 	}
 	w.setPhase(reading)
+	if o.Authorize != nil && !w.authorize() {
+		w.rejected = true
+		return nil, nil
+	}
+	if h.length > o.MaxBody {
+		return tooLarge(o.MaxBody), nil
+	}
 	if h.expect && !h.http10 {
 		if _, err := w.write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 			return nil, err

@@ -33,9 +33,7 @@ func NewHandler(a *Agent, token string, engines *upstream.Client) *Handler {
 
 // Serve answers one request; it is an httpserver.Handler.
 func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
-	if !d.authorized(req.Header("Authorization")) {
-		res.Set("WWW-Authenticate", "Bearer")
-		setError(res, 401, "invalid_api_key", "an agent requires the join token")
+	if _, ok := d.Authorize(req, res); !ok {
 		return
 	}
 	switch path := req.Path; {
@@ -87,6 +85,16 @@ func (d *Handler) Serve(req *httpserver.Request, res *httpserver.Response) {
 	default:
 		setError(res, 404, "unknown_endpoint", "an agent has /load_model, /unload_model, /sleep_model, /load_adapter, /heartbeat, /infer and /replicas/ID/…")
 	}
+}
+
+// Authorize checks the token, or answers 401; it is httpserver.Options.Authorize.
+func (d *Handler) Authorize(req *httpserver.Request, res *httpserver.Response) (account string, ok bool) {
+	if d.authorized(req.Header("Authorization")) {
+		return "", true
+	}
+	res.Set("WWW-Authenticate", "Bearer")
+	setError(res, 401, "invalid_api_key", "an agent requires the join token")
+	return "", false
 }
 
 // authorized compares digests, so that neither the bytes nor the length of the token show

@@ -33,7 +33,8 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	n.SetURL(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: NewHandler(n.Agent, f.Token, engines).WithStore(n.store), Logger: n.log})
+	handler := NewHandler(n.Agent, f.Token, engines)
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: handler.WithStore(n.store), Authorize: handler.Authorize, Logger: n.log})
 
 	// The node ends its engines after the server has been shut down.
 	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -158,24 +158,45 @@ func (a *API) Serve(req *httpserver.Request, res *httpserver.Response) {
 	}
 }
 
-func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+// Authorize checks what the head of a request tells: path, method and secret. It returns
+// the id of the key, if it is one, or answers the request itself. It is
+// [httpserver.Options].Authorize.
+func (a *API) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+	e, _, caller, err := a.authorize(req)
+	if err == nil && e.body == nil && !caller.authenticated {
+		err = openai.New(openai.RequestTooLarge, "This path takes no body.")
+	}
+	if err != nil {
+		writeError(res, err)
+		return "", false
+	}
+	return caller.id.KeyID, true
+}
+
+// authorize finds the endpoint of a request and checks that the caller may use it.
+func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *openai.Error) {
 	if err := a.browser(req); err != nil {
-		return err
+		return nil, nil, caller{}, err
 	}
 	e, args, allow := a.match(req.Method, req.Path)
 	if e == nil {
 		// Who may not read learns no more about a path than about any other.
 		if _, err := a.identify(req, read); err != nil {
-			return err
+			return nil, nil, caller{}, err
 		}
 		if allow != nil {
 			err := openai.New(openai.MethodNotAllowed, "")
 			err.Allow = strings.Join(allow, ", ")
-			return err
+			return nil, nil, caller{}, err
 		}
-		return openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
+		return nil, nil, caller{}, openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
 	}
-	caller, err := a.identify(req, e.permission)
+	c, err := a.identify(req, e.permission)
+	return e, args, c, err
+}
+
+func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+	e, args, caller, err := a.authorize(req)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -619,4 +621,44 @@ func TestShutdownWaitsForNoWatcher(t *testing.T) {
 	}
 	<-ended
 	<-ended
+}
+
+// TestAuthorize: a body is read only for a caller who may send one to the path.
+func TestAuthorize(t *testing.T) {
+	open, shut := start(t, nil), start(t, nil)
+	shut.keys(t)
+	for _, c := range []struct {
+		rig          *testAPI
+		method, path string
+		key          string
+		want         string // "": the body is read
+	}{
+		{shut, "PUT", "/api/v1/functions/a/one", "sk-thaw-wrong", "invalid_api_key"},
+		{shut, "PUT", "/api/v1/functions/a/one", shut.keyA, "permission_denied"},
+		{shut, "PUT", "/api/v1/functions/a/one", shut.admin, ""},
+		{shut, "POST", "/api/v1/heartbeat", "", "invalid_api_key"},
+		{shut, "POST", "/api/v1/heartbeat", shut.join, ""},
+		{shut, "GET", "/healthz", "", "request_too_large"},
+		{open, "GET", "/api/v1/functions", "", "request_too_large"},
+		{open, "POST", "/api/v1/none", "", "unknown_endpoint"},
+	} {
+		asked := make(chan bool, 1)
+		srv := httptest.NewServer(httpserver.NewNetHTTPHandler(httpserver.Options{Authorize: c.rig.api.Authorize, Handler: func(*httpserver.Request, *httpserver.Response) { asked <- true }}))
+		req, _ := http.NewRequest(c.method, srv.URL+c.path, strings.NewReader(strings.Repeat("x", 64<<10)))
+		req.Header.Set("Authorization", "Bearer "+c.key)
+		if c.key == "" {
+			req.Header.Del("Authorization")
+		}
+		res, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		srv.CloseClientConnections()
+		srv.Close()
+		if got := codeOf(string(b)); got != c.want || c.want == "" != (len(asked) == 1) {
+			t.Errorf("%s %s with %q: %d %s, want %q", c.method, c.path, c.key, res.StatusCode, b, c.want)
+		}
+	}
 }

@@ -114,7 +114,7 @@ func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
 	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
-	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, MaxBody: o.MaxBody, Logger: o.Log})
+	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.act.Authorize, MaxBody: o.MaxBody, Logger: o.Log})
 	g.h1, g.h2, g.leader = g.transport(false), g.transport(true), g.transport(false)
 	if o.LeaderTLS != nil {
 		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)

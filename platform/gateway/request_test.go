@@ -971,3 +971,35 @@ func TestBrokenAnswerOfAService(t *testing.T) {
 		}
 	}
 }
+
+// H4: a wrong key is refused by the head alone, by host and by model; the body is not
+// asked for. The refusal is counted as every other.
+func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
+	var mu sync.Mutex
+	counted := map[string]int{}
+	w := newWorld(t, func(o *Options, a *activator.Options) {
+		a.Open = false
+		o.Count = func(labels ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			counted[strings.Join(labels, " ")]++
+		}
+	})
+	w.book.Create("red", "", false)
+	w.act.Publish(newModel("red/ours", "", false, backend(t, sayEcho("x"))))
+	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{hostTable("ours", controlstream.Split{Function: functionName("red/ours")})}})
+	for _, request := range []string{
+		"POST /v1/chat/completions HTTP/1.1\r\nHost: ours\r\nExpect: 100-continue\r\nContent-Length: 33000000\r\n",
+		"POST /v1/chat/completions HTTP/1.1\r\nHost: other\r\nExpect: 100-continue\r\nContent-Length: 33000000\r\n",
+		"POST /v1/chat/completions HTTP/1.1\r\nHost: other\r\nTransfer-Encoding: chunked\r\n",
+	} {
+		if got := rawRequest(t, w.public, request+"Authorization: Bearer wrong\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "invalid_api_key") {
+			t.Errorf("%q: %q", request, got)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if counted["function 401"] != 1 || counted["model 401"] != 2 {
+		t.Errorf("counted: %v", counted)
+	}
+}

@@ -154,7 +154,7 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{
-		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), MaxBody: int64(c.MaxBody), Logger: log,
+		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
 	})
 	return s, nil
 }
@@ -204,6 +204,19 @@ func dispatch(data, control httpserver.Handler) httpserver.Handler {
 		}
 		control(req, res)
 		res.Set("x-request-id", openai.NewID())
+	}
+}
+
+// authorizeBy has the data path or the control API check a head.
+func authorizeBy(data *activator.Activator, control *api.API) func(*httpserver.Request, *httpserver.Response) (string, bool) {
+	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+		if activator.ServesPath(req.Path) {
+			return data.Authorize(req, res)
+		}
+		if key, ok = control.Authorize(req, res); !ok {
+			res.Set("x-request-id", openai.NewID())
+		}
+		return key, ok
 	}
 }
 

@@ -1,0 +1,223 @@
+package httpserver
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// fronts are all servers, NetHTTPHandler among them. drain bounds what each reads of a
+// body that was refused by its head: net/http's own bound for the handler.
+var fronts = []struct {
+	name  string
+	drain int64
+	serve func(o Options, ln net.Listener) (stop func())
+}{
+	{"fiber", rejectDrainBytes, serveOn(NewFiberServer)},
+	{"http", rejectDrainBytes, serveOn(NewNetHTTPServer)},
+	{"handler", 256 << 10, func(o Options, ln net.Listener) func() {
+		s := &http.Server{Handler: NewNetHTTPHandler(o)}
+		go s.Serve(ln)
+		return func() { s.Close() }
+	}},
+}
+
+func serveOn(make func(Options) Server) func(Options, net.Listener) func() {
+	return func(o Options, ln net.Listener) func() {
+		s := make(o)
+		go s.Serve(ln)
+		return func() { s.Shutdown(context.Background()) }
+	}
+}
+
+// meteredListener counts the bytes that its connections' server reads.
+type meteredListener struct {
+	net.Listener
+	read atomic.Int64
+}
+
+func (l *meteredListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &meteredConn{c.(*net.TCPConn), l}, nil
+}
+
+type meteredConn struct {
+	*net.TCPConn
+	l *meteredListener
+}
+
+func (c *meteredConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	c.l.read.Add(int64(n))
+	return n, err
+}
+
+func (c *meteredConn) WriteTo(io.Writer) (int64, error) { panic("not used") }
+
+// wantKey is an Authorize that knows one key.
+func wantKey(req *Request, res *Response) (string, bool) {
+	if req.Header("Authorization") == "Bearer right" {
+		return "right", true
+	}
+	setRefusal(res, openai.New(openai.InvalidAPIKey, ""))
+	return "", false
+}
+
+// H4: the key is checked when the head is whole. A body behind a wrong key is not asked
+// for, not read beyond a small bound, and does not hide the answer.
+func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
+	const size = 32 << 20
+	framings := map[string]string{
+		"length":    fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
+		"chunked":   fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
+		"too large": fmt.Sprintf("Content-Length: %d\r\n\r\n", 4*size),
+	}
+	for _, f := range fronts {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			var called atomic.Int32
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln := &meteredListener{Listener: tcp}
+			defer f.serve(Options{Authorize: wantKey, Handler: func(req *Request, res *Response) {
+				called.Add(1)
+				echoHandler(req, res)
+			}}, ln)()
+			s := &testServer{t: t, addr: tcp.Addr().String()}
+			for name, framing := range framings {
+				ln.read.Store(0)
+				c := s.dial()
+				c.send("POST /v1/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer wrong\r\n" + framing)
+				sent := make(chan struct{})
+				go func() { // as clients do that send all before they read
+					defer close(sent)
+					piece := bytes.Repeat([]byte("x"), 64<<10)
+					for range size / len(piece) {
+						if _, err := c.Write(piece); err != nil {
+							return
+						}
+					}
+				}()
+				r, b := c.ok("POST")
+				if r.StatusCode != 401 || !r.Close || !strings.Contains(b, "invalid_api_key") {
+					t.Errorf("%s: %d %s %v", name, r.StatusCode, b, r.Header)
+				}
+				<-sent
+				c.Close()
+				if got := ln.read.Load(); got > f.drain+8<<10 {
+					t.Errorf("%s: %d bytes were read, want at most %d", name, got, f.drain)
+				}
+			}
+			for _, key := range []string{"wrong", "right"} {
+				c := s.dial()
+				c.send("POST /v1/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + key + "\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+				l, _ := c.br.ReadString('\n')
+				if key == "wrong" {
+					if !strings.HasPrefix(l, "HTTP/1.1 401 ") {
+						t.Errorf("a wrong key that expects 100-continue was answered %q", l)
+					}
+					continue
+				}
+				if l != "HTTP/1.1 100 Continue\r\n" {
+					t.Fatalf("a right key that expects 100-continue was answered %q", l)
+				}
+				c.br.ReadString('\n')
+				c.send("hello")
+				if r, b := c.ok("POST"); r.StatusCode != 200 || !strings.Contains(b, "body=5:") {
+					t.Errorf("the right key: %d %s", r.StatusCode, b)
+				}
+			}
+			if n := called.Load(); n != 1 {
+				t.Errorf("the handler was called %d times, want once: for the right key", n)
+			}
+		})
+	}
+}
+
+// H4: beside the average, the silence within a body and its whole time are bounded.
+func TestBodyTimes(t *testing.T) {
+	for _, f := range fronts[1:] { // on a bubble's clock
+		for _, row := range []struct {
+			name        string
+			burst       int
+			every       time.Duration // 64 KiB each; 0: silence
+			least, most time.Duration
+		}{
+			{"a burst, then silence", 1 << 20, 0, 10 * time.Second, 12 * time.Second},
+			{"64 KiB every 9 s", 1 << 20, 9 * time.Second, 2 * time.Minute, 2*time.Minute + 2*time.Second},
+		} {
+			t.Run(f.name+"/"+row.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ln := httpservertest.Listen()
+					stop := f.serve(Options{Handler: echoHandler}, ln)
+					defer stop()
+					c, err := ln.Dial(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					began, ended := time.Now(), make(chan struct{})
+					defer func() { c.Close(); <-ended }()
+					go func() {
+						defer close(ended)
+						io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 33554432\r\n\r\n")
+						c.Write(make([]byte, row.burst))
+						for row.every > 0 {
+							time.Sleep(row.every)
+							if _, err := c.Write(make([]byte, 64<<10)); err != nil {
+								return
+							}
+						}
+					}()
+					b, _ := io.ReadAll(c)
+					if took := time.Since(began); took < row.least || took > row.most || !strings.HasPrefix(string(b), "HTTP/1.1 408 ") {
+						t.Errorf("answered after %s, want %s to %s: %.200q", took, row.least, row.most, b)
+					}
+				})
+			})
+		}
+	}
+}
+
+// L1: the bound of a head does not grow over the life of a connection.
+func TestHeadBoundStays(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{Handler: echoHandler})
+		c := s.dial()
+		field := "X: " + strings.Repeat("x", 7<<10) + "\r\n"
+		for range 400 {
+			c.send("POST / HTTP/1.1\r\nHost: h\r\n" + field + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
+			if r, _ := c.ok("POST"); r.StatusCode != 200 {
+				t.Fatal(r.StatusCode)
+			}
+		}
+		s.await(func(w *conn) bool {
+			if w.phase != idle {
+				return false
+			}
+			if len(w.buf) > w.s.o.MaxHead+2*firstBuffer {
+				t.Errorf("the connection's buffer has grown to %d bytes", len(w.buf))
+			}
+			return true
+		})
+		c.send("GET / HTTP/1.1\r\nHost: h\r\n" + strings.Repeat(field, 2) + "\r\n")
+		if r, _ := c.ok("GET"); r.StatusCode != 431 {
+			t.Errorf("a head of 14 KiB on an old connection: %d, want 431", r.StatusCode)
+		}
+	})
+}
