@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"encoding/json"
 	"errors"
 	"time"
 )
@@ -131,11 +132,29 @@ type GPU struct {
 	MemoryTotal Bytes  `json:"memory_total"`
 	MemoryFree  Bytes  `json:"memory_free"`
 	Utilization int    `json:"utilization"`
-	Health      string `json:"health"` // "ok", or what is wrong
+	Health      string `json:"health"` // "ok", GPUUnknown, or what is wrong
 
 	// Group: GPUs of one group reach each other fastest (NVLink, or one memory
 	// node of the host); 0 unknown.
 	Group int `json:"group,omitempty"`
+}
+
+// GPUUnknown is the health of a GPU that no program reads. Its free memory and its
+// utilisation are not known either, and its total memory may be; 0 unknown.
+const GPUUnknown = "unknown"
+
+// MarshalJSON leaves out what is not known.
+func (g GPU) MarshalJSON() ([]byte, error) {
+	if g.Health != GPUUnknown {
+		type known GPU
+		return json.Marshal(known(g))
+	}
+	return json.Marshal(struct {
+		Index       int    `json:"index"`
+		Name        string `json:"name,omitempty"`
+		MemoryTotal Bytes  `json:"memory_total,omitzero"`
+		Health      string `json:"health"`
+	}{g.Index, g.Name, g.MemoryTotal, g.Health})
 }
 
 // Capacity of a resource in bytes: what may be used, and what is.

@@ -70,9 +70,13 @@ type Options struct {
 	State    State
 	History  History
 	Starter  Starter
-	Requests Requests
+	Requests Requests // may be nil: only ids of cold starts are known
 	Stores   functions.Stores
 	Ahead    Ahead // may be nil: no hints are taken
+
+	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
+	// with an adapter is refused.
+	AdaptersByRequest bool
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)

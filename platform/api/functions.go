@@ -190,6 +190,9 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 	if name.Adapter = w.Adapter; w.Adapter != "" && !slices.ContainsFunc(m.Spec.Adapters, func(x functions.Adapter) bool { return x.Name == w.Adapter }) {
 		return openai.New(openai.AdapterNotFound, "The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
 	}
+	if w.Adapter != "" && a.o.AdaptersByRequest {
+		return openai.New(openai.InvalidValue, "Here an adapter is loaded by the first request that names it: wake "+m.FullName().String()+" without it.").With("adapter")
+	}
 	id := a.o.Starter.WakeFor(name, lease)
 	f := a.view(m)
 	if f.State == functions.Ready {

@@ -35,14 +35,20 @@ func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
 }
 
 func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
-	id := x.args[0]
-	position, _, _ := a.o.Requests.Position(id)
-	if of, ok := a.o.Requests.ColdStartOf(id); ok {
-		id = of
+	id, position := x.args[0], 0
+	if a.o.Requests != nil {
+		position, _, _ = a.o.Requests.Position(id)
+		if of, ok := a.o.Requests.ColdStartOf(id); ok {
+			id = of
+		}
 	}
 	t, ok := a.o.History.ColdStart(id)
 	if !ok || !x.mayRead(teamOf(t.Function)) {
-		return notFound("The cold start " + x.args[0])
+		e := notFound("The cold start " + x.args[0])
+		if a.o.Requests == nil {
+			e.Message += " Ids of requests are not known here: the field thaw-cold-start of the answer has the id of the cold start."
+		}
+		return e
 	}
 	c := coldStartView(t)
 	c.Position = position

@@ -88,3 +88,26 @@ func TestPrewarm(t *testing.T) {
 		t.Errorf("%+v %v", all, err)
 	}
 }
+
+// TestClusterRefusals: where the platform knows no requests and loads no adapters ahead, the
+// answer has the reason and the way out.
+func TestClusterRefusals(t *testing.T) {
+	r := start(t, func(o *Options) { o.Requests, o.AdaptersByRequest = nil, true })
+	r.keys(t)
+	file := "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: lora, namespace: a}\nspec: {source: az://a/c/m, engine: vllm, resources: {gpus: 1}, adapters: [{name: pirate, source: az://a/c/p}]}\n"
+	if status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/lora", r.admin, file); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/coldstarts/4bf92f3577b34da6a3ce929d0e0e4736", r.admin, ""); status != 404 || !strings.Contains(body, "thaw-cold-start") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/coldstarts/cs-1", r.keyA, ""); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "POST", "/api/v1/functions/a/lora/wake", r.admin, `{"adapter":"pirate"}`); status != 400 || !strings.Contains(body, "by the first request") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _, body := r.ask(t, "POST", "/api/v1/functions/a/lora/wake", r.admin, `{}`); status != 202 {
+		t.Errorf("%d %s", status, body)
+	}
+}

@@ -32,7 +32,7 @@ last decision of that kind about it, with what else could have been chosen.
 A score is what a choice costs, most of it seconds; the least was taken. Its
 parts add up to it.`,
 		Example: `  thaw explain cs-5f0c9a
-  thaw explain 4bf92f3577b34da6a3ce929d0e0e4736     # of a request: the x-request-id of its answer
+  thaw explain 4bf92f3577b34da6a3ce929d0e0e4736     # of a request: the x-request-id of its answer (on a cluster its thaw-cold-start)
   thaw explain place llama
   thaw explain evict ml/llama -o json`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {

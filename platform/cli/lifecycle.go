@@ -20,7 +20,7 @@ func (c modelVerbs) wake() *cobra.Command {
 		Use: "wake NAME", Short: "Start a model ahead of requests", GroupID: "use", Args: kit.ExactArgs("the name of a model"),
 		Example: `  thaw wake tiny --wait
   thaw wake ml/llama --lease 2h
-  thaw wake ml/llama:pirate     # its adapter too`,
+  thaw wake ml/llama:pirate     # its adapter too; on a cluster a request loads that`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 			name, err := c.name(ctx, cl, args[0])

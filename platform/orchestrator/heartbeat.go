@@ -191,7 +191,9 @@ func allNewlyUnhealthy(before []placement.GPU, now []functions.GPU) bool {
 	return true
 }
 
-func gpuUnhealthy(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }
+func gpuUnhealthy(g functions.GPU) bool {
+	return g.Health != "" && g.Health != "ok" && g.Health != functions.GPUUnknown
+}
 
 // noteNewerServer records whether an agent obeys a newer server.
 func (s *Orchestrator) noteNewerServer(n *nodeState, stale bool, why string) {

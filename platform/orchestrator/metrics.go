@@ -83,8 +83,12 @@ func (s *Orchestrator) Samples(yield func(metric string, value float64, labels .
 			bytes("thaw_checkpoint_bytes", c.Memory, digest, string(functions.TierDRAM))
 		}
 		for _, g := range n.GPUs {
-			bytes("thaw_gpu_memory_bytes", g.MemoryTotal, strconv.Itoa(g.Index), "total")
-			bytes("thaw_gpu_memory_bytes", g.MemoryFree, strconv.Itoa(g.Index), "free")
+			if g.MemoryTotal > 0 {
+				bytes("thaw_gpu_memory_bytes", g.MemoryTotal, strconv.Itoa(g.Index), "total")
+			}
+			if g.Health != functions.GPUUnknown {
+				bytes("thaw_gpu_memory_bytes", g.MemoryFree, strconv.Itoa(g.Index), "free")
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package orchestrator
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,25 @@ func TestMetrics(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestGPUMetrics: what is not known of a GPU has no series.
+func TestGPUMetrics(t *testing.T) {
+	s := New(Options{Epoch: 1, Catalog: &fakeCatalog{}})
+	s.Attach(newFakePath())
+	s.Heartbeat(functions.Heartbeat{AgentID: "n", GPUs: []functions.GPU{
+		{Index: 0, MemoryTotal: 80, MemoryFree: 0, Health: "ok"}, {Index: 1, MemoryTotal: 80, Health: functions.GPUUnknown}, {Index: 2, Health: functions.GPUUnknown},
+	}}, newFakeAgent("n", 0))
+	s.Turn(t.Context())
+	got := ""
+	s.Samples(func(metric string, v float64, labels ...string) {
+		if metric == "thaw_gpu_memory_bytes" {
+			got += fmt.Sprintln(labels[1:], v)
+		}
+	})
+	if want := "[0 total] 80\n[0 free] 0\n[1 total] 80\n"; got != want {
+		t.Errorf("got\n%s", got)
 	}
 }
 

@@ -169,6 +169,7 @@ type fakeAgent struct {
 	fail   map[string]string // model: cause
 	refuse error             // of every command
 	mute   bool              // no heartbeats
+	awake  bool              // its replicas cannot sleep
 }
 
 func newFakeAgent(id string, gpus int) *fakeAgent {
@@ -282,6 +283,10 @@ func (h *fakeAgent) push() {
 		c.Phases = slices.Clone(r.Phases)
 		c.Since = time.Since(h.since[id]).Milliseconds()
 		hb.Models = append(hb.Models, c)
+	}
+	if h.awake {
+		h.s.Heartbeat(hb, struct{ Node }{h})
+		return
 	}
 	h.s.Heartbeat(hb, h)
 }

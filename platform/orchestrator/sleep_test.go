@@ -59,6 +59,28 @@ func sleepy(name string, edit ...func(*functions.ModelSpec)) *functions.Model {
 	}}, edit...)...)
 }
 
+// TestSleeplessNode: on a node whose replicas cannot sleep, as those of a cluster, no sleep
+// is planned: an idle replica ends as any other.
+func TestSleeplessNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, sleepy("x"))
+		defer r.stop()
+		h := newFakeAgent("here", 1)
+		h.awake = true
+		r.host(h)
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(6 * time.Second)
+		r.d.done(fname("x"))
+		r.pass(65 * time.Second)
+		r.want("idle", r.states("x"), "[]")
+		for _, e := range r.s.Events(0) {
+			if e.Kind == "sleep" || e.Kind == "sleepless" || e.Kind == "stop" && e.Reason != "idle" {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}
+
 func TestSleepLevels(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 1, sleepy("x"))

@@ -212,6 +212,8 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 		}
 	}
 	setIfChanged(&changed, &n.Sleep, hb.Sleep)
+	_, sleeps := b.node.(Sleeper)
+	setIfChanged(&changed, &n.NoSleep, !sleeps)
 	same := len(n.GPUs) == len(hb.GPUs)
 	for i := 0; same && i < len(hb.GPUs); i++ {
 		same = n.GPUs[i] == placementGPU(hb.GPUs[i])

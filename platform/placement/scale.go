@@ -155,12 +155,12 @@ func (d *decision) unloadSleepers(f *Function, want int) {
 	}
 }
 
-// sleepReplica puts r to sleep if its engine can: with its weights in host memory if
+// sleepReplica puts r to sleep if its engine and its node can: with its weights in host memory if
 // there is room, else without them if waking is still faster than a cold start. It
 // returns false if r cannot sleep.
 func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, reason, whom string) bool {
 	at, ok := d.index[r.Node]
-	if !ok || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
+	if !ok || d.rooms[at].node.NoSleep || !f.Sleeps || f.Gone || r.Stale || f.Scale.Idle <= 0 {
 		return false
 	}
 	if _, ok := d.slept[f.Name]; ok || f.sleepers() > 0 {

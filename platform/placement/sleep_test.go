@@ -32,6 +32,11 @@ func TestSleep(t *testing.T) {
 	}{
 		{"idle goes to sleep", World{Nodes: []*Node{node("n", 1)}, Functions: []*Function{model("a", 1, sleeps(gib), ready("n", 1, 0, 0))}},
 			"sleep default/a-0 (idle)", nil},
+		{"not where the node cannot", World{Nodes: []*Node{func() *Node { n := node("n", 1); n.NoSleep = true; return n }()}, Functions: []*Function{model("a", 1, sleeps(gib), ready("n", 1, 0, 0))}},
+			"stop default/a-0 (idle)", []string{"sleep"}},
+		{"in the way where the node cannot, it ends", World{Nodes: []*Node{func() *Node { n := node("n", 1); n.NoSleep = true; return n }()}, Functions: []*Function{
+			model("a", 1, sleeps(gib), ready("n", 999*time.Second-time.Minute, 0, 0)), model("b", 1, waiting(1, now))}},
+			"stop default/a-0 (evicted)", []string{"sleep"}},
 		{"not where host memory is short", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0))}},
 			"sleep default/a-0 deep (idle)", nil},
 		{"where it is short and a cold start takes no longer, it ends", World{Nodes: []*Node{small(node("n", 1))}, Functions: []*Function{model("a", 1, sleeps(4*gib), ready("n", 1, 0, 0), func(f *Function) { f.DeepWakeTime, f.ColdStart = 19*time.Second, 20*time.Second })}},

@@ -95,6 +95,8 @@ type Node struct {
 	Disk  float64                   // bytes a second from its store, measured; 0 unknown
 	Store functions.StoreUse        // NVMe: capacity for checkpoints, and use; 0 unknown
 	Sleep functions.Bytes           // part of Memory that sleepers may hold; 0: all of it
+
+	NoSleep bool // its replicas cannot sleep, whatever their engine can
 }
 
 // GPU is one GPU of a node. Memory 0 is unknown: such a GPU is reserved whole.

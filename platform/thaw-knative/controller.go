@@ -99,10 +99,7 @@ func (o *controllerSettings) run(ctx context.Context, c *command) error {
 		o.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
 	log := o.Logger(c.Err)
-	var foresee func() *orchestrator.Foresight
-	if o.Data != "" || o.Prewarm == "on" || o.KeepAlive == "learned" {
-		foresee = func() *orchestrator.Foresight { return o.foresee(log) }
-	}
+	foresee := func() *orchestrator.Foresight { return o.foresee(log) }
 	name := func(service string) string { return service + "." + o.Namespace + ".svc." + o.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: o.Namespace, Name: o.ID, Advertise: o.Advertise, Listener: listener, Token: token, Secure: o.Secure,

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,9 +28,10 @@ import (
 // control returns the control API of a term.
 func (r *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
-		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), State: r, History: r, Starter: apiActions{r}, Requests: noStore{}, Stores: noStore{},
-		Usage:   func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
-		Explain: r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
+		Catalog: apiCatalog{r}, Keys: r.teams.KeyStore(), State: r, History: r, Starter: apiActions{r}, Ahead: apiActions{r}, Stores: noStore{},
+		AdaptersByRequest: true,
+		Usage:             func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
+		Explain:           r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
 		Heartbeat: func(functions.Heartbeat) error {
 			return errors.New("nodes of a cluster speak through their loader, not here")
 		},
@@ -146,19 +146,8 @@ func (r *leaderTerm) Replicas() []functions.Replica {
 	return list
 }
 
-// Nodes lists all nodes. A GPU of unknown memory reports 0.
-func (r *leaderTerm) Nodes() []functions.Node {
-	list := r.orchestrator.Nodes()
-	for i := range list {
-		list[i].GPUs = slices.Clone(list[i].GPUs)
-		for j := range list[i].GPUs {
-			if g := &list[i].GPUs[j]; g.MemoryTotal == unknownMemory {
-				g.MemoryTotal, g.MemoryFree = 0, 0
-			}
-		}
-	}
-	return list
-}
+// Nodes lists all nodes.
+func (r *leaderTerm) Nodes() []functions.Node { return r.orchestrator.Nodes() }
 
 // ColdStart returns the timeline of a cold start.
 func (r *leaderTerm) ColdStart(id string) (functions.Timeline, bool) {
@@ -186,7 +175,7 @@ func (r *leaderTerm) Events(after uint64) []functions.Event {
 	return list
 }
 
-// apiActions wakes and stops models.
+// apiActions wakes, prewarms and stops models.
 type apiActions struct{ r *leaderTerm }
 
 func (h apiActions) WakeFor(name functions.Name, lease time.Duration) string {
@@ -200,6 +189,25 @@ func (h apiActions) Stop(name functions.Name) {
 		h.r.orchestrator.Stop(of)
 	}
 }
+
+// Prewarm starts the revision that serves a Service ahead of demand.
+func (h apiActions) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
+	p, err := h.r.orchestrator.Prewarm(h.r.current(name), until, tier, by)
+	p.Function = h.r.public(p.Function)
+	return p, err
+}
+
+// Prewarms lists the leases on starts ahead of demand.
+func (h apiActions) Prewarms() []functions.Prewarm {
+	list := h.r.orchestrator.Prewarms()
+	for i := range list {
+		list[i].Function = h.r.public(list[i].Function)
+	}
+	return list
+}
+
+// PrewarmLeft is the GPU time that a team may still have started ahead.
+func (h apiActions) PrewarmLeft(team string) time.Duration { return h.r.orchestrator.PrewarmLeft(team) }
 
 // demand sums the demand of a Service's revisions.
 func (r *leaderTerm) demand(name functions.Name) (active, queued int) {
@@ -246,11 +254,8 @@ func (r *leaderTerm) logs(ctx context.Context, replica string, tail int, follow 
 	return body, err
 }
 
-// noStore answers for what a controller does not hold: stores and single requests.
+// noStore answers for stores, which a controller has none of.
 type noStore struct{}
-
-func (noStore) ColdStartOf(string) (string, bool)           { return "", false }
-func (noStore) Position(string) (int, functions.Name, bool) { return 0, functions.Name{}, false }
 
 var errStores = errors.New("on a cluster the store of a node is its loader's: kubectl exec into its pod, then thaw cache ls")
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -816,6 +817,26 @@ func TestAdoptStartingPods(t *testing.T) {
 	s.clock = s.clock.Add(adoptDelay)
 	if r := s.outdatedScales(true); len(r) != 1 {
 		t.Error("an unwanted pod stays")
+	}
+}
+
+// TestGPUFactsAreUnknown: nothing on a node of the cluster reads its GPUs, so their memory is
+// what the node's label says, and the rest unknown.
+func TestGPUFactsAreUnknown(t *testing.T) {
+	gpus := func(labels map[string]string) string {
+		k := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}}
+		k.Status.Allocatable = corev1.ResourceList{knative.GPU: resource.MustParse("1")}
+		b, err := json.Marshal(readNodeFacts(k).gpuList(nil, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if got := gpus(nil); got != `[{"index":0,"health":"unknown"}]` {
+		t.Error(got)
+	}
+	if got := gpus(map[string]string{"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.memory": "81920"}); got != `[{"index":0,"name":"H100","memory_total":85899345920,"health":"unknown"}]` {
+		t.Error(got)
 	}
 }
 

@@ -217,7 +217,7 @@ type nodeFacts struct {
 	ready, cordoned bool
 	gpus            int
 	gpuName         string
-	gpuMemory       functions.Bytes
+	gpuMemory       functions.Bytes // 0: unknown
 	memory          functions.Bytes
 	cpu             functions.CPU
 	pods            int
@@ -231,11 +231,8 @@ func (n *nodeFacts) equal(o *nodeFacts) bool {
 		n.memory == o.memory && n.cpu == o.cpu && n.pods == o.pods && n.version == o.version && maps.Equal(n.labels, o.labels) && slices.Equal(n.taints, o.taints)
 }
 
-// unknownMemory stands for a GPU whose memory is unknown: no limit applies.
-const unknownMemory functions.Bytes = math.MaxInt64 / 4
-
 func readNodeFacts(k *corev1.Node) *nodeFacts {
-	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, gpuMemory: unknownMemory, labels: k.Labels}
+	n := &nodeFacts{cordoned: k.Spec.Unschedulable, version: k.Status.NodeInfo.KubeletVersion, labels: k.Labels}
 	for _, c := range k.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			n.ready = c.Status == corev1.ConditionTrue
@@ -267,7 +264,7 @@ func readNodeFacts(k *corev1.Node) *nodeFacts {
 }
 
 // gpuList lists the GPUs that replicas may use: without as many unheld ones as foreign
-// pods hold.
+// pods hold. Nothing on the node reads them.
 func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 	var out []functions.GPU
 	for i := n.gpus - 1; i >= 0; i-- {
@@ -275,7 +272,7 @@ func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 			strangers--
 			continue
 		}
-		out = append(out, functions.GPU{Index: i, Name: n.gpuName, MemoryTotal: n.gpuMemory, MemoryFree: n.gpuMemory, Health: "ok"})
+		out = append(out, functions.GPU{Index: i, Name: n.gpuName, MemoryTotal: n.gpuMemory, Health: functions.GPUUnknown})
 	}
 	slices.Reverse(out)
 	return out
