@@ -49,10 +49,12 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		} else if f.model == m && !f.Gone {
 			continue
 		}
-		was := f.recipe
+		was, patience := f.recipe, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
 		f.setModel(m, s.machine)
+		if was != f.recipe || !patience {
+			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = placement.StartFailures{}, 0, 0, nil, 0
+		}
 		if was != f.recipe {
-			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = 0, 0, 0, nil, 0
 			f.starts.Clear()
 			s.forecaster.restoreStarts(f)
 		}

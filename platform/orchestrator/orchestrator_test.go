@@ -548,13 +548,13 @@ func TestFailureRejectsWaitersAndBacksOff(t *testing.T) {
 			r.pass(100 * time.Millisecond)
 		}
 		loads, _ := h.did()
-		if len(loads) < 4 || len(loads) > 8 {
-			t.Fatalf("%d starts in a minute of asking", len(loads))
+		if len(loads) != 2 {
+			t.Fatalf("%d starts in a minute of asking, after two that failed by one cause", len(loads))
 		}
 		h.mu.Lock()
 		h.fail = map[string]string{}
 		h.mu.Unlock()
-		r.pass(time.Minute)
+		r.pass(2 * time.Minute)
 		r.d.ask(r.s, fname("x"), 1)
 		r.pass(6 * time.Second)
 		r.want("after the fix", r.states("x"), "[READY@here]")
@@ -562,6 +562,51 @@ func TestFailureRejectsWaitersAndBacksOff(t *testing.T) {
 			t.Fatal("the failure is still published")
 		}
 	})
+}
+
+// A client that tries again by itself does not start the engine each time: LangChain-JS
+// comes seven times, with these pauses. A changed model file ends the pause at once.
+func TestRetriesOfAFailedStart(t *testing.T) {
+	for what, edit := range map[string]func(*functions.ModelSpec){
+		"arguments": func(s *functions.ModelSpec) { s.Args = []string{"--max-model-len", "1024"} },
+		"deadline":  func(s *functions.ModelSpec) { s.Deadlines.Start = functions.Duration(20 * time.Minute) },
+	} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 1, model("x"))
+			defer r.stop()
+			h := newFakeAgent("here", 1)
+			h.fail["x"] = "ValueError: max_model_len (4096) is too large"
+			r.host(h)
+			refused := func() bool {
+				f := r.d.snapshot(fname("x")).Failure
+				return f != nil && time.Now().Before(f.Until)
+			}
+			for i := range 7 {
+				if !refused() {
+					r.d.ask(r.s, fname("x"), 1)
+					r.pass(5100 * time.Millisecond)
+				}
+				r.pass(1667 * time.Millisecond << i)
+			}
+			if loads, _ := h.did(); len(loads) > 2 {
+				t.Errorf("%d starts for seven tries", len(loads))
+			}
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(5100 * time.Millisecond)
+			h.mu.Lock()
+			h.fail = map[string]string{}
+			h.mu.Unlock()
+			if !refused() {
+				t.Fatal("a start that failed again has no pause")
+			}
+			r.c.set(model("x", edit))
+			r.s.Changed()
+			r.pass(time.Second)
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(6 * time.Second)
+			r.want("after a change of its "+what, r.states("x"), "[READY@here]")
+		})
+	}
 }
 
 func TestStaleEpochIsRefused(t *testing.T) {

@@ -26,7 +26,7 @@ type functionState struct {
 	recipe     uint64
 	load       *autoscale.Load // its load windows; nil at rest
 	replicas   []*replicaState
-	failures   int               // consecutive failed starts
+	failures   placement.StartFailures
 	refusals   int               // consecutive refused loads
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over

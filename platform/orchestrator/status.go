@@ -42,7 +42,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 					s.busyFunctions.add(f)
 				}
 			}
-			f.failures, f.failure = 0, nil
+			f.failures, f.failure = placement.StartFailures{}, nil
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it
 			s.markDirty(f)
 			if r.coldStart != nil {
@@ -143,8 +143,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		}
 		pause = placement.Backoff(f.deaths - 1)
 	} else {
-		f.failures++
-		pause = placement.Backoff(f.failures)
+		pause = f.failures.Add(cause, time.Duration(now-r.requestedAt))
 	}
 	if r.recipe == f.recipe {
 		s.backOff(f, cause, pause, now)
@@ -199,8 +198,7 @@ func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult,
 	// More are a failure of the function, which its waiters get.
 	f := r.function
 	if f.refusals++; f.refusals >= maxRefusals {
-		f.failures++
-		s.backOff(f, "no agent takes it: "+o.err.Error(), placement.Backoff(f.failures), now)
+		s.backOff(f, "no agent takes it: "+o.err.Error(), f.failures.Add(o.err.Error(), 0), now)
 		s.finishColdStart(r.coldStart, functions.Failed, o.err.Error())
 	}
 	s.removeReplica(r, "load_refused")

@@ -252,15 +252,3 @@ type Plan struct {
 	Changed []functions.Name // functions whose verdict changed since the planner's last plan
 	Next    Instant
 }
-
-// Backoff is the pause before the next start after n consecutive failures: 1 s,
-// doubled each time, at most a minute. Backoff(0) is 0.
-func Backoff(n int) time.Duration {
-	switch {
-	case n <= 0:
-		return 0
-	case n > 6:
-		return time.Minute
-	}
-	return min(time.Second<<(n-1), time.Minute)
-}

@@ -1,0 +1,55 @@
+package placement
+
+import (
+	"strings"
+	"time"
+)
+
+// Backoff is the pause before the next start after n consecutive failures: 1 s,
+// doubled each time, at most a minute. Backoff(0) is 0.
+func Backoff(n int) time.Duration {
+	switch {
+	case n <= 0:
+		return 0
+	case n > 6:
+		return time.Minute
+	}
+	return min(time.Second<<(n-1), time.Minute)
+}
+
+// Pauses after starts that failed by one cause. The first pause is as long as the start,
+// so that a client that tries again by itself, whose pauses grow to a minute, does not
+// start the engine each time; later ones let a failing model use a thirtieth of the time.
+const (
+	repeatedPause    = 30 // of what the last start took
+	maxRepeatedPause = 5 * time.Minute
+)
+
+// StartFailures counts the starts of a function that failed one after another. The zero
+// value has none.
+type StartFailures struct {
+	count, same int    // starts, and those of them by the last cause
+	cause       string // without its digits, which differ between two errors of one cause
+}
+
+// Add counts a start that failed by cause after it took that long, and returns the pause
+// before the next one: at least that long, and longer where the cause is that of the
+// start before.
+func (s *StartFailures) Add(cause string, took time.Duration) time.Duration {
+	cause = strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, cause)
+	if cause != s.cause {
+		s.cause, s.same = cause, 0
+	}
+	s.count++
+	s.same++
+	pause := max(Backoff(s.count), took)
+	if s.same > 1 {
+		pause = max(pause, min(repeatedPause*took, maxRepeatedPause))
+	}
+	return pause
+}
