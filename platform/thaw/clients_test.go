@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,9 +75,13 @@ type kind struct {
 	name     string
 	variable string // names its folder; "" for the client in this process
 	program  string // in that folder, or on PATH
-	script   string // in deploy/clients
+	script   string // in deploy/clients; "": the program has the cases
 	pkg      string // package that the script loads
+	args     string // of the program, before the script; $DIR is the folder
 	words    bool   // it shows only an error's status and message
+	texts    bool   // its script has no case with tools
+	stays    bool   // it cannot cancel a stream
+	mute     bool   // of an error in a stream it shows only that the stream broke
 }
 
 var kinds = []kind{
@@ -88,6 +93,12 @@ var kinds = []kind{
 	{name: "ai", variable: "THAW_NODE_CLIENTS", program: "node", script: "node/cases_ai.mjs"},
 	{name: "langchain", variable: "THAW_PYTHON_LANGCHAIN", program: "bin/python", script: "python/cases_langchain.py"},
 	{name: "litellm", variable: "THAW_PYTHON_LITELLM", program: "bin/python", script: "python/cases_litellm.py", words: true},
+	{name: "llamaindex", variable: "THAW_PYTHON_LLAMAINDEX", program: "bin/python", script: "python/cases_llamaindex.py", texts: true, stays: true},
+	{name: "httpx", variable: "THAW_PYTHON_LLAMAINDEX", program: "bin/python", script: "python/cases_httpx.py", texts: true},
+	{name: "openai-go-1", variable: "THAW_GO_CLIENTS", program: "./clients", pkg: "openai-go", texts: true},
+	{name: "go-openai", variable: "THAW_GO_CLIENTS", program: "./clients", pkg: "go-openai", words: true, texts: true},
+	{name: "openai-java", variable: "THAW_JAVA_CLIENTS", program: "java", args: "-cp $DIR/lib/*:$DIR/classes", script: "Cases", texts: true},
+	{name: "langchain4j", variable: "THAW_JAVA_CLIENTS", program: "java", args: "-cp $DIR/lib/*:$DIR/classes", script: "Cases", pkg: "langchain4j", words: true, texts: true, stays: true, mute: true},
 }
 
 // open starts the client until the end of the test. It requests model for cases with a
@@ -105,7 +116,14 @@ func (k kind) open(t *testing.T, base, key, model, fake string) official {
 	if strings.Contains(program, "/") {
 		program = filepath.Join(where, program)
 	}
-	return scriptClient(t, program, filepath.Join("..", "..", "deploy", "clients", k.script),
+	args := strings.Fields(strings.ReplaceAll(k.args, "$DIR", where))
+	switch {
+	case len(args) > 0:
+		args = append(args, k.script)
+	case k.script != "":
+		args = []string{filepath.Join("..", "..", "deploy", "clients", k.script)}
+	}
+	return scriptClient(t, program, args,
 		"THAW_BASE_URL="+base, "THAW_API_KEY="+key, "THAW_CLIENT="+k.pkg, "THAW_MODEL="+model, "THAW_FAKE="+fake)
 }
 
@@ -123,8 +141,63 @@ func TestOfficialClients(t *testing.T) {
 	}
 }
 
-// serveClients starts a platform with the embedded model and the fake engine.
-func serveClients(t *testing.T) *served.Platform {
+// TestSlowStart: all clients, with the timeouts that they come with, get the whole text of a
+// model whose start takes longer than the pause before the first chunk without words (45 s).
+func TestSlowStart(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	p := serveClients(t, "--ready-file", ready)
+	slow := fakeEngineOf("slow")
+	var wg sync.WaitGroup
+	for _, k := range kinds {
+		client := k.open(t, p.URL+"/v1", "none", slow.Name, "")
+		if s, err := client(t.Context(), "unknown_model"); err != nil || s.Error == nil { // it runs
+			t.Fatalf("%s: %v %+v", k.name, err, s)
+		}
+		wg.Go(func() {
+			s, err := client(t.Context(), "cold_stream")
+			if err != nil || s.Error != nil || s.Finish != "stop" || strings.Count(s.Text, "w") != 64 {
+				t.Errorf("%s: %v %+v %+v", k.name, err, s, s.Error)
+			}
+		})
+	}
+	if err := firstChunk(t, p.URL, slow); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+// firstChunk reads the stream of a held request until a chunk and another comment have come.
+func firstChunk(t *testing.T, base string, of functions.Name) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	body := strings.NewReader(fmt.Sprintf(`{"model":%q,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, of.Name))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for came := false; lines.Scan(); {
+		if came && strings.HasPrefix(lines.Text(), ": thaw ") {
+			return nil
+		}
+		came = came || strings.HasPrefix(lines.Text(), "data: ")
+	}
+	return fmt.Errorf("the stream ended without a chunk: %v", lines.Err())
+}
+
+// serveClients starts a platform with the embedded model and the fake engine. The
+// arguments are those of the engine of the function fake-slow.
+func serveClients(t *testing.T, slow ...string) *served.Platform {
 	t.Helper()
 	exe, err := os.Executable() // see TestMain
 	if err != nil {
@@ -138,6 +211,9 @@ func serveClients(t *testing.T) *served.Platform {
 	var models strings.Builder
 	for _, k := range kinds {
 		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\"]\n", fakeEngineOf(k.name).Name, exe)
+	}
+	if len(slow) > 0 {
+		fmt.Fprintf(&models, "---\napiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: %s}\nspec:\n  engine: command\n  args: [%q, bench-engine, --addr, \"127.0.0.1:{port}\", %s]\n  scale: {target: 32}\n", fakeEngineOf("slow").Name, exe, strings.Join(slow, ", "))
 	}
 	if err := os.WriteFile(filepath.Join(folder, "fake.yaml"), []byte(models.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -183,6 +259,9 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 		}
 	})
 	t.Run("tools", func(t *testing.T) {
+		if k.texts {
+			return
+		}
 		s := do(t, "tools")
 		for _, x := range []*seen{s.Plain, s.Streamed} {
 			if x == nil || x.Tool != "weather" || x.Arguments != `{"city":"Köln"}` || x.Finish != "tool_calls" {
@@ -202,11 +281,14 @@ func clientCases(t *testing.T, p *served.Platform, of functions.Name, k kind, cl
 	})
 	t.Run("dies", func(t *testing.T) {
 		s := do(t, "dies")
-		if e := s.Error; e == nil || !e.Known || !strings.Contains(e.Message, "died") || !k.words && e.Code != "engine_crashed" || s.Chunks > 5 || s.Finish != "" {
+		if e := s.Error; e == nil || !e.Known || !k.mute && !strings.Contains(e.Message, "died") || !k.words && e.Code != "engine_crashed" || s.Chunks > 5 || s.Finish != "" {
 			t.Errorf("%+v, error %+v", s, s.Error)
 		}
 	})
 	t.Run("cancel", func(t *testing.T) {
+		if k.stays {
+			return
+		}
 		if s := do(t, "cancel"); s.Chunks < 1 {
 			t.Errorf("%+v", s)
 		}
@@ -278,11 +360,11 @@ func checkDisconnectSeen(t *testing.T, p *served.Platform, of functions.Name) {
 
 // scriptClient starts a client that is a program: it reads names of cases and answers each
 // with a line of JSON. It runs until the end of the test.
-func scriptClient(t *testing.T, program, file string, env ...string) official {
+func scriptClient(t *testing.T, program string, args []string, env ...string) official {
 	t.Helper()
 	// The program ends when its input is closed, which happens after t's context has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
-	cmd := exec.CommandContext(ctx, program, file)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -300,7 +382,7 @@ func scriptClient(t *testing.T, program, file string, env ...string) official {
 	t.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v: %s", file, err, stderr.String())
+			t.Errorf("%s %q: %v: %s", program, args, err, stderr.String())
 		}
 		cancel()
 	})

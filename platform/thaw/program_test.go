@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -46,13 +47,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// benchEngine serves the benchmarks' engine, which generates nothing, at --addr.
+// benchEngine serves the benchmarks' engine, which generates nothing, at --addr, ready once
+// --ready-file exists.
 func benchEngine(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	ln, err := net.Listen("tcp", args[1])
+	f := flag.NewFlagSet("bench-engine", flag.ExitOnError)
+	addr, ready := f.String("addr", "", ""), f.String("ready-file", "", "")
+	f.Parse(args)
+	ln, err := net.Listen("tcp", *addr)
 	if err == nil {
-		err = fake.New(fake.Options{}).Serve(ctx, ln)
+		err = fake.New(fake.Options{ReadyFile: *ready}).Serve(ctx, ln)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
