@@ -54,7 +54,7 @@ func (r *leaderTerm) Scale(namespace, revision string) (s autoscale.Scale, ok bo
 			s.Reason = "WaitingForRoom"
 		}
 		x, _ := r.orchestrator.Explain(placement.KindPlace, name)
-		s.Message = waitMessage(gpus, way, r.catalog.serviceOf, x)
+		s.Message = waitMessage(gpus, way, func(f functions.Name) string { return r.nameFor(namespace, f) }, x)
 	case actual > 0:
 		s.Active, s.Reason = corev1.ConditionFalse, autoscale.ReasonStopping
 	default:
@@ -116,11 +116,24 @@ func (r *leaderTerm) onEvent(e functions.Event) {
 			r.evictions.add(e.Replica, l)
 			r.revisionChanged(to)
 		}
-		event("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, cmp.Or(e.For, "another model"), e.Message), false)
+		beneficiary := "another model"
+		if to, err := functions.ParseName(e.For, functions.DefaultTeam); err == nil {
+			beneficiary = r.nameFor(name.Team, to)
+		}
+		event("Evicted", fmt.Sprintf("Its replica on %s makes way for %s: %s.", e.Node, beneficiary, e.Message), false)
 	case e.Kind == "failed":
 		event("ReplicaFailed", e.Message, true)
 	}
 	r.revisionChanged(name)
+}
+
+// nameFor is the name of a function in a text that a team reads: what other teams run is
+// not for it to know.
+func (r *leaderTerm) nameFor(team string, f functions.Name) string {
+	if f.Team != team {
+		return "a model of another team"
+	}
+	return r.public(f.String())
 }
 
 // pendingEvictions are replicas that are being evicted and have not ended yet.
@@ -166,9 +179,9 @@ func (l *pendingEvictions) of(to functions.Name) (out []pendingEviction) {
 	return out
 }
 
-// waitMessage describes what a revision without room waits for: the evicted Services, or
-// else why the planner refused each node.
-func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) string, x functions.Explanation) string {
+// waitMessage describes what a revision without room waits for: the evicted Services, with
+// the idle times of its own team's, or else why the planner refused each node.
+func waitMessage(gpus int, way []pendingEviction, nameFor func(functions.Name) string, x functions.Explanation) string {
 	what := "room on a node"
 	switch {
 	case gpus == 1:
@@ -181,8 +194,9 @@ func waitMessage(gpus int, way []pendingEviction, service func(functions.Name) s
 	}
 	names := make([]string, len(way))
 	for i, x := range way {
-		names[i] = x.evicted.Team + "/" + cmp.Or(service(x.evicted), x.evicted.Name)
+		names[i] = nameFor(x.evicted)
 		switch {
+		case x.evicted.Team != x.beneficiary.Team:
 		case x.idleFor >= time.Minute:
 			names[i] += fmt.Sprintf(", idle %.0f min", x.idleFor.Minutes())
 		case x.idleFor > 0:

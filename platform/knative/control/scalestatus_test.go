@@ -14,27 +14,27 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-// TestWaiting: a waiting revision's message names the evicted Services until they end.
+// TestWaiting: a waiting revision's message names the evicted Services of its own team until
+// they end, and no other team's.
 func TestWaiting(t *testing.T) {
 	named := func(team, name string) functions.Name { return functions.Name{Team: team, Name: name} }
 	to, other := named("a", "qwen-00001"), named("a", "tiny-00002")
 	var l pendingEvictions
 	l.add("r1", pendingEviction{evicted: named("team-b", "llama-00003"), beneficiary: to, idleFor: 14 * time.Minute})
 	l.add("r2", pendingEviction{evicted: named("a", "busy-00001"), beneficiary: to})
-	l.add("r3", pendingEviction{evicted: named("c", "gone-00001"), beneficiary: other, idleFor: 40 * time.Second})
-	service := func(n functions.Name) string {
-		return map[string]string{"llama-00003": "llama", "busy-00001": "busy"}[n.Name]
-	}
+	l.add("r3", pendingEviction{evicted: named("a", "gone-00001"), beneficiary: other, idleFor: 40 * time.Second})
+	r := &leaderTerm{catalog: &revisionCatalog{revisions: map[functions.Name]*revision{named("team-b", "llama-00003"): {service: "llama"}, named("a", "busy-00001"): {service: "busy"}}}}
+	nameFor := func(n functions.Name) string { return r.nameFor("a", n) }
 	for _, x := range []struct {
 		gpus int
 		of   functions.Name
 		want string
 	}{
-		{2, to, "waiting for 2 GPUs; evicting a/busy and team-b/llama, idle 14 min"},
-		{1, other, "waiting for a GPU; evicting c/gone-00001, idle 40 s"},
-		{0, other, "waiting for room on a node; evicting c/gone-00001, idle 40 s"},
+		{2, to, "waiting for 2 GPUs; evicting a/busy and a model of another team"},
+		{1, other, "waiting for a GPU; evicting a/gone-00001, idle 40 s"},
+		{0, other, "waiting for room on a node; evicting a/gone-00001, idle 40 s"},
 	} {
-		if got := waitMessage(x.gpus, l.of(x.of), service, functions.Explanation{}); got != x.want {
+		if got := waitMessage(x.gpus, l.of(x.of), nameFor, functions.Explanation{}); got != x.want {
 			t.Errorf("%q, want %q", got, x.want)
 		}
 	}
@@ -44,7 +44,7 @@ func TestWaiting(t *testing.T) {
 	if _, ok := l.remove("r2"); ok {
 		t.Error("it has ended twice")
 	}
-	if got := waitMessage(2, l.of(to), service, functions.Explanation{}); got != "waiting for 2 GPUs; evicting team-b/llama, idle 14 min" {
+	if got := waitMessage(2, l.of(to), nameFor, functions.Explanation{}); got != "waiting for 2 GPUs; evicting a model of another team" {
 		t.Errorf("%q", got)
 	}
 	l.remove("r1")

@@ -196,11 +196,18 @@ func (r *leaderTerm) makeReconcilers() (err error) {
 	at, _, _ := net.SplitHostPort(c.o.Advertise)
 	r.hints, err = schedulerhint.New(schedulerhint.Options{
 		Client: c.kube, Namespace: c.o.Namespace, Address: c.o.WebhookAddr, Advertise: at, Log: r.log,
-		Hint: func(namespace, revision string) (string, bool) {
-			return r.cluster.PreferredNode(functions.Name{Team: namespace, Name: revision})
-		},
+		Hint: r.hint,
 	})
 	return err
+}
+
+// hint is the node for the next pod of a revision, for callers that know its uid.
+func (r *leaderTerm) hint(namespace, revision, uid string) (string, bool) {
+	rev, err := r.catalog.revs.Revisions(namespace).Get(revision)
+	if err != nil || uid == "" || string(rev.UID) != uid {
+		return "", false
+	}
+	return r.cluster.PreferredNode(functions.Name{Team: namespace, Name: revision})
 }
 
 // parts lists what runs for the length of a term.

@@ -55,11 +55,14 @@ const (
 // Compile turns the objects of Class into a table of routes, whose Version is 0, and
 // returns the problems of objects that are not fully served.
 func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
-	c := compiler{lookup: known, hosts: map[string]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
+	c := compiler{lookup: known, hosts: map[string]*pendingHost{}, local: map[string]bool{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	for _, in := range objects {
+		c.addClusterNames(in)
+	}
 	for _, in := range objects {
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		c.protect(name, func() { c.addIngress(in) })
@@ -88,6 +91,7 @@ func isOurClass(in *v1alpha1.Ingress) bool {
 type compiler struct {
 	lookup   Lookup
 	hosts    map[string]*pendingHost
+	local    map[string]bool // cluster-local hosts of two parts, NAME.NAMESPACE, that an object of that namespace has
 	models   map[functions.Name]bool
 	table    controlstream.Table
 	problems map[types.NamespacedName]*Problem
@@ -106,6 +110,19 @@ type pendingHost struct {
 func (c *compiler) setProblem(name types.NamespacedName, p *Problem) {
 	if old := c.problems[name]; old == nil || (old.Wait && !p.Wait) {
 		c.problems[name] = p
+	}
+}
+
+// addClusterNames notes the hosts of two parts that belong to the object's namespace: an
+// external host of another namespace must not take them, though it be older.
+func (c *compiler) addClusterNames(in *v1alpha1.Ingress) {
+	for _, rule := range in.Spec.Rules {
+		for _, h := range rule.Hosts {
+			h = strings.ToLower(h)
+			if _, namespace, _ := strings.Cut(h, "."); namespace == in.Namespace && rule.Visibility == v1alpha1.IngressVisibilityClusterLocal {
+				c.local[h] = true
+			}
+		}
 	}
 }
 
@@ -128,13 +145,21 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
 		for _, h := range rule.Hosts {
 			h = strings.ToLower(h)
+			if _, namespace, _ := strings.Cut(h, "."); c.local[h] && namespace != in.Namespace {
+				c.setProblem(name, &Problem{Reason: reasonHostTaken, Message: fmt.Sprintf("the host %s belongs to the namespace %s", h, namespace)})
+				continue
+			}
 			at := c.hosts[h]
 			if at == nil {
 				at = &pendingHost{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
 				c.hosts[h] = at
 			}
 			if at.owner != name {
-				c.setProblem(name, &Problem{Reason: reasonHostTaken, Message: fmt.Sprintf("the host %s belongs to the ingress %s, which is older", h, at.owner)})
+				owner := "an older ingress of another namespace"
+				if at.owner.Namespace == in.Namespace {
+					owner = fmt.Sprintf("the ingress %s, which is older", at.owner)
+				}
+				c.setProblem(name, &Problem{Reason: reasonHostTaken, Message: fmt.Sprintf("the host %s belongs to %s", h, owner)})
 				continue
 			}
 			at.Paths = append(at.Paths, paths...)

@@ -36,6 +36,41 @@ func TestPanicOfOneObject(t *testing.T) {
 	}
 }
 
+// TestClusterNameOfAnother: the short in-cluster name of a Service belongs to its namespace,
+// also where an older object of another namespace has it as an external host.
+func TestClusterNameOfAnother(t *testing.T) {
+	mapping := object(t, "mapping", one("llama.b", "{splits: ["+split("rev1", 100)+"]}"))
+	service := object(t, "llama", "rules: [{hosts: [llama.b, llama.b.svc], visibility: ClusterLocal, http: {paths: [{splits: [{serviceNamespace: b, serviceName: llama-1, servicePort: 80, percent: 100}]}]}}]")
+	service.Namespace = "b"
+	service.CreationTimestamp.Time = mapping.CreationTimestamp.Add(1e9)
+	known := Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }}
+	table, problems := Compile([]*v1alpha1.Ingress{mapping, service}, known)
+	if len(table.Hosts) != 2 || table.Hosts[0].Name != "llama.b" || !table.Hosts[0].Internal || table.Hosts[0].Paths[0].Splits[0].Function.Team != "b" {
+		t.Errorf("%+v", table.Hosts)
+	}
+	if p := problems[types.NamespacedName{Namespace: "a", Name: "mapping"}]; len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || !strings.Contains(p.Message, "belongs to the namespace b") {
+		t.Errorf("%+v", problems)
+	}
+	// A domain of two parts that is no such name is a host as any other.
+	table, problems = Compile([]*v1alpha1.Ingress{object(t, "mapping", one("example.com", "{splits: ["+split("rev1", 100)+"]}")), service}, known)
+	if len(table.Hosts) != 3 || len(problems) != 0 {
+		t.Errorf("%+v %+v", table.Hosts, problems)
+	}
+}
+
+// TestHostOfAnother: the problem of an object whose host is taken names no object of another
+// namespace.
+func TestHostOfAnother(t *testing.T) {
+	first, second := object(t, "secret-name", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}")), object(t, "second", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}"))
+	second.Namespace = "b"
+	second.CreationTimestamp.Time = first.CreationTimestamp.Add(1e9)
+	_, problems := Compile([]*v1alpha1.Ingress{first, second}, Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }})
+	p := problems[types.NamespacedName{Namespace: "b", Name: "second"}]
+	if len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || strings.Contains(p.Message, "secret-name") || !strings.Contains(p.Message, "another namespace") {
+		t.Errorf("%+v", p)
+	}
+}
+
 // FuzzCompile: any spec that a tenant writes is compiled or is a problem of its object, and
 // its neighbour keeps its host.
 func FuzzCompile(f *testing.F) {

@@ -21,7 +21,7 @@ const preferenceWeight = 100
 
 // reviewHandler answers the API server's admission requests. It allows all of them.
 type reviewHandler struct {
-	hint func(namespace, revision string) (node string, ok bool)
+	hint func(namespace, revision, uid string) (node string, ok bool)
 }
 
 func (a reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func (a reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.Admi
 	if revision == "" || pod.Spec.NodeName != "" {
 		return yes
 	}
-	node, ok := a.hint(r.Namespace, revision)
+	node, ok := a.hint(r.Namespace, revision, pod.Labels[serving.RevisionUID])
 	if !ok || node == "" {
 		return yes
 	}

@@ -78,7 +78,7 @@ func TestClusterHint(t *testing.T) {
 
 	w, err := New(Options{
 		Client: c, Namespace: space, Name: space, Address: ip + ":0", Advertise: ip, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Hint: func(namespace, revision string) (string, bool) {
+		Hint: func(namespace, revision, _ string) (string, bool) {
 			return node.Name, namespace == space && revision == "m-00001"
 		},
 	})

@@ -40,8 +40,9 @@ type Options struct {
 	Advertise string // IP at which API servers reach this process
 
 	// Hint is the node for the next pod of a revision. It is called concurrently and must
-	// answer from memory.
-	Hint func(namespace, revision string) (node string, ok bool)
+	// answer from memory. API servers show no certificate, so any client may ask: ok is
+	// false unless uid is the revision's, which only readers of its namespace know.
+	Hint func(namespace, revision, uid string) (node string, ok bool)
 	Log  *slog.Logger
 }
 

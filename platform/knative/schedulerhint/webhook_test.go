@@ -29,8 +29,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
-func hints(namespace, revision string) (string, bool) {
-	if namespace == "a" && revision == "llama-00001" {
+func hints(namespace, revision, uid string) (string, bool) {
+	if namespace == "a" && revision == "llama-00001" && uid == "5b0e" {
 		return "gpu1", true
 	}
 	return "", false
@@ -55,7 +55,7 @@ func review(t testing.TB, namespace, operation, resource string, pod any) []byte
 func pod(revision string, affinity *corev1.Affinity) corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"thaw.dev/model": "llama"}}, Spec: corev1.PodSpec{Affinity: affinity}}
 	if revision != "" {
-		p.Labels["serving.knative.dev/revision"] = revision
+		p.Labels["serving.knative.dev/revision"], p.Labels["serving.knative.dev/revisionUID"] = revision, "5b0e"
 	}
 	return p
 }
@@ -69,6 +69,9 @@ func TestAdmit(t *testing.T) {
 	other := corev1.PreferredSchedulingTerm{Weight: 1, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: "Exists"}}}}
 	bound := pod("llama-00001", nil)
 	bound.Spec.NodeName = "gpu2"
+	guessed, nameless := pod("llama-00001", nil), pod("llama-00001", nil)
+	guessed.Labels["serving.knative.dev/revisionUID"] = "5b0f"
+	delete(nameless.Labels, "serving.knative.dev/revisionUID")
 	for name, c := range map[string]struct {
 		namespace, operation, resource string
 		pod                            any
@@ -81,6 +84,8 @@ func TestAdmit(t *testing.T) {
 		"another namespace":   {"b", "CREATE", "pods", pod("llama-00001", nil), ""},
 		"another revision":    {"a", "CREATE", "pods", pod("llama-00002", nil), ""},
 		"no revision":         {"a", "CREATE", "pods", pod("", nil), ""},
+		"another uid":         {"a", "CREATE", "pods", guessed, ""},
+		"no uid":              {"a", "CREATE", "pods", nameless, ""},
 		"already on a node":   {"a", "CREATE", "pods", bound, ""},
 		"an update":           {"a", "UPDATE", "pods", pod("llama-00001", nil), ""},
 		"no pod":              {"a", "CREATE", "services", pod("llama-00001", nil), ""},
@@ -374,7 +379,7 @@ func FuzzAdmit(f *testing.F) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
-		reviewHandler{func(string, string) (string, bool) { return "gpu1", true }}.ServeHTTP(w, r)
+		reviewHandler{func(string, string, string) (string, bool) { return "gpu1", true }}.ServeHTTP(w, r)
 		if w.Code != http.StatusOK {
 			return
 		}
