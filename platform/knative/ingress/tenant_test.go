@@ -61,7 +61,7 @@ func TestClusterNameOfAnother(t *testing.T) {
 // TestHostOfAnother: the problem of an object whose host is taken names no object of another
 // namespace.
 func TestHostOfAnother(t *testing.T) {
-	first, second := object(t, "secret-name", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}")), object(t, "second", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}"))
+	first, second := object(t, "secret-name", one("x.example.com", "{splits: ["+split("rev1", 100)+"]}")), object(t, "second", one("x.example.com", "{splits: [{serviceNamespace: b, serviceName: rev1, servicePort: 80, percent: 100}]}"))
 	second.Namespace = "b"
 	second.CreationTimestamp.Time = first.CreationTimestamp.Add(1e9)
 	_, problems := Compile([]*v1alpha1.Ingress{first, second}, Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }})
