@@ -20,6 +20,13 @@ import (
 // system call; beyond it copying costs more than a vector write.
 const oneWrite = 32 << 10
 
+// An engine must read a request within writeWait, and within a second more for each
+// writeRate bytes of it.
+const (
+	writeWait = 30 * time.Second
+	writeRate = 1 << 20
+)
+
 // conn is one connection to an engine. Between get and finish it belongs to the
 // goroutine of its exchange; only cancel comes from elsewhere.
 type conn struct {
@@ -43,7 +50,8 @@ type conn struct {
 	done    bool
 	close   bool // not to be used again
 
-	until time.Time // nc's read deadline; zero is none
+	until      time.Time // nc's read deadline; zero is none
+	writeUntil time.Time // nc's write deadline
 
 	stop func() bool // unhooks the cancel; nil where ctx cannot end
 
@@ -102,6 +110,9 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 		k.setReadDeadline(time.Time{})
 	}
 	werr := k.send(r)
+	if errors.Is(werr, os.ErrDeadlineExceeded) {
+		return nil, werr
+	}
 	// An engine may refuse a body before it has read it: then the answer is
 	// there although writing failed.
 	res := &Response{k: k}
@@ -188,10 +199,16 @@ func (k *conn) finish() {
 	k.c.put(k)
 }
 
+// send writes the request.
 func (k *conn) send(r *Request) error {
 	size := 0
 	for _, p := range r.Body {
 		size += len(p)
+	}
+	now, wait := time.Now(), writeWait+time.Duration(size/writeRate)*time.Second
+	if k.writeUntil.Sub(now) < wait {
+		k.writeUntil = now.Add(wait + writeWait/2) // not per request
+		k.netConn.SetWriteDeadline(k.writeUntil)
 	}
 	b := append(k.writeBuf[:0], r.Method...)
 	b = append(append(append(b, ' '), r.Prefix...), r.Path...)

@@ -50,8 +50,8 @@ var (
 	ErrDial      = errors.New("upstream: no connection")              // nothing was sent
 	ErrNoAnswer  = errors.New("upstream: died before the first byte") // the request may have been seen
 	ErrProtocol  = errors.New("upstream: answer is not HTTP")
-	ErrCancelled = errors.New("upstream: cancelled") // wraps the context's cause
-	ErrSilent    = errors.New("upstream: silent for longer than its bound")
+	ErrCancelled = errors.New("upstream: cancelled")                        // wraps the context's cause
+	ErrSilent    = errors.New("upstream: silent for longer than its bound") // or it does not read
 	errClosed    = errors.New("upstream: client is closed")
 )
 

@@ -745,3 +745,56 @@ func TestNoRetryAfterTheFirstByte(t *testing.T) {
 		t.Errorf("%v %v, %d requests for 2", r, err, seen.Load())
 	}
 }
+
+// An engine that does not read its requests is given up, whatever it may take to answer.
+func TestEngineThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64 // bytes a second; 0: none
+		stop := make(chan struct{})
+		c := New(Options{Dial: func(context.Context, string) (net.Conn, error) {
+			a, b := net.Pipe()
+			go func() {
+				defer b.Close()
+				for p := make([]byte, 1<<20); ; time.Sleep(time.Second) {
+					n := reads.Load()
+					if n == 0 {
+						<-stop
+						return
+					}
+					m, err := b.Read(p[:n])
+					if err != nil {
+						return
+					}
+					if bytes.Contains(p[:m], []byte("the end")) {
+						io.WriteString(b, okHello)
+					}
+				}
+			}()
+			return a, nil
+		}})
+		defer func() {
+			close(stop)
+			c.Close()
+			time.Sleep(2 * time.Second)
+		}()
+		for _, size := range []int{10, 4 << 20} {
+			q := postRequest("e:1", strings.Repeat("x", size))
+			q.Bound = time.Hour
+			began := time.Now()
+			_, err := c.Do(t.Context(), q)
+			if took := time.Since(began); !errors.Is(err, ErrSilent) || took < writeWait || took > 2*writeWait {
+				t.Errorf("%d bytes: %v after %v", size, err, took)
+			}
+		}
+		reads.Store(1 << 10) // slow, and it reads
+		q := postRequest("e:1", strings.Repeat("x", 20<<10))
+		q.Body = append(q.Body, []byte("the end"))
+		q.Bound = time.Hour
+		r, err := c.Do(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadAll(r)
+		r.Close()
+	})
+}
