@@ -41,7 +41,7 @@
 // "Upgrade: h2c" is ignored: Java's client offers it on every plain connection and then
 // uses HTTP/1.1.
 //
-// [BatchWriter] and [ProcTuner] keep a program that forwards many small requests cheap.
+// [ProcTuner] keeps a program that forwards many small requests cheap.
 //
 // It is one idea: a strict HTTP/1.1 front whose servers answer alike, held to that by one
 // conformance suite.

@@ -104,6 +104,7 @@ var declarations = []metric{
 	// The programs.
 	gauge("thaw_build_info", "1; the labels tell the build.", "version", "go"),
 	gauge("thaw_controller_connected", "1 while this activator is connected to a controller, else 0."),
+	counter("thaw_log_lines_dropped_total", "Lines of this program's log that were dropped: they could not be written, or not fast enough."),
 	gauge("thaw_reconcile_queue", "PodAutoscalers that wait to be reconciled."),
 }
 

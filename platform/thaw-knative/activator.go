@@ -82,8 +82,9 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return &kit.Error{What: "--certs " + o.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 	}
-	log := o.Logger(c.Err)
-	requests := httpserver.NewBatchWriter(c.Err)
+	lines := o.Open(c.Err)
+	defer lines.Close()
+	log := lines.Logger
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
 	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
@@ -98,12 +99,12 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	data := activator.New(activator.Options{
 		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold),
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
-		Metrics: registry, Log: o.Logger(requests),
+		Metrics: registry, Log: lines.Requests,
 	})
 	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
-	registry.Add(data.Samples, connectedMetric(platform))
+	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))
 
 	public, private, metrics, err := o.listen(ctx)
 	if err != nil {
@@ -126,7 +127,6 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 			}
 		})
 	}
-	part(requests.Run)
 	part(httpserver.NewProcTuner().Run)
 	part(platform.Run)
 	part(func(context.Context) error { return side.Serve(metrics) })

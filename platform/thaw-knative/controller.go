@@ -8,12 +8,15 @@ import (
 	"net"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // controllerSettings are the settings of a controller.
@@ -81,6 +84,10 @@ func (o *controllerSettings) foresee(log *slog.Logger) *orchestrator.Foresight {
 
 // run is the controller until ctx ends.
 func (o *controllerSettings) run(ctx context.Context, c *command) error {
+	lines := o.Open(c.Err)
+	defer lines.Close()
+	log := lines.Logger
+	klog.SetSlogLogger(log) // of the Kubernetes client, which else writes to stderr and waits for it
 	token, err := kit.ReadToken(o.TokenFile)
 	if err != nil {
 		return err
@@ -98,11 +105,10 @@ func (o *controllerSettings) run(ctx context.Context, c *command) error {
 	if o.Advertise == "" {
 		o.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
-	log := o.Logger(c.Err)
 	foresee := func() *orchestrator.Foresight { return o.foresee(log) }
 	name := func(service string) string { return service + "." + o.Namespace + ".svc." + o.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: o.Namespace, Name: o.ID, Advertise: o.Advertise, Listener: listener, Token: token, Secure: o.Secure,
-		Policy: o.Policy(), Public: name(o.PublicService), Private: name(o.PrivateService), NewForesee: foresee, WebhookAddr: o.WebhookAddr, AnnotateNodes: o.AnnotateNodes, EarlyDispatch: o.EarlyDispatch, Knative: o.KnativeNamespace, Version: cli.Version, Log: log,
+		Policy: o.Policy(), Public: name(o.PublicService), Private: name(o.PrivateService), NewForesee: foresee, WebhookAddr: o.WebhookAddr, AnnotateNodes: o.AnnotateNodes, EarlyDispatch: o.EarlyDispatch, Knative: o.KnativeNamespace, Version: cli.Version, Log: log, Samples: []telemetry.Source{lines.Samples},
 	})
 }

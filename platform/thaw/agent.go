@@ -15,7 +15,8 @@ import (
 
 // runAgent is `thaw agent`: a node, its HTTP API, and the heartbeats to a server.
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
-	log := c.Logger(stderr)
+	log := c.Open(stderr)
+	defer log.Close()
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -31,11 +32,11 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	server := agent.NewJoin(c.Server, token, log)
+	server := agent.NewJoin(c.Server, token, log.Logger)
 	node, err := agent.Open(agent.Config{
 		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), EngineCaches: agent.CacheMode(c.Caches),
-		Peering: lending, Environ: os.Environ, Push: server.Push, Log: log,
+		Peering: lending, Environ: os.Environ, Push: server.Push, Log: log.Logger,
 	})
 	if err != nil {
 		return err

@@ -21,7 +21,8 @@ import (
 
 // runNodeLoader is `thaw loader`: the loader of a node in a cluster.
 func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Writer) error {
-	log := c.Logger(stderr)
+	log := c.Open(stderr)
+	defer log.Close()
 	token := ""
 	if c.TokenFile != "" {
 		var err error
@@ -29,7 +30,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
-	store, peerURL, err := openLoaderStore(c, token, log)
+	store, peerURL, err := openLoaderStore(c, token, log.Logger)
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 
 	o := nodeloader.Options{
 		Node: c.Node, Version: cli.Version, Dir: c.Store, Store: store, PeerURL: peerURL, Memory: memory, IdentifyPod: nodeloader.IdentifyPod,
-		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, PrefetchFor: c.AheadFor.Std(), Log: log,
+		Private: true, Allow: c.Allow, Folders: c.Folder, PodBytes: c.PodBytes, PrefetchFor: c.AheadFor.Std(), Log: log.Logger,
 	}
 	if c.AllowLocal {
 		o.IdentifyPod = nodeloader.IdentifyAny
@@ -54,13 +55,13 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 			return &kit.Error{Exit: kit.ExitUsage, What: "--certs " + c.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
 		}
 		client = controlstream.NewClient(controlstream.ClientOptions{
-			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return kit.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log,
+			Addr: c.Controller, Token: token, TLS: secure, Reread: func() (string, error) { return kit.ReadToken(c.TokenFile) }, Hello: controlstream.Hello{Kind: controlstream.KindNode, ID: c.Node, Version: cli.Version}, Log: log.Logger,
 			First: func() controlstream.Report { return d.FullReport() }, Down: func(m controlstream.Update) { d.OnUpdate(m) },
 		})
 		o.Send, o.Connected = client.Send, client.Connected
 	}
 	d = nodeloader.New(o)
-	metrics := telemetry.NewProcess(d.Samples, telemetry.BuildInfo(cli.Version))
+	metrics := telemetry.NewProcess(d.Samples, log.Samples, telemetry.BuildInfo(cli.Version))
 
 	var listener net.Listener
 	if c.Addr != "off" {
@@ -73,7 +74,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 	var parts sync.WaitGroup
 	if listener != nil {
 		parts.Go(func() {
-			serveProbes(ctx, listener, d.Handler(metrics.Handler()), log)
+			serveProbes(ctx, listener, d.Handler(metrics.Handler()), log.Logger)
 		})
 	}
 	if client != nil {

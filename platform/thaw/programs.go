@@ -34,7 +34,9 @@ func programs() cli.Programs {
 
 // runSupervisor is `thaw keep`: the process that is the parent of engines.
 func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) error {
-	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: kit.LogSettings{}.Logger(stderr)})
+	log := kit.LogSettings{}.Open(stderr)
+	defer log.Close()
+	return supervisor.Run(ctx, supervisor.Options{Socket: c.Socket, Dir: c.Dir, Orphan: c.OrphanTimeout, Log: log.Logger})
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -60,14 +60,15 @@ func runShim(ctx context.Context, c cli.RuntimeConfig, stdout, stderr io.Writer)
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), fmt.Sprintf("thaw-%d", c.Port))
 	}
-	log := c.Logger(stderr)
+	log := c.Open(stderr)
+	defer log.Close()
 	log.Info("thaw runtime", "version", cli.Version, "model", m.FullName(), "engine", m.Spec.Engine, "source", m.Spec.Source, "address", net.JoinHostPort(ip, fmt.Sprint(c.Port)), "sockets", c.Sockets)
 	tuning, stopTuning := context.WithCancel(ctx)
 	defer stopTuning()
 	go httpserver.NewProcTuner().Run(tuning)
 	err = shim.New(shim.Options{
 		Model: m, Listener: listener, IP: ip, Port: c.Port, Sockets: c.Sockets, Dir: c.Dir, Caches: filepath.Join(os.TempDir(), "thaw-caches"), Exe: exe, Version: cli.Version,
-		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log,
+		Environ: os.Environ(), LoaderTimeout: c.LoaderWait.Std(), NoImports: !c.ImportsAhead, NoNodeFork: !c.Warm, Out: stdout, Log: log.Logger,
 	}).Run(ctx)
 	switch {
 	case errors.Is(err, shim.ErrNoLoader):

@@ -36,7 +36,9 @@ import (
 // address. It shuts down in the order of the data: new requests are refused, queued
 // ones get an error, running streams finish, then the engines end.
 func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) error {
-	s, err := openServer(&c, stderr)
+	log := c.Open(stderr)
+	defer log.Close()
+	s, err := openServer(&c, log)
 	if err != nil {
 		return err
 	}
@@ -53,7 +55,6 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	defer stop()
 	parts, life := errgroup.WithContext(life)
 	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
-	part(s.requestLog.Run)
 	part(httpserver.NewProcTuner().Run)
 	part(s.backend.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
@@ -85,15 +86,14 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 
 // server is what `thaw serve` consists of. openServer starts none of it.
 type server struct {
-	log        *slog.Logger
-	catalog    *catalog.Catalog
-	limits     *ratelimit.Limits
-	backend    *local.Local
-	engines    *upstream.Client
-	requestLog *httpserver.BatchWriter
-	data       *activator.Activator
-	front      httpserver.Server
-	state      readiness
+	log     *slog.Logger
+	catalog *catalog.Catalog
+	limits  *ratelimit.Limits
+	backend *local.Local
+	engines *upstream.Client
+	data    *activator.Activator
+	front   httpserver.Server
+	state   readiness
 }
 
 // onCatalogChange applies changed teams and functions.
@@ -104,8 +104,8 @@ func (s *server) onCatalogChange(catalog.Change) {
 
 // openServer opens the data folder and makes all parts. It makes c.Data absolute:
 // engines get paths below it and have another working directory.
-func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
-	log := c.Logger(stderr)
+func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
+	log := lines.Logger
 	loopback, err := onLoopback(c.Addr)
 	if err != nil {
 		return nil, err
@@ -132,14 +132,13 @@ func openServer(c *cli.ServeConfig, stderr io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, telemetry.BuildInfo(cli.Version))
+	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
 	s := &server{
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{}),
-		requestLog: httpserver.NewBatchWriter(stderr), // one line per request, many lines per write
 	}
 	s.data = activator.New(activator.Options{
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
-		Metrics: metrics, Log: c.Logger(s.requestLog),
+		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples)
 	backend.Attach(s.data)

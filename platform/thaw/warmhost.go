@@ -23,7 +23,8 @@ import (
 
 // runWarmHost is `thaw warm-host`: the interpreter of a node.
 func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Writer) error {
-	log := c.Logger(stderr)
+	log := c.Open(stderr)
+	defer log.Close()
 	if c.Dir == "" {
 		c.Dir = filepath.Join(os.TempDir(), "thaw-warm-host")
 	}
@@ -39,7 +40,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 	}
 	o := pods.Options{
 		Sockets: c.Sockets, Argv: env.Python, Program: env.Program, Row: forkserver.ImportList(c.Engine), Env: forkserver.ParentEnviron(engine.Environ(cmd.Env)), Dir: c.Dir,
-		IdentifyPod: nodeloader.IdentifyPod, Log: log,
+		IdentifyPod: nodeloader.IdentifyPod, Log: log.Logger,
 	}
 	if c.AllowLocal {
 		o.IdentifyPod = nodeloader.IdentifyAny
@@ -55,7 +56,7 @@ func runWarmHost(ctx context.Context, c cli.WarmHostConfig, stdout, stderr io.Wr
 		if err != nil {
 			return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address, or none: --addr HOST:PORT or --addr off"}
 		}
-		probes.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log) })
+		probes.Go(func() { serveProbes(ctx, l, warmHostHandler(h), log.Logger) })
 	}
 	fmt.Fprintf(stdout, "interpreter of %s, socket %s\n", env.Program, forkserver.HostSocket(c.Sockets))
 	err = h.Run(ctx)

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -71,12 +73,24 @@ func (t *Terminal) Report(ctx context.Context, err error) int {
 		exit = ExitUsage
 	}
 	lines := strings.Split(strings.TrimRight(err.Error(), "\n"), "\n")
-	fmt.Fprintf(t.Err, "%s %s\n", t.red("error:"), Plain(lines[0]))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %s\n", t.red("error:"), Plain(lines[0]))
 	for _, l := range lines[1:] {
-		fmt.Fprintf(t.Err, "       %s\n", Plain(l))
+		fmt.Fprintf(&text, "       %s\n", Plain(l))
 	}
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.Bold("hint:"), Plain(hint))
+		fmt.Fprintf(&text, "%s %s\n", t.Bold("hint:"), Plain(hint))
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		io.WriteString(t.Err, text.String())
+	}()
+	end := time.NewTimer(logCloseFor) // a stderr that is not read must not keep the program from ending
+	defer end.Stop()
+	select {
+	case <-written:
+	case <-end.C:
 	}
 	return exit
 }

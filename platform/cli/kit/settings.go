@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -335,25 +334,6 @@ func (s Setting) Quoted() string {
 		return "[" + strings.Join(list, ", ") + "]"
 	}
 	return s.Text()
-}
-
-// LogSettings are the settings of every log.
-type LogSettings struct {
-	LogLevel  string `json:"log-level" default:"info" help:"what to log" oneof:"debug,info,warn,error"`
-	LogFormat string `json:"log-format" default:"text" help:"how to log" oneof:"text,json"`
-}
-
-// Logger writes to w; unset fields mean info and text.
-func (s LogSettings) Logger(w io.Writer) *slog.Logger {
-	o := new(slog.HandlerOptions)
-	var level slog.Level
-	if level.UnmarshalText([]byte(s.LogLevel)) == nil {
-		o.Level = level
-	}
-	if s.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }
 
 func MakeAbsolute(paths ...*string) error {

@@ -53,6 +53,7 @@ type Options struct {
 	AnnotateNodes bool                           // nodes are annotated with the models they have cached
 	Version       string
 	Log           *slog.Logger
+	Samples       []telemetry.Source // metrics of the program, beside the controller's
 	// Settle bounds how long a new leader collects reports before it sends activators
 	// snapshots. 0: 3 s.
 	Settle time.Duration
@@ -205,7 +206,7 @@ func (c *control) open() error {
 			}
 		},
 	})
-	c.metrics = telemetry.NewProcess()
+	c.metrics = telemetry.NewProcess(c.o.Samples...)
 	return nil
 }
 
