@@ -155,6 +155,7 @@ type Activator struct {
 	requests requestIndex
 	buffers  buffers
 	removed  removedFunctions
+	refusals refusalLog
 	draining atomic.Bool
 	buffered atomic.Int64 // bytes of bodies in all queues
 }

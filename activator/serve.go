@@ -403,7 +403,7 @@ func (x *proxyRequest) finish(code int) {
 		}
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.logsEnd(x.team, code, now) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
