@@ -67,8 +67,7 @@ func (k *supervisor) finishFork(f *forking) reply {
 		_, err = f.conn.Write([]byte{'\n'})
 	}
 	if err != nil {
-		f.j.pipe.Close()
-		f.j.file.Close()
+		f.j.abandon()
 		if f.p.Scratch != "" {
 			os.RemoveAll(f.p.Scratch)
 		}

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,16 +42,24 @@ func pruneLogs(dir string, inUse map[string]bool) {
 	}
 }
 
-// outputLog copies the output of one process to a rotated log. It goes on reading
-// when writing fails; otherwise the engine would block.
+// reopenAfter is the pause between two tries to open a log.
+const reopenAfter = time.Second
+
+// outputLog copies the output of one process to a rotated log. It goes on reading when
+// the log cannot be opened or written; otherwise the engine would block. What is not
+// written is counted, and the count is logged once writing works.
 type outputLog struct {
 	path string
 	max  int64
 	pipe *os.File // read end
 	done chan struct{}
 
-	file *os.File // owned by the copying goroutine
-	size int64
+	// Owned by the copying goroutine.
+	file    *os.File // nil while the log cannot be opened
+	size    int64
+	tried   time.Time // when opening it failed
+	dropped int       // bytes that were not written and not reported
+	err     error     // why
 
 	mu   sync.Mutex
 	tail []byte
@@ -58,24 +67,36 @@ type outputLog struct {
 
 // newOutputLog returns the log and the write end of its pipe, for the child.
 func newOutputLog(path string, max int64) (*outputLog, *os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, nil, err
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, nil, err
-	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		f.Close()
 		return nil, nil, err
 	}
-	return &outputLog{path: path, max: max, pipe: r, done: make(chan struct{}), file: f, size: st.Size()}, w, nil
+	j := &outputLog{path: path, max: max, pipe: r, done: make(chan struct{})}
+	j.open()
+	return j, w, nil
+}
+
+// open opens the log, if it can be opened.
+func (j *outputLog) open() {
+	err := os.MkdirAll(filepath.Dir(j.path), 0o700)
+	if err == nil {
+		j.file, err = os.OpenFile(j.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	}
+	if err != nil {
+		j.file, j.tried, j.err = nil, time.Now(), err
+		return
+	}
+	if st, err := j.file.Stat(); err == nil {
+		j.size = st.Size()
+	}
+}
+
+// abandon closes the log of a process that has not started.
+func (j *outputLog) abandon() {
+	j.pipe.Close()
+	if j.file != nil {
+		j.file.Close()
+	}
 }
 
 // copy runs until every writer has closed the pipe or finish interrupts it.
@@ -107,11 +128,25 @@ func (j *outputLog) write(b []byte) {
 	if j.size > 0 && j.size+int64(len(b)) > j.max {
 		j.rotate()
 	}
+	if j.file == nil && time.Since(j.tried) >= reopenAfter {
+		j.open()
+	}
 	if j.file == nil {
+		j.dropped += len(b)
 		return
 	}
-	n, _ := j.file.Write(b) // a full disk loses lines and never blocks the engine
+	if j.dropped > 0 {
+		n, err := fmt.Fprintf(j.file, "\nthaw: %d bytes of output were dropped here: %v\n", j.dropped, j.err)
+		if j.size += int64(n); err == nil {
+			j.dropped = 0
+		}
+	}
+	n, err := j.file.Write(b)
 	j.size += int64(n)
+	if err != nil {
+		j.err = err
+		j.dropped += len(b) - n
+	}
 }
 
 func (j *outputLog) rotate() {
@@ -122,10 +157,7 @@ func (j *outputLog) rotate() {
 	if err := os.Rename(j.path, j.path+".1"); err != nil && !os.IsNotExist(err) {
 		os.Remove(j.path)
 	}
-	// After a failure lines are dropped until the next rotation.
-	if f, err := os.OpenFile(j.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
-		j.file = f
-	}
+	j.open()
 }
 
 // finish waits, at most within, for the last lines of an ended process.
