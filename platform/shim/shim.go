@@ -62,6 +62,7 @@ const (
 	supervisorWait = 10 * time.Second
 	endGrace       = 2 * time.Second // between SIGTERM and SIGKILL of what is left
 	serverGrace    = 2 * time.Second // for answers to be written out at the end
+	logGrace       = 2 * time.Second // for the end of the engine's log to be written out
 
 	// maxWaiting bounds the requests that wait here for READY: two activators' first.
 	maxWaiting = 16
@@ -185,10 +186,10 @@ func (s *Shim) Run(ctx context.Context) error {
 		s.rep.Run(shimCtx)
 	})
 	logged := make(chan struct{})
-	background.Go(func() {
+	go func() { // not in background: Out may never be read
 		defer close(logged)
 		copyLog(ended, s.rep.LogPath, s.o.Out)
-	})
+	}()
 	drain := s.o.Model.Spec.Deadlines.Drain.Std()
 	stopped := false
 	for done := false; !done; {
@@ -213,7 +214,11 @@ func (s *Shim) Run(ctx context.Context) error {
 			done = true
 		}
 	}
-	<-logged
+	select {
+	case <-logged:
+	case <-time.After(logGrace):
+		s.log.Warn("the container's output is not read; the end of the engine's log is missing there")
+	}
 	st := s.rep.Status()
 	s.loader.FlushStatus(ctx)
 	failed := st.State == functions.Failed

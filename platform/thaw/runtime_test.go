@@ -447,6 +447,26 @@ func TestRuntimeDrainsNoLonger(t *testing.T) {
 	p.ends(0)
 }
 
+// TestRuntimeOutputIsNotRead: a shim whose stdout is not read answers, and ends (F33).
+func TestRuntimeOutputIsNotRead(t *testing.T) {
+	linuxOnly(t)
+	p := runtimeOf(t, t.TempDir(), commandInPod("--mode loud", ""))
+	p.ready()
+	p.out.mu.Lock() // which stops the reading of the pipe
+	for range 3 {
+		if r := p.chat("tiny", ""); r.status != 200 {
+			t.Errorf("%d %v %s", r.status, r.err, r.body)
+		}
+	}
+	p.proc.Process.Signal(syscall.SIGTERM)
+	p.eventually(patience, "the shim has ended", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.proc.Process.Pid))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+	p.out.mu.Unlock()
+	p.ends(0)
+}
+
 // TestRuntimeLoaderComesAndGoes: the loader may start late and be restarted.
 func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l := newNodeLoader(t)
