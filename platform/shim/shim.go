@@ -185,11 +185,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		defer close(ended)
 		s.rep.Run(shimCtx)
 	})
-	logged := make(chan struct{})
-	go func() { // not in background: Out may never be read
-		defer close(logged)
-		copyLog(ended, s.rep.LogPath, s.o.Out)
-	}()
+	awaitLog := s.startLog(ended)
 	drain := s.o.Model.Spec.Deadlines.Drain.Std()
 	stopped := false
 	for done := false; !done; {
@@ -214,11 +210,7 @@ func (s *Shim) Run(ctx context.Context) error {
 			done = true
 		}
 	}
-	select {
-	case <-logged:
-	case <-time.After(logGrace):
-		s.log.Warn("the container's output is not read; the end of the engine's log is missing there")
-	}
+	awaitLog()
 	st := s.rep.Status()
 	s.loader.FlushStatus(ctx)
 	failed := st.State == functions.Failed
@@ -229,6 +221,24 @@ func (s *Shim) Run(ctx context.Context) error {
 		return &Failed{st.Error, s.loader.disconnectError()}
 	}
 	return nil
+}
+
+// startLog copies the engine's log to the container's output until ended is closed. The
+// function that it returns waits for the rest of the log, for a bounded time: the output
+// may never be read.
+func (s *Shim) startLog(ended <-chan struct{}) (await func()) {
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		copyLog(ended, s.rep.LogPath, s.o.Out)
+	}()
+	return func() {
+		select {
+		case <-logged:
+		case <-time.After(logGrace):
+			s.log.Warn("the container's output is not read; the end of the engine's log is missing there")
+		}
+	}
 }
 
 // awaitTermination waits for SIGTERM, for a bounded time. The controller knows of the
