@@ -71,7 +71,7 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 	for round := 0; ; round++ {
 		var left []*store.Part
 		for _, p := range parts {
-			if p.SHA256() == "" {
+			if p.Tree() == "" {
 				left = append(left, p)
 			}
 		}

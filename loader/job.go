@@ -2,11 +2,8 @@ package loader
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"path"
@@ -306,7 +303,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 func storeFiles(parts []*store.Part) []store.File {
 	var out []store.File
 	for _, p := range parts {
-		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, SHA256: p.SHA256()})
+		out = append(out, store.File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()})
 	}
 	return out
 }
@@ -434,12 +431,12 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 	j.progress.update(func(p *Progress) { p.State, p.Total = Fetching, c.Bytes })
 	var list []store.File
 	for _, file := range files {
-		sum, err := j.inPlaceFile(ctx, from, file, names)
+		tree, err := j.inPlaceFile(ctx, from, file, names)
 		if err != nil {
 			return nil, j.nameSource(withFileName(file.Name, err))
 		}
-		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, SHA256: sum})
-		list = append(list, store.File{Name: file.Name, Size: file.Size, SHA256: sum})
+		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, Tree: tree})
+		list = append(list, store.File{Name: file.Name, Size: file.Size, Tree: tree})
 		j.progress.update(func(p *Progress) { p.Done += file.Size })
 	}
 	if j.digest != "" {
@@ -466,33 +463,18 @@ func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 		return "", nil
 	}
 	id := fmt.Sprintf("%s %d %s", file.Ref, file.Size, file.Version)
-	if sum := j.loader.digests.get(id); sum != "" {
-		return sum, nil
+	if tree := j.loader.digests.get(id); tree != "" {
+		return tree, nil
 	}
-	h := sha256.New()
-	if err := hashAll(ctx, io.NewSectionReader(r, 0, file.Size), h); err != nil {
-		return "", err
-	}
-	sum := hex.EncodeToString(h.Sum(nil))
-	j.loader.digests.put(id, sum)
-	return sum, nil
-}
-
-func hashAll(ctx context.Context, r io.Reader, h hash.Hash) error {
-	buf := make([]byte, 1<<20)
-	for {
+	tree, err := store.ReadTree(ctx, r, file.Size, j.loader.o.Block)
+	if err != nil {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return "", context.Cause(ctx)
 		}
-		n, err := r.Read(buf)
-		h.Write(buf[:n])
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
-		}
+		return "", &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	}
+	j.loader.digests.put(id, tree)
+	return tree, nil
 }
 
 // validateFile checks a whole file before any engine reads it.

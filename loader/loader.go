@@ -72,9 +72,6 @@ type Options struct {
 	// Parallel bounds the ranges in flight from one source, over all stagings of this
 	// loader; 64 if 0. The number in use is found at run time.
 	Parallel int
-	// DigestLast computes the digests of whole files after the last block instead of
-	// beside the download, so that a measurement can tell their costs apart.
-	DigestLast bool
 	// Retry bounds the attempts on a failing source.
 	Retry Retry
 	// Links is the file that keeps what was measured of each source for the next

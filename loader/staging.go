@@ -61,9 +61,9 @@ func (p Progress) ETA() (eta time.Duration, ok bool) {
 
 // File is one file of a checkpoint.
 type File struct {
-	Name   string
-	Size   int64
-	SHA256 string // empty for a folder used in place without a demanded digest
+	Name string
+	Size int64
+	Tree string // hex tree digest (store.Tree); empty for a folder used in place without a demanded digest
 }
 
 // Checkpoint is a model's files, verified, in one folder.

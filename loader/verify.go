@@ -6,6 +6,7 @@ import (
 	"crypto/md5"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"hash"
 	"hash/crc32"
 	"hash/crc64"
@@ -18,18 +19,32 @@ import (
 // nvme is the polynomial of CRC-64/NVME, reversed, as S3 and Azure count.
 const nvme = 0x9a6c9329ac4bc9b5
 
-// sourceDigests returns the hashes of the digests a source keeps of a file, with their
-// expected values. A known sha256 makes them needless.
-func sourceDigests(file source.File) (sums []hash.Hash, want [][]byte) {
-	add := func(h func() hash.Hash, sum []byte) {
-		if sum != nil && file.SHA256 == "" {
-			sums, want = append(sums, h()), append(want, sum)
+// wholeDigest is a digest that a source names of a whole file.
+type wholeDigest struct {
+	hash.Hash
+	want []byte
+}
+
+// sourceDigests returns the digests that a source names of a file. A sha256 makes the
+// others needless.
+func sourceDigests(file source.File) (out []wholeDigest, err error) {
+	add := func(h func() hash.Hash, want []byte) {
+		if want != nil {
+			out = append(out, wholeDigest{h(), want})
 		}
+	}
+	if file.SHA256 != "" {
+		want, err := hex.DecodeString(file.SHA256)
+		if err != nil || len(want) != sha256.Size {
+			return nil, &source.Error{Kind: source.Digest, File: file.Name, Detail: fmt.Sprintf("has the sha256 %.80q at its source", file.SHA256), Fix: "64 hex digits"}
+		}
+		add(sha256.New, want)
+		return out, nil
 	}
 	add(md5.New, file.MD5)
 	add(func() hash.Hash { return crc32.New(crc32.MakeTable(crc32.Castagnoli)) }, file.CRC32C)
 	add(func() hash.Hash { return crc64.New(crc64.MakeTable(nvme)) }, file.CRC64)
-	return sums, want
+	return out, nil
 }
 
 // verdict on a file that was read back.
@@ -41,45 +56,24 @@ const (
 	verdictMismatch          // the whole file does not match the source's digest
 )
 
-// verify reads a part back from the disk (mostly the page cache), block by block as
-// they arrive, compares the checksums and seals the part with its sha256.
+// verify waits for the blocks of a part and finishes it. Where the source names a digest
+// of the whole file, the blocks are read in order as they arrive, from the page cache if
+// memory allows it, and compared with their checksums. All else was computed from memory
+// as the blocks arrived.
 func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Part) (verdict, error) {
-	if j.loader.o.DigestLast {
-		select {
-		case <-plan.complete:
-		case <-ctx.Done():
-			return verdictGood, context.Cause(ctx)
-		}
-	}
-	complete := sha256.New()
-	sums, want := sourceDigests(p.File)
-	// One goroutine reads and compares block checksums, another computes digests.
-	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
-	for range readPieces {
-		used <- nil
+	digests, err := sourceDigests(p.File)
+	if err != nil {
+		return verdictGood, err
 	}
 	var v verdict
-	var sealed bool
-	var err error
-	go func() {
-		defer close(read)
-		v, sealed, err = readBack(ctx, plan, p, used, read)
-	}()
-	for b := range read { // until readBack closes it, at the latest when ctx ends
-		writeDigests(complete, sums, b)
-		used <- b
+	var finished bool
+	if len(digests) == 0 {
+		finished, err = awaitBlocks(ctx, p)
+	} else {
+		v, finished, err = digestWhole(ctx, plan, p, digests)
 	}
-	if err != nil || v != verdictGood || sealed {
+	if err != nil || v != verdictGood || finished {
 		return v, err
-	}
-	got := hex.EncodeToString(complete.Sum(nil))
-	if p.File.SHA256 != "" && p.File.SHA256 != got {
-		return verdictMismatch, nil
-	}
-	for i, sum := range sums {
-		if !bytes.Equal(sum.Sum(nil), want[i]) {
-			return verdictMismatch, nil
-		}
 	}
 	if err := validateFile(p.File.Name, p, p.File.Size, plan.names); err != nil {
 		// A peer may have sent it: the source is asked first.
@@ -88,18 +82,54 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 		}
 		return verdictGood, withFileName(p.File.Name, err)
 	}
-	return verdictGood, p.Finish(got)
+	return verdictGood, p.Finish()
+}
+
+// awaitBlocks waits for every block of a part. finished: another staging has brought it.
+func awaitBlocks(ctx context.Context, p *store.Part) (finished bool, err error) {
+	for i := range p.Blocks() {
+		if err := awaitBlock(ctx, p, i); err != nil {
+			return false, err
+		}
+	}
+	return p.Tree() != "", nil
+}
+
+// digestWhole computes the digests of a part in order and compares them.
+func digestWhole(ctx context.Context, plan *stagingPlan, p *store.Part, digests []wholeDigest) (v verdict, finished bool, err error) {
+	// One goroutine reads and compares block checksums, another computes digests.
+	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
+	for range readPieces {
+		used <- nil
+	}
+	go func() {
+		defer close(read)
+		v, finished, err = readBack(ctx, plan, p, used, read)
+	}()
+	for b := range read { // until readBack closes it, at the latest when ctx ends
+		writeDigests(digests, b)
+		used <- b
+	}
+	if err != nil || v != verdictGood || finished {
+		return v, finished, err
+	}
+	for _, d := range digests {
+		if !bytes.Equal(d.Sum(nil), d.want) {
+			return verdictMismatch, false, nil
+		}
+	}
+	return verdictGood, false, nil
 }
 
 // readBack reads a part, block by block as they arrive, into pieces taken from used
-// and sent to read. sealed: another staging has already digested the part.
-func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, sealed bool, err error) {
+// and sent to read. finished: another staging has brought the part.
+func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, finished bool, err error) {
 	next := 0
 	for i := range p.Blocks() {
 		if err := awaitBlock(ctx, p, i); err != nil {
 			return verdictGood, false, err
 		}
-		if i == 0 && p.SHA256() != "" {
+		if i == 0 && p.Tree() != "" {
 			return verdictGood, true, nil
 		}
 		written, check := p.BlockSum(i)
@@ -145,18 +175,14 @@ const (
 // readAhead is how many blocks the kernel reads ahead of the one being hashed.
 const readAhead = 2
 
-// writeDigests feeds b to every hash in parallel: MD5 takes three times as long as
+// writeDigests feeds b to every digest in parallel: MD5 takes three times as long as
 // sha256.
-func writeDigests(first hash.Hash, more []hash.Hash, b []byte) {
-	if len(more) == 0 {
-		first.Write(b)
-		return
-	}
+func writeDigests(digests []wholeDigest, b []byte) {
 	var wg sync.WaitGroup
-	for _, h := range more {
-		wg.Go(func() { h.Write(b) })
+	for _, d := range digests[1:] {
+		wg.Go(func() { d.Write(b) })
 	}
-	first.Write(b)
+	digests[0].Write(b)
 	wg.Wait()
 }
 

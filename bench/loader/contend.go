@@ -32,9 +32,10 @@ const (
 	Azblob       = "azblob default"
 	Curl         = "curl"
 	Aria2        = "aria2c -x16"
-	Link         = "link"           // received and discarded
-	LinkAndWrite = "link and cache" // received and written to the page cache
-	LinkAndDisk  = "link and disk"  // received and written with O_DIRECT
+	ThawAlone    = "thaw, the bytes alone" // without digests, until all bytes are on the disk
+	Link         = "link"                  // received and discarded
+	LinkAndWrite = "link and cache"        // received and written to the page cache
+	LinkAndDisk  = "link and disk"         // received and written with O_DIRECT
 
 	// ThawFirst is thaw without knowledge of the source's link.
 	ThawFirst = "thaw, the first time"
@@ -59,8 +60,8 @@ func connection(server string) string {
 	return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", account, accessKey, server, account)
 }
 
-// Run downloads and prints the path of the weights. thaw first prints the landed line,
-// when all bytes have arrived.
+// Run downloads and prints the path of the weights. thaw first prints the line of
+// reportFormat.
 func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	if d.Profile != "" {
 		f, err := os.Create(d.Profile)
@@ -76,7 +77,7 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	path := filepath.Join(d.Into, weights)
 	var err error
 	switch d.With {
-	case Thaw:
+	case Thaw, ThawAlone:
 		return d.thaw(ctx, stdout)
 	case Azblob:
 		err = d.azblob(ctx, path, nil, nil)
@@ -121,7 +122,8 @@ func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 
 // thaw stages the model as a node does.
 func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
-	st, err := store.Open(store.Options{Dir: d.Into})
+	alone := d.With == ThawAlone
+	st, err := store.Open(store.Options{Dir: d.Into, NoDigests: alone})
 	if err != nil {
 		return err
 	}
@@ -132,9 +134,7 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		return ""
 	}})
 	defer src.Close()
-	// The digest of the whole file runs after the last block, so that its cost is
-	// measured separately; a node runs it concurrently.
-	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, DigestLast: d.Listen == "", Links: d.Links}
+	o := loader.Options{Store: st, Sources: map[string]loader.Source{"az": src}, Links: d.Links}
 	var node *p2p.Node
 	var ln net.Listener
 	if d.Listen != "" {
@@ -169,25 +169,32 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer s.Release()
-	if o.DigestLast {
-		events, stop := s.Events()
-		for p := range events {
-			if p.State == loader.Fetching || p.State == loader.Planning || p.State == loader.Waiting {
-				continue
-			}
-			if err := d.readReport(stdout); err != nil {
-				stop()
-				return err
-			}
+	events, stop := s.Events()
+	defer stop()
+	var last loader.Progress
+	for last = range events {
+		if last.State != loader.Fetching && last.State != loader.Planning && last.State != loader.Waiting {
 			break
 		}
-		stop()
+	}
+	landed := time.Now()
+	if alone {
+		if last.Total == 0 || last.Done != last.Total {
+			return fmt.Errorf("not all bytes came: %w", last.Err)
+		}
+		if err := flush(d.Into); err != nil {
+			return err
+		}
+		return reportTimes(stdout, landed)
 	}
 	c, err := s.Wait(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Lease.Release()
+	if err := reportTimes(stdout, landed); err != nil {
+		return err
+	}
 	fmt.Fprintln(stdout, filepath.Join(c.Path, weights))
 	if node != nil {
 		<-ctx.Done()
@@ -195,18 +202,16 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	return nil
 }
 
-// readReport prints three values: when every block had arrived with a valid checksum, when
-// all were durable, and the CPU time until then.
-func (d Download) readReport(stdout io.Writer) error {
+// reportTimes prints four values: when every block had arrived with a valid checksum, when
+// all were durable (for a staging: READY), the CPU time until then, and the bytes that
+// this process has read from the disk.
+func reportTimes(stdout io.Writer, landed time.Time) error {
 	now, used := time.Now(), processor()
-	if err := flush(d.Into); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(stdout, reportFormat, now.UnixNano(), time.Now().UnixNano(), used.Nanoseconds())
+	_, err := fmt.Fprintf(stdout, reportFormat, landed.UnixNano(), now.UnixNano(), used.Nanoseconds(), bytesRead())
 	return err
 }
 
-const reportFormat = "landed %d %d %d\n"
+const reportFormat = "landed %d %d %d %d\n"
 
 func location(size int64, md5 bool) string {
 	return "az://" + account + "/" + container + "/" + folder(size, md5)

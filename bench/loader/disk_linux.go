@@ -1,7 +1,9 @@
 package loader
 
 import (
+	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,4 +29,18 @@ func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(dir, &st)
 	return int64(st.Bavail) * int64(st.Bsize), err
+}
+
+// bytesRead returns the bytes that this process has read from a disk; -1 where the kernel
+// does not count them.
+func bytesRead() int64 {
+	raw, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return -1
+	}
+	n := int64(-1)
+	for line := range strings.Lines(string(raw)) {
+		_, _ = fmt.Sscanf(line, "read_bytes: %d", &n)
+	}
+	return n
 }

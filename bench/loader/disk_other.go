@@ -16,3 +16,5 @@ func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 func flush(string) error { return errLinux }
 
 func freeBytes(string) (int64, error) { return 0, errLinux }
+
+func bytesRead() int64 { return -1 }

@@ -126,7 +126,7 @@ func blobURL(server string, size int64, md5 bool) string {
 
 // contenders returns the contenders that are installed.
 func (b *bench) contenders() ([]contender, error) {
-	out := []contender{b.self(Thaw), b.self(AzblobTuned), b.self(Azblob)}
+	out := []contender{b.self(Thaw), b.self(ThawAlone), b.self(AzblobTuned), b.self(Azblob)}
 	for _, x := range []struct {
 		name, named, prog string
 		argv              func(exe, url, into string) []string
@@ -203,18 +203,22 @@ func (b *bench) download(ctx context.Context, c contender, server string, size i
 		return t, nil
 	}
 	path := filepath.Join(into, weights)
-	if c.name == Thaw || c.name == ThawFirst { // it prints the path
+	if c.name == Thaw || c.name == ThawFirst || c.name == ThawAlone { // it prints its times and the path
 		lines := strings.Split(p.Tail(), "\n")
 		path = lines[len(lines)-1]
 		var at, disk, used int64
-		if len(lines) > 1 {
-			if _, err := fmt.Sscanf(lines[len(lines)-2]+"\n", reportFormat, &at, &disk, &used); err != nil {
-				return Trial{}, fmt.Errorf("%s did not say when all had landed: %w: %s", c.name, err, p.Tail())
+		if _, err := fmt.Sscanf(lines[max(0, len(lines)-2)]+"\n", reportFormat, &at, &disk, &used, &t.ReadBack); c.name != ThawAlone && err != nil {
+			return Trial{}, fmt.Errorf("%s did not report its times: %w: %s", c.name, err, p.Tail())
+		}
+		if c.name == ThawAlone {
+			if _, err := fmt.Sscanf(path+"\n", reportFormat, &at, &disk, &used, &t.ReadBack); err != nil {
+				return Trial{}, fmt.Errorf("%s did not report its times: %w: %s", c.name, err, p.Tail())
 			}
-			gib := float64(size) / (1 << 30)
-			t.Whole, t.WholeCPU = t.Durable, t.CPU
-			t.Seconds, t.Durable = time.Unix(0, at).Sub(began).Seconds(), time.Unix(0, disk).Sub(began).Seconds()
-			t.CPU = time.Duration(used).Seconds() / gib
+		}
+		t.Seconds, t.Durable = time.Unix(0, at).Sub(began).Seconds(), time.Unix(0, disk).Sub(began).Seconds()
+		t.CPU = time.Duration(used).Seconds() / (float64(size) / (1 << 30))
+		if c.name == ThawAlone {
+			return t, nil // nothing is published
 		}
 	}
 	if err := b.noise.check(path, size, uint64(b.n)); err != nil {
@@ -305,8 +309,8 @@ func (b *bench) compare(ctx context.Context, name string, contenders []contender
 			cmp.Rows[i].Trials = append(cmp.Rows[i].Trials, t)
 			line := fmt.Sprintf("%s, round %d of %d: %-14s %s, on the disk %s, %.2f CPU s/GiB, %s", name, round+1, b.Rounds, contenders[i].name,
 				formatRate(float64(size)/t.Seconds), formatRate(float64(size)/t.Durable), t.CPU, functions.Bytes(t.RSS).Human())
-			if t.Whole > 0 {
-				line += fmt.Sprintf("; digest of the whole and published: %s, %.2f CPU s/GiB", formatRate(float64(size)/t.Whole), t.WholeCPU)
+			if t.ReadBack > 0 {
+				line += fmt.Sprintf("; read from the disk: %s", functions.Bytes(t.ReadBack).Human())
 			}
 			b.Progress(line)
 		}
@@ -348,7 +352,7 @@ func (b *bench) shaped(ctx context.Context) error {
 	// A node stages from the same account many times; an uncounted download measures the
 	// link.
 	links := filepath.Join(b.Dir, "links.json")
-	contenders[0] = b.self(Thaw, "--links", links)
+	contenders[0], contenders[1] = b.self(Thaw, "--links", links), b.self(ThawAlone, "--links", links)
 	first := b.self(Thaw)
 	contenders = slices.Insert(contenders, 1, contender{ThawFirst, first.argv})
 	c, err := b.compare(ctx, Shaped, contenders, Account, int64(b.Shaped), false)

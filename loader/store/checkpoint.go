@@ -1,12 +1,12 @@
 package store
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,13 +19,17 @@ import (
 
 // File is one file of a checkpoint.
 type File struct {
-	Name   string `json:"name"`
-	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256"`
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+	Tree string `json:"tree"` // hex tree digest of its blocks
 }
 
 // Entry is a published checkpoint.
 type Entry struct {
+	// Format of the store that wrote the manifest; another one is not read.
+	Format int `json:"format"`
+	// Block is the size of the blocks of the files' tree digests.
+	Block int64 `json:"block"`
 	// Digest is "sha256:" and the hex digest of the list of files: equal digests mean
 	// equal files under equal names.
 	Digest  string    `json:"digest"`
@@ -80,7 +84,7 @@ const pinName = "pin"
 func Digest(files []File) string {
 	lines := make([]string, 0, len(files))
 	for _, f := range files {
-		lines = append(lines, fmt.Sprintf("%s %d %s\n", f.SHA256, f.Size, f.Name))
+		lines = append(lines, fmt.Sprintf("%s %d %s\n", f.Tree, f.Size, f.Name))
 	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
@@ -172,6 +176,9 @@ func (s *Store) entry(h string) (Entry, error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
+	if e.Format != format || e.Block <= 0 {
+		return Entry{}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw", Fix: "it is deleted when no process uses it, and staged again"}
+	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
 		e.LastUsed = fi.ModTime()
@@ -224,7 +231,7 @@ func (s *Store) list() ([]Entry, error) {
 	return out, nil
 }
 
-// Verify reads a checkpoint again and compares every file with its digest. A bad file
+// Verify reads a checkpoint again and compares every file with its tree digest. A bad file
 // is removed together with every checkpoint that holds it, so that the next Stage
 // fetches it again; the error (kind Digest) names it. Checkpoints in use are removed
 // too: processes that map the file keep its bytes.
@@ -240,12 +247,12 @@ func (s *Store) Verify(digest string) error {
 	}
 	defer root.Close()
 	for _, f := range e.Files {
-		sum, n, err := hashFile(root, f.Name)
-		if err == nil && sum == f.SHA256 && n == f.Size {
+		tree, err := fileTree(root, f, e.Block)
+		if err == nil && tree == f.Tree {
 			continue
 		}
 		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
-		if err := s.locked(func() error { return s.quarantine(f.SHA256) }); err != nil {
+		if err := s.locked(func() error { return s.quarantine(f.Tree) }); err != nil {
 			return errors.Join(bad, err)
 		}
 		return bad
@@ -254,13 +261,13 @@ func (s *Store) Verify(digest string) error {
 }
 
 // quarantine removes a blob and the checkpoints that link to it.
-func (s *Store) quarantine(sum string) error {
+func (s *Store) quarantine(tree string) error {
 	list, err := s.list()
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
-		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.SHA256 == sum }) {
+		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.Tree == tree }) {
 			continue
 		}
 		h, err := ParseDigest(e.Digest)
@@ -272,21 +279,22 @@ func (s *Store) quarantine(sum string) error {
 		}
 	}
 	s.quarantined.Add(1)
-	if err := os.Remove(s.blob(sum)); err != nil {
+	if err := os.Remove(s.blob(tree)); err != nil {
 		return ignoreMissing(err)
 	}
 	_, err = s.dropBlobs()
 	return err
 }
 
-// hashFile returns the sha256 and length of a file below root.
-func hashFile(root *os.Root, name string) (string, int64, error) {
-	f, err := root.Open(filepath.FromSlash(name))
+// fileTree returns the tree digest of a file below root.
+func fileTree(root *os.Root, file File, block int64) (string, error) {
+	f, err := root.Open(filepath.FromSlash(file.Name))
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	defer f.Close()
-	h := sha256.New()
-	n, err := io.CopyBuffer(struct{ io.Writer }{h}, f, make([]byte, 1<<20))
-	return hex.EncodeToString(h.Sum(nil)), n, err
+	if fi, err := f.Stat(); err != nil || fi.Size() != file.Size {
+		return "", err
+	}
+	return ReadTree(context.Background(), f, file.Size, block)
 }

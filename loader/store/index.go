@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -56,6 +57,7 @@ func (s *Store) DigestOfPlan(key string) string {
 type planIndex struct {
 	LocationKey string     `json:"location"` // with the patterns of files staged beside
 	Digest      string     `json:"digest"`
+	Block       int64      `json:"block"` // size of the blocks of the trees
 	Files       []planFile `json:"files"`
 }
 
@@ -63,7 +65,7 @@ type planFile struct {
 	Name    string `json:"name"`
 	Size    int64  `json:"size"`
 	Version string `json:"version"`
-	SHA256  string `json:"sha256"`
+	Tree    string `json:"tree"`
 }
 
 func (s *Store) indexPath(locationKey string) string {
@@ -120,31 +122,71 @@ func (s *Store) ifPublished(digest string) string {
 	return digest
 }
 
-// knownSums returns, per file, the sha256 of its bytes if known before they arrive.
-func (s *Store) knownSums(locationKey string, files []source.File) []string {
+// knownTrees returns, per file, the tree digest of its bytes if known before they arrive.
+func (s *Store) knownTrees(locationKey string, files []source.File, block int64) []string {
 	out := make([]string, len(files))
 	ix, _ := s.index(locationKey)
 	for i, f := range files {
 		if f.SHA256 != "" {
-			if isHex(f.SHA256, 64) {
-				out[i] = f.SHA256
-			}
+			out[i] = s.treeOfSHA256(f.SHA256, block)
 			continue
 		}
 		for _, k := range ix.Files {
-			if k.Name == f.Name && k.Size == f.Size && k.Version == f.Version && f.Version != "" && isHex(k.SHA256, 64) {
-				out[i] = k.SHA256
+			if k.Name == f.Name && k.Size == f.Size && k.Version == f.Version && f.Version != "" && ix.Block == block && isHex(k.Tree, 64) {
+				out[i] = k.Tree
 			}
 		}
 	}
 	return out
 }
 
+// knownPath is the file that holds the tree digest of the bytes with this sha256.
+func (s *Store) knownPath(sha string, block int64) string {
+	return s.path("known", fmt.Sprintf("%s-%d", sha, block))
+}
+
+// treeOfSHA256 returns the tree digest of the blob whose sha256 a source named; "" if it
+// is unknown.
+func (s *Store) treeOfSHA256(sha string, block int64) string {
+	if !isHex(sha, 64) {
+		return ""
+	}
+	raw, err := os.ReadFile(s.knownPath(sha, block))
+	if err != nil || !isHex(string(raw), 64) {
+		return ""
+	}
+	return string(raw)
+}
+
+// dropKnown removes the known digests of blobs that are gone. The caller holds the
+// store's lock.
+func (s *Store) dropKnown() error {
+	list, err := os.ReadDir(s.path("known"))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		raw, err := os.ReadFile(s.path("known", e.Name()))
+		if err == nil && isHex(string(raw), 64) {
+			_, err = os.Stat(s.blob(string(raw)))
+		} else if err == nil {
+			err = os.ErrNotExist
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			err = ignoreMissing(os.Remove(s.path("known", e.Name())))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (in *Ingest) writeIndex(e Entry) error {
 	s := in.s
-	ix := planIndex{LocationKey: in.locationKey, Digest: e.Digest}
+	ix := planIndex{LocationKey: in.locationKey, Digest: e.Digest, Block: e.Block}
 	for i, p := range in.parts {
-		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, SHA256: e.Files[i].SHA256})
+		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, Tree: e.Files[i].Tree})
 	}
 	raw, err := json.Marshal(ix)
 	if err != nil {

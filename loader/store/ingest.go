@@ -32,6 +32,7 @@ type Ingest struct {
 	lock        *os.File
 	progress    *os.File
 	locationKey string
+	block       int64
 	parts       []*Part
 }
 
@@ -113,13 +114,14 @@ func (in *Ingest) Prepare(ctx context.Context, locationKey string, files []sourc
 	in.closeParts()
 	in.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
-	known := in.s.knownSums(locationKey, files)
+	in.block = block
+	known := in.s.knownTrees(locationKey, files, block)
 	for i, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownSHA256: known[i], changed: make(chan struct{})}
-		p.have, p.sums = make([]bool, p.Blocks()), make([]uint64, p.Blocks())
+		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownTree: known[i], changed: make(chan struct{})}
+		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
 		in.parts = append(in.parts, p)
@@ -203,13 +205,13 @@ func (in *Ingest) Parts() []*Part { return in.parts }
 // Commit publishes: every part must be sealed. It returns the checkpoint with a lease
 // on it.
 func (in *Ingest) Commit() (Entry, *Lease, error) {
-	e := Entry{Source: locationOf(in.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
+	e := Entry{Format: format, Block: in.block, Source: locationOf(in.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
-		sum := p.SHA256()
-		if sum == "" {
+		tree := p.Tree()
+		if tree == "" {
 			return Entry{}, nil, diskError(p.File.Name, errors.New("committed before it was verified"))
 		}
-		e.Files = append(e.Files, File{Name: p.File.Name, Size: p.File.Size, SHA256: sum})
+		e.Files = append(e.Files, File{Name: p.File.Name, Size: p.File.Size, Tree: tree})
 		e.Bytes += p.File.Size
 	}
 	e.Digest = Digest(e.Files)
@@ -247,12 +249,12 @@ func (in *Ingest) commit(e Entry) error {
 
 func (in *Ingest) linkBlobs() error {
 	for _, p := range in.parts {
-		if err := p.linkBlob(p.SHA256()); err != nil {
+		if err := p.linkBlob(p.Tree()); err != nil {
 			return err
 		}
 	}
 	// The folders made above are new names.
-	return durable.SyncDir(in.s.path("blobs", "sha256"))
+	return durable.SyncDir(in.s.path("blobs", "tree"))
 }
 
 // PollShared checks a part that another staging fetches (ArrivesElsewhere): if its
@@ -325,7 +327,7 @@ func (s *Store) publish(e Entry) error {
 		if err := s.step("link file"); err != nil {
 			return err
 		}
-		if err := root.Link(path.Join("blobs", "sha256", f.SHA256[:2], f.SHA256), name); err != nil {
+		if err := root.Link(path.Join("blobs", "tree", f.Tree[:2], f.Tree), name); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"hash"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,10 +19,10 @@ import (
 type Part struct {
 	File source.File
 
-	ingest      *Ingest
-	path        string
-	block       int64
-	knownSHA256 string // sha256 of bytes the store may have
+	ingest    *Ingest
+	path      string
+	block     int64
+	knownTree string // tree digest of bytes the store may have
 	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
 	// otherWriter: another staging, here or in another process, brings a file of
@@ -38,11 +40,12 @@ type Part struct {
 	mu         sync.Mutex // guards the fields below; journal appends run under it, they are one small write
 	have       []bool
 	sums       []uint64        // of complete blocks
+	digests    []BlockDigest   // of complete blocks
 	writers    map[int]*Writer // of incomplete blocks
 	blocksHere int
 	bytes      int64
 	resumed    int64
-	sha256     string
+	tree       string
 	changed    chan struct{}
 }
 
@@ -58,10 +61,14 @@ func (p *Part) Range(i int) (offset, length int64) {
 // linkExisting links a blob with the same bytes in place of the part, if there is one.
 // It runs under the store's lock, so that the blob cannot be evicted meanwhile.
 func (p *Part) linkExisting() error {
-	if p.knownSHA256 == "" {
+	s := p.ingest.s
+	if p.knownTree == "" && p.File.SHA256 != "" {
+		p.knownTree = s.treeOfSHA256(p.File.SHA256, p.block)
+	}
+	if p.knownTree == "" {
 		return nil
 	}
-	fi, err := os.Stat(p.ingest.s.blob(p.knownSHA256))
+	fi, err := os.Stat(s.blob(p.knownTree))
 	if err != nil || fi.Size() != p.File.Size {
 		return nil
 	}
@@ -71,24 +78,28 @@ func (p *Part) linkExisting() error {
 	if err := os.Remove(p.path + ".journal"); ignoreMissing(err) != nil {
 		return err
 	}
-	if err := p.ingest.s.step("adopt blob"); err != nil {
+	if err := s.step("adopt blob"); err != nil {
 		return err
 	}
-	if err := os.Link(p.ingest.s.blob(p.knownSHA256), p.path); err != nil {
+	if err := os.Link(s.blob(p.knownTree), p.path); err != nil {
 		return err
 	}
 	p.linked, p.otherWriter = true, false
 	return nil
 }
 
-// tryClaim takes the right to fetch the file, if its digest is known before: another
+// tryClaim takes the right to fetch the file, if a digest of it is known before: another
 // staging may fetch the same bytes under another name.
 func (p *Part) tryClaim() error {
 	p.otherWriter = false
-	if p.knownSHA256 == "" || p.File.Size == 0 || p.claimLock != nil {
+	known := p.File.SHA256
+	if !isHex(known, 64) {
+		known = p.knownTree
+	}
+	if known == "" || p.File.Size == 0 || p.claimLock != nil {
 		return nil
 	}
-	lock, err := lockFile(p.ingest.s.path("coming", p.knownSHA256), true, false)
+	lock, err := lockFile(p.ingest.s.path("coming", known), true, false)
 	if errors.Is(err, errBusy) {
 		p.otherWriter = true
 		return nil
@@ -183,7 +194,7 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.f, p.sha256 = f, p.knownSHA256
+		p.f, p.tree = f, p.knownTree
 		for i := range p.have {
 			p.have[i] = true
 		}
@@ -214,7 +225,8 @@ func (p *Part) resume(ctx context.Context) error {
 			buf = make([]byte, min(p.block, p.File.Size, checkEvery))
 		}
 		var sum Sum
-		if !p.rereadSum(&sum, buf, off, r.bytes) || sum.Sum64() != r.sum {
+		digest := sha256.New()
+		if !p.reread(&sum, digest, buf, off, r.bytes) || sum.Sum64() != r.sum {
 			continue // the block is fetched again
 		}
 		p.bytes += r.bytes
@@ -222,12 +234,12 @@ func (p *Part) resume(ctx context.Context) error {
 			if p.writers == nil {
 				p.writers = make(map[int]*Writer)
 			}
-			w := &Writer{p: p, block: i, end: off + n, sum: sum, marked: r.bytes, kept: r.bytes}
+			w := &Writer{p: p, block: i, end: off + n, sum: sum, digest: digest, marked: r.bytes, kept: r.bytes}
 			w.at.Store(off + r.bytes)
 			p.writers[i] = w
 			continue
 		}
-		p.have[i], p.sums[i] = true, r.sum
+		p.have[i], p.sums[i], p.digests[i] = true, r.sum, BlockDigest(digest.Sum(nil))
 		p.blocksHere++
 	}
 	p.resumed = p.bytes
@@ -240,14 +252,15 @@ func (p *Part) resume(ctx context.Context) error {
 	return nil
 }
 
-// rereadSum feeds n bytes from off to sum; false if they cannot be read.
-func (p *Part) rereadSum(sum *Sum, buf []byte, off, n int64) bool {
+// reread feeds n bytes from off to sum and digest; false if they cannot be read.
+func (p *Part) reread(sum *Sum, digest hash.Hash, buf []byte, off, n int64) bool {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
 		if _, err := p.f.ReadAt(b, off); err != nil {
 			return false
 		}
 		sum.Write(b)
+		digest.Write(b)
 		off, n = off+int64(len(b)), n-int64(len(b))
 	}
 	return true
@@ -269,7 +282,7 @@ func (p *Part) replace() error {
 func (p *Part) reset() error {
 	clear(p.have)
 	clear(p.writers)
-	p.blocksHere, p.bytes, p.resumed, p.sha256 = 0, 0, 0, ""
+	p.blocksHere, p.bytes, p.resumed, p.tree = 0, 0, 0, ""
 	if err := p.journal.Truncate(headSize); err != nil {
 		return err
 	}
@@ -368,19 +381,23 @@ func (p *Part) StartWrite(i int) {
 // ReadAt reads bytes of blocks that are here (Has).
 func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, off) }
 
-// Finish marks the part as verified, with its sha256. If that was known before, other
-// stagings may wait for the file: it is published as a blob at once.
-func (p *Part) Finish(sum string) error {
+// Finish marks the part as verified: every block is here, and the whole file has the
+// digests that the source names. If one of them was known before, other stagings may
+// wait for the file: it is published as a blob at once.
+func (p *Part) Finish() error {
 	p.mu.Lock()
-	total := p.blocksHere == len(p.have)
-	p.mu.Unlock()
-	if !total || !isHex(sum, 64) {
-		return diskError(p.File.Name, errors.New("sealed before it is complete"))
+	complete, tree := p.blocksHere == len(p.have), p.tree
+	if complete && tree == "" {
+		tree = Tree(p.File.Size, p.block, p.digests)
 	}
-	if p.claimLock != nil && sum == p.knownSHA256 {
+	p.mu.Unlock()
+	if !complete || p.ingest.s.o.NoDigests {
+		return diskError(p.File.Name, errors.New("sealed before it is complete and digested"))
+	}
+	if p.claimLock != nil && (p.File.SHA256 != "" || tree == p.knownTree) {
 		err := p.makeDurable()
 		if err == nil {
-			err = p.ingest.s.locked(func() error { return p.linkBlob(sum) })
+			err = p.ingest.s.locked(func() error { return p.publishBlob(tree) })
 		}
 		if err != nil {
 			return diskError(p.File.Name, err)
@@ -389,8 +406,21 @@ func (p *Part) Finish(sum string) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sha256 = sum
+	p.tree = tree
 	return nil
+}
+
+// publishBlob links the part among the blobs, and under the sha256 that its source names;
+// under the store's lock.
+func (p *Part) publishBlob(tree string) error {
+	if err := p.linkBlob(tree); err != nil || p.File.SHA256 == "" {
+		return err
+	}
+	s := p.ingest.s
+	if err := s.step("write known digest"); err != nil {
+		return err
+	}
+	return durable.WriteFile(s.knownPath(p.File.SHA256, p.block), []byte(tree), 0o644)
 }
 
 // makeDurable writes every byte to the disk and makes the file read-only.
@@ -409,9 +439,9 @@ func (p *Part) makeDurable() error {
 }
 
 // linkBlob links the part among the blobs; under the store's lock.
-func (p *Part) linkBlob(sum string) error {
+func (p *Part) linkBlob(tree string) error {
 	s := p.ingest.s
-	blob := s.blob(sum)
+	blob := s.blob(tree)
 	dir := filepath.Dir(blob)
 	if err := os.MkdirAll(dir, s.folderMode()); err != nil {
 		return err
@@ -425,11 +455,11 @@ func (p *Part) linkBlob(sum string) error {
 	return durable.SyncDir(dir)
 }
 
-// SHA256 is the hex digest of a sealed part, and "" before.
-func (p *Part) SHA256() string {
+// Tree is the hex tree digest of a finished part, and "" before.
+func (p *Part) Tree() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sha256
+	return p.tree
 }
 
 // Open opens the part for a reader that may outlive the staging: the bytes stay

@@ -31,6 +31,9 @@ type Options struct {
 	// Private closes the store to other users. A user who receives an open checkpoint
 	// folder (Entry.Path) can read its files and cannot reach anything around it.
 	Private bool
+	// NoDigests computes no digests of blocks, and nothing can be published: a
+	// measurement tells their cost by it.
+	NoDigests bool
 	// Log may be nil.
 	Log *slog.Logger
 	// Step, if set, is called with a name before each step that changes the disk; an
@@ -104,7 +107,7 @@ func Open(o Options) (*Store, error) {
 }
 
 // folders are made when the store is opened.
-var folders = []string{"blobs/sha256", "checkpoints", "sources", "parts", "coming", "trash"}
+var folders = []string{"blobs/tree", "checkpoints", "sources", "known", "parts", "coming", "trash"}
 
 // folderMode is the mode of all folders but those of a checkpoint's files.
 func (s *Store) folderMode() os.FileMode {
@@ -118,7 +121,7 @@ func (s *Store) folderMode() os.FileMode {
 // elsewhere is not below the others there, and a process that holds a checkpoint's files
 // could otherwise reach their parent by "..".
 func (s *Store) makePrivate() error {
-	for _, pattern := range append([]string{".", "blobs", "blobs/sha256/*", "checkpoints/*"}, folders...) {
+	for _, pattern := range append([]string{".", "blobs", "blobs/tree/*", "checkpoints/*"}, folders...) {
 		found, _ := fs.Glob(os.DirFS(s.o.Dir), pattern) // no error: the patterns are valid
 		for _, d := range found {
 			if err := os.Chmod(s.path(d), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -149,6 +152,8 @@ func (s *Store) sweep() error {
 			if err := os.RemoveAll(s.path("checkpoints", e.Name())); err != nil {
 				return err
 			}
+		} else if err := s.dropOtherFormat(e.Name()); err != nil {
+			return err
 		}
 	}
 	if list, err = os.ReadDir(s.path("coming")); err != nil {
@@ -160,17 +165,42 @@ func (s *Store) sweep() error {
 			f.Close()
 		}
 	}
-	_, err = s.dropBlobs()
-	return err
+	if _, err = s.dropBlobs(); err != nil {
+		return err
+	}
+	return s.dropKnown()
+}
+
+// dropOtherFormat deletes a checkpoint of another version of thaw, unless a process uses
+// it. Its manifest names digests of another kind: it cannot be verified or shared.
+func (s *Store) dropOtherFormat(h string) error {
+	_, err := s.entry(h)
+	if source.KindOf(err) != source.Missing {
+		return nil
+	}
+	lease, err := lockFile(s.path("checkpoints", h, "lease"), true, false)
+	if errors.Is(err, errBusy) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lease.Close()
+	s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
+	return s.discard(s.path("checkpoints", h))
 }
 
 const newPrefix = ".new-"
+
+// format is the version of the layout and of the manifests. 1 named files by the SHA-256
+// of all their bytes, 2 names them by their tree digest.
+const format = 2
 
 func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
 }
 
-func (s *Store) blob(sum string) string { return s.path("blobs", "sha256", sum[:2], sum) }
+func (s *Store) blob(tree string) string { return s.path("blobs", "tree", tree[:2], tree) }
 
 func (s *Store) step(name string) error {
 	if s.o.Step == nil {

@@ -76,8 +76,7 @@ func ingest(in *store.Ingest, files map[string][]byte) (int, error) {
 				return n, err
 			}
 		}
-		sum := sha256.Sum256(b)
-		if err := p.Finish(hex.EncodeToString(sum[:])); err != nil {
+		if err := p.Finish(); err != nil {
 			return n, err
 		}
 	}
@@ -696,7 +695,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := p.Finish(hex.EncodeToString(sum[:])); err != nil {
+		if err := p.Finish(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -719,7 +718,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 	}
 	put(p2)
 	// Before the other's checkpoint is published.
-	if ok, err := three.PollShared(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.SHA256() == "" {
+	if ok, err := three.PollShared(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.Tree() == "" {
 		t.Fatal(ok, err)
 	}
 	commit(three)

@@ -1,8 +1,10 @@
 package store
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -17,7 +19,10 @@ func (p *Part) Writer(i int) *Writer {
 	w := p.writers[i]
 	if w == nil {
 		off, n := p.Range(i)
-		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i]}
+		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i], digest: sha256.New()}
+		if p.ingest.s.o.NoDigests {
+			w.digest = noDigest{w.digest}
+		}
 		if w.at.Store(off); w.whole {
 			w.at.Store(w.end)
 			return w
@@ -41,11 +46,17 @@ type Writer struct {
 	mu     sync.Mutex   // guards the fields below and the order of writes
 	at     atomic.Int64 // written under mu, read without it
 	sum    Sum
+	digest hash.Hash // sha256 of the block
 	expect *uint64
 	whole  bool
 	marked int64 // bytes in the journal
 	kept   int64 // bytes of an earlier attempt
 }
+
+// noDigest takes no bytes.
+type noDigest struct{ hash.Hash }
+
+func (noDigest) Write(b []byte) (int, error) { return len(b), nil }
 
 // markEvery is the interval of bytes at which an incomplete block is recorded in the
 // journal; a multiple of leafSize.
@@ -81,6 +92,7 @@ func (w *Writer) reset() int64 {
 	n := w.at.Load() - off
 	w.at.Store(off)
 	w.sum.Reset()
+	w.digest.Reset()
 	w.expect, w.marked = nil, 0
 	w.p.dropRetained(&w.kept)
 	return n
@@ -104,6 +116,7 @@ func (w *Writer) Write(off int64, b []byte) (used int, total bool, err error) {
 	}
 	b = b[at-off:]
 	w.sum.Write(b)
+	w.digest.Write(b)
 	if err := p.write(b, at); err != nil {
 		w.reset()
 		return 0, false, err
@@ -229,7 +242,7 @@ func (p *Part) blockWritten(w *Writer, sum uint64) error {
 		return p.writeError(err)
 	}
 	delete(p.writers, i)
-	p.sums[i] = sum
+	p.sums[i], p.digests[i] = sum, BlockDigest(w.digest.Sum(nil))
 	if !p.have[i] {
 		p.have[i] = true
 		p.blocksHere++

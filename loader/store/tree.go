@@ -1,0 +1,63 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// BlockDigest is the SHA-256 of a block.
+type BlockDigest [sha256.Size]byte
+
+// treeMagic begins what a tree digest is computed of.
+const treeMagic = "thaw tree 1\n"
+
+// Tree returns the tree digest of a file of size bytes from the digests of its blocks, in
+// order: the hex SHA-256 of treeMagic, the block size and the file size (8 bytes each,
+// little-endian) and every block's SHA-256. Every block but the last has block bytes.
+func Tree(size, block int64, digests []BlockDigest) string {
+	h := sha256.New()
+	h.Write([]byte(treeMagic))
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(block)))
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(size)))
+	for i := range digests {
+		h.Write(digests[i][:])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// readers bounds the cores that ReadTree uses: engines serve beside it.
+const readers = 4
+
+// ReadTree returns the tree digest of size bytes of r. It reads and hashes several blocks
+// at once.
+func ReadTree(ctx context.Context, r io.ReaderAt, size, block int64) (string, error) {
+	digests := make([]BlockDigest, (size+block-1)/block)
+	buffers := sync.Pool{New: func() any { b := make([]byte, min(block, checkEvery)); return &b }}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(min(readers, runtime.GOMAXPROCS(0)))
+	for i := range digests {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			h := sha256.New()
+			buf := buffers.Get().(*[]byte)
+			defer buffers.Put(buf)
+			off := int64(i) * block
+			_, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{io.NewSectionReader(r, off, min(block, size-off))}, *buf)
+			digests[i] = BlockDigest(h.Sum(nil))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return "", err
+	}
+	return Tree(size, block, digests), nil
+}
