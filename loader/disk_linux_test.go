@@ -1,6 +1,8 @@
 package loader_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -68,4 +70,48 @@ func syscallMount(dir, o string) error {
 		flags, o = syscall.MS_REMOUNT|syscall.MS_RDONLY, remaining
 	}
 	return syscall.Mount("tmpfs", dir, "tmpfs", flags, o)
+}
+
+// Where the source names no digest of a whole file, a staging reads back no more than the
+// header of the weights; where it names one, each byte once.
+func TestBytesReadBack(t *testing.T) {
+	const size = 4 << 20
+	folder := t.TempDir()
+	write(t, folder, "model.safetensors", weights(size, 1))
+	for _, tc := range []struct {
+		name    string
+		source  loader.Source
+		atLeast int64
+		below   int64 // bytes read, beside those of the source
+	}{
+		{"no digest", copied{dir.Source{}}, 0, size / 16},
+		{"sha256", copied{checksummed{dir.Source{}}}, size, size + size/16},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := loader.New(loader.Options{Store: openStore(t, store.Options{}), Block: 256 << 10, Sources: map[string]loader.Source{"file": tc.source}})
+			defer l.Close()
+			before := charactersRead(t)
+			stageFolder(t, l, folder).Lease.Release()
+			got := charactersRead(t) - before - size
+			if _, ok := tc.source.(copied).Source.(checksummed); ok {
+				got -= size // its plan reads the file
+			}
+			if got < tc.atLeast || got >= tc.below {
+				t.Errorf("%d bytes of %d were read back", got, size)
+			}
+		})
+	}
+}
+
+// charactersRead is how many bytes this process has got from read calls so far.
+func charactersRead(t *testing.T) (n int64) {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(raw), "rchar: %d", &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

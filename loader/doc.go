@@ -4,8 +4,9 @@
 //	plan     one listing of the source: names, sizes, versions, digests
 //	fetch    blocks of the files in parallel ranges, each retried by itself and
 //	         pinned to the version of the listing
-//	verify   each block's checksum as it arrives; each file's sha256 and the source's
-//	         own digest, in one pass beside the download; the header of weights
+//	verify   each block's checksum and digest as it arrives; the source's own digest of
+//	         a file, where it names one, in one pass beside the download; the header of
+//	         weights
 //	commit   all files at once, into the store (loader/store)
 //
 // A folder on this machine is checked in the same way and used where it lies. A
@@ -39,7 +40,8 @@
 //	                       copy, so that memory does not grow with block or model
 //	watch                  a slow request gets a second one beside it (a hedge), from
 //	                       its current byte on; the blocks it has not begun are returned
-//	verify                 the digests of whole files, in order, on other cores
+//	verify                 the digests of whole files that the source names, in order,
+//	                       on other cores
 //
 // Two requests for one block share its store.Writer, which takes every byte once,
 // from the first to bring it: the checksum covers what is on the disk, and the work of
@@ -54,17 +56,18 @@
 // once as there are ranges in flight. Through the cache, a disk that takes 1.7 GB/s
 // reached 0.3 to 0.6, at three times the processor time: the kernel copies every byte,
 // allocates a page for it, and then blocks the writer until old pages are on the disk.
-// The digest pass reads the bytes back through the cache and so leaves them where the
-// engine that maps them next finds them, as far as memory goes. Small files
+// Small files
 // (store.Options.DirectFrom), partial pages and file systems without O_DIRECT use the
 // cache; their write-back starts early, so that the final fsync finds little left.
 //
 // The kernel's read-ahead is off for parts: it would cache what was there before the
 // bytes. A block that is here is read ahead as a whole.
 //
-// The sha256 of every file is computed even if the source promises none: it is the
-// file's name in the store, and what two nodes or two sources agree on. It runs beside
-// the download and never holds it up.
+// Every block is digested from memory as it lands, by the request that brings it: the
+// tree digest of these (store.Tree) is the file's name in the store, and what two nodes or
+// two sources agree on. Only where the source names a digest of a whole file (sha256, MD5,
+// CRC), which has to be computed in order, the file is read back, behind the front of the
+// download. A resume reads back what it found on the disk.
 //
 // A source is listed again at every Stage, because a folder in a bucket may change; if
 // the versions are the same, nothing is fetched. Only if the source cannot be reached,

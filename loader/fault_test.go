@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -615,5 +616,56 @@ func TestResume(t *testing.T) {
 	r.check(t, c)
 	if n := len(r.srv.Gets()); n > 9 {
 		t.Errorf("%d of 12 ranges fetched again", n)
+	}
+}
+
+// A file that failed its digest is fetched again: its bytes of the first time do not
+// count as progress any more.
+func TestProgressOfSecondFetch(t *testing.T) {
+	r := newRemote(t, store.Options{})
+	body := r.want["model.safetensors"]
+	var flipped, second atomic.Bool
+	gate := make(chan struct{})
+	var once sync.Once
+	open := func() { once.Do(func() { close(gate) }) }
+	defer open()
+	r.srv.Fault(func(w http.ResponseWriter, req *http.Request, n int) bool {
+		if n == 0 || !strings.Contains(req.URL.Path, "safetensors") || !strings.Contains(req.Header.Get("Range")+req.Header.Get("x-ms-range"), "=8192-") {
+			return false
+		}
+		if !flipped.Swap(true) {
+			answer(w, req, body, func(h http.Header, p []byte) []byte { p[100] ^= 4; return p })
+			return true
+		}
+		second.Store(true)
+		holdRequest(req, gate)
+		return false
+	})
+	s, err := r.l.Stage(t.Context(), azuretest.Location("m"), loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	events, stop := s.Events()
+	defer stop()
+	var between int64
+	for p := range events {
+		if p.Done > p.Total {
+			t.Errorf("%d of %d bytes, %s", p.Done, p.Total, p.State)
+		}
+		// One block is held, so fewer than all are here.
+		if second.Load() && p.State == loader.Fetching && p.Done != p.Total {
+			between = p.Done
+			open()
+		}
+	}
+	c, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.check(t, c)
+	c.Lease.Release()
+	if between == 0 || between >= int64(len(body)) {
+		t.Errorf("%d of %d bytes while the second fetch was held", between, len(body))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/zeebo/blake3"
 	"github.com/zeebo/xxh3"
 )
 
@@ -23,6 +24,7 @@ type Ceilings struct {
 	Direct  float64 `json:"disk_direct"`    // O_DIRECT
 	Cached  float64 `json:"disk_cached"`    // through the page cache, until it is durable
 	XXH3    float64 `json:"xxh3"`           // on one core
+	BLAKE3  float64 `json:"blake3"`
 	SHA256  float64 `json:"sha256"`
 	MD5     float64 `json:"md5"`
 	CPULink float64 `json:"link_cpu_seconds_per_gib"`
@@ -124,6 +126,7 @@ func Machine(dir string, size int64) (c Ceilings, err error) {
 	}
 	of := func(h hash.Hash) float64 { return hashRate(func(b []byte) { h.Write(b) }) }
 	c.XXH3 = hashRate(func(b []byte) { xxh3.Hash(b) })
+	c.BLAKE3 = of(blake3.New())
 	c.SHA256, c.MD5 = of(sha256.New()), of(md5.New())
 	return c, nil
 }

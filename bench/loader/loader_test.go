@@ -255,12 +255,12 @@ func TestJudge(t *testing.T) {
 		return Trial{Seconds: seconds, Durable: seconds, CPU: cpu, RSS: 50 << 20}
 	}
 	c := &Comparison{Name: Unshaped, Bytes: 4e9,
-		Ceilings: []Ceilings{{Link: 4e9, Direct: 2e9, Cached: 1e9, SHA256: 1 << 31, MD5: 1, XXH3: 1}},
+		Ceilings: []Ceilings{{Link: 4e9, Direct: 2e9, Cached: 1e9, SHA256: 1 << 31, BLAKE3: 1 << 31, MD5: 1, XXH3: 1}},
 		Rows:     []Row{{Contender: Thaw, Trials: []Trial{trial(2.1, 0.75)}}, {Contender: ThawAlone, Trials: []Trial{trial(2, 0.5)}}, {Contender: AzblobTuned, Trials: []Trial{trial(4.2, 1.25)}}}}
 	c.Rows[0].Trials[0].ReadBack = 2e9
 	c.reduce()
 	shaped := &Comparison{Name: Shaped, Bytes: 4e9, Shape: Account,
-		Ceilings: []Ceilings{{Link: 4e9, Direct: 2e9, SHA256: 1 << 31, MD5: 1, XXH3: 1}},
+		Ceilings: []Ceilings{{Link: 4e9, Direct: 2e9, SHA256: 1 << 31, BLAKE3: 1 << 31, MD5: 1, XXH3: 1}},
 		Rows:     []Row{{Contender: Thaw, Trials: []Trial{trial(4, 1)}}, {Contender: Azblob, Trials: []Trial{trial(15, 1)}}}}
 	shaped.reduce()
 	r := Result{

@@ -258,6 +258,7 @@ func (r Result) Tables() []report.Part {
 		row("disk, through the cache and fsync", func(x Ceilings) float64 { return x.Cached }, "")
 		perGiB := func(rate float64) string { return fmt.Sprintf("%.2f", (1<<30)/rate) }
 		row("xxh3, of a core's time", func(x Ceilings) float64 { return x.XXH3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.XXH3 })))
+		row("BLAKE3, of a core's time", func(x Ceilings) float64 { return x.BLAKE3 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.BLAKE3 })))
 		row("sha256, of a core's time", func(x Ceilings) float64 { return x.SHA256 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.SHA256 })))
 		row("MD5, of a core's time", func(x Ceilings) float64 { return x.MD5 }, perGiB(median(c.Ceilings, func(x Ceilings) float64 { return x.MD5 })))
 		out = append(out, report.Part{Heading: fmt.Sprintf("Ceilings of the same minutes; thaw reaches %.2f of %.2f GB/s", c.Share, c.Ceiling/1e9), Table: t})

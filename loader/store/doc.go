@@ -2,15 +2,16 @@
 //
 //	DATA/store/
 //	  lock                        held while links are made or removed, never while bytes move
-//	  blobs/sha256/ab/ab12…       every file once, by its content, read-only
+//	  blobs/tree/ab/ab12…         every file once, by its tree digest, read-only
 //	  checkpoints/<digest>/       published in one rename
 //	      manifest.json           what it is and where it came from
 //	      lease                   shared lock = in use; exclusive lock = being evicted
 //	      pin                     there: not evicted (Pin)
 //	      files/…                 hard links to blobs under the files' own names
 //	  sources/<key>.json          which checkpoint a source's plan led to
+//	  known/<sha256>-<block>      the tree digest of a file whose sha256 its source names
 //	  parts/<key>/                one staging: lock, plan, and per file a part and its journal
-//	  coming/<sha256>             lock of the staging that fetches this very file
+//	  coming/<digest>             lock of the staging that fetches this very file
 //	  trash/                      renamed away by an eviction, to be deleted
 //	  links.json                  the loader's measurements of sources
 //
@@ -30,6 +31,20 @@
 // A file whose digest is known before it arrives is fetched by one staging, and
 // published as a blob as soon as it is complete; other stagings that need it, under
 // another name or from another place, wait for that and link it.
+//
+// # Digests
+//
+// A file is named by a tree digest: its blocks are digested from memory as they land, in
+// any order and on every core, and nothing is read back for it. Numbers are 8 bytes,
+// little-endian:
+//
+//	block       BLAKE3-256 of its bytes; every block but the last has the block size (8 MiB)
+//	file        hex BLAKE3-256 of "thaw tree 1\n", block size, file size, the blocks in order
+//	checkpoint  "sha256:" and the hex SHA-256 of the lines "<file> <size> <name>\n", sorted
+//
+// So nodes that stage one model agree on its digest if they agree on the block size. The
+// manifest records the block size and the format of the store. Open deletes checkpoints
+// of another format that no process uses, and says so; they are staged again.
 //
 // # Space
 //
@@ -55,7 +70,7 @@
 // # The system calls of a commit
 //
 //	fsync(part)                             every byte of every file
-//	link(part, blob), fsync(blobs/…)
+//	link(part, blob), fsync(blobs/…)        and known/<sha256>, where the source names one
 //	mkdir, link, write manifest, fsync      under checkpoints/.new-…
 //	rename(.new-…, <digest>), fsync(checkpoints)
 //	write, fsync, rename sources/<key>.json, fsync(sources)

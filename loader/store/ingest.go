@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -205,6 +204,9 @@ func (in *Ingest) Parts() []*Part { return in.parts }
 // Commit publishes: every part must be sealed. It returns the checkpoint with a lease
 // on it.
 func (in *Ingest) Commit() (Entry, *Lease, error) {
+	if in.s.o.NoDigests {
+		return Entry{}, nil, diskError("", errors.New("a store without digests publishes nothing"))
+	}
 	e := Entry{Format: format, Block: in.block, Source: locationOf(in.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range in.parts {
 		tree := p.Tree()
@@ -254,7 +256,7 @@ func (in *Ingest) linkBlobs() error {
 		}
 	}
 	// The folders made above are new names.
-	return durable.SyncDir(in.s.path("blobs", "tree"))
+	return in.s.syncFolder(in.s.path("blobs", "tree"))
 }
 
 // PollShared checks a part that another staging fetches (ArrivesElsewhere): if its
@@ -338,19 +340,19 @@ func (s *Store) publish(e Entry) error {
 	if err := s.step("write manifest"); err != nil {
 		return err
 	}
-	if err := writeSync(s.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
+	if err := s.writeSync(s.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
 		return err
 	}
 	// A user who can open the file can lock it, and pods have the store mounted.
-	if err := writeSync(s.path(tmp, "lease"), nil, 0o600); err != nil {
+	if err := s.writeSync(s.path(tmp, "lease"), nil, 0o600); err != nil {
 		return err
 	}
 	for d := range dirs {
-		if err := durable.SyncDir(s.path(d)); err != nil {
+		if err := s.syncFolder(s.path(d)); err != nil {
 			return err
 		}
 	}
-	if err := durable.SyncDir(s.path(tmp)); err != nil {
+	if err := s.syncFolder(s.path(tmp)); err != nil {
 		return err
 	}
 	if err := s.step("rename checkpoint"); err != nil {
@@ -362,10 +364,10 @@ func (s *Store) publish(e Entry) error {
 	if err := s.step("fsync checkpoints"); err != nil {
 		return err
 	}
-	return durable.SyncDir(s.path("checkpoints"))
+	return s.syncFolder(s.path("checkpoints"))
 }
 
-func writeSync(name string, body []byte, mode os.FileMode) error {
+func (s *Store) writeSync(name string, body []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
@@ -374,7 +376,7 @@ func writeSync(name string, body []byte, mode os.FileMode) error {
 	if _, err := f.Write(body); err != nil {
 		return err
 	}
-	return f.Sync()
+	return s.fsync(f)
 }
 
 func (in *Ingest) closeParts() {

@@ -2,13 +2,14 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"hash"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+
+	"github.com/zeebo/blake3"
 
 	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -225,7 +226,7 @@ func (p *Part) resume(ctx context.Context) error {
 			buf = make([]byte, min(p.block, p.File.Size, checkEvery))
 		}
 		var sum Sum
-		digest := sha256.New()
+		digest := blake3.New()
 		if !p.reread(&sum, digest, buf, off, r.bytes) || sum.Sum64() != r.sum {
 			continue // the block is fetched again
 		}
@@ -391,10 +392,10 @@ func (p *Part) Finish() error {
 		tree = Tree(p.File.Size, p.block, p.digests)
 	}
 	p.mu.Unlock()
-	if !complete || p.ingest.s.o.NoDigests {
-		return diskError(p.File.Name, errors.New("sealed before it is complete and digested"))
+	if !complete {
+		return diskError(p.File.Name, errors.New("finished before it is complete"))
 	}
-	if p.claimLock != nil && (p.File.SHA256 != "" || tree == p.knownTree) {
+	if p.claimLock != nil && !p.ingest.s.o.NoDigests && (p.File.SHA256 != "" || tree == p.knownTree) {
 		err := p.makeDurable()
 		if err == nil {
 			err = p.ingest.s.locked(func() error { return p.publishBlob(tree) })
@@ -431,7 +432,7 @@ func (p *Part) makeDurable() error {
 	if err := p.ingest.s.step("fsync part"); err != nil {
 		return err
 	}
-	if err := p.f.Sync(); err != nil {
+	if err := p.ingest.s.fsync(p.f); err != nil {
 		return err
 	}
 	p.durable = true
@@ -452,7 +453,7 @@ func (p *Part) linkBlob(tree string) error {
 	if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return durable.SyncDir(dir)
+	return s.syncFolder(dir)
 }
 
 // Tree is the hex tree digest of a finished part, and "" before.

@@ -39,6 +39,8 @@ type Options struct {
 	// Step, if set, is called with a name before each step that changes the disk; an
 	// error fails the step. Tests stop the process there.
 	Step func(name string) error
+	// Fsync replaces (*os.File).Sync if set. Tests record the order of a commit with it.
+	Fsync func(*os.File) error
 }
 
 // Store is a folder of checkpoints. Its methods are safe for concurrent use, also by
@@ -207,6 +209,23 @@ func (s *Store) step(name string) error {
 		return nil
 	}
 	return s.o.Step(name)
+}
+
+// fsync flushes a file or a folder to the disk.
+func (s *Store) fsync(f *os.File) error {
+	if s.o.Fsync != nil {
+		return s.o.Fsync(f)
+	}
+	return f.Sync()
+}
+
+// syncFolder flushes a folder: the names in it survive a power cut.
+func (s *Store) syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.fsync(f), f.Close())
 }
 
 // locked runs fn with the store's lock. It is held while links are made or removed,

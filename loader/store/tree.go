@@ -2,32 +2,33 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"io"
 	"runtime"
 	"sync"
 
+	"github.com/zeebo/blake3"
 	"golang.org/x/sync/errgroup"
 )
 
-// BlockDigest is the SHA-256 of a block.
-type BlockDigest [sha256.Size]byte
+// BlockDigest is the BLAKE3 digest of a block: on most processors it takes half the time
+// of SHA-256.
+type BlockDigest [32]byte
 
 // treeMagic begins what a tree digest is computed of.
 const treeMagic = "thaw tree 1\n"
 
 // Tree returns the tree digest of a file of size bytes from the digests of its blocks, in
-// order: the hex SHA-256 of treeMagic, the block size and the file size (8 bytes each,
-// little-endian) and every block's SHA-256. Every block but the last has block bytes.
+// order: the hex BLAKE3 digest of treeMagic, the block size and the file size (8 bytes
+// each, little-endian) and every block's digest. Every block but the last has block bytes.
 func Tree(size, block int64, digests []BlockDigest) string {
-	h := sha256.New()
-	h.Write([]byte(treeMagic))
-	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(block)))
-	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(size)))
+	h := blake3.New()
+	_, _ = h.WriteString(treeMagic)
+	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(block)))
+	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(size)))
 	for i := range digests {
-		h.Write(digests[i][:])
+		_, _ = h.Write(digests[i][:])
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -47,7 +48,7 @@ func ReadTree(ctx context.Context, r io.ReaderAt, size, block int64) (string, er
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			h := sha256.New()
+			h := blake3.New()
 			buf := buffers.Get().(*[]byte)
 			defer buffers.Put(buf)
 			off := int64(i) * block

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
@@ -9,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +19,7 @@ func (p *Part) Writer(i int) *Writer {
 	w := p.writers[i]
 	if w == nil {
 		off, n := p.Range(i)
-		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i], digest: sha256.New()}
+		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i], digest: blake3.New()}
 		if p.ingest.s.o.NoDigests {
 			w.digest = noDigest{w.digest}
 		}
@@ -46,7 +46,7 @@ type Writer struct {
 	mu     sync.Mutex   // guards the fields below and the order of writes
 	at     atomic.Int64 // written under mu, read without it
 	sum    Sum
-	digest hash.Hash // sha256 of the block
+	digest hash.Hash // of the block
 	expect *uint64
 	whole  bool
 	marked int64 // bytes in the journal

@@ -1,0 +1,247 @@
+package store_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
+)
+
+// TestTree pins the format of doc.go: other nodes and earlier stores name files by it.
+func TestTree(t *testing.T) {
+	body := testBytes(2500, 1)
+	doc := []byte("thaw tree 1\n\xe8\x03\x00\x00\x00\x00\x00\x00\xc4\x09\x00\x00\x00\x00\x00\x00") // 1,000 and 2,500
+	for b := range slices.Chunk(body, 1000) {
+		sum := blake3.Sum256(b)
+		doc = append(doc, sum[:]...)
+	}
+	sum := blake3.Sum256(doc)
+	want := hex.EncodeToString(sum[:])
+	got, err := store.ReadTree(t.Context(), bytes.NewReader(body), 2500, 1000)
+	if err != nil || got != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+	empty, err := store.ReadTree(t.Context(), bytes.NewReader(nil), 0, 1000)
+	if err != nil || empty == want || empty != store.Tree(0, 1000, nil) {
+		t.Errorf("empty: %s, %v", empty, err)
+	}
+	if other, _ := store.ReadTree(t.Context(), bytes.NewReader(body), 2500, 500); other == want {
+		t.Error("the block size does not count")
+	}
+}
+
+// TestTreeOfArrivedBlocks: blocks that land in pieces, in any order, and across the end of
+// a process lead to the digest of the whole file.
+func TestTreeOfArrivedBlocks(t *testing.T) {
+	const block = 256 << 10
+	body := testBytes(3*block+777, 3)
+	want, err := store.ReadTree(t.Context(), bytes.NewReader(body), int64(len(body)), block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, store.Options{})
+	claim := func() (*store.Ingest, *store.Part) {
+		in, err := s.Claim(store.Key("one", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := in.Prepare(t.Context(), "one", []source.File{{Name: "a.gguf", Size: int64(len(body)), Version: "1"}}, block); err != nil {
+			t.Fatal(err)
+		}
+		return in, in.Parts()[0]
+	}
+	write := func(p *store.Part, i int, pieces ...int) {
+		t.Helper()
+		off, n := p.Range(i)
+		at, _ := p.Writer(i).Position()
+		for _, end := range append(pieces, int(n)) {
+			end := off + int64(end)
+			if end <= at {
+				continue
+			}
+			if _, _, err := p.Writer(i).Write(at, body[at:end]); err != nil {
+				t.Fatal(err)
+			}
+			at = end
+		}
+	}
+	in, p := claim()
+	write(p, 3, 5, 300)
+	write(p, 1, block/2)
+	in.Close()
+	in, p = claim() // reads blocks 1 and 3 back
+	if have, resumed := p.Bytes(); have != block+777 || resumed != have {
+		t.Errorf("%d bytes are here, %d of them resumed", have, resumed)
+	}
+	write(p, 2, 1000)
+	write(p, 0, 64<<10, 100_000)
+	if err := p.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	if p.Tree() != want {
+		t.Errorf("%s, not %s", p.Tree(), want)
+	}
+	e, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	if err := s.Verify(e.Digest); err != nil {
+		t.Error(err)
+	}
+	if e.Digest != store.Digest([]store.File{{Name: "a.gguf", Size: int64(len(body)), Tree: want}}) {
+		t.Error(e.Digest)
+	}
+}
+
+// TestOtherFormat: a store of an earlier version of thaw is not misread. Checkpoints of
+// it are deleted, but those in use, and the log says so.
+func TestOtherFormat(t *testing.T) {
+	data := t.TempDir()
+	s := openStore(t, store.Options{Dir: data})
+	one := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(3000, 1)})
+	two := mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(3000, 2)})
+	_, lease, err := s.Acquire(two.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	for _, e := range []store.Entry{one, two} {
+		manifest := filepath.Join(filepath.Dir(e.Path), "manifest.json")
+		raw, err := json.Marshal(map[string]any{"digest": e.Digest, "source": e.Source, "bytes": 3000,
+			"files": []map[string]any{{"name": "a.gguf", "size": 3000, "sha256": strings.Repeat("a", 64)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(manifest, raw, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log strings.Builder
+	s = openStore(t, store.Options{Dir: data, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if list, err := s.List(); err != nil || len(list) != 0 {
+		t.Errorf("listed: %+v, %v", list, err)
+	}
+	for _, e := range []store.Entry{one, two} {
+		if _, _, err := s.Acquire(e.Digest); source.KindOf(err) != source.Missing {
+			t.Errorf("%s: %v", e.Source, err)
+		}
+	}
+	if n := strings.Count(log.String(), "checkpoint of another version of thaw deleted"); n != 1 || !strings.Contains(log.String(), one.Digest) {
+		t.Errorf("%d deletions logged:\n%s", n, log.String())
+	}
+	if _, err := os.Stat(two.Path); err != nil {
+		t.Errorf("the checkpoint in use is gone: %v", err)
+	}
+	if e := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(3000, 1)}); e.Digest != one.Digest {
+		t.Errorf("staged again as %s, before as %s", e.Digest, one.Digest)
+	}
+}
+
+// TestCommitAsksTheDisk: what doc.go lists as the system calls of a commit, in this order.
+// A part that is published before its bytes are flushed has holes after a power cut.
+func TestCommitAsksTheDisk(t *testing.T) {
+	data := t.TempDir()
+	var mu sync.Mutex
+	var calls []string
+	note := func(call string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, call)
+		return nil
+	}
+	s := openStore(t, store.Options{Dir: data, Step: note, Fsync: func(f *os.File) error {
+		rel, err := filepath.Rel(data, f.Name())
+		if err != nil {
+			return err
+		}
+		parts := strings.Split(filepath.ToSlash(rel), "/")
+		for i, p := range parts { // names that differ from run to run
+			switch {
+			case strings.HasPrefix(p, ".new-"):
+				parts[i] = ".new"
+			case i > 0 && parts[0] != "checkpoints" && len(p) >= 24, parts[0] == "blobs" && len(p) == 2:
+				parts[i] = "*"
+			}
+		}
+		_ = note("fsync " + strings.Join(parts, "/"))
+		return f.Sync()
+	}})
+	in, err := begin(s, "one", map[string][]byte{"sub/a.gguf": testBytes(2500, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := ingest(in, map[string][]byte{"sub/a.gguf": testBytes(2500, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	calls = nil
+	_, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	want := []string{
+		"fsync part", "fsync parts/*/*",
+		"link blob", "fsync blobs/tree/*", "fsync blobs/tree",
+		"make folder", "link file",
+		"write manifest", "fsync checkpoints/.new/manifest.json", "fsync checkpoints/.new/lease",
+		"fsync checkpoints/.new/files", "fsync checkpoints/.new/files/sub", "fsync checkpoints/.new",
+		"rename checkpoint", "fsync checkpoints", "fsync checkpoints",
+		"write index",
+		"unlink parts", "delete",
+	}
+	if i := slices.Index(calls, "fsync checkpoints/.new/lease"); i >= 0 && len(calls) > i+2 {
+		slices.Sort(calls[i+1 : i+3]) // these two come in any order
+	}
+	if !slices.Equal(calls, want) {
+		t.Errorf("a commit asks the disk for\n%s\nand not for\n%s", strings.Join(calls, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestEndOfUse: the end of a lease counts as a use.
+func TestEndOfUse(t *testing.T) {
+	s := openStore(t, store.Options{Budget: 10_000})
+	one, lease, err := stage(s, "one", map[string][]byte{"a.gguf": testBytes(3000, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(3000, 2)})
+	setAge(t, one, 2*time.Hour)
+	setAge(t, two, time.Hour)
+	lease.Release() // one was used until now
+	mustStage(t, s, "three", map[string][]byte{"a.gguf": testBytes(4000, 3)})
+	if got := digests(t, s); got != "three one" {
+		t.Errorf("left are %q", got)
+	}
+}
+
+// TestNothingIsEvictedInVain: a checkpoint in use cannot go, so what does not fit beside
+// it evicts nothing.
+func TestNothingIsEvictedInVain(t *testing.T) {
+	s := openStore(t, store.Options{Budget: 10_000})
+	_, lease, err := stage(s, "one", map[string][]byte{"a.gguf": testBytes(4000, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(3000, 2)})
+	if _, _, err := stage(s, "three", map[string][]byte{"a.gguf": testBytes(8000, 3)}); source.KindOf(err) != source.NoSpace {
+		t.Fatal(err)
+	}
+	if got := digests(t, s); got != "two one" {
+		t.Errorf("left are %q", got)
+	}
+}
