@@ -158,6 +158,7 @@ func TestValues(t *testing.T) {
 		{"no more than is said", "controller: {eviction: lru}", "Deployment thaw-system/thaw-controller", []string{"- --eviction=lru\n"}, []string{"cluster-domain", "keep-alive", "prewarm", "--data", "history"}},
 		{"how requests wait", "activator: {hold: 503, maxBody: 64Mi}", "Deployment thaw-system/thaw-activator", []string{"- --hold=503\n", "- --max-body=64Mi\n"}, nil},
 		{"the control API outside", "activator: {publicAPI: true}", "Deployment thaw-system/thaw-activator", []string{"- --public-api\n"}, nil},
+		{"load balancers", "activator: {trustedProxies: [203.0.113.0/28, 10.0.0.1]}", "Deployment thaw-system/thaw-activator", []string{"- --trusted-proxy=203.0.113.0/28\n", "- --trusted-proxy=10.0.0.1\n"}, nil},
 		{"how long they may be", "activator: {maxBody: '1000000'}", "Deployment thaw-system/thaw-activator", []string{"- --max-body=1000000\n"}, []string{"--hold", "--public-api"}},
 		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
 		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},

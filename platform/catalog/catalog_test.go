@@ -178,6 +178,7 @@ func TestPut(t *testing.T) {
 		{"a", absolute("a"), "the name is taken by " + filepath.Join(user, "a.yaml") + ":1"},
 		{"x", absolute("y"), "the document is about default/y, the path about default/x"},
 		{"x", []byte(modelText("x")), "spec.source: a relative source"},
+		{"x", append(absolute("x"), "  adapters: [{name: p, source: az://acct/c/p}, {name: q, source: ./q}]\n"...), "spec.adapters[1].source: a relative source"},
 		{"x", append(append(absolute("x"), "---\n"...), absolute("y")...), "exactly one Model"},
 		{"x", []byte("apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: x}\n"), "exactly one Model"},
 		{"x", []byte("{"), "not YAML"},

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,9 @@ type Options struct {
 	LeaderTLS func() (*tls.Config, error)
 	// PublicAPI serves the leader's API to requests from outside the cluster too.
 	PublicAPI bool
+	// TrustedProxies are the addresses of load balancers whose X-Forwarded-Proto is
+	// believed; empty: private and loopback addresses.
+	TrustedProxies []netip.Prefix
 	// CutGrace is the time after the drain deadline for streams to write their error frame;
 	// 500 ms.
 	CutGrace time.Duration

@@ -46,6 +46,7 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 		writeError(w, e)
 		return
 	}
+	g.dropForwardedProto(r)
 	t := g.table.Load()
 	h := t.findHost(hostname(r.Host), s.private)
 	if h == nil {

@@ -41,7 +41,8 @@ type activatorSettings struct {
 
 // sharedActivator are the settings of an activator that install also has and passes on.
 type sharedActivator struct {
-	PublicAPI bool `json:"public-api" default:"false" help:"serve the control API (/api/v1/) to requests from outside the cluster too, not to those from inside alone"`
+	PublicAPI    bool     `json:"public-api" default:"false" help:"serve the control API (/api/v1/) to requests from outside the cluster too, not to those from inside alone"`
+	TrustedProxy []string `json:"trusted-proxy" help:"address or range of a load balancer whose X-Forwarded-Proto is believed; may be repeated" shown:"private addresses"`
 	cli.RequestSettings
 }
 
@@ -68,6 +69,9 @@ func (o *activatorSettings) check() error {
 	case o.ShutdownDelay < 0 || o.Drain <= 0:
 		return errors.New("--shutdown-delay and --drain cannot be less than nothing: such as 3s and 100s")
 	}
+	if _, err := gateway.ParsePrefixes(o.TrustedProxy); err != nil {
+		return fmt.Errorf("--trusted-proxy: %w", err)
+	}
 	return o.Check()
 }
 
@@ -81,6 +85,10 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	certificates, err := controlstream.Certified(o.Certs)
 	if err != nil {
 		return &kit.Error{What: "--certs " + o.Certs, Err: err, Hint: "ca.crt, tls.crt and tls.key of the Secret thaw-control-tls"}
+	}
+	proxies, err := gateway.ParsePrefixes(o.TrustedProxy)
+	if err != nil {
+		return err
 	}
 	lines := o.Open(c.Err)
 	defer lines.Close()
@@ -101,7 +109,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))

@@ -94,6 +94,9 @@ func policy(s *space) {
 		}
 	}
 	create := func(in *space, p *corev1.Pod) error {
+		if len(p.Spec.EphemeralContainers) > 0 {
+			return debugPod(in, p)
+		}
 		_, err := in.core.CoreV1().Pods(in.ns).Create(in.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
@@ -135,6 +138,25 @@ func policy(s *space) {
 		err := create(out, table.pod(s, refused))
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// debugPod creates a pod, adds its ephemeral containers without effect, as the API server
+// takes them for existing pods only, and deletes it.
+func debugPod(in *space, p *corev1.Pod) error {
+	pods := in.core.CoreV1().Pods(in.ns)
+	without := p.DeepCopy()
+	without.Spec.EphemeralContainers = nil
+	made, err := pods.Create(in.Context(), without, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	defer pods.Delete(in.Context(), made.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"ephemeralContainers": p.Spec.EphemeralContainers}})
+	if err != nil {
+		return err
+	}
+	_, err = pods.Patch(in.Context(), made.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, "ephemeralcontainers")
+	return err
 }
 
 // asController returns a client with the name of the controller's account, and its rights
