@@ -246,6 +246,15 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	return newStaging(j, o), nil
 }
 
+// Verify reads a checkpoint of the store again. A damaged file is an error of kind Digest;
+// it is removed, and the next Stage fetches it again.
+func (l *Loader) Verify(ctx context.Context, digest string) error {
+	if l.o.Store == nil {
+		return &source.Error{Kind: source.Missing, Detail: "there is no store"}
+	}
+	return l.o.Store.Verify(ctx, digest)
+}
+
 var errClosed = errors.New("the loader is closed")
 
 // Close cancels all stagings and waits for their end. Bytes that arrived stay for the

@@ -135,7 +135,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Fatal(lerr)
 		}
 		for _, e := range list {
-			if verr := again.Verify(e.Digest); verr != nil {
+			if verr := again.Verify(t.Context(), e.Digest); verr != nil {
 				t.Errorf("killed at step %d: listed and not whole: %v", step, verr)
 			}
 		}

@@ -232,10 +232,10 @@ func (s *Store) list() ([]Entry, error) {
 }
 
 // Verify reads a checkpoint again and compares every file with its tree digest. A bad file
-// is removed together with every checkpoint that holds it, so that the next Stage
-// fetches it again; the error (kind Digest) names it. Checkpoints in use are removed
-// too: processes that map the file keep its bytes.
-func (s *Store) Verify(digest string) error {
+// is removed together with every checkpoint that holds it, so that the next Stage fetches
+// it again, and no other file; the error (kind Digest) names the first. Checkpoints in use
+// are removed too: processes that map the file keep its bytes.
+func (s *Store) Verify(ctx context.Context, digest string) error {
 	e, lease, err := s.Acquire(digest)
 	if err != nil {
 		return err
@@ -246,21 +246,30 @@ func (s *Store) Verify(digest string) error {
 		return diskError("", err)
 	}
 	defer root.Close()
+	var first error
+	var bad []string // their trees
 	for _, f := range e.Files {
-		tree, err := fileTree(root, f, e.Block)
+		tree, err := fileTree(ctx, root, f, e.Block)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err == nil && tree == f.Tree {
 			continue
 		}
-		bad := &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
-		if err := s.locked(func() error { return s.quarantine(f.Tree) }); err != nil {
-			return errors.Join(bad, err)
+		if bad = append(bad, f.Tree); first == nil {
+			first = &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
 		}
-		return bad
 	}
-	return nil
+	for _, tree := range bad {
+		if err := s.locked(func() error { return s.quarantine(tree) }); err != nil {
+			return errors.Join(first, err)
+		}
+	}
+	return first
 }
 
-// quarantine removes a blob and the checkpoints that link to it.
+// quarantine removes a blob and the checkpoints that link to it. Their other files stay
+// for the next staging, until space is needed.
 func (s *Store) quarantine(tree string) error {
 	list, err := s.list()
 	if err != nil {
@@ -279,15 +288,11 @@ func (s *Store) quarantine(tree string) error {
 		}
 	}
 	s.quarantined.Add(1)
-	if err := os.Remove(s.blob(tree)); err != nil {
-		return ignoreMissing(err)
-	}
-	_, err = s.dropBlobs()
-	return err
+	return ignoreMissing(os.Remove(s.blob(tree)))
 }
 
 // fileTree returns the tree digest of a file below root.
-func fileTree(root *os.Root, file File, block int64) (string, error) {
+func fileTree(ctx context.Context, root *os.Root, file File, block int64) (string, error) {
 	f, err := root.Open(filepath.FromSlash(file.Name))
 	if err != nil {
 		return "", err
@@ -296,5 +301,5 @@ func fileTree(root *os.Root, file File, block int64) (string, error) {
 	if fi, err := f.Stat(); err != nil || fi.Size() != file.Size {
 		return "", err
 	}
-	return ReadTree(context.Background(), f, file.Size, block)
+	return ReadTree(ctx, f, file.Size, block)
 }

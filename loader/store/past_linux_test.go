@@ -136,7 +136,7 @@ func TestDirectWrites(t *testing.T) {
 				t.Fatal(err)
 			}
 			lease.Release()
-			if err := s.Verify(e.Digest); err != nil {
+			if err := s.Verify(t.Context(), e.Digest); err != nil {
 				t.Error(err)
 			}
 		})

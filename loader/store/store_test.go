@@ -204,7 +204,7 @@ func TestBytesAreKeptOnce(t *testing.T) {
 	if used, _, _ := s.Usage(); used != 5002 {
 		t.Errorf("%d bytes used after one of two went", used)
 	}
-	if err := s.Verify(lease0(t, s).Digest); err != nil {
+	if err := s.Verify(t.Context(), lease0(t, s).Digest); err != nil {
 		t.Error(err)
 	}
 }
@@ -334,7 +334,7 @@ func TestResumeTrustsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lease.Release()
-			if err := s.Verify(e.Digest); err != nil {
+			if err := s.Verify(t.Context(), e.Digest); err != nil {
 				t.Error(err)
 			}
 		})
@@ -363,7 +363,7 @@ func TestVerifyRemovesCorrupt(t *testing.T) {
 	mustStage(t, s, "two", map[string][]byte{"model.gguf": shared, "config.json": []byte("{}")})
 	mustStage(t, s, "three", map[string][]byte{"model.gguf": testBytes(100, 9)})
 	patch(t, filepath.Join(one.Path, "model.gguf"), 3000, 8)
-	err := s.Verify(one.Digest)
+	err := s.Verify(t.Context(), one.Digest)
 	if source.KindOf(err) != source.Digest || !strings.Contains(err.Error(), "model.gguf") {
 		t.Errorf("error %v", err)
 	}
@@ -371,7 +371,7 @@ func TestVerifyRemovesCorrupt(t *testing.T) {
 		t.Errorf("left are %s", got)
 	}
 	mustStage(t, s, "one", map[string][]byte{"model.gguf": shared})
-	if err := s.Verify(one.Digest); err != nil {
+	if err := s.Verify(t.Context(), one.Digest); err != nil {
 		t.Error(err)
 	}
 }
@@ -736,7 +736,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, e := range list {
-		if err := s.Verify(e.Digest); err != nil {
+		if err := s.Verify(t.Context(), e.Digest); err != nil {
 			t.Error(err)
 		}
 	}

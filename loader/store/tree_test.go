@@ -98,7 +98,7 @@ func TestTreeOfArrivedBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease.Release()
-	if err := s.Verify(e.Digest); err != nil {
+	if err := s.Verify(t.Context(), e.Digest); err != nil {
 		t.Error(err)
 	}
 	if e.Digest != store.Digest([]store.File{{Name: "a.gguf", Size: int64(len(body)), Tree: want}}) {

@@ -84,7 +84,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 			}
 			st.Release() // the lease stays
 			view.setPath(c.Path)
-			out := checkpointOf(c, k)
+			out := s.checkpointOf(c, k)
 			release := out.Release
 			out.Release = func() { view.remove(); release() }
 			return out, nil

@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -290,4 +292,47 @@ func (s *slow) Read(ctx context.Context, file source.File, off, n int64) (io.Rea
 		}
 	}
 	return s.remoteSource.Read(ctx, file, off, n)
+}
+
+// TestStagedFileIsDamaged: verifying a checkpoint finds a damaged file, and the next
+// staging leads to the same bytes as the first.
+func TestStagedFileIsDamaged(t *testing.T) {
+	s, w := aNode(t, remoteSource{}, false), stageRequest(aModel(t, 1))
+	stage := func() replica.Checkpoint {
+		t.Helper()
+		c, err := s.Stage(t.Context(), w, func(_, _ functions.Bytes) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := stage()
+	if err := c.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(c.Path, "model.safetensors")
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(name, 0o600), os.WriteFile(name, append([]byte{want[0] ^ 1}, want[1:]...), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Verify(t.Context()); !errors.Is(err, replica.ErrDamaged) {
+		t.Fatal(err)
+	}
+	c.Release()
+	again := stage()
+	defer again.Release()
+	if got, err := os.ReadFile(filepath.Join(again.Path, "model.safetensors")); err != nil || !bytes.Equal(got, want) || again.Digest != c.Digest {
+		t.Errorf("%d bytes of %s, %v", len(got), again.Digest, err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := again.Verify(cancelled); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(again.Path); err != nil {
+		t.Errorf("a verification that was called off removed it: %v", err)
+	}
 }

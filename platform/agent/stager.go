@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/enginecache"
+	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
@@ -116,18 +118,28 @@ func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st
 	st.Release() // the lease stays
 	stop := s.readAhead(c)
 	k := s.openCompileCache(ctx, w, c, plan)
-	out := checkpointOf(c, k)
+	out := s.checkpointOf(c, k)
 	release := out.Release
 	out.Release = func() { stop(); release() }
 	return out, nil
 }
 
 // checkpointOf is a checkpoint as replicas have it.
-func checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
-	return replica.Checkpoint{
+func (s *Stager) checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
+	out := replica.Checkpoint{
 		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.onWarm(c),
 		Release: func() { k.release(); c.Lease.Release() },
 	}
+	if !c.InPlace {
+		out.Verify = func(ctx context.Context) error {
+			err := s.loader.Verify(ctx, c.Digest)
+			if source.KindOf(err) == source.Digest {
+				return fmt.Errorf("%w: %w", replica.ErrDamaged, err)
+			}
+			return err
+		}
+	}
+	return out
 }
 
 // abandon releases a staging that failed. If its replica was called off the download goes

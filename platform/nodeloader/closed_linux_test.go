@@ -89,7 +89,7 @@ func TestClosedStore(t *testing.T) {
 		"other checkpoints":             "ls /proc/self/fd/3/../..",
 		"another's by way of its own":   "cat /proc/self/fd/3/../../" + digest + "/files/model.safetensors",
 		"its own by way of itself":      "cat /proc/self/fd/3/../../" + mine + "/files/config.json",
-		"blobs":                         "ls /proc/self/fd/3/../../../blobs/sha256",
+		"blobs":                         "ls /proc/self/fd/3/../../../blobs/tree",
 		"what was staged from the hub":  "ls " + l.dir + "/hf",
 		"what is held":                  "cat " + l.dir + "/" + leasesFile,
 		"a file of its own, to write":   "echo >> /proc/self/fd/3/config.json",
@@ -107,7 +107,7 @@ func TestClosedStore(t *testing.T) {
 	}
 	// Each folder is closed by itself, for one that is bind-mounted elsewhere (a subPath) is
 	// not below the others there; and what pods mount holds the socket alone.
-	for _, at := range []string{"store", "store/blobs", "store/blobs/sha256", "store/blobs/sha256/*", "store/checkpoints", "store/checkpoints/*", "store/sources", "store/parts", "store/coming", "store/trash"} {
+	for _, at := range []string{"store", "store/blobs", "store/blobs/tree", "store/blobs/tree/*", "store/checkpoints", "store/checkpoints/*", "store/sources", "store/known", "store/parts", "store/coming", "store/trash"} {
 		found, err := filepath.Glob(filepath.Join(l.dir, at))
 		if err != nil || len(found) == 0 {
 			t.Errorf("%s: %v %v", at, found, err)

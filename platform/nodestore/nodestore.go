@@ -243,7 +243,7 @@ func (s *Store) Reread(ctx context.Context, digest string, report func(functions
 	lease.Release() // Verify acquires its own lease
 	p := functions.StoreProgress{Node: s.node, State: "verifying", Total: functions.Bytes(e.Bytes), Digest: e.Digest, Path: e.Path}
 	report(p)
-	if err := s.store.Verify(digest); err != nil {
+	if err := s.store.Verify(ctx, digest); err != nil {
 		report(failedProgress(p, err))
 		return nil
 	}

@@ -63,3 +63,24 @@ func FuzzRootCause(f *testing.F) {
 		}
 	})
 }
+
+// TestBlamesFile: causes for which a checkpoint is read again, and others that say nothing
+// about its files.
+func TestBlamesFile(t *testing.T) {
+	for cause, want := range map[string]bool{
+		"SafetensorError: Error while deserializing header: MetadataIncompleteBuffer": true,
+		"SafetensorError: Error while deserializing header: incomplete metadata":      true,
+		"OSError: [Errno 5] Input/output error":                                       true,
+		"gguf_init_from_file_impl: failed to read tensor info":                        true,
+		"llama_model_load: error loading model: tensor data is corrupt":               true,
+		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1":              true,
+		"out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB":              false,
+		"port taken: address already in use":                                          false,
+		"bad args: argument --dtype: invalid choice":                                  false,
+		"ValueError: bad kernel":                                                      false,
+	} {
+		if got := BlamesFile(cause); got != want {
+			t.Errorf("%s: %t", cause, got)
+		}
+	}
+}

@@ -331,5 +331,9 @@ func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while str
 	if mayRetry && engine.PortTaken(cause) {
 		return nil, true
 	}
-	return r.failed(fmt.Sprintf("%s ended while %s: %s", r.o.Spec.Engine, while, cause)), false
+	text := fmt.Sprintf("%s ended while %s: %s", r.o.Spec.Engine, while, cause)
+	if while == "loading" && r.mayBeDamaged(x, cause) {
+		return r.verifying(text), false
+	}
+	return r.failed(text), false
 }

@@ -53,7 +53,10 @@
 // leaves in its scratch folder and in shared memory. No process is left 2 s after the
 // drain deadline.
 //
-// FAILED has the root cause, one line for people. Retries are the platform's.
+// FAILED has the root cause, one line for people. Retries are the platform's, but for one:
+// an engine that fails to load as it does on a damaged file has its checkpoint verified.
+// If a file is damaged the replica is DOWNLOADING again, and the engine is started once
+// more.
 //
 // When Run ends because its ctx ended, the process stays with the supervisor: the next
 // agent adopts it (Adopt), or the supervisor ends it. Unload ends the process.

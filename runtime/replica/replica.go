@@ -44,10 +44,16 @@ type Checkpoint struct {
 	Release func()
 	// Cache is a folder the engine may use as its cache; "" for none.
 	Cache string
+	// Verify, if not nil, reads the files again. It returns ErrDamaged if one is not what
+	// was staged; the next Stage fetches that one again.
+	Verify func(ctx context.Context) error
 	// Filled, if not nil, is called once after READY, in a goroutine of its own:
 	// the engine has written its Cache. ctx ends with the replica.
 	Filled func(ctx context.Context) error
 }
+
+// ErrDamaged means that a file of a checkpoint is not what was staged.
+var ErrDamaged = errors.New("a file of the checkpoint is damaged")
 
 // Stager stages sources on this machine. Stage is called once per start, from a
 // goroutine of the replica, and blocks until every byte is local and verified, or
@@ -209,6 +215,7 @@ type Replica struct {
 	ckpt        Checkpoint
 	early       *earlyStaging // staging that continues after the engine's start; nil otherwise
 	filled      bool          // Checkpoint.Filled was called
+	verified    bool          // Checkpoint.Verify was called
 	background  sync.WaitGroup
 	child       *supervisor.Child
 	eng         Engine
