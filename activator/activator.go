@@ -153,6 +153,7 @@ type Activator struct {
 	aliases  atomic.Pointer[aliases] // nil: there are none
 	changed  changedFunctions
 	requests requestIndex
+	runs     sharedRuns
 	buffers  buffers
 	removed  removedFunctions
 	refusals refusalLog
@@ -181,6 +182,7 @@ func New(o Options) *Activator {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.requests.init()
+	a.runs.init()
 	return a
 }
 

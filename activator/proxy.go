@@ -25,15 +25,18 @@ type proxyRequest struct {
 	id, clientID string
 	endpoint     *endpoint
 	route        string // label where there is no endpoint
-	team         string
+	team, keyID  string
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
 	stream       bool
 	lease        ratelimit.Lease
-	fn           *entry // nil until the function is found
-	finished     bool   // finish was called
-	reason       string // code of the error it ended with, for the log
+	fn           *entry     // nil until the function is found
+	finished     bool       // finish was called
+	reason       string     // code of the error it ended with, for the log
+	shared       *sharedRun // that retries may join; nil: none may
+	runKey       *runKey    // of shared
+	joined       string     // id of the request whose answer it got
 
 	// Waiting.
 
@@ -108,17 +111,24 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 		}
 	}
 	switch x.phase {
-	case refused:
-		x.reason = string(x.fail.Code)
-		x.refuseNow(res, x.fail)
-	case clientLeft:
-		x.reason = "client_left"
-		res.Status = 499 // for the log; the client left
-		res.Close = true
-		x.finish(499)
+	case refused, clientLeft:
+		x.answerWithout(res)
 	case answered:
 		x.respond(res)
 	}
+}
+
+// answerWithout ends a request that was refused or whose client left.
+func (x *proxyRequest) answerWithout(res *httpserver.Response) {
+	if x.phase == refused {
+		x.reason = string(x.fail.Code)
+		x.refuseNow(res, x.fail)
+		return
+	}
+	x.reason = "client_left"
+	res.Status = 499 // for the log; the client left
+	res.Close = true
+	x.finish(499)
 }
 
 // headDelay is how long a stream stays silent before its head goes out.
@@ -142,6 +152,9 @@ func (x *proxyRequest) header(name string) string {
 func (x *proxyRequest) context() context.Context {
 	if x.reservation != nil {
 		return x.reservation.ctx
+	}
+	if x.shared != nil {
+		return x.shared.ctx
 	}
 	return x.req.Context()
 }

@@ -123,14 +123,23 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		if v := recover(); v != nil { // the server answers it; what is held must be given back
 			x.reason = string(openai.InternalError)
 			x.finish(500)
+			x.endRun(nil)
 			panic(v)
 		}
 	}()
-	if e := x.open(); e != nil {
-		x.refuseNow(res, e)
+	e := x.open()
+	if e == nil && x.joinRun(res) {
 		return
 	}
-	x.run(res)
+	if e == nil {
+		e = x.admitTeam(x.team)
+	}
+	if e != nil {
+		x.refuseNow(res, e)
+	} else {
+		x.run(res)
+	}
+	x.endRun(res)
 }
 
 // checkHead checks the endpoint, the method and the key.
@@ -146,15 +155,14 @@ func (x *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
 	return x.a.identify(x.req)
 }
 
-// open does all that needs no engine: it checks the head, the body and the team's
-// limits, and finds the function.
+// open checks the head and the body, and finds the function.
 func (x *proxyRequest) open() *openai.Error {
 	a, req := x.a, x.req
 	id, e := x.checkHead()
 	if e != nil {
 		return e
 	}
-	x.team = id.Team
+	x.team, x.keyID = id.Team, id.KeyID
 	forced := x.forced != nil
 	var err error
 	switch {
@@ -208,7 +216,7 @@ func (x *proxyRequest) open() *openai.Error {
 		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
 	}
 	x.fn = en
-	return x.admitTeam(id.Team)
+	return nil
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -418,6 +426,9 @@ func (x *proxyRequest) finish(code int) {
 	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
+	}
+	if x.joined != "" {
+		attrs = append(attrs, slog.String("joined", x.joined))
 	}
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))

@@ -1,0 +1,276 @@
+package activator
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+)
+
+// A client's retry joins the plain request that it repeats, while that waits or runs, and
+// gets its answer: the engine generates once. A retry is a request with the same
+// Idempotency-Key, or with X-Stainless-Retry-Count above 0, and the same key, path,
+// function and body. A client that gives a request up at its own timeout closes the
+// connection and comes back seconds later; until then the request goes on without it.
+// Streams are not joined: their clients wait as long as comments come.
+
+// retryGrace is how long a request goes on without a client: the pause before a retry of
+// the official clients is at most 8 s.
+const retryGrace = 10 * time.Second
+
+// maxSharedRuns bounds the requests in each of the runShards that a retry may join.
+const (
+	runShards     = 16
+	maxSharedRuns = 256
+)
+
+// runKey identifies the requests that are one.
+type runKey struct {
+	endpoint     *endpoint
+	function     *entry
+	adapter      string
+	team, key    string
+	idempotency  string
+	size         int
+	bodyA, bodyB uint64 // hashes by two secret seeds
+}
+
+// sharedRuns finds the requests that a retry may join. The zero value is empty once init
+// was called.
+type sharedRuns struct {
+	seedA, seedB maphash.Seed
+	shards       [runShards]struct {
+		mu   sync.Mutex
+		runs map[runKey]*sharedRun
+	}
+}
+
+func (s *sharedRuns) init() { s.seedA, s.seedB = maphash.MakeSeed(), maphash.MakeSeed() }
+
+// sharedRun is a plain request that retries may join. Its request's context outlives the
+// client by the grace, and until the last retry that has joined has left.
+type sharedRun struct {
+	id     string // of the request that runs
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stop   func() bool // unhooks the client's departure
+
+	mu     sync.Mutex
+	lasts  func() bool // whether a client that leaves now may come back
+	alone  bool        // the client has left
+	over   bool        // the request has ended
+	joined int         // retries that wait for the answer
+	grace  *time.Timer
+	done   chan struct{}        // closed when answer is set
+	answer *httpserver.Response // nil: a retry runs by itself
+	taken  chan struct{}        // closed when a retry has joined a request without a client
+}
+
+// enter finds the run that a retry joins. Otherwise it begins the given one, so that retries
+// may join it; both are nil if there are too many.
+func (s *sharedRuns) enter(k runKey, retry bool, begin func() *sharedRun) (joined, own *sharedRun) {
+	shard := &s.shards[k.bodyA%runShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if r := shard.runs[k]; r != nil && retry && r.join() {
+		return r, nil
+	}
+	if len(shard.runs) >= maxSharedRuns {
+		return nil, nil
+	}
+	if shard.runs == nil {
+		shard.runs = map[runKey]*sharedRun{}
+	}
+	own = begin()
+	shard.runs[k] = own
+	return nil, own
+}
+
+// finish ends a run: see sharedRun.finish. Retries find it until it returns.
+func (s *sharedRuns) finish(k runKey, r *sharedRun, res *httpserver.Response) {
+	r.finish(res)
+	shard := &s.shards[k.bodyA%runShards]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if shard.runs[k] == r {
+		delete(shard.runs, k)
+	}
+}
+
+// newSharedRun makes the run of a request whose client has this context; lasts reports
+// whether a client that leaves now may come back.
+func newSharedRun(id string, client context.Context, lasts func() bool) *sharedRun {
+	r := &sharedRun{id: id, lasts: lasts, done: make(chan struct{}), taken: make(chan struct{})}
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.stop = context.AfterFunc(client, func() { r.clientEnded(context.Cause(client)) })
+	return r
+}
+
+// clientEnded ends the run with its client's context, or lets it go on for the grace.
+func (r *sharedRun) clientEnded(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.alone = true
+	switch {
+	case r.joined > 0 && errors.Is(cause, httpserver.ErrGone):
+	case errors.Is(cause, httpserver.ErrGone) && r.lasts():
+		r.await()
+	default:
+		r.cancel(cause)
+	}
+}
+
+// await starts the grace. mu is held.
+func (r *sharedRun) await() {
+	r.grace = time.AfterFunc(retryGrace, func() { r.cancel(httpserver.ErrGone) })
+}
+
+// join counts a retry that waits for the answer; false if the run is about to end.
+func (r *sharedRun) join() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.grace != nil && !r.grace.Stop() || r.ctx.Err() != nil {
+		return false
+	}
+	r.grace = nil
+	if r.joined++; r.alone && r.joined == 1 {
+		select {
+		case <-r.taken:
+		default:
+			close(r.taken)
+		}
+	}
+	return true
+}
+
+// leave takes back a join. The last one that leaves a request without a client begins the
+// grace anew.
+func (r *sharedRun) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joined--; r.joined == 0 && r.alone && !r.over {
+		r.await()
+	}
+}
+
+// finish hands the answer to the retries that have joined; nil is none. An answer whose
+// client has left is kept for the rest of the grace.
+func (r *sharedRun) finish(res *httpserver.Response) {
+	r.mu.Lock()
+	r.over = true
+	streams := res != nil && res.Stream != nil
+	if streams { // and its client's departure ends it, at once
+		r.lasts = func() bool { return false }
+	} else if res != nil && sharesAnswer(res.Status) {
+		r.answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
+	}
+	wait := r.answer != nil && r.alone && r.joined == 0
+	r.mu.Unlock()
+	close(r.done)
+	if wait {
+		select {
+		case <-r.taken:
+		case <-r.ctx.Done():
+		}
+	}
+	if streams {
+		return
+	}
+	r.stop()
+	r.mu.Lock()
+	if r.grace != nil {
+		r.grace.Stop()
+	}
+	r.mu.Unlock()
+	r.cancel(errRequestOver)
+}
+
+// sharesAnswer reports whether a retry gets the answer of this status; others are about
+// the request's own wait or the moment.
+func sharesAnswer(status int) bool {
+	switch status {
+	case 429, 499, 503, 504:
+		return false
+	}
+	return true
+}
+
+// joinRun answers a retry by the request that it repeats. Otherwise it returns false: the
+// request runs by itself, and retries of it may join it.
+func (x *proxyRequest) joinRun(res *httpserver.Response) bool {
+	if x.stream || x.a.o.Hold == HoldPad {
+		return false
+	}
+	idempotency, count := x.header("Idempotency-Key"), x.header("X-Stainless-Retry-Count")
+	if idempotency == "" && count == "" || len(idempotency) > 255 {
+		return false
+	}
+	runs := &x.a.runs
+	x.runKey = &runKey{
+		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter, team: x.team, key: x.keyID, idempotency: idempotency,
+		size: len(x.req.Body), bodyA: maphash.Bytes(runs.seedA, x.req.Body), bodyB: maphash.Bytes(runs.seedB, x.req.Body),
+	}
+	patience, _ := parseSpan(x.header("X-Stainless-Timeout"))
+	if gap, ok := parseSpan(x.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
+		patience = gap
+	}
+	client, began, now := x.req.Context(), x.began, x.a.o.Now
+	begin := func() *sharedRun {
+		return newSharedRun(x.id, client, func() bool {
+			return idempotency != "" || patience > 0 && now().Sub(began) >= patience-patience/10
+		})
+	}
+	for {
+		r, own := runs.enter(*x.runKey, idempotency != "" || count != "" && count != "0", begin)
+		if x.shared = own; r == nil {
+			return false
+		}
+		if x.awaitRun(r, res) {
+			return true
+		}
+	}
+}
+
+// awaitRun waits for the answer of the request that x repeats; false if that has none for
+// others.
+func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
+	defer r.leave()
+	now := x.a.o.Now()
+	x.timeouts = parseTimeouts(x.header, false)
+	late := time.NewTimer(x.waitDeadline().Sub(now))
+	defer late.Stop()
+	select {
+	case <-r.done:
+		if r.answer == nil {
+			return false
+		}
+		res.Status, res.Body = r.answer.Status, r.answer.Body
+		x.setCommonFields(res)
+		res.Set("thaw-joined", r.id)
+		for _, f := range r.answer.Fields {
+			if !slices.ContainsFunc(res.Fields, func(own httpserver.Field) bool { return own.Name == f.Name }) {
+				res.Set(f.Name, f.Value)
+			}
+		}
+		x.joined = r.id
+		x.finish(res.Status)
+		return true
+	case <-x.context().Done():
+		x.contextEnded()
+	case <-late.C:
+		x.refuse(x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.began, x.a.o.Now()))
+	}
+	x.answerWithout(res)
+	return true
+}
+
+// endRun hands the request's answer to the retries that have joined it; nil is none.
+func (x *proxyRequest) endRun(res *httpserver.Response) {
+	if x.shared != nil {
+		x.a.runs.finish(*x.runKey, x.shared, res)
+	}
+}
