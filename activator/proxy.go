@@ -164,7 +164,7 @@ func (x *proxyRequest) size() int64 {
 	if x.reservation != nil {
 		return x.reservation.bytes
 	}
-	return int64(len(x.req.Body))
+	return int64(cap(x.req.Body))
 }
 
 // mustDrain reports whether the server that has the request shuts down.

@@ -2,16 +2,17 @@ package httpserver
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 )
 
-// Large bodies take at most MaxBodies of memory together; small ones are served beside
+// Large bodies take at most their Budget of memory together; small ones are served beside
 // them; and memory is released however a request ends.
 func TestBodiesTogetherAreBounded(t *testing.T) {
 	const budget, size = 1 << 20, 300 << 10
 	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
-		s := serve(Options{Handler: echoHandler, MaxBodies: budget})
+		s := serve(Options{Handler: echoHandler, Bodies: NewBudget(budget, budget)})
 		head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", size)
 		full := func(rest string) {
 			t.Helper()
@@ -27,7 +28,7 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 			c := s.dial()
 			c.send(head + strings.Repeat("x", size-1)) // one byte is missing
 			held = append(held, c)
-			s.await(func(w *conn) bool { return w.s.bodies.Load() == int64(i+1)*size })
+			s.await(func(w *conn) bool { return w.s.o.Bodies.Used() == int64(i+1)*size })
 		}
 		full(head + strings.Repeat("x", size))
 		full("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, strings.Repeat("x", size)))
@@ -45,7 +46,7 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 		}
 		held[0].ok("GET")
 		held[1].Close()
-		s.await(func(w *conn) bool { return w.s.bodies.Load() <= budget-2*size })
+		s.await(func(w *conn) bool { return w.s.o.Bodies.Used() <= budget-2*size })
 		c := s.dial()
 		c.send(head + strings.Repeat("x", size))
 		if r, _ := c.ok("POST"); r.StatusCode != 200 {
@@ -54,6 +55,80 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 		for _, c := range append(held, c) {
 			c.Close()
 		}
-		s.await(func(w *conn) bool { return w.s.bodies.Load() == 0 })
+		s.await(func(w *conn) bool { return w.s.o.Bodies.Used() == 0 })
 	})
+}
+
+// A budget refuses what is too much, all together and for one account, and counts
+// nothing for it.
+func TestBudget(t *testing.T) {
+	b := NewBudget(100, 60)
+	for _, step := range []struct {
+		account string
+		more    int64
+		want    error
+		used    int64
+	}{
+		{"a", 60, nil, 60},
+		{"a", 1, ErrShareUsed, 60},
+		{"b", 40, nil, 100},
+		{"b", 1, ErrBudgetUsed, 100},
+		{"a", -60, nil, 40},
+		{"a", 61, ErrBudgetUsed, 40},
+		{"b", 20, nil, 60},
+		{"b", 1, ErrShareUsed, 60},
+		{"b", -60, nil, 0},
+	} {
+		if err := b.Add(step.account, step.more); err != step.want || b.Used() != step.used {
+			t.Errorf("%s %+d: %v, %d used; want %v, %d", step.account, step.more, err, b.Used(), step.want, step.used)
+		}
+	}
+	if len(b.accounts) != 0 {
+		t.Errorf("accounts without bytes are kept: %v", b.accounts)
+	}
+}
+
+// one account has at most its share of the memory for bodies: a key, or an address
+// where there is no key. Others are served meanwhile.
+func TestShareOfBodies(t *testing.T) {
+	const size = 300 << 10
+	for _, f := range fronts {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			held := make(chan struct{}, 4)
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := make(chan struct{})
+			authorize := func(req *Request, _ *Response) (string, bool) { return req.Header("X-Key"), true }
+			defer f.serve(Options{Authorize: authorize, Bodies: NewBudget(1<<20, 700<<10), Handler: func(*Request, *Response) {
+				held <- struct{}{}
+				<-release
+			}}, tcp)()
+			s := &testServer{t: t, addr: tcp.Addr().String()}
+			post := func(key string) *client {
+				c := s.dial()
+				c.send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: h\r\nX-Key: %s\r\nContent-Length: %d\r\n\r\n%s", key, size, strings.Repeat("x", size)))
+				return c
+			}
+			waiting := []*client{post("a"), post("a")}
+			<-held
+			<-held
+			if r, b := post("a").ok("POST"); r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || !strings.Contains(b, "rate_limit_exceeded") {
+				t.Errorf("a third body of the key: %d %v %s", r.StatusCode, r.Header, b)
+			}
+			waiting = append(waiting, post("")) // counts for the address
+			<-held
+			if r, b := post("b").ok("POST"); r.StatusCode != 503 {
+				t.Errorf("beyond all together: %d %s", r.StatusCode, b)
+			}
+			close(release)
+			for _, c := range waiting {
+				if r, _ := c.ok("POST"); r.StatusCode != 200 {
+					t.Errorf("a body within the share: %d", r.StatusCode)
+				}
+			}
+		})
+	}
 }

@@ -14,7 +14,6 @@ import (
 
 var (
 	errTooLarge = errors.New("httpserver: body too large")
-	errFull     = errors.New("httpserver: too many bodies")
 	errChunk    = errors.New("httpserver: bad chunk")
 )
 
@@ -26,8 +25,10 @@ func bodyRefusal(err error, limit int64) (*openai.Error, error) {
 		return nil, nil
 	case errors.Is(err, errTooLarge):
 		return tooLarge(limit), nil
-	case errors.Is(err, errFull):
+	case errors.Is(err, ErrBudgetUsed):
 		return openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second), nil
+	case errors.Is(err, ErrShareUsed):
+		return openai.New(openai.RateLimitExceeded, "The requests of this key, or of this address where there is no key, hold as much memory for bodies as one may.").After(5 * time.Second), nil
 	case errors.Is(err, errChunk):
 		return openai.New(openai.InvalidRequest, "The request's body is not well formed: a chunk is wrong."), nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -41,8 +42,8 @@ func tooLarge(limit int64) *openai.Error {
 }
 
 // bodyCounter counts the memory of bodies. charge counts n bytes for one body in place of
-// what was counted for it before; false if the server holds too much already.
-type bodyCounter interface{ charge(n int) bool }
+// what was counted for it before, or returns why not.
+type bodyCounter interface{ charge(n int) error }
 
 // readBody reads in to its end into b's array, or into a larger one that grows with what
 // has come. A buffer of size bytes meets the end; -1: the size is unknown.
@@ -54,8 +55,8 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 	for {
 		if len(b) == cap(b) {
 			to := min(max(first, 2*cap(b)), maximum)
-			if !counter.charge(to) {
-				return nil, errFull
+			if err := counter.charge(to); err != nil {
+				return nil, err
 			}
 			b = append(make([]byte, 0, to), b...)
 		}

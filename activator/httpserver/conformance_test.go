@@ -435,6 +435,8 @@ type blockedConn struct {
 	most int
 }
 
+func (s *blockedConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
 func (s *blockedConn) Read(p []byte) (int, error) {
 	if len(s.head) > 0 {
 		n := copy(p, s.head)

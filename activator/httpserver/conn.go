@@ -62,7 +62,8 @@ type conn struct {
 	last       bool   // the stream has reported its failure: the connection ends by FIN
 	opened     time.Time
 	used       bool   // a whole head has come
-	account    string // what Authorize returned for the body
+	account    string // what charged counts for
+	address    string // of the client, once it is needed
 	rejected   bool   // Authorize refused it: res is the answer, and the last one
 
 	netHTTP bool            // the server behind reads while its handler runs
@@ -297,7 +298,7 @@ func (w *conn) Close() error {
 		return nil
 	}
 	w.closed = true
-	w.s.bodies.Add(-w.charged) // no answer is written any more
+	w.s.o.Bodies.Add(w.account, -w.charged) // no answer is written any more
 	w.mu.Unlock()
 	w.flush()
 	w.disarm(ErrGone)

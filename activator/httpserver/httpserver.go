@@ -137,11 +137,11 @@ type Options struct {
 	Authorize func(*Request, *Response) (account string, ok bool)
 	// MaxBody bounds a body in bytes; 32 MiB.
 	MaxBody int64
-	// MaxBodies bounds the memory of all bodies together, while they come and while
-	// they are answered; 2 GiB. A request whose body would not fit is refused (503
-	// queue_full); one of a few KiB lies in its connection's own buffer and always
-	// fits.
-	MaxBodies int64
+	// Bodies bounds the memory of bodies while they come and while they are answered;
+	// 256 MiB, half of it for one account. A request whose body does not fit is refused
+	// (503 queue_full, or 429 where its account has its share); one of a few KiB lies in
+	// its connection's own buffer and always fits.
+	Bodies *Budget
 	// MaxHead bounds a head in bytes; 8 KiB.
 	MaxHead int
 	// IdleTimeout ends a connection without a request; 200 s and never less
@@ -178,8 +178,8 @@ func (o Options) withDefaults() Options {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
 	}
-	if o.MaxBodies <= 0 {
-		o.MaxBodies = 2 << 30
+	if o.Bodies == nil {
+		o.Bodies = NewBudget(256<<20, 128<<20)
 	}
 	if o.MaxHead <= 0 {
 		o.MaxHead = 8 << 10

@@ -22,7 +22,6 @@ import (
 // stream ends with ErrLast, for [EndSending] when its connection is closed.
 type NetHTTPHandler struct {
 	o        Options
-	bodies   atomic.Int64
 	draining atomic.Bool
 	requests sync.Pool
 	buffers  sync.Pool
@@ -145,7 +144,9 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 // release gives back what is kept for the next visit.
 func (g *NetHTTPHandler) release(v *request) {
 	v.finish()
-	v.g.bodies.Add(-v.charged)
+	if v.charged > 0 {
+		v.g.o.Bodies.Add(v.account, -v.charged)
+	}
 	fields, body := v.res.Fields, v.body
 	clear(fields)
 	if cap(body) > keepBody {
@@ -156,17 +157,19 @@ func (g *NetHTTPHandler) release(v *request) {
 }
 
 // charge counts bodies that are not small: these are a connection's own.
-func (v *request) charge(n int) bool {
+func (v *request) charge(n int) error {
 	if n <= keepBody {
-		return true
+		return nil
+	}
+	if v.account == "" {
+		v.account = addressOf(v.r.RemoteAddr)
 	}
 	more := int64(n) - v.charged
-	if v.g.bodies.Add(more) > v.g.o.MaxBodies {
-		v.g.bodies.Add(-more)
-		return false
+	if err := v.g.o.Bodies.Add(v.account, more); err != nil {
+		return err
 	}
 	v.charged += more
-	return true
+	return nil
 }
 
 // authorize asks whether the body may be read, unless it is small; if not, v.res is the
@@ -210,7 +213,7 @@ func (g *NetHTTPHandler) read(v *request, rw http.ResponseWriter, r *http.Reques
 	switch {
 	case errors.As(err, &large):
 		return nil, tooLarge(large.Limit), nil
-	case errors.Is(err, errTooLarge), errors.Is(err, errFull), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, errTooLarge), errors.Is(err, ErrBudgetUsed), errors.Is(err, ErrShareUsed), errors.Is(err, os.ErrDeadlineExceeded):
 	case context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
 	}

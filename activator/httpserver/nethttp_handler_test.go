@@ -51,11 +51,11 @@ func waitUncounted(t *testing.T, g *NetHTTPHandler) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(testTimeout); g.bodies.Load() != 0; {
+	for late := time.After(testTimeout); g.o.Bodies.Used() != 0; {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("%d bytes of bodies are still counted", g.bodies.Load())
+			t.Fatalf("%d bytes of bodies are still counted", g.o.Bodies.Used())
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestNetHTTPHandlerSlowBody(t *testing.T) {
 // All bodies together are bounded, and a request that ends frees its memory.
 func TestNetHTTPHandlerBodies(t *testing.T) {
 	inside, release := make(chan struct{}), make(chan struct{})
-	g, url, clients, _ := startHandler(t, Options{MaxBodies: 600 << 10, Handler: func(_ *Request, res *Response) {
+	g, url, clients, _ := startHandler(t, Options{Bodies: NewBudget(600<<10, 600<<10), Handler: func(_ *Request, res *Response) {
 		inside <- struct{}{}
 		<-release
 		res.Body = []byte("ok")

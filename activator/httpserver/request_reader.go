@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -95,11 +96,30 @@ func (w *conn) setRequest() {
 	setString(&q.Host, b[h.host[0]:h.host[1]])
 }
 
-// authorize asks whether the body may be read; if not, w.res is the answer.
-func (w *conn) authorize() (ok bool) {
-	w.res = Response{Fields: w.res.Fields[:0]}
-	callHandler(func(q *Request, res *Response) { w.account, ok = w.s.o.Authorize(q, res) }, &w.req, &w.res, w.s.o.Logger)
-	return ok
+// authorize asks whether the body may be read, and for which account; if not, w.res is
+// the answer.
+func (w *conn) authorize() (account string, ok bool) {
+	if w.s.o.Authorize == nil {
+		ok = true
+	} else {
+		w.res = Response{Fields: w.res.Fields[:0]}
+		callHandler(func(q *Request, res *Response) { account, ok = w.s.o.Authorize(q, res) }, &w.req, &w.res, w.s.o.Logger)
+	}
+	if account == "" {
+		if w.address == "" {
+			w.address = addressOf(w.RemoteAddr().String())
+		}
+		account = w.address
+	}
+	return account, ok
+}
+
+// addressOf is the host of HOST:PORT.
+func addressOf(remote string) string {
+	if i := strings.LastIndexByte(remote, ':'); i >= 0 {
+		return remote[:i]
+	}
+	return remote
 }
 
 func (w *conn) readBy(t time.Time) {
@@ -120,9 +140,14 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 		return nil, nil
 	}
 	w.setPhase(reading)
-	if o.Authorize != nil && !w.authorize() {
+	account, ok := w.authorize()
+	if !ok {
 		w.rejected = true
 		return nil, nil
+	}
+	if account != w.account { // the buffer of an earlier body counts for another
+		w.charge(0)
+		w.large, w.account = nil, account
 	}
 	if h.length > o.MaxBody {
 		return tooLarge(o.MaxBody), nil
@@ -156,20 +181,19 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 }
 
 // charge is that of a bodyCounter.
-func (w *conn) charge(n int) bool {
+func (w *conn) charge(n int) error {
 	more := int64(n) - w.charged
 	if more == 0 {
-		return true
+		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return false
+		return errConnClosed
 	}
-	if total := w.s.bodies.Add(more); more > 0 && total > w.s.o.MaxBodies {
-		w.s.bodies.Add(-more)
-		return false
+	if err := w.s.o.Bodies.Add(w.account, more); err != nil {
+		return err
 	}
 	w.charged = int64(n)
-	return true
+	return nil
 }

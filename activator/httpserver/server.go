@@ -17,7 +17,6 @@ type server struct {
 	draining atomic.Bool
 	cutting  atomic.Bool // the drain deadline has passed
 	date     date
-	bodies   atomic.Int64 // bytes of all body buffers
 
 	mu          sync.Mutex
 	watch       *watcher // from the first connection that needs it on

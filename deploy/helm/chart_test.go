@@ -159,6 +159,7 @@ func TestValues(t *testing.T) {
 		{"how requests wait", "activator: {hold: 503, maxBody: 64Mi}", "Deployment thaw-system/thaw-activator", []string{"- --hold=503\n", "- --max-body=64Mi\n"}, nil},
 		{"the control API outside", "activator: {publicAPI: true}", "Deployment thaw-system/thaw-activator", []string{"- --public-api\n"}, nil},
 		{"load balancers", "activator: {trustedProxies: [203.0.113.0/28, 10.0.0.1]}", "Deployment thaw-system/thaw-activator", []string{"- --trusted-proxy=203.0.113.0/28\n", "- --trusted-proxy=10.0.0.1\n"}, nil},
+		{"what one client may use", "activator: {clientShare: 100}", "Deployment thaw-system/thaw-activator", []string{"- --client-share=100\n"}, []string{"--hold", "--max-body"}},
 		{"how long they may be", "activator: {maxBody: '1000000'}", "Deployment thaw-system/thaw-activator", []string{"- --max-body=1000000\n"}, []string{"--hold", "--public-api"}},
 		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
 		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
@@ -274,7 +275,7 @@ func TestSchema(t *testing.T) {
 		"networkPolicies: {enabled: 'yes'}", "networkPolicies: {apiServer: []}", "networkPolicies: {monitoring: [{}]}", "serviceMonitor: {interval: soon}", "token: secret",
 		"loader: {resources: {requests: {gpu: 1}}}",
 		"clusterDomain: .local", "clusterDomain: a b", "controller: {eviction: fifo}", "controller: {keepAlive: always}", "controller: {prewarm: 'yes'}", "controller: {prewarmBudget: 1}", "controller: {prewarmBudget: 0h}", "controller: {prewarmBudget: -1h}",
-		"controller: {historyClaim: a/b}", "activator: {hold: maybe}", "activator: {hold: 404}", "activator: {maxBody: 0Mi}", "activator: {maxBody: many}", "activator: {maxBody: -1}",
+		"controller: {historyClaim: a/b}", "activator: {hold: maybe}", "activator: {hold: 404}", "activator: {maxBody: 0Mi}", "activator: {maxBody: many}", "activator: {maxBody: -1}", "activator: {clientShare: 101}",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: %v", values, err)

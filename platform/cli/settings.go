@@ -31,8 +31,9 @@ type EngineSettings struct {
 
 // RequestSettings are the settings of a program that serves requests.
 type RequestSettings struct {
-	MaxBody functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
-	Hold    string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
+	MaxBody     functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
+	ClientShare int             `json:"client-share" default:"50" help:"percent of the memory for bodies that one key may use, or one client address where no key is sent"`
+	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 
 // Check validates the settings.
@@ -40,8 +41,14 @@ func (s *RequestSettings) Check() error {
 	if s.MaxBody < 1024 {
 		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
 	}
+	if s.ClientShare < 1 || s.ClientShare > 100 {
+		return fmt.Errorf("client-share: %d is no share: want 1 to 100 percent", s.ClientShare)
+	}
 	return nil
 }
+
+// ShareOf is the most that one client may use of n.
+func (s *RequestSettings) ShareOf(n int64) int64 { return n * int64(s.ClientShare) / 100 }
 
 // PolicySettings are the settings of a program that decides which models run.
 type PolicySettings struct {

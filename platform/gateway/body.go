@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
 )
 
 // body is a proxied request's body. Its first keepBody bytes are kept so that it can be
@@ -29,7 +31,9 @@ type body struct {
 	// Reading ahead, while the request is held.
 	waiting atomic.Bool
 	reader  chan struct{} // closed when the reader has ended; nil: there was none
-	charged int64         // bytes counted in Gateway.bodies; owned by the reader, then by stopReadAhead
+	budget  *httpserver.Budget
+	account string
+	charged int64 // what budget counts for account: the capacity of kept; under reads
 }
 
 // readsOn is how long a new sending waits for an earlier one's pending read.
@@ -46,11 +50,11 @@ type bodySending struct {
 const bodyIdle = 60 * time.Second
 
 // bodyOf returns the body of a request; nil if it has none.
-func bodyOf(w *writer, r *http.Request) *body {
+func (g *Gateway) bodyOf(w *writer, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	return &body{reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
+	return &body{budget: g.o.Bodies, reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
 }
 
 // readWhole reads a small body of declared length completely.
@@ -60,7 +64,11 @@ func (b *body) readWhole(length int64) error {
 	}
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
-	b.kept = make([]byte, 0, length+1) // one more, to reach the end
+	if length <= oneWrite {
+		b.kept = make([]byte, 0, length+1) // one more, to reach the end
+	} else if !b.grow(int(length) + 1) {
+		return nil // it is read when it can be sent
+	}
 	for b.end == nil && len(b.kept) < cap(b.kept) {
 		n, err := b.readClient(b.kept[len(b.kept):cap(b.kept)])
 		b.kept, b.end = b.kept[:len(b.kept)+n], err
@@ -73,7 +81,7 @@ func (b *body) readWhole(length int64) error {
 
 // readAhead reads in the background while the request is held. It calls leave once if the
 // client disconnects.
-func (b *body) readAhead(g *Gateway, leave func()) {
+func (b *body) readAhead(most int64, leave func()) {
 	b.waiting.Store(true)
 	if b.reader != nil {
 		return // it is held again: enough was read
@@ -81,9 +89,7 @@ func (b *body) readAhead(g *Gateway, leave func()) {
 	b.reader = make(chan struct{})
 	go func() { // ends with the hold, at the latest by stopReadAhead
 		defer close(b.reader)
-		buf := g.Get()
-		defer g.Put(buf)
-		for b.waiting.Load() && b.readPiece(g, buf) {
+		for b.waiting.Load() && b.readPiece(most) {
 		}
 		b.reads <- struct{}{}
 		gone := b.end != nil && b.end != io.EOF
@@ -94,27 +100,39 @@ func (b *body) readAhead(g *Gateway, leave func()) {
 	}()
 }
 
-// readPiece reads one piece ahead; false at the end, or if the bound is reached.
-func (b *body) readPiece(g *Gateway, buf []byte) bool {
+// readPiece reads one piece ahead; false at the end, or if a bound is reached.
+func (b *body) readPiece(most int64) bool {
 	b.reads <- struct{}{}
 	defer func() { <-b.reads }()
-	if b.end != nil || b.dropped || int64(len(b.kept)) >= g.o.MaxBody {
+	if b.end != nil || b.dropped || int64(len(b.kept)) >= most {
 		return false
 	}
-	if b.charged += int64(len(buf)); g.bodies.Add(int64(len(buf))) > g.o.MaxBodies {
+	if len(b.kept) == cap(b.kept) && !b.grow(min(max(bufferSize, 2*cap(b.kept)), int(most))) {
 		return false
 	}
-	n, err := b.readClient(buf)
-	b.kept = append(b.kept, buf[:n]...)
-	unused := int64(len(buf) - n)
-	b.charged -= unused
-	g.bodies.Add(-unused)
-	b.end = err
+	n, err := b.readClient(b.kept[len(b.kept):cap(b.kept)])
+	b.kept, b.end = b.kept[:len(b.kept)+n], err
 	return err == nil
 }
 
-// stopReadAhead stops the background reader and waits for its end.
-func (b *body) stopReadAhead(g *Gateway) {
+// grow gives kept a capacity of size bytes, and counts them; false where the memory is
+// not free. The token of reads must be held.
+func (b *body) grow(size int) bool {
+	if b.budget.Add(b.account, int64(size)-b.charged) != nil {
+		return false
+	}
+	b.charged = int64(size)
+	b.kept = append(make([]byte, 0, size), b.kept...)
+	return true
+}
+
+// release stops the background reader, waits for its end, and gives back what is counted.
+func (b *body) release() {
+	defer func() {
+		if b.charged > 0 {
+			b.budget.Add(b.account, -b.charged)
+		}
+	}()
 	if b.reader == nil {
 		return
 	}
@@ -126,7 +144,6 @@ func (b *body) stopReadAhead(g *Gateway) {
 		<-b.reader
 		b.control.SetReadDeadline(time.Time{})
 	}
-	g.bodies.Add(-b.charged)
 }
 
 // complete reports whether the whole body is in memory.
@@ -217,7 +234,7 @@ func (s *bodySending) Read(p []byte) (int, error) {
 	b.end = err
 	switch {
 	case b.dropped || n == 0:
-	case b.once || len(b.kept)+n > keepBody:
+	case b.once || len(b.kept)+n > keepBody || len(b.kept)+n > cap(b.kept) && !b.grow(min(max(len(b.kept)+n, 2*cap(b.kept)), keepBody)):
 		b.kept, b.dropped, s.at = nil, true, 0
 	default:
 		b.kept = append(b.kept, p[:n]...)

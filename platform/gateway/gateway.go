@@ -43,9 +43,10 @@ type Options struct {
 	// MaxBody bounds the body of an OpenAI API call; 32 MiB. Other bodies are unbounded, but
 	// at most this much of one is read while its request is held.
 	MaxBody int64
-	// MaxBodies bounds the bytes read of all held requests' bodies; 1 GiB. The rest is read
-	// when it can be sent.
-	MaxBodies int64
+	// Bodies bounds the memory of the bodies of OpenAI API calls, and of what is read of
+	// other held requests' bodies; 256 MiB, half of it for one key, team or address. The
+	// rest of other bodies is read when it can be sent.
+	Bodies *httpserver.Budget
 	// HeadTimeout bounds a head from its first byte to its last; 10 s.
 	HeadTimeout time.Duration
 	// IdleTimeout closes a connection without a request; 200 s.
@@ -74,8 +75,8 @@ func (o Options) withDefaults() Options {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 32 << 20
 	}
-	if o.MaxBodies <= 0 {
-		o.MaxBodies = 1 << 30
+	if o.Bodies == nil {
+		o.Bodies = httpserver.NewBudget(256<<20, 128<<20)
 	}
 	if o.Draw == nil {
 		o.Draw = rand.IntN
@@ -101,7 +102,6 @@ type Gateway struct {
 	upstreams trackedConns
 	pool      sync.Pool // of *proxiedRequest
 	buffers   sync.Pool
-	bodies    atomic.Int64 // bytes that were read ahead
 	quiet     *log.Logger
 	servers   [2]*http.Server         // public and private
 	cut       context.CancelCauseFunc // ends the contexts of all requests
@@ -118,7 +118,7 @@ func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
 	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
-	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.act.Authorize, MaxBody: o.MaxBody, Logger: o.Log})
+	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.authorize, MaxBody: o.MaxBody, Bodies: o.Bodies, Logger: o.Log})
 	g.h1, g.h2, g.leader = g.transport(false), g.transport(true), g.transport(false)
 	if o.LeaderTLS != nil {
 		g.leader.DialContext = secureDial(g.leader.DialContext, o.LeaderTLS)
@@ -199,6 +199,16 @@ func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
 		}
 		g.act.ServeAs(name, req, res)
 	})
+}
+
+// authorize checks the head of an OpenAI API call. /infer is checked as a chat: which of
+// them it is only its body tells.
+func (g *Gateway) authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+	if req.Path == inferPath {
+		req.Path = openai.InferPath(nil)
+		defer func() { req.Path = inferPath }()
+	}
+	return g.act.Authorize(req, res)
 }
 
 // SetTable routes all later requests by t. Requests being served keep their route. nil has

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -198,7 +199,7 @@ const (
 // sendOnce sends a request. It retries, after pause (0: never), only if the connection was
 // refused before any byte was sent.
 func (g *Gateway) sendOnce(w *writer, r *http.Request, p *proxiedRequest, pause time.Duration) {
-	b := bodyOf(w, r)
+	b := g.bodyOf(w, r)
 	if b != nil {
 		if b.once = r.ContentLength < 0 || r.ContentLength > oneWrite; !b.once && !g.readSmallBody(w, r, b) {
 			return
@@ -306,6 +307,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		return
 	}
 	team := by.function.Team
+	account, _, _ := net.SplitHostPort(r.RemoteAddr) // the program checks its own credentials
 	if !plain {
 		// The pods of our engines need a key on every path.
 		id, e := g.act.Caller(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
@@ -317,8 +319,9 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 			return
 		}
 		team = id.Team
+		account = cmp.Or(id.KeyID, account)
 	}
-	g.holdAndProxy(w, r, to, by, team)
+	g.holdAndProxy(w, r, to, by, team, account)
 }
 
 // inferPath takes a chat or a completion, by its body.
@@ -330,9 +333,11 @@ func isShimPath(path string) bool {
 	return path == "/readyz" || path == "/livez" || path == "/timeline"
 }
 
-func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team string) {
-	b := bodyOf(w, r)
+func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team, account string) {
+	b := g.bodyOf(w, r)
 	if b != nil {
+		b.account = account
+		defer b.release()
 		if !g.readSmallBody(w, r, b) {
 			return
 		}
@@ -340,15 +345,14 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 	ctx := r.Context()
 	want := activator.ReservationRequest{Name: by.function, Team: team, Header: r.Header.Get}
 	if b != nil {
-		want.Bytes = int64(len(b.kept))
+		want.Bytes = int64(cap(b.kept))
 	}
 	if b != nil && !b.complete() && r.ProtoMajor == 1 {
 		// net/http notices a disconnect only after the whole body was read.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
-		want.OnWait = func() { b.readAhead(g, func() { cancel(httpserver.ErrGone) }) }
-		defer b.stopReadAhead(g)
+		want.OnWait = func() { b.readAhead(g.o.MaxBody, func() { cancel(httpserver.ErrGone) }) }
 	}
 	stay, e := g.act.Reserve(ctx, want)
 	if b != nil {

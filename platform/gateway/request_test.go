@@ -482,7 +482,7 @@ func TestLeave(t *testing.T) {
 	<-done
 	w.await(queued(0))
 	w.stop()
-	if n := w.g.bodies.Load(); n != 0 {
+	if n := w.g.o.Bodies.Used(); n != 0 {
 		t.Errorf("%d bytes are still counted as read ahead", n)
 	}
 }
@@ -995,6 +995,13 @@ func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
 	} {
 		if got := rawRequest(t, w.public, request+"Authorization: Bearer wrong\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "invalid_api_key") {
 			t.Errorf("%q: %q", request, got)
+		}
+	}
+	key, _, _ := w.book.Create("red", "", false)
+	for _, path := range []string{"/v1/chat/completions", "/infer"} {
+		body := `{"model":"ours","messages":[{"role":"user","content":"` + strings.Repeat("x", 64<<10) + `"}]}`
+		if res, got := w.get("ours", path, postRequest(body), withHeader("Authorization", "Bearer "+key)); res.StatusCode != 200 {
+			t.Errorf("%s of 64 KiB with the right key: %d %s", path, res.StatusCode, got)
 		}
 	}
 	mu.Lock()

@@ -170,7 +170,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		background.Go(func() { importing(shimCtx) })
 	}
 
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBodies: maxBodies, Logger: s.log})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, Bodies: httpserver.NewBudget(maxBodies, maxBodies), Logger: s.log})
 	served := make(chan error, 1)
 	background.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()

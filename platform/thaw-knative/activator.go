@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
+	"github.com/thaw-dev/thaw/platform/memory"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -93,6 +94,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	lines := o.Open(c.Err)
 	defer lines.Close()
 	log := lines.Logger
+	plan := memory.Apply(memory.Alone, log)
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
 	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
@@ -105,11 +107,11 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		Table: func(t *controlstream.Table) { gate.SetTable(t) },
 	})
 	data := activator.New(activator.Options{
-		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold),
+		Waker: platform, Keys: keys.store, Limits: keys.limits, Engines: engines, Hold: activator.HoldMode(o.Hold), BufferBytes: plan.Bodies,
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, o.ShareOf(plan.Bodies)), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))

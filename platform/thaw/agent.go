@@ -11,12 +11,14 @@ import (
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/memory"
 )
 
 // runAgent is `thaw agent`: a node, its HTTP API, and the heartbeats to a server.
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
+	memory.Apply(memory.BesideEngines, log.Logger)
 	exe, err := os.Executable()
 	if err != nil {
 		return err

@@ -99,7 +99,8 @@ type platform struct {
 	cancel context.CancelFunc
 	code   chan int
 	// Or in its own process:
-	proc *exec.Cmd
+	proc   *exec.Cmd
+	before string // shell commands that the process runs before it becomes the program
 }
 
 var says = regexp.MustCompile(`thaw serves on (http://\S+)`)
@@ -156,7 +157,14 @@ func start(t *testing.T, files map[string]string, args ...string) *platform {
 // spawn runs a server in its own process, so that it can be killed.
 func spawn(t *testing.T, files map[string]string, args ...string) *platform {
 	t.Helper()
+	return spawnAfter(t, "", files, args...)
+}
+
+// spawnAfter is spawn of a process that runs shell commands before it becomes the server.
+func spawnAfter(t *testing.T, before string, files map[string]string, args ...string) *platform {
+	t.Helper()
 	p := prepare(t, files, args...)
+	p.before = before
 	p.respawn()
 	t.Cleanup(func() {
 		if p.proc != nil {
@@ -235,6 +243,9 @@ func (p *platform) await(out <-chan string) {
 func (p *platform) respawn() {
 	p.t.Helper()
 	p.proc = exec.Command(os.Args[0], p.args...)
+	if p.before != "" {
+		p.proc = exec.Command("/bin/sh", append([]string{"-ec", p.before + "\nexec \"$0\" \"$@\"", os.Args[0]}, p.args...)...)
+	}
 	p.proc.Stderr = p.log
 	r, w, err := os.Pipe()
 	if err != nil {

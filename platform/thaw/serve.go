@@ -28,6 +28,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/local"
+	"github.com/thaw-dev/thaw/platform/memory"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -132,12 +133,13 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	plan := memory.Apply(memory.BesideEngines, log)
 	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
 	s := &server{
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{}),
 	}
 	s.data = activator.New(activator.Options{
-		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold),
+		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples)
@@ -154,6 +156,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{
 		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
+		Bodies: httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
 	})
 	return s, nil
 }

@@ -29,13 +29,19 @@ func groupLimit() int64 {
 		}
 	}
 	read("/sys/fs/cgroup/memory/memory.limit_in_bytes") // version 1
-	group := ""
+	group, v1 := "", ""
 	if b, err := os.ReadFile("/proc/self/cgroup"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			if p, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
 				group = filepath.Clean("/" + p)
 			}
+			if f := strings.SplitN(strings.TrimSpace(line), ":", 3); len(f) == 3 && f[1] == "memory" {
+				v1 = filepath.Clean("/" + f[2])
+			}
 		}
+	}
+	for ; v1 != "" && v1 != "/"; v1 = filepath.Dir(v1) { // of a container these lie at the root
+		read(filepath.Join("/sys/fs/cgroup/memory", v1, "memory.limit_in_bytes"))
 	}
 	for {
 		read(filepath.Join("/sys/fs/cgroup", group, "memory.max"))

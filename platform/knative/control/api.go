@@ -38,7 +38,7 @@ func (r *leaderTerm) control() http.Handler {
 		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
 		Metrics: r.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
 	})
-	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20, Logger: r.c.o.Log})
+	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20, Bodies: httpserver.NewBudget(64<<20, 32<<20), Logger: r.c.o.Log})
 }
 
 func (r *leaderTerm) missing() []string {

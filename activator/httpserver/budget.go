@@ -1,0 +1,54 @@
+package httpserver
+
+import (
+	"errors"
+	"sync"
+)
+
+// Budget bounds the memory of bodies of requests, all together and per account, by the
+// capacity of their buffers. Several servers may share one. Its methods may be called
+// concurrently.
+type Budget struct {
+	total, share int64
+
+	mu       sync.Mutex
+	used     int64
+	accounts map[string]int64 // without those that use nothing
+}
+
+// NewBudget makes a budget of total bytes, of which one account may use share.
+func NewBudget(total, share int64) *Budget {
+	return &Budget{total: total, share: min(share, total), accounts: map[string]int64{}}
+}
+
+// The errors of Budget.Add.
+var (
+	ErrBudgetUsed = errors.New("httpserver: the memory for bodies is in use")
+	ErrShareUsed  = errors.New("httpserver: this account uses its share of the memory for bodies")
+)
+
+// Add counts more bytes for an account. Where they are not free it counts nothing and
+// returns ErrBudgetUsed or ErrShareUsed. A negative number gives bytes back.
+func (b *Budget) Add(account string, more int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	own := b.accounts[account] + more
+	switch {
+	case more > 0 && b.used+more > b.total:
+		return ErrBudgetUsed
+	case more > 0 && own > b.share:
+		return ErrShareUsed
+	}
+	b.used += more
+	if b.accounts[account] = own; own == 0 {
+		delete(b.accounts, account)
+	}
+	return nil
+}
+
+// Used is the number of bytes in use.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}

@@ -1,0 +1,79 @@
+// Package memory divides the memory that one process may use among its parts, so that
+// load is refused before the kernel ends the process.
+package memory
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
+)
+
+// Share is the part of the control group's, or the machine's, memory that is the
+// process's own.
+type Share int
+
+const (
+	Alone         Share = iota // the process has its control group to itself
+	BesideEngines              // engines run in the same control group, or on the machine
+)
+
+// Plan is the memory of one process, in bytes. Bodies and Connections together are five
+// eighths of Limit; the rest is for tables, frames of the control stream and garbage.
+type Plan struct {
+	Limit  int64  // of all memory that Go manages: soft, it makes the collector work harder
+	Source string // what Limit comes from: GOMEMLIMIT, cgroup or machine
+	// Bodies is for bodies of requests, while they are read, held and sent.
+	Bodies int64
+	// Connections is how many connections of clients there may be.
+	Connections int
+}
+
+const (
+	perConnection = 32 << 10 // a held request without its body: goroutines, buffers, head
+	minLimit      = 128 << 20
+	maxBodies     = 2 << 30
+)
+
+// divide makes a plan. given is GOMEMLIMIT, group the limit of the control group and
+// machine the machine's memory; 0 is none, or unknown.
+func divide(share Share, given, group, machine int64) Plan {
+	p := Plan{Limit: given, Source: "GOMEMLIMIT"}
+	if given <= 0 {
+		p.Limit, p.Source = group, "cgroup"
+		if group <= 0 || machine > 0 && machine < group {
+			p.Limit, p.Source = machine, "machine"
+		}
+		if p.Limit <= 0 {
+			p.Limit, p.Source = 4<<30, "default"
+		}
+		most := p.Limit / 8 * 7 // what the kernel holds for sockets counts for the group too
+		if p.Limit = most; share == BesideEngines {
+			p.Limit = min(max(p.Limit/4, minLimit), most)
+		}
+	}
+	p.Bodies = min(p.Limit/4, maxBodies)
+	p.Connections = int(min(p.Limit/8*3/perConnection, 1<<20))
+	return p
+}
+
+// Apply reads the limits, makes the plan of this process, and has the runtime keep to it
+// unless the environment sets GOMEMLIMIT, which then decides.
+func Apply(share Share, log *slog.Logger) Plan {
+	var given int64
+	if os.Getenv("GOMEMLIMIT") != "" {
+		if n := debug.SetMemoryLimit(-1); n < math.MaxInt64 {
+			given = n
+		}
+	}
+	m, _ := hostinfo.ReadMemory()
+	p := divide(share, given, hostinfo.GroupLimit(), m.Total)
+	if given == 0 {
+		debug.SetMemoryLimit(p.Limit)
+	}
+	log.Info("memory budget", "limit", functions.Bytes(p.Limit).String(), "from", p.Source, "bodies", functions.Bytes(p.Bodies).String(), "connections", p.Connections)
+	return p
+}

@@ -1,0 +1,32 @@
+package memory
+
+import "testing"
+
+func TestDivide(t *testing.T) {
+	const mi, gi = int64(1 << 20), int64(1 << 30)
+	for _, row := range []struct {
+		name                  string
+		share                 Share
+		given, group, machine int64
+		want                  Plan
+	}{
+		{"an activator of the manifests", Alone, 0, gi, 64 * gi, Plan{896 * mi, "cgroup", 224 * mi, 10752}},
+		{"a controller of the manifests", Alone, 0, 512 * mi, 64 * gi, Plan{448 * mi, "cgroup", 112 * mi, 5376}},
+		{"no cgroup", Alone, 0, 0, 16 * gi, Plan{14 * gi, "machine", 2 * gi, 172032}}, // 3.5 GiB of bodies would be more than the most
+		{"a cgroup larger than the machine", Alone, 0, 64 * gi, gi, Plan{896 * mi, "machine", 224 * mi, 10752}},
+		{"GOMEMLIMIT decides", Alone, 400 * mi, gi, gi, Plan{400 * mi, "GOMEMLIMIT", 100 * mi, 4800}},
+		{"GOMEMLIMIT decides beside engines too", BesideEngines, 400 * mi, gi, gi, Plan{400 * mi, "GOMEMLIMIT", 100 * mi, 4800}},
+		{"beside engines", BesideEngines, 0, 0, 16 * gi, Plan{3584 * mi, "machine", 896 * mi, 43008}},
+		{"little, beside engines", BesideEngines, 0, 256 * mi, 16 * gi, Plan{128 * mi, "cgroup", 32 * mi, 1536}},
+		{"too little for that", BesideEngines, 0, 64 * mi, 16 * gi, Plan{56 * mi, "cgroup", 14 * mi, 672}},
+		{"nothing known", Alone, 0, 0, 0, Plan{3584 * mi, "default", 896 * mi, 43008}},
+	} {
+		got := divide(row.share, row.given, row.group, row.machine)
+		if got != row.want {
+			t.Errorf("%s: %+v, want %+v", row.name, got, row.want)
+		}
+		if sum := got.Bodies + int64(got.Connections)*perConnection; sum > got.Limit/8*5 {
+			t.Errorf("%s: the parts are %d bytes of %d", row.name, sum, got.Limit)
+		}
+	}
+}
