@@ -157,6 +157,26 @@ bench-kwok: e2e-programs e2e-images ## thaw on 500 nodes that are not there, on 
 cluster-test: ## the tests of what the cluster is made of
 	cd deploy/cluster && CGO_ENABLED=0 $(GO) vet -trimpath ./... && CGO_ENABLED=0 $(GO) test -count=1 -trimpath ./...
 
+# IMAGE=NAME@sha256:… puts the image's digest into the chart; ARCH=amd64,arm64 builds for both.
+ARCH ?= $(shell $(GO) env GOARCH)
+release: ## the programs, lists of what they link (SPDX), the chart, and checksums, in bin/release
+	$(GO) run ./deploy/release -version '$(VERSION)' -arch '$(ARCH)' -out bin/release $(if $(IMAGE),-image '$(IMAGE)')
+
+# Compiled packages come from the build cache in both; FRESH=1 compiles all of it again.
+release-check: release ## the same release, made again in a clone in another folder, has the same bytes
+	@again=$$(mktemp -d) && trap 'chmod -R u+w "$$again"; rm -rf "$$again"' EXIT && git clone -q . "$$again/clone" && \
+	if [ -n "$(FRESH)" ]; then export GOCACHE="$$again/cache"; fi && \
+	$(MAKE) --no-print-directory -C "$$again/clone" release VERSION='$(VERSION)' ARCH='$(ARCH)' IMAGE='$(IMAGE)' && \
+	diff -r bin/release "$$again/clone/bin/release" && echo "both have the same bytes:" && cat bin/release/SHA256SUMS
+
+# The database of known vulnerabilities is not everywhere to be had.
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
+vulnerabilities: ## what Go's database of vulnerabilities knows of the code that the programs call
+	@if ! curl -fsS -m 20 -o /dev/null "$${GOVULNDB:-https://vuln.go.dev}/index/modules.json"; then \
+	  echo "skipped: the database of vulnerabilities does not answer"; exit 0; fi; \
+	CGO_ENABLED=0 $(GO) run $(GOVULNCHECK) ./platform/thaw ./platform/thaw-knative
+
+.PHONY: release release-check vulnerabilities
 chart-test: ## the Helm chart is what kustomize has
 	cd deploy/helm && CGO_ENABLED=0 $(GO) vet ./... && CGO_ENABLED=0 $(GO) test -count=1 ./...
 

@@ -41,6 +41,7 @@ var owners = map[string][]string{
 	"github.com/minio/minio-go":         {"loader/source/s3"},
 	"golang.org/x/oauth2":               {"loader/source/gcs"},
 	"github.com/prometheus/":            {"platform/telemetry"},
+	"github.com/google/licensecheck":    {"deploy/release"},
 	"github.com/spf13/cobra":            {"platform/cli", "platform/thaw-knative", "bench"},
 	"github.com/hanwen/go-fuse":         {"loader/mount"},
 	"k8s.io/":                           {"platform/knative", "platform/thaw-knative"},
