@@ -74,7 +74,7 @@ func release(out, version, image string, arches []string) error {
 		if err != nil {
 			return err
 		}
-		b, err := spdx(p.file(), path, version, modules)
+		b, err := encodeSPDX(p.file(), path, version, modules)
 		if err != nil {
 			return err
 		}

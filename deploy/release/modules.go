@@ -23,7 +23,7 @@ type module struct {
 }
 
 // allowed are the licences that a module of the programs may have.
-var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "MPL-2.0", "Unlicense", "Zlib"}
+var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "MPL-2.0", "Unlicense", "Zlib"}
 
 // linkedModules lists the modules that a built program says it links, with their licences.
 func linkedModules(program string) ([]module, error) {
@@ -137,8 +137,8 @@ func licencesIn(dir string) ([]string, error) {
 	return found, nil
 }
 
-// spdx is the SPDX 2.3 document of a program.
-func spdx(name, path, version string, modules []module) ([]byte, error) {
+// encodeSPDX makes the SPDX 2.3 document of a program.
+func encodeSPDX(name, path, version string, modules []module) ([]byte, error) {
 	program, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err

@@ -90,11 +90,11 @@ func TestSPDX(t *testing.T) {
 		t.Fatal(err)
 	}
 	modules := []module{{"example.com/a", "v1.0.0", "h1:x", []string{"MIT"}}, {"example.com/b", "v2.0.0", "h1:y", []string{"Apache-2.0", "MIT"}}}
-	b, err := spdx("thaw-linux-amd64", path, "v1", modules)
+	b, err := encodeSPDX("thaw-linux-amd64", path, "v1", modules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _ := spdx("thaw-linux-amd64", path, "v1", modules)
+	again, _ := encodeSPDX("thaw-linux-amd64", path, "v1", modules)
 	if string(again) != string(b) {
 		t.Error("the same program has two documents")
 	}
