@@ -30,6 +30,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/agent"
+	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
@@ -99,7 +100,7 @@ func runSupervisor(args []string) error {
 
 // serveEngine is a small HTTP engine. Modes: slow=DUR loads that long, fail=TEXT fails
 // with the text, failif=FILE fails with the file's text while the file exists, gate=FILE
-// holds requests that contain "hold" until the file changes.
+// holds requests that contain "hold" until the file changes, takes=DUR answers after that.
 func serveEngine(port, name string, modes []string) error {
 	ctx, stop := signalled()
 	defer stop()
@@ -129,8 +130,13 @@ func serveEngine(port, name string, modes []string) error {
 		b, _ := os.ReadFile(mode["gate"])
 		return string(b)
 	}
+	takes, _ := time.ParseDuration(mode["takes"])
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
+		select {
+		case <-r.Context().Done():
+		case <-time.After(takes):
+		}
 		for was := gate(); strings.Contains(string(b), `"hold"`) && gate() == was; {
 			select {
 			case <-r.Context().Done():
@@ -226,6 +232,7 @@ type serverConfig struct {
 	Memory            functions.Bytes
 	Orphan            time.Duration
 	KeepEngines       bool
+	Policy            placement.Policy
 }
 
 // server is a minimal form of the wiring in platform/thaw.
@@ -251,7 +258,7 @@ func (s *menu) Teams() []*functions.Team { return nil }
 func newServer(c serverConfig, exe string, log *slog.Logger, models *menu) (*server, error) {
 	l, err := New(Options{
 		Data: c.Data, Catalog: models, JoinToken: c.Token, Name: "here", Exe: exe, Orphan: c.Orphan,
-		GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Log: log,
+		GPUs: c.GPUs, Memory: c.Memory, KeepEngines: c.KeepEngines, Policy: c.Policy, Log: log,
 	})
 	if err != nil {
 		return nil, err

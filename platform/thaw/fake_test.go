@@ -21,6 +21,7 @@ func fakeEngine(args []string) int {
 	dies := f.String("dies", "", "file: exit while loading, with its text as the last words, as long as it exists")
 	loads := f.String("loads", "", "file: not healthy while it is there")
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
+	takes := f.Duration("takes", 0, "how long an answer takes")
 	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than a client reads; loud: a log longer than a pipe for each request")
 	f.Parse(args)
 	if *dies != "" {
@@ -39,6 +40,10 @@ func fakeEngine(args []string) int {
 		body, _ := io.ReadAll(r.Body)
 		if *mode == "loud" {
 			fmt.Fprint(os.Stderr, strings.Repeat(strings.Repeat("x", 99)+"\n", 4000))
+		}
+		select {
+		case <-r.Context().Done():
+		case <-time.After(*takes):
 		}
 		if strings.Contains(string(body), `"echo-body"`) {
 			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)
