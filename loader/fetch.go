@@ -170,6 +170,9 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 				if verdicts[i], err = j.verify(ctx, plan, left[i]); err != nil {
 					return err
 				}
+				if verdicts[i] == verdictMismatch && plan.swarm != nil {
+					plan.swarm.Exclude(left[i].File.Name) // now, not when the round ends
+				}
 			}
 		})
 	}
@@ -411,6 +414,7 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 				// A bad peer must not fail the staging: the source is asked.
 				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
 				plan.corrupted.Store(true)
+				plan.swarm.Exclude(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
 				plan.done.Add(-n)

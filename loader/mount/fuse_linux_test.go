@@ -1,15 +1,18 @@
 package mount
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +30,31 @@ func TestMain(m *testing.M) {
 		fmt.Println(len(b), err)
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == "read-page" {
+		readPage(os.Args[2])
+		return
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// readPage reads the first page of a file as Python reads: again after each EINTR. It
+// prints its thread, each of those, and then how much it read and the error. It
+// reads past the page cache, as fast loaders do: the kernel waits for a page of the cache
+// whatever the signal, unless it kills.
+func readPage(name string) {
+	runtime.LockOSThread()
+	fmt.Println(unix.Gettid())
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGUSR1)
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_DIRECT, 0)
+	n, b := 0, make([]byte, 4096)
+	for err == nil {
+		if n, err = unix.Pread(fd, b, 0); err != syscall.EINTR {
+			break
+		}
+		fmt.Println("EINTR")
+		err = nil
+	}
+	fmt.Println(n, err)
 }
 
 // mounted makes a mount, or skips where there can be none.
@@ -181,6 +208,38 @@ func TestInterrupted(t *testing.T) {
 	case <-dead:
 	case <-time.After(time.Minute):
 		t.Fatal("it did not die")
+	}
+}
+
+// TestSignalToReader: a signal ends a wait with EINTR, after which readers try again, and
+// not with EIO, after which they fail.
+func TestSignalToReader(t *testing.T) {
+	src := newTap(map[string][]byte{"w": random(1 << 20)})
+	m := mounted(t, src)
+	cmd := exec.Command(os.Args[0], "read-page", filepath.Join(m.dir, "w"))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	reads := func() int { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) }
+	lines := bufio.NewScanner(out)
+	lines.Scan()
+	thread, _ := strconv.Atoi(lines.Text())
+	waitFor(t, func() bool { return reads() == 1 })
+	if err := unix.Tgkill(cmd.Process.Pid, thread, syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if lines.Scan(); lines.Text() != "EINTR" {
+		t.Fatalf("the reader has %q", lines.Text())
+	}
+	src.all()
+	if lines.Scan(); lines.Text() != "4096 <nil>" {
+		t.Errorf("after the signal it has read %q", lines.Text())
 	}
 }
 

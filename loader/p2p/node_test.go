@@ -7,11 +7,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,8 +48,8 @@ type origin struct {
 
 func (o *origin) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
 	var p source.Plan
-	for name, b := range o.files {
-		p.Files = append(p.Files, source.File{Name: name, Size: int64(len(b)), Version: "1", SHA256: o.sums[name]})
+	for _, name := range slices.Sorted(maps.Keys(o.files)) {
+		p.Files = append(p.Files, source.File{Name: name, Size: int64(len(o.files[name])), Version: "1", SHA256: o.sums[name]})
 	}
 	return p, ctx.Err()
 }
@@ -118,6 +120,7 @@ type node struct {
 	corrupt atomic.Bool // it lends other bytes
 	mute    atomic.Bool // it answers nothing
 	served  atomic.Int64
+	asked   func(r *http.Request) // called for each block; nil for none; set while nothing is staged
 }
 
 type cluster struct {
@@ -162,6 +165,9 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		}
 		if strings.HasSuffix(r.URL.Path, "/blocks") {
 			n.served.Add(1)
+			if n.asked != nil {
+				n.asked(r)
+			}
 			if n.corrupt.Load() {
 				recorder := httptest.NewRecorder()
 				inner.ServeHTTP(recorder, r)
@@ -304,6 +310,45 @@ func TestCorruptPeer(t *testing.T) {
 	check(t, cp, files)
 	if corruptNode.served.Load() == 0 {
 		t.Error("the liar was not asked")
+	}
+}
+
+// A node that sent other bytes is asked for nothing more in this staging: here for the
+// rest of the second file, once the first has failed its digest.
+func TestCorruptPeerIsExcluded(t *testing.T) {
+	const lanes = 8 // blocks that a loader requests from other nodes at once
+	files := map[string][]byte{"a.safetensors": weights(block / 2), "b.safetensors": weights(4 * lanes * block)}
+	from := &origin{files: files, sums: map[string]string{}}
+	for name, b := range files {
+		from.sums[name] = sumOf(b)
+	}
+	var c cluster
+	liar := c.join(t, "liar", from, nil)
+	cp, err := liar.stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp.Lease.Release()
+	liar.corrupt.Store(true)
+	var blocksOfB atomic.Int64
+	allWait := make(chan struct{}) // closed when all lanes but one wait for the second file
+	liar.asked = func(r *http.Request) {
+		if r.URL.Query().Get("file") == "a.safetensors" {
+			<-allWait
+			return
+		}
+		if blocksOfB.Add(1) == lanes-1 {
+			close(allWait)
+		}
+		<-r.Context().Done()
+	}
+	cp, err = c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout = 10 * time.Second }).stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, cp, files)
+	if n := blocksOfB.Load(); n > lanes {
+		t.Errorf("the liar was asked %d times, want %d at most", n, lanes)
 	}
 }
 

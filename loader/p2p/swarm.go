@@ -22,7 +22,7 @@ import (
 type swarm struct {
 	node   *Node
 	key    string
-	first  map[string]int // block number of a file's first block
+	files  map[string]blockNumbers
 	blocks int
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
@@ -31,6 +31,7 @@ type swarm struct {
 	members    map[string]*member
 	bitmap     bitmap          // blocks this node has or fetches
 	sentBy     map[int]string  // node that sent a block
+	excluded   map[string]bool // nodes that sent other bytes than the source's, by ID
 	waits      map[int]int     // reads in flight by block
 	announcing map[string]bool // nodes with an announcement in flight, by URL
 	view       int             // counts changes of ownership
@@ -45,11 +46,14 @@ type member struct {
 	lastAnswer time.Time
 	refused    int  // refused connections in a row
 	gone       bool // it stopped answering
-	distrusted bool // it sent other bytes than the source's
+	excluded   bool // it sent other bytes than the source's
 	reads      int  // reads in flight
 	cancel     context.CancelFunc
 	ctx        context.Context // ends when the node is given up
 }
+
+// blockNumbers are the numbers of a file's blocks: from first to before end.
+type blockNumbers struct{ first, end int }
 
 // ownership is a cached owner, valid for one view.
 type ownership struct {
@@ -63,13 +67,14 @@ func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
-	s := &swarm{node: n, key: key, first: make(map[string]int), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
+	s := &swarm{node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
 	// Sorted by name: block numbers must be equal on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
 	for _, f := range files {
-		s.first[f.Name] = s.blocks
+		first := s.blocks
 		s.blocks += int((f.Size + n.o.Block - 1) / n.o.Block)
+		s.files[f.Name] = blockNumbers{first, s.blocks}
 	}
 	s.bitmap = make(bitmap, (s.blocks+7)/8)
 	s.owners = make([]ownership, s.blocks)
@@ -78,14 +83,14 @@ func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCau
 
 // number returns the block number of a file's block; -1 if it is not of the plan.
 func (s *swarm) number(name string, index int) int {
-	first, ok := s.first[name]
-	if i := first + index; ok && index >= 0 && i < s.blocks {
+	numbers := s.files[name]
+	if i := numbers.first + index; index >= 0 && i < numbers.end {
 		return i
 	}
 	return -1
 }
 
-func (p *member) usable() bool            { return !p.distrusted && !p.gone && p.peer.URL != "" }
+func (p *member) usable() bool            { return !p.excluded && !p.gone && p.peer.URL != "" }
 func (p *member) hasOrFetches(i int) bool { return p.all || p.blocks.has(i) }
 
 // Owns reports whether this node is to fetch a block from the source: no other node
@@ -183,7 +188,7 @@ func (s *swarm) receive(n Peer, w announcement) {
 		return
 	}
 	if p == nil {
-		p = &member{peer: n}
+		p = &member{peer: n, excluded: s.excluded[n.ID]}
 		p.ctx, p.cancel = context.WithCancel(context.Background()) // cancelReads and Leave end it
 		s.members[n.ID] = p
 		s.view++
@@ -344,16 +349,6 @@ func (s *swarm) Fetch(ctx context.Context, b loader.Block) (io.ReadCloser, uint6
 func (s *swarm) choosePeer(i int, tried map[string]bool) (*member, Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sender := s.sentBy[i]; sender != "" {
-		// The block arrived before and is wanted again: it was not the
-		// source's. Ask the source, and exclude the node that sent it.
-		if p := s.members[sender]; p != nil && !p.distrusted {
-			p.distrusted = true
-			s.node.o.Log.Warn("a node sent bytes that are not the source's, or the disk lost them; it is not asked again", "node", sender)
-			s.cancelReads(p)
-		}
-		return nil, Peer{}
-	}
 	var best *member
 	var node Peer
 	count := 0
@@ -442,6 +437,25 @@ func (b *trackedBody) Read(to []byte) (int, error) {
 		b.m.mu.Unlock()
 	}
 	return n, err
+}
+
+// Exclude excludes the nodes that sent blocks of a file: it is fetched again, from the
+// source, because each block stays marked as this node's.
+func (s *swarm) Exclude(file string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := s.files[file].first; i < s.files[file].end; i++ {
+		sender := s.sentBy[i]
+		if sender == "" || s.excluded[sender] {
+			continue
+		}
+		s.excluded[sender] = true
+		s.node.o.Log.Warn("a node sent bytes that are not the source's; it is not asked again", "node", sender, "file", file)
+		if p := s.members[sender]; p != nil {
+			p.excluded = true
+			s.cancelReads(p)
+		}
+	}
 }
 
 // Leave ends the swarm. The others learn it at their next announcement.

@@ -2,6 +2,7 @@ package httpsource
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +109,42 @@ func TestRedirects(t *testing.T) {
 		if source.KindOf(err) != kind {
 			t.Errorf("%s: %v", target, err)
 		}
+	}
+}
+
+// TestRedirectKeepsEncryption: a redirect from https to http is refused before the second
+// server is asked, also after one to https.
+func TestRedirectKeepsEncryption(t *testing.T) {
+	var plain atomic.Int64
+	clear := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { plain.Add(1) }))
+	defer clear.Close()
+	var secure *httptest.Server
+	secure = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/clear":
+			http.Redirect(w, r, clear.URL+"/weights", http.StatusFound)
+		case "/twice":
+			http.Redirect(w, r, secure.URL+"/clear", http.StatusFound)
+		}
+	}))
+	defer secure.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	for name, trust := range map[string]*HostTrust{"any host": nil, "both hosts": NewHostTrust(func(string) string { return "" }, secure.URL, clear.URL)} {
+		c := Client(Options{Trust: trust, Follow: true, Roots: roots})
+		for path, kind := range map[string]source.Kind{"/end": "", "/clear": source.Refused, "/twice": source.Refused} {
+			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, secure.URL+path, nil)
+			r, err := c.Do(req)
+			if err == nil {
+				r.Body.Close()
+			} else {
+				err = Network(t.Context(), "here", "", err)
+			}
+			if source.KindOf(err) != kind || plain.Load() != 0 {
+				t.Errorf("%s, %s: %v, %d requests in the clear", name, path, err, plain.Swap(0))
+			}
+		}
+		c.CloseIdleConnections()
 	}
 }
 
