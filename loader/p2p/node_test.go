@@ -117,7 +117,7 @@ type node struct {
 	node    *p2p.Node
 	loader  *loader.Loader
 	stop    func()
-	corrupt atomic.Bool // it lends other bytes
+	corrupt func(b []byte) // changes the bytes it lends; nil for none; set while nothing is staged
 	mute    atomic.Bool // it answers nothing
 	served  atomic.Int64
 	asked   func(r *http.Request) // called for each block; nil for none; set while nothing is staged
@@ -168,15 +168,17 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 			if n.asked != nil {
 				n.asked(r)
 			}
-			if n.corrupt.Load() {
+			if n.corrupt != nil {
 				recorder := httptest.NewRecorder()
 				inner.ServeHTTP(recorder, r)
 				if recorder.Code == http.StatusOK {
 					// Other bytes, and a checksum that fits them.
-					b := bytes.Repeat([]byte{0x5a}, recorder.Body.Len())
+					b := recorder.Body.Bytes()
+					n.corrupt(b)
 					var sum store.Sum
 					sum.Write(b)
 					w.Header().Set("X-Thaw-Sum", fmt.Sprintf("%016x", sum.Sum64()))
+					w.Header().Set("Content-Length", fmt.Sprint(len(b)))
 					_, _ = w.Write(b)
 					return
 				}
@@ -302,7 +304,7 @@ func TestCorruptPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cp.Lease.Release()
-	corruptNode.corrupt.Store(true)
+	corruptNode.corrupt = corruptLastByte
 	cp, err = c.join(t, "second", from, nil).stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -313,9 +315,21 @@ func TestCorruptPeer(t *testing.T) {
 	}
 }
 
+// corruptLastByte leaves a file valid in its form: only its digest shows the change.
+func corruptLastByte(b []byte) { b[len(b)-1] ^= 1 }
+
+// corruptAll leaves no valid beginning of a file.
+func corruptAll(b []byte) { copy(b, bytes.Repeat([]byte{0x5a}, len(b))) }
+
 // A node that sent other bytes is asked for nothing more in this staging: here for the
-// rest of the second file, once the first has failed its digest.
+// rest of the second file, once the first has failed its digest, or the check of its
+// first block.
 func TestCorruptPeerIsExcluded(t *testing.T) {
+	t.Run("digest", func(t *testing.T) { testCorruptPeerIsExcluded(t, corruptLastByte) })
+	t.Run("first block", func(t *testing.T) { testCorruptPeerIsExcluded(t, corruptAll) })
+}
+
+func testCorruptPeerIsExcluded(t *testing.T, corrupt func([]byte)) {
 	const lanes = 8 // blocks that a loader requests from other nodes at once
 	files := map[string][]byte{"a.safetensors": weights(block / 2), "b.safetensors": weights(4 * lanes * block)}
 	from := &origin{files: files, sums: map[string]string{}}
@@ -329,7 +343,7 @@ func TestCorruptPeerIsExcluded(t *testing.T) {
 		t.Fatal(err)
 	}
 	cp.Lease.Release()
-	liar.corrupt.Store(true)
+	liar.corrupt = corrupt
 	var blocksOfB atomic.Int64
 	allWait := make(chan struct{}) // closed when all lanes but one wait for the second file
 	liar.asked = func(r *http.Request) {
