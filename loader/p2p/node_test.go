@@ -118,7 +118,7 @@ type node struct {
 	loader  *loader.Loader
 	stop    func()
 	corrupt func(b []byte) // changes the bytes it lends; nil for none; set while nothing is staged
-	mute    atomic.Bool // it answers nothing
+	mute    atomic.Bool    // it answers nothing
 	served  atomic.Int64
 	asked   func(r *http.Request) // called for each block; nil for none; set while nothing is staged
 }
@@ -356,7 +356,7 @@ func testCorruptPeerIsExcluded(t *testing.T, corrupt func([]byte)) {
 		}
 		<-r.Context().Done()
 	}
-	cp, err = c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout = 10 * time.Second }).stage(t.Context())
+	cp, err = c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout = 3 * time.Second }).stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,8 @@ type Options struct {
 	// IdentifyPod returns the UID of the pod that dialled; nil: the function IdentifyPod.
 	IdentifyPod func(*net.UnixConn) (uid string, err error)
 	// Send sends a report to the controller and does not block; nil: there is none.
-	// Connected reports whether there is a controller; nil: there is none.
+	// Connected reports whether there is a connection to the controller; nil: this loader
+	// has no controller. With one, nothing is staged before its first list of owners.
 	Send      func(controlstream.Report)
 	Connected func() bool
 
@@ -67,6 +68,7 @@ type Options struct {
 type Daemon struct {
 	o        Options
 	log      *slog.Logger
+	governed bool   // there is a controller, whose lists of owners bound the teams' sources
 	instance string // identifies this process among the node's loaders, in heartbeats
 
 	changes coalesce.Signal // the node's checkpoints may have changed
@@ -120,13 +122,14 @@ func New(o Options) *Daemon {
 	if o.Send == nil {
 		o.Send = func(controlstream.Report) {}
 	}
-	if o.Connected == nil {
+	governed := o.Connected != nil
+	if !governed {
 		o.Connected = func() bool { return false }
 	}
 	o.Pods, o.Lines, o.PodStages, o.Stages = orDefault(o.Pods, 512), orDefault(o.Lines, 200), orDefault(o.PodStages, 16), orDefault(o.Stages, 64)
 	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
-		o: o, log: o.Log, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
+		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: coalesce.NewSignal(), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}

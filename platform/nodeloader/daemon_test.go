@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -429,6 +430,60 @@ func TestPrefetchUsed(t *testing.T) {
 	p.send(controlstream.FromPod{Stage: &controlstream.Stage{ID: 2, Source: modelLocation, Digest: "sha256:" + strings.Repeat("0", 64)}})
 	if m, _ := p.answer(2); m.Failed == nil || m.Failed.Kind != "digest_mismatch" {
 		t.Errorf("%+v", m)
+	}
+}
+
+// TestOldPrefetch: a prefetch counts as the source's present checkpoint for a minute only.
+// A pod that comes later gets what the source holds then.
+func TestOldPrefetch(t *testing.T) {
+	for age, stale := range map[time.Duration]bool{prefetchFreshFor / 2: false, prefetchFreshFor + time.Second: true} {
+		l := newLab(t, nil)
+		l.OnUpdate(toFetch(modelLocation))
+		l.eventually("it is here", func() bool {
+			l.Daemon.mu.Lock()
+			defer l.Daemon.mu.Unlock()
+			for _, a := range l.Daemon.prefetches {
+				if a.checkpoint != nil {
+					a.began = time.Now().Add(-age)
+					return true
+				}
+			}
+			return false
+		})
+		l.mem.Put(modelLocation, "config.json", []byte(`{"model_type":"changed"}`))
+		p := l.pod("u1")
+		p.want(1, modelLocation)
+		b, err := os.ReadFile(filepath.Join(p.staged(1).Path, "config.json"))
+		if err != nil || strings.Contains(string(b), "changed") != stale {
+			t.Errorf("after %v: %s, %v", age, b, err)
+		}
+		l.stop()
+	}
+}
+
+// TestOneCheckpointTwice: a pod that requested one checkpoint under two ids holds nothing
+// of it after its end: it can be removed.
+func TestOneCheckpointTwice(t *testing.T) {
+	l := newLab(t, nil)
+	p := l.pod("u1")
+	p.want(1, modelLocation)
+	digest := p.staged(1).Digest
+	p.want(2, modelLocation)
+	p.staged(2)
+	if err := l.store.Keep(t.Context(), digest, functions.StoreRemove); err == nil {
+		t.Fatal("removed while the pod holds it")
+	}
+	// The collector closes the file of a lease that is forgotten, at some time.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	p.Close()
+	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
+	l.eventually("it is let go", func() bool {
+		l.Daemon.mu.Lock()
+		defer l.Daemon.mu.Unlock()
+		return l.leased[digest] == 0
+	})
+	if err := l.store.Keep(t.Context(), digest, functions.StoreRemove); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -53,8 +53,9 @@
 // for one team by the annotation thaw.dev/allow-source of its namespace. The controller
 // sends the namespaces' lists and the owners of the node's pods (controlstream.Owners).
 // They are stored, so that a new loader, or one without a controller, uses the last ones.
-// While any namespace has a list, a pod of unknown owner waits a moment and is refused. A
-// loader that never had a controller knows of no list.
+// While any namespace has a list, a pod of unknown owner waits a moment and is refused. So
+// is any pod on a new node until the first list has come. A loader without --controller
+// knows of no list.
 //
 // This holds for users other than root and the loader's (65533). The policy thaw-pods
 // ensures that, and that pods mount no other folder, for all pods of teams' namespaces and

@@ -18,8 +18,11 @@ const (
 	ownersFile = "owners.json"
 	// ownersWait is how long a pod of unknown owner waits for the controller's list. The
 	// controller knows the owner before the pod's first container is created.
-	ownersWait    = 10 * time.Second
-	maxOwnersFile = 16 << 20
+	ownersWait = 10 * time.Second
+	// firstOwnersWait is how long a pod waits for the first list of this node: the time in
+	// which another controller takes over.
+	firstOwnersWait = 30 * time.Second
+	maxOwnersFile   = 16 << 20
 )
 
 // setOwners applies and stores the owners of the node's pods: the next loader uses them
@@ -54,28 +57,38 @@ func (d *Daemon) loadOwners() {
 	d.owners = &o
 }
 
-// checkPod returns nil if the pod's team may stage a source, else the refusal. While any
-// team has a list, a pod of unknown owner waits for the controller.
+// checkPod returns nil if the pod's team may stage a source, else the refusal. A pod waits
+// for the controller's first list of owners, and, while any team has a list of sources, for
+// its own owner.
 func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
-	late := time.NewTimer(ownersWait)
-	defer late.Stop()
+	began := time.Now()
 	for {
 		d.mu.Lock()
 		o, changed := d.owners, d.ownersChanged
 		d.mu.Unlock()
-		if o == nil || len(o.Allow) == 0 {
+		wait, problem := ownersWait, "the owner of this pod is not known yet, and namespaces have allow-lists of sources"
+		switch {
+		case o == nil && !d.governed:
 			return nil
+		case o == nil:
+			wait, problem = firstOwnersWait, "this node's loader has not heard from the controller yet, so it does not know which sources this pod's namespace may have"
+		case len(o.Allow) == 0:
+			return nil
+		default:
+			if team, known := o.Pods[uid]; known {
+				return d.checkTeam(team, src)
+			}
 		}
-		if team, known := o.Pods[uid]; known {
-			return d.checkTeam(team, src)
-		}
+		late := time.NewTimer(time.Until(began.Add(wait)))
 		select {
 		case <-changed:
 		case <-late.C:
-			return refusal("the owner of this pod is not known yet, and namespaces have allow-lists of sources", "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
+			return refusal(problem, "kubectl logs -n thaw-system deploy/thaw-controller says whether it is connected; the pod is started again by itself")
 		case <-ctx.Done():
+			late.Stop()
 			return refusal(ctx.Err().Error(), "")
 		}
+		late.Stop()
 	}
 }
 
@@ -84,7 +97,10 @@ func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
 	d.mu.Lock()
 	o := d.owners
 	d.mu.Unlock()
-	if o == nil {
+	switch {
+	case o == nil && d.governed:
+		return refusal("the controller has not sent the namespaces' allow-lists of sources yet", "")
+	case o == nil:
 		return nil
 	}
 	list, has := o.Allow[team]

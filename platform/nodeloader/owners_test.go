@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
@@ -29,6 +31,66 @@ func ofTeams(pods ...string) controlstream.Update {
 func twoModels(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
 	aModel(mem, "mem://models/qwen", 50_000, 2)
 	aModel(mem, "mem://models/qwen2", 50_000, 3)
+}
+
+// TestFirstList: with a controller nothing is staged before its first list, neither for a
+// pod, which waits for it for a bounded time, nor ahead of one. Without a controller, and
+// after a restart, no list is awaited.
+func TestFirstList(t *testing.T) {
+	dir := folder(t)
+	governed := func(o *Options, _ *nodestore.Options, _ *sourcetest.Memory) {
+		o.Connected = func() bool { return true }
+	}
+	l := restart(t, dir, governed)
+	l.OnUpdate(toFetch(modelLocation)) // before any list
+	if h := l.Health(); h.Prefetches != 0 {
+		t.Errorf("%d stagings ahead", h.Prefetches)
+	}
+	p := l.pod(podA)
+	p.want(1, modelLocation)
+	p.want(2, modelLocation)
+	p.send(controlstream.FromPod{Status: new(isReady())})
+	l.until("the pod", func(u controlstream.Report) bool { return len(u.Pods) > 0 })
+	if list, err := l.store.Checkpoints().List(); err != nil || len(list) != 0 || l.store.Stats().Stagings != 0 {
+		t.Errorf("staged before the first list: %+v, %v", list, err)
+	}
+	l.OnUpdate(ofTeams(podA, "none"))
+	for id := 1; id <= 2; id++ {
+		if m, _ := p.answer(id); m.Failed == nil || m.Failed.Kind != controlstream.KindRefused {
+			t.Errorf("%+v", m)
+		}
+	}
+	p.Close()
+	l.OnUpdate(controlstream.Update{Owners: &controlstream.Owners{Said: true}})
+	l.pod(podB).want(1, modelLocation)
+	if err := l.stop(); err != nil {
+		t.Fatal(err)
+	}
+	l = restart(t, dir, governed)
+	p = l.pod(podB)
+	p.want(1, modelLocation)
+	p.staged(1)
+}
+
+// TestFirstListLate: the wait for the first list ends after 30 s with its reason.
+func TestFirstListLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New(Options{Dir: t.TempDir(), Connected: func() bool { return false }})
+		began := time.Now()
+		f := d.checkPod(t.Context(), podA, modelLocation)
+		if f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Message, "has not heard from the controller") || !strings.Contains(f.Fix, "thaw-controller") || time.Since(began) != firstOwnersWait {
+			t.Errorf("after %v: %+v", time.Since(began), f)
+		}
+		// A list that comes late leaves the time in which an owner is awaited.
+		began = time.Now()
+		time.AfterFunc(5*time.Second, func() { d.setOwners(ofTeams(podB, "b").Owners) })
+		if f := d.checkPod(t.Context(), podA, modelLocation); f == nil || time.Since(began) != ownersWait {
+			t.Errorf("after %v: %+v", time.Since(began), f)
+		}
+		if f := New(Options{}).checkPod(t.Context(), podA, modelLocation); f != nil {
+			t.Errorf("without a controller: %+v", f)
+		}
+	})
 }
 
 // TestTeamsLists: a team with a list gets the sources on it and no others, including

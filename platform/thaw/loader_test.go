@@ -134,7 +134,8 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *nodeReports, []string) {
 	t.Helper()
 	const token = "control-stream-token"
 	h := &nodeReports{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
-	hub := controlstream.NewHub(controlstream.HubOptions{
+	var hub *controlstream.Hub
+	hub = controlstream.NewHub(controlstream.HubOptions{
 		Token: token,
 		Node:  func(_ string, hb functions.Heartbeat) { h.locked(func() { h.node = hb }) },
 		Pods: func(node string, whole bool, pods []controlstream.Pod) {
@@ -150,7 +151,10 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *nodeReports, []string) {
 				}
 			})
 		},
-		Joined: func(controlstream.Kind, string) { h.locked(func() { h.joined++ }) },
+		Joined: func(_ controlstream.Kind, id string) {
+			h.locked(func() { h.joined++ })
+			hub.Tell(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
+		},
 	})
 	srv := httptest.NewUnstartedServer(hub)
 	controlstream.Configure(srv.Config)

@@ -225,7 +225,10 @@ func TestLoadersServeBlocks(t *testing.T) {
 			hub.Tell(to, controlstream.Update{Peers: &peers})
 		}
 	}
-	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {}})
+	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {},
+		Joined: func(_ controlstream.Kind, id string) {
+			hub.Tell(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
+		}})
 	control := httptest.NewUnstartedServer(hub)
 	controlstream.Configure(control.Config)
 	control.Start()
