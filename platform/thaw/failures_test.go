@@ -181,7 +181,7 @@ func TestEngineKilled(t *testing.T) {
 			t.Fatal(r)
 		}
 		signalPID(t, p.engine("idle"), syscall.SIGKILL)
-		p.eventually(promised, "the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
+		p.promptly("the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
 		p.eventually(patience, "an answer again", func() bool { return p.chat("idle", `"max_tokens":2`).status == 200 })
 	})
 	t.Run("loading", func(t *testing.T) {
@@ -259,9 +259,9 @@ func TestClientLeaves(t *testing.T) {
 		res, _ := p.open(ctx, "warm", 1000)
 		leave()
 		res.Body.Close()
-		p.eventually(promised, "the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
+		p.promptly("the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
 		endpoint := fmt.Sprint(p.items("/api/v1/replicas")[0]["endpoint"])
-		p.eventually(promised, "the generation cancelled", func() bool {
+		p.promptly("the generation cancelled", func() bool {
 			r, err := web.Get(endpoint + "/metrics")
 			if err != nil {
 				return false
@@ -310,7 +310,7 @@ func TestClientLeavesWhileCold(t *testing.T) {
 	p.eventually(patience, "a held request, and an engine", func() bool { return p.metric("thaw_buffered_requests{") == 1 && p.engine("m") != 0 })
 	leave()
 	<-done
-	p.eventually(promised, "the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
+	p.promptly("the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
 	// The engine's process exists: the replica becomes READY and ends after its idle time.
 	os.Remove(loads)
 	p.eventually(patience, "READY all the same", func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 })

@@ -44,7 +44,7 @@ func spawnWithStderr(t *testing.T, stderr *os.File, files map[string]string, arg
 func (p *platform) listModels(n int) {
 	p.t.Helper()
 	const clients = 4
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: promised}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: patience}
 	defer client.CloseIdleConnections()
 	var all sync.WaitGroup
 	failed := make(chan error, clients)
@@ -130,7 +130,7 @@ func TestLogIsNotRead(t *testing.T) {
 		if want := fmt.Sprintf("lines=%v ", dropped); !strings.Contains(line, want) {
 			t.Errorf("the line does not say %q: %s", want, line)
 		}
-	case <-time.After(promised):
+	case <-time.After(patience):
 		t.Error("the number of dropped lines is not logged")
 	}
 	p.listModels(requests / 4)
@@ -147,7 +147,7 @@ func TestLogIsClosed(t *testing.T) {
 	p := spawnWithStderr(t, w, nil)
 	r.Close()
 	p.listModels(100)
-	p.eventually(promised, "dropped lines are counted", func() bool {
+	p.eventually(patience, "dropped lines are counted", func() bool {
 		return value(p.do("GET", "/metrics", "").body, "thaw_log_lines_dropped_total") >= 100
 	})
 	p.endsWithin(patience)
