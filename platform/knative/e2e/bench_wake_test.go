@@ -111,10 +111,13 @@ func benchWake(b *bench) {
 		row{"the held request goes on from the pod's door to the engine (the shim's clock)", w.Release},
 		row{"… and the engine took for its first bytes", w.Engine},
 		row{"the client has the first token, all told (both clocks are this machine's)", w.Client},
+		row{"… of it, outside the engine", of(func(r wakeRound) float64 { return r.Client - r.Engine })},
 		row{"for comparison: the same request by hand to the same pod, once it is warm", w.ByHand})
 	b.into.Goals.Add(w.P50 <= 0.8, "zero to one, p50 to Knative's", "at most 0.8x", ratio(w.P50))
 	b.into.Goals.Add(w.Worst <= 1, "zero to one, worst to Knative's", "at most 1.0x", ratio(w.Worst))
-	b.into.Goals.Add(w.Release.P90 < 0.005, fmt.Sprintf("READY to the first held byte out, p90 of %d", w.Release.N), "under 5 ms", report.Millis(w.Release.P90))
+	// Two readings of one goal: when the request leaves thaw, and when its client sees a token.
+	b.into.Goals.Add(w.Release.P90 < 0.005, fmt.Sprintf("READY to the held request out of the shim, p90 of %d", w.Release.N), "under 5 ms", report.Millis(w.Release.P90))
+	b.into.Goals.Add(w.Client.P90 < 0.005, fmt.Sprintf("READY to the client's first token, p90 of %d", w.Client.N), "under 5 ms", report.Millis(w.Client.P90))
 }
 
 const wakeHeading = "Zero to one"
