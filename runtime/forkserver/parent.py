@@ -9,6 +9,9 @@ unix socket sends one line of JSON:
     {"op": "fork", "argv": [...], "env": [...], "dir": D}  with three descriptors
         -> {"pid": N}, sent by the engine to be; it runs after one byte of answer
 
+With "confine": {"user": U, "groups": [...]} a fourth descriptor is a Landlock
+ruleset: the engine to be applies it, and becomes user U (0: stays as it is).
+
 Only the process that adopts our orphans (the keeper, a child subreaper) may ask
 for a fork. The engine to be is re-parented to it, leads its own process group,
 and then is what it would be had it been executed: PROGRAM as __main__, with its
@@ -40,6 +43,7 @@ MAX_LINE = 4 << 20
 TURN = 4.0  # seconds that one who connected may take
 BURST, WITHIN = 16, 10.0  # so many forks in so many seconds, then no more
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+PR_SET_KEEPCAPS, CAP_DAC_READ_SEARCH, SYS_LANDLOCK_RESTRICT_SELF = 8, 2, 446
 SYS_SECCOMP, SYS_KEYCTL = {"x86_64": (317, 250), "aarch64": (277, 219)}.get(os.uname().machine, (0, 0))
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -364,7 +368,7 @@ def serve(listener, facts):
                     sys.stderr.flush()
                     between = os.fork()
                     if between == 0:
-                        if engine(conn, req, pid):
+                        if engine(conn, req, fds, pid):
                             listener.close()
                             conn.close()
                             req["fds"], fds = fds, []
@@ -383,8 +387,9 @@ def serve(listener, facts):
 
 
 def wrong(req, fds):
-    if len(fds) != 3:
-        return f"{len(fds)} descriptors, want 3"
+    want = 4 if "confine" in req else 3
+    if len(fds) != want:
+        return f"{len(fds)} descriptors, want {want}"
     if not all(isinstance(req.get(k), list) and all(isinstance(s, str) for s in req[k]) for k in ("argv", "env")):
         return "argv and env must be lists of text"
     if not req["argv"] or not isinstance(req.get("dir"), str):
@@ -418,7 +423,7 @@ def say(conn, what):
     conn.sendall(json.dumps(what).encode() + b"\n")
 
 
-def engine(conn, req, keeper):
+def engine(conn, req, fds, keeper):
     """Runs in the process between. Returns True in the engine to be, once it is
     the keeper's child and was told to go on; everybody else ends here."""
     code = 126
@@ -439,6 +444,8 @@ def engine(conn, req, keeper):
             raise PermissionError(f"orphans go to process {os.getppid()}, not to the one that asked ({keeper})")
         os.setpgid(0, 0)
         os.chdir(req["dir"])
+        if "confine" in req:
+            restrict(req["confine"], fds.pop())
         say(conn, {"pid": os.getpid()})
         conn.settimeout(2 * TURN)
         if conn.recv(1) == b"\n":
@@ -451,6 +458,26 @@ def engine(conn, req, keeper):
     finally:
         if code is not None:
             os._exit(code)
+
+
+def restrict(plan, ruleset):
+    """Confines this process as package runtime/confine does with one that is executed:
+    a user of its own that may look through folders, no_new_privs, Landlock."""
+    user = plan["user"]
+    if user:
+        must(LIBC.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
+        os.setgroups(plan["groups"])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(*[1 << CAP_DAC_READ_SEARCH] * 3)
+        must(LIBC.capset(header, sets), "capset")
+        must(LIBC.prctl(PR_CAP_AMBIENT, 2, CAP_DAC_READ_SEARCH, 0, 0), "ambient capabilities")
+        # A change of user ends both; what is executed has them.
+        must(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        must(LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+    must(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    must(LIBC.syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
+    os.close(ruleset)
 
 
 class Filter(ctypes.Structure):

@@ -35,6 +35,9 @@ func (k *supervisor) processExited(pid int, ws syscall.WaitStatus) {
 	// The group's number is not reused while it has members.
 	syscall.Kill(-pid, syscall.SIGKILL)
 	delete(k.byPID, pid)
+	if p.release != nil {
+		p.release()
+	}
 	e := &Exit{ID: p.ID, PID: pid, Code: -1, At: time.Now()}
 	if ws.Signaled() {
 		e.Signal = ws.Signal()

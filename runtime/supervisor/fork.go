@@ -62,6 +62,9 @@ func (k *supervisor) finishFork(f *forking) reply {
 	if err == nil && !isChild(f.pid) {
 		err = fmt.Errorf("process %d is not a child of the supervisor", f.pid)
 	}
+	if err == nil && f.p.Confine != nil {
+		err = f.p.Confine.Check(f.pid)
+	}
 	if err == nil {
 		f.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err = f.conn.Write([]byte{'\n'})
@@ -89,6 +92,12 @@ func (k *supervisor) dropEarlyExits() {
 	}
 }
 
+// forkUser is the user of a forked process that is confined; ID 0 keeps the parent's.
+type forkUser struct {
+	ID     int   `json:"user"`
+	Groups []int `json:"groups"`
+}
+
 // requestFork asks a parent to fork and returns the connection on which the new
 // process waits for one byte. Package runtime/forkserver describes the protocol.
 func requestFork(p Process, out *os.File) (conn *jsonsocket.Conn, pid int, err error) {
@@ -110,12 +119,24 @@ func requestFork(p Process, out *os.File) (conn *jsonsocket.Conn, pid int, err e
 		}
 	}()
 	conn.SetDeadline(time.Now().Add(forkWait))
+	files := []*os.File{null, out, out}
+	var user *forkUser
+	if p.Confine != nil {
+		opened, err := p.Confine.Open()
+		if err != nil {
+			return conn, 0, err
+		}
+		defer opened.Close()
+		files = append(files, opened.File())
+		user = &forkUser{ID: p.Confine.User, Groups: append(opened.Groups(), p.Confine.User)}
+	}
 	err = conn.Send(struct {
-		Op   string   `json:"op"`
-		Argv []string `json:"argv"`
-		Env  []string `json:"env"`
-		Dir  string   `json:"dir"`
-	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], idVariable+p.ID), p.Dir}, null, out, out)
+		Op      string    `json:"op"`
+		Argv    []string  `json:"argv"`
+		Env     []string  `json:"env"`
+		Dir     string    `json:"dir"`
+		Confine *forkUser `json:"confine,omitempty"`
+	}{"fork", p.Argv, append(p.Env[:len(p.Env):len(p.Env)], idVariable+p.ID), p.Dir, user}, files...)
 	// A parent that refuses may have closed its end already; its answer has the reason.
 	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		return conn, 0, err

@@ -2,12 +2,15 @@ package supervisor
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
 // becomeReaper makes orphaned descendants children of this process.
@@ -82,6 +85,33 @@ func isChild(pid int) bool {
 	}
 	k, ok := parseStat(pid, stat)
 	return ok && k.parent == os.Getpid()
+}
+
+// isOwnProcess reports whether the peer of a connection is a process that this
+// supervisor started, or a descendant of one. Landlock lets an engine connect to the
+// socket, and of a supervisor without root it has the user too; it may not have processes
+// started.
+func isOwnProcess(conn net.Conn) bool {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return true
+	}
+	p, err := peercred.Of(sc)
+	if err != nil {
+		return true // it has ended: there is nothing to serve
+	}
+	defer p.Close()
+	parents := map[int]int{}
+	for _, x := range listProcesses() {
+		parents[x.pid] = x.parent
+	}
+	self := os.Getpid()
+	for pid, known := p.PID, true; known && pid > 1; pid, known = parents[pid] {
+		if parents[pid] == self {
+			return true
+		}
+	}
+	return false
 }
 
 // hasEnvironment reports whether a process was started with this NAME=VALUE.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -116,23 +117,66 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		return 0, nil
 	}
 	defer w.Close()
-	null, err := os.Open(os.DevNull)
+	pid, release, err := execute(p, out)
 	if err != nil {
 		abandon()
 		return 0, err
 	}
-	defer null.Close()
-	pid, err := syscall.ForkExec(p.Argv[0], p.Argv, &syscall.ProcAttr{
-		Dir: p.Dir, Env: append(slices.Clone(p.Env), idVariable+p.ID),
-		Files: []uintptr{null.Fd(), out, out}, Sys: groupLeader(),
-	})
-	if err != nil {
-		abandon()
-		return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
-	}
 	k.addProcess(p, pid, j)
+	k.byID[p.ID].release = release
 	k.o.Log.Info("spawned", "id", p.ID, "pid", pid, "program", filepath.Base(p.Argv[0]))
 	return pid, nil
+}
+
+// execute starts the program of a process, with out as its output. release is called
+// once the process has ended.
+func execute(p Process, out uintptr) (pid int, release func(), err error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer null.Close()
+	attr := &syscall.ProcAttr{
+		Dir: p.Dir, Env: append(slices.Clone(p.Env), idVariable+p.ID),
+		Files: []uintptr{null.Fd(), out, out}, Sys: groupLeader(),
+	}
+	run := func() (int, error) {
+		pid, err := syscall.ForkExec(p.Argv[0], p.Argv, attr)
+		if err != nil {
+			return 0, &os.PathError{Op: "exec", Path: p.Argv[0], Err: err}
+		}
+		return pid, nil
+	}
+	if p.Confine == nil {
+		pid, err = run()
+		return pid, func() {}, err
+	}
+	opened, err := p.Confine.Open()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer opened.Close()
+	attr.Dir = ""
+	type result struct {
+		pid int
+		err error
+	}
+	started, ended := make(chan result, 1), make(chan struct{})
+	// The death signal of a process is tied to the thread that forked it: this thread is
+	// confined, lives as long as the process, and ends with the goroutine.
+	go func() {
+		runtime.LockOSThread()
+		r := result{err: opened.Apply(p.Dir)}
+		if r.err == nil {
+			r.pid, r.err = run()
+		}
+		started <- r
+		if r.err == nil {
+			<-ended
+		}
+	}()
+	r := <-started
+	return r.pid, func() { close(ended) }, r.err
 }
 
 // addProcess registers a running process.

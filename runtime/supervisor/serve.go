@@ -58,6 +58,11 @@ func (k *supervisor) accept(ln net.Listener) {
 }
 
 func (k *supervisor) serve(nc net.Conn) {
+	if isOwnProcess(nc) {
+		k.o.Log.Warn("an engine connected to the supervisor and was refused")
+		nc.Close()
+		return
+	}
 	conn := jsonsocket.NewConn(nc, MaxLine)
 	conn.WriteWait = writeWait
 	c := &client{conn: conn, out: make(chan reply, 1024), closed: make(chan struct{})}

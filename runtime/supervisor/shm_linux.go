@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/thaw-dev/thaw/runtime/confine"
 )
 
 // shmDir is where POSIX shared memory and named semaphores are files.
@@ -69,10 +71,11 @@ func parseInotify(b []byte) (names []string) {
 	return names
 }
 
-// shmInode is the inode of a file in shared memory that this user owns; 0 for none.
+// shmInode is the inode of a file in shared memory that this user or a confined engine
+// owns; 0 for none.
 func shmInode(name string) uint64 {
 	var st unix.Stat_t
-	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() || st.Mode&unix.S_IFMT != unix.S_IFREG {
+	if unix.Lstat(filepath.Join(shmDir, name), &st) != nil || int(st.Uid) != os.Getuid() && !confine.IsUser(int(st.Uid)) || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return 0
 	}
 	return st.Ino

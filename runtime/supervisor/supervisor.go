@@ -128,6 +128,7 @@ type process struct {
 	log      *outputLog
 	reported bool              // the exit is complete and was sent
 	scratch  string            // folder that is removed with it
+	release  func()            // ends the thread that started it; nil for a fork
 	shared   map[string]uint64 // inodes of files in shared memory that its group uses, by name
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/confine"
 )
 
 // Protocol is the version that a supervisor sends in its hello.
@@ -48,6 +50,9 @@ type Process struct {
 	// Scratch is a folder that is made for the process (mode 0700, empty) and
 	// removed with all that is in it when its group is gone; see Scratch.
 	Scratch string `json:"scratch,omitempty"`
+	// Confine is what the process may do; nil leaves it the supervisor's rights. A
+	// process that cannot be confined is not started.
+	Confine *confine.Plan `json:"confine,omitempty"`
 	// Meta are notes of the agent, returned by List unchanged.
 	Meta json.RawMessage `json:"meta,omitempty"`
 }
