@@ -92,6 +92,9 @@ func attach(dir string) (fd int, err error) {
 		return -1, fmt.Errorf("%w: /dev/fuse: %w", ErrUnavailable, err)
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(), maxRead)
+	if os.Geteuid() == 0 {
+		data += ",allow_other" // engines have users of their own; the folder above is closed to others
+	}
 	if err := unix.Mount("thaw", dir, fsType, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, data); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%w: mount: %w", ErrUnavailable, err)

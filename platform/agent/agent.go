@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/replica"
@@ -49,6 +50,7 @@ type Options struct {
 	Environ     func() []string // of engines; nil is os.Environ
 	KeepEngines bool            // engines stay when the agent ends
 	Warm        WarmMode        // warm interpreters; "" is off
+	Confine     ConfineMode     // of engines; "" is off
 
 	PeerURL       string // where this node serves blocks to others; "" if it does not
 	SharedFolders bool   // folders of other nodes can be staged
@@ -103,6 +105,7 @@ type Agent struct {
 
 	proxied     *inFlightCounts
 	forkServers *forkServers
+	confinement *confinement // nil: engines are not confined
 }
 
 // managedReplica is a replica and what the agent knows of it.
@@ -126,6 +129,7 @@ func New(o Options) *Agent {
 	if a.o.InFlight == nil {
 		a.o.InFlight = a.proxied.of
 	}
+	a.confinement = newConfinement(o.Confine, filepath.Dir(o.Dir), filepath.Join(o.Dir, "engines"), a.log)
 	a.forkServers = newForkServers(forkServersOptions{
 		Mode: o.Warm, Dir: filepath.Join(o.Dir, "warm"), Memory: o.Memory, Used: a.reservedMemory, Keeper: (*spawner)(a).client, Changed: a.pushHeartbeat, Log: a.log,
 	})
@@ -280,6 +284,13 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 					a.o.AbortRequests(url)
 				}
 			}
+		}
+	}
+	if c := a.confinement; c != nil {
+		name := functions.Name{Team: req.Team, Name: req.Model}
+		o.AdapterDir = c.adapterDir(name, req.ID)
+		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {
+			return c.plan(name, req.ID, cmd, r)
 		}
 	}
 	o.ForkParent, o.ParentReady = a.forkServers.ForkSocket, a.forkServers.AwaitReady

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/enginecache"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -83,7 +84,7 @@ func (s *Stager) openCompileCache(ctx context.Context, w replica.StageRequest, c
 	model, err := checkpointID(c)
 	key := enginecache.Key{Model: model, Engine: k.engine}
 	if err == nil {
-		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ()))
+		k.use, err = s.o.Caches.Acquire(key, engine.CacheEnvironment(k.engine), s.sharedCaches(w.Engine))
 	}
 	if err != nil {
 		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
@@ -104,13 +105,21 @@ func (s *Stager) openScratchCache(ctx context.Context, w replica.StageRequest, a
 		return nil
 	}
 	var err error
-	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), engine.CacheShared(w.Engine, os.Environ())); err != nil {
+	if k.use, err = s.o.Caches.Scratch(engine.CacheEnvironment(k.engine), s.sharedCaches(w.Engine)); err != nil {
 		s.o.Log.Warn("no compile cache for this start", "source", w.Source, "error", err)
 		return nil
 	}
 	k.fresh = true
 	k.fetch(ctx, k.planKey(a.Plan))
 	return k
+}
+
+// sharedCaches are the parts of caches that engines have in common.
+func (s *Stager) sharedCaches(e functions.Engine) map[string]string {
+	if s.o.Confined {
+		return engine.CacheShared(e, nil)
+	}
+	return engine.CacheShared(e, os.Environ())
 }
 
 // fetch fills an empty cache from the source, if sources are trusted. On any error the

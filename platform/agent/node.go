@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/mount"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/gpu"
 )
@@ -35,6 +36,7 @@ type Config struct {
 	Store         functions.Bytes // of checkpoints; 0: all the disk has but keepFree
 	KeepEngines   bool
 	Warm          WarmMode
+	Confine       ConfineMode // of engines; "" is off
 	Environ       func() []string
 	Push          func(functions.Heartbeat)
 	InFlight      func(name functions.Name, replica string) int
@@ -101,11 +103,11 @@ func Open(c Config) (*Node, error) {
 		c.Log.Warn("mounts of an earlier agent cannot be removed", "error", err)
 	}
 	n.stager = NewStager(sh.Loader(), StagerOptions{
-		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust, Sources: sh.Sources(), Log: c.Log,
+		Arriving: arriving, Early: earlyStartBytes, Caches: compileCaches(c), Trust: c.EngineCaches == CachesTrust, Confined: c.Confine == ConfineAuto && confine.Unavailable() == "", Sources: sh.Sources(), Log: c.Log,
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine,
 		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, FreeGPU: n.freeMemory, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil

@@ -40,6 +40,8 @@ type StagerOptions struct {
 	// from and published to the models' sources, too.
 	Caches *enginecache.Caches
 	Trust  bool
+	// Confined engines share no cache folder of this user's home.
+	Confined bool
 	// Sources by scheme, the loader's own; for Trust.
 	Sources map[string]loader.Source
 	Log     *slog.Logger // may be nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
@@ -127,6 +128,7 @@ func (c doctor) examine(ctx context.Context, folder string) []finding {
 		add("open files", statusOK, "", "at most %d", n)
 	}
 
+	examineConfinement(add)
 	c.examineGPUs(add)
 	w := c.wantedModels(ctx, folder, add)
 	c.examineEngines(ctx, w, add)
@@ -137,6 +139,18 @@ func (c doctor) examine(ctx context.Context, folder string) []finding {
 }
 
 type adder func(check, status, hint, format string, args ...any)
+
+// examineConfinement reports what confines engines on this machine.
+func examineConfinement(add adder) {
+	switch why := confine.Unavailable(); {
+	case why != "":
+		add("confinement", statusWarn, "run checkpoints that you trust only, or give thaw a user of its own", "engines run with the rights of thaw: %s", why)
+	case confine.OwnUsers():
+		add("confinement", statusOK, "", "engines reach their own files only (Landlock, no new privileges), each model under a user of its own")
+	default:
+		add("confinement", statusOK, "", "engines reach their own files only (Landlock, no new privileges), under the user of thaw")
+	}
+}
 
 func (c doctor) examineGPUs(add adder) {
 	if c.programs.GPUs == nil {

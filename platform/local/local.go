@@ -40,12 +40,13 @@ type Options struct {
 	Orphan      time.Duration
 	GPUs        int // negative: all of the machine's
 	GPUMemory   functions.Bytes
-	Memory      functions.Bytes // 0: 80 % of the machine's
-	Sleep       functions.Bytes // part of Memory that sleeping engines may use; 0: all of it
-	Store       functions.Bytes // 0: nearly all of the disk
-	KeepEngines bool            // engines stay when the server ends
-	Warm        agent.WarmMode  // warm interpreters of the agent here; "" is off
-	Caches      agent.CacheMode // where the agent keeps compile caches; "" is local
+	Memory      functions.Bytes   // 0: 80 % of the machine's
+	Sleep       functions.Bytes   // part of Memory that sleeping engines may use; 0: all of it
+	Store       functions.Bytes   // 0: nearly all of the disk
+	KeepEngines bool              // engines stay when the server ends
+	Warm        agent.WarmMode    // warm interpreters of the agent here; "" is off
+	Confine     agent.ConfineMode // of its engines; "" is off
+	Caches      agent.CacheMode   // where the agent keeps compile caches; "" is local
 	Environ     func() []string
 	Policy      placement.Policy        // zero: placement.DefaultPolicy
 	Foresight   *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
@@ -113,7 +114,7 @@ func newLocal(o Options) (*Local, error) {
 	}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, Confine: o.Confine, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Orchestrator.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })

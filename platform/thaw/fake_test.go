@@ -23,7 +23,19 @@ func fakeEngine(args []string) int {
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
 	takes := f.Duration("takes", 0, "how long an answer takes")
 	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than a client reads; loud: a log longer than a pipe for each request")
+	reads := f.String("reads", "", "file: paths, one a line, that it tries to read, and tells of on stdout")
 	f.Parse(args)
+	if *reads != "" {
+		list, err := os.ReadFile(*reads)
+		if err != nil {
+			fmt.Println("error:", err)
+			return 1
+		}
+		for path := range strings.Lines(string(list)) {
+			_, err := os.ReadFile(strings.TrimSpace(path))
+			fmt.Println("read", err == nil, strings.TrimSpace(path))
+		}
+	}
 	if *dies != "" {
 		if b, err := os.ReadFile(*dies); err == nil {
 			fmt.Fprintf(os.Stderr, "INFO loading\n%s\n", b)

@@ -12,12 +12,13 @@ var nativePrefixes = []string{"LD_", "GLIBC_", "MALLOC_", "PYTHON", "OMP_", "GOM
 // rereadVariables are variables that imports read and that may differ: they are read again
 // later, or the parent's import list handles them.
 var rereadVariables = []string{
-	"CUDA_VISIBLE_DEVICES",    // read to count GPUs; CUDA itself reads it when it is initialised
-	"HOSTNAME",                // of a container; each has its own
-	"VLLM_SERVER_DEV_MODE",    // a default of the command line, set right in the fork
-	"THAW_SUPERVISED",         // the keeper's mark, each process has its own
-	"TORCHINDUCTOR_CACHE_DIR", // read again at each compilation
-	"TMPDIR", "TEMP", "TMP",   // what was made of them is forgotten in the fork
+	"CUDA_VISIBLE_DEVICES",           // read to count GPUs; CUDA itself reads it when it is initialised
+	"HOSTNAME",                       // of a container; each has its own
+	"VLLM_SERVER_DEV_MODE",           // a default of the command line, set right in the fork
+	"THAW_SUPERVISED",                // the keeper's mark, each process has its own
+	"TORCHINDUCTOR_CACHE_DIR",        // read again at each compilation
+	"TRITON_HOME", "CUDA_CACHE_PATH", // read when something is compiled
+	"TMPDIR", "TEMP", "TMP", // what was made of them is forgotten in the fork
 }
 
 // privateVariables are particular to one engine: no parent gets them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -188,7 +189,14 @@ func (r *Replica) loadAdapter(ctx, replicaCtx context.Context, eng adapterEngine
 		release()
 		return fail(AdapterUnavailable, err)
 	}
-	if err := eng.LoadAdapter(ctx, a.Name, c.Path); err != nil {
+	path := c.Path
+	if r.o.AdapterDir != "" {
+		if path, err = linkFolder(c.Path, filepath.Join(r.o.AdapterDir, a.Name)); err != nil {
+			release()
+			return fail(AdapterUnavailable, err)
+		}
+	}
+	if err := eng.LoadAdapter(ctx, a.Name, path); err != nil {
 		var se *engine.StatusError
 		if !errors.As(err, &se) || se.Status != http.StatusBadRequest || !engine.AdapterLoaded(se) {
 			release()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/coalesce"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -150,6 +152,12 @@ type Options struct {
 	// AbortRequests, if not nil, fails the requests on this replica that outlast a
 	// drain.
 	AbortRequests func(reason string)
+	// Confine, if not nil, returns what the engine may do, and points its caches where it
+	// may write.
+	Confine func(*engine.Command, engine.Request) (*confine.Plan, error)
+	// AdapterDir is the folder from which a confined engine reads adapters; "" lets it
+	// read them where they were staged. It is removed with the replica.
+	AdapterDir string
 	// FreeGPU, if not nil, returns the free memory of a GPU. A start waits, for a
 	// bounded time, until the memory of an earlier engine is free.
 	FreeGPU func(index int) (free functions.Bytes, ok bool)
@@ -381,6 +389,9 @@ func (r *Replica) Run(ctx context.Context) error {
 		next = next(replicaCtx)
 	}
 	if r.now.State.Over() {
+		if r.o.AdapterDir != "" {
+			os.RemoveAll(r.o.AdapterDir)
+		}
 		return nil
 	}
 	return context.Cause(ctx)

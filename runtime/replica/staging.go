@@ -109,7 +109,9 @@ func (r *Replica) setStaged(have, total functions.Bytes) {
 // stageFiles stages the checkpoint, early if stager and engine support it.
 func (r *Replica) stageFiles(ctx context.Context) stagingResult {
 	early, ok := r.o.Stager.(EarlyStager)
-	if !ok || !engine.Streams(r.o.Spec.Engine) {
+	// A confined engine reaches only the arriving files, which are gone when a deep
+	// sleeper reads its weights again.
+	if !ok || !engine.Streams(r.o.Spec.Engine) || r.o.Confine != nil && engine.Sleeps(r.o.Spec) {
 		return r.stage(ctx)
 	}
 	a, err := early.StageEarly(ctx, r.stageRequest(), r.setStaged)

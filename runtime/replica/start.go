@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -62,6 +63,12 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	if err != nil {
 		return r.failed(err.Error()), false
 	}
+	var plan *confine.Plan
+	if r.o.Confine != nil {
+		if plan, err = r.o.Confine(&cmd, req); err != nil {
+			return r.failed(err.Error()), false
+		}
+	}
 	meta := Meta{
 		ID: r.o.ID, Team: r.o.Team, Model: r.o.Model, Spec: r.o.Spec, Dir: r.o.Dir, Digest: r.o.Digest, GPUs: r.o.GPUs,
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
@@ -81,7 +88,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 	if st, err := os.Stat(r.LogPath()); err == nil { // of an earlier try
 		r.logFrom = st.Size()
 	}
-	child, err := r.spawn(ctx, cmd, meta)
+	child, err := r.spawn(ctx, cmd, plan, meta)
 	if err != nil {
 		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err)), false
 	}
@@ -175,7 +182,7 @@ func (r *Replica) waitForParent(ctx context.Context, cmd engine.Command) (next s
 }
 
 // spawn starts the process, forked from a warm interpreter if there is one.
-func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*supervisor.Child, error) {
+func (r *Replica) spawn(ctx context.Context, cmd engine.Command, plan *confine.Plan, meta Meta) (*supervisor.Child, error) {
 	forkSocket, note := "", ""
 	if r.o.ForkParent != nil {
 		forkSocket, note = r.o.ForkParent(cmd)
@@ -190,7 +197,7 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, meta Meta) (*su
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch, Confine: plan})
 		cancel()
 		if forkSocket != "" && errors.Is(err, supervisor.ErrNoParent) {
 			forkSocket, note = "", err.Error()

@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ProgramPaths lists the files and folders that a program reads when it runs: itself, its
+// folder, the installation around it, and the same of the interpreter of a script and of
+// the Python that a virtual environment was made from.
+func ProgramPaths(program string) (paths []string) {
+	seen := map[string]bool{}
+	var visit func(path string)
+	visit = func(path string) {
+		for _, p := range []string{path, resolve(path)} {
+			if !filepath.IsAbs(p) || seen[p] {
+				continue
+			}
+			seen[p] = true
+			paths = append(paths, installation(p)...)
+			if i := scriptInterpreter(p); i != "" {
+				visit(i)
+			}
+			if home := venvHome(filepath.Dir(filepath.Dir(p))); home != "" {
+				visit(filepath.Join(home, filepath.Base(p)))
+				visit(filepath.Join(home, "python3"))
+			}
+		}
+	}
+	visit(program)
+	return paths
+}
+
+// installation is a program, its folder, and what stands beside a folder named bin.
+func installation(program string) []string {
+	dir := filepath.Dir(program)
+	paths := []string{program, dir}
+	if filepath.Base(dir) != "bin" {
+		return paths
+	}
+	prefix := filepath.Dir(dir)
+	for _, mark := range []string{"pyvenv.cfg", "conda-meta"} {
+		if _, err := os.Stat(filepath.Join(prefix, mark)); err == nil {
+			return append(paths, prefix)
+		}
+	}
+	for _, sub := range []string{"lib", "lib64", "libexec", "include"} {
+		paths = append(paths, filepath.Join(prefix, sub))
+	}
+	return paths
+}
+
+// venvHome is the folder of the Python that a virtual environment was made from.
+func venvHome(prefix string) string {
+	b, err := os.ReadFile(filepath.Join(prefix, "pyvenv.cfg"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(line, "="); ok && strings.TrimSpace(k) == "home" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// scriptInterpreter is the interpreter that a script's first line names; "" if it is no
+// script or the interpreter is found by sh.
+func scriptInterpreter(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	head := make([]byte, 1024)
+	n, _ := f.Read(head)
+	line, rest, _ := strings.Cut(string(head[:n]), "\n")
+	line, script := strings.CutPrefix(line, "#!")
+	words := strings.Fields(line)
+	if !script || len(words) == 0 {
+		return ""
+	}
+	switch filepath.Base(words[0]) {
+	case "env":
+		if found, err := exec.LookPath(words[len(words)-1]); err == nil {
+			return found
+		}
+	case "sh": // installers hide a path that is too long for the kernel behind it
+		if _, quoted, ok := strings.Cut(rest, "'exec' \""); ok {
+			inner, _, _ := strings.Cut(quoted, "\"")
+			return inner
+		}
+	}
+	return words[0]
+}
+
+// LinkTargets lists what the symbolic links below a folder lead to, or the folder's own
+// target if it is one: a checkpoint may be a folder of links.
+func LinkTargets(dir string) (targets []string) {
+	if to := resolve(dir); to != dir {
+		targets = append(targets, to)
+		dir = to
+	}
+	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type()&fs.ModeSymlink != 0 {
+			targets = append(targets, resolve(p))
+		}
+		return nil
+	})
+	return targets
+}
+
+// NamedPaths lists the absolute paths that a model file's arguments and variables name.
+func NamedPaths(args []string, env map[string]string) (paths []string) {
+	add := func(text string) {
+		for part := range strings.SplitSeq(text, ":") {
+			if filepath.IsAbs(part) && len(part) > 1 {
+				paths = append(paths, filepath.Clean(part))
+			}
+		}
+	}
+	for _, a := range args {
+		_, value, joined := strings.Cut(a, "=")
+		add(a)
+		if joined {
+			add(value)
+		}
+	}
+	for _, v := range env {
+		add(v)
+	}
+	return paths
+}
+
+// resolve follows symbolic links; a path that does not exist stays.
+func resolve(path string) string {
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		return to
+	}
+	return path
+}
