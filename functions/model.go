@@ -1,5 +1,7 @@
 package functions
 
+import "strings"
+
 // APIVersion is the only version of the files.
 const APIVersion = "thaw.dev/v1"
 
@@ -156,4 +158,18 @@ type Limits struct {
 	ColdStartsPerHour int   `json:"coldStartsPerHour,omitempty"`
 	GPUSecondsPerDay  int   `json:"gpuSecondsPerDay,omitempty"`
 	StoreBytes        Bytes `json:"storeBytes,omitempty"`
+}
+
+// StagedFiles are the patterns of the files that are staged beside the usual ones: Files
+// or, for a command engine without, every file down to eight folders. Its program knows
+// what they are, and thaw loads none of them.
+func (s *ModelSpec) StagedFiles() []string {
+	if s.Engine != EngineCommand || len(s.Files) > 0 {
+		return s.Files
+	}
+	every := make([]string, 8)
+	for i := range every {
+		every[i] = strings.Repeat("*/", i) + "*"
+	}
+	return every
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -391,6 +392,9 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	files, err := source.Select(location, listing.Files, also)
 	if err != nil {
 		return nil, err
+	}
+	if len(files) > 0 && slices.Contains(also, "*") {
+		return files, nil // a program's own data: whatever it is
 	}
 	for _, file := range files {
 		if source.Weights(file.Name) || also.Match(file.Name) && carriesCode(file.Name) {

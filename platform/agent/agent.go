@@ -51,6 +51,9 @@ type Options struct {
 	KeepEngines bool            // engines stay when the agent ends
 	Warm        WarmMode        // warm interpreters; "" is off
 	Confine     ConfineMode     // of engines; "" is off
+	// RefuseVulnerable refuses to start engines below the version that fixes a known
+	// vulnerability.
+	RefuseVulnerable bool
 
 	PeerURL       string // where this node serves blocks to others; "" if it does not
 	SharedFolders bool   // folders of other nodes can be staged
@@ -65,6 +68,9 @@ type Options struct {
 	AbortRequests func(url string)
 	// FreeGPU is the free memory of a GPU now; nil: nothing is known.
 	FreeGPU func(index int) (functions.Bytes, bool)
+	// GPUHolders describes the processes that hold memory of a GPU and are not thaw's;
+	// nil: nothing is known.
+	GPUHolders func(index int) string
 	// Manual, if not nil, checks args of models; the agent runs it.
 	Manual *engine.Manual
 	Log    *slog.Logger
@@ -272,10 +278,10 @@ func (a *Agent) shutDown(ctx context.Context, stopReplicas context.CancelFunc) e
 func (a *Agent) options(req functions.LoadRequest) replica.Options {
 	o := replica.Options{
 		ID: req.ID, Team: req.Team, Model: req.Model, Spec: req.Spec, Dir: req.Dir, Digest: req.Digest, GPUs: req.GPUs,
-		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual},
+		Stager: a.o.Stager, Spawner: (*spawner)(a), Programs: engine.Programs{Thaw: a.o.Exe, Environ: a.o.Environ, Manual: a.o.Manual, RefuseVulnerable: a.o.RefuseVulnerable},
 		Began: time.Now(), OnChange: func(functions.ReplicaStatus) { a.pushHeartbeat() },
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
-		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU,
+		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
 	if a.o.AbortRequests != nil {
 		o.AbortRequests = func(string) {

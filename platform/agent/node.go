@@ -22,26 +22,28 @@ import (
 
 // Config of a whole node.
 type Config struct {
-	Name          string // of the node; "" is the host's name
-	Machine       string // identity of the host, see nodestore.Machine; "" is that
-	Version       string
-	Data          string // folder: store and agent live below it
-	Exe           string // the thaw program
-	KeeperArgs    []string
-	Orphan        time.Duration
-	GPUs          int             // negative: all there are
-	GPUMemory     functions.Bytes // of each; 0: all of it
-	Memory        functions.Bytes // for replicas together; 0: 80 % of the machine's
-	Sleep         functions.Bytes // of that, what they may hold asleep; 0: all of it
-	Store         functions.Bytes // of checkpoints; 0: all the disk has but keepFree
-	KeepEngines   bool
-	Warm          WarmMode
-	Confine       ConfineMode // of engines; "" is off
-	Environ       func() []string
-	Push          func(functions.Heartbeat)
-	InFlight      func(name functions.Name, replica string) int
-	AbortRequests func(url string) // ends our requests to an engine
-	Log           *slog.Logger
+	Name        string // of the node; "" is the host's name
+	Machine     string // identity of the host, see nodestore.Machine; "" is that
+	Version     string
+	Data        string // folder: store and agent live below it
+	Exe         string // the thaw program
+	KeeperArgs  []string
+	Orphan      time.Duration
+	GPUs        int             // negative: all there are
+	GPUMemory   functions.Bytes // of each; 0: all of it
+	Memory      functions.Bytes // for replicas together; 0: 80 % of the machine's
+	Sleep       functions.Bytes // of that, what they may hold asleep; 0: all of it
+	Store       functions.Bytes // of checkpoints; 0: all the disk has but keepFree
+	KeepEngines bool
+	Warm        WarmMode
+	Confine     ConfineMode // of engines; "" is off
+	// RefuseVulnerable: see Options.
+	RefuseVulnerable bool
+	Environ          func() []string
+	Push             func(functions.Heartbeat)
+	InFlight         func(name functions.Name, replica string) int
+	AbortRequests    func(url string) // ends our requests to an engine
+	Log              *slog.Logger
 
 	// EngineCaches is what happens to compile caches; "" is CachesLocal.
 	EngineCaches CacheMode
@@ -107,8 +109,8 @@ func Open(c Config) (*Node, error) {
 	})
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
-		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine,
-		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, FreeGPU: n.freeMemory, Manual: n.manual, Log: c.Log,
+		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine, RefuseVulnerable: c.RefuseVulnerable,
+		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, FreeGPU: n.freeMemory, GPUHolders: n.facts.Holders, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }

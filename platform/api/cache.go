@@ -130,7 +130,7 @@ func (a *API) prefetch(x *exchange, res *httpserver.Response) *openai.Error {
 		if bad != nil {
 			return bad
 		}
-		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.Files
+		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.StagedFiles()
 	}
 	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
 		return a.o.Stores.Prefetch(ctx, body.Node, r, report)

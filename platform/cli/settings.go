@@ -25,9 +25,10 @@ type NodeSettings struct {
 
 // EngineSettings are the settings of how engines start.
 type EngineSettings struct {
-	Warm    string `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
-	Confine string `json:"confine" default:"auto" help:"run engines confined: they read their model, their program and system files, and write to a folder of their own, under a user of their own where thaw is root; auto: where the kernel has Landlock" oneof:"off,auto"`
-	Caches  string `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
+	Warm       string `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
+	Confine    string `json:"confine" default:"auto" help:"run engines confined: they read their model, their program and system files, and write to a folder of their own, under a user of their own where thaw is root; auto: where the kernel has Landlock" oneof:"off,auto"`
+	Vulnerable string `json:"vulnerable-engines" default:"refuse" help:"engines below the version that fixes a known vulnerability (thaw doctor lists them): refuse to start them, or allow" oneof:"refuse,allow"`
+	Caches     string `json:"engine-caches" default:"local" help:"what engines compile: local keeps it on the node; trust-source also fetches it from and publishes it to the models' sources (it is code: trust everyone who may write there); off leaves it to the engine" oneof:"local,trust-source,off"`
 }
 
 // RequestSettings are the settings of a program that serves requests.

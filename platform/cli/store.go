@@ -258,7 +258,7 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 			return r, &kit.Error{Exit: kit.ExitUsage, What: "the model files", Err: err, Hint: "--functions DIR"}
 		}
 		if m := cat.Model(name); m != nil {
-			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files}, nil
+			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles()}, nil
 		}
 		for _, p := range cat.Problems() {
 			c.Remark("%v", p)

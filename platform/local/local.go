@@ -46,11 +46,13 @@ type Options struct {
 	KeepEngines bool              // engines stay when the server ends
 	Warm        agent.WarmMode    // warm interpreters of the agent here; "" is off
 	Confine     agent.ConfineMode // of its engines; "" is off
-	Caches      agent.CacheMode   // where the agent keeps compile caches; "" is local
-	Environ     func() []string
-	Policy      placement.Policy        // zero: placement.DefaultPolicy
-	Foresight   *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
-	Peering     *nodestore.Peering      // block exchange with agents; nil: none
+	// RefuseVulnerable refuses engines below the version that fixes a known vulnerability.
+	RefuseVulnerable bool
+	Caches           agent.CacheMode // where the agent keeps compile caches; "" is local
+	Environ          func() []string
+	Policy           placement.Policy        // zero: placement.DefaultPolicy
+	Foresight        *orchestrator.Foresight // forecasts demand; nil: off. New sets its Prefetch
+	Peering          *nodestore.Peering      // block exchange with agents; nil: none
 
 	Log *slog.Logger
 }
@@ -114,7 +116,7 @@ func newLocal(o Options) (*Local, error) {
 	}
 	l.node, err = agent.Open(agent.Config{
 		Name: o.Name, Version: o.Version, Data: o.Data, Exe: o.Exe, KeeperArgs: o.KeeperArgs, Orphan: o.Orphan,
-		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, Confine: o.Confine, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
+		GPUs: o.GPUs, GPUMemory: o.GPUMemory, Memory: o.Memory, Sleep: o.Sleep, Store: o.Store, KeepEngines: o.KeepEngines, Warm: o.Warm, Confine: o.Confine, RefuseVulnerable: o.RefuseVulnerable, EngineCaches: o.Caches, Peering: o.Peering, Environ: o.Environ, Log: o.Log,
 		Push: func(hb functions.Heartbeat) {
 			l.Orchestrator.Heartbeat(hb, l.node)
 			l.first.Do(func() { close(l.ready) })

@@ -49,7 +49,7 @@ func sharedFoldersOf(models []*functions.Model) map[string][]string {
 		}
 	}
 	for _, m := range models {
-		add(m, m.Spec.Source, m.Spec.Files)
+		add(m, m.Spec.Source, m.Spec.StagedFiles())
 		for _, a := range m.Spec.Adapters {
 			add(m, a.Source, a.Files)
 		}

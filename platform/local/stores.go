@@ -185,7 +185,7 @@ func (l *Local) stageModel(ctx context.Context, m *functions.Model, memory bool)
 		}
 	}
 	var last functions.StoreProgress
-	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.Files, Memory: memory}
+	r := functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles(), Memory: memory}
 	if err := l.Prefetch(ctx, node, r, func(p functions.StoreProgress) { last = p }); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	if r.Spec.Source == "" {
 		return
 	}
-	locationKey, f := d.checkSource(r.Spec.Source, r.Spec.Files)
+	locationKey, f := d.checkSource(r.Spec.Source, r.Spec.StagedFiles())
 	if f == nil {
 		f = d.checkTeam(r.Team, r.Spec.Source)
 	}
@@ -52,7 +52,7 @@ func (d *Daemon) prefetch(r functions.LoadRequest) {
 	}
 	// Without the digest, even if the controller knows it: pods request none, and must
 	// join the same staging.
-	t, err := d.o.Store.Loader().Stage(ctx, r.Spec.Source, loader.StageOptions{Files: r.Spec.Files, Priority: loader.Low})
+	t, err := d.o.Store.Loader().Stage(ctx, r.Spec.Source, loader.StageOptions{Files: r.Spec.StagedFiles(), Priority: loader.Low})
 	if err != nil {
 		log.Warn("a prefetch has failed to start", "error", err)
 		return

@@ -179,7 +179,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loo
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
 		Data: c.Data, Catalog: cat, JoinToken: joinToken, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
-		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), Caches: agent.CacheMode(c.Caches),
+		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
 		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
 	})
 }

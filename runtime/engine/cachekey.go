@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -111,23 +110,6 @@ func packageVersions(program string, names []string) (out []string) {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// interpreter is the program in a script's first line.
-func interpreter(program string) string {
-	f, err := os.Open(program)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, 512))
-	line, ok := strings.CutPrefix(string(b), "#!")
-	if !ok {
-		return ""
-	}
-	line, _, _ = strings.Cut(line, "\n")
-	first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-	return first
 }
 
 // processorName identifies the features of the CPU that code is compiled for.

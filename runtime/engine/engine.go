@@ -24,6 +24,9 @@ type Programs struct {
 	Environ func() []string
 	// Host describes the machine; nil is ThisHost.
 	Host func() Host
+	// RefuseVulnerable refuses an installation below the version that fixes a known
+	// vulnerability.
+	RefuseVulnerable bool
 	// Manual, if not nil, validates args against the flags of the installed engine.
 	Manual *Manual
 }
@@ -160,6 +163,11 @@ func (p Programs) engineCommand(c *Command, r Request, row row, environ []string
 	}
 	if err := checkInterpreter(e, program); err != nil {
 		return row, nil, err
+	}
+	if p.RefuseVulnerable {
+		if err := refuseVulnerable(e, program); err != nil {
+			return row, nil, err
+		}
 	}
 	if p.Manual != nil {
 		if err := p.Manual.Check(e, program, r.Spec.Args); err != nil {

@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -21,8 +23,11 @@ func ProgramPaths(program string) (paths []string) {
 			}
 			seen[p] = true
 			paths = append(paths, installation(p)...)
-			if i := scriptInterpreter(p); i != "" {
+			if i := interpreter(p); i != "" {
 				visit(i)
+				for _, named := range shellPrograms(p, i) {
+					visit(named)
+				}
 			}
 			if home := venvHome(filepath.Dir(filepath.Dir(p))); home != "" {
 				visit(filepath.Join(home, filepath.Base(p)))
@@ -32,6 +37,29 @@ func ProgramPaths(program string) (paths []string) {
 	}
 	visit(program)
 	return paths
+}
+
+// absolutePath is one in the text of a shell script.
+var absolutePath = regexp.MustCompile(`/[^\s"'$;|&<>()=:]+`)
+
+// shellPrograms lists the programs that a shell script names by absolute paths: wrappers
+// of engines end with exec.
+func shellPrograms(script, interpreter string) (programs []string) {
+	if !strings.HasSuffix(filepath.Base(interpreter), "sh") {
+		return nil
+	}
+	f, err := os.Open(script)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, 16<<10))
+	for _, p := range absolutePath.FindAllString(string(b), 64) {
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			programs = append(programs, p)
+		}
+	}
+	return programs
 }
 
 // installation is a program, its folder, and what stands beside a folder named bin.
@@ -67,9 +95,9 @@ func venvHome(prefix string) string {
 	return ""
 }
 
-// scriptInterpreter is the interpreter that a script's first line names; "" if it is no
+// interpreter is the interpreter that a script's first line names; "" if it is no
 // script or the interpreter is found by sh.
-func scriptInterpreter(path string) string {
+func interpreter(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""

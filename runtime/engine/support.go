@@ -98,6 +98,15 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 		}
 		return Installed{}, err
 	}
+	in := installedAt(e, program)
+	if in.Version == "" && e == functions.EngineLlamaCpp {
+		in.Version = llamaServerBuild(ctx, program)
+	}
+	return in, nil
+}
+
+// installedAt reads the versions of a program's packages off the disk.
+func installedAt(e functions.Engine, program string) Installed {
 	in := Installed{Program: program, Others: map[string]string{}}
 	s := Known(e)
 	names := slices.Clone(s.packages)
@@ -114,10 +123,23 @@ func (p Programs) Find(ctx context.Context, e functions.Engine) (Installed, erro
 			in.Version = version
 		}
 	}
-	if in.Version == "" && e == functions.EngineLlamaCpp {
-		in.Version = llamaServerBuild(ctx, program)
+	return in
+}
+
+// refuseVulnerable returns an error for an installation with a vulnerability that a later
+// version fixes. An unknown version passes.
+func refuseVulnerable(e functions.Engine, program string) error {
+	in := installedAt(e, program)
+	for _, h := range Known(e).OpenVulnerabilities(in) {
+		name, version := string(e), in.Version
+		if h.Package != "" {
+			name, version = h.Package, in.Others[h.Package]
+		}
+		if h.Below != "" {
+			return fmt.Errorf("engine %s: %s %s has a known hole: %s; upgrade it to %s or later, or start thaw with --vulnerable-engines allow", e, name, version, h.Feature, h.Below)
+		}
 	}
-	return in, nil
+	return nil
 }
 
 var buildLine = regexp.MustCompile(`(?m)^version: (\d+)`)

@@ -81,6 +81,35 @@ func TestFind(t *testing.T) {
 	if open := Known(functions.EngineVLLM).OpenVulnerabilities(Installed{}); len(open) != 0 {
 		t.Errorf("claimed of an unknown version: %+v", open)
 	}
+	// A start is refused below the version that fixes it, unless that is allowed.
+	if err := os.WriteFile(filepath.Join(root, "bin", "python"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	model := Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM}, Name: "m", Path: root, Port: 1}
+	p.Host = func() Host { return Host{} }
+	if _, err := p.Prepare(model); err != nil {
+		t.Errorf("allowed: %v", err)
+	}
+	p.RefuseVulnerable = true
+	for _, c := range []struct{ vllm, torch, want string }{
+		{"0.29.1+cpu", "2.6.0", "engine vllm: vllm 0.29.1+cpu has a known hole: one request can stop"},
+		{"0.30.0", "2.5.1", "engine vllm: torch 2.5.1 has a known hole"},
+		{"0.30.0", "2.6.0", ""},
+	} {
+		for name, version := range map[string]string{"vllm": c.vllm, "torch": c.torch} {
+			old, _ := filepath.Glob(filepath.Join(sitePackages, name+"-*.dist-info"))
+			if now := filepath.Join(sitePackages, name+"-"+version+".dist-info"); now != old[0] {
+				if err := os.Rename(old[0], now); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		switch _, err := p.Prepare(model); {
+		case err == nil && c.want == "":
+		case err == nil, c.want == "", !strings.HasPrefix(err.Error(), c.want), !strings.HasSuffix(err.Error(), "--vulnerable-engines allow"):
+			t.Errorf("vLLM %s, torch %s: %v", c.vllm, c.torch, err)
+		}
+	}
 	gone := Programs{Environ: func() []string { return []string{"THAW_ENGINE_VLLM=/no/vllm"} }}
 	if _, err := gone.Find(t.Context(), functions.EngineVLLM); err == nil || errors.Is(err, ErrNotInstalled) {
 		t.Errorf("a variable that names nothing is a fault: %v", err)

@@ -19,6 +19,7 @@ const answerWithin = 2 * time.Second
 type driver interface {
 	list() []functions.GPU
 	watch(ctx context.Context, bad func(uuid, problem string)) error
+	holders(index int) []holder // processes with memory of a GPU
 	close()
 }
 

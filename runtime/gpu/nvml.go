@@ -132,6 +132,32 @@ func (n *nvmlDriver) describe(d nvml.Device, g *functions.GPU) {
 	}
 }
 
+// holders are the processes with compute or graphics memory on a GPU.
+func (n *nvmlDriver) holders(index int) (list []holder) {
+	d, ret := n.lib.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	seen := map[int]bool{}
+	for _, read := range []func() ([]nvml.ProcessInfo, nvml.Return){d.GetComputeRunningProcesses, d.GetGraphicsRunningProcesses} {
+		infos, ret := read()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		for _, p := range infos {
+			h := holder{pid: int(p.Pid), bytes: functions.Bytes(p.UsedGpuMemory)}
+			if h.bytes < 0 { // NVML_VALUE_NOT_AVAILABLE
+				h.bytes = 0
+			}
+			if !seen[h.pid] {
+				seen[h.pid] = true
+				list = append(list, h)
+			}
+		}
+	}
+	return list
+}
+
 const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
 
 // waitMillis bounds one wait for an event; ctx is checked between waits.

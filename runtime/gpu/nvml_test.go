@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // fakeDevice is a mock of one healthy GPU.
@@ -168,6 +172,46 @@ func TestList(t *testing.T) {
 	}
 }
 
+// Processes that no thaw started are named, largest first; those of thaw and those that
+// have ended are not.
+func TestHolders(t *testing.T) {
+	if !hostProcesses() {
+		sourcetest.Missing(t, "the processes of this machine are not seen")
+	}
+	ours := exec.Command("sleep", "60")
+	ours.Env = []string{"A=b", "THAW_SUPERVISED=r1"}
+	other := exec.Command("sleep", "60")
+	other.Env = []string{"A=b"}
+	for _, c := range []*exec.Cmd{ours, other} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Wait()
+		defer c.Process.Kill()
+	}
+	d := fakeDevice("GPU-a")
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{
+			{Pid: uint32(ours.Process.Pid), UsedGpuMemory: 40 << 30}, {Pid: uint32(os.Getpid()), UsedGpuMemory: 2 << 30},
+			{Pid: uint32(other.Process.Pid), UsedGpuMemory: 60 << 30}, {Pid: 4_194_305, UsedGpuMemory: 1 << 30},
+		}, nvml.SUCCESS
+	}
+	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+	f := facts(t, machine(d))
+	var text string
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() { // until both have executed
+		if text = f.Holders(0); strings.Contains(text, "(sleep)") && strings.Count(text, "process") == 2 {
+			break
+		}
+	}
+	if want := fmt.Sprintf("process %d (sleep) holds 60 GiB, process %d (gpu.test) holds 2 GiB", other.Process.Pid, os.Getpid()); text != want {
+		t.Errorf("%s\nwant %s", text, want)
+	}
+	if _, total := f.foreign(0); total != 62<<30 {
+		t.Errorf("%s of others", total.Human())
+	}
+}
+
 func TestListOfAHungDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -198,12 +242,14 @@ func TestListOfAHungDriver(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
-	d := fakeDevice("GPU-a")
-	m := machine(d)
+	d, ecc := fakeDevice("GPU-a"), fakeDevice("GPU-b")
+	m := machine(d, ecc)
 	events := []nvml.EventData{
 		{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 31}, // a program's own
 		{Device: d, EventType: nvml.EventTypeXidCriticalError, EventData: 79},
 		{Device: d, EventType: nvml.EventTypeDoubleBitEccError},
+		{Device: ecc, EventType: nvml.EventTypeDoubleBitEccError},
+		{Device: ecc, EventType: nvml.EventTypeDoubleBitEccError},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	m.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) {
@@ -225,10 +271,10 @@ func TestWatch(t *testing.T) {
 	if err := f.Watch(ctx, func(uuid, what string) { told = append(told, uuid+" "+what) }); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if len(told) != 1 || told[0] != "GPU-a XID 79: fallen off the bus" {
+	if !slices.Equal(told, []string{"GPU-a XID 79: fallen off the bus", "GPU-b uncorrectable memory error"}) {
 		t.Errorf("told %q", told)
 	}
-	if got := f.List(); got[0].Health != "XID 79: fallen off the bus" {
+	if got := f.List(); got[0].Health != "XID 79: fallen off the bus" || got[1].Health != "uncorrectable memory error" {
 		t.Errorf("%+v", got)
 	}
 }

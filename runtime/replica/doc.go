@@ -31,7 +31,8 @@
 // process is forked from the warm interpreter that Options.ForkParent names, else
 // executed; the status has which, and why. The log of a known engine (vLLM) supplies
 // phases and their parts; a start that the log reports as failed is ended. On GPUs
-// the start waits, for a bounded time, until the model's memory is free.
+// the start waits until the model's memory is free, until its deadline: then it fails
+// with insufficient_gpu_memory and the processes of others that hold it.
 //
 // # Sleep
 //

@@ -20,8 +20,8 @@ const (
 	// parentWait bounds the wait for a warm interpreter that is starting; it is
 	// at most a quarter of the model's start deadline as well.
 	parentWait = 2 * time.Minute
-	// freeWait bounds the wait for free GPU memory, checked every freeEvery.
-	freeWait, freeEvery = 10 * time.Second, 50 * time.Millisecond
+	// freeEvery is how often a start that waits for free GPU memory looks again.
+	freeEvery = 50 * time.Millisecond
 	// leaseWait bounds the search for an adopted engine's checkpoint.
 	leaseWait = 5 * time.Second
 	// stagingReportEvery is how often progress of a staging is published.

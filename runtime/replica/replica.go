@@ -158,9 +158,12 @@ type Options struct {
 	// AdapterDir is the folder from which a confined engine reads adapters; "" lets it
 	// read them where they were staged. It is removed with the replica.
 	AdapterDir string
-	// FreeGPU, if not nil, returns the free memory of a GPU. A start waits, for a
-	// bounded time, until the memory of an earlier engine is free.
+	// FreeGPU, if not nil, returns the free memory of a GPU. A start waits until the
+	// model's memory is free, and fails at its deadline.
 	FreeGPU func(index int) (free functions.Bytes, ok bool)
+	// GPUHolders, if not nil, describes the processes that hold memory of a GPU and are
+	// not thaw's; "" for none.
+	GPUHolders func(index int) string
 
 	// Dial makes the client of an engine; nil is engine.New.
 	Dial func(engine.Command) Engine

@@ -226,27 +226,23 @@ func (r *Replica) waking(s sleeper, level int, reason string) state {
 // wakeEngine wakes the engine and requests a token.
 func (r *Replica) wakeEngine(ctx context.Context, s sleeper, level int, awake chan<- time.Time) error {
 	limit := wakeWait
-	if r.o.FreeGPU != nil {
-		limit += freeWait
-	}
 	if level > 1 { // the weights are read again
 		limit = max(limit, r.o.Spec.Deadlines.Start.Std())
 	}
-	wctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for end := time.Now().Add(freeWait); ; { // another engine may be freeing it
-		short := r.missingGPUMemory()
-		if short == "" {
+	for end := time.Now().Add(r.o.Spec.Deadlines.Start.Std()); ; { // another engine may be freeing it
+		problem := r.missingGPUMemory()
+		if problem == "" {
 			break
 		}
 		if !time.Now().Before(end) {
-			r.log.Warn("waking without the free GPU memory", "why", short)
-			break
+			return errors.New(r.insufficientGPUMemory(problem))
 		}
-		if !backoff.Sleep(wctx, freeEvery) {
-			return context.Cause(wctx)
+		if !backoff.Sleep(ctx, freeEvery) {
+			return context.Cause(ctx)
 		}
 	}
+	wctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	if err := s.Wake(wctx, level); err != nil {
 		if wctx.Err() != nil {
 			return fmt.Errorf("%w: no answer to /wake_up within %s", errWakeTimeout, limit)

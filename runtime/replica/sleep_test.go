@@ -466,13 +466,15 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// A start waits for the memory of the GPU, but not for ever.
+// A start waits for the memory of the GPU until its deadline. It does not go on without.
 func TestWaitForFreeGPUMemory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		free  func(since time.Duration) (functions.Bytes, bool)
 		after time.Duration
 		off   bool
+		fails bool
+		want  functions.Bytes // of the model; 0: 40 GiB
 	}{
 		{name: "free", free: func(time.Duration) (functions.Bytes, bool) { return 40 << 30, true }},
 		{name: "unknown", free: func(time.Duration) (functions.Bytes, bool) { return 0, false }},
@@ -482,7 +484,8 @@ func TestWaitForFreeGPUMemory(t *testing.T) {
 			}
 			return 40 << 30, true
 		}},
-		{name: "never", after: 10 * time.Second, free: func(time.Duration) (functions.Bytes, bool) { return 1 << 30, true }},
+		{name: "all that the driver leaves", free: func(time.Duration) (functions.Bytes, bool) { return 79 << 30, true }, want: 80 << 30},
+		{name: "never", fails: true, after: 10 * time.Minute, free: func(time.Duration) (functions.Bytes, bool) { return 1 << 30, true }},
 		{name: "called off", off: true, free: func(time.Duration) (functions.Bytes, bool) { return 1 << 30, true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -491,8 +494,23 @@ func TestWaitForFreeGPUMemory(t *testing.T) {
 				o := s.options()
 				o.GPUs, o.GPUMemory = []int{0}, 80<<30
 				o.Spec.Resources = functions.Resources{GPUs: 1, GPUMemory: 40 << 30}
+				if c.want > 0 {
+					o.Spec.Resources.GPUMemory = c.want
+				}
 				o.FreeGPU = func(int) (functions.Bytes, bool) { return c.free(time.Since(began)) }
+				o.GPUHolders = func(int) string { return "process 4711 (python3) holds 60 GiB" }
 				l := startReplica(t, o, New)
+				if c.fails {
+					time.Sleep(c.after - time.Second)
+					if st := l.Status(); st.State != functions.Loading || st.StartNote != "waits for GPU memory: GPU 0 has 1 GiB free, the model needs 40 GiB" {
+						t.Errorf("%s %q", st.State, st.StartNote)
+					}
+					l.ended(t, functions.Failed, "insufficient_gpu_memory: GPU 0 has 1 GiB free, the model needs 40 GiB; of GPU 0 process 4711 (python3) holds 60 GiB")
+					if d := time.Since(began); d != c.after || s.spawned.Load() != 0 {
+						t.Errorf("after %v, %d engines started", d, s.spawned.Load())
+					}
+					return
+				}
 				if c.off {
 					time.Sleep(time.Second)
 					l.CancelStart()

@@ -74,7 +74,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		Port: port, Path: req.Path, Bytes: r.ckpt.Bytes, Began: r.o.Began, Started: began, Phases: r.phases,
 		Key: cmd.Key, Health: cmd.Health,
 	}
-	switch next, ended := r.waitForGPUMemory(ctx); {
+	switch next, ended := r.waitForGPUMemory(ctx, deadline); {
 	case ended:
 		return next, false
 	default:
@@ -109,34 +109,56 @@ func (r *Replica) missingGPUMemory() string {
 	if r.o.FreeGPU == nil || want <= 0 {
 		return ""
 	}
+	if r.o.GPUMemory > 0 {
+		want = min(want, r.o.GPUMemory/100*98) // the driver keeps some: no GPU has all of its memory free
+	}
 	for _, g := range r.o.GPUs {
 		if free, ok := r.o.FreeGPU(g); ok && free < want {
-			return fmt.Sprintf("GPU %d has %s free, the model needs %s", g, free, want)
+			return fmt.Sprintf("GPU %d has %s free, the model needs %s", g, free.Human(), want.Human())
 		}
 	}
 	return ""
 }
 
-// waitForGPUMemory waits, for a bounded time, until the GPUs have the model's memory
-// free. ended reports that the start was cancelled; next follows it.
-func (r *Replica) waitForGPUMemory(ctx context.Context) (next state, ended bool) {
-	if r.missingGPUMemory() == "" {
+// insufficientGPUMemory is the failure of a start or wake that waited for GPU memory. It
+// names the processes that are not thaw's and hold it.
+func (r *Replica) insufficientGPUMemory(problem string) string {
+	text := "insufficient_gpu_memory: " + problem
+	if r.o.GPUHolders == nil {
+		return text
+	}
+	for _, g := range r.o.GPUs {
+		if holders := r.o.GPUHolders(g); holders != "" {
+			text += fmt.Sprintf("; of GPU %d %s", g, holders)
+		}
+	}
+	return text
+}
+
+// waitForGPUMemory waits until the GPUs have the model's memory free, until the start's
+// deadline: an engine that started without would fail, or take what others need. The
+// status says what is missing. ended reports that the start has ended; next follows it.
+func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time) (next state, ended bool) {
+	problem := r.missingGPUMemory()
+	if problem == "" {
 		return nil, false
 	}
+	r.log.Warn("waiting for free GPU memory", "why", problem)
+	r.now.StartNote = "waits for GPU memory: " + problem
+	r.notify()
 	poll := time.NewTicker(freeEvery)
 	defer poll.Stop()
-	limit := time.NewTimer(freeWait)
+	limit := time.NewTimer(time.Until(deadline))
 	defer limit.Stop()
 	for {
 		select {
 		case <-poll.C:
 			if r.missingGPUMemory() == "" {
+				r.now.StartNote = ""
 				return nil, false
 			}
 		case <-limit.C:
-			// The model file may ask for too much; the engine decides.
-			r.log.Warn("starting without the free GPU memory", "why", r.missingGPUMemory())
-			return nil, false
+			return r.failed(r.insufficientGPUMemory(problem)), true
 		case <-r.commandReady:
 			switch w := r.takeCommands(); {
 			case w.unload:
