@@ -3,6 +3,8 @@ package functions
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -95,6 +97,20 @@ type Heartbeat struct {
 	Change uint64 `json:"change,omitempty"`
 }
 
+// ForeignGPUMemory describes the memory of the node's GPUs that others hold; "" for none.
+func (hb *Heartbeat) ForeignGPUMemory() string {
+	var all []string
+	for _, g := range hb.GPUs {
+		if g.Holders != "" {
+			all = append(all, fmt.Sprintf("of GPU %d %s", g.Index, g.Holders))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return "memory of GPUs is not free for models: " + strings.Join(all, "; ")
+}
+
 // HeartbeatReply is the server's answer to a heartbeat.
 type HeartbeatReply struct {
 	// Peers are the other nodes that lend blocks of checkpoints.
@@ -133,6 +149,11 @@ type GPU struct {
 	MemoryFree  Bytes  `json:"memory_free"`
 	Utilization int    `json:"utilization"`
 	Health      string `json:"health"` // "ok", GPUUnknown, or what is wrong
+
+	// Foreign is the memory, of MemoryTotal, that processes hold which no thaw started;
+	// Holders describes them.
+	Foreign Bytes  `json:"foreign_memory,omitempty"`
+	Holders string `json:"foreign_holders,omitempty"`
 
 	// Group: GPUs of one group reach each other fastest (NVLink, or one memory
 	// node of the host); 0 unknown.

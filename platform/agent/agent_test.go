@@ -474,4 +474,11 @@ func TestOffer(t *testing.T) {
 	if found[0].MemoryTotal != 80<<30 {
 		t.Error("what was found was changed")
 	}
+	// Memory of others is none that is offered.
+	found[0].Foreign = 30 << 30
+	for memory, want := range map[functions.Bytes]functions.Bytes{0: 30 << 30, 60 << 30: 10 << 30, 50 << 30: 0, 20 << 30: 0} {
+		if got := offeredGPUs(found, -1, memory)[0]; got.Foreign != want {
+			t.Errorf("--gpu-memory %v: %v of it is held by others, want %v", memory, got.Foreign, want)
+		}
+	}
 }

@@ -75,9 +75,13 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 		out = out[:count]
 	}
 	for i := range out {
+		usable := out[i].MemoryTotal - out[i].Foreign
 		if memory > 0 && (out[i].MemoryTotal == 0 || memory < out[i].MemoryTotal) {
 			out[i].MemoryTotal = memory
 			out[i].MemoryFree = min(out[i].MemoryFree, memory)
+		}
+		if out[i].Foreign > 0 { // of what is offered
+			out[i].Foreign = max(out[i].MemoryTotal-usable, 0)
 		}
 	}
 	return out

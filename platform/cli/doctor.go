@@ -169,6 +169,9 @@ func (c doctor) examineGPUs(add adder) {
 		if g.Health != "ok" && g.Health != "" {
 			status = statusWarn
 		}
+		if g.Holders != "" {
+			add(fmt.Sprintf("GPU %d memory", g.Index), statusWarn, "end them, or leave the GPU out (--gpus); models get the rest", "%s", g.Holders)
+		}
 		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(), g.Health, driver)
 	}
 }

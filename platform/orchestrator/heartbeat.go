@@ -44,7 +44,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	hb := &b.message
 	n := s.nodes[hb.AgentID]
 	if n == nil {
-		n = s.joinNode(hb.AgentID, now)
+		n = s.joinNode(hb, now)
 	}
 	if !n.accept(hb) {
 		s.counts.add("thaw_heartbeats_late_total", 1)
@@ -119,14 +119,14 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 }
 
 // joinNode registers the node of an agent's first heartbeat.
-func (s *Orchestrator) joinNode(id string, now placement.Instant) *nodeState {
-	n := &nodeState{Node: &placement.Node{ID: id, Here: id == s.here, Seen: now}, id: id, settledCount: -1}
+func (s *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
+	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == s.here, Seen: now}, id: hb.AgentID, settledCount: -1}
 	s.addNode(n)
 	s.nextSilenceCheck = min(s.nextSilenceCheck, now)
 	if s.superseded {
 		s.updateSuperseded()
 	}
-	s.event("node_joined", functions.Name{}, "", id, "", "")
+	s.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
 	return n
 }
 

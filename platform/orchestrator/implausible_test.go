@@ -431,3 +431,32 @@ func TestNothingNew(t *testing.T) {
 		t.Errorf("%d replicas on a node that has none", len(n.replicas))
 	}
 }
+
+// TestForeignGPUMemory: GPU memory that others hold is reported when the node joins, and
+// is not free for models until they end.
+func TestForeignGPUMemory(t *testing.T) {
+	m := model("m")
+	m.Spec.Resources.GPUs, m.Spec.Resources.GPUMemory = 1, 40<<30
+	p := newPlay(t, 1, m)
+	held := functions.Bytes(60 << 30)
+	h := p.agent("n", 1)
+	h.bent = func(hb *functions.Heartbeat) {
+		if hb.GPUs[0].Foreign = held; held > 0 {
+			hb.GPUs[0].Holders = "process 4711 (python3) holds 60 GiB"
+		}
+	}
+	h.push() // in place of the first
+	p.pass(8 * time.Second)
+	told := slices.ContainsFunc(p.s.Events(0), func(e functions.Event) bool {
+		return e.Kind == "node_joined" && e.Message == "memory of GPUs is not free for models: of GPU 0 process 4711 (python3) holds 60 GiB"
+	})
+	if !told {
+		t.Errorf("not reported: %+v", p.s.Events(0))
+	}
+	p.path.ask("m", 1)
+	p.pass(10 * time.Second)
+	p.want("with 20 GiB free", p.states("m"), "[]")
+	held = 0
+	p.pass(10 * time.Second)
+	p.want("once they ended", p.states("m"), "[READY@n]")
+}

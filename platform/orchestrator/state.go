@@ -231,7 +231,7 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 }
 
 func placementGPU(g functions.GPU) placement.GPU {
-	return placement.GPU{Index: g.Index, Memory: g.MemoryTotal, Unhealthy: gpuUnhealthy(g), Group: g.Group}
+	return placement.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group}
 }
 
 // setIfChanged sets *to to v, and *changed if they differ.

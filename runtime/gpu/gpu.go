@@ -87,6 +87,9 @@ func (f *Facts) List() []functions.GPU {
 // read reads the list once; it may block in the driver.
 func (f *Facts) read(done chan struct{}) {
 	gpus := f.d.list()
+	for i := range gpus {
+		gpus[i].Holders, gpus[i].Foreign = f.foreign(gpus[i].Index)
+	}
 	f.mu.Lock()
 	f.last, f.reading = gpus, nil
 	f.mu.Unlock()

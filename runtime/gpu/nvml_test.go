@@ -32,8 +32,10 @@ func fakeDevice(uuid string) *mock.Device {
 		GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		},
-		GetSupportedEventTypesFunc: func() (uint64, nvml.Return) { return wanted, nvml.SUCCESS },
-		RegisterEventsFunc:         func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS },
+		GetComputeRunningProcessesFunc:  func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS },
+		GetGraphicsRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS },
+		GetSupportedEventTypesFunc:      func() (uint64, nvml.Return) { return wanted, nvml.SUCCESS },
+		RegisterEventsFunc:              func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS },
 		GetP2PStatusFunc: func(nvml.Device, nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 			return nvml.P2P_STATUS_NOT_SUPPORTED, nvml.SUCCESS
 		},
@@ -207,8 +209,8 @@ func TestHolders(t *testing.T) {
 	if want := fmt.Sprintf("process %d (sleep) holds 60 GiB, process %d (gpu.test) holds 2 GiB", other.Process.Pid, os.Getpid()); text != want {
 		t.Errorf("%s\nwant %s", text, want)
 	}
-	if _, total := f.foreign(0); total != 62<<30 {
-		t.Errorf("%s of others", total.Human())
+	if g := f.List()[0]; g.Foreign != 62<<30 || g.Holders != text {
+		t.Errorf("%+v", g)
 	}
 }
 
