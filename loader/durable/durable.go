@@ -18,6 +18,17 @@ import (
 // Two writers of one path do not disturb each other: the later rename wins. On an
 // error before the rename path is untouched and the temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
+	return calls{(*os.File).Sync, os.Rename, SyncDir}.writeFile(path, data, perm)
+}
+
+// calls are the calls whose order decides what a crash leaves.
+type calls struct {
+	sync    func(*os.File) error
+	rename  func(from, to string) error
+	syncDir func(dir string) error
+}
+
+func (c calls) writeFile(path string, data []byte, perm os.FileMode) error {
 	dir, base := filepath.Split(filepath.Clean(path))
 	if dir == "" {
 		dir = "."
@@ -31,15 +42,15 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 		_, err = f.Write(data)
 	}
 	if err == nil {
-		err = f.Sync()
+		err = c.sync(f)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+		err = c.rename(f.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return SyncDir(dir)
+	return c.syncDir(dir)
 }
 
 // SyncDir flushes a folder: the names in it survive a power cut.

@@ -1,8 +1,10 @@
 package durable
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -26,6 +28,47 @@ func TestWriteFile(t *testing.T) {
 		}
 	}
 	wantAlone(t, dir, "a")
+}
+
+// The temporary file is flushed whole before it gets its name, and the folder after that.
+// If a call fails, none of the later ones is made.
+func TestWriteFileOrder(t *testing.T) {
+	for failing, want := range map[string]string{"": "sync rename syncDir", "sync": "sync", "rename": "sync rename", "syncDir": "sync rename syncDir"} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "a")
+		if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var made []string
+		call := func(name, content string) error {
+			made = append(made, name)
+			if b, err := os.ReadFile(path); err != nil || string(b) != content {
+				t.Errorf("at %s the file holds %q (%v), want %q", name, b, err, content)
+			}
+			if name == failing {
+				return errors.New(name)
+			}
+			return nil
+		}
+		err := calls{
+			sync: func(f *os.File) error {
+				if b, err := os.ReadFile(f.Name()); err != nil || string(b) != "new content" {
+					t.Errorf("flushed is %q (%v)", b, err)
+				}
+				return call("sync", "old")
+			},
+			rename: func(from, to string) error { return errors.Join(call("rename", "old"), os.Rename(from, to)) },
+			syncDir: func(at string) error {
+				if filepath.Clean(at) != dir {
+					t.Errorf("flushed is the folder %s", at)
+				}
+				return call("syncDir", "new content")
+			},
+		}.writeFile(path, []byte("new content"), 0o600)
+		if (err != nil) != (failing != "") || strings.Join(made, " ") != want {
+			t.Errorf("%q fails: calls %q, %v", failing, made, err)
+		}
+	}
 }
 
 // A failed replacement leaves the target and removes the temporary file.

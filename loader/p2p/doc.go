@@ -13,12 +13,17 @@
 //
 // # Trust
 //
-// Every request carries the join token; without it, both sides refuse. A block comes
-// with its checksum, which only proves that it arrived as it was sent. Whether it is
-// the source's is decided by the digest of the whole file, where the source keeps one:
-// a file that fails it is fetched again from the source alone, and every node that sent
-// a block of it is excluded from this staging. Where the source keeps no digest, joined
-// nodes are trusted, as they are in everything else.
+// Every request carries the join token; without it, both sides refuse. Requests are plain
+// HTTP: a network that carries them sees the token and the weights. A holder of the token
+// reads what nodes stage, and by an announcement becomes one whose blocks are staged.
+//
+// A block comes with its checksum, which only proves that it arrived as it was sent.
+// Whether it is the source's is decided by the digest of the whole file, where the source
+// keeps one: a file that fails it is fetched again from the source alone, and every node
+// that sent a block of it is excluded from this staging as soon as that is found. Where the
+// source keeps no digest (blobs of Azure without MD5, files over plain https), nothing
+// shows a changed block but the check of a file's form: joined nodes are trusted with the
+// weights.
 //
 // # Folders
 //

@@ -7,8 +7,8 @@ import (
 )
 
 // PeerToken derives the token between loaders from the control streams' token: it is sent
-// over plain HTTP between nodes, so it permits reading blocks and nothing at the
-// controller.
+// over plain HTTP between nodes, so it permits nothing at the controller. Its holder reads
+// blocks, and sends them: see Trust in loader/p2p.
 func PeerToken(token string) string {
 	if token == "" {
 		return ""

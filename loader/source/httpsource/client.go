@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -20,18 +21,28 @@ type Options struct {
 	// Follow follows redirects, within bounds; otherwise they are returned as they
 	// are.
 	Follow bool
+	// Dial replaces the network; nil: this machine's.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Roots that server certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
 }
 
+// The bounds of a request: dialTimeout includes the look-up of the name, headerTimeout runs
+// from the end of the request to the answer's header. The loader bounds the body
+// (loader.Retry.Idle).
+const (
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 5 * time.Second
+	headerTimeout    = 10 * time.Second
+)
+
 // Client is an http.Client for ranges.
 func Client(o Options) *http.Client {
-	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second, Control: limitReceiveBuffer}
+	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           d.DialContext,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ResponseHeaderTimeout: 10 * time.Second,
+		TLSHandshakeTimeout:   handshakeTimeout,
+		ResponseHeaderTimeout: headerTimeout,
 		IdleConnTimeout:       60 * time.Second,
 		MaxIdleConns:          0, // the bound is per host
 		MaxIdleConnsPerHost:   Conns,
@@ -48,8 +59,17 @@ func Client(o Options) *http.Client {
 		TLSNextProto:    map[string]func(string, *tls.Conn) http.RoundTripper{},
 		TLSClientConfig: &tls.Config{RootCAs: o.Roots, NextProtos: []string{"http/1.1"}},
 	}
-	if o.Trust != nil {
-		t.DialContext = o.Trust.dial(d)
+	dial := d.DialContext
+	switch {
+	case o.Dial != nil:
+		dial = o.Dial
+	case o.Trust != nil:
+		dial = o.Trust.dial(d)
+	}
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		return dial(ctx, network, addr)
 	}
 	c := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	if o.Follow {

@@ -200,7 +200,10 @@ func Network(ctx context.Context, location, file string, err error) error {
 // text may hold the URL.
 func Cause(err error) string {
 	if d, ok := errors.AsType[*net.DNSError](err); ok {
-		return "DNS knows no " + d.Name
+		if d.IsNotFound {
+			return "DNS knows no " + d.Name
+		}
+		return "DNS gives no answer for " + d.Name
 	}
 	if o, ok := errors.AsType[*net.OpError](err); ok && o.Err != nil {
 		return o.Op + ": " + o.Err.Error()
