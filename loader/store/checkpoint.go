@@ -176,8 +176,8 @@ func (s *Store) entry(h string) (Entry, error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
-	if e.Format != format || e.Block <= 0 {
-		return Entry{}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw", Fix: "it is deleted when no process uses it, and staged again"}
+	if e.Format != format || !e.valid(h) {
+		return Entry{}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged", Fix: "it is deleted when no process uses it, and staged again"}
 	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {
@@ -188,6 +188,17 @@ func (s *Store) entry(h string) (Entry, error) {
 	}
 	return e, nil
 }
+
+// valid reports whether a manifest of this format is whole: its trees become names of
+// files, and its block size bounds the memory of a verification.
+func (e Entry) valid(h string) bool {
+	return e.Digest == "sha256:"+h && e.Block >= minBlock && !slices.ContainsFunc(e.Files, func(f File) bool {
+		return !isHex(f.Tree, 64) || f.Size < 0 || source.CheckName(f.Name) != nil
+	})
+}
+
+// minBlock is the smallest block size of a tree digest, in bytes.
+const minBlock = 512
 
 // List returns the published checkpoints, last used first.
 func (s *Store) List() ([]Entry, error) {

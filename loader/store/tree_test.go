@@ -86,6 +86,11 @@ func TestTreeOfArrivedBlocks(t *testing.T) {
 		t.Errorf("%d bytes are here, %d of them resumed", have, resumed)
 	}
 	write(p, 2, 1000)
+	// Bytes that were given up, as those of a node that broke off, do not count.
+	if _, _, err := p.Writer(0).Write(0, testBytes(100_000, 9)); err != nil {
+		t.Fatal(err)
+	}
+	p.Writer(0).Reset()
 	write(p, 0, 64<<10, 100_000)
 	if err := p.Finish(); err != nil {
 		t.Fatal(err)
@@ -244,4 +249,52 @@ func TestNothingIsEvictedInVain(t *testing.T) {
 	if got := digests(t, s); got != "two one" {
 		t.Errorf("left are %q", got)
 	}
+}
+
+// FuzzManifest: whatever a manifest holds, reading and verifying its checkpoint ends
+// without a panic, and nothing outside of the checkpoint is removed.
+func FuzzManifest(f *testing.F) {
+	digest := strings.Repeat("ab", 32)
+	tree, err := store.ReadTree(f.Context(), strings.NewReader("body"), 4, 1000)
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole := `{"format":2,"block":1000,"digest":"sha256:` + digest + `","bytes":4,"files":[{"name":"a.gguf","size":4,"tree":"` + tree + `"}]}`
+	for _, seed := range []string{whole, "", "{}", "null", strings.Replace(whole, `"format":2`, `"format":1`, 1), strings.Replace(whole, tree, "", 1),
+		strings.Replace(whole, tree, "../../../../x", 1), strings.Replace(whole, "1000", "-1", 1), strings.Replace(whole, "1000", "1", 1),
+		strings.Replace(whole, "1000", "9223372036854775807", 1), strings.Replace(whole, `"size":4`, `"size":-4`, 1), strings.Replace(whole, "a.gguf", "../lease", 1),
+		strings.Replace(whole, tree, strings.Repeat("0", 64), 1), strings.Replace(whole, digest, strings.Repeat("cd", 32), 1)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, manifest string) {
+		data := t.TempDir()
+		s := openStore(t, store.Options{Dir: data})
+		other := mustStage(t, s, "other", map[string][]byte{"b.gguf": testBytes(1500, 1)})
+		folder := filepath.Join(data, "checkpoints", digest)
+		if err := os.MkdirAll(filepath.Join(folder, "files"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, body := range map[string]string{"files/a.gguf": "body", "manifest.json": manifest} {
+			if err := os.WriteFile(filepath.Join(folder, name), []byte(body), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := s.Verify(t.Context(), "sha256:"+digest)
+		if manifest == whole && err != nil {
+			t.Error(err)
+		}
+		if err == nil && manifest != whole {
+			var e store.Entry
+			if json.Unmarshal([]byte(manifest), &e) != nil || len(e.Files) > 0 && e.Files[0].Tree != tree {
+				t.Errorf("verified: %s", manifest)
+			}
+		}
+		s = openStore(t, store.Options{Dir: data})
+		if _, err := s.List(); err != nil {
+			t.Error(err)
+		}
+		if err := s.Verify(t.Context(), other.Digest); err != nil {
+			t.Errorf("another checkpoint: %v", err)
+		}
+	})
 }
