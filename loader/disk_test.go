@@ -258,3 +258,37 @@ func TestCredentialsAreRenewedOnce(t *testing.T) {
 		l.Close()
 	}
 }
+
+// misnamed is a folder whose plan names a sha256 that the weights do not have.
+type misnamed struct {
+	dir.Source
+	sum string
+}
+
+func (m misnamed) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	p, err := m.Source.Plan(ctx, location, also)
+	for i, f := range p.Files {
+		if f.Name == "model.safetensors" {
+			p.Files[i].SHA256 = m.sum
+		}
+	}
+	return p, err
+}
+
+func TestOtherSHA256(t *testing.T) {
+	folder := model(t)
+	for _, sum := range []string{strings.Repeat("0", 64), "00", "../../x"} {
+		st := openStore(t, store.Options{})
+		l := loader.New(loader.Options{Store: st, Block: 8 * block, Sources: map[string]loader.Source{"file": copied{misnamed{sum: sum}}}})
+		s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Wait(t.Context()); source.KindOf(err) != source.Digest {
+			t.Errorf("%q: %v", sum, err)
+		}
+		s.Release()
+		l.Close()
+		expectEmpty(t, st)
+	}
+}

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"log/slog"
@@ -108,6 +109,77 @@ func TestTreeOfArrivedBlocks(t *testing.T) {
 	}
 	if e.Digest != store.Digest([]store.File{{Name: "a.gguf", Size: int64(len(body)), Tree: want}}) {
 		t.Error(e.Digest)
+	}
+}
+
+// TestKnownDigests: bytes are adopted before they arrive only by a digest of the same block
+// size, and a digest is known only as long as its blob is there.
+func TestKnownDigests(t *testing.T) {
+	data := t.TempDir()
+	s := openStore(t, store.Options{Dir: data})
+	body := testBytes(5000, 1)
+	sum := sha256.Sum256(body)
+	named := source.File{Name: "a.gguf", Size: 5000, Version: "1", SHA256: hex.EncodeToString(sum[:])}
+	plain := source.File{Name: "a.gguf", Size: 5000, Version: "1"}
+	claim := func(location string, f source.File, block int64) *store.Ingest {
+		t.Helper()
+		in, err := s.Claim(store.Key(location, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(in.Close)
+		if err := in.Prepare(t.Context(), location, []source.File{f, {Name: "new.json", Size: 1, Version: location}}, block); err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	in := claim("named", named, block)
+	if _, err := ingest(in, map[string][]byte{"a.gguf": body, "new.json": {1}}); err != nil {
+		t.Fatal(err)
+	}
+	e, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	in = claim("plain", plain, block)
+	if _, err := ingest(in, map[string][]byte{"a.gguf": body, "new.json": {2}}); err != nil {
+		t.Fatal(err)
+	}
+	p, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	for _, c := range []struct {
+		location string
+		file     source.File
+		block    int64
+		adopted  bool
+	}{
+		{"named elsewhere", named, block, true},
+		{"named, other blocks", named, block / 2, false},
+		{"plain", plain, block, true},
+		{"plain", plain, block / 2, false},
+		{"plain elsewhere", plain, block, false},
+	} {
+		in := claim(c.location, c.file, c.block)
+		if got := in.Parts()[0].Linked(); got != c.adopted {
+			t.Errorf("%s, blocks of %d: adopted %t", c.location, c.block, got)
+		}
+		in.Close()
+	}
+	if list, _ := os.ReadDir(filepath.Join(data, "known")); len(list) != 1 {
+		t.Errorf("known: %v", list)
+	}
+	for _, digest := range []string{e.Digest, p.Digest} {
+		if err := s.Remove(digest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openStore(t, store.Options{Dir: data})
+	if list, _ := os.ReadDir(filepath.Join(data, "known")); len(list) != 0 {
+		t.Errorf("known of a blob that is gone: %v", list)
 	}
 }
 
