@@ -167,6 +167,9 @@ func TestKnownDigests(t *testing.T) {
 		if got := in.Parts()[0].Linked(); got != c.adopted {
 			t.Errorf("%s, blocks of %d: adopted %t", c.location, c.block, got)
 		}
+		if err := in.Discard(); err != nil {
+			t.Fatal(err)
+		}
 		in.Close()
 	}
 	if list, _ := os.ReadDir(filepath.Join(data, "known")); len(list) != 1 {

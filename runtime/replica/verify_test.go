@@ -24,7 +24,9 @@ type damagedNode struct {
 }
 
 func (d *damagedNode) Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
-	d.staged.Add(1)
+	if d.staged.Add(1) > 3 {
+		return Checkpoint{}, errors.New("staged again and again")
+	}
 	c, err := d.fakeNode.Stage(ctx, w, progress)
 	c.Verify = func(ctx context.Context) error {
 		d.verified.Add(1)
