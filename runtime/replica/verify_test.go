@@ -80,6 +80,8 @@ func TestDamagedFile(t *testing.T) {
 					l.Unload(0, "done")
 					l.ended(t, functions.Unloaded, "")
 				} else {
+					time.Sleep(2 * time.Hour)
+					expectState(t, l, functions.Failed)
 					l.ended(t, functions.Failed, c.why)
 				}
 				if d.spawned.Load() != c.spawns || d.staged.Load() != c.spawns || d.verified.Load() != c.verified {
