@@ -25,7 +25,7 @@ type proxyRequest struct {
 	id, clientID string
 	endpoint     *endpoint
 	route        string // label where there is no endpoint
-	team, keyID  string
+	team         string
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
@@ -34,9 +34,7 @@ type proxyRequest struct {
 	fn           *entry     // nil until the function is found
 	finished     bool       // finish was called
 	reason       string     // code of the error it ended with, for the log
-	shared       *sharedRun // that retries may join; nil: none may
-	runKey       *runKey    // of shared
-	joined       string     // id of the request whose answer it got
+	shared       *sharedRun // that retries may join, or whose answer the request got; nil: none
 
 	// Waiting.
 
@@ -153,7 +151,7 @@ func (x *proxyRequest) context() context.Context {
 	if x.reservation != nil {
 		return x.reservation.ctx
 	}
-	if x.shared != nil {
+	if x.leads() {
 		return x.shared.ctx
 	}
 	return x.req.Context()

@@ -55,6 +55,7 @@ func (s *sharedRuns) init() { s.seedA, s.seedB = maphash.MakeSeed(), maphash.Mak
 // client by the grace, and until the last retry that has joined has left.
 type sharedRun struct {
 	id     string // of the request that runs
+	key    runKey
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stop   func() bool // unhooks the client's departure
@@ -91,20 +92,20 @@ func (s *sharedRuns) enter(k runKey, retry bool, begin func() *sharedRun) (joine
 }
 
 // finish ends a run: see sharedRun.finish. Retries find it until it returns.
-func (s *sharedRuns) finish(k runKey, r *sharedRun, res *httpserver.Response) {
+func (s *sharedRuns) finish(r *sharedRun, res *httpserver.Response) {
 	r.finish(res)
-	shard := &s.shards[k.bodyA%runShards]
+	shard := &s.shards[r.key.bodyA%runShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if shard.runs[k] == r {
-		delete(shard.runs, k)
+	if shard.runs[r.key] == r {
+		delete(shard.runs, r.key)
 	}
 }
 
 // newSharedRun makes the run of a request whose client has this context; lasts reports
 // whether a client that leaves now may come back.
-func newSharedRun(id string, client context.Context, lasts func() bool) *sharedRun {
-	r := &sharedRun{id: id, lasts: lasts, done: make(chan struct{}), taken: make(chan struct{})}
+func newSharedRun(id string, k runKey, client context.Context, lasts func() bool) *sharedRun {
+	r := &sharedRun{id: id, key: k, lasts: lasts, done: make(chan struct{}), taken: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.stop = context.AfterFunc(client, func() { r.clientEnded(context.Cause(client)) })
 	return r
@@ -201,7 +202,7 @@ func sharesAnswer(status int) bool {
 
 // joinRun answers a retry by the request that it repeats. Otherwise it returns false: the
 // request runs by itself, and retries of it may join it.
-func (x *proxyRequest) joinRun(res *httpserver.Response) bool {
+func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	if x.stream || x.a.o.Hold == HoldPad {
 		return false
 	}
@@ -210,8 +211,8 @@ func (x *proxyRequest) joinRun(res *httpserver.Response) bool {
 		return false
 	}
 	runs := &x.a.runs
-	x.runKey = &runKey{
-		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter, team: x.team, key: x.keyID, idempotency: idempotency,
+	k := runKey{
+		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter, team: x.team, key: keyID, idempotency: idempotency,
 		size: len(x.req.Body), bodyA: maphash.Bytes(runs.seedA, x.req.Body), bodyB: maphash.Bytes(runs.seedB, x.req.Body),
 	}
 	patience, _ := parseSpan(x.header("X-Stainless-Timeout"))
@@ -220,12 +221,12 @@ func (x *proxyRequest) joinRun(res *httpserver.Response) bool {
 	}
 	client, began, now := x.req.Context(), x.began, x.a.o.Now
 	begin := func() *sharedRun {
-		return newSharedRun(x.id, client, func() bool {
+		return newSharedRun(x.id, k, client, func() bool {
 			return idempotency != "" || patience > 0 && now().Sub(began) >= patience-patience/10
 		})
 	}
 	for {
-		r, own := runs.enter(*x.runKey, idempotency != "" || count != "" && count != "0", begin)
+		r, own := runs.enter(k, idempotency != "" || count != "" && count != "0", begin)
 		if x.shared = own; r == nil {
 			return false
 		}
@@ -256,7 +257,7 @@ func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
 				res.Set(f.Name, f.Value)
 			}
 		}
-		x.joined = r.id
+		x.shared = r
 		x.finish(res.Status)
 		return true
 	case <-x.context().Done():
@@ -270,7 +271,10 @@ func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
 
 // endRun hands the request's answer to the retries that have joined it; nil is none.
 func (x *proxyRequest) endRun(res *httpserver.Response) {
-	if x.shared != nil {
-		x.a.runs.finish(*x.runKey, x.shared, res)
+	if x.leads() {
+		x.a.runs.finish(x.shared, res)
 	}
 }
+
+// leads reports whether retries may join the request.
+func (x *proxyRequest) leads() bool { return x.shared != nil && x.shared.id == x.id }

@@ -127,8 +127,8 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 			panic(v)
 		}
 	}()
-	e := x.open()
-	if e == nil && x.joinRun(res) {
+	id, e := x.open()
+	if e == nil && x.joinRun(id.KeyID, res) {
 		return
 	}
 	if e == nil {
@@ -155,14 +155,14 @@ func (x *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
 	return x.a.identify(x.req)
 }
 
-// open checks the head and the body, and finds the function.
-func (x *proxyRequest) open() *openai.Error {
+// open checks the head and the body, finds the function and returns the caller.
+func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	a, req := x.a, x.req
 	id, e := x.checkHead()
 	if e != nil {
-		return e
+		return id, e
 	}
-	x.team, x.keyID = id.Team, id.KeyID
+	x.team = id.Team
 	forced := x.forced != nil
 	var err error
 	switch {
@@ -177,9 +177,9 @@ func (x *proxyRequest) open() *openai.Error {
 	}
 	if err != nil {
 		if e, ok := err.(*openai.Error); ok {
-			return e
+			return id, e
 		}
-		return openai.New(openai.InvalidJSON, err.Error())
+		return id, openai.New(openai.InvalidJSON, err.Error())
 	}
 	x.stream = x.env.Stream && x.endpoint.streams
 	asked, name := x.env.Model, functions.Name{}
@@ -190,17 +190,17 @@ func (x *proxyRequest) open() *openai.Error {
 			name.Adapter = adapter
 		}
 	} else if name, err = functions.ParseName(asked, id.Team); err != nil {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if !canSee(id, name.Team) {
-		return a.unknownModel(asked, functions.Name{Name: name.Name}, id)
+		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
-			return unpublishedError(name)
+			return id, unpublishedError(name)
 		}
-		return a.unknownModel(asked, name, id)
+		return id, a.unknownModel(asked, name, id)
 	}
 	f := en.Snapshot()
 	if forced && !f.DeclaresAdapter(name.Adapter) {
@@ -211,12 +211,12 @@ func (x *proxyRequest) open() *openai.Error {
 	}
 	if name.Adapter != "" {
 		if !f.DeclaresAdapter(name.Adapter) {
-			return a.unknownModel(asked, name, id)
+			return id, a.unknownModel(asked, name, id)
 		}
 		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
 	}
 	x.fn = en
-	return nil
+	return id, nil
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -427,8 +427,8 @@ func (x *proxyRequest) finish(code int) {
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
 	}
-	if x.joined != "" {
-		attrs = append(attrs, slog.String("joined", x.joined))
+	if x.shared != nil && !x.leads() {
+		attrs = append(attrs, slog.String("joined", x.shared.id))
 	}
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))
