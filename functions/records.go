@@ -20,11 +20,15 @@ type Replica struct {
 	Endpoint string    `json:"endpoint,omitempty"`
 	Since    time.Time `json:"since"` // of the state
 	InFlight int       `json:"in_flight"`
-	Percent  *int      `json:"percent,omitempty"` // of the current phase
-	Bytes    Bytes     `json:"bytes,omitempty"`   // of the checkpoint, staged so far
-	Total    Bytes     `json:"total_bytes,omitempty"`
-	GPUs     []int     `json:"gpus,omitempty"`
-	Error    string    `json:"error,omitempty"`
+	// QueueLength and KVCacheHitRate are the engine's own: requests that wait in it, and
+	// the share of prompt tokens that it found in its prefix cache, 0 to 1.
+	QueueLength    int     `json:"queue_length,omitempty"`
+	KVCacheHitRate float64 `json:"kv_cache_hit_rate,omitempty"`
+	Percent        *int    `json:"percent,omitempty"` // of the current phase
+	Bytes          Bytes   `json:"bytes,omitempty"`   // of the checkpoint, staged so far
+	Total          Bytes   `json:"total_bytes,omitempty"`
+	GPUs           []int   `json:"gpus,omitempty"`
+	Error          string  `json:"error,omitempty"`
 	// Start is "warm" for a process forked from a warm interpreter, else "plain";
 	// StartNote says why it is plain where warm was configured.
 	Start      string   `json:"start,omitempty"`

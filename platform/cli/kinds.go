@@ -65,6 +65,8 @@ func (c printer) replicaKind() kit.Kind[functions.Replica] {
 		kit.Col("FOR", func(r functions.Replica) string { return c.Since(r.Since) }),
 		kit.WideCol("ID", func(r functions.Replica) string { return r.ID }),
 		kit.WideCol("ENDPOINT", func(r functions.Replica) string { return r.Endpoint }),
+		kit.WideCol("QUEUED", func(r functions.Replica) string { return strconv.Itoa(r.QueueLength) }),
+		kit.WideCol("CACHE HITS", func(r functions.Replica) string { return fmt.Sprintf("%.0f%%", 100*r.KVCacheHitRate) }),
 		kit.WideCol("START", func(r functions.Replica) string { return r.Start }),
 		kit.WideCol("ADAPTERS", func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }),
 		kit.WideCol("ERROR", func(r functions.Replica) string { return r.Error }),

@@ -179,7 +179,7 @@ func start(t *testing.T) *server {
 	s := &server{dir: dir, data: filepath.Join(dir, "data"), join: strings.Repeat("j", 40)}
 	s.fakePlatform = &fakePlatform{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []functions.Replica{
 		{ID: "r-1", Function: "default/tiny", Node: "here", State: functions.Downloading, Tier: functions.TierRemote, Since: noon.Add(-3 * time.Second), Bytes: 1 << 20, Total: 3 << 20, Percent: new(41)},
-		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
+		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, QueueLength: 3, KVCacheHitRate: 0.62, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
 	}}
 	var err error
 	if s.cat, err = catalog.Open(catalog.Options{Folder: user, Deployed: filepath.Join(s.data, "functions")}); err != nil {

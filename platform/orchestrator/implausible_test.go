@@ -460,3 +460,20 @@ func TestForeignGPUMemory(t *testing.T) {
 	p.pass(10 * time.Second)
 	p.want("once they ended", p.states("m"), "[READY@n]")
 }
+
+// TestEngineCounts: the requests that wait in an engine and the hit rate of its prefix
+// cache are those of its last heartbeat.
+func TestEngineCounts(t *testing.T) {
+	p := newPlay(t, 1, model("m"))
+	h := p.agent("n", 1)
+	p.pass(8 * time.Second)
+	p.path.ask("m", 1)
+	p.pass(10 * time.Second)
+	for i, rate := range []float64{0.5, 0.25} {
+		h.reps[0].QueueLength, h.reps[0].KVCacheHitRate = 3+i, rate
+		p.pass(3 * time.Second)
+		if r := p.s.Replicas()[0]; r.QueueLength != 3+i || r.KVCacheHitRate != rate {
+			t.Errorf("%+v", r)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -327,6 +328,9 @@ func (r *Replica) engineExited(ctx context.Context, x supervisor.Exit, while str
 			text = r.logTail(x)
 		}
 		cause = engine.RootCause(text, how)
+		if strings.HasPrefix(cause, "out of GPU memory") {
+			cause = r.addGPUHolders(cause)
+		}
 	}
 	if mayRetry && engine.PortTaken(cause) {
 		return nil, true

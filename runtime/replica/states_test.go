@@ -264,6 +264,12 @@ func TestFailures(t *testing.T) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried\nRuntimeError: Engine core initialization failed."})
 		}, why: "vllm ended while loading: out of GPU memory: CUDA out of memory. Tried", after: 5 * second},
+		{name: "another process holds the memory", s: &fakeNode{loadTime: 20 * second}, change: func(o *Options) {
+			o.GPUs, o.GPUHolders = []int{2}, func(index int) string { return fmt.Sprint("process 4711 (python3) holds 60 GiB of ", index) }
+		}, during: func(s *fakeNode) {
+			time.Sleep(5 * second)
+			s.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried"})
+		}, why: "out of GPU memory: CUDA out of memory. Tried; of GPU 2 process 4711 (python3) holds 60 GiB of 2", after: 5 * second},
 		{name: "killed while loading", s: &fakeNode{loadTime: 20 * second}, during: func(s *fakeNode) {
 			time.Sleep(5 * second)
 			s.die(supervisor.Exit{Code: -1, Signal: syscall.SIGKILL, Tail: "INFO all is well"})
