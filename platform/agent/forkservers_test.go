@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,16 +101,21 @@ func (l *lab) wake(id string, env map[string]string) functions.ReplicaStatus {
 
 func (l *lab) ready(id string) (st functions.ReplicaStatus) {
 	l.t.Helper()
+	seen := false
 	for end := time.Now().Add(testTimeout); ; <-time.After(2 * time.Millisecond) {
-		d, _ := l.Heartbeat()
-		for _, m := range d.Models {
-			if m.ID == id && m.State == functions.Ready {
-				return m
-			}
-			if m.ID == id && m.State.Over() || time.Now().After(end) {
-				l.t.Fatalf("%s: %+v", id, m)
-			}
+		d, err := l.Heartbeat()
+		i := slices.IndexFunc(d.Models, func(m functions.ReplicaStatus) bool { return m.ID == id })
+		switch {
+		case i >= 0 && d.Models[i].State == functions.Ready:
+			return d.Models[i]
+		case i >= 0 && d.Models[i].State.Over():
+			l.t.Fatalf("%s: %+v", id, d.Models[i])
+		case err == nil && i < 0 && seen:
+			l.t.Fatalf("%s was in a heartbeat and is not any more: %+v", id, d.Models)
+		case time.Now().After(end):
+			l.t.Fatalf("%s is not READY after %s: %+v", id, testTimeout, d.Models)
 		}
+		seen = seen || i >= 0
 	}
 }
 
