@@ -93,7 +93,7 @@ func (x *proxyRequest) stripsUsage() bool {
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
 func splitEndpoint(endpoint string) (addr, prefix string) {
-	addr = strings.TrimPrefix(endpoint, "http://")
+	addr = strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
 	if i := strings.IndexByte(addr, '/'); i >= 0 {
 		addr, prefix = addr[:i], strings.TrimSuffix(addr[i:], "/")
 	}

@@ -11,6 +11,10 @@ import (
 // ErrStaleEpoch refuses a command from an orchestrator that has been superseded.
 var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has spoken")
 
+// MaxEpochStep bounds how much higher than the last a new epoch may be. Each start of an
+// orchestrator raises it by one; a far higher one would shut out all later orchestrators.
+const MaxEpochStep = 1 << 20
+
 // LoadRequest asks an agent for a replica of a model. It is the body of
 // POST /load_model. The same id again is the same replica: loading is idempotent.
 type LoadRequest struct {
@@ -67,6 +71,13 @@ type AdapterRequest struct {
 	Name  string `json:"name"` // as the model file names it
 }
 
+// JoinedAgent is an agent of another machine that has joined a server.
+type JoinedAgent struct {
+	ID     string    `json:"id"`
+	Key    string    `json:"key"` // SHA-256 of its public key, in hex
+	Joined time.Time `json:"joined"`
+}
+
 // Heartbeat is an agent's report of itself, every 2 s and at once on a change.
 type Heartbeat struct {
 	AgentID string          `json:"agent_id"`
@@ -117,8 +128,7 @@ type HeartbeatReply struct {
 	Peers []Peer `json:"peers"`
 }
 
-// Peer is a node that lends blocks of checkpoints to those that show the join
-// token.
+// Peer is a node that lends blocks of checkpoints to those that show the nodes' token.
 type Peer struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,10 @@ type Field struct{ Name, Value string }
 type Options struct {
 	// Dial opens a connection; nil dials TCP with DialTimeout.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// DialTimeout bounds a dial; 5 s by default.
+	// TLS returns the configuration of connections to an address; nil, or where it returns
+	// nil, they are plain.
+	TLS func(addr string) *tls.Config
+	// DialTimeout bounds a dial, with the handshake; 5 s by default.
 	DialTimeout time.Duration
 	// IdleTimeout is how long an unused connection is kept; 4 s by default,
 	// because engines close theirs after 5.
@@ -160,6 +164,9 @@ func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error
 	if err != nil {
 		return nil, err
 	}
+	if nc, err = c.secure(ctx, addr, nc); err != nil {
+		return nil, err
+	}
 	k := newConn(c, addr, nc)
 	c.mu.Lock()
 	if c.conns[addr] == nil {
@@ -168,6 +175,23 @@ func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error
 	c.conns[addr][k] = struct{}{}
 	c.mu.Unlock()
 	return k, nil
+}
+
+// secure makes a new connection TLS if its address requires that.
+func (c *Client) secure(ctx context.Context, addr string, nc net.Conn) (net.Conn, error) {
+	if c.o.TLS == nil {
+		return nc, nil
+	}
+	config := c.o.TLS(addr)
+	if config == nil {
+		return nc, nil
+	}
+	conn := tls.Client(nc, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // forget drops a connection that is closed.

@@ -127,13 +127,17 @@ func Agree(ctx context.Context, o AgreeOptions) (a Agreement, err error) {
 		}
 	}
 	two, one := fmt.Sprint(2*agreeSlot+agreeSlot/2), fmt.Sprint(agreeSlot+agreeSlot/2)
-	p, err := served.Start(ctx, served.Options{Exe: o.Exe, Dir: o.Dir, Functions: files, Args: []string{"--memory", two, "--gpus", "0", "--warm", "off", "--log-format", "json"}})
+	p, err := served.Start(ctx, served.Options{Exe: o.Exe, Dir: o.Dir, Functions: files, Args: []string{"--agents-addr", "127.0.0.1:0", "--memory", two, "--gpus", "0", "--warm", "off", "--log-format", "json"}})
 	if err != nil {
 		return a, err
 	}
 	ended := sync.OnceFunc(p.End)
 	defer ended()
-	second, err := process.Begin("agent", o.Dir, nil, o.Exe, "agent", "--server", p.URL, "--token-file", filepath.Join(o.Dir, "data", "join-token"),
+	server, token, err := p.JoinToken(ctx, o.Dir)
+	if err != nil {
+		return a, err
+	}
+	second, err := process.Begin("agent", o.Dir, nil, o.Exe, "agent", "--server", server, "--token-file", token,
 		"--data", filepath.Join(o.Dir, "second"), "--name", "second", "--memory", one, "--gpus", "0", "--warm", "off", "--orphan-timeout", "2s")
 	if err != nil {
 		return a, err

@@ -332,3 +332,14 @@ func (p *Platform) do(req *http.Request, into any) error {
 	}
 	return nil
 }
+
+// JoinToken makes a join token for an agent, and returns where it joins and the token's file,
+// in dir.
+func (p *Platform) JoinToken(ctx context.Context, dir string) (server, file string, err error) {
+	var made struct{ Server, Token string }
+	if err := p.call(ctx, http.MethodPost, "/api/v1/agents/tokens", map[string]string{}, &made); err != nil {
+		return "", "", err
+	}
+	file = filepath.Join(dir, "join-token")
+	return made.Server, file, os.WriteFile(file, []byte(made.Token), 0o600)
+}

@@ -13,7 +13,7 @@
 //
 // # Trust
 //
-// Every request carries the join token; without it, both sides refuse. Requests are plain
+// Every request carries the nodes' token; without it, both sides refuse. Requests are plain
 // HTTP: a network that carries them sees the token and the weights. A holder of the token
 // reads what nodes stage, and by an announcement becomes one whose blocks are staged.
 //

@@ -281,7 +281,7 @@ func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 func (b *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
 	if r.StatusCode == http.StatusUnauthorized {
-		e.Detail, e.Fix = "the node refuses this node's join token", "--token-file: the server's DATA/join-token"
+		e.Detail, e.Fix = "the node refuses this node's token", "--token-file: the server's DATA/peer-token"
 		return e
 	}
 	var folderErr folderError

@@ -180,7 +180,7 @@ func (n *Node) Handler(server BlockServer) http.Handler {
 		sum := sha256.Sum256([]byte(secret))
 		if subtle.ConstantTimeCompare(sum[:], n.token[:]) != 1 || !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the join token is missing or wrong", http.StatusUnauthorized)
+			http.Error(w, "the nodes' token is missing or wrong", http.StatusUnauthorized)
 			return
 		}
 		mux.ServeHTTP(w, r)

@@ -337,6 +337,9 @@ func (a *Agent) checkEpochLocked(epoch int64) error {
 	if epoch < a.epoch {
 		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, a.epoch)
 	}
+	if epoch-a.epoch > functions.MaxEpochStep {
+		return fmt.Errorf("%w: epoch %d is not one of a server whose last was %d: no later command would be obeyed", ErrBadRequest, epoch, a.epoch)
+	}
 	a.epoch = epoch
 	return nil
 }

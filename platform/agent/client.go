@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,22 +19,21 @@ import (
 // Client commands an agent on another host, or in another process of this one. It is an
 // orchestrator.Node, Verifier, Sleeper and AdapterLoader.
 type Client struct {
-	url, token string
+	url        string
 	http       *http.Client
 	slowClient *http.Client // without a bound on the answer's first byte
 }
 
-// NewClient returns a client of the agent at url that shows it the join token. It dials
-// nothing.
-func NewClient(url, token string) *Client {
+// NewClient returns a client of the agent at url. It dials nothing. secure shows the server's
+// certificate and accepts that of the agent alone; nil is plain HTTP, for tests.
+func NewClient(url string, secure *tls.Config) *Client {
 	client := func(answers time.Duration) *http.Client {
 		return &http.Client{
-			Transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answers},
-			// A token is for one address: no redirect carries it elsewhere.
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second, ResponseHeaderTimeout: answers, TLSClientConfig: secure},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &Client{url: strings.TrimRight(url, "/"), token: token, http: client(20 * time.Second), slowClient: client(0)}
+	return &Client{url: strings.TrimRight(url, "/"), http: client(20 * time.Second), slowClient: client(0)}
 }
 
 // URL of the agent.
@@ -104,7 +104,6 @@ func (c *Client) send(ctx context.Context, client *http.Client, method, path str
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -14,7 +14,7 @@
 //
 // An activator on this machine sends requests to the engines themselves, with each
 // engine's key from the heartbeat. All others go through Handler, which adds the key and
-// passes only the paths that clients may use: the join token may start, stop, put to
+// passes only the paths that clients may use: the server may start, stop, put to
 // sleep and load adapters, but not have an engine load code.
 //
 // # It may be killed at any time
@@ -59,9 +59,10 @@
 // # Commands
 //
 // Every command carries the epoch of its orchestrator. The highest epoch wins for the
-// life of the agent; a lower one is refused (409 over HTTP). Commands are idempotent by
-// replica id, so a command whose answer was lost can be repeated. Every path requires
-// the join token, compared in constant time.
+// life of the agent; a lower one is refused (409 over HTTP), and one
+// that is absurdly higher too. Commands are idempotent by
+// replica id, so a command whose answer was lost can be repeated. Connections
+// are accepted from the agent's server only, by its certificate (package enroll).
 //
 // It is one idea: the state of one node. Replicas, memory, store and fork servers change
 // together and go out in one heartbeat.

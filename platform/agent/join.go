@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,24 +14,26 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // Join sends an agent's heartbeats to a server: the newest one, whenever there is one. An
 // unreachable server is tried again with pauses up to 5 s; the agent keeps serving
 // meanwhile.
 type Join struct {
-	server, token string
-	log           *slog.Logger
-	pending       chan functions.Heartbeat // at most one, the newest
-	onPeers       func([]functions.Peer)   // gets the other nodes; may be nil
-	http          *http.Client
+	server  string
+	log     *slog.Logger
+	pending chan functions.Heartbeat // at most one, the newest
+	onPeers func([]functions.Peer)   // gets the other nodes; may be nil
+	http    *http.Client
 }
 
-// NewJoin returns a join that has not started. Its Push is the agent's.
-func NewJoin(server, token string, log *slog.Logger) *Join {
+// NewJoin returns a join that has not started. Its Push is the agent's. secure shows the
+// agent's certificate (enroll.Identity); nil is plain HTTP, for tests.
+func NewJoin(server string, secure *tls.Config, log *slog.Logger) *Join {
 	return &Join{
-		server: strings.TrimRight(server, "/"), token: token, log: log, pending: make(chan functions.Heartbeat, 1),
-		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second},
+		server: strings.TrimRight(server, "/"), log: log, pending: make(chan functions.Heartbeat, 1),
+		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, TLSClientConfig: secure},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 }
@@ -108,11 +111,10 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+j.token)
 	req.Header.Set("Content-Type", "application/json")
 	res, err := j.http.Do(req)
 	if err != nil {
-		return err
+		return mtls.Explain(err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {

@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -18,10 +21,13 @@ import (
 type ServeOptions struct {
 	Listener net.Listener
 	URL      string        // under which the server reaches it
-	Token    string        // the join token
+	TLS      *tls.Config   // takes connections of the server only (enroll.Identity); nil is plain HTTP, for tests
 	Join     *Join         // its Push is Options.Push of the agent
 	Drain    time.Duration // bound on proxied requests at the end; 0 is 10 s
 }
+
+// cutGrace is the time after the drain deadline for streams to write their error frame.
+const cutGrace = 500 * time.Millisecond
 
 // Serve is `thaw agent`: it runs the node, its API and its heartbeats to a server until
 // ctx ends or one of them fails. It is called once, in place of Run.
@@ -33,21 +39,36 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	n.SetURL(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
-	handler := NewHandler(n.Agent, f.Token, engines)
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: handler.WithStore(n.store), Authorize: handler.Authorize, Logger: n.log})
+	listener := f.Listener
+	if f.TLS != nil {
+		listener = tls.NewListener(listener, f.TLS)
+	}
+	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), Logger: n.log})
+	base, cut := context.WithCancelCause(context.WithoutCancel(ctx)) // requests outlive ctx by the drain
+	defer cut(nil)
+	srv := &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return base }, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}
 
 	// The node ends its engines after the server has been shut down.
 	serveCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	parts, ctx := errgroup.WithContext(ctx)
-	parts.Go(func() error { return srv.Serve(f.Listener) })
+	parts.Go(func() error {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
 	parts.Go(func() error {
 		defer stop()
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Drain)
 		defer cancel()
+		handler.Drain()
 		if err := srv.Shutdown(grace); err != nil {
 			n.log.Warn("requests were cut at the drain deadline", "error", err)
+			cut(httpserver.ErrDraining)
+			time.Sleep(cutGrace)
+			srv.Close()
 		}
 		return nil
 	})

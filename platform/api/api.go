@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/subtle"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -49,6 +48,14 @@ type Requests interface {
 	Position(id string) (position int, name functions.Name, ok bool)
 }
 
+// Agents makes and ends the rights of agents of other machines: *enroll.Server.
+type Agents interface {
+	// NewToken makes a join token for an agent, or with "" for any; 0 is the usual expiry.
+	NewToken(agent string, expiry time.Duration) (secret string, expires time.Time, err error)
+	Agents() []functions.JoinedAgent
+	Remove(id string) error // functions.ErrNotFound
+}
+
 // Catalog is which functions exist. *catalog.Catalog is one; its errors are those
 // that are told apart here.
 type Catalog interface {
@@ -84,10 +91,9 @@ type Options struct {
 	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.
 	TeamUse func(team string) functions.TeamUse
-	// Heartbeat stores the state that an agent reports.
-	Heartbeat func(functions.Heartbeat) error
-	// Peers are the nodes, except the named agent, that serve blocks; may be nil.
-	Peers func(agent string) []functions.Peer
+	// Agents knows who may join from other machines, at AgentsURL; nil: none may.
+	Agents    Agents
+	AgentsURL string
 	// Logs opens the log of a replica from its last tail lines on; with follow
 	// it goes on until ctx ends. The error is ErrNotFound where there is none.
 	Logs func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error)
@@ -100,7 +106,6 @@ type Options struct {
 	// Ready lists the reasons why no requests are accepted; empty when they are.
 	Ready func() []string
 
-	JoinToken string
 	// Open: the server listens on loopback only, so reading needs no key until
 	// the first one exists.
 	Open bool
@@ -254,15 +259,9 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 		bearer = req.Header("X-Api-Key")
 		secret = bearer
 	}
-	switch r {
-	case probe:
+	if r == probe {
 		id, ok := a.o.Keys.Lookup(secret)
 		return caller{id, ok}, nil
-	case join:
-		if a.o.JoinToken == "" || subtle.ConstantTimeCompare([]byte(secret), []byte(a.o.JoinToken)) != 1 {
-			return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: this wants the join token of the server (DATA/join-token).")
-		}
-		return caller{}, nil
 	}
 	id, ok := a.o.Keys.Lookup(secret)
 	switch {
@@ -281,7 +280,7 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 	return caller{id, ok}, nil
 }
 
-func (a *API) open() bool { return a.o.Open && !a.o.Keys.Any() }
+func (a *API) open() bool { return a.o.Open && !a.o.Keys.Required() }
 
 // match finds the row for a path. allow are the methods of the path's rows when
 // none has this one.

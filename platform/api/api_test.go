@@ -65,6 +65,8 @@ func canonicalHost(e endpoint) (path, body string) {
 	switch {
 	case strings.Contains(path, "replicas/{id}"):
 		path = strings.Replace(path, "{id}", "r-1", 1)
+	case strings.Contains(path, "agents/{id}"):
+		path = strings.Replace(path, "{id}", "gone", 1)
 	case strings.Contains(path, "nodes/{id}"):
 		path = strings.Replace(path, "{id}", "here", 1)
 	case strings.Contains(path, "coldstarts/{id}"):
@@ -80,8 +82,6 @@ func canonicalHost(e endpoint) (path, body string) {
 		path = "/api/v1/functions/a/gone" // 404: allowed, but there is none
 	case "POST /api/v1/keys":
 		body = `{"team":"a"}`
-	case "POST /api/v1/heartbeat":
-		body = `{"agent_id":"x"}`
 	case "POST /api/v1/prewarm":
 		body = `{"model":"a/one"}`
 	case "POST /api/v1/prefetch":
@@ -102,18 +102,17 @@ func TestRights(t *testing.T) {
 			who  string
 			rig  *testAPI
 			key  string
-			want [5]string // by right: read, admin, join, probe, own; "" is let in
+			want [4]string // by right: read, admin, probe, own; "" is let in
 		}{
-			{"no key, on loopback without keys", open, "", [5]string{"", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"no key, with keys", shut, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"no key, not on loopback", public, "", [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"a wrong key, on loopback without keys", open, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"a wrong key", shut, wrong, [5]string{"invalid_api_key", "invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
-			{"a team's key", shut, shut.keyA, [5]string{"", "permission_denied", "invalid_api_key", "", ""}},
-			{"an admin key", shut, shut.keyAdm, [5]string{"", "", "invalid_api_key", "", ""}},
-			{"the admin token", shut, shut.admin, [5]string{"", "", "invalid_api_key", "", ""}},
-			{"the admin token, not on loopback", public, public.admin, [5]string{"", "", "invalid_api_key", "", ""}},
-			{"the join token", shut, shut.join, [5]string{"invalid_api_key", "invalid_api_key", "", "", "invalid_api_key"}},
+			{"no key, on loopback without keys", open, "", [4]string{"", "invalid_api_key", "", "invalid_api_key"}},
+			{"no key, with keys", shut, "", [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"no key, not on loopback", public, "", [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a wrong key, on loopback without keys", open, wrong, [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a wrong key", shut, wrong, [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
+			{"a team's key", shut, shut.keyA, [4]string{"", "permission_denied", "", ""}},
+			{"an admin key", shut, shut.keyAdm, [4]string{"", "", "", ""}},
+			{"the admin token", shut, shut.admin, [4]string{"", "", "", ""}},
+			{"the admin token, not on loopback", public, public.admin, [4]string{"", "", "", ""}},
 		} {
 			status, head, answer := tt.rig.ask(t, e.method, path, tt.key, body)
 			want := tt.want[e.permission]
@@ -469,14 +468,19 @@ func TestClient(t *testing.T) {
 		t.Error(err)
 	}
 
-	agent := client(t, r, r.join)
-	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "n2", State: functions.NodeIdle}); err != nil || len(r.beats) != 1 {
+	if token, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil || token.Token != "token-of-n2" || token.Server != "https://server:1" || !token.Expires.Equal(began.Add(time.Hour)) {
+		t.Errorf("%+v %v", token, err)
+	}
+	if _, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
 		t.Error(err)
 	}
-	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "n2", Epoch: -1}); !errors.As(err, &s) || s.Status != 409 {
+	if list, err := c.Agents(ctx); err != nil || len(list) != 1 || list[0].ID != "here" {
+		t.Errorf("%+v %v", list, err)
+	}
+	if err := c.RemoveAgent(ctx, "n9"); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
-	if err := agent.Heartbeat(ctx, functions.Heartbeat{AgentID: "a\nb"}); !errors.As(err, &s) || s.Status != 400 {
+	if err := c.RemoveAgent(ctx, "here"); err != nil {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://[::1"} {

@@ -383,10 +383,21 @@ func (c *Client) progress(ctx context.Context, path string, in any, report func(
 	return nil
 }
 
-// Heartbeat reports an agent's state to the server; the client's key is the join
-// token.
-func (c *Client) Heartbeat(ctx context.Context, hb functions.Heartbeat) error {
-	return c.call(ctx, "POST", "/api/v1/heartbeat", hb, nil)
+// Agents are the agents of other machines that have joined.
+func (c *Client) Agents(ctx context.Context) ([]functions.JoinedAgent, error) {
+	return getItems[functions.JoinedAgent](ctx, c, "/api/v1/agents")
+}
+
+// CreateJoinToken makes a join token; the answer has it, this once.
+func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
+	var t JoinToken
+	err := c.call(ctx, "POST", "/api/v1/agents/tokens", r, &t)
+	return t, err
+}
+
+// RemoveAgent ends the rights of an agent.
+func (c *Client) RemoveAgent(ctx context.Context, id string) error {
+	return c.call(ctx, "DELETE", "/api/v1/agents/"+url.PathEscape(id), nil, nil)
 }
 
 // Logs of a replica from the last tail lines on. The caller closes it.

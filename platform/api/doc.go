@@ -16,7 +16,6 @@
 //     everyone; else a key. A team's key sees its team and nothing of others:
 //     what belongs to another team does not exist (404).
 //   - admin: the admin token or an admin key, always.
-//   - join: the join token, always; nothing else, the admin token neither.
 //   - own: a key, always: a team's for what is its own, an admin's for all. What
 //     is done under it is charged to that team.
 //   - probe: everyone. /healthz and /readyz need no key, because a load balancer

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -28,7 +29,6 @@ type fakePlatform struct {
 	events    []functions.Event
 	wakes     map[functions.Name]time.Duration
 	stopped   []functions.Name
-	beats     []functions.Heartbeat
 	reasons   []string
 	nodeLost  bool // its node is
 	changed   chan struct{}
@@ -99,7 +99,7 @@ type testAPI struct {
 	url                string
 	cat                *catalog.Catalog
 	folder             string
-	admin, join        string
+	admin              string
 	keyA, keyB, keyAdm string // filled by keys
 	server             httpserver.Server
 	down               bool // a test has shut it down
@@ -132,7 +132,7 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &testAPI{cat: cat, folder: folder, admin: strings.Repeat("t", 40), join: strings.Repeat("j", 40)}
+	r := &testAPI{cat: cat, folder: folder, admin: strings.Repeat("t", 40)}
 	keys.Trust(r.admin)
 	one := functions.Name{Team: "a", Name: "one"}
 	r.fakePlatform = &fakePlatform{
@@ -155,9 +155,9 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	})
 	o := Options{
 		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform, Stores: &stores{}, Ahead: &fakeAhead{},
-		Demand:    func(n functions.Name) (int, int) { return 1, 2 },
-		TeamUse:   func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
-		Heartbeat: r.fakePlatform.beat,
+		Demand:  func(n functions.Name) (int, int) { return 1, 2 },
+		TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
+		Agents:  &fakeAgents{}, AgentsURL: "https://server:1",
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 			if id != "r-1" && id != "r-2" && id != "r-old" {
 				return nil, functions.ErrNotFound
@@ -170,8 +170,8 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 			return functions.Explanation{Kind: kind, Function: n.String(), State: functions.Unloaded, Now: "It is cold.", Decided: began, Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
 				Candidates: []functions.Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []functions.ScorePart{{Name: "idle", Value: 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
 		},
-		Ready:     func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
-		JoinToken: r.join, Open: true, Hosts: []string{"thaw.example"}, Metrics: metrics.Text, Version: "test",
+		Ready: func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
+		Open:  true, Hosts: []string{"thaw.example"}, Metrics: metrics.Text, Version: "test",
 	}
 	if edit != nil {
 		edit(&o)
@@ -196,13 +196,24 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	return r
 }
 
-func (w *fakePlatform) beat(hb functions.Heartbeat) error {
-	if hb.Epoch < 0 {
-		return functions.ErrStaleEpoch
+// fakeAgents are the agents of a server, of which "here" alone has joined.
+type fakeAgents struct{}
+
+func (*fakeAgents) NewToken(agent string, expiry time.Duration) (string, time.Time, error) {
+	if agent == "none" {
+		return "", time.Time{}, errors.New("there is no such name")
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.beats = append(w.beats, hb)
+	return "token-of-" + agent, began.Add(expiry), nil
+}
+
+func (*fakeAgents) Agents() []functions.JoinedAgent {
+	return []functions.JoinedAgent{{ID: "here", Joined: began}}
+}
+
+func (*fakeAgents) Remove(id string) error {
+	if id != "here" {
+		return functions.ErrNotFound
+	}
 	return nil
 }
 

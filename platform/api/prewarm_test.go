@@ -58,7 +58,6 @@ func TestPrewarm(t *testing.T) {
 		{r.keyA, `{"model":"one","lease":"1h"}`, nil, 400, "invalid_json", ""},
 		{r.keyA, `{"model":"one"`, nil, 400, "invalid_json", ""},
 		{"", `{"model":"one"}`, nil, 401, "invalid_api_key", ""},
-		{r.join, `{"model":"one"}`, nil, 401, "invalid_api_key", ""},
 		{r.keyA, `{"model":"one"}`, &functions.PrewarmBudgetError{In: 20 * time.Second}, 429, "prewarm_budget_exceeded", "20"},
 		{r.keyA, `{"model":"one"}`, fmt.Errorf("x: %w", &functions.PrewarmBudgetError{}), 429, "prewarm_budget_exceeded", ""},
 		{r.keyA, `{"model":"one"}`, functions.ErrPrewarmTier, 400, "invalid_value", ""},

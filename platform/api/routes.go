@@ -20,12 +20,11 @@ type permission int
 const (
 	read  permission = iota // everyone where /v1 is open, else a key; a team's key sees its team
 	admin                   // the admin token or an admin key
-	join                    // the join token
 	probe                   // everyone
 	own                     // a key: a team's for what is the team's, an admin's for all
 )
 
-func (r permission) String() string { return [...]string{"read", "admin", "join", "probe", "own"}[r] }
+func (r permission) String() string { return [...]string{"read", "admin", "probe", "own"}[r] }
 
 // endpoint is one row of the table.
 type endpoint struct {
@@ -71,7 +70,9 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
 		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
 		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
-		{method: "POST", path: "/api/v1/heartbeat", permission: join, summary: "The state of an agent. The answer names the other nodes that serve blocks.", body: functions.Heartbeat{}, answer: functions.HeartbeatReply{}, do: a.heartbeat},
+		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: a.agents},
+		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: a.createJoinToken},
+		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: a.removeAgent},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
 		{method: "GET", path: "/readyz", permission: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},

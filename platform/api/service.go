@@ -1,9 +1,8 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
-	"net/http"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -57,29 +56,50 @@ func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
 	return nil
 }
 
-func (a *API) heartbeat(x *exchange, res *httpserver.Response) *openai.Error {
-	if len(x.Body) > maxBody {
-		return openai.New(openai.RequestTooLarge, "")
+// noAgents refuses what is about agents where the server takes none.
+func (a *API) noAgents() *openai.Error {
+	if a.o.Agents != nil {
+		return nil
 	}
-	// Unknown fields pass: an agent may be newer than its server.
-	var hb functions.Heartbeat
-	if err := json.Unmarshal(x.Body, &hb); err != nil {
-		return openai.New(openai.InvalidJSON, "The body is no heartbeat: "+err.Error())
+	return openai.New(openai.NotFound, "This server takes no agents of other machines: thaw serve --agents-addr HOST:PORT.")
+}
+
+func (a *API) agents(_ *exchange, res *httpserver.Response) *openai.Error {
+	if err := a.noAgents(); err != nil {
+		return err
 	}
-	if !isWord(hb.AgentID) {
-		return openai.New(openai.InvalidValue, "An agent's id is letters, digits, '-', '_' and '.'.").With("agent_id")
+	return writeJSON(res, 200, List[functions.JoinedAgent]{a.o.Agents.Agents()})
+}
+
+func (a *API) createJoinToken(x *exchange, res *httpserver.Response) *openai.Error {
+	var r JoinTokenRequest
+	if err := decodeBody(x, &r); err != nil {
+		return err
 	}
-	switch err := a.o.Heartbeat(hb); {
-	case errors.Is(err, functions.ErrStaleEpoch):
-		return openai.New(openai.Conflict, err.Error())
-	case err != nil:
-		return openai.New(openai.InvalidValue, "The heartbeat is refused: "+err.Error())
+	if err := a.noAgents(); err != nil {
+		return err
 	}
-	reply := functions.HeartbeatReply{Peers: []functions.Peer{}}
-	if a.o.Peers != nil {
-		reply.Peers = append(reply.Peers, a.o.Peers(hb.AgentID)...)
+	secret, expires, err := a.o.Agents.NewToken(r.Agent, r.Expiry.Std())
+	if err != nil {
+		return openai.New(openai.InvalidValue, "The join token was not made: "+err.Error()+".")
 	}
-	return writeJSON(res, http.StatusOK, reply)
+	a.o.Log.Info("join token made", "agent", r.Agent, "expires", expires)
+	return writeJSON(res, 201, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.o.AgentsURL})
+}
+
+func (a *API) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
+	if err := a.noAgents(); err != nil {
+		return err
+	}
+	err := a.o.Agents.Remove(x.args[0])
+	if errors.Is(err, functions.ErrNotFound) {
+		return notFound("The agent " + x.args[0])
+	}
+	if err != nil {
+		return openai.New(openai.InternalError, "The agent was not removed: "+err.Error())
+	}
+	res.Status = 204
+	return nil
 }
 
 func (a *API) metrics(x *exchange, res *httpserver.Response) *openai.Error {

@@ -95,6 +95,21 @@ type KeyRequest struct {
 	Admin bool   `json:"admin,omitempty"`
 }
 
+// JoinTokenRequest asks for a join token: for one agent, or with "" for any whose name is not
+// taken. Expiry 0 is an hour.
+type JoinTokenRequest struct {
+	Agent  string             `json:"agent,omitempty"`
+	Expiry functions.Duration `json:"expiry,omitempty"`
+}
+
+// JoinToken is a join token, which is shown this once.
+type JoinToken struct {
+	Token   string    `json:"token"`
+	Agent   string    `json:"agent,omitempty"` // "": any
+	Expires time.Time `json:"expires"`
+	Server  string    `json:"server"` // the URL for thaw agent --server
+}
+
 // WakeRequest keeps a function without requests: for Lease, or Until a time; with
 // neither for its idle time, at least a minute. A start whose lease ends before its
 // engine runs is cancelled, so a client that waits for one renews the wake.

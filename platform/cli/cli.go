@@ -132,7 +132,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
-	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.explainVerb(), m.events(), doctor{c}.verb())
+	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(), m.explainVerb(), m.events(), doctor{c}.verb())
 	return root
 }
 
@@ -199,7 +199,7 @@ func (c platformVerbs) agent() *cobra.Command {
 	cfg := new(AgentConfig)
 	return settingsVerb(c, &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
-		Example: `  thaw agent --server http://10.0.0.1:8080 --token-file join-token --addr 10.0.0.2:8090`,
+		Example: `  thaw agent --server https://10.0.0.1:8090 --token-file join-token --addr 10.0.0.2:8090`,
 	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(dataDir(c.getenv)) }, c.programs.Agent, "agent")
 }
 

@@ -127,8 +127,8 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "--addr", "8080"}, `want HOST:PORT`},
 		{[]string{"serve", "--config", bad}, `bad.yaml:1:1: adr: unknown key (did you mean addr?)`},
 		{[]string{"serve", "x"}, `"x" is more than thaw serve takes`},
-		{[]string{"agent"}, `--server http://HOST:8080`},
-		{[]string{"agent", "--server", "http://x"}, `join token is needed`},
+		{[]string{"agent"}, `--server https://HOST:8090`},
+		{[]string{"agent", "--server", "http://x"}, `want https://HOST:PORT`},
 		{[]string{"keep"}, "--socket and --dir are needed"},
 		{[]string{"engine", "x\x1b[31m"}, `"x\x1b[31m" is no embedded engine`},
 		{[]string{"completion", "tcsh"}, "no shell"},
@@ -195,16 +195,16 @@ func TestOwnFlags(t *testing.T) {
 			return nil
 		},
 	}
-	for _, args := range [][]string{{"serve", "--data", dir}, {"--data", dir, "serve"}, {"agent", "--server", "http://x", "--token-file", "f", "--data", dir}} {
+	for _, args := range [][]string{{"serve", "--data", dir}, {"--data", dir, "serve"}, {"agent", "--server", "https://x", "--token-file", "f", "--data", dir}} {
 		data = ""
 		if _, errs, exit := runCLI(t, p, nil, args...); exit != 0 || data != dir {
 			t.Errorf("%v: %d %s, data %q", args, exit, errs, data)
 		}
 	}
-	if server != "http://x" {
+	if server != "https://x" {
 		t.Error(server)
 	}
-	if _, errs, exit := runCLI(t, p, map[string]string{"THAW_SERVER": "http://y", "THAW_TOKEN_FILE": "f", "THAW_DATA": dir}, "agent"); exit != 0 || server != "http://y" {
+	if _, errs, exit := runCLI(t, p, map[string]string{"THAW_SERVER": "https://y", "THAW_TOKEN_FILE": "f", "THAW_DATA": dir}, "agent"); exit != 0 || server != "https://y" {
 		t.Errorf("%d %s %s", exit, errs, server)
 	}
 }

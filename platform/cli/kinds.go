@@ -211,6 +211,14 @@ func (c printer) eventKind() kit.Kind[functions.Event] {
 	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
 }
 
+func (c printer) agentKind() kit.Kind[functions.JoinedAgent] {
+	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
+		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
+		kit.Col("KEY", func(a functions.JoinedAgent) string { return a.Key[:min(12, len(a.Key))] }),
+		kit.Col("JOINED", func(a functions.JoinedAgent) string { return c.Since(a.Joined) + " ago" }),
+	}, Name: func(a functions.JoinedAgent) string { return a.ID }}
+}
+
 func (c printer) keyKind() kit.Kind[auth.Key] {
 	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),

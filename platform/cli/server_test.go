@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"net"
@@ -140,9 +141,9 @@ func (s *fakePlatform) Position(string) (int, functions.Name, bool) {
 // server starts a platform behind a real door and says how to reach it.
 type server struct {
 	*fakePlatform
-	url, dir, data, join string
-	cat                  *catalog.Catalog
-	env                  map[string]string
+	url, dir, data string
+	cat            *catalog.Catalog
+	env            map[string]string
 }
 
 const shipped = `apiVersion: thaw.dev/v1
@@ -166,6 +167,49 @@ metadata: {name: ml}
 spec: {gpus: {guaranteed: 1, max: 4}, limits: {requestsPerMinute: 60, gpuSecondsPerDay: 3600, heldRequests: 100}}
 `
 
+// joinedAgents are the agents of a server, of which gpu-1 has joined.
+type joinedAgents struct{}
+
+func (*joinedAgents) NewToken(agent string, expiry time.Duration) (string, time.Time, error) {
+	if agent == "A" {
+		return "", time.Time{}, errors.New("that is no name of an agent")
+	}
+	return "thaw-join-secret." + agent, began.Add(expiry), nil
+}
+
+func (*joinedAgents) Agents() []functions.JoinedAgent {
+	return []functions.JoinedAgent{{ID: "gpu-1", Key: strings.Repeat("ab", 32), Joined: began}}
+}
+
+func (*joinedAgents) Remove(id string) error {
+	if id != "gpu-1" {
+		return functions.ErrNotFound
+	}
+	return nil
+}
+
+// TestAgentsVerbs: the verbs about agents print a token alone, list who has joined and remove.
+func TestAgentsVerbs(t *testing.T) {
+	s := start(t)
+	for _, x := range []struct {
+		line, out, errs string
+		exit            int
+	}{
+		{"agents token", "thaw-join-secret.\n", "--server https://10.0.0.1:8090", 0},
+		{"agents token --name gpu-2 -o json", `"agent": "gpu-2"`, "", 0},
+		{"agents token --name A", "", "no name of an agent", kit.ExitUsage},
+		{"agents list -o name", "gpu-1\n", "", 0},
+		{"agents list", "abababababab", "", 0},
+		{"agents rm gpu-1", "gpu-1 removed\n", "", 0},
+		{"agents rm gpu-9", "", "gpu-9 does not exist", kit.ExitNotFound},
+	} {
+		out, errs, exit := s.thaw(t, "", strings.Fields(x.line)...)
+		if exit != x.exit || !strings.Contains(out, x.out) || !strings.Contains(errs, x.errs) {
+			t.Errorf("thaw %s: exit %d\n%s%s", x.line, exit, out, errs)
+		}
+	}
+}
+
 func start(t *testing.T) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -176,7 +220,7 @@ func start(t *testing.T) *server {
 	if err := os.WriteFile(filepath.Join(user, "shipped.yaml"), []byte(shipped), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, data: filepath.Join(dir, "data"), join: strings.Repeat("j", 40)}
+	s := &server{dir: dir, data: filepath.Join(dir, "data")}
 	s.fakePlatform = &fakePlatform{leases: map[functions.Name]time.Duration{}, requests: map[string]string{"req-1": "cs-2"}, replicas: []functions.Replica{
 		{ID: "r-1", Function: "default/tiny", Node: "here", State: functions.Downloading, Tier: functions.TierRemote, Since: noon.Add(-3 * time.Second), Bytes: 1 << 20, Total: 3 << 20, Percent: new(41)},
 		{ID: "r-2", Function: "ml/llama", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2, QueueLength: 3, KVCacheHitRate: 0.62, Total: 16 << 30, Bytes: 16 << 30, GPUs: []int{0}},
@@ -215,7 +259,6 @@ func start(t *testing.T) *server {
 			left, resets := 1800.0, noon.Add(12*time.Hour)
 			return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3, EvictionsSuffered: 4, Thrash: 1}
 		},
-		Heartbeat: func(functions.Heartbeat) error { return nil },
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
 			if kind == "place" {
@@ -235,8 +278,8 @@ func start(t *testing.T) *server {
 			}
 			return nil, functions.ErrNotFound
 		},
-		Ready:     func() []string { return s.reasons },
-		JoinToken: s.join, Open: true, Version: "test",
+		Ready:  func() []string { return s.reasons },
+		Agents: &joinedAgents{}, AgentsURL: "https://10.0.0.1:8090", Open: true, Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,7 +91,8 @@ type ServeConfig struct {
 	Host []string `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	EngineSettings
 	PolicySettings
-	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the join token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
+	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty takes none"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the nodes' token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their server died"`
@@ -100,15 +102,15 @@ type ServeConfig struct {
 
 // AgentConfig is the settings of thaw agent.
 type AgentConfig struct {
-	Server    string `json:"server" help:"URL of the thaw server to join"`
-	TokenFile string `json:"token-file" help:"file with the join token (DATA/join-token of the server)"`
+	Server    string `json:"server" help:"URL of the server's --agents-addr, https://HOST:PORT"`
+	TokenFile string `json:"token-file" help:"file with a join token (thaw agents token), for the first start; afterwards the agent has a certificate of its own in its data folder"`
 	Addr      string `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
-	Advertise string `json:"advertise" help:"URL under which the server reaches this agent" shown:"http:// and the address listened on"`
+	Advertise string `json:"advertise" help:"URL under which the server reaches this agent" shown:"https:// and the address listened on"`
 	Name      string `json:"name" help:"name of this node" shown:"the host's name"`
 	Data      string `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
 	NodeSettings
 	EngineSettings
-	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the join token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the nodes' token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
 	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
 	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
@@ -149,10 +151,10 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 
 func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	if c.Server == "" {
-		return errors.New("server: the URL of the server to join is needed: --server http://HOST:8080")
+		return errors.New("server: the URL of the server to join is needed: --server https://HOST:8090, its --agents-addr")
 	}
-	if c.TokenFile == "" {
-		return errors.New("token-file: a file with the server's join token is needed: --token-file F")
+	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("server: %q is not where a server takes agents: want https://HOST:PORT, its --agents-addr", functions.Clip(c.Server))
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT", functions.Clip(c.Addr))

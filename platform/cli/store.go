@@ -32,7 +32,7 @@ type LocalStore interface {
 type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has
-	// Peers are URLs of nodes that serve blocks; TokenFile holds the join token
+	// Peers are URLs of nodes that serve blocks; TokenFile holds the token
 	// that authenticates to them.
 	Peers     []string
 	TokenFile string
@@ -72,7 +72,7 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull ml/llama --data /var/lib/thaw --functions functions
   thaw pull hf://org/model --files '*.py' --data /var/lib/thaw
   thaw pull az://acct/models/llama --data /w -o json | tee progress.ndjson
-  thaw pull az://acct/models/llama --data /w --peer http://gpu-1:9000 --token-file join-token
+  thaw pull az://acct/models/llama --data /w --peer http://gpu-1:9000 --token-file peer-token
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
 		ValidArgsFunction: c.completeNames,
@@ -98,7 +98,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
 	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
 	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that serves its blocks, http://HOST:PORT; may be repeated; the source is asked for the rest")
-	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the join token [THAW_TOKEN_FILE]")
+	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the nodes' token, the server's DATA/peer-token [THAW_TOKEN_FILE]")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 	}
 	o.TokenFile = cmp.Or(o.TokenFile, c.getenv("THAW_TOKEN_FILE"))
 	if len(o.Peers) > 0 && o.TokenFile == "" {
-		return kit.Usage("--token-file F: the server's DATA/join-token", "--peer wants the join token that nodes show each other")
+		return kit.Usage("--token-file F: the server's DATA/peer-token", "--peer wants the token that nodes show each other")
 	}
 	if err := kit.CheckPeers(o.Peers); err != nil {
 		return err

@@ -198,7 +198,7 @@ func TestPullHere(t *testing.T) {
 		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), kit.ExitFailed, "read-only", "", ""},
 		{"pull az://acct/x --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},
 		{"pull az://acct/models/x --peer http://n:1 --peer https://m:2/ --token-file t --data " + data, kit.ExitOK, "", "/store/x", "az://acct/models/x"},
-		{"pull az://acct/x --peer http://n:1 --data " + data, kit.ExitUsage, "join token", "", ""},
+		{"pull az://acct/x --peer http://n:1 --data " + data, kit.ExitUsage, "token that nodes show", "", ""},
 		{"pull az://acct/x --peer n:1 --token-file t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
 		{"pull az://acct/x --peer http://u:p@n:1 --token-file t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
 		{"pull az://acct/x --peer http://n:1", kit.ExitUsage, "with --data", "", ""},

@@ -4,6 +4,7 @@ package local
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ func TestBadStarts(t *testing.T) {
 		model(t, "noweights", func(s *functions.ModelSpec) { s.Source = missing }),
 		model(t, "toolarge", func(s *functions.ModelSpec) { s.Resources.Memory = 1 << 50 }),
 	}
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: models}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second, Models: models}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
 	waitReady(t, c.Addr)
@@ -120,7 +121,7 @@ func TestInUse(t *testing.T) {
 }
 
 func TestHeartbeats(t *testing.T) {
-	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here", JoinToken: "t"})
+	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +135,9 @@ func TestHeartbeats(t *testing.T) {
 		{"b", "", false}, {"b", "10.0.0.1:9000", false}, {"b", "file:///etc/passwd", false}, {"b", "http://u:p@host:1", false},
 		{"b", "http://host:0", false}, {"b", "http://host:1?x", false},
 	} {
+		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url, Epoch: math.MaxInt64}); err == nil {
+			t.Errorf("%q at %q: an epoch that would supersede this server for good is taken", x.id, x.url)
+		}
 		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url}); (err == nil) != x.ok {
 			t.Errorf("%q at %q: %v", x.id, x.url, err)
 		}

@@ -6,7 +6,8 @@
 // the waiting requests there is one hand-over between goroutines and no HTTP.
 //
 // An agent on another host joins by sending its heartbeat to the server's API, which
-// calls OnHeartbeat. Commands go to the URL in the heartbeat, with the join token. An
+// calls OnHeartbeat. Commands go to the URL in the heartbeat, over TLS
+// with certificates at both ends (package enroll). An
 // agent may vanish at any time: its replicas are placed elsewhere after its lease.
 //
 // The folder DATA belongs to one server at a time (a file lock that a crash releases);

@@ -71,7 +71,7 @@ const returns = 15 * time.Second
 func TestKillServer(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: returns, Models: []*functions.Model{m}}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: returns, Models: []*functions.Model{m}}
 	first := begin(t, "test-server", c)
 	waitReady(t, c.Addr)
 	answered(t, c.Addr, "x")
@@ -102,7 +102,7 @@ func TestKillServer(t *testing.T) {
 func TestKillEngine(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 0)
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
 	waitReady(t, c.Addr)
@@ -129,12 +129,12 @@ func TestKillEngine(t *testing.T) {
 func TestKillAgent(t *testing.T) {
 	t.Parallel()
 	m, tag := tagged(t, "x", 1)
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second, Models: []*functions.Model{m}}
 	srv := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
 	waitReady(t, c.Addr)
 	node := func(name string) agentConfig {
-		return agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + c.Addr, Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: returns}
+		return agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + c.Addr, GPUs: 1, Memory: 1 << 30, Orphan: returns}
 	}
 	b := node("b")
 	agentB := begin(t, "test-agent", b)

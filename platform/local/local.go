@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +28,12 @@ import (
 
 // Options of a Local.
 type Options struct {
-	Data      string               // the server's folder
-	Catalog   orchestrator.Catalog // which functions exist; changes are announced by Orchestrator.Changed
-	JoinToken string               // of agents
-	Hooks     orchestrator.Hooks
+	Data    string               // the server's folder
+	Catalog orchestrator.Catalog // which functions exist; changes are announced by Orchestrator.Changed
+	// AgentTLS returns the configuration of connections to an agent of another machine
+	// (enroll.Server); nil: agents are reached by plain HTTP, for tests.
+	AgentTLS func(id string) *tls.Config
+	Hooks    orchestrator.Hooks
 
 	// For the agent in this process; see agent.Config. Name "": the host's name.
 	Name        string
@@ -69,6 +72,7 @@ type Local struct {
 	shared *sharedFolders
 
 	machine string // host to which the catalog's local paths belong
+	epoch   int64
 
 	mu            sync.Mutex
 	remote        map[string]*agent.Client // by agent id
@@ -108,7 +112,7 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder
@@ -139,7 +143,7 @@ func newLocal(o Options) (*Local, error) {
 	l.Orchestrator = orchestrator.New(orchestrator.Options{
 		Foresight: o.Foresight,
 		Ledger:    teamUse,
-		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Token: o.JoinToken, Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
+		Epoch:     epoch, Catalog: o.Catalog, Machine: l.machine, Here: l.node.ID(), Policy: o.Policy, Hooks: o.Hooks, Log: o.Log,
 	})
 	return l, nil
 }
@@ -186,14 +190,20 @@ func (l *Local) Run(ctx context.Context) error {
 	return err
 }
 
-// OnHeartbeat handles the heartbeat of an agent that joined, whose token the caller has
-// checked.
+// OnHeartbeat handles the heartbeat of an agent that joined. The caller has checked that it
+// is that agent's.
 func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	if !functions.IsLabel(hb.AgentID) {
 		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
 	}
 	if hb.AgentID == l.node.ID() {
 		return fmt.Errorf("agent_id %s is the server's own: give the agent another --name", hb.AgentID)
+	}
+	if hb.Epoch-l.epoch > functions.MaxEpochStep {
+		return fmt.Errorf("epoch %d is not one of a server of this folder, whose epoch is %d", hb.Epoch, l.epoch)
+	}
+	if l.o.AgentTLS != nil && !strings.HasPrefix(hb.URL, "https://") {
+		return fmt.Errorf("url %.200q is not where an agent answers over TLS: want https://HOST:PORT", hb.URL)
 	}
 	if hb.PeerURL != "" && !httpURL(hb.PeerURL) {
 		return fmt.Errorf("peer_url %.200q is not where an agent answers: want http://HOST:PORT", hb.PeerURL)
@@ -211,7 +221,11 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 		if c != nil {
 			c.Close()
 		}
-		c = agent.NewClient(hb.URL, l.o.JoinToken)
+		var secure *tls.Config
+		if l.o.AgentTLS != nil {
+			secure = l.o.AgentTLS(hb.AgentID)
+		}
+		c = agent.NewClient(hb.URL, secure)
 		l.remote[hb.AgentID] = c
 	}
 	if hb.PeerURL == "" {
@@ -228,6 +242,22 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	l.mu.Unlock()
 	l.node.SetPeers(l.Peers(l.node.ID()))
 	l.Orchestrator.Heartbeat(hb, c)
+	return nil
+}
+
+// EngineTLS returns the configuration of connections to the agent that answers at addr, for
+// requests to its replicas; nil if no agent does.
+func (l *Local) EngineTLS(addr string) *tls.Config {
+	if l.o.AgentTLS == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, c := range l.remote {
+		if u, err := url.Parse(c.URL()); err == nil && u.Host == addr {
+			return l.o.AgentTLS(id)
+		}
+	}
 	return nil
 }
 

@@ -201,7 +201,7 @@ func waitReady(t *testing.T, addr string) {
 // engine through its supervisor, and the request is answered. At the end no process is
 // left.
 func TestShortestPath(t *testing.T) {
-	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
+	c := serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Models: []*functions.Model{model(t, "x", nil)}}
 	ctx, stop := context.WithCancel(context.Background())
 	exe, _ := os.Executable()
 	s, err := newServer(c, exe, testLog(io.Discard), &menu{models: c.Models})

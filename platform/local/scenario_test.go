@@ -45,12 +45,12 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, errors: map[string]string{},
 		cancels: map[string][]context.CancelFunc{}, ended: map[string]int{}, sentCount: map[string]int{}}
-	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", Memory: 1 << 30, Orphan: 3 * time.Second}
+	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second}
 	s.menu = &menu{}
 	s.begin()
 	for _, name := range []string{"a", "b"} {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
-			Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
+			GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
 	}
 	eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
 	return s

@@ -27,7 +27,7 @@ func TestTurnsOfBusyModels(t *testing.T) {
 	policy := placement.DefaultPolicy
 	policy.TimeSlice, policy.Patience, policy.TimeSliceDrain = slice, 500*time.Millisecond, 10*time.Second
 	s := &stage{t: t}
-	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Token: "join", GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second, Policy: policy}
+	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second, Policy: policy}
 	s.menu = &menu{}
 	for _, name := range []string{"x", "y"} {
 		s.menu.models = append(s.menu.models, model(t, name, func(spec *functions.ModelSpec) {

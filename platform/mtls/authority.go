@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -38,45 +37,25 @@ func Issue(now time.Time, names ...string) (*Issued, error) { return IssueFor(Va
 
 // IssueFor is Issue with another lifetime than Valid.
 func IssueFor(lifetime time.Duration, now time.Time, names ...string) (*Issued, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	root, key, err := newRoot(lifetime, now)
 	if err != nil {
 		return nil, err
 	}
-	root := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "thaw"},
-		NotBefore: now.Add(-skew), NotAfter: now.Add(lifetime),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	if root, err = x509.ParseCertificate(der); err != nil {
-		return nil, err
-	}
-	out := &Issued{Root: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Leaves: map[string]Leaf{}}
+	out := &Issued{Root: certPEM(root.Raw), Leaves: map[string]Leaf{}}
 	for i, name := range names {
 		own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			return nil, err
 		}
-		leaf := &x509.Certificate{
-			SerialNumber: big.NewInt(now.UnixNano() + 1 + int64(i)), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-			NotBefore: root.NotBefore, NotAfter: root.NotAfter,
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		}
-		der, err := x509.CreateCertificate(rand.Reader, leaf, root, own.Public(), key)
+		der, err := signLeaf(root, key, own.Public(), name, big.NewInt(now.UnixNano()+1+int64(i)), root.NotBefore, root.NotAfter)
 		if err != nil {
 			return nil, err
 		}
-		secret, err := x509.MarshalPKCS8PrivateKey(own)
+		secret, err := keyPEM(own)
 		if err != nil {
 			return nil, err
 		}
-		out.Leaves[name] = Leaf{
-			Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-			Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
-		}
+		out.Leaves[name] = Leaf{Cert: certPEM(der), Key: secret}
 	}
 	return out, nil
 }

@@ -1,5 +1,6 @@
 // Package mtls issues and checks the certificates by which the processes of an
-// installation authenticate to each other, and rotates them without closing connections.
+// installation authenticate to each other, and rotates them without closing connections. A CA
+// signs certificates one by one, for the agents that join a server.
 //
 // An authority signs the certificates of all names at once; then its key is dropped, so
 // no other certificate can be signed. Rotation creates another authority, whose root is

@@ -11,7 +11,7 @@ import (
 )
 
 // Peering configures the exchange of blocks with other nodes. All requests between nodes
-// carry the join token.
+// carry the nodes' token.
 type Peering struct {
 	// Listener serves blocks to other nodes; nil: this node serves none.
 	Listener net.Listener

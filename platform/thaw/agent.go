@@ -2,15 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/enroll"
 	"github.com/thaw-dev/thaw/platform/memory"
 )
 
@@ -23,18 +28,18 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	token, err := kit.ReadToken(c.TokenFile)
-	if err != nil {
-		return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "copy DATA/join-token from the server and name it with --token-file"}
-	}
 	if c.Data, err = filepath.Abs(c.Data); err != nil {
 		return err
 	}
-	lending, err := peering(c.PeerAddr, c.Addr, c.Advertise, token, c.Peer)
+	identity, err := joinServer(ctx, c, log.Logger)
 	if err != nil {
 		return err
 	}
-	server := agent.NewJoin(c.Server, token, log.Logger)
+	lending, err := peering(c.PeerAddr, c.Addr, c.Advertise, identity.PeerToken, c.Peer)
+	if err != nil {
+		return err
+	}
+	server := agent.NewJoin(c.Server, identity.ServerTLS(), log.Logger)
 	node, err := agent.Open(agent.Config{
 		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", EngineCaches: agent.CacheMode(c.Caches),
@@ -51,11 +56,39 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if address == "" {
 		if a, ok := listener.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 			listener.Close()
-			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise http://HOST:PORT"}
+			return &kit.Error{Exit: kit.ExitUsage, What: "--addr " + c.Addr + " says no address at which the server reaches this agent", Hint: "name it with --advertise https://HOST:PORT"}
 		}
-		address = "http://" + listener.Addr().String()
+		address = "https://" + listener.Addr().String()
 	}
 	log.Info("agent", "name", node.ID(), "url", address, "server", c.Server, "lends", lending.URL)
 	fmt.Fprintf(stdout, "agent %s answers on %s\n", node.ID(), address)
-	return node.Serve(ctx, agent.ServeOptions{Listener: listener, URL: address, Token: token, Join: server})
+	parts, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	parts.Go(func() error { return identity.Run(ctx) })
+	parts.Go(func() error {
+		defer stop()
+		return node.Serve(ctx, agent.ServeOptions{Listener: listener, URL: address, TLS: identity.AgentTLS(), Join: server})
+	})
+	return parts.Wait()
+}
+
+// joinServer returns the identity of the agent, made at its first start with a join token.
+func joinServer(ctx context.Context, c cli.AgentConfig, log *slog.Logger) (*enroll.Identity, error) {
+	o := enroll.JoinOptions{Server: c.Server, ID: c.Name, Dir: filepath.Join(c.Data, "identity"), Log: log}
+	const hint = "thaw agents token on the server makes a join token, for --token-file"
+	if c.TokenFile != "" {
+		token, err := kit.ReadToken(c.TokenFile)
+		if err != nil {
+			return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: hint}
+		}
+		o.Token = token
+	}
+	identity, err := enroll.Join(ctx, o)
+	switch {
+	case errors.Is(err, enroll.ErrNoToken):
+		return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: hint}
+	case errors.Is(err, enroll.ErrRefused):
+		return nil, &kit.Error{Exit: kit.ExitDenied, Err: err, Hint: hint}
+	}
+	return identity, err
 }

@@ -99,7 +99,7 @@ func TestCanaries(t *testing.T) {
 	p.raw(prompt + "\r\n\r\n")
 	p.do("PUT", "/api/v1/functions/default/put", modelFile("put", "  source: https://otheraccount.blob.core.windows.net/weights/tiny?sig="+inURL+"\n  engine: ember\n"), "Authorization", adminKey)
 	p.do("POST", "/api/v1/keys", `{"team":"`+prompt+`"`, "Authorization", adminKey)
-	p.do("POST", "/api/v1/heartbeat", `{"agent_id":`, "Authorization", p.join())
+	_, joinToken := p.joinToken("")
 	p.do("POST", "/api/v1/heartbeat", `{"agent_id":"x"}`, "Authorization", "Bearer "+wrongKey)
 	// An engine crashes while it holds the prompt.
 	req := strings.NewReader(`{"model":"tiny","stream":true,"ignore_eos":true,"max_tokens":400,"messages":[{"role":"user","content":"` + prompt + `"}]}`)
@@ -123,7 +123,7 @@ func TestCanaries(t *testing.T) {
 		"a prompt": prompt, "a completion": completion, "a wrong key": wrongKey, "a session": session, "a query": inQuery,
 		"a signature in a source": inURL, "the account's key": account, "the SAS": signature, "the hub's token": "canary-hub-token-c8",
 		"a key": strings.TrimPrefix(key, "Bearer "), "an admin key": strings.TrimPrefix(adminKey, "Bearer "),
-		"the admin token": p.secret("admin-token"), "the join token": p.secret("join-token"),
+		"the admin token": p.secret("admin-token"), "the nodes' token": p.secret("peer-token"), "a join token": joinToken,
 	}
 	look := func(where string, text []byte) {
 		for what, c := range canaries {
@@ -168,7 +168,7 @@ func TestCanaries(t *testing.T) {
 			}
 			b, _ := os.ReadFile(path)
 			files++
-			if base := filepath.Base(path); dir == p.data && (base == "admin-token" || base == "join-token") {
+			if base := filepath.Base(path); dir == p.data && base == "admin-token" || base == "peer-token" {
 				if info, err := d.Info(); err != nil || info.Mode().Perm() != 0o600 {
 					t.Errorf("%s may be read by others: %v", path, info.Mode())
 				}

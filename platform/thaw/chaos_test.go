@@ -193,8 +193,7 @@ func (p *platform) threads() int {
 
 // agent starts the second node.
 func (s *chaos) agent() *exec.Cmd {
-	c := exec.Command(os.Args[0], "agent", "--server", s.p.url, "--token-file", filepath.Join(s.p.data, "join-token"),
-		"--data", s.p.data+"-second", "--name", "second", "--orphan-timeout", "1s", "--memory", "600Mi")
+	c := exec.Command(os.Args[0], append(s.p.agentArgs("second"), "--memory", "600Mi")...)
 	c.Stderr = s.p.log
 	if err := c.Start(); err != nil {
 		s.t.Fatal(err)

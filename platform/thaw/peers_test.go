@@ -50,7 +50,7 @@ func TestNodesDownloadOnce(t *testing.T) {
 	}
 	before = len(blobs.Gets())
 	data := t.TempDir()
-	pull := []string{"pull", azuretest.Location("tiny"), "--data", data, "--peer", at[1], "--token-file", filepath.Join(p.data, "join-token")}
+	pull := []string{"pull", azuretest.Location("tiny"), "--data", data, "--peer", at[1], "--token-file", filepath.Join(p.data, "peer-token")}
 	if out, errs, code := verb(t, pull...); code != 0 {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}

@@ -195,7 +195,12 @@ func prepare(t *testing.T, files map[string]string, args ...string) *platform {
 	for name, text := range files {
 		p.file(name, text)
 	}
-	p.args = append([]string{"serve", "--addr", "127.0.0.1:0", "--data", p.data, "--functions", p.functions, "--log-level", "debug"}, args...)
+	agents, err := net.Listen("tcp", "127.0.0.1:0") // a port that stays where the server is started again
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents.Close()
+	p.args = append([]string{"serve", "--addr", "127.0.0.1:0", "--agents-addr", agents.Addr().String(), "--data", p.data, "--functions", p.functions, "--log-level", "debug"}, args...)
 	return p
 }
 
@@ -559,11 +564,32 @@ func newRequest(ctx context.Context, url string, body io.Reader) (*http.Response
 	return web.Do(req)
 }
 
+// agentArgs are the arguments of an agent that joins, with a token made for it.
+func (p *platform) agentArgs(name string) []string {
+	p.t.Helper()
+	server, token := p.joinToken(name)
+	file := p.data + "-" + name + ".token"
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return []string{"agent", "--server", server, "--token-file", file, "--data", p.data + "-" + name, "--name", name, "--orphan-timeout", "1s"}
+}
+
+// joinToken makes a join token for an agent, or with "" for any.
+func (p *platform) joinToken(name string) (server, token string) {
+	p.t.Helper()
+	r := p.do("POST", "/api/v1/agents/tokens", fmt.Sprintf(`{"agent":%q}`, name), "Authorization", p.admin())
+	var made struct{ Server, Token string }
+	if json.Unmarshal([]byte(r.body), &made); r.status != 201 || made.Token == "" {
+		p.t.Fatalf("a join token: %d %s %v", r.status, r.body, r.err)
+	}
+	return made.Server, made.Token
+}
+
 // agent starts another node in its own process; the returned function kills it.
 func (p *platform) agent(name string, args ...string) (kill func()) {
 	p.t.Helper()
-	c := exec.Command(os.Args[0], append([]string{"agent", "--server", p.url, "--token-file", filepath.Join(p.data, "join-token"),
-		"--data", p.data + "-" + name, "--name", name, "--orphan-timeout", "1s"}, args...)...)
+	c := exec.Command(os.Args[0], append(p.agentArgs(name), args...)...)
 	c.Stderr = p.log
 	if err := c.Start(); err != nil {
 		p.t.Fatal(err)

@@ -53,7 +53,7 @@ func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	if len(o.Peers) > 0 {
 		token, err := kit.ReadToken(o.TokenFile)
 		if err != nil {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/join-token"}
+			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/peer-token"}
 		}
 		so.Peering = &nodestore.Peering{Nodes: o.Peers, Token: token}
 	}

@@ -292,12 +292,21 @@ func TestMachineUnreachable(t *testing.T) {
 	linuxOnly(t)
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
 	p.bearer = p.admin()
-	p.agent("second", "--memory", "4Gi")
+	// By this address agents do not know that they are on the server's machine, so requests
+	// go through them, over TLS.
+	server, _ := p.joinToken("")
+	far := strings.Replace(server, "127.0.0.1", "0.0.0.0", 1)
+	p.agent("second", "--memory", "4Gi", "--server", far)
 	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.agent("third", "--memory", "4Gi")
+	for _, r := range p.items("/api/v1/replicas") {
+		if endpoint := fmt.Sprint(r["endpoint"]); !strings.HasPrefix(endpoint, "https://") {
+			t.Errorf("requests reach the agent's replica at %s", endpoint)
+		}
+	}
+	p.agent("third", "--memory", "4Gi", "--server", far)
 	p.eventually(patience, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
 	got := make(chan reply, 4)
 	res, begun := p.open(t.Context(), "m", 200)

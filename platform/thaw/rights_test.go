@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,17 +16,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/platform/enroll"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // These tests check access rights on the whole program: wrong wiring could bypass the
 // checks of each package.
 
 // callers holds the Authorization of each kind of caller.
-type callers struct{ none, wrong, red, blue, adminKey, admin, join string }
-
-func (p *platform) join() string {
-	return strings.Replace(p.admin(), p.secret("admin-token"), p.secret("join-token"), 1)
-}
+type callers struct{ none, wrong, red, blue, adminKey, admin, peer string }
 
 func (p *platform) secret(file string) string {
 	return strings.TrimSpace(contents(p.t, filepath.Join(p.data, file)))
@@ -53,11 +54,14 @@ func (p *platform) key(team string, admin bool) (bearer, id string) {
 // right is one path with its row in the documented table of rights.
 type right struct {
 	method, path, body string
-	who                string // data, read, admin, join, probe
+	who                string // data, or a right of the control API
 }
 
-func rightsTable(file string) []right {
-	return []right{
+// rightsTable lists the paths of the data plane and, from the server's own description, every
+// row of the control API.
+func (p *platform) rightsTable(file string) []right {
+	p.t.Helper()
+	table := []right{
 		{"GET", "/v1/models", "", "data"},
 		{"GET", "/v1/models/a", "", "data"},
 		{"POST", "/v1/chat/completions", `{"model":"nosuch","messages":[]}`, "data"},
@@ -67,37 +71,36 @@ func rightsTable(file string) []right {
 		{"POST", "/v1/messages", `{"model":"nosuch"}`, "data"},
 		{"POST", "/tokenize", `{"model":"nosuch"}`, "data"},
 		{"POST", "/rerank", `{"model":"nosuch"}`, "data"},
-		{"GET", "/api/v1/functions", "", "read"},
-		{"GET", "/api/v1/functions/red/nosuch", "", "read"},
-		{"GET", "/api/v1/replicas", "", "read"},
-		{"GET", "/api/v1/replicas/x/logs", "", "read"},
-		{"GET", "/api/v1/nodes", "", "read"},
-		{"GET", "/api/v1/teams", "", "read"},
-		{"GET", "/api/v1/coldstarts", "", "read"},
-		{"GET", "/api/v1/coldstarts/x", "", "read"},
-		{"GET", "/api/v1/events", "", "read"},
-		{"GET", "/api/v1/schema", "", "read"},
-		{"GET", "/metrics", "", "read"},
-		{"GET", "/openapi.json", "", "read"},
 		{"GET", "/api/v1/nosuch", "", "read"},
 		{"GET", "/", "", "read"},
-		{"PUT", "/api/v1/functions/red/new?dryRun=true", file, "admin"},
-		{"DELETE", "/api/v1/functions/red/nosuch", "", "admin"},
-		{"POST", "/api/v1/functions/red/nosuch/wake", "", "admin"},
-		{"POST", "/api/v1/functions/red/nosuch/stop", "", "admin"},
-		{"GET", "/api/v1/keys", "", "admin"},
-		{"POST", "/api/v1/keys", `{"team":"NOT A TEAM"}`, "admin"},
-		{"DELETE", "/api/v1/keys/nosuch", "", "admin"},
-		{"GET", "/api/v1/cache", "", "admin"},
-		{"DELETE", "/api/v1/cache/nosuch", "", "admin"},
-		{"POST", "/api/v1/cache/nosuch/pin", "", "admin"},
-		{"POST", "/api/v1/cache/nosuch/unpin", "", "admin"},
-		{"POST", "/api/v1/cache/nosuch/verify", "", "admin"},
-		{"POST", "/api/v1/prefetch", `{"source":"nosuch://x"}`, "admin"},
-		{"POST", "/api/v1/heartbeat", `{"agent_id":"!"}`, "join"},
-		{"GET", "/healthz", "", "probe"},
-		{"GET", "/readyz", "", "probe"},
 	}
+	bodies := map[string]string{ // that change nothing
+		"PUT /api/v1/functions/{team}/{name}": file,
+		"POST /api/v1/keys":                   `{"team":"NOT A TEAM"}`,
+		"POST /api/v1/agents/tokens":          `{"agent":"NO AGENT"}`,
+		"POST /api/v1/prefetch":               `{"source":"nosuch://x"}`,
+		"POST /api/v1/prewarm":                `{"model":"red/nosuch"}`,
+	}
+	var spec struct {
+		Paths map[string]map[string]struct {
+			Right string `json:"x-right"`
+		}
+	}
+	if r := p.do("GET", "/openapi.json", "", "Authorization", p.admin()); json.Unmarshal([]byte(r.body), &spec) != nil || len(spec.Paths) < 30 {
+		p.t.Fatalf("the description of the API: %d %s", r.status, r.body)
+	}
+	for pattern, methods := range spec.Paths {
+		path := strings.NewReplacer("{team}", "red", "{kind}", "place", "{name}", "nosuch", "{id}", "nosuch", "{digest}", "nosuch").Replace(pattern)
+		for method, row := range methods {
+			method = strings.ToUpper(method)
+			path := path
+			if method == "PUT" {
+				path = "/api/v1/functions/red/new?dryRun=true"
+			}
+			table = append(table, right{method, path, bodies[method+" "+pattern], row.Right})
+		}
+	}
+	return table
 }
 
 func TestRights(t *testing.T) {
@@ -123,16 +126,17 @@ func TestRights(t *testing.T) {
 				l.Close()
 			}
 			p := start(t, files, "--addr", where.addr)
-			c := callers{wrong: "Bearer sk-thaw-wrong", admin: p.admin(), join: p.join()}
-			known := map[string]string{c.admin: "admin", c.join: "join"}
+			c := callers{wrong: "Bearer sk-thaw-wrong", admin: p.admin(), peer: "Bearer " + p.secret("peer-token")}
+			known := map[string]string{c.admin: "admin"}
 			if where.keys {
 				c.red, _ = p.key("red", false)
 				c.blue, _ = p.key("blue", false)
 				c.adminKey, _ = p.key("red", true)
 				known[c.red], known[c.blue], known[c.adminKey] = "team", "team", "admin"
 			}
-			for _, auth := range []string{c.none, c.wrong, c.red, c.blue, c.adminKey, c.admin, c.join, "Basic " + c.admin[7:], "Bearer", "Bearer  ", strings.ToLower(c.admin), c.admin[:len(c.admin)-1], c.admin + "x"} {
-				for _, row := range rightsTable(tiny(t, "red/new", "")) {
+			table := p.rightsTable(tiny(t, "red/new", ""))
+			for _, auth := range []string{c.none, c.wrong, c.red, c.blue, c.adminKey, c.admin, c.peer, "Basic " + c.admin[7:], "Bearer", "Bearer  ", strings.ToLower(c.admin), c.admin[:len(c.admin)-1], c.admin + "x"} {
+				for _, row := range table {
 					var header []string
 					if auth != "" {
 						header = []string{"Authorization", auth}
@@ -143,16 +147,14 @@ func TestRights(t *testing.T) {
 					switch {
 					case row.who == "probe":
 						want = 0
-					case row.who == "join":
-						if is == "join" {
-							want = 0
-						}
 					case is == "admin":
 						want = 0
 					case row.who == "admin":
 						if is == "team" {
 							want = 403
 						}
+					case is == "team" && row.who == "own":
+						want = 0
 					case is == "team", row.who == "data" && where.open, row.who == "read" && where.open && auth == "":
 						want = 0
 					}
@@ -173,6 +175,17 @@ func TestRights(t *testing.T) {
 				p.do("DELETE", "/api/v1/keys/"+id, "", "Authorization", c.admin)
 				if r := p.do("GET", "/v1/models", "", "Authorization", bearer); r.status != 401 {
 					t.Errorf("an ended key: %d", r.status)
+				}
+				for _, k := range p.itemsAs("/api/v1/keys", c.admin) {
+					p.do("DELETE", fmt.Sprint("/api/v1/keys/", k["id"]), "", "Authorization", c.admin)
+				}
+				if n := len(p.itemsAs("/api/v1/keys", c.admin)); n != 0 {
+					t.Errorf("%d keys are left", n)
+				}
+				for _, path := range []string{"/v1/models", "/api/v1/functions", "/metrics"} {
+					if r := p.do("GET", path, ""); r.status != 401 {
+						t.Errorf("%s is open after the last key has ended: %d", path, r.status)
+					}
 				}
 			}
 		})
@@ -361,31 +374,126 @@ func textAround(s string, at []int) string {
 	return s[max(0, at[0]-200):min(len(s), at[1]+200)]
 }
 
-// TestAgentRights: an agent accepts only the join token.
+// TestAgentRights: an agent's port takes its server alone, by certificate; the agents' port of
+// the server takes heartbeats of an agent by that agent's certificate alone.
 func TestAgentRights(t *testing.T) {
 	p := start(t, map[string]string{"a.yaml": tiny(t, "a", "")})
 	p.agent("second", "--memory", "4Gi")
-	var url string
+	url := p.agentURL("second")
+	if !strings.HasPrefix(url, "https://") {
+		t.Errorf("the agent answers at %s", url)
+	}
+	server, _ := p.joinToken("")
+	agents := &certificates{t: t, dir: filepath.Join(p.data, "agents")}
+	stranger := &certificates{t: t, dir: t.TempDir()}
+	second := filepath.Join(p.data+"-second", "identity")
+	beat := func(id string) string { return fmt.Sprintf(`{"agent_id":%q,"url":"https://10.0.0.9:1"}`, id) }
+	for _, x := range []struct {
+		who, url, path, body string
+		config               *tls.Config
+		status               int // 0: the connection is refused
+	}{
+		{"the server", url, "/heartbeat", "{}", agents.client(enroll.ServerName, enroll.AgentName("second")), 200},
+		{"no certificate", url, "/heartbeat", "{}", agents.client("", enroll.AgentName("second")), 0},
+		{"another agent", url, "/load_model", "{}", agents.client(enroll.AgentName("third"), enroll.AgentName("second")), 0},
+		{"another authority's server", url, "/load_model", "{}", agents.other(stranger.client(enroll.ServerName, ""), enroll.AgentName("second")), 0},
+		{"an agent that never joined", server, "/api/v1/heartbeat", beat("third"), agents.client(enroll.AgentName("third"), enroll.ServerName), 403},
+		{"no certificate", server, "/api/v1/heartbeat", beat("second"), agents.client("", enroll.ServerName), 401},
+		{"another key of the same name", server, "/api/v1/heartbeat", beat("second"), agents.client(enroll.AgentName("second"), enroll.ServerName), 403},
+		{"another authority's agent", server, "/api/v1/heartbeat", beat("second"), agents.other(stranger.client(enroll.AgentName("second"), ""), enroll.ServerName), 0},
+		{"the agent for another", server, "/api/v1/heartbeat", beat("third"), folder(t, second, enroll.ServerName), 403},
+		{"the agent with an absurd epoch", server, "/api/v1/heartbeat", `{"agent_id":"second","url":"https://10.0.0.9:1","epoch":9223372036854775807}`, folder(t, second, enroll.ServerName), 400},
+		{"the agent without TLS of its own", server, "/api/v1/heartbeat", `{"agent_id":"second","url":"http://10.0.0.9:1"}`, folder(t, second, enroll.ServerName), 400},
+		{"the agent's other wishes", server, "/api/v1/functions", "", folder(t, second, enroll.ServerName), 404},
+	} {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: x.config, DisableKeepAlives: true}, Timeout: patience}
+		res, err := client.Post(x.url+x.path, "application/json", strings.NewReader(x.body))
+		status := 0
+		if err == nil {
+			status = res.StatusCode
+			res.Body.Close()
+		}
+		if status != x.status {
+			t.Errorf("%s at %s: %d %v, want %d", x.who, x.path, status, err, x.status)
+		}
+	}
+	if res, err := http.Post(strings.Replace(url, "https:", "http:", 1)+"/heartbeat", "", nil); err == nil {
+		res.Body.Close()
+		if res.StatusCode == 200 {
+			t.Error("the agent answers without TLS")
+		}
+	}
+	// The model is placed on the agent and answers through TLS; after its removal the server
+	// listens to it no more.
+	if r := p.do("DELETE", "/api/v1/agents/second", "", "Authorization", p.admin()); r.status != 204 {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: folder(t, second, enroll.ServerName), DisableKeepAlives: true}, Timeout: patience}
+	res, err := client.Post(server+"/api/v1/heartbeat", "application/json", strings.NewReader(beat("second")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != 403 {
+		t.Errorf("a removed agent: %d", res.StatusCode)
+	}
+}
+
+// certificates are those of an authority in a folder.
+type certificates struct {
+	t   *testing.T
+	dir string
+}
+
+// client returns the configuration of a client with a certificate of that name, or without.
+func (c *certificates) client(name, server string) *tls.Config {
+	c.t.Helper()
+	ca, err := mtls.OpenCA(c.dir, time.Now())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	id, err := ca.Identity(cmp.Or(name, "none"), time.Now())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	config := mtls.Client(id, server)
+	if name == "" {
+		config.Certificates = nil
+	}
+	return config
+}
+
+// other returns a configuration that trusts this authority and shows another's certificate.
+func (c *certificates) other(of *tls.Config, server string) *tls.Config {
+	config := c.client("", server)
+	config.Certificates = of.Certificates
+	return config
+}
+
+// folder returns the configuration of a client with the identity of a folder.
+func folder(t *testing.T, dir, server string) *tls.Config {
+	t.Helper()
+	f, err := mtls.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := f.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mtls.Client(id, server)
+}
+
+// agentURL waits until an agent has joined and returns its URL.
+func (p *platform) agentURL(name string) (url string) {
+	p.t.Helper()
 	p.eventually(patience, "the agent's address", func() bool {
 		for _, n := range p.items("/api/v1/nodes") {
-			if n["id"] == "second" {
+			if n["id"] == name {
 				url, _ = n["url"].(string)
 			}
 		}
 		return url != ""
 	})
-	team, _ := p.key("default", false)
-	direct := &platform{t: t, url: url, data: p.data, log: p.log}
-	for _, auth := range []string{"", "Bearer wrong", team, p.admin(), "Basic " + p.secret("join-token"), p.secret("join-token"), p.join()} {
-		for _, path := range []string{"/load_model", "/unload_model", "/heartbeat", "/infer", "/replicas/x/v1/models", "/replicas/x/logs", "/replicas/x/verify", "/metrics", "/", "//load_model", "/healthz"} {
-			var header []string
-			if auth != "" {
-				header = []string{"Authorization", auth}
-			}
-			r := direct.do("POST", path, `{}`, header...)
-			if (r.status == 401) != (auth != p.join()) {
-				t.Errorf("%s with %q: %d %s %v", path, auth, r.status, r.body, r.err)
-			}
-		}
-	}
+	return url
 }

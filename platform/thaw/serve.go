@@ -27,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/enroll"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/memory"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
@@ -43,7 +44,7 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	defer s.engines.Close()
+	defer s.close()
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return &kit.Error{What: "cannot listen on " + c.Addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
@@ -60,6 +61,9 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part(s.backend.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
+	if s.agentsListener != nil {
+		part(func(ctx context.Context) error { return s.agents.Serve(ctx, s.agentsListener) })
+	}
 	select {
 	case <-s.backend.Ready():
 		s.state.serving.Store(true)
@@ -95,6 +99,16 @@ type server struct {
 	data    *activator.Activator
 	front   httpserver.Server
 	state   readiness
+
+	agents         *enroll.Server
+	agentsListener net.Listener // nil: no agents of other machines
+}
+
+func (s *server) close() {
+	s.engines.Close()
+	if s.agentsListener != nil {
+		s.agentsListener.Close()
+	}
 }
 
 // onCatalogChange applies changed teams and functions.
@@ -124,19 +138,27 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	for _, p := range cat.Problems() {
 		log.Error("invalid model file", "problem", p.Error())
 	}
-	keys, admin, joinToken, err := credentials(c.Data)
+	keys, admin, peerToken, err := credentials(c.Data)
 	if err != nil {
 		return nil, err
 	}
 	keys.Trust(admin)
-	backend, err := openBackend(c, cat, joinToken, loopback, log)
+	var backend *local.Local // made below
+	agents, err := enroll.Open(enroll.Options{
+		Dir: filepath.Join(c.Data, "agents"), PeerToken: peerToken, Log: log,
+		Heartbeat: func(hb functions.Heartbeat) error { return backend.OnHeartbeat(hb) },
+		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
+	})
 	if err != nil {
+		return nil, err
+	}
+	if backend, err = openBackend(c, cat, agents, peerToken, loopback, log); err != nil {
 		return nil, err
 	}
 	plan := memory.Apply(memory.BesideEngines, log)
 	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
 	s := &server{
-		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{}),
+		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	s.data = activator.New(activator.Options{
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
@@ -145,14 +167,18 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	metrics.Add(s.data.Samples)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
+	agentsAPI, agentsURL, err := s.listenForAgents(c.AgentsAddr)
+	if err != nil {
+		return nil, err
+	}
 	control := api.New(api.Options{
-		Explain: backend.Explain,
+		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		Demand:    func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
-		Usage:     func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse:   backend.TeamUse,
-		Heartbeat: backend.OnHeartbeat, Peers: backend.Peers, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
-		JoinToken: joinToken, Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
+		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
+		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
+		TeamUse: backend.TeamUse,
+		Logs:    openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{
 		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
@@ -161,8 +187,30 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	return s, nil
 }
 
+// listenForAgents opens the port of the agents of other machines; with addr "" none may join.
+func (s *server) listenForAgents(addr string) (api.Agents, string, error) {
+	if addr == "" {
+		return nil, "", nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, "", &kit.Error{What: "cannot listen on " + addr + " for agents", Err: err, Hint: "another address: --agents-addr HOST:PORT"}
+	}
+	s.agentsListener = l
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return nil, "", err
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return nil, "", err
+		}
+	}
+	return s.agents, "https://" + net.JoinHostPort(host, port), nil
+}
+
 // openBackend makes the backend of this machine as the configuration has it.
-func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loopback bool, log *slog.Logger) (*local.Local, error) {
+func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server, peerToken string, loopback bool, log *slog.Logger) (*local.Local, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -171,14 +219,14 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loo
 	if peerAddr == "auto" && loopback {
 		peerAddr = "off" // one open port is enough for one machine
 	}
-	peers, err := peering(peerAddr, c.Addr, "", joinToken, c.Peer)
+	peers, err := peering(peerAddr, c.Addr, "", peerToken, c.Peer)
 	if err != nil {
 		return nil, err
 	}
 	foresee := orchestrator.OpenForesight(c.Data, time.Now(), log)
 	foresee.StartAhead, foresee.Budget = c.Prewarm == "on", c.PrewarmBudget.Std()
 	return local.New(local.Options{
-		Data: c.Data, Catalog: cat, JoinToken: joinToken, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
+		Data: c.Data, Catalog: cat, AgentTLS: agents.AgentTLS, Version: cli.Version, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", Caches: agent.CacheMode(c.Caches),
 		Environ: os.Environ, Peering: peers, Policy: c.Policy(), Foresight: foresee, Log: log,
 	})
@@ -186,15 +234,15 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, joinToken string, loo
 
 // credentials opens the keys and the two tokens of a data folder, made at the
 // first start.
-func credentials(dir string) (keys *auth.KeyStore, admin, join string, err error) {
+func credentials(dir string) (keys *auth.KeyStore, admin, peers string, err error) {
 	if keys, err = auth.Open(filepath.Join(dir, "keys.json")); err != nil {
 		return nil, "", "", err
 	}
 	if admin, err = auth.AdminToken(dir); err != nil {
 		return nil, "", "", err
 	}
-	join, err = auth.JoinToken(dir)
-	return keys, admin, join, err
+	peers, err = auth.PeerToken(dir)
+	return keys, admin, peers, err
 }
 
 // dispatch passes a request to the data path or to the control API.

@@ -32,9 +32,6 @@ func (r *leaderTerm) control() http.Handler {
 		AdaptersByRequest: true,
 		Usage:             func(team string) ratelimit.Usage { return r.limits.usage(team, time.Now()) },
 		Explain:           r.explain, Demand: r.demand, TeamUse: r.orchestrator.TeamUse,
-		Heartbeat: func(functions.Heartbeat) error {
-			return errors.New("nodes of a cluster speak through their loader, not here")
-		},
 		Logs: r.logs, Changed: r.orchestrator.Changes, Ready: r.missing,
 		Metrics: r.metrics.Text, Version: r.c.o.Version, Log: r.c.o.Log,
 	})

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// agentsVerb is the group of verbs about agents of other machines.
+func (c modelVerbs) agentsVerb() *cobra.Command {
+	cmd := kit.VerbGroup(&cobra.Command{Use: "agents", Short: "Let agents of other machines join, and remove them", GroupID: "own",
+		Example: `  thaw agents token > join-token
+  thaw agents list
+  thaw agents rm gpu-2`})
+	var r api.JoinTokenRequest
+	var expiry time.Duration
+	token := &cobra.Command{
+		Use: "token", Short: "Make a join token and print it, this once", Args: kit.ExactArgs(),
+		Long: `Make a join token: with it one agent may join, once, until it expires. The agent then
+has a certificate of its own, and the token is worth nothing.`,
+		Example: `  thaw agents token > join-token         then: thaw agent --server URL --token-file join-token
+  thaw agents token --name gpu-2         for that agent alone, also in place of one of that name
+  thaw agents token --expires 24h`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+			r.Expiry = functions.Duration(expiry)
+			t, err := cl.CreateJoinToken(ctx, r)
+			if err != nil {
+				return err
+			}
+			return c.PrintDocument("JoinToken", t.Token, t, func() {
+				c.Remark("thaw agent --server %s --token-file FILE, once, until %s", t.Server, t.Expires.Local().Format(time.DateTime))
+				fmt.Fprintln(c.Out, kit.Plain(t.Token))
+			})
+		}),
+	}
+	token.Flags().StringVar(&r.Agent, "name", "", "the agent that may join; it replaces one of that name (default: any, under a name that is not taken)")
+	token.Flags().DurationVar(&expiry, "expires", time.Hour, "how long it may be used, at most a week; it ends with the server's process too")
+	ls := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
+		Example: `  thaw agents list`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
+			agents, err := cl.Agents(ctx)
+			if err != nil {
+				return err
+			}
+			return kit.PrintList(c.Terminal, c.agentKind(), agents)
+		}),
+	}
+	rm := &cobra.Command{
+		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again", Args: kit.UpToArgs("the name of an agent", 0),
+		Example: `  thaw agents rm gpu-2`,
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			for _, id := range args {
+				if err := cl.RemoveAgent(ctx, id); err != nil {
+					return err
+				}
+				fmt.Fprintln(c.Out, kit.Plain(id), "removed")
+			}
+			return nil
+		}),
+	}
+	cmd.AddCommand(token, ls, rm)
+	return cmd
+}

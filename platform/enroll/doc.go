@@ -1,0 +1,18 @@
+// Package enroll lets agents of other machines join a server, and authenticates both ends
+// afterwards.
+//
+// The server has an authority (package mtls) that lives as long as its data folder. An
+// admin makes a join token: it may be used once, within an hour, and carries the
+// fingerprint of the authority, so that the agent knows its server. The agent makes a key,
+// sends the token with a certificate request over TLS, and gets a certificate for its own
+// name. From then on it needs no token.
+//
+// Heartbeats and commands go over TLS with certificates at both ends. A heartbeat must be
+// that of the agent in the certificate; commands and requests go only to the agent of that
+// name, wherever its heartbeat says that it is; and an agent accepts connections of its
+// server only. The server keeps a digest of each agent's key, so that an agent can be
+// removed, and a name that is taken cannot be taken again without a token made for it.
+//
+// Join and Server.ServeHTTP are the two ends of the exchange. A reply that was lost does no
+// harm: a token that was used is accepted again with the same key until it expires.
+package enroll

@@ -1,0 +1,340 @@
+package enroll
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/mtls"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a server and its agents' port.
+type world struct {
+	*Server
+	t   *testing.T
+	url string
+
+	mu    sync.Mutex
+	now   time.Time
+	beats []functions.Heartbeat
+}
+
+func newWorld(t *testing.T, dir string) *world {
+	t.Helper()
+	w := &world{t: t, now: time.Now()}
+	s, err := Open(Options{
+		Dir: dir, PeerToken: "the nodes' token", Log: slog.New(slog.DiscardHandler),
+		Heartbeat: func(hb functions.Heartbeat) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.beats = append(w.beats, hb)
+			return nil
+		},
+		Peers: func(agent string) []functions.Peer { return []functions.Peer{{ID: "not-" + agent}} },
+		Now:   func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Server = s
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.url = "https://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) later(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+func (w *world) token(agent string) string {
+	w.t.Helper()
+	token, _, err := w.NewToken(agent, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token
+}
+
+func (w *world) join(id, token, dir string) (*Identity, error) {
+	return Join(w.t.Context(), JoinOptions{Server: w.url + "/", Token: token, ID: id, Dir: dir, Log: slog.New(slog.DiscardHandler)})
+}
+
+// must joins with a new token for any agent.
+func (w *world) must(id, dir string) *Identity {
+	w.t.Helper()
+	i, err := w.join(id, w.token(""), dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return i
+}
+
+// post sends a body as the holder of an identity; 0 means that the connection was refused.
+func (w *world) post(config *tls.Config, path, body string) (status int, answer string) {
+	w.t.Helper()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	res, err := client.Post(w.url+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+// TestJoin: who may join with which token, once.
+func TestJoin(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	first, err := w.join("gpu-1", w.token(""), t.TempDir())
+	if err != nil || first.PeerToken != "the nodes' token" {
+		t.Fatalf("%+v %v", first, err)
+	}
+	used, dir := w.token(""), t.TempDir()
+	if _, err := w.join("gpu-2", used, dir); err != nil {
+		t.Fatal(err)
+	}
+	expired := w.token("")
+	w.later(DefaultExpiry)
+	named, foreign := w.token("gpu-1"), newWorld(t, t.TempDir()).token("")
+	for _, x := range []struct{ who, id, token, want string }{
+		{"a used token", "gpu-3", used, "unknown, expired or used"},
+		{"an expired token", "gpu-3", expired, "unknown, expired or used"},
+		{"no token", "gpu-3", "", "no join token"},
+		{"a token of nothing", "gpu-3", "thaw-join-secret", "none that thaw agents token made"},
+		{"a name that is taken", "gpu-1", w.token(""), "there is an agent gpu-1 already"},
+		{"a token for another", "gpu-3", named, "for the agent gpu-1, not for gpu-3"},
+		{"no name", "GPU 3", w.token(""), "no DNS label"},
+	} {
+		i, err := w.join(x.id, x.token, t.TempDir())
+		if i != nil || err == nil || !strings.Contains(err.Error(), x.want) || x.token != "" && !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v, want %q", x.who, err, x.want)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := Join(ctx, JoinOptions{Server: w.url, Token: foreign, ID: "gpu-3", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a token of another server was sent to this one: %v", err)
+	}
+	if _, err := w.join("gpu-1", named, t.TempDir()); err != nil {
+		t.Errorf("a token for a name that is taken replaces its agent: %v", err)
+	}
+	if status, answer := w.post(first.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 403 || !strings.Contains(answer, "replaced") {
+		t.Errorf("the replaced agent: %d %s", status, answer)
+	}
+	for what, d := range map[string]time.Duration{"none": -1, "a month": 30 * 24 * time.Hour} {
+		if _, _, err := w.NewToken("", d); err == nil {
+			t.Errorf("a token that lasts %s", what)
+		}
+	}
+	if _, _, err := w.NewToken("A B", 0); err == nil {
+		t.Error("a token for what is no name")
+	}
+}
+
+// TestLostReply: a token that was used is accepted again with the same key, and an agent that
+// has its identity needs none.
+func TestLostReply(t *testing.T) {
+	w, dir := newWorld(t, t.TempDir()), t.TempDir()
+	token := w.token("")
+	if _, err := w.join("gpu-1", token, dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, mtls.CertFile)); err != nil { // as if the reply had not come
+		t.Fatal(err)
+	}
+	if _, err := w.join("gpu-1", token, dir); err != nil {
+		t.Errorf("the same agent again: %v", err)
+	}
+	w.later(DefaultExpiry)
+	for _, again := range []string{"", token} { // the file is still there at the next start
+		if i, err := w.join("gpu-1", again, dir); err != nil || i.PeerToken == "" {
+			t.Errorf("an agent that has joined: %v", err)
+		}
+	}
+	if _, err := w.join("other", "", dir); !errors.Is(err, ErrNoToken) {
+		t.Errorf("under another name: %v", err)
+	}
+	if i, err := w.join("gpu-1", w.token(""), dir); err != nil || i == nil {
+		t.Errorf("with a new token and its own key: %v", err)
+	}
+}
+
+// TestHeartbeats: an agent speaks for itself alone, until it is removed.
+func TestHeartbeats(t *testing.T) {
+	data := t.TempDir()
+	w := newWorld(t, data)
+	dir := t.TempDir()
+	one, two := w.must("gpu-1", dir), w.must("gpu-2", t.TempDir())
+	if status, answer := w.post(one.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1","news":1}`); status != 200 || !strings.Contains(answer, `"not-gpu-1"`) {
+		t.Errorf("%d %s", status, answer)
+	}
+	none := one.ServerTLS()
+	none.GetClientCertificate = nil
+	for _, x := range []struct {
+		who, path, body string
+		config          *tls.Config
+		status          int
+	}{
+		{"another agent's", heartbeatPath, `{"agent_id":"gpu-1"}`, two.ServerTLS(), 403},
+		{"without a certificate", heartbeatPath, `{"agent_id":"gpu-1"}`, none, 401},
+		{"renewal without a certificate", renewPath, `{}`, none, 401},
+		{"no JSON", heartbeatPath, `{"agent_id":`, one.ServerTLS(), 400},
+		{"a long join", joinPath, `{"token":"` + strings.Repeat("x", maxJoin) + `"}`, none, 413},
+		{"no certificate request", joinPath, `{"token":"x","id":"y"}`, none, 400},
+		{"another path", "/api/v1/functions", ``, one.ServerTLS(), 404},
+		{"renewal", renewPath, `{}`, one.ServerTLS(), 200},
+	} {
+		if status, answer := w.post(x.config, x.path, x.body); status != x.status {
+			t.Errorf("%s: %d %s, want %d", x.who, status, answer, x.status)
+		}
+	}
+	if len(w.beats) != 1 || len(w.Agents()) != 2 {
+		t.Errorf("heartbeats %+v of %+v", w.beats, w.Agents())
+	}
+	if err := w.Remove("gpu-1"); err != nil {
+		t.Error(err)
+	}
+	if err := w.Remove("gpu-1"); !errors.Is(err, functions.ErrNotFound) {
+		t.Error(err)
+	}
+	if status, _ := w.post(one.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 403 {
+		t.Errorf("a removed agent: %d", status)
+	}
+	// A restart of the server keeps the authority, who has joined, and who was removed.
+	again := newWorld(t, data)
+	if status, answer := again.post(two.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-2"}`); status != 200 {
+		t.Errorf("after a restart: %d %s", status, answer)
+	}
+	if status, _ := again.post(one.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 403 {
+		t.Errorf("a removed agent after a restart: %d", status)
+	}
+	if _, err := again.join("gpu-1", again.token(""), dir); err != nil {
+		t.Errorf("a removed agent joins again: %v", err)
+	}
+}
+
+// TestAgentPort: an agent takes its server alone, and a server finds at an address only the
+// agent that it means.
+func TestAgentPort(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	one, two := w.must("gpu-1", t.TempDir()), w.must("gpu-2", t.TempDir())
+	other := newWorld(t, t.TempDir())
+	other.must("gpu-1", t.TempDir())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "yes") }), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(tls.NewListener(l, one.AgentTLS())) }()
+	defer func() { srv.Close(); <-done }()
+	plain := w.AgentTLS("gpu-1")
+	plain.GetClientCertificate = nil
+	posing := two.ServerTLS()
+	posing.ServerName = AgentName("gpu-1")
+	for who, x := range map[string]struct {
+		config *tls.Config
+		ok     bool
+	}{
+		"its server":              {w.AgentTLS("gpu-1"), true},
+		"its server, for another": {w.AgentTLS("gpu-2"), false},
+		"another server":          {other.AgentTLS("gpu-1"), false},
+		"no certificate":          {plain, false},
+		"another agent":           {posing, false},
+	} {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: x.config, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+		res, err := client.Get("https://" + l.Addr().String())
+		if err == nil {
+			res.Body.Close()
+		}
+		if (err == nil) != x.ok {
+			t.Errorf("%s: %v", who, err)
+		}
+	}
+	if err := w.Remove("gpu-1"); err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: w.AgentTLS("gpu-1"), DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	if res, err := client.Get("https://" + l.Addr().String()); err == nil {
+		res.Body.Close()
+		t.Error("the server asks an agent that was removed")
+	}
+}
+
+// TestRenewal: a certificate is renewed when half of its lifetime is over, for the same key.
+func TestRenewal(t *testing.T) {
+	w, dir := newWorld(t, t.TempDir()), t.TempDir()
+	i := w.must("gpu-1", dir)
+	cert := func() string {
+		b, err := os.ReadFile(filepath.Join(dir, mtls.CertFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: i.ServerTLS(), DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	before := cert()
+	if err := i.renew(t.Context(), client, time.Now()); err != nil || cert() != before {
+		t.Errorf("renewed too early: %v", err)
+	}
+	if err := i.renew(t.Context(), client, time.Now().Add(mtls.Valid*2/3)); err != nil || cert() == before {
+		t.Errorf("not renewed: %v", err)
+	}
+	if status, answer := w.post(i.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 200 {
+		t.Errorf("with the new certificate: %d %s", status, answer)
+	}
+}
+
+// TestDamaged: damaged files are reported, and no other authority is made in their place.
+func TestDamaged(t *testing.T) {
+	dir := t.TempDir()
+	newWorld(t, dir).must("gpu-1", t.TempDir())
+	for _, name := range []string{"agents.json", mtls.RootFile, "ca.key"} {
+		path := filepath.Join(dir, name)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", name, info.Mode(), err)
+		}
+		os.WriteFile(path, []byte("{"), 0o600)
+		if _, err := Open(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("%s is damaged, and the server starts", name)
+		}
+		os.WriteFile(path, good, 0o600)
+	}
+	os.Remove(filepath.Join(dir, "ca.key"))
+	if _, err := Open(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "key") {
+		t.Errorf("without its key: %v", err)
+	}
+}

@@ -1,0 +1,282 @@
+package enroll
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/durable"
+	"github.com/thaw-dev/thaw/platform/mtls"
+)
+
+const (
+	// ServerName is the name in the server's certificate.
+	ServerName = "server.thaw"
+	// agentSuffix follows an agent's id in the name of its certificate.
+	agentSuffix = ".agents.thaw"
+
+	tokenPrefix = "thaw-join-"
+	// DefaultExpiry is how long a join token may be used.
+	DefaultExpiry = time.Hour
+	maxExpiry     = 7 * 24 * time.Hour
+	maxTokens     = 1024 // that may be used still
+	maxAgents     = 4096
+)
+
+// AgentName is the name in the certificate of an agent.
+func AgentName(id string) string { return id + agentSuffix }
+
+// Options of a Server. Those without "may be nil" must be set.
+type Options struct {
+	Dir       string // of the authority and the list of agents
+	PeerToken string // that nodes show each other; given to agents when they join
+	Heartbeat func(functions.Heartbeat) error
+	Peers     func(agent string) []functions.Peer // the other nodes that serve blocks; may be nil
+	Log       *slog.Logger
+	Now       func() time.Time // default time.Now
+}
+
+// Server is the server's end. Its methods may be called concurrently.
+type Server struct {
+	o  Options
+	ca *mtls.CA
+
+	mu     sync.Mutex
+	tokens map[[sha256.Size]byte]*joinToken // by the digest of their secret
+	agents map[string]functions.JoinedAgent // by id, as in the file
+}
+
+// joinToken is a token that was made and has not expired.
+type joinToken struct {
+	agent   string // the only id that may join with it; "" is any that is not taken
+	expires time.Time
+	key     string // digest of the key that used it; "" before
+}
+
+// Open reads the authority and the agents of a folder, or makes them. It starts nothing.
+func Open(o Options) (*Server, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	ca, err := mtls.OpenCA(o.Dir, o.Now())
+	if err != nil {
+		return nil, fmt.Errorf("agents: %w", err)
+	}
+	s := &Server{o: o, ca: ca, tokens: map[[sha256.Size]byte]*joinToken{}, agents: map[string]functions.JoinedAgent{}}
+	b, err := os.ReadFile(s.file())
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	var list []functions.JoinedAgent
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("agents: %s: %w", s.file(), err)
+	}
+	for _, a := range list {
+		s.agents[a.ID] = a
+	}
+	return s, nil
+}
+
+func (s *Server) file() string { return filepath.Join(s.o.Dir, "agents.json") }
+
+// save writes the list of agents, and then uses it. mu must be held.
+func (s *Server) save(agents map[string]functions.JoinedAgent) error {
+	list := []functions.JoinedAgent{}
+	for _, id := range slices.Sorted(maps.Keys(agents)) {
+		list = append(list, agents[id])
+	}
+	b, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := durable.WriteFile(s.file(), append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	s.agents = agents
+	return nil
+}
+
+// NewToken makes a join token for an agent, or with "" for any whose id is not taken. 0 is
+// DefaultExpiry. Tokens end with the process.
+func (s *Server) NewToken(agent string, expiry time.Duration) (token string, expires time.Time, err error) {
+	if expiry == 0 {
+		expiry = DefaultExpiry
+	}
+	if expiry < 0 || expiry > maxExpiry {
+		return "", expires, fmt.Errorf("a join token lasts more than 0 and at most %v", maxExpiry)
+	}
+	if agent != "" && !functions.IsLabel(agent) {
+		return "", expires, fmt.Errorf("%.80q is no name of an agent: a DNS label", agent)
+	}
+	secret := make([]byte, 32)
+	rand.Read(secret) // never fails: the runtime ends the program instead
+	text := base64.RawURLEncoding.EncodeToString(secret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.o.Now()
+	maps.DeleteFunc(s.tokens, func(_ [sha256.Size]byte, t *joinToken) bool { return !now.Before(t.expires) })
+	if len(s.tokens) >= maxTokens {
+		return "", expires, fmt.Errorf("there are %d join tokens already: wait until some have expired", maxTokens)
+	}
+	expires = now.Add(expiry)
+	s.tokens[sha256.Sum256([]byte(text))] = &joinToken{agent: agent, expires: expires}
+	return tokenPrefix + text + "." + s.ca.Fingerprint(), expires, nil
+}
+
+// Agents lists the agents that have joined, by id.
+func (s *Server) Agents() []functions.JoinedAgent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := []functions.JoinedAgent{}
+	for _, id := range slices.Sorted(maps.Keys(s.agents)) {
+		list = append(list, s.agents[id])
+	}
+	return list
+}
+
+// Remove ends the right of an agent to speak to the server; functions.ErrNotFound.
+func (s *Server) Remove(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.agents[id]; !ok {
+		return functions.ErrNotFound
+	}
+	rest := maps.Clone(s.agents)
+	delete(rest, id)
+	if err := s.save(rest); err != nil {
+		return err
+	}
+	s.o.Log.Info("agent removed", "agent", id)
+	return nil
+}
+
+// refusal is an answer other than success.
+type refusal struct {
+	status        int
+	code, message string
+}
+
+func (e *refusal) Error() string { return e.message }
+
+// admit exchanges a join token for the certificate of an agent.
+func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]byte, error) {
+	text, _, _ := strings.Cut(strings.TrimPrefix(secret, tokenPrefix), ".")
+	key, now := keyDigest(request.RawSubjectPublicKeyInfo), s.o.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tokens[sha256.Sum256([]byte(text))]
+	switch known, taken := s.agents[id]; {
+	case t == nil || !now.Before(t.expires) || t.key != "" && t.key != key:
+		return nil, &refusal{401, "invalid_join_token", "the join token is unknown, expired or used: thaw agents token makes another"}
+	case !functions.IsLabel(id):
+		return nil, &refusal{400, "invalid_value", fmt.Sprintf("the agent's name %.80q is no DNS label: --name", id)}
+	case t.agent != "" && t.agent != id:
+		return nil, &refusal{403, "wrong_agent", fmt.Sprintf("the join token is for the agent %s, not for %s", t.agent, id)}
+	case taken && known.Key != key && t.agent == "":
+		return nil, &refusal{409, "agent_exists", fmt.Sprintf("there is an agent %s already: another --name, or a token from thaw agents token --name %s to replace it", id, id)}
+	case !taken && len(s.agents) >= maxAgents:
+		return nil, &refusal{409, "too_many_agents", fmt.Sprintf("%d agents have joined already: thaw agents rm ID", maxAgents)}
+	}
+	cert, err := s.ca.Sign(request.PublicKey, AgentName(id), now)
+	if err != nil {
+		return nil, err
+	}
+	with := maps.Clone(s.agents)
+	with[id] = functions.JoinedAgent{ID: id, Key: key, Joined: now.UTC().Truncate(time.Second)}
+	if err := s.save(with); err != nil {
+		return nil, err
+	}
+	t.key = key
+	s.o.Log.Info("agent joined", "agent", id)
+	return cert, nil
+}
+
+// keyDigest identifies a public key.
+func keyDigest(info []byte) string {
+	sum := sha256.Sum256(info)
+	return hex.EncodeToString(sum[:])
+}
+
+// identify returns the id of the agent whose certificate a connection shows.
+func (s *Server) identify(shown *tls.ConnectionState) (string, error) {
+	id, ok := strings.CutSuffix(mtls.Name(shown), agentSuffix)
+	if !ok {
+		return "", &refusal{401, "certificate_required", "this wants the certificate of an agent: join with a token first"}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a, ok := s.agents[id]; !ok || a.Key != keyDigest(shown.PeerCertificates[0].RawSubjectPublicKeyInfo) {
+		return "", &refusal{403, "agent_removed", "the agent " + id + " was removed from the server, or replaced: it has to join again with a token"}
+	}
+	return id, nil
+}
+
+// AgentTLS returns the configuration of connections to an agent: only the process that
+// joined under that id can answer.
+func (s *Server) AgentTLS(id string) *tls.Config {
+	own := func() (*mtls.Identity, error) { return s.ca.Identity(ServerName, s.o.Now()) }
+	identity, err := own()
+	if err != nil { // no certificate: the agent refuses the connection
+		s.o.Log.Error("the server's certificate cannot be made", "error", err)
+		identity = &mtls.Identity{Roots: x509.NewCertPool()}
+	}
+	config := mtls.Client(identity, AgentName(id))
+	config.Certificates = nil
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		identity, err := own()
+		if err != nil {
+			return nil, err
+		}
+		return &identity.Cert, nil
+	}
+	config.VerifyConnection = func(shown tls.ConnectionState) error {
+		_, err := s.identify(&shown)
+		return err
+	}
+	return config
+}
+
+// serverTLS is the configuration of the port where agents come in, with or without a
+// certificate.
+func (s *Server) serverTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			id, err := s.ca.Identity(ServerName, s.o.Now())
+			if err != nil {
+				return nil, err
+			}
+			return &tls.Config{
+				MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{id.Cert},
+				ClientCAs: id.Roots, ClientAuth: tls.VerifyClientCertIfGiven, SessionTicketsDisabled: true,
+			}, nil
+		},
+	}
+}
+
+// peers lists the other nodes that serve blocks.
+func (s *Server) peers(agent string) []functions.Peer {
+	if s.o.Peers == nil {
+		return []functions.Peer{}
+	}
+	return append([]functions.Peer{}, s.o.Peers(agent)...)
+}
