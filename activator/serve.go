@@ -242,7 +242,7 @@ func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai
 			return id, nil
 		}
 	}
-	if a.o.Open && !a.o.Keys.Any() {
+	if a.o.Open && !a.o.Keys.Required() {
 		// A machine of one user, who may do everything.
 		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}

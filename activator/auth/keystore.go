@@ -54,6 +54,8 @@ type stored struct {
 
 type file struct {
 	Keys []stored `json:"keys"`
+	// Required stays true after the first key: ending the last one opens nothing.
+	Required bool `json:"required,omitempty"`
 }
 
 // KeyStore holds the API keys and maps a secret to its identity. Its methods may be
@@ -64,6 +66,7 @@ type KeyStore struct {
 	macs       sync.Pool // of hash.Hash, keyed
 	mu         sync.Mutex
 	keys       []stored // under mu, in order of creation
+	required   bool     // under mu: there has been a key
 	lookup     atomic.Pointer[map[digest]Identity]
 	admins     []digest // fixed secrets that are admin; under mu, and in lookup
 }
@@ -93,7 +96,7 @@ func Open(path string) (*KeyStore, error) {
 			return nil, fmt.Errorf("keys: %s: the hash of key %q is damaged", path, k.ID)
 		}
 	}
-	b.keys = f.Keys
+	b.keys, b.required = f.Keys, f.Required || len(f.Keys) > 0
 	b.index()
 	return b, nil
 }
@@ -123,7 +126,7 @@ func (b *KeyStore) hash(secret string) (d digest) {
 }
 
 // Trust replaces the fixed secrets (the admin token) that are admins of the default team.
-// They are no keys: Any and List leave them out.
+// They are no keys: Required and List leave them out.
 func (b *KeyStore) Trust(secrets ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,11 +139,12 @@ func (b *KeyStore) Trust(secrets ...string) {
 	b.index()
 }
 
-// Any reports whether any key exists.
-func (b *KeyStore) Any() bool {
+// Required reports whether requests need a key: whether any key exists or has existed. An
+// operator who ends the last key does not open the server to all.
+func (b *KeyStore) Required() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.keys) > 0
+	return b.required || len(b.keys) > 0
 }
 
 // Lookup returns the identity of a secret.
@@ -204,14 +208,14 @@ func (b *KeyStore) save(keys []stored) error {
 	if b.replicated {
 		return ErrReplicated
 	}
-	data, err := json.MarshalIndent(file{Keys: keys}, "", "  ")
+	data, err := json.MarshalIndent(file{Keys: keys, Required: true}, "", "  ") // there was one, or this is the first
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
 	if err := durable.WriteFile(b.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	b.keys = keys
+	b.keys, b.required = keys, true
 	b.index()
 	return nil
 }
@@ -230,8 +234,8 @@ func AdminToken(dir string) (string, error) {
 	return secretFile(filepath.Join(dir, "admin-token"), true)
 }
 
-// JoinToken reads dir/join-token, or makes it.
-func JoinToken(dir string) (string, error) { return secretFile(filepath.Join(dir, "join-token"), true) }
+// PeerToken reads dir/peer-token, by which the nodes of a server know each other, or makes it.
+func PeerToken(dir string) (string, error) { return secretFile(filepath.Join(dir, "peer-token"), true) }
 
 // secretFile reads a one-line secret that only its owner may read, or makes one.
 func secretFile(path string, create bool) (string, error) {

@@ -20,7 +20,7 @@ func newStore(t *testing.T) (*KeyStore, string) {
 
 func TestKeysPersist(t *testing.T) {
 	b, path := newStore(t)
-	if b.Any() {
+	if b.Required() {
 		t.Fatal("a new book is empty")
 	}
 	s, k, err := b.Create("red", "laptop", false)
@@ -28,7 +28,7 @@ func TestKeysPersist(t *testing.T) {
 		t.Fatal(err)
 	}
 	s2, k2, err := b.Create("blue", "", true)
-	if err != nil || !b.Any() {
+	if err != nil || !b.Required() {
 		t.Fatal(err)
 	}
 	for _, b := range []*KeyStore{b, reopen(t, path)} {
@@ -73,6 +73,25 @@ func TestKeysPersist(t *testing.T) {
 	}
 }
 
+// TestLastKeyEnded: a key is needed from the first one on, also after the last has ended and
+// after a restart.
+func TestLastKeyEnded(t *testing.T) {
+	b, path := newStore(t)
+	if b.Required() {
+		t.Fatal("no key has existed")
+	}
+	_, k, err := b.Create("red", "", false)
+	if err != nil || !b.Required() {
+		t.Fatal(err)
+	}
+	if err := b.Delete(k.ID); err != nil || len(b.List("")) != 0 || !b.Required() {
+		t.Error("ending the last key opens the server:", err)
+	}
+	if !reopen(t, path).Required() {
+		t.Error("a restart opens the server")
+	}
+}
+
 func reopen(t *testing.T, path string) *KeyStore {
 	t.Helper()
 	b, err := Open(path)
@@ -110,7 +129,7 @@ func TestCreateNeedsTheDisk(t *testing.T) {
 	b, path := newStore(t)
 	os.RemoveAll(filepath.Dir(path))
 	os.WriteFile(filepath.Dir(path), nil, 0o600) // a file where the folder was
-	if _, _, err := b.Create("red", "", false); err == nil || b.Any() {
+	if _, _, err := b.Create("red", "", false); err == nil || b.Required() {
 		t.Fatal("a key that is not on disk must not work")
 	}
 }
@@ -124,13 +143,13 @@ func TestTokens(t *testing.T) {
 	if again, _ := AdminToken(dir); again != a {
 		t.Fatal("made once")
 	}
-	j, _ := JoinToken(dir)
+	j, _ := PeerToken(dir)
 	if j == a {
 		t.Fatal("two tokens")
 	}
 	b, _ := newStore(t)
 	b.Trust(a)
-	if id, ok := b.Lookup(a); !ok || !id.Admin || b.Any() || len(b.List("")) != 0 {
+	if id, ok := b.Lookup(a); !ok || !id.Admin || b.Required() || len(b.List("")) != 0 {
 		t.Fatal("the admin token is no key", id, ok)
 	}
 	if _, _, err := b.Create("red", "", false); err != nil {
@@ -140,7 +159,7 @@ func TestTokens(t *testing.T) {
 		t.Fatal("making a key must not lock the admin out")
 	}
 	for _, mode := range []os.FileMode{0o640, 0o604, 0o620} {
-		for name, read := range map[string]func(string) (string, error){"join-token": JoinToken, "admin-token": AdminToken} {
+		for name, read := range map[string]func(string) (string, error){"peer-token": PeerToken, "admin-token": AdminToken} {
 			os.Chmod(filepath.Join(dir, name), mode)
 			read(dir)
 			if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
@@ -148,8 +167,8 @@ func TestTokens(t *testing.T) {
 			}
 		}
 	}
-	os.WriteFile(filepath.Join(dir, "join-token"), []byte("short"), 0o600)
-	if _, err := JoinToken(dir); err == nil {
+	os.WriteFile(filepath.Join(dir, "peer-token"), []byte("short"), 0o600)
+	if _, err := PeerToken(dir); err == nil {
 		t.Error("no secret")
 	}
 }

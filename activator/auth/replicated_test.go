@@ -21,7 +21,7 @@ func TestReplicatedKeyStore(t *testing.T) {
 	if id, ok := b.Lookup("admin-secret"); !ok || !id.Admin {
 		t.Errorf("%+v %v", id, ok)
 	}
-	if _, ok := b.Lookup("xyz"); ok || !b.Any() || len(b.List("")) != 1 {
+	if _, ok := b.Lookup("xyz"); ok || !b.Required() || len(b.List("")) != 1 {
 		t.Error("a key that is none")
 	}
 	if _, _, err := b.Create("a", "", false); !errors.Is(err, ErrReplicated) {
@@ -33,7 +33,7 @@ func TestReplicatedKeyStore(t *testing.T) {
 	if err := b.Set(nil); err != nil {
 		t.Error(err)
 	}
-	if _, ok := b.Lookup("sk-thaw-one"); ok || b.Any() {
+	if _, ok := b.Lookup("sk-thaw-one"); ok || b.Required() {
 		t.Error("a key outlives its removal")
 	}
 }
