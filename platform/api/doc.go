@@ -3,7 +3,7 @@
 //
 // # One table
 //
-// routes.go lists every path with its method, who may call it and what it
+// It is one idea: the paths of one table and their client. routes.go lists every path with its method, who may call it and what it
 // answers. Dispatch, 405 and Allow, the rights, the OpenAPI document and the
 // tests of all of these are made from that table, so no path is missing in one of them.
 // Who may call is decided from the row that matched, never from the text of a
