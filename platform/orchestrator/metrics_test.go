@@ -44,6 +44,9 @@ func TestGPUMetrics(t *testing.T) {
 		{Index: 0, MemoryTotal: 80, MemoryFree: 0, Health: "ok"}, {Index: 1, MemoryTotal: 80, Health: functions.GPUUnknown}, {Index: 2, Health: functions.GPUUnknown},
 	}}, newFakeAgent("n", 0))
 	s.Turn(t.Context())
+	if g := s.nodes["n"].GPUs; g[0].Whole || !g[1].Whole || g[1].Memory != 80 || g[1].Unhealthy {
+		t.Errorf("placed by %+v", g)
+	}
 	got := ""
 	s.Samples(func(metric string, v float64, labels ...string) {
 		if metric == "thaw_gpu_memory_bytes" {

@@ -231,7 +231,8 @@ func (n *nodeState) setFrom(b heartbeat, now placement.Instant) (changed bool) {
 }
 
 func placementGPU(g functions.GPU) placement.GPU {
-	return placement.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group}
+	// A GPU that no agent reads is dealt out by Kubernetes, whole.
+	return placement.GPU{Index: g.Index, Memory: max(g.MemoryTotal-g.Foreign, 0), Unhealthy: gpuUnhealthy(g), Group: g.Group, Whole: g.Health == functions.GPUUnknown}
 }
 
 // setIfChanged sets *to to v, and *changed if they differ.

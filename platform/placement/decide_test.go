@@ -86,6 +86,36 @@ func show(p Plan) string {
 	return strings.Join(out, "; ")
 }
 
+// TestWholeGPUs: where each replica gets its GPUs whole, a second one that would fit into the
+// memory of the first one's GPU needs another GPU, and its size is looked at all the same.
+func TestWholeGPUs(t *testing.T) {
+	const now = 1000 * time.Second
+	small := func(f *Function) { f.Resources.GPUMemory = 20 * gib }
+	whole := func(gpus int) *Node {
+		n := node("n", gpus)
+		for i := range n.GPUs {
+			n.GPUs[i].Whole = true
+		}
+		return n
+	}
+	for _, c := range []struct {
+		what string
+		node *Node
+		edit func(*Function)
+		want string
+	}{
+		{"shared", node("n", 1), small, "start default/y on n[0] (demand)"},
+		{"whole", whole(2), small, "start default/y on n[1] (demand)"},
+		{"whole, and none is free", whole(1), small, "stop default/x-0 (evicted)"},
+		{"whole, and too small", whole(2), func(f *Function) { f.Resources.GPUMemory = 100 * gib }, "blocked default/y"},
+	} {
+		fs := []*Function{model("x", 1, small, ready("n", now-time.Minute, 0, 0)), model("y", 1, c.edit, waiting(1, now-1))}
+		if got := show(Decide(World{Nodes: []*Node{c.node}, Functions: fs}, now)); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %s", c.what, got)
+		}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	const now = 1000 * time.Second
 	teams := map[string]Team{

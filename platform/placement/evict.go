@@ -534,8 +534,8 @@ func (s *freeRoom) fits(n *Node, res functions.Resources) bool {
 		g := &s.gpus[i]
 		switch {
 		case n.GPUs[i].Unhealthy || g.whole > 0:
-		case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
-			if g.users == 0 {
+		case res.GPUMemory == 0 || n.GPUs[i].whole():
+			if g.users == 0 && n.GPUs[i].holds(res.GPUMemory) {
 				left--
 			}
 		case g.left >= res.GPUMemory:

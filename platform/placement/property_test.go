@@ -116,7 +116,7 @@ func (y *toyCluster) check() {
 				for _, g := range r.GPUs {
 					users[g]++
 					bytes[g] += r.Reserved.GPUMemory
-					if r.Reserved.GPUMemory == 0 || n.GPUs[g].Memory == 0 {
+					if r.Reserved.GPUMemory == 0 || n.GPUs[g].whole() {
 						whole[g]++
 					}
 				}

@@ -97,7 +97,7 @@ func (s *freeRoom) move(n *Node, res functions.Resources, gpus []int, sign int) 
 			}
 			g := &s.gpus[i]
 			g.users += sign
-			if res.GPUMemory == 0 || n.GPUs[i].Memory == 0 {
+			if res.GPUMemory == 0 || n.GPUs[i].whole() {
 				g.whole += sign
 			}
 			g.left -= functions.Bytes(sign) * res.GPUMemory
@@ -125,8 +125,8 @@ func (s *freeRoom) gpuFits(n *Node, i int, res functions.Resources) bool {
 	switch {
 	case n.GPUs[i].Unhealthy || g.whole > 0:
 		return false
-	case res.GPUMemory == 0 || n.GPUs[i].Memory == 0:
-		return g.users == 0
+	case res.GPUMemory == 0 || n.GPUs[i].whole():
+		return g.users == 0 && n.GPUs[i].holds(res.GPUMemory)
 	}
 	return g.left >= res.GPUMemory
 }
@@ -255,8 +255,8 @@ func (s *freeRoom) fitsOn(n *Node, res functions.Resources, gpus []int) bool {
 				continue
 			}
 			g := &s.gpus[i]
-			if res.GPUMemory == 0 || n.GPUs[i].Memory == 0 {
-				found = g.users == 0
+			if res.GPUMemory == 0 || n.GPUs[i].whole() {
+				found = g.users == 0 && n.GPUs[i].holds(res.GPUMemory)
 			} else {
 				found = g.whole == 0 && g.left >= res.GPUMemory
 			}
@@ -284,7 +284,7 @@ func (m *nodeRoom) fitsEmpty(res functions.Resources) bool {
 	}
 	n := 0
 	for _, g := range m.node.GPUs {
-		if !g.Unhealthy && (g.Memory == 0 || g.Memory >= res.GPUMemory) {
+		if !g.Unhealthy && g.holds(res.GPUMemory) {
 			n++
 		}
 	}

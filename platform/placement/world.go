@@ -105,7 +105,14 @@ type GPU struct {
 	Memory    functions.Bytes
 	Unhealthy bool // nothing is placed on it, and its replicas are moved
 	Group     int  // GPUs of one group have the fastest links to each other (NVLink, one socket)
+	Whole     bool // each replica gets it whole, as from Kubernetes, though its memory is known
 }
+
+// whole reports whether replicas do not share the GPU by their memory.
+func (g *GPU) whole() bool { return g.Whole || g.Memory == 0 }
+
+// holds reports whether the empty GPU has so much memory, or its memory is unknown.
+func (g *GPU) holds(memory functions.Bytes) bool { return g.Memory == 0 || g.Memory >= memory }
 
 // Function is one model with its settings, demand and replicas.
 type Function struct {
