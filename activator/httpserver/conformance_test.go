@@ -450,7 +450,7 @@ func (*blockedConn) SetReadDeadline(time.Time) error { return nil }
 
 func TestDeclaredLengthIsNotAllocated(t *testing.T) {
 	c := &blockedConn{head: "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\n\r\n"}
-	w := newConn(newServer(Options{}), c)
+	w := newConn(newServer(Options{}), c, &Slot{all: unboundedConnections()})
 	if _, err := w.readRequest(); err == nil {
 		t.Fatal("no error")
 	}

@@ -61,6 +61,7 @@ type conn struct {
 	held       []byte // what waits for that
 	last       bool   // the stream has reported its failure: the connection ends by FIN
 	opened     time.Time
+	slot       *Slot
 	used       bool   // a whole head has come
 	account    string // what charged counts for
 	address    string // of the client, once it is needed
@@ -80,8 +81,8 @@ type conn struct {
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended
 }
 
-func newConn(s *server, c net.Conn) *conn {
-	w := &conn{Conn: c, s: s, poke: coalesce.NewSignal(), opened: time.Now()}
+func newConn(s *server, c net.Conn, slot *Slot) *conn {
+	w := &conn{Conn: c, s: s, slot: slot, poke: coalesce.NewSignal(), opened: time.Now()}
 	w.req.c = w
 	return w
 }
@@ -175,6 +176,7 @@ func (w *conn) next() error {
 		return errConnClosed
 	}
 	w.phase = busy
+	w.slot.SetIdle(false)
 	return nil
 }
 
@@ -219,6 +221,9 @@ func (w *conn) removeFromServer() {
 }
 
 func (w *conn) setPhase(p phase) {
+	if p == idle {
+		w.slot.SetIdle(true)
+	}
 	w.mu.Lock()
 	w.phase = p
 	w.mu.Unlock()

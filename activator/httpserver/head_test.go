@@ -84,7 +84,7 @@ func FuzzBody(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size int) {
 		raw := append([]byte("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), body...)
-		w := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)})
+		w := newConn(newServer(Options{MaxBody: 1 << 20}), &writeSlowly{raw: raw, size: 1 + min(max(size, 0), 5000)}, &Slot{all: unboundedConnections()})
 		refusal, err := w.readRequest()
 		if err != nil || refusal != nil {
 			return

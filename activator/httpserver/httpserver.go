@@ -142,6 +142,8 @@ type Options struct {
 	// (503 queue_full, or 429 where its account has its share); one of a few KiB lies in
 	// its connection's own buffer and always fits.
 	Bodies *Budget
+	// Connections bounds the connections of clients; nil: they are unbounded.
+	Connections *Connections
 	// MaxHead bounds a head in bytes; 8 KiB.
 	MaxHead int
 	// IdleTimeout ends a connection without a request; 200 s and never less
@@ -180,6 +182,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Bodies == nil {
 		o.Bodies = NewBudget(256<<20, 128<<20)
+	}
+	if o.Connections == nil {
+		o.Connections = unboundedConnections()
 	}
 	if o.MaxHead <= 0 {
 		o.MaxHead = 8 << 10

@@ -145,6 +145,7 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 		w.rejected = true
 		return nil, nil
 	}
+	w.slot.SetIdle(false)
 	if account != w.account { // the buffer of an earlier body counts for another
 		w.charge(0)
 		w.large, w.account = nil, account

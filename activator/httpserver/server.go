@@ -61,7 +61,7 @@ func (s *server) watcher() *watcher {
 func (s *server) accept(ln net.Listener) (*conn, error) {
 	pause := 5 * time.Millisecond
 	for {
-		c, err := ln.Accept()
+		c, slot, err := s.o.Connections.Accept(ln)
 		if err != nil {
 			if isTransient(err) && !s.draining.Load() {
 				s.o.Logger.Warn("accept failed, trying again", "error", err, "in", pause)
@@ -71,10 +71,11 @@ func (s *server) accept(ln net.Listener) (*conn, error) {
 			}
 			return nil, err
 		}
-		w := newConn(s, c)
+		w := newConn(s, c, slot)
 		s.mu.Lock()
 		if s.draining.Load() {
 			s.mu.Unlock()
+			slot.Release()
 			c.Close()
 			continue // Accept is about to fail
 		}
@@ -103,6 +104,7 @@ func (s *server) ended(ln net.Listener, err error) error {
 }
 
 func (s *server) remove(w *conn) {
+	w.slot.Release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, w)

@@ -35,7 +35,7 @@ type EngineSettings struct {
 // RequestSettings are the settings of a program that serves requests.
 type RequestSettings struct {
 	MaxBody     functions.Bytes `json:"max-body" default:"32Mi" help:"largest request body"`
-	ClientShare int             `json:"client-share" default:"50" help:"percent of the memory for bodies that one key may use, or one client address where no key is sent"`
+	ClientShare int             `json:"client-share" default:"50" help:"percent of the connections that one client address may have, and of the memory for bodies that one key may use (where no key is sent, one address); 100 behind a reverse proxy"`
 	Hold        string          `json:"hold" default:"hold" help:"how plain requests wait for a cold model" oneof:"hold,pad,503"`
 }
 

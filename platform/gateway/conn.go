@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ const writeWait = 30 * time.Second
 // clientConn is one connection of a client.
 type clientConn struct {
 	net.Conn
+	slot  *httpserver.Slot
 	last  atomic.Bool // a stream has reported its failure: Close ends the connection by FIN
 	until time.Time   // the write deadline; writers take turns, as in net/http
 }
@@ -30,6 +32,7 @@ func connOf(ctx context.Context) *clientConn {
 
 // Close closes the connection. A second call ends the wait of the first.
 func (c *clientConn) Close() error {
+	defer c.slot.Release()
 	if c.last.CompareAndSwap(true, false) {
 		httpserver.EndSending(c)
 	}
@@ -67,14 +70,24 @@ func (c *clientConn) CloseWrite() error {
 	return nil
 }
 
-type clientListener struct{ net.Listener }
+// onState follows a connection between requests.
+func onState(c net.Conn, state http.ConnState) {
+	if c, ok := c.(*clientConn); ok {
+		c.slot.SetIdle(state == http.StateNew || state == http.StateIdle)
+	}
+}
+
+type clientListener struct {
+	net.Listener
+	bound *httpserver.Connections
+}
 
 func (l clientListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+	c, slot, err := l.bound.Accept(l.Listener)
 	if err != nil {
 		return nil, err
 	}
-	return &clientConn{Conn: c}, nil
+	return &clientConn{Conn: c, slot: slot}, nil
 }
 
 // trackedConns holds the open connections to backends, by address, so that those to a lost

@@ -47,6 +47,8 @@ type Options struct {
 	// other held requests' bodies; 256 MiB, half of it for one key, team or address. The
 	// rest of other bodies is read when it can be sent.
 	Bodies *httpserver.Budget
+	// Connections bounds the connections of clients; nil: at most a million.
+	Connections *httpserver.Connections
 	// HeadTimeout bounds a head from its first byte to its last; 10 s.
 	HeadTimeout time.Duration
 	// IdleTimeout closes a connection without a request; 200 s.
@@ -77,6 +79,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Bodies == nil {
 		o.Bodies = httpserver.NewBudget(256<<20, 128<<20)
+	}
+	if o.Connections == nil {
+		o.Connections = httpserver.NewConnections(1<<20, 1<<20, nil)
 	}
 	if o.Draw == nil {
 		o.Draw = rand.IntN
@@ -254,7 +259,7 @@ func (g *Gateway) Serve(public, private net.Listener) error {
 	ended := make(chan error, len(lns))
 	for i, ln := range lns {
 		go func() {
-			err := g.servers[i].Serve(clientListener{ln})
+			err := g.servers[i].Serve(clientListener{ln, g.o.Connections})
 			if errors.Is(err, http.ErrServerClosed) {
 				err = nil
 			}
@@ -357,6 +362,7 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 		HTTP2:                        &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second},
 		ErrorLog:                     g.quiet,
 		BaseContext:                  func(net.Listener) context.Context { return base },
+		ConnState:                    onState,
 		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 }

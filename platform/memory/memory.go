@@ -28,7 +28,8 @@ type Plan struct {
 	Source string // what Limit comes from: GOMEMLIMIT, cgroup or machine
 	// Bodies is for bodies of requests, while they are read, held and sent.
 	Bodies int64
-	// Connections is how many connections of clients there may be.
+	// Connections is how many connections of clients there may be, also by the number of
+	// open files.
 	Connections int
 }
 
@@ -71,6 +72,9 @@ func Apply(share Share, log *slog.Logger) Plan {
 	}
 	m, _ := hostinfo.ReadMemory()
 	p := divide(share, given, hostinfo.GroupLimit(), m.Total)
+	if n := hostinfo.MaxFiles(); n > 0 {
+		p.Connections = min(p.Connections, n/4*3) // others are to engines, to the store, and to other parts
+	}
 	if given == 0 {
 		debug.SetMemoryLimit(p.Limit)
 	}

@@ -49,6 +49,9 @@ var declarations = []metric{
 	gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue.", "model", "team"),
 	gauge("thaw_active_requests", "Requests in flight at replicas.", "model", "team"),
 
+	// activator/httpserver
+	counter("thaw_connections_dropped_total", "Connections of clients that were refused because there were too many of their address (address), of all (total) or open files (descriptors), or were ended while idle to make room for another (idle).", "reason"),
+
 	// platform/gateway
 	counter("thaw_gateway_requests_total", "Requests by what they went to (model, function, service, controller, https, probe, nothing) and status; 0 is a client that left, or an answer that was broken off before its head.", "to", "code"),
 

@@ -111,7 +111,9 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 		DemandChanged: platform.Stirred, FirstToken: platform.FirstToken,
 		Metrics: registry, Log: lines.Requests,
 	})
-	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, o.ShareOf(plan.Bodies)), Count: registry.Counter("thaw_gateway_requests_total"), Log: log})
+	gate = gateway.New(gateway.Options{Activator: data, Leader: platform.Leader, LeaderTLS: certificates, PublicAPI: o.PublicAPI, TrustedProxies: proxies, MaxBody: int64(o.MaxBody), Bodies: httpserver.NewBudget(plan.Bodies, o.ShareOf(plan.Bodies)),
+		Connections: httpserver.NewConnections(plan.Connections, int(o.ShareOf(int64(plan.Connections))), registry.Counter("thaw_connections_dropped_total")),
+		Count:       registry.Counter("thaw_gateway_requests_total"), Log: log})
 	platform.Attach(gate.DataPath())
 	keys.limits.ShareLimits(platform.Claim)
 	registry.Add(data.Samples, lines.Samples, connectedMetric(platform))

@@ -182,7 +182,8 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	})
 	s.front = httpserver.NewFiberServer(httpserver.Options{
 		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
-		Bodies: httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
+		Bodies:      httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
+		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
 }

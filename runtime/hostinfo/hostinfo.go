@@ -56,5 +56,8 @@ func ReadMemory() (Memory, error) { return readMemory() }
 // control group; 0 where there is none.
 func GroupLimit() int64 { return groupLimit() }
 
+// MaxFiles is how many files this process may have open; 0 where that is not known.
+func MaxFiles() int { return maxFiles() }
+
 // BootID identifies this boot of the machine; "" where that is not known.
 func BootID() string { return bootID() }

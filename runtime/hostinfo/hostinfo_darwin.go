@@ -17,3 +17,11 @@ func bootID() string {
 	}
 	return s
 }
+
+func maxFiles() int {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
+		return 0
+	}
+	return int(min(l.Cur, 1<<30))
+}

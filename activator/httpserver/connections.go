@@ -1,0 +1,214 @@
+package httpserver
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Connections bounds the open connections of clients, all together and per address. Where
+// one more comes, those that are idle longest end to make room; where none is idle, the
+// new one is refused. Several listeners may share it. Its methods may be called
+// concurrently.
+type Connections struct {
+	max, perAddress int
+	count           func(labels ...string)
+
+	mu        sync.Mutex
+	open      map[*Slot]struct{}
+	addresses map[netip.Prefix]int
+	reserve   *os.File // is closed to accept one connection where no descriptor is free
+}
+
+// Slot is the place of one open connection.
+type Slot struct {
+	all     *Connections
+	c       net.Conn
+	address netip.Prefix
+	idle    atomic.Int64 // since when, in unix nanoseconds; 0: it serves a request
+}
+
+// NewConnections bounds connections to max, and those of one address to perAddress. count,
+// which may be nil, counts what is dropped by its reason: address, total or descriptors
+// where a new connection is refused, and idle where an old one ends.
+func NewConnections(max, perAddress int, count func(labels ...string)) *Connections {
+	l := unboundedConnections()
+	l.max, l.perAddress = max, perAddress
+	if count != nil {
+		l.count = count
+	}
+	l.reserve, _ = os.Open(os.DevNull)
+	return l
+}
+
+func unboundedConnections() *Connections {
+	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{}, addresses: map[netip.Prefix]int{}}
+}
+
+// Accept waits for the next connection that is within the bounds. Its Slot must be
+// released when it is closed.
+func (l *Connections) Accept(ln net.Listener) (net.Conn, *Slot, error) {
+	for {
+		c, err := ln.Accept()
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			c, err = l.acceptReserved(ln, err)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		if c == nil {
+			continue
+		}
+		s, reason := l.add(c)
+		if s != nil {
+			return c, s, nil
+		}
+		l.count(reason)
+		refuseConnection(c, reason)
+	}
+}
+
+// acceptReserved accepts where no descriptor is free, by the reserved one: the connection
+// is kept if an idle one could be ended for it, else closed (nil). The error is why where
+// there is no reserved one left.
+func (l *Connections) acceptReserved(ln net.Listener, why error) (net.Conn, error) {
+	l.mu.Lock()
+	ended := l.endIdle(netip.Prefix{})
+	if l.reserve == nil {
+		l.reserve, _ = os.Open(os.DevNull)
+	}
+	reserve := l.reserve
+	l.reserve = nil
+	l.mu.Unlock()
+	if reserve == nil {
+		return nil, why
+	}
+	reserve.Close()
+	c, err := ln.Accept()
+	if err == nil && ended == 0 {
+		l.count("descriptors")
+		refuseConnection(c, "descriptors")
+		c = nil
+	}
+	if f, err := os.Open(os.DevNull); err == nil {
+		l.mu.Lock()
+		l.reserve = f
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+// add counts a connection; nil and the reason if it is beyond a bound.
+func (l *Connections) add(c net.Conn) (_ *Slot, reason string) {
+	s := &Slot{all: l, c: c, address: prefixOf(c.RemoteAddr())}
+	s.SetIdle(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.addresses[s.address] >= l.perAddress && l.endIdle(s.address) == 0 {
+		return nil, "address"
+	}
+	if len(l.open) >= l.max && l.endIdle(netip.Prefix{}) == 0 {
+		return nil, "total"
+	}
+	l.open[s] = struct{}{}
+	l.addresses[s.address]++
+	return s, ""
+}
+
+// endIdle ends the sixteenth of the idle connections, at least one, that are idle longest:
+// of an address, or of all where it is invalid. It returns their number. mu must be held.
+func (l *Connections) endIdle(of netip.Prefix) int {
+	type idle struct {
+		s     *Slot
+		since int64
+	}
+	var all []idle
+	for s := range l.open {
+		if since := s.idle.Load(); since != 0 && (!of.IsValid() || s.address == of) {
+			all = append(all, idle{s, since})
+		}
+	}
+	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
+	all = all[:(len(all)+15)/16]
+	for _, x := range all {
+		x.s.remove()
+		x.s.c.Close()
+		l.count("idle")
+	}
+	return len(all)
+}
+
+// SetIdle notes that the connection has no request, or has one.
+func (s *Slot) SetIdle(idle bool) {
+	if idle {
+		s.idle.Store(time.Now().UnixNano())
+		return
+	}
+	s.idle.Store(0)
+}
+
+// Release gives the place back. It may be called again.
+func (s *Slot) Release() {
+	s.all.mu.Lock()
+	defer s.all.mu.Unlock()
+	s.remove()
+}
+
+// remove uncounts the connection, once. mu must be held.
+func (s *Slot) remove() {
+	l := s.all
+	if _, ok := l.open[s]; !ok {
+		return
+	}
+	delete(l.open, s)
+	if l.addresses[s.address]--; l.addresses[s.address] == 0 {
+		delete(l.addresses, s.address)
+	}
+}
+
+// prefixOf is what counts as one address: an IPv4 address, or the /64 of an IPv6 one,
+// which one client may have whole.
+func prefixOf(a net.Addr) netip.Prefix {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	p, _ := ip.Prefix(bits)
+	return p
+}
+
+// refuseConnection answers a connection that is not served, and closes it.
+func refuseConnection(c net.Conn, reason string) {
+	defer c.Close()
+	if _, ok := c.(*net.TCPConn); !ok {
+		return // TLS would have to shake hands first
+	}
+	e := openai.New(openai.QueueFull, "The server has as many connections as it may.").After(5 * time.Second)
+	if reason == "address" {
+		e = openai.New(openai.RateLimitExceeded, "Your address has as many connections as one may.").After(5 * time.Second)
+	}
+	body := e.Body()
+	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(e.Status), 10), " Refused\r\nconnection: close\r\ncontent-length: "...)
+	b = append(strconv.AppendInt(b, int64(len(body)), 10), '\r', '\n')
+	for name, value := range e.Header {
+		b = append(append(append(append(b, name...), ": "...), value...), '\r', '\n')
+	}
+	c.SetDeadline(time.Now().Add(10 * time.Millisecond)) // not waited for: it fits an empty socket
+	c.Write(append(append(b, '\r', '\n'), body...))
+}

@@ -1,0 +1,182 @@
+package httpserver
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// M11, A-11: where there is no room for one more connection, the one that is idle longest
+// ends; where none is idle, the new one is refused. Both for one address and for all.
+func TestConnectionsAreBounded(t *testing.T) {
+	for _, row := range []struct {
+		name            string
+		max, perAddress int
+		status          int
+		reason          string
+	}{{"all", 3, 100, 503, "total"}, {"one address", 100, 3, 429, "address"}} {
+		t.Run(row.name, func(t *testing.T) {
+			forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+				var mu sync.Mutex
+				dropped := map[string]int{}
+				bound := NewConnections(row.max, row.perAddress, func(labels ...string) {
+					mu.Lock()
+					defer mu.Unlock()
+					dropped[labels[0]]++
+				})
+				busy, release := make(chan struct{}, 3), make(chan struct{})
+				s := serve(Options{Connections: bound, Handler: func(req *Request, res *Response) {
+					if req.Path == "/wait" {
+						busy <- struct{}{}
+						<-release
+					}
+				}})
+				first := s.dial()
+				first.send(get)
+				first.ok("GET")
+				held := []*client{s.dial(), s.dial()}
+				for _, c := range held {
+					c.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
+					<-busy
+				}
+				fourth := s.dial() // the first one, which is idle, makes room
+				fourth.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
+				<-busy
+				if !first.ended() {
+					t.Error("the idle connection lives on")
+				}
+				fifth := s.dial() // none is idle
+				if r, b := fifth.ok("GET"); r.StatusCode != row.status || r.Header.Get("Retry-After") == "" || !fifth.ended() {
+					t.Errorf("one too many: %d %v %s", r.StatusCode, r.Header, b)
+				}
+				close(release)
+				for _, c := range append(held, fourth) {
+					if r, _ := c.ok("GET"); r.StatusCode != 200 {
+						t.Errorf("a request under way was answered %d", r.StatusCode)
+					}
+					c.Close()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if dropped["idle"] != 1 || dropped[row.reason] != 1 || len(dropped) != 2 {
+					t.Errorf("counted: %v", dropped)
+				}
+				for end := time.After(testTimeout); ; {
+					bound.mu.Lock()
+					left := len(bound.open) + len(bound.addresses)
+					bound.mu.Unlock()
+					if left == 0 {
+						return
+					}
+					select {
+					case <-end:
+						t.Fatal("closed connections are counted on")
+					case <-time.After(time.Millisecond):
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestPrefixOf(t *testing.T) {
+	for a, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "::1": "::/64",
+	} {
+		if got := prefixOf(&net.TCPAddr{IP: net.ParseIP(a), Port: 1}); got.String() != want {
+			t.Errorf("%s: %s, want %s", a, got, want)
+		}
+	}
+}
+
+// F34: where descriptors are exhausted, connections that are idle longest end, others are
+// served, and a request under way goes on.
+func TestNoDescriptors(t *testing.T) {
+	if os.Getenv("THAW_TEST_DESCRIPTORS") != "" {
+		serveWithFewDescriptors(t)
+		return
+	}
+	child := exec.Command(os.Args[0], "-test.run=^TestNoDescriptors$")
+	child.Env = append(os.Environ(), "THAW_TEST_DESCRIPTORS=1")
+	child.Stderr = os.Stderr
+	in, _ := child.StdinPipe()
+	out, _ := child.StdoutPipe()
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	defer in.Close()
+	lines := bufio.NewScanner(out)
+	s := &testServer{t: t}
+	for s.addr == "" && lines.Scan() {
+		s.addr, _ = strings.CutPrefix(lines.Text(), "listening on ")
+	}
+	go io.Copy(io.Discard, out)
+	streaming := s.dial()
+	streaming.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
+	if l, err := streaming.br.ReadString('\n'); err != nil || !strings.Contains(l, "200") {
+		t.Fatalf("%q %v", l, err)
+	}
+	began := time.Now()
+	for range 100 {
+		s.dial() // says nothing
+	}
+	for range 5 {
+		c := s.dial()
+		c.send(get)
+		if r, _ := c.ok("GET"); r.StatusCode != 200 {
+			t.Errorf("a request beside silent connections: %d", r.StatusCode)
+		}
+	}
+	if took := time.Since(began); took > 9*time.Second { // then the silent ones have timed out
+		t.Errorf("served after %s", took)
+	}
+	streaming.send("x") // ends the stream
+	if b, err := io.ReadAll(streaming.br); err != nil || !strings.Contains(string(b), "the end") {
+		t.Errorf("the request under way: %q %v", b, err)
+	}
+}
+
+// serveWithFewDescriptors serves, with 32 more descriptors than it has, until its standard
+// input ends. /stream ends when its client has sent a byte.
+func serveWithFewDescriptors(t *testing.T) {
+	open, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := uint64(len(open) + 32)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
+		t.Fatal(err)
+	}
+	srv := NewFiberServer(Options{Connections: NewConnections(1000, 1000, nil), Handler: func(req *Request, res *Response) {
+		if req.Path != "/stream" {
+			return
+		}
+		c, sent := req.c, false
+		res.Close = true
+		res.Stream = newStream(func(p []byte) (int, error) {
+			if !sent {
+				sent = true
+				return copy(p, "begun\n"), nil
+			}
+			c.Conn.Read(make([]byte, 1))
+			return copy(p, "the end\n"), io.EOF
+		})
+	}})
+	go srv.Serve(ln)
+	fmt.Printf("\nlistening on %s\n", ln.Addr())
+	io.Copy(io.Discard, os.Stdin)
+	srv.Shutdown(t.Context())
+}
