@@ -52,7 +52,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		was, patience := f.recipe, f.model == nil || f.model.Spec.Deadlines == m.Spec.Deadlines
 		f.setModel(m, s.machine)
 		if was != f.recipe || !patience {
-			f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = placement.StartFailures{}, 0, 0, nil, 0
+			f.endPause()
 		}
 		if was != f.recipe {
 			f.starts.Clear()

@@ -239,7 +239,7 @@ func setInMap[K comparable, V any](m *map[K]V, k K, v V) {
 }
 
 // WakeFor is a Wake with a lease that does not depend on waiters; 0: until the replica
-// is READY and its idle time begins. If a replica is READY already, WakeFor returns the
+// is READY and its idle time begins. It ends the pause after failed starts. If a replica is READY already, WakeFor returns the
 // last cold start ("" if it was adopted). An adapter in name is loaded too.
 func (s *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
 	s.mu.Lock()

@@ -568,6 +568,7 @@ func TestFailureRejectsWaitersAndBacksOff(t *testing.T) {
 // comes seven times, with these pauses. A changed model file ends the pause at once.
 func TestRetriesOfAFailedStart(t *testing.T) {
 	for what, edit := range map[string]func(*functions.ModelSpec){
+		"nothing":   nil, // but thaw wake
 		"arguments": func(s *functions.ModelSpec) { s.Args = []string{"--max-model-len", "1024"} },
 		"deadline":  func(s *functions.ModelSpec) { s.Deadlines.Start = functions.Duration(20 * time.Minute) },
 	} {
@@ -599,10 +600,14 @@ func TestRetriesOfAFailedStart(t *testing.T) {
 			if !refused() {
 				t.Fatal("a start that failed again has no pause")
 			}
-			r.c.set(model("x", edit))
-			r.s.Changed()
-			r.pass(time.Second)
-			r.d.ask(r.s, fname("x"), 1)
+			if edit == nil {
+				r.s.WakeFor(fname("x"), 0)
+			} else {
+				r.c.set(model("x", edit))
+				r.s.Changed()
+				r.pass(time.Second)
+				r.d.ask(r.s, fname("x"), 1)
+			}
 			r.pass(6 * time.Second)
 			r.want("after a change of its "+what, r.states("x"), "[READY@here]")
 		})

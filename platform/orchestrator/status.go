@@ -165,6 +165,11 @@ func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Dura
 	s.markDirty(f)
 }
 
+// endPause allows a start at once, as if none had failed.
+func (f *functionState) endPause() {
+	f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = placement.StartFailures{}, 0, 0, nil, 0
+}
+
 // onLoaded applies the result of a load command.
 func (s *Orchestrator) onLoaded(ctx context.Context, id string, o commandResult, now placement.Instant) {
 	r := s.replicas[id]

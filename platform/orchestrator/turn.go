@@ -171,7 +171,10 @@ func (s *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.
 			return
 		}
 	}
-	f.untilReady = f.untilReady || w.once
+	if w.once { // over the API, not by a request
+		f.endPause()
+		f.untilReady = true
+	}
 	if s.superseded {
 		s.refuseStart(f, now)
 		s.dropStartID(name, w.id)
