@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -260,4 +261,39 @@ func TestSplit(t *testing.T) {
 	}
 	secure.Close()
 	plain.Close()
+}
+
+// TestOldTLS: a peer with a valid certificate that speaks no TLS 1.3 is refused.
+func TestOldTLS(t *testing.T) {
+	ours := issue(t, time.Now())
+	server := Server(func() (*Identity, error) { return identity(t, ours.Leaves["controller"], ours), nil }, "loader")
+	client := Client(identity(t, ours.Leaves["loader"], ours), "controller")
+	if _, atServer, atClient := meet(t, server, client); atServer != nil || atClient != nil {
+		t.Fatal(atServer, atClient)
+	}
+	client.MinVersion, client.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if _, atServer, atClient := meet(t, server, client); atServer == nil || atClient == nil {
+		t.Errorf("TLS 1.2 is let in: %v, %v", atServer, atClient)
+	}
+}
+
+// TestRefusalsLogged: refused connections are logged once in sayEvery, and a connection
+// that the other end closed is not.
+func TestRefusalsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		s := &Split{log: slog.New(slog.NewTextHandler(&out, nil))}
+		for range 3 {
+			s.refused(&net.TCPAddr{}, io.EOF)
+		}
+		for want := range 3 {
+			if got := strings.Count(out.String(), "\n"); got != want {
+				t.Errorf("%d lines, want %d: %s", got, want, out.String())
+			}
+			for range 100 {
+				s.refused(&net.TCPAddr{}, errors.New("refused"))
+			}
+			time.Sleep(sayEvery)
+		}
+	})
 }

@@ -351,6 +351,15 @@ func TestStop(t *testing.T) {
 	if m := l.pod("u2").receive(); m.Stop == nil || *m.Stop != (controlstream.Drain{Seconds: 5, Reason: "later"}) {
 		t.Errorf("%+v", m)
 	}
+	// A stop that has waited too long is for a pod that is gone.
+	l.Daemon.mu.Lock()
+	l.pendingStops["u3"] = pendingStop{at: time.Now().Add(-stopWait - time.Second)}
+	l.Daemon.mu.Unlock()
+	old := l.pod("u3")
+	old.want(1, "mem://models/none")
+	if m := old.receive(); m.Stop != nil {
+		t.Errorf("an old stop is sent: %+v", m.Stop)
+	}
 	for i := range maxStops + 10 {
 		l.OnUpdate(controlstream.Update{Stop: []controlstream.Stop{{UID: fmt.Sprint("x", i)}}})
 	}

@@ -160,3 +160,23 @@ func TestLines(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Close closes the file that has the path too, when the old one was not read to its end.
+func TestCloseDuringRotation(t *testing.T) {
+	l := newLog(t)
+	l.write("one")
+	f := New(Options{Path: l.name})
+	expect(t, f, "one")
+	l.rotate()
+	l.write("two")
+	if !f.openNext() || f.next == nil {
+		t.Fatal("the new file is not seen")
+	}
+	next := f.next
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if next.Close() == nil {
+		t.Error("the new file stays open")
+	}
+}
