@@ -1,5 +1,5 @@
-// Package p2p exchanges blocks between nodes that stage the same plan, so that k cold
-// nodes together fetch each block from the source once.
+// Package p2p exchanges blocks of checkpoints between nodes, so that k cold nodes together
+// fetch each block from the source once, and reads folders of models on another node.
 //
 //	announce  nodes that stage a plan tell each other a few times a second which
 //	          blocks they have or are fetching, one bit per block

@@ -1,7 +1,7 @@
-// Package source is the contract between the loader, which stages, and the packages
-// that read weights from somewhere (loader/source/dir, loader/source/azure, …): a file
-// of a plan, the rules for names and for types that may be staged, and the error that
-// tells what went wrong and how to fix it. It keeps those packages from importing each
+// Package source has the types and rules that all sources of weights share: files of a
+// plan, which names and formats may be staged, and the error that tells what went wrong and
+// how to fix it. A source implements the interface loader.Source (loader/source/dir,
+// loader/source/azure, …). The package keeps the sources from importing each
 // other, and imports the standard library and functions only.
 //
 // Names come from a listing that is not trusted: a name that would leave the folder is

@@ -1,4 +1,5 @@
-// Package validate checks files of weights before any engine reads them.
+// Package validate checks the headers of safetensors and GGUF files, and that all files of
+// an index are there, before any engine reads them. It computes no digests.
 //
 // Engines parse headers in C++ and Python, and have crashed on crafted ones. Here every
 // part of a header is bounded (functions/safetensors), and a file that is shorter than

@@ -1,5 +1,6 @@
-// Package memory divides the memory that one process may use among its parts, so that
-// load is refused before the kernel ends the process.
+// Package memory sets the Go memory limit of this process from its cgroup, and computes
+// how many bytes of request bodies and how many connections fit in it. The HTTP front
+// refuses what is beyond that, before the kernel ends the process.
 package memory
 
 import (

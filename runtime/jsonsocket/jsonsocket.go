@@ -1,5 +1,5 @@
-// Package jsonsocket exchanges lines of JSON over unix sockets. Lines are bounded, writes
-// have a deadline, open files travel beside a line, and socket paths have any length.
+// Package jsonsocket exchanges lines of JSON, and open files beside them, over unix sockets.
+// Lines are bounded, writes have a deadline, and socket paths have any length.
 package jsonsocket
 
 import (

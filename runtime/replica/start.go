@@ -120,10 +120,13 @@ func (r *Replica) missingGPUMemory() string {
 	return ""
 }
 
+// causeGPUMemory begins the failure of a start or wake that waited for GPU memory.
+const causeGPUMemory = "insufficient_gpu_memory"
+
 // insufficientGPUMemory is the failure of a start or wake that waited for GPU memory. It
 // names the processes that are not thaw's and hold it.
 func (r *Replica) insufficientGPUMemory(problem string) string {
-	return r.addGPUHolders("insufficient_gpu_memory" + ": " + problem)
+	return r.addGPUHolders(causeGPUMemory + ": " + problem)
 }
 
 // addGPUHolders adds to a text the processes that are not thaw's and hold memory of the

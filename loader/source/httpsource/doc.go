@@ -1,4 +1,5 @@
-// Package httpsource is shared by all sources that use HTTP: a transport for many long
+// Package httpsource is the plumbing of all sources that use HTTP (source/web is the
+// source): locations of buckets, a transport for many long
 // ranges, a guard against sources that point at internal addresses (SSRF), the checks
 // of the answer to a ranged GET, and errors without URLs.
 //
