@@ -61,7 +61,7 @@ func connection(server string) string {
 }
 
 // Run downloads and prints the path of the weights. thaw first prints the line of
-// reportFormat.
+// reportFormat, unless it lends its blocks to peers.
 func (d Download) Run(ctx context.Context, stdout io.Writer) error {
 	if d.Profile != "" {
 		f, err := os.Create(d.Profile)
@@ -192,8 +192,10 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer c.Lease.Release()
-	if err := reportTimes(stdout, landed); err != nil {
-		return err
+	if node == nil {
+		if err := reportTimes(stdout, landed); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintln(stdout, filepath.Join(c.Path, weights))
 	if node != nil {
