@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,10 +111,11 @@ func TestRetryJoins(t *testing.T) {
 func TestRetryGraceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
-		var left time.Time
+		var left atomic.Pointer[time.Time]
 		w.engineAt("e:1", func(c net.Conn, r *http.Request, _ string) bool {
 			c.Read(make([]byte, 1))
-			left = time.Now()
+			now := time.Now()
+			left.Store(&now)
 			return false
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
@@ -125,17 +127,15 @@ func TestRetryGraceEnds(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if d := left.Sub(began); d != time.Duration(tries+1)*5*time.Second+retryGrace {
+			if d := left.Load().Sub(began); d != time.Duration(tries+1)*5*time.Second+retryGrace {
 				t.Errorf("%d tries: the engine was left after %v", tries+1, d)
 			}
 			if n := w.act.InFlightOf(testFunction("tiny").Name, "e:1"); n != 0 {
 				t.Errorf("%d in flight", n)
 			}
 		}
-		for i := range w.act.runs.shards {
-			if n := len(w.act.runs.shards[i].runs); n != 0 {
-				t.Errorf("%d runs are kept", n)
-			}
+		if n := w.act.runs.count(); n != 0 {
+			t.Errorf("%d runs are kept", n)
 		}
 	})
 }
@@ -179,6 +179,15 @@ func TestRetryWithoutAnswer(t *testing.T) {
 	})
 }
 
+func (s *sharedRuns) count() (n int) {
+	for i := range s.shards {
+		s.shards[i].mu.Lock()
+		n += len(s.shards[i].runs)
+		s.shards[i].mu.Unlock()
+	}
+	return n
+}
+
 // The requests that retries may join are bounded; beyond, each runs by itself.
 func TestRunsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -194,12 +203,8 @@ func TestRunsAreBounded(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		kept := 0
-		for i := range w.act.runs.shards {
-			kept += len(w.act.runs.shards[i].runs)
-		}
-		if kept != maxSharedRuns {
-			t.Errorf("%d runs are kept", kept)
+		if n := w.act.runs.count(); n != maxSharedRuns {
+			t.Errorf("%d runs are kept", n)
 		}
 		wg.Wait()
 		if len(e.requests()) != n {

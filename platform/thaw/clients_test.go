@@ -147,14 +147,18 @@ func TestSlowStart(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	p := serveClients(t, "--ready-file", ready)
 	slow := fakeEngineOf("slow")
-	var wg sync.WaitGroup
+	var clients []official
 	for _, k := range kinds {
 		client := k.open(t, p.URL+"/v1", "none", slow.Name, "")
 		if s, err := client(t.Context(), "unknown_model"); err != nil || s.Error == nil { // it runs
 			t.Fatalf("%s: %v %+v", k.name, err, s)
 		}
+		clients = append(clients, client)
+	}
+	var wg sync.WaitGroup
+	for i, k := range kinds {
 		wg.Go(func() {
-			s, err := client(t.Context(), "cold_stream")
+			s, err := clients[i](t.Context(), "cold_stream")
 			if err != nil || s.Error != nil || s.Finish != "stop" || strings.Count(s.Text, "w") != 64 {
 				t.Errorf("%s: %v %+v %+v", k.name, err, s, s.Error)
 			}

@@ -30,6 +30,7 @@ func (p *platform) peakRSS() (bytes int64) {
 // within 64 MiB of idle, and a client with a right key is served meanwhile.
 func TestWrongKeysUseNoMemory(t *testing.T) {
 	linuxOnly(t)
+	trueMemory(t)
 	const attackers, allowed = 1000, 64 << 20
 	p := spawn(t, map[string]string{"ok.yaml": tiny(t, "ok", "")})
 	bearer, _ := p.key("default", false)
@@ -94,9 +95,19 @@ func TestWrongKeysUseNoMemory(t *testing.T) {
 	}
 }
 
+// trueMemory skips a test of memory if the race detector's is added to it; the tests with
+// real components run without it.
+func trueMemory(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		sourcetest.Missing(t, "a program without the race detector")
+	}
+}
+
 // F35: under a small memory limit, load beyond it is refused and does not end the server.
 func TestSmallMemory(t *testing.T) {
 	linuxOnly(t)
+	trueMemory(t)
 	t.Run("GOMEMLIMIT", func(t *testing.T) { loadBeyondMemory(t, "export GOMEMLIMIT=96MiB", 96<<20) })
 	t.Run("cgroup", func(t *testing.T) {
 		// Engines are in the group too: 128 MiB of it are the server's.
