@@ -14,5 +14,6 @@
 // removed, and a name that is taken cannot be taken again without a token made for it.
 //
 // Join and Server.ServeHTTP are the two ends of the exchange. A reply that was lost does no
-// harm: a token that was used is accepted again with the same key until it expires.
+// harm: a token that was used is accepted again for the same id and key until it expires or the
+// agent is removed or replaced.
 package enroll

@@ -188,6 +188,40 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
+// TestTokenOnce: a used token admits its key under its first id only, and no more after that
+// agent is removed or replaced.
+func TestTokenOnce(t *testing.T) {
+	w, dir := newWorld(t, t.TempDir()), t.TempDir()
+	again := func(what, id, token string) {
+		t.Helper()
+		os.Remove(filepath.Join(dir, mtls.CertFile)) // the identity is not there, and its key is
+		if _, err := w.join(id, token, dir); err == nil || !strings.Contains(err.Error(), "unknown, expired or used") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	used := w.token("")
+	if _, err := w.join("gpu-1", used, dir); err != nil {
+		t.Fatal(err)
+	}
+	again("a second id", "gpu-2", used)
+	if err := w.Remove("gpu-1"); err != nil {
+		t.Fatal(err)
+	}
+	again("a removed agent", "gpu-1", used)
+	next := w.token("")
+	if _, err := w.join("gpu-1", next, dir); err != nil {
+		t.Fatalf("a removed agent with a new token: %v", err)
+	}
+	again("a removed agent that is back, with its old token", "gpu-1", used)
+	if _, err := w.join("gpu-1", w.token("gpu-1"), t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	again("a replaced agent", "gpu-1", next)
+	if all := w.Agents(); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}
+
 // TestHeartbeats: an agent speaks for itself alone, until it is removed.
 func TestHeartbeats(t *testing.T) {
 	data := t.TempDir()

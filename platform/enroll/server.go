@@ -66,7 +66,7 @@ type Server struct {
 type joinToken struct {
 	agent   string // the only id that may join with it; "" is any that is not taken
 	expires time.Time
-	key     string // digest of the key that used it; "" before
+	key, id string // digest of the key that used it, and the id that joined with it; "" before
 }
 
 // Open reads the authority and the agents of a folder, or makes them. It starts nothing.
@@ -153,11 +153,13 @@ func (s *Server) Agents() []functions.JoinedAgent {
 	return list
 }
 
-// Remove ends the right of an agent to speak to the server; functions.ErrNotFound.
+// Remove ends the right of an agent to speak to the server, and the tokens that its key has
+// used; functions.ErrNotFound.
 func (s *Server) Remove(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.agents[id]; !ok {
+	removed, ok := s.agents[id]
+	if !ok {
 		return functions.ErrNotFound
 	}
 	rest := maps.Clone(s.agents)
@@ -165,6 +167,7 @@ func (s *Server) Remove(id string) error {
 	if err := s.save(rest); err != nil {
 		return err
 	}
+	maps.DeleteFunc(s.tokens, func(_ [sha256.Size]byte, t *joinToken) bool { return t.key == removed.Key })
 	s.o.Log.Info("agent removed", "agent", id)
 	return nil
 }
@@ -185,7 +188,7 @@ func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]b
 	defer s.mu.Unlock()
 	t := s.tokens[sha256.Sum256([]byte(text))]
 	switch known, taken := s.agents[id]; {
-	case t == nil || !now.Before(t.expires) || t.key != "" && t.key != key:
+	case t == nil || !now.Before(t.expires) || t.key != "" && (t.key != key || t.id != id || s.agents[id].Key != key):
 		return nil, &refusal{401, "invalid_join_token", "the join token is unknown, expired or used: thaw agents token makes another"}
 	case !functions.IsLabel(id):
 		return nil, &refusal{400, "invalid_value", fmt.Sprintf("the agent's name %.80q is no DNS label: --name", id)}
@@ -205,7 +208,7 @@ func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]b
 	if err := s.save(with); err != nil {
 		return nil, err
 	}
-	t.key = key
+	t.key, t.id = key, id
 	s.o.Log.Info("agent joined", "agent", id)
 	return cert, nil
 }
