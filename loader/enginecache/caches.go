@@ -80,6 +80,8 @@ type CacheUse struct {
 	lease   *os.File
 	// Fresh: nothing was in it when it was taken.
 	Fresh bool
+	// Shared are the folders to which its links to shared parts lead.
+	Shared []string
 }
 
 const (
@@ -129,7 +131,7 @@ func (c *Caches) Acquire(key Key, engine string, shared map[string]string) (*Cac
 		now := time.Now()
 		_ = os.Chtimes(lease.Name(), now, now) // only the order of eviction depends on it
 		u := &CacheUse{c: c, key: key, dir: dir, lease: lease, Fresh: true}
-		if err := c.linkShared(u.Path(), engine, shared); err != nil {
+		if err := u.linkShared(engine, shared); err != nil {
 			u.Release()
 			return nil, err
 		}
@@ -159,25 +161,30 @@ func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, er
 	if err := os.MkdirAll(u.Path(), 0o700); err != nil {
 		return nil, err
 	}
-	if err := c.linkShared(u.Path(), engine, shared); err != nil {
+	if err := u.linkShared(engine, shared); err != nil {
 		u.Release()
 		return nil, err
 	}
 	return u, nil
 }
 
-// linkShared makes the links to shared folders.
-func (c *Caches) linkShared(dir, engine string, names map[string]string) error {
+// linkShared makes the links to shared folders. An engine may have put another there.
+func (u *CacheUse) linkShared(engine string, names map[string]string) error {
 	sum := sha256.Sum256([]byte(engine))
 	for n, to := range names {
-		own := filepath.Join(c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
+		own := filepath.Join(u.c.o.Dir, "shared", hex.EncodeToString(sum[:8]), n)
 		if to == "" || os.MkdirAll(to, 0o700) != nil {
 			to = own // the given folder is not writable: use the node's own
 		}
 		if err := os.MkdirAll(to, 0o700); err != nil {
 			return err
 		}
-		if err := os.Symlink(to, filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrExist) {
+		link := filepath.Join(u.Path(), n)
+		if have, err := os.Readlink(link); err == nil && have != to {
+			os.Remove(link)
+		}
+		u.Shared = append(u.Shared, to)
+		if err := os.Symlink(to, link); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

@@ -321,6 +321,28 @@ func TestTrim(t *testing.T) {
 	}
 }
 
+// TestSharedLinkIsMadeAgain: an engine's own link in place of one to a shared folder goes,
+// and changes nothing of what a cache says that it shares.
+func TestSharedLinkIsMadeAgain(t *testing.T) {
+	c := New(Options{Dir: t.TempDir()})
+	elsewhere, want := t.TempDir(), []string(nil)
+	for range 2 {
+		u, err := c.Acquire(key, "vllm", map[string]string{"modelinfos": ""})
+		if err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(u.Path(), "modelinfos")
+		if to, err := os.Readlink(link); err != nil || to == elsewhere || !slices.Equal(u.Shared, []string{to}) || want != nil && !slices.Equal(u.Shared, want) {
+			t.Errorf("%s leads to %s (%v), shared are %q", link, to, err, u.Shared)
+		}
+		want = u.Shared
+		if err := errors.Join(os.Remove(link), os.Symlink(elsewhere, link)); err != nil {
+			t.Fatal(err)
+		}
+		u.Release()
+	}
+}
+
 func TestNotAllowed(t *testing.T) {
 	u := acquire(t, New(Options{Dir: t.TempDir(), MaxBytes: 10}), key)
 	writeFiles(t, u, map[string]string{"x": "1"})

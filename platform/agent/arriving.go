@@ -73,7 +73,7 @@ func (s *Stager) StageEarly(ctx context.Context, w replica.StageRequest, progres
 	}
 	k := s.openScratchCache(ctx, w, a)
 	return replica.PartialCheckpoint{
-		Path: view.link, Weights: view.weights, Cache: k.path(),
+		Path: view.link, Weights: view.weights, Cache: k.path(), CacheShared: k.shared(),
 		Rest: func(ctx context.Context) (replica.Checkpoint, error) {
 			defer stop()
 			c, err := s.awaitStaging(ctx, st, func() error { return a.Verified(ctx) })

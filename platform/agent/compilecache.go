@@ -150,6 +150,14 @@ func (k *compileCache) path() string {
 	return k.use.Path()
 }
 
+// shared are the folders that the cache has in common with others.
+func (k *compileCache) shared() []string {
+	if k == nil {
+		return nil
+	}
+	return k.use.Shared
+}
+
 func (k *compileCache) release() {
 	if k != nil {
 		k.use.Release()

@@ -79,17 +79,9 @@ func (c *confinement) plan(name functions.Name, replica string, cmd *engine.Comm
 			p.Write = append(p.Write, path)
 		}
 	}
-	if r.Cache != "" { // links to what caches share
-		for _, to := range engine.LinkTargets(r.Cache) {
-			if isBelow(to, c.data) {
-				p.Write = append(p.Write, to)
-			} else {
-				p.Read = append(p.Read, to)
-			}
-		}
-	}
+	p.Write = append(p.Write, r.CacheShared...) // not what links in the cache lead to: the engine makes such links
 	if r.Path != "" {
-		p.Read = append(append(p.Read, r.Path), engine.LinkTargets(r.Path)...)
+		p.Read = append(p.Read, c.checkpoint(r.Path)...)
 	}
 	for _, path := range slices.Concat(engine.ProgramPaths(cmd.Argv[0]), engine.NamedPaths(r.Spec.Args, r.Spec.Env)) {
 		p.Read = append(p.Read, c.outside(path)...)
@@ -169,6 +161,19 @@ func (c *confinement) entries(dir string) []string {
 func isBelow(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)
+}
+
+// checkpoint is a checkpoint with the files that links in it lead to, but for data of thaw.
+func (c *confinement) checkpoint(path string) []string {
+	to := absolute(path)
+	if isBelow(c.data, to) {
+		return c.entries(to)
+	}
+	paths := []string{path, to}
+	for _, file := range engine.LinkedFiles(to) {
+		paths = append(paths, c.outside(file)...)
+	}
+	return paths
 }
 
 // setEnv points the caches of an engine to its home, but for those that its model file

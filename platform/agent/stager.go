@@ -129,7 +129,7 @@ func (s *Stager) awaitCheckpoint(ctx context.Context, w replica.StageRequest, st
 // checkpointOf is a checkpoint as replicas have it.
 func (s *Stager) checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Checkpoint {
 	out := replica.Checkpoint{
-		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), Filled: k.onWarm(c),
+		Path: c.Path, Bytes: functions.Bytes(c.Bytes), Digest: c.Digest, Cache: k.path(), CacheShared: k.shared(), Filled: k.onWarm(c),
 		Release: func() { k.release(); c.Lease.Release() },
 	}
 	if !c.InPlace {

@@ -50,6 +50,8 @@ type Request struct {
 	Weights string
 	// Cache is a folder for the engine's compile caches; "" is the engine's default.
 	Cache string
+	// CacheShared are the folders that caches have in common, to which links in Cache lead.
+	CacheShared []string
 	// Scratch is the folder for this process's temporary files.
 	Scratch string
 	// Notify is the address of the NOTIFY_SOCKET; empty for none.

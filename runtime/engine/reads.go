@@ -125,20 +125,20 @@ func interpreter(path string) string {
 	return words[0]
 }
 
-// LinkTargets lists what the symbolic links below a folder lead to, or the folder's own
-// target if it is one: a checkpoint may be a folder of links.
-func LinkTargets(dir string) (targets []string) {
-	if to := resolve(dir); to != dir {
-		targets = append(targets, to)
-		dir = to
-	}
+// LinkedFiles lists the regular files that symbolic links below a folder lead to: a
+// checkpoint may be a folder of links. The caller checks where those files are.
+func LinkedFiles(dir string) (files []string) {
 	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type()&fs.ModeSymlink != 0 {
-			targets = append(targets, resolve(p))
+		if err != nil || d.Type()&fs.ModeSymlink == 0 {
+			return nil
+		}
+		to := resolve(p)
+		if st, err := os.Lstat(to); err == nil && st.Mode().IsRegular() {
+			files = append(files, to)
 		}
 		return nil
 	})
-	return targets
+	return files
 }
 
 // NamedPaths lists the absolute paths that a model file's arguments and variables name.

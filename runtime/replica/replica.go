@@ -46,6 +46,8 @@ type Checkpoint struct {
 	Release func()
 	// Cache is a folder the engine may use as its cache; "" for none.
 	Cache string
+	// CacheShared are the folders that caches have in common, to which links in Cache lead.
+	CacheShared []string
 	// Verify, if not nil, reads the files again. It returns ErrDamaged if one is not what
 	// was staged; the next Stage fetches that one again.
 	Verify func(ctx context.Context) error
@@ -80,9 +82,10 @@ type PartialCheckpoint struct {
 	// Weights, if not "", is the server of the weight files, which the folder
 	// lacks; see engine.Request. Only for engines that support it.
 	Weights string
-	// Cache and Filled are those of a Checkpoint.
-	Cache  string
-	Filled func(ctx context.Context) error
+	// Cache, CacheShared and Filled are those of a Checkpoint.
+	Cache       string
+	CacheShared []string
+	Filled      func(ctx context.Context) error
 	// Complete reports that every byte is local: Rest returns at once.
 	Complete bool
 	// Rest is called once and blocks until every byte is local and verified, or

@@ -41,9 +41,10 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, mayRetry bool) 
 		return r.failed(err.Error()), false
 	}
 	r.port = port
-	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache}
+	req := engine.Request{Spec: r.o.Spec, Name: r.o.Model, Path: r.ckpt.Path, Dir: r.o.Dir, Port: port, GPUs: r.o.GPUs, GPUMemory: r.o.GPUMemory, Cache: r.ckpt.Cache, CacheShared: r.ckpt.CacheShared}
 	if r.early != nil {
-		req.Path, req.Weights, req.Cache, req.Streamed = r.early.Path, r.early.Weights, r.early.Cache, true
+		req.Path, req.Weights, req.Streamed = r.early.Path, r.early.Weights, true
+		req.Cache, req.CacheShared = r.early.Cache, r.early.CacheShared
 	}
 	req.Key = engine.NewKey()
 	if r.o.Scratch != "" {

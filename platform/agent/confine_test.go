@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
+)
+
+// TestLinksGrantNothing: links that an engine left in its compile cache, and links of a
+// checkpoint to folders or to data of thaw, add nothing to a plan. Links of a checkpoint to
+// files elsewhere do.
+func TestLinksGrantNothing(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(root, name) }
+	cache, shared, model := at("data/agent/caches/k/cache"), at("data/agent/caches/shared/e/modelinfos"), at("models/m")
+	for _, dir := range []string{cache, shared, model, at("blobs"), at("home")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{at("data/admin-token"), at("blobs/b")} {
+		if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{
+		cache + "/modelinfos": shared, cache + "/a": "/", cache + "/b": at("data"), cache + "/c": at("home"), cache + "/d": at("data/admin-token"),
+		model + "/weights": at("blobs/b"), model + "/a": "/", model + "/b": at("data"), model + "/c": at("home"), model + "/d": at("data/admin-token"), at("data/view"): model,
+	} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &confinement{data: at("data"), dir: at("data/agent/engines")}
+	for _, path := range []string{model, at("data/view")} {
+		p, err := c.plan(functions.Name{Team: "t", Name: "m"}, "r", &engine.Command{Argv: []string{"/bin/true"}}, engine.Request{Cache: cache, CacheShared: []string{shared}, Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{at("data/agent/engines/t/m/home"), cache, shared}; !slices.Equal(p.Write, want) {
+			t.Errorf("may write %q, want %q", p.Write, want)
+		}
+		for _, want := range []string{path, model, at("blobs/b")} {
+			if !slices.Contains(p.Read, want) {
+				t.Errorf("%s: may not read %s", path, want)
+			}
+		}
+		for _, other := range []string{"/", at("data"), at("home"), at("data/admin-token")} {
+			if slices.Contains(p.Read, other) {
+				t.Errorf("%s: may read %s", path, other)
+			}
+		}
+	}
+	for _, path := range []string{"/", root, at("data")} {
+		for _, got := range c.checkpoint(path) {
+			if isBelow(c.data, got) || isBelow(got, c.data) {
+				t.Errorf("a checkpoint at %s: may read %s", path, got)
+			}
+		}
+	}
+}
