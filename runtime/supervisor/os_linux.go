@@ -101,17 +101,39 @@ func isOwnProcess(conn net.Conn) bool {
 		return true // it has ended: there is nothing to serve
 	}
 	defer p.Close()
-	parents := map[int]int{}
-	for _, x := range listProcesses() {
-		parents[x.pid] = x.parent
-	}
-	self := os.Getpid()
-	for pid, known := p.PID, true; known && pid > 1; pid, known = parents[pid] {
-		if parents[pid] == self {
-			return true
+	for range 3 { // an ancestor that ends meanwhile leaves its children another parent
+		if own, known := descends(p.PID, os.Getpid(), parentOf); known {
+			return own || !p.Alive()
 		}
 	}
-	return false
+	return true
+}
+
+// descends reports whether a process is a descendant of another; known is false if a
+// process of the chain is not there.
+func descends(pid, from int, parent func(int) (int, bool)) (own, known bool) {
+	if pid <= 0 {
+		return false, false
+	}
+	for pid > 1 {
+		up, ok := parent(pid)
+		if !ok || up == from {
+			return ok, ok
+		}
+		pid = up
+	}
+	return false, true
+}
+
+// parentOf is the parent of a process; 0 for one of another user that /proc hides
+// (hidepid), which no engine is.
+func parentOf(pid int) (int, bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, syscall.Kill(pid, 0) == syscall.EPERM
+	}
+	k, ok := parseStat(pid, stat)
+	return k.parent, ok
 }
 
 // hasEnvironment reports whether a process was started with this NAME=VALUE.
