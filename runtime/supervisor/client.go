@@ -205,6 +205,9 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("spawn: %w", err)
 	}
+	if p.Confine != nil && !c.hello.Confines {
+		return nil, fmt.Errorf("spawn %s: the supervisor (process %d) is of an older version and cannot confine engines: end thaw with its engines and start it again", p.ID, c.hello.PID)
+	}
 	log := p.Log
 	if log == "" {
 		log = filepath.Join(c.hello.Dir, "logs", p.ID+".log")

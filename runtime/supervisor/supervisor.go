@@ -211,7 +211,7 @@ func (k *supervisor) onClient(e clientEvent) {
 	case e.req == nil:
 		k.clients[e.from] = true
 		k.orphan.Stop()
-		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: k.o.Dir}})
+		e.from.send(reply{Hello: &hello{Protocol: Protocol, PID: os.Getpid(), Dir: k.o.Dir, Confines: true}})
 	case e.req.Op == "end":
 		e.from.send(reply{Seq: e.req.Seq})
 		k.end(time.Duration(e.req.Grace)*time.Millisecond, "requested by the agent")
