@@ -365,36 +365,55 @@ func folderSize(dir string) (sum int64) {
 	return sum
 }
 
-// copyFiles copies regular files; links were left out by scan.
+// copyFiles copies regular files. An engine may put other files in their place meanwhile:
+// no link is followed out of the folder, and what is not regular is an error.
 func copyFiles(ctx context.Context, from, into string, files []File) error {
+	root, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	for _, f := range files {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := copyFile(filepath.Join(from, filepath.FromSlash(f.Name)), filepath.Join(into, filepath.FromSlash(f.Name)), f.Size); err != nil {
+		if err := copyFile(root, filepath.FromSlash(f.Name), filepath.Join(into, filepath.FromSlash(f.Name)), f.Size); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func copyFile(from, to string, n int64) error {
+func copyFile(root *os.Root, from, to string, n int64) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	in, err := os.Open(from)
+	in, fi, err := openRegular(root, from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	fi, err := in.Stat()
-	if err != nil {
-		return err
-	}
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600|fi.Mode()&0o100)
 	if err != nil {
 		return err
 	}
 	_, err = io.CopyN(out, in, n)
 	return errors.Join(err, out.Close())
+}
+
+// openRegular opens a regular file; a pipe in its place does not block.
+func openRegular(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, fi, nil
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -340,6 +341,24 @@ func TestSharedLinkIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		u.Release()
+	}
+}
+
+// TestCopyOfReplacedFiles: what an engine puts in place of a file that was listed is copied
+// only if it is a regular file of the cache.
+func TestCopyOfReplacedFiles(t *testing.T) {
+	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
+	if err := errors.Join(os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(filepath.Join(dir, "file"), []byte("kernel"), 0o600), os.Mkdir(filepath.Join(dir, "folder"), 0o700),
+		os.Symlink(secret, filepath.Join(dir, "link")), os.Symlink(filepath.Dir(secret), filepath.Join(dir, "way")), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"file": true, "folder": false, "link": false, "way/secret": false, "pipe": false} {
+		into := t.TempDir()
+		err := copyFiles(t.Context(), dir, into, []File{{Name: name, Size: 6}})
+		b, _ := os.ReadFile(filepath.Join(into, name))
+		if (err == nil) != want || want != (string(b) == "kernel") || string(b) == "secret" {
+			t.Errorf("%s: %v %q", name, err, b)
+		}
 	}
 }
 

@@ -196,16 +196,12 @@ func writePack(ctx context.Context, w io.Writer, dir string, files []File) (out 
 }
 
 func packFile(t *tar.Writer, root *os.Root, f File) (File, error) {
-	in, err := root.Open(filepath.FromSlash(f.Name))
+	in, fi, err := openRegular(root, filepath.FromSlash(f.Name))
 	if err != nil {
 		return f, err
 	}
 	defer in.Close()
 	// Triton maps shared objects that it compiled: the mode matters.
-	fi, err := in.Stat()
-	if err != nil {
-		return f, err
-	}
 	mode := int64(0o600)
 	if fi.Mode()&0o100 != 0 {
 		mode = 0o700
