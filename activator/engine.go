@@ -44,7 +44,7 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if x.endpoint.form {
 		kind = x.header("Content-Type")
 	}
-	out := &upstream.Request{Addr: addr, Prefix: prefix, Method: "POST", Path: x.endpoint.path}
+	out := &upstream.Request{Addr: addr, Secure: strings.HasPrefix(r.Endpoint, "https://"), Prefix: prefix, Method: "POST", Path: x.endpoint.path}
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})

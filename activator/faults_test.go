@@ -108,6 +108,25 @@ func TestEnginesOwnErrorFrame(t *testing.T) {
 	})
 }
 
+// TestPlainEngine: a replica whose endpoint is https gets no request without TLS.
+func TestPlainEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			t.Error("the engine got a request without TLS")
+			return false
+		})
+		f := readyAt(testFunction("tiny"), 4, "e:1")
+		f.Replicas[0].Endpoint = "https://e:1/replicas/a"
+		w.act.Publish(f)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if r := w.do(ctx, "POST", "/v1/chat/completions", streamRequest); r.status == 200 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // Before the first byte a request is tried once more, on another replica if
 // there is one, and the broken one is asked about.
 func TestRetryBeforeTheFirstByte(t *testing.T) {

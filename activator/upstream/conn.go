@@ -32,6 +32,7 @@ const (
 type conn struct {
 	c        *Client
 	addr     string
+	secure   bool // TLS
 	netConn  net.Conn
 	reader   *bufio.Reader
 	writeBuf []byte // what is sent

@@ -22,8 +22,8 @@ type Field struct{ Name, Value string }
 type Options struct {
 	// Dial opens a connection; nil dials TCP with DialTimeout.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// TLS returns the configuration of connections to an address; nil, or where it returns
-	// nil, they are plain.
+	// TLS returns the configuration of connections to an address, for requests with Secure;
+	// they fail where it returns nil.
 	TLS func(addr string) *tls.Config
 	// DialTimeout bounds a dial, with the handshake; 5 s by default.
 	DialTimeout time.Duration
@@ -39,6 +39,7 @@ type Options struct {
 // Request is what goes to an engine. It must not change until Do returns.
 type Request struct {
 	Addr   string // host:port
+	Secure bool   // over TLS, see Options.TLS
 	Prefix string // of the path, for engines behind an agent: "/replicas/ID"
 	Method string
 	Path   string  // with its query; sent as it is
@@ -116,7 +117,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 		return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
 	}
 	for fresh := false; ; fresh = true {
-		k, err := c.get(ctx, r.Addr, fresh)
+		k, err := c.get(ctx, r.Addr, r.Secure, fresh)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
@@ -142,13 +143,13 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 	}
 }
 
-func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error) {
+func (c *Client) get(ctx context.Context, addr string, secure, fresh bool) (*conn, error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return nil, errClosed
 	}
-	if l := c.idle[addr]; !fresh && len(l) > 0 {
+	if l := c.idle[addr]; !fresh && len(l) > 0 && l[len(l)-1].secure == secure {
 		k := l[len(l)-1]
 		l[len(l)-1] = nil
 		c.idle[addr] = l[:len(l)-1]
@@ -164,10 +165,13 @@ func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error
 	if err != nil {
 		return nil, err
 	}
-	if nc, err = c.secure(ctx, addr, nc); err != nil {
-		return nil, err
+	if secure {
+		if nc, err = c.startTLS(ctx, addr, nc); err != nil {
+			return nil, err
+		}
 	}
 	k := newConn(c, addr, nc)
+	k.secure = secure
 	c.mu.Lock()
 	if c.conns[addr] == nil {
 		c.conns[addr] = map[*conn]struct{}{}
@@ -177,14 +181,15 @@ func (c *Client) get(ctx context.Context, addr string, fresh bool) (*conn, error
 	return k, nil
 }
 
-// secure makes a new connection TLS if its address requires that.
-func (c *Client) secure(ctx context.Context, addr string, nc net.Conn) (net.Conn, error) {
-	if c.o.TLS == nil {
-		return nc, nil
+// startTLS makes a new connection TLS.
+func (c *Client) startTLS(ctx context.Context, addr string, nc net.Conn) (net.Conn, error) {
+	var config *tls.Config
+	if c.o.TLS != nil {
+		config = c.o.TLS(addr)
 	}
-	config := c.o.TLS(addr)
 	if config == nil {
-		return nc, nil
+		nc.Close()
+		return nil, fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", addr)
 	}
 	conn := tls.Client(nc, config)
 	if err := conn.HandshakeContext(ctx); err != nil {

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -342,6 +344,56 @@ func TestDialFails(t *testing.T) {
 }
 
 // An engine that refuses a body early is heard.
+// TestSecure: a request that is to go over TLS goes over TLS or not at all, also where a plain
+// connection to the address is idle.
+func TestSecure(t *testing.T) {
+	served := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	defer served.Close()
+	known := served.Listener.Addr().String()
+	config := func(addr string) *tls.Config {
+		if addr != known {
+			return nil
+		}
+		c := served.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+		c.ServerName = "example.com"
+		return c
+	}
+	var requests atomic.Int32
+	plain := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
+		requests.Add(1)
+		_, err := io.WriteString(c, okHello)
+		return err == nil
+	})
+	c := client(t, Options{TLS: config})
+	do := func(c *Client, addr string, secure bool) error {
+		r := postRequest(addr, "x")
+		r.Secure = secure
+		res, err := c.Do(t.Context(), r)
+		if err != nil {
+			return err
+		}
+		defer res.Close()
+		_, err = io.Copy(io.Discard, res)
+		return err
+	}
+	for range 2 {
+		if err := do(c, known, true); err != nil {
+			t.Error("over TLS:", err)
+		}
+	}
+	if err := do(c, plain.addr, false); err != nil {
+		t.Error("without:", err)
+	}
+	for _, c := range []*Client{c, client(t, Options{})} {
+		if err := do(c, plain.addr, true); !errors.Is(err, ErrDial) || !strings.Contains(err.Error(), "TLS") {
+			t.Error("no certificate of the address is known:", err)
+		}
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d plain requests, want 1", n)
+	}
+}
+
 func TestEarlyAnswer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

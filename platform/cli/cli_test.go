@@ -129,6 +129,8 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "x"}, `"x" is more than thaw serve takes`},
 		{[]string{"agent"}, `--server https://HOST:8090`},
 		{[]string{"agent", "--server", "http://x"}, `want https://HOST:PORT`},
+		{[]string{"agent", "--server", "https://x", "--advertise", "https://host"}, `is not where the server reaches this agent: want https://HOST:PORT`},
+		{[]string{"agent", "--server", "https://x", "--advertise", "http://host:1"}, `is not where the server reaches this agent: want https://HOST:PORT`},
 		{[]string{"keep"}, "--socket and --dir are needed"},
 		{[]string{"engine", "x\x1b[31m"}, `"x\x1b[31m" is no embedded engine`},
 		{[]string{"completion", "tcsh"}, "no shell"},

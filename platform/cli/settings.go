@@ -105,7 +105,7 @@ type AgentConfig struct {
 	Server    string `json:"server" help:"URL of the server's --agents-addr, https://HOST:PORT"`
 	TokenFile string `json:"token-file" help:"file with a join token (thaw agents token), for the first start; afterwards the agent has a certificate of its own in its data folder"`
 	Addr      string `json:"addr" default:"127.0.0.1:0" help:"address to listen on; the server must reach it"`
-	Advertise string `json:"advertise" help:"URL under which the server reaches this agent" shown:"https:// and the address listened on"`
+	Advertise string `json:"advertise" help:"URL under which the server reaches this agent, https://HOST:PORT" shown:"https:// and the address listened on"`
 	Name      string `json:"name" help:"name of this node" shown:"the host's name"`
 	Data      string `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
 	NodeSettings
@@ -155,6 +155,9 @@ func (c *AgentConfig) check(dataDir func(string) (string, error)) error {
 	}
 	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("server: %q is not where a server takes agents: want https://HOST:PORT, its --agents-addr", functions.Clip(c.Server))
+	}
+	if u, err := url.Parse(c.Advertise); c.Advertise != "" && (err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "") {
+		return fmt.Errorf("advertise: %q is not where the server reaches this agent: want https://HOST:PORT", functions.Clip(c.Advertise))
 	}
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT", functions.Clip(c.Addr))

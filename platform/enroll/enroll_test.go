@@ -39,7 +39,10 @@ func newWorld(t *testing.T, dir string) *world {
 	w := &world{t: t, now: time.Now()}
 	s, err := Open(Options{
 		Dir: dir, PeerToken: "the nodes' token", Log: slog.New(slog.DiscardHandler),
-		Heartbeat: func(hb functions.Heartbeat) error {
+		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error {
+			if !sameMachine {
+				t.Error("a heartbeat over loopback is taken for one of another machine")
+			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.beats = append(w.beats, hb)

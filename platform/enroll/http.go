@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -117,13 +118,25 @@ func (s *Server) heartbeat(r *http.Request) (any, error) {
 	if hb.AgentID != id {
 		return nil, &refusal{403, "wrong_agent", "the certificate is that of the agent " + id + ", and the heartbeat that of " + functions.Clip(hb.AgentID)}
 	}
-	switch err := s.o.Heartbeat(hb); {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	switch err := s.o.Heartbeat(hb, err == nil && from.Addr().Unmap().IsLoopback()); {
 	case errors.Is(err, functions.ErrStaleEpoch):
 		return nil, &refusal{409, "conflict", err.Error()}
 	case err != nil:
+		s.logRefused(id, err)
 		return nil, &refusal{400, "invalid_value", "the heartbeat is refused: " + err.Error()}
 	}
 	return functions.HeartbeatReply{Peers: s.peers(id)}, nil
+}
+
+// logRefused logs why a heartbeat of an agent is refused, at most once a minute.
+func (s *Server) logRefused(id string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.o.Now(); now.Sub(s.logged[id]) >= time.Minute {
+		s.logged[id] = now
+		s.o.Log.Warn("a heartbeat is refused", "agent", id, "error", err)
+	}
 }
 
 // readJSON reads a body. Unknown fields pass: an agent may be newer than its server.

@@ -46,7 +46,8 @@ func AgentName(id string) string { return id + agentSuffix }
 type Options struct {
 	Dir       string // of the authority and the list of agents
 	PeerToken string // that nodes show each other; given to agents when they join
-	Heartbeat func(functions.Heartbeat) error
+	// Heartbeat handles a heartbeat; sameMachine: it came over loopback.
+	Heartbeat func(hb functions.Heartbeat, sameMachine bool) error
 	Peers     func(agent string) []functions.Peer // the other nodes that serve blocks; may be nil
 	Log       *slog.Logger
 	Now       func() time.Time // default time.Now
@@ -60,6 +61,7 @@ type Server struct {
 	mu     sync.Mutex
 	tokens map[[sha256.Size]byte]*joinToken // by the digest of their secret
 	agents map[string]functions.JoinedAgent // by id, as in the file
+	logged map[string]time.Time             // by id, when a refused heartbeat was logged last
 }
 
 // joinToken is a token that was made and has not expired.
@@ -78,7 +80,7 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
-	s := &Server{o: o, ca: ca, tokens: map[[sha256.Size]byte]*joinToken{}, agents: map[string]functions.JoinedAgent{}}
+	s := &Server{o: o, ca: ca, tokens: map[[sha256.Size]byte]*joinToken{}, agents: map[string]functions.JoinedAgent{}, logged: map[string]time.Time{}}
 	b, err := os.ReadFile(s.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -167,6 +169,7 @@ func (s *Server) Remove(id string) error {
 	if err := s.save(rest); err != nil {
 		return err
 	}
+	delete(s.logged, id)
 	maps.DeleteFunc(s.tokens, func(_ [sha256.Size]byte, t *joinToken) bool { return t.key == removed.Key })
 	s.o.Log.Info("agent removed", "agent", id)
 	return nil

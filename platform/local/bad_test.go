@@ -133,13 +133,40 @@ func TestHeartbeats(t *testing.T) {
 		{"b", "http://10.0.0.1:9000", true}, {"b", "https://host:9000", true}, {"b", "http://[::1]:9000", true},
 		{"here", "http://10.0.0.1:9000", false}, {"", "http://10.0.0.1:9000", false}, {"B/..", "http://10.0.0.1:9000", false},
 		{"b", "", false}, {"b", "10.0.0.1:9000", false}, {"b", "file:///etc/passwd", false}, {"b", "http://u:p@host:1", false},
-		{"b", "http://host:0", false}, {"b", "http://host:1?x", false},
+		{"b", "http://host:0", false}, {"b", "http://host", false}, {"b", "http://:1", false}, {"b", "http://host:1?x", false},
 	} {
-		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url, Epoch: math.MaxInt64}); err == nil {
+		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url, Epoch: math.MaxInt64}, false); err == nil {
 			t.Errorf("%q at %q: an epoch that would supersede this server for good is taken", x.id, x.url)
 		}
-		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url}); (err == nil) != x.ok {
+		if err := l.OnHeartbeat(functions.Heartbeat{AgentID: x.id, URL: x.url}, false); (err == nil) != x.ok {
 			t.Errorf("%q at %q: %v", x.id, x.url, err)
+		}
+	}
+}
+
+// TestForeignEndpoint: the replicas of an agent are reached through the agent, or on loopback
+// if the agent is on the server's machine.
+func TestForeignEndpoint(t *testing.T) {
+	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.lock.Unlock()
+	for _, x := range []struct {
+		endpoint        string
+		remote, machine bool // whether it is taken from another machine, and from this one
+	}{
+		{"", true, true}, {"https://10.0.0.2:9000/replicas/a", true, true},
+		{"http://127.0.0.1:7001", false, true}, {"http://127.0.0.1:7001/prefix", false, false}, {"http://127.0.0.1:7001@host", false, false},
+		{"http://10.0.0.2:9000/replicas/a", false, false}, {"https://10.0.0.2:9000/store", false, false}, {"https://10.0.0.2:90001/replicas/a", false, false},
+		{"https://10.0.0.3:9000/replicas/a", false, false}, {"http://10.0.0.3:80", false, false}, {"http://169.254.169.254/latest", false, false},
+	} {
+		for same, ok := range map[bool]bool{false: x.remote, true: x.machine} {
+			hb := functions.Heartbeat{AgentID: "b", URL: "https://10.0.0.2:9000/", Models: []functions.ReplicaStatus{{ID: "a", State: functions.Ready, Endpoint: x.endpoint, Key: "k"}}}
+			err := l.OnHeartbeat(hb, same)
+			if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "endpoint") {
+				t.Errorf("%q, same machine %v: %v", x.endpoint, same, err)
+			}
 		}
 	}
 }

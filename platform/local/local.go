@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -191,8 +192,8 @@ func (l *Local) Run(ctx context.Context) error {
 }
 
 // OnHeartbeat handles the heartbeat of an agent that joined. The caller has checked that it
-// is that agent's.
-func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
+// is that agent's; sameMachine: it came over loopback.
+func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 	if !functions.IsLabel(hb.AgentID) {
 		return fmt.Errorf("agent_id %.80q is no DNS label", hb.AgentID)
 	}
@@ -210,6 +211,9 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	}
 	if !httpURL(hb.URL) {
 		return fmt.Errorf("url %.200q is not where an agent answers: want http://HOST:PORT", hb.URL)
+	}
+	if err := checkEndpoints(&hb, sameMachine); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	c := l.remote[hb.AgentID]
@@ -242,6 +246,21 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat) error {
 	l.mu.Unlock()
 	l.node.SetPeers(l.Peers(l.node.ID()))
 	l.Orchestrator.Heartbeat(hb, c)
+	return nil
+}
+
+// checkEndpoints checks that requests for an agent's replicas go to the agent, or to engines
+// on loopback if it is on the server's machine.
+func checkEndpoints(hb *functions.Heartbeat, sameMachine bool) error {
+	own := strings.TrimRight(hb.URL, "/") + "/replicas/"
+	for _, m := range hb.Models {
+		port, loopback := strings.CutPrefix(m.Endpoint, "http://127.0.0.1:")
+		_, err := strconv.ParseUint(port, 10, 16)
+		if m.Endpoint == "" || strings.HasPrefix(m.Endpoint, own) || sameMachine && loopback && err == nil {
+			continue
+		}
+		return fmt.Errorf("the replica %s has the endpoint %.200q, which is not below the agent's own URL: want %.200s/ID", functions.Clip(m.ID), m.Endpoint, strings.TrimRight(own, "/"))
+	}
 	return nil
 }
 
@@ -294,7 +313,7 @@ func (l *Local) Peers(agent string) []functions.Peer {
 // httpURL reports whether s is an HTTP URL with a host.
 func httpURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.Port() != "" && u.Port() != "0" && u.User == nil && u.RawQuery == ""
 }
 
 // maxAgents bounds the memory used by joins under new names.

@@ -276,7 +276,7 @@ func (s *server) serve(req *httpserver.Request, res *httpserver.Response) {
 	switch {
 	case req.Path == "/api/v1/heartbeat":
 		var hb functions.Heartbeat
-		if json.Unmarshal(req.Body, &hb) != nil || s.OnHeartbeat(hb) != nil {
+		if json.Unmarshal(req.Body, &hb) != nil || s.OnHeartbeat(hb, true) != nil {
 			res.Status = 400
 			return
 		}

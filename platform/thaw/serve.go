@@ -146,7 +146,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	var backend *local.Local // made below
 	agents, err := enroll.Open(enroll.Options{
 		Dir: filepath.Join(c.Data, "agents"), PeerToken: peerToken, Log: log,
-		Heartbeat: func(hb functions.Heartbeat) error { return backend.OnHeartbeat(hb) },
+		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
 	})
 	if err != nil {
