@@ -42,6 +42,8 @@ func newConfinement(mode ConfineMode, data, dir string, log *slog.Logger) *confi
 	case why != "":
 		log.Warn("engines are not confined: what a checkpoint makes its engine do, it does with the rights of thaw", "why", why)
 		return nil
+	case os.Geteuid() == 0 && !confine.OwnUsers():
+		log.Info("engines run confined under the user of thaw: this container lacks the rights to give them users of their own")
 	}
 	data, dir = absolute(data), absolute(dir)
 	return &confinement{data: data, dir: dir}

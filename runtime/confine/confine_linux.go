@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -39,11 +40,29 @@ func Unavailable() string {
 	return ""
 }
 
-// OwnUsers reports whether engines can have users of their own: this process is root, and
-// its user namespace has every user.
+// OwnUsers reports whether engines can have users of their own: this process is root, its
+// user namespace has every user, and it has the capabilities, which root in a container
+// may lack.
 func OwnUsers() bool {
-	b, err := os.ReadFile("/proc/self/uid_map")
-	return err == nil && os.Geteuid() == 0 && strings.Join(strings.Fields(string(b)), " ") == "0 0 4294967295"
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	return err == nil && os.Geteuid() == 0 && strings.Join(strings.Fields(string(users)), " ") == "0 0 4294967295" && canChangeUser(string(status))
+}
+
+// canChangeUser reports whether a process with this /proc/PID/status can start an engine
+// under another user, end it, and remove its files.
+func canChangeUser(status string) bool {
+	const need = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
+	for line := range strings.Lines(status) {
+		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			have, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err == nil && have&need == need
+		}
+	}
+	return false
 }
 
 // Opened is a plan whose ruleset was made. Close it after Apply.
@@ -182,16 +201,9 @@ func (o *Opened) Groups() []int { return slices.Compact(slices.Sorted(slices.Val
 // Close closes the ruleset; threads that it was applied to stay confined.
 func (o *Opened) Close() { o.file.Close() }
 
-// Apply confines the calling thread for ever, and what it executes, and makes dir its
-// working directory. The caller has locked the thread to its goroutine and does not
-// unlock it.
-func (o *Opened) Apply(dir string) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // the working directory of this thread alone
-		return fmt.Errorf("confine: unshare: %w", err)
-	}
-	if err := unix.Chdir(dir); err != nil {
-		return &os.PathError{Op: "chdir", Path: dir, Err: err}
-	}
+// Apply confines the calling thread for ever, and what it executes. The caller has locked
+// the thread to its goroutine and does not unlock it.
+func (o *Opened) Apply() error {
 	if o.plan.User != 0 {
 		if err := o.becomeUser(); err != nil {
 			return fmt.Errorf("confine: user %d: %w", o.plan.User, err)

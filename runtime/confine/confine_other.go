@@ -29,7 +29,7 @@ func (o *Opened) Groups() []int { return nil }
 func (o *Opened) Close() {}
 
 // Apply returns an error on this system.
-func (o *Opened) Apply(string) error { return errors.New("confine: " + Unavailable()) }
+func (o *Opened) Apply() error { return errors.New("confine: " + Unavailable()) }
 
 // Check returns an error on this system.
 func (p Plan) Check(int) error { return errors.New("confine: " + Unavailable()) }

@@ -156,7 +156,6 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 		return 0, nil, err
 	}
 	defer opened.Close()
-	attr.Dir = ""
 	type result struct {
 		pid int
 		err error
@@ -166,7 +165,7 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 	// confined, lives as long as the process, and ends with the goroutine.
 	go func() {
 		runtime.LockOSThread()
-		r := result{err: opened.Apply(p.Dir)}
+		r := result{err: opened.Apply()}
 		if r.err == nil {
 			r.pid, r.err = run()
 		}
