@@ -12,7 +12,7 @@ import (
 var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has spoken")
 
 // MaxEpochStep bounds how much higher than the last a new epoch may be. Each start of an
-// orchestrator raises it by one; a far higher one would shut out all later orchestrators.
+// orchestrator raises it by one; a far higher one would shut out all later orchestrators. An agent takes any epoch as its first.
 const MaxEpochStep = 1 << 20
 
 // LoadRequest asks an agent for a replica of a model. It is the body of

@@ -332,12 +332,13 @@ func (a *Agent) runReplica(ctx context.Context, h *managedReplica, release func(
 	}
 }
 
-// checkEpochLocked checks an epoch; the lock is held.
+// checkEpochLocked checks an epoch; the lock is held. The first since the agent's start may be
+// any: that of its server may be high.
 func (a *Agent) checkEpochLocked(epoch int64) error {
 	if epoch < a.epoch {
 		return fmt.Errorf("epoch %d: %w (%d)", epoch, functions.ErrStaleEpoch, a.epoch)
 	}
-	if epoch-a.epoch > functions.MaxEpochStep {
+	if a.epoch != 0 && epoch-a.epoch > functions.MaxEpochStep {
 		return fmt.Errorf("%w: epoch %d is not one of a server whose last was %d: no later command would be obeyed", ErrBadRequest, epoch, a.epoch)
 	}
 	a.epoch = epoch

@@ -59,6 +59,21 @@ func TestLoadAndUnload(t *testing.T) {
 	}
 }
 
+// TestFirstEpoch: an agent that has just started takes a server of any epoch, and later none
+// far above it.
+func TestFirstEpoch(t *testing.T) {
+	l := newLab(t, t.TempDir(), nil)
+	const first = 10 * functions.MaxEpochStep
+	for _, x := range []struct {
+		epoch int64
+		ok    bool
+	}{{first, true}, {first + 2*functions.MaxEpochStep, false}, {first - 1, false}, {first + 1, true}} {
+		if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "a", Epoch: x.epoch}); (err == nil) != x.ok {
+			t.Errorf("epoch %d: %v", x.epoch, err)
+		}
+	}
+}
+
 func TestEpoch(t *testing.T) {
 	l := newLab(t, t.TempDir(), nil)
 	if err := l.Unload(t.Context(), functions.UnloadRequest{ID: "a", Epoch: 7}); err != nil {
