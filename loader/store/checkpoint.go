@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/durable"
@@ -245,7 +246,9 @@ func (s *Store) list() ([]Entry, error) {
 // Verify reads a checkpoint again and compares every file with its tree digest. A bad file
 // is removed together with every checkpoint that holds it, so that the next Stage fetches
 // it again, and no other file; the error (kind Digest) names the first. Checkpoints in use
-// are removed too: processes that map the file keep its bytes.
+// are removed too: processes that map the file keep its bytes. If the checkpoint was removed
+// meanwhile, nothing is, and the error has kind Missing. A file that cannot be read for
+// another reason than its disk's ends the verification.
 func (s *Store) Verify(ctx context.Context, digest string) error {
 	e, lease, err := s.Acquire(digest)
 	if err != nil {
@@ -257,40 +260,69 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 		return diskError("", err)
 	}
 	defer root.Close()
+	folder, err := root.Stat(".")
+	if err != nil {
+		return diskError("", err)
+	}
 	var first error
-	var bad []string // their trees
+	var bad []os.FileInfo // nil for a file that is not there
 	for _, f := range e.Files {
-		tree, err := fileTree(ctx, root, f, e.Block)
+		tree, info, err := fileTree(ctx, root, f, e.Block)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if err == nil && tree == f.Tree {
 			continue
 		}
-		if bad = append(bad, f.Tree); first == nil {
+		if err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrNotExist) {
+			return diskError(f.Name, err)
+		}
+		if bad = append(bad, info); first == nil {
 			first = &source.Error{Kind: source.Digest, Source: e.Source, File: f.Name, Detail: "the stored file is not what was verified when it came", Fix: "it was taken out and will be fetched again", Err: err}
 		}
 	}
-	for _, tree := range bad {
-		if err := s.locked(func() error { return s.quarantine(tree) }); err != nil {
-			return errors.Join(first, err)
+	if first == nil {
+		return nil
+	}
+	if err := s.locked(func() error { return s.quarantine(e, folder, bad) }); err != nil {
+		if source.KindOf(err) == source.Missing {
+			return err
 		}
+		return errors.Join(first, err)
 	}
 	return first
 }
 
-// quarantine removes a blob and the checkpoints that link to it. Their other files stay
-// for the next staging, until space is needed.
-func (s *Store) quarantine(tree string) error {
+// quarantine removes a checkpoint of which files are bad, their blobs, and the other
+// checkpoints that link to one. Their other files stay for the next staging, until space
+// is needed. Nothing is removed if folder, which holds the bad files, is no longer the
+// checkpoint's: another verification has removed it, and it may have been staged again.
+func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error {
+	if now, err := os.Stat(e.Path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, folder) {
+		return &source.Error{Kind: source.Missing, Source: e.Source, Detail: "checkpoint " + e.Digest + " was removed while it was verified", Fix: "it is fetched again when a model needs it"}
+	} else if err != nil {
+		return err
+	}
+	isBad := func(name string) bool {
+		info, err := os.Stat(name)
+		return err == nil && slices.ContainsFunc(bad, func(b os.FileInfo) bool { return os.SameFile(b, info) })
+	}
 	list, err := s.list()
 	if err != nil {
 		return err
 	}
-	for _, e := range list {
-		if !slices.ContainsFunc(e.Files, func(f File) bool { return f.Tree == tree }) {
+	blobs := map[string]bool{}
+	for _, other := range list {
+		drop := other.Digest == e.Digest
+		for _, f := range other.Files {
+			if isBad(filepath.Join(other.Path, filepath.FromSlash(f.Name))) {
+				drop, blobs[f.Tree] = true, true
+			}
+		}
+		if !drop {
 			continue
 		}
-		h, err := ParseDigest(e.Digest)
+		h, err := ParseDigest(other.Digest)
 		if err != nil {
 			return err
 		}
@@ -298,19 +330,29 @@ func (s *Store) quarantine(tree string) error {
 			return err
 		}
 	}
-	s.quarantined.Add(1)
-	return ignoreMissing(os.Remove(s.blob(tree)))
+	for tree := range blobs {
+		s.quarantined.Add(1)
+		if name := s.blob(tree); isBad(name) {
+			if err := ignoreMissing(os.Remove(name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
-// fileTree returns the tree digest of a file below root.
-func fileTree(ctx context.Context, root *os.Root, file File, block int64) (string, error) {
+// fileTree returns the tree digest of a file below root, "" if its size differs, and the
+// file that was read.
+func fileTree(ctx context.Context, root *os.Root, file File, block int64) (string, os.FileInfo, error) {
 	f, err := root.Open(filepath.FromSlash(file.Name))
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	defer f.Close()
-	if fi, err := f.Stat(); err != nil || fi.Size() != file.Size {
-		return "", err
+	info, err := f.Stat()
+	if err != nil || info.Size() != file.Size {
+		return "", info, err
 	}
-	return ReadTree(ctx, f, file.Size, block)
+	tree, err := ReadTree(ctx, f, file.Size, block)
+	return tree, info, err
 }

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -162,4 +163,34 @@ func direct(t *testing.T, dir string) bool {
 		t.Fatal(fmt.Errorf("statfs: %w", err))
 	}
 	return st.Type != unix.TMPFS_MAGIC
+}
+
+// TestVerifyWithoutDescriptors: files that cannot be opened for want of file descriptors
+// are not damaged.
+func TestVerifyWithoutDescriptors(t *testing.T) {
+	s := openStore(t, store.Options{})
+	e := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(100, 1), "b.gguf": testBytes(100, 2)})
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	restore := func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer restore()
+	err := s.Verify(betweenFiles{t.Context(), new(int), func(n int) {
+		if n > 1 {
+			restore()
+		} else if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}}, e.Digest)
+	if !errors.Is(err, syscall.EMFILE) || source.KindOf(err) == source.Digest {
+		t.Errorf("error %v", err)
+	}
+	if err := s.Verify(t.Context(), e.Digest); err != nil {
+		t.Errorf("the checkpoint afterwards: %v", err)
+	}
 }

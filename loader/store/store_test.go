@@ -376,6 +376,65 @@ func TestVerifyRemovesCorrupt(t *testing.T) {
 	}
 }
 
+// betweenFiles is a context whose Err, which Verify calls after each file, calls between
+// with the number of the call.
+type betweenFiles struct {
+	context.Context
+	calls   *int
+	between func(int)
+}
+
+func (c betweenFiles) Err() error {
+	*c.calls++
+	c.between(*c.calls)
+	return c.Context.Err()
+}
+
+// TestTwoVerifications: of two verifications of a checkpoint the slower one leaves what was
+// staged after the faster one removed it, and the file that was bad is the only one fetched.
+func TestTwoVerifications(t *testing.T) {
+	for _, slowerReadsBad := range []bool{true, false} {
+		s := openStore(t, store.Options{})
+		files := map[string][]byte{"a.gguf": testBytes(5000, 1), "b.gguf": testBytes(5000, 2), "c.gguf": testBytes(5000, 3)}
+		one := mustStage(t, s, "one", files)
+		bad := "a.gguf"
+		if !slowerReadsBad {
+			bad = "c.gguf" // it is no longer there when the slower one comes to it
+		}
+		patch(t, filepath.Join(one.Path, bad), 3000, 8)
+		err := s.Verify(betweenFiles{t.Context(), new(int), func(n int) {
+			if n != 1 {
+				return
+			}
+			if err := s.Verify(t.Context(), one.Digest); source.KindOf(err) != source.Digest || !strings.Contains(err.Error(), bad) {
+				t.Errorf("the faster verification: %v", err)
+			}
+			in, err := begin(s, "one", files)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			if n, err := ingest(in, files); n != 5 || err != nil {
+				t.Errorf("%d blocks are fetched again, want those of one file, %v", n, err)
+			}
+			_, lease, err := in.Commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease.Release()
+		}}, one.Digest)
+		if source.KindOf(err) != source.Missing {
+			t.Errorf("the slower verification: %v", err)
+		}
+		if err := s.Verify(t.Context(), one.Digest); err != nil {
+			t.Errorf("what was staged again: %v", err)
+		}
+		if got := s.Stats().Quarantined; got != 1 {
+			t.Errorf("%d files were taken out", got)
+		}
+	}
+}
+
 func TestOneWriterPerPart(t *testing.T) {
 	s := openStore(t, store.Options{})
 	key := store.Key("one", "")

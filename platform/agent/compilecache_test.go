@@ -321,6 +321,9 @@ func TestStagedFileIsDamaged(t *testing.T) {
 	if err := c.Verify(t.Context()); !errors.Is(err, replica.ErrDamaged) {
 		t.Fatal(err)
 	}
+	if err := c.Verify(t.Context()); !errors.Is(err, replica.ErrDamaged) {
+		t.Errorf("of a checkpoint that another verification removed: %v", err)
+	}
 	c.Release()
 	again := stage()
 	defer again.Release()

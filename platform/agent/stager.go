@@ -135,7 +135,7 @@ func (s *Stager) checkpointOf(c *loader.Checkpoint, k *compileCache) replica.Che
 	if !c.InPlace {
 		out.Verify = func(ctx context.Context) error {
 			err := s.loader.Verify(ctx, c.Digest)
-			if source.KindOf(err) == source.Digest {
+			if kind := source.KindOf(err); kind == source.Digest || kind == source.Missing { // removed: it is staged again too
 				return fmt.Errorf("%w: %w", replica.ErrDamaged, err)
 			}
 			return err
