@@ -90,6 +90,22 @@ func TestFirstListLate(t *testing.T) {
 	})
 }
 
+// TestUnknownOwnerTakesNoSlot: while a pod waits for its owner the only slot is free for
+// another pod.
+func TestUnknownOwnerTakesNoSlot(t *testing.T) {
+	l := restart(t, folder(t), func(o *Options, _ *nodestore.Options, _ *sourcetest.Memory) { o.Stages = 1 })
+	l.OnUpdate(ofTeams(podB, "other"))
+	unknown := l.pod(podA)
+	unknown.want(1, modelLocation)
+	known := l.pod(podB)
+	known.want(1, modelLocation)
+	known.staged(1)
+	l.OnUpdate(ofTeams(podB, "other", podA, "none"))
+	if m, _ := unknown.answer(1); m.Failed == nil || !strings.Contains(m.Failed.Message, "that namespace none may have") {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestTeamsLists: a team with a list gets the sources on it and no others, including
 // staged checkpoints and prefetches, and also after a restart of the loader.
 func TestTeamsLists(t *testing.T) {

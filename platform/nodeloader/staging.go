@@ -89,11 +89,6 @@ func (s *shim) sendFailure(id int, f *controlstream.Failed) {
 // well.
 func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoint {
 	d := s.d
-	if !s.awaitSlot(ctx, a.ID) {
-		s.reportEnding(a.ID)
-		return nil
-	}
-	defer func() { <-d.slots }()
 	locationKey, f := d.checkSource(a.Source, a.Files)
 	if f == nil && d.o.Private && !s.folders {
 		f = refusal("this thaw runtime does not take folders over the socket, and the node's store is closed to pods", "deploy the model with a thaw as new as the node's loader")
@@ -110,6 +105,12 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 		s.sendFailure(a.ID, f)
 		return nil
 	}
+	// A pod that waits for its owner takes no slot.
+	if !s.awaitSlot(ctx, a.ID) {
+		s.reportEnding(a.ID)
+		return nil
+	}
+	defer func() { <-d.slots }()
 	c := d.takePrefetched(locationKey, a.Digest)
 	if c != nil && !s.reserveBytes(locationKey, c.Bytes) {
 		c.Lease.Release()
