@@ -217,6 +217,15 @@ func TestPods(t *testing.T) {
 	check(t, p, table.Rows, func(r row) request {
 		return request{operation: admission.Create, kind: kind, resource: "pods", user: "ann", object: r.changed(t, &table.Object, &corev1.Pod{})}
 	})
+	// A pod that was there before the policy can be changed, so that it can end.
+	v := compile(t, p)
+	old := row{Set: map[string]any{"/spec/hostNetwork": true, "/metadata/finalizers": []any{"a.dev/b"}}}.changed(t, &table.Object, &corev1.Pod{})
+	ending := row{Set: map[string]any{"/metadata/finalizers": nil}}.changed(t, old, &corev1.Pod{})
+	for _, sub := range []string{"", "status"} {
+		if got := (request{operation: admission.Update, kind: kind, resource: "pods", sub: sub, user: "ann", object: ending, old: old}).refusals(t, v); len(got) > 0 {
+			t.Errorf("an update %q of a pod that the policy would not admit: %q", sub, got)
+		}
+	}
 	// Ephemeral containers are added to a pod that exists.
 	ephemeral := func(mount string) map[string]any {
 		var list any
@@ -225,7 +234,6 @@ func TestPods(t *testing.T) {
 		}
 		return map[string]any{"/spec/ephemeralContainers": list}
 	}
-	v := compile(t, p)
 	for _, r := range []row{
 		{Name: "read-only", Set: ephemeral(`, "readOnly": true`)},
 		{Name: "writable", Set: ephemeral(``), Message: "read-only"},
