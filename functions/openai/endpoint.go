@@ -18,19 +18,23 @@ func IsForm(path string) bool {
 	return path == "/v1/audio/transcriptions" || path == "/v1/audio/translations"
 }
 
+// splicedKeys are the keys that Splice may add to a body: model and stream_options.
+const splicedKeys = 2
+
 // PeekPublic checks the body of a request to a public endpoint by all bounds of [Peek] or
-// [PeekMultipart], whichever the endpoint takes. The body may name any model, or none.
+// [PeekMultipart], whichever the endpoint takes. The body may name any model, or none, and
+// have what Splice adds to one at those bounds.
 func PeekPublic(path, contentType string, body []byte) (Envelope, error) {
 	if IsForm(path) {
-		return PeekMultipartUnnamed(contentType, body)
+		return peekForm(contentType, body, true, maxParts+1)
 	}
-	return PeekUnnamed(body)
+	return peekBody(body, true, MaxKeys+splicedKeys)
 }
 
 // InferPath is the public endpoint of a body that was sent to /infer: that of chats if the
 // body has messages or cannot be read, else that of completions.
 func InferPath(body []byte) string {
-	p := peeker{b: body, unnamed: true}
+	p := peeker{b: body, unnamed: true, maxKeys: MaxKeys + splicedKeys}
 	if p.run() == nil && !p.chat {
 		return "/v1/completions"
 	}

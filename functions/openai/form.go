@@ -18,16 +18,16 @@ const (
 // no preamble, no epilogue, no part whose name could be read in two ways, and
 // one model. The error is an *[Error].
 func PeekMultipart(contentType string, body []byte) (Envelope, error) {
-	return peekForm(contentType, body, false)
+	return peekForm(contentType, body, false, maxParts)
 }
 
 // PeekMultipartUnnamed is [PeekMultipart] where the model is known without the
 // body: it may name any, or none.
 func PeekMultipartUnnamed(contentType string, body []byte) (Envelope, error) {
-	return peekForm(contentType, body, true)
+	return peekForm(contentType, body, true, maxParts)
 }
 
-func peekForm(contentType string, body []byte, unnamed bool) (Envelope, error) {
+func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Envelope, error) {
 	fail := func(what string) (Envelope, error) { return Envelope{}, malformedForm(what) }
 	media, params, err := mime.ParseMediaType(contentType)
 	boundary := params["boundary"]

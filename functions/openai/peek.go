@@ -48,14 +48,14 @@ type span struct{ at, end int }
 // keys and numbers within the bounds above, nothing behind it. Otherwise the
 // error is an *[Error] ready to be answered: 400 with a JSON pointer as its
 // param.
-func Peek(body []byte) (Envelope, error) { return peekBody(body, false) }
+func Peek(body []byte) (Envelope, error) { return peekBody(body, false, MaxKeys) }
 
 // PeekUnnamed is [Peek] for requests whose model is known without the body: the body may
 // name any model, or none.
-func PeekUnnamed(body []byte) (Envelope, error) { return peekBody(body, true) }
+func PeekUnnamed(body []byte) (Envelope, error) { return peekBody(body, true, MaxKeys) }
 
-func peekBody(body []byte, unnamed bool) (Envelope, error) {
-	p := peeker{b: body, unnamed: unnamed}
+func peekBody(body []byte, unnamed bool, maxKeys int) (Envelope, error) {
+	p := peeker{b: body, unnamed: unnamed, maxKeys: maxKeys}
 	p.env.N = 1
 	if err := p.run(); err != nil {
 		return Envelope{}, err
@@ -66,6 +66,7 @@ func peekBody(body []byte, unnamed bool) (Envelope, error) {
 type peeker struct {
 	b       []byte
 	unnamed bool
+	maxKeys int
 	keys    [16][]byte // top-level keys so far, unescaped; more go to over
 	over    [][]byte
 	n       int
@@ -183,8 +184,8 @@ func (p *peeker) addKey(key []byte) error {
 			return New(InvalidJSON, "The body is ambiguous: a key appears twice.").With(pointer(key))
 		}
 	}
-	if p.n == MaxKeys {
-		return invalidJSON("", "it has more than %d keys.", MaxKeys)
+	if p.n == p.maxKeys {
+		return invalidJSON("", "it has more than %d keys.", p.maxKeys)
 	}
 	if p.n < len(p.keys) {
 		p.keys[p.n] = key

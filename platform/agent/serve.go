@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/platform/enginehttp"
 )
 
 // ServeOptions are where an agent that is a program of its own serves, and which server it
@@ -43,7 +44,7 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	if f.TLS != nil {
 		listener = tls.NewListener(listener, f.TLS)
 	}
-	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), Logger: n.log})
+	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), MaxBody: enginehttp.MaxBody, Logger: n.log})
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx)) // requests outlive ctx by the drain
 	defer cut(nil)
 	srv := &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return base }, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}

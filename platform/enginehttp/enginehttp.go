@@ -16,6 +16,10 @@ import (
 // the client's Authorization among them, are dropped. X-Request-Id is made anew.
 var passedFields = []string{"Content-Type", "Accept", "Traceparent"}
 
+// MaxBody bounds the body of a request that came through a gateway: the default of its
+// --max-body, and room for what it adds to a body (openai.Envelope.Splice).
+const MaxBody = 32<<20 + 16<<10
+
 // Call is one request to an engine.
 type Call struct {
 	Engine       string // host:port

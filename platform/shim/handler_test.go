@@ -1,6 +1,10 @@
 package shim
 
 import (
+	"bytes"
+	"log/slog"
+	"net"
+	"net/http"
 	"testing"
 	"time"
 
@@ -55,6 +59,39 @@ func TestFirstRequestSpan(t *testing.T) {
 }
 
 func aboutEqual(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+
+// TestLargestBody: the pod takes what the gateway's default lets through and what the
+// gateway adds to it.
+func TestLargestBody(t *testing.T) {
+	s := &Shim{log: slog.New(slog.DiscardHandler)}
+	srv := s.newServer()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	defer func() {
+		srv.Shutdown(t.Context())
+		<-served
+	}()
+	for more, want := range map[int]int{8 << 10: 404, 1 << 20: 413} {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+listener.Addr().String()+"/nothing", bytes.NewReader(make([]byte, 32<<20+more)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Expect", "100-continue")
+		req.Close = true
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%d bytes more than the gateway's default: %d, want %d", more, res.StatusCode, want)
+		}
+	}
+}
 
 // TestFirstRequestOnce: of requests that come at once one is the first.
 func TestFirstRequestOnce(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/enginehttp"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -69,7 +70,7 @@ const (
 
 	// maxBodies bounds the memory of all requests that pass: the shim has 64 MiB
 	// beside its engine.
-	maxBodies = 32 << 20
+	maxBodies = enginehttp.MaxBody
 )
 
 // Failed is the end of a replica that failed, with its first cause in one line.
@@ -170,7 +171,7 @@ func (s *Shim) Run(ctx context.Context) error {
 		background.Go(func() { importing(shimCtx) })
 	}
 
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, Bodies: httpserver.NewBudget(maxBodies, maxBodies), Logger: s.log})
+	srv := s.newServer()
 	served := make(chan error, 1)
 	background.Go(func() { served <- srv.Serve(s.o.Listener) })
 	defer s.engines.Close()
@@ -221,6 +222,10 @@ func (s *Shim) Run(ctx context.Context) error {
 		return &Failed{st.Error, s.loader.disconnectError()}
 	}
 	return nil
+}
+
+func (s *Shim) newServer() httpserver.Server {
+	return httpserver.NewFiberServer(httpserver.Options{Handler: s.serve, MaxBody: enginehttp.MaxBody, Bodies: httpserver.NewBudget(maxBodies, maxBodies), Logger: s.log})
 }
 
 // startLog copies the engine's log to the container's output until ended is closed. The
