@@ -178,7 +178,7 @@ func (s *Store) entry(h string) (Entry, error) {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
 	if e.Format != format || !e.valid(h) {
-		return Entry{}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged", Fix: "it is deleted when no process uses it, and staged again"}
+		return Entry{Format: e.Format}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged", Fix: "it is deleted when no process uses it, and staged again"}
 	}
 	e.Path = filepath.Join(dir, "files")
 	if fi, err := os.Stat(filepath.Join(dir, "lease")); err == nil {

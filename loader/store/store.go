@@ -173,11 +173,16 @@ func (s *Store) sweep() error {
 	return s.dropKnown()
 }
 
-// dropOtherFormat deletes a checkpoint of another version of thaw, unless a process uses
-// it. Its manifest names digests of another kind: it cannot be verified or shared.
+// dropOtherFormat deletes a checkpoint of another version of thaw, unless it is pinned or a
+// process uses it. Its manifest names digests of another kind: it cannot be verified or
+// shared.
 func (s *Store) dropOtherFormat(h string) error {
-	_, err := s.entry(h)
+	e, err := s.entry(h)
 	if source.KindOf(err) != source.Missing {
+		return nil
+	}
+	if _, err := os.Stat(s.path("checkpoints", h, pinName)); err == nil && e.Format != format {
+		s.o.Log.Warn("checkpoint of another version of thaw is not used, and stays because it is pinned: delete its folder if no earlier thaw needs it", "folder", s.path("checkpoints", h))
 		return nil
 	}
 	lease, err := lockFile(s.path("checkpoints", h, "lease"), true, false)

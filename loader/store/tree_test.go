@@ -187,7 +187,7 @@ func TestKnownDigests(t *testing.T) {
 }
 
 // TestOtherFormat: a store of an earlier version of thaw is not misread. Checkpoints of
-// it are deleted, but those in use, and the log says so.
+// it are deleted, but those pinned or in use, and the log says so.
 func TestOtherFormat(t *testing.T) {
 	data := t.TempDir()
 	s := openStore(t, store.Options{Dir: data})
@@ -198,7 +198,11 @@ func TestOtherFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lease.Release()
-	for _, e := range []store.Entry{one, two} {
+	three := mustStage(t, s, "three", map[string][]byte{"a.gguf": testBytes(3000, 3)})
+	if err := s.Pin(three.Digest); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []store.Entry{one, two, three} {
 		manifest := filepath.Join(filepath.Dir(e.Path), "manifest.json")
 		raw, err := json.Marshal(map[string]any{"digest": e.Digest, "source": e.Source, "bytes": 3000,
 			"files": []map[string]any{{"name": "a.gguf", "size": 3000, "sha256": strings.Repeat("a", 64)}}})
@@ -214,7 +218,7 @@ func TestOtherFormat(t *testing.T) {
 	if list, err := s.List(); err != nil || len(list) != 0 {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
-	for _, e := range []store.Entry{one, two} {
+	for _, e := range []store.Entry{one, two, three} {
 		if _, _, err := s.Acquire(e.Digest); source.KindOf(err) != source.Missing {
 			t.Errorf("%s: %v", e.Source, err)
 		}
@@ -224,6 +228,12 @@ func TestOtherFormat(t *testing.T) {
 	}
 	if _, err := os.Stat(two.Path); err != nil {
 		t.Errorf("the checkpoint in use is gone: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(three.Path, "a.gguf")); err != nil {
+		t.Errorf("the pinned checkpoint is gone: %v", err)
+	}
+	if err := s.Remove(three.Digest); err != nil {
+		t.Errorf("the pinned checkpoint cannot be removed: %v", err)
 	}
 	if e := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(3000, 1)}); e.Digest != one.Digest {
 		t.Errorf("staged again as %s, before as %s", e.Digest, one.Digest)
