@@ -193,15 +193,13 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 	}
 	defer c.Lease.Release()
 	if node == nil {
-		if err := reportTimes(stdout, landed); err != nil {
-			return err
-		}
+		err = reportTimes(stdout, landed)
 	}
 	fmt.Fprintln(stdout, filepath.Join(c.Path, weights))
 	if node != nil {
 		<-ctx.Done()
 	}
-	return nil
+	return err
 }
 
 // reportTimes prints four values: when every block had arrived with a valid checksum, when
