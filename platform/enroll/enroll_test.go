@@ -32,6 +32,8 @@ type world struct {
 	mu    sync.Mutex
 	now   time.Time
 	beats []functions.Heartbeat
+
+	removed []string
 }
 
 func newWorld(t *testing.T, dir string) *world {
@@ -48,8 +50,9 @@ func newWorld(t *testing.T, dir string) *world {
 			w.beats = append(w.beats, hb)
 			return nil
 		},
-		Peers: func(agent string) []functions.Peer { return []functions.Peer{{ID: "not-" + agent}} },
-		Now:   func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now },
+		Removed: func(agent string) { w.removed = append(w.removed, agent) },
+		Peers:   func(agent string) []functions.Peer { return []functions.Peer{{ID: "not-" + agent}} },
+		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -259,6 +262,9 @@ func TestHeartbeats(t *testing.T) {
 	}
 	if err := w.Remove("gpu-1"); err != nil {
 		t.Error(err)
+	}
+	if len(w.removed) != 1 || w.removed[0] != "gpu-1" {
+		t.Errorf("removed: %v", w.removed)
 	}
 	if err := w.Remove("gpu-1"); !errors.Is(err, functions.ErrNotFound) {
 		t.Error(err)

@@ -48,6 +48,7 @@ type Options struct {
 	PeerToken string // that nodes show each other; given to agents when they join
 	// Heartbeat handles a heartbeat; sameMachine: it came over loopback.
 	Heartbeat func(hb functions.Heartbeat, sameMachine bool) error
+	Removed   func(agent string)                  // called after an agent was removed; may be nil
 	Peers     func(agent string) []functions.Peer // the other nodes that serve blocks; may be nil
 	Log       *slog.Logger
 	Now       func() time.Time // default time.Now
@@ -158,6 +159,14 @@ func (s *Server) Agents() []functions.JoinedAgent {
 // Remove ends the right of an agent to speak to the server, and the tokens that its key has
 // used; functions.ErrNotFound.
 func (s *Server) Remove(id string) error {
+	err := s.remove(id)
+	if err == nil && s.o.Removed != nil {
+		s.o.Removed(id)
+	}
+	return err
+}
+
+func (s *Server) remove(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	removed, ok := s.agents[id]

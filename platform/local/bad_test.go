@@ -4,10 +4,12 @@ package local
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,4 +171,48 @@ func TestForeignEndpoint(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSharedAddress: an address belongs to one agent: to another one only after the first was
+// removed or is no longer heard, and then the first is forgotten.
+func TestSharedAddress(t *testing.T) {
+	l, err := New(Options{Data: t.TempDir(), Catalog: &menu{}, Memory: 1 << 30, Name: "here"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.lock.Unlock()
+	beat := func(id, url string) error {
+		return l.OnHeartbeat(functions.Heartbeat{AgentID: id, URL: url, PeerURL: "http://10.0.0.2:1"}, false)
+	}
+	const url = "https://10.0.0.2:9000"
+	known := func(want string) {
+		t.Helper()
+		if ids := slices.Sorted(maps.Keys(l.remote)); strings.Join(ids, " ") != want || len(l.seen) != len(ids) || len(l.peerNodes) != len(ids) {
+			t.Errorf("%v %v %v, want %s", ids, l.seen, l.peerNodes, want)
+		}
+	}
+	for _, err := range []error{beat("a", url), beat("a", url+"/")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := beat("b", url); err == nil || !strings.Contains(err.Error(), "the agent a") {
+		t.Errorf("the address of a live agent: %v", err)
+	}
+	known("a")
+	l.seen["a"] = time.Now().Add(-liveWithin)
+	if err := beat("b", url); err != nil {
+		t.Error(err)
+	}
+	known("b")
+	l.Forget("b")
+	if err := beat("c", url+"/"); err != nil {
+		t.Error(err)
+	}
+	known("c")
+	l.seen["c"] = time.Now().Add(-forgetAfter)
+	if err := beat("d", "https://10.0.0.4:9000"); err != nil {
+		t.Error(err)
+	}
+	known("d")
 }

@@ -77,6 +77,7 @@ type Local struct {
 
 	mu            sync.Mutex
 	remote        map[string]*agent.Client // by agent id
+	seen          map[string]time.Time     // last heartbeat, by agent id; the keys are those of remote
 	peerNodes     map[string]peerNode      // by agent id
 	sharingAgents map[string]bool          // agents that stage this machine's folders
 	first         sync.Once
@@ -113,7 +114,7 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, epoch: epoch, log: o.Log, remote: map[string]*agent.Client{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, log: o.Log, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder
@@ -216,8 +217,12 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 		return err
 	}
 	l.mu.Lock()
+	if err := l.makeWayLocked(hb.AgentID, hb.URL); err != nil {
+		l.mu.Unlock()
+		return err
+	}
 	c := l.remote[hb.AgentID]
-	if c == nil || c.URL() != hb.URL {
+	if c == nil || c.URL() != strings.TrimRight(hb.URL, "/") {
 		if c == nil && len(l.remote) >= maxAgents {
 			l.mu.Unlock()
 			return fmt.Errorf("there are %d agents already", maxAgents)
@@ -232,6 +237,7 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 		c = agent.NewClient(hb.URL, secure)
 		l.remote[hb.AgentID] = c
 	}
+	l.seen[hb.AgentID] = time.Now()
 	if hb.PeerURL == "" {
 		delete(l.peerNodes, hb.AgentID)
 	} else {
@@ -247,6 +253,47 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 	l.node.SetPeers(l.Peers(l.node.ID()))
 	l.Orchestrator.Heartbeat(hb, c)
 	return nil
+}
+
+// makeWayLocked forgets agents that are lost, and an agent at url that is no longer heard
+// if another has come there; it refuses the url of an agent that is. mu must be held.
+func (l *Local) makeWayLocked(id, url string) error {
+	for other, c := range l.remote {
+		silent := time.Since(l.seen[other])
+		switch {
+		case other == id:
+		case silent > forgetAfter:
+			l.forgetLocked(other)
+		case c.URL() != strings.TrimRight(url, "/"):
+		case silent <= liveWithin:
+			return fmt.Errorf("url %.200q is that of the agent %s, which was heard %v ago: end that agent, or use another address", url, other, silent.Round(time.Millisecond))
+		default:
+			l.forgetLocked(other)
+		}
+	}
+	return nil
+}
+
+const (
+	liveWithin  = 6 * time.Second // after its heartbeat another agent cannot take an agent's address
+	forgetAfter = time.Minute     // after its last heartbeat an agent is forgotten
+)
+
+// Forget ends what is known of an agent that was removed.
+func (l *Local) Forget(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgetLocked(id)
+}
+
+func (l *Local) forgetLocked(id string) {
+	if c := l.remote[id]; c != nil {
+		c.Close()
+	}
+	delete(l.remote, id)
+	delete(l.seen, id)
+	delete(l.peerNodes, id)
+	delete(l.sharingAgents, id)
 }
 
 // checkEndpoints checks that requests for an agent's replicas go to the agent, or to engines

@@ -147,6 +147,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	agents, err := enroll.Open(enroll.Options{
 		Dir: filepath.Join(c.Data, "agents"), PeerToken: peerToken, Log: log,
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
+		Removed:   func(agent string) { backend.Forget(agent) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
 	})
 	if err != nil {
