@@ -68,7 +68,7 @@ type sharedRun struct {
 	grace  *time.Timer
 	done   chan struct{}        // closed when answer is set
 	answer *httpserver.Response // nil: a retry runs by itself
-	taken  chan struct{}        // closed when a retry has joined a request without a client
+	taken  chan struct{}        // closed when a retry has joined a request without a client; under mu
 }
 
 // enter finds the run that a retry joins. Otherwise it begins the given one, so that retries
@@ -154,6 +154,7 @@ func (r *sharedRun) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.joined--; r.joined == 0 && r.alone && !r.over {
+		r.taken = make(chan struct{})
 		r.await()
 	}
 }
@@ -169,12 +170,12 @@ func (r *sharedRun) finish(res *httpserver.Response) {
 	} else if res != nil && sharesAnswer(res.Status) {
 		r.answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
 	}
-	wait := r.answer != nil && r.alone && r.joined == 0
+	wait, taken := r.answer != nil && r.alone && r.joined == 0, r.taken
 	r.mu.Unlock()
 	close(r.done)
 	if wait {
 		select {
-		case <-r.taken:
+		case <-taken:
 		case <-r.ctx.Done():
 		}
 	}

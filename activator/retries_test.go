@@ -140,6 +140,25 @@ func TestRetryGraceEnds(t *testing.T) {
 	})
 }
 
+// The answer is kept for the rest of the grace also where a retry had joined and left.
+func TestAnswerIsKeptAfterARetryLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e := slowEnv(t, 12*time.Second)
+		for range 2 { // the second joins the first; the answer comes 6 s after it has left
+			if r := w.try(3*time.Second, plainRequest, "Idempotency-Key", "a"); r.err == nil {
+				t.Fatalf("%+v", r)
+			}
+		}
+		time.Sleep(8 * time.Second)
+		if r := w.try(0, plainRequest, "Idempotency-Key", "a"); r.status != 200 || r.took != 0 {
+			t.Errorf("%+v", r)
+		}
+		if n := len(e.requests()); n != 1 {
+			t.Errorf("%d runs", n)
+		}
+	})
+}
+
 // A retry that is not answered by its first try runs by itself, and one that the other
 // waits for in vain is answered within its own timeout.
 func TestRetryWithoutAnswer(t *testing.T) {

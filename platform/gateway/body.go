@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,10 @@ type body struct {
 	reader  chan struct{} // closed when the reader has ended; nil: there was none
 	budget  *httpserver.Budget
 	account string
-	charged int64 // what budget counts for account: the capacity of kept; under reads
+
+	mu       sync.Mutex // of the two below: the transport may read on after release
+	charged  int64      // what budget counts for account: the capacity of kept
+	released bool       // nothing is counted any more
 }
 
 // readsOn is how long a new sending waits for an earlier one's pending read.
@@ -116,9 +120,11 @@ func (b *body) readPiece(most int64) bool {
 }
 
 // grow gives kept a capacity of size bytes, and counts them; false where the memory is
-// not free. The token of reads must be held.
+// not free, and after release. The token of reads must be held.
 func (b *body) grow(size int) bool {
-	if b.budget.Add(b.account, int64(size)-b.charged) != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.released || b.budget.Add(b.account, int64(size)-b.charged) != nil {
 		return false
 	}
 	b.charged = int64(size)
@@ -129,7 +135,9 @@ func (b *body) grow(size int) bool {
 // release stops the background reader, waits for its end, and gives back what is counted.
 func (b *body) release() {
 	defer func() {
-		if b.charged > 0 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.released = true; b.charged > 0 {
 			b.budget.Add(b.account, -b.charged)
 		}
 	}()
