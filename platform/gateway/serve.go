@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/functions"
@@ -26,7 +27,23 @@ func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}
 	defer func() { g.o.Count(w.to, strconv.Itoa(w.status)) }() // a panic, which breaks the response off, goes on to the server
+	unread := r.ContentLength != 0 && r.ProtoMajor == 1
 	g.route(s, w, r)
+	if unread && !w.hijacked {
+		endBody(w)
+	}
+}
+
+// unreadWait bounds how long net/http reads on in a body that was not read whole, to keep
+// the connection; it sets the next request's deadline itself.
+const unreadWait = 2 * time.Second
+
+// endBody bounds what is still read of the body when the handler has ended.
+func endBody(w *writer) {
+	http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(unreadWait))
+	if c := connOf(w.r.Context()); c != nil && w.status == http.StatusUnauthorized {
+		c.slot.SetIdle(true) // it may end to make room for another
+	}
 }
 
 // Targets of a request, for the metrics.
