@@ -25,6 +25,7 @@ type ServeOptions struct {
 	TLS      *tls.Config   // takes connections of the server only (enroll.Identity); nil is plain HTTP, for tests
 	Join     *Join         // its Push is Options.Push of the agent
 	Drain    time.Duration // bound on proxied requests at the end; 0 is 10 s
+	Bodies   int64         // bytes for bodies of requests; 0 is 256 MiB
 }
 
 // cutGrace is the time after the drain deadline for streams to write their error frame.
@@ -36,6 +37,9 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	if f.Drain == 0 {
 		f.Drain = 10 * time.Second
 	}
+	if f.Bodies == 0 {
+		f.Bodies = 256 << 20
+	}
 	f.Join.onPeers = n.SetPeers
 	n.SetURL(f.URL, n.sameMachine(f.Join.server))
 	engines := upstream.New(upstream.Options{})
@@ -44,7 +48,8 @@ func (n *Node) Serve(ctx context.Context, f ServeOptions) error {
 	if f.TLS != nil {
 		listener = tls.NewListener(listener, f.TLS)
 	}
-	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), MaxBody: enginehttp.MaxBody, Logger: n.log})
+	bodies := httpserver.NewBudget(f.Bodies, f.Bodies) // without shares: all requests are the server's
+	handler := httpserver.NewNetHTTPHandler(httpserver.Options{Handler: NewHandler(n.Agent, engines).WithStore(n.store), MaxBody: enginehttp.MaxBody, Bodies: bodies, Logger: n.log})
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx)) // requests outlive ctx by the drain
 	defer cut(nil)
 	srv := &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return base }, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}

@@ -66,7 +66,8 @@ func divide(share Share, given, group, machine int64) Plan {
 // unless the environment sets GOMEMLIMIT, which then decides.
 func Apply(share Share, log *slog.Logger) Plan {
 	var given int64
-	if os.Getenv("GOMEMLIMIT") != "" {
+	set := os.Getenv("GOMEMLIMIT") != "" // off too
+	if set {
 		if n := debug.SetMemoryLimit(-1); n < math.MaxInt64 {
 			given = n
 		}
@@ -76,7 +77,7 @@ func Apply(share Share, log *slog.Logger) Plan {
 	if n := hostinfo.MaxFiles(); n > 0 {
 		p.Connections = min(p.Connections, n/4*3) // others are to engines, to the store, and to other parts
 	}
-	if given == 0 {
+	if !set {
 		debug.SetMemoryLimit(p.Limit)
 	}
 	log.Info("memory budget", "limit", functions.Bytes(p.Limit).String(), "from", p.Source, "bodies", functions.Bytes(p.Bodies).String(), "connections", p.Connections)

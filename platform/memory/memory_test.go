@@ -1,6 +1,28 @@
 package memory
 
-import "testing"
+import (
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"testing"
+)
+
+// The runtime's limit stays as GOMEMLIMIT set it; without it, it is the plan's.
+func TestApplyKeepsTheEnvironment(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	for value, set := range map[string]int64{"off": math.MaxInt64, "400MiB": 400 << 20, "": math.MaxInt64} {
+		t.Setenv("GOMEMLIMIT", value)
+		debug.SetMemoryLimit(set) // as the runtime does at the start
+		plan := Apply(Alone, slog.New(slog.DiscardHandler))
+		want := set
+		if value == "" {
+			want = plan.Limit
+		}
+		if got := debug.SetMemoryLimit(-1); got != want {
+			t.Errorf("GOMEMLIMIT=%s: the limit is %d, want %d", value, got, want)
+		}
+	}
+}
 
 func TestDivide(t *testing.T) {
 	const mi, gi = int64(1 << 20), int64(1 << 30)

@@ -23,7 +23,7 @@ import (
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
-	memory.Apply(memory.BesideEngines, log.Logger)
+	plan := memory.Apply(memory.BesideEngines, log.Logger)
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	parts.Go(func() error { return identity.Run(ctx) })
 	parts.Go(func() error {
 		defer stop()
-		return node.Serve(ctx, agent.ServeOptions{Listener: listener, URL: address, TLS: identity.AgentTLS(), Join: server})
+		return node.Serve(ctx, agent.ServeOptions{Listener: listener, URL: address, TLS: identity.AgentTLS(), Join: server, Bodies: plan.Bodies})
 	})
 	return parts.Wait()
 }
