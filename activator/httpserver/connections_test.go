@@ -43,13 +43,24 @@ func TestConnectionsAreBounded(t *testing.T) {
 				first.send(get)
 				first.ok("GET")
 				held := []*client{s.dial(), s.dial()}
+				isBusy := func() {
+					t.Helper()
+					select {
+					case <-busy:
+					case <-time.After(testTimeout):
+						t.Fatal("a request did not come to the handler")
+					}
+				}
 				for _, c := range held {
 					c.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
-					<-busy
+					isBusy()
+				}
+				for end := time.Now().Add(testTimeout); bound.idle() == 0 && time.Now().Before(end); { // a moment after its answer
+					<-time.After(time.Millisecond)
 				}
 				fourth := s.dial() // the first one, which is idle, makes room
 				fourth.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
-				<-busy
+				isBusy()
 				if !first.ended() {
 					t.Error("the idle connection lives on")
 				}
@@ -85,6 +96,18 @@ func TestConnectionsAreBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// idle counts the idle connections.
+func (l *Connections) idle() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for s := range l.open {
+		if s.idle.Load() != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func TestPrefixOf(t *testing.T) {

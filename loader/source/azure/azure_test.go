@@ -52,30 +52,54 @@ func azurite(t *testing.T) string {
 	if program == "" {
 		sourcetest.Missing(t, "THAW_AZURITE names no azurite-blob (npm install azurite)")
 	}
+	for range 3 { // another program may take the port before azurite does
+		if endpoint := startAzurite(t, program); endpoint != "" {
+			return endpoint
+		}
+	}
+	t.Fatal("azurite does not answer")
+	return ""
+}
+
+// startAzurite starts the emulator at a free port; "" if it has ended.
+func startAzurite(t *testing.T, program string) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
+	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
-	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(port), "--location", t.TempDir(), "--silent", "--disableTelemetry", "--skipApiVersionCheck")
+	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(addr.Port), "--location", t.TempDir(), "--silent", "--disableTelemetry", "--skipApiVersionCheck")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-ended
 	})
-	for until := time.Now().Add(2 * time.Minute); ; {
-		c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
-		if err == nil {
-			c.Close()
-			return fmt.Sprintf("http://127.0.0.1:%d/%s", port, azuriteAccount)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr.String(), nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if time.Now().After(until) {
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			res.Body.Close()
+			if strings.HasPrefix(res.Header.Get("Server"), "Azurite") {
+				return "http://" + addr.String() + "/" + azuriteAccount
+			}
+		}
+		select {
+		case <-ended:
+			return ""
+		case <-ctx.Done():
 			t.Fatal("azurite does not answer")
+		case <-time.After(50 * time.Millisecond):
 		}
-		<-time.After(50 * time.Millisecond)
 	}
 }
 
