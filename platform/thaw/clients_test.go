@@ -149,13 +149,17 @@ func TestSlowStart(t *testing.T) {
 	slow := fakeEngineOf("slow")
 	var clients []official
 	for _, k := range kinds {
-		client := k.open(t, p.URL+"/v1", "none", slow.Name, "")
-		if s, err := client(t.Context(), "unknown_model"); err != nil || s.Error == nil { // it runs
-			t.Fatalf("%s: %v %+v", k.name, err, s)
-		}
-		clients = append(clients, client)
+		clients = append(clients, k.open(t, p.URL+"/v1", "none", slow.Name, ""))
 	}
 	var wg sync.WaitGroup
+	for i, k := range kinds {
+		wg.Go(func() {
+			if s, err := clients[i](t.Context(), "unknown_model"); err != nil || s.Error == nil { // its program runs
+				t.Errorf("%s: %v %+v", k.name, err, s)
+			}
+		})
+	}
+	wg.Wait()
 	for i, k := range kinds {
 		wg.Go(func() {
 			s, err := clients[i](t.Context(), "cold_stream")
@@ -367,7 +371,7 @@ func checkDisconnectSeen(t *testing.T, p *served.Platform, of functions.Name) {
 func scriptClient(t *testing.T, program string, args []string, env ...string) official {
 	t.Helper()
 	// The program ends when its input is closed, which happens after t's context has ended.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 8*time.Minute)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	var stderr strings.Builder
