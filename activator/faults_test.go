@@ -622,14 +622,14 @@ func TestAgentHasNoSuchReplica(t *testing.T) {
 			})
 			w.engineAt("e:2", goodAnswer)
 			f := readyAt(testFunction("tiny"), 4, "e:1")
-			f.Replicas[0].Endpoint, f.Replicas[0].Token = "http://agent:1/replicas/m-1", "join"
+			f.Replicas[0].Endpoint, f.Replicas[0].Key = "http://agent:1/replicas/m-1", "key"
 			w.act.Publish(f)
 			go func() { time.Sleep(time.Second / 2); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2")) }()
 			if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.body != streamed {
 				t.Errorf("%+v", r)
 			}
 			s := agent.requests()
-			if len(s) != 1 || s[0].path != "/replicas/m-1/v1/chat/completions" || s[0].head.Get("Authorization") != "Bearer join" {
+			if len(s) != 1 || s[0].path != "/replicas/m-1/v1/chat/completions" || s[0].head.Get("Authorization") != "Bearer key" {
 				t.Errorf("the agent saw %+v", s)
 			}
 			if len(w.engineRequests()) != 1 {

@@ -31,7 +31,6 @@ type ReservationRequest struct {
 type Reservation struct {
 	ID       string // of the request: for its log line, and X-Request-Id
 	Endpoint string // URL of the replica, without a slash at its end
-	Token    string // bearer token of an agent before it, "" none
 	Key      string // API key of the engine itself, "" none
 	External bool   // the replica runs a program that is not one of our engines
 
@@ -90,7 +89,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 
 // assign notes the replica that the reservation has been given.
 func (s *Reservation) assign(r *snapshot.Replica) {
-	s.Endpoint, s.Token, s.Key = r.Endpoint, r.Token, r.Key
+	s.Endpoint, s.Key = r.Endpoint, r.Key
 	s.External = s.x.fn.Snapshot().External
 	s.x.sentAt = s.x.a.o.Now()
 	s.x.phase = reserved

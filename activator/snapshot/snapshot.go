@@ -54,8 +54,7 @@ const HeldHeader = "thaw-held-us"
 type Replica struct {
 	ID       string
 	Node     string
-	Endpoint string   // http://127.0.0.1:PORT, or http://host:port/replicas/ID
-	Token    string   // bearer token of a remote agent, "" on this machine
+	Endpoint string   // http://127.0.0.1:PORT, or https://HOST:PORT/replicas/ID
 	Key      string   // API key of an engine that is reached without its agent
 	Adapters []string // loaded now
 	Slots    int      // how many requests it serves at once; 0 unknown

@@ -124,15 +124,16 @@ func openIdentity(o JoinOptions) (*Identity, error) {
 		return nil, err
 	}
 	was, err := os.ReadFile(filepath.Join(o.Dir, tokenFile))
-	if err != nil || id.Cert.Leaf.VerifyHostname(AgentName(o.ID)) != nil || o.Token != "" && string(was) != digest(o.Token) {
+	if err != nil || id.Cert.Leaf.VerifyHostname(AgentName(o.ID)) != nil || o.Token != "" && string(was) != digest([]byte(o.Token)) {
 		return nil, nil
 	}
 	peer, err := os.ReadFile(filepath.Join(o.Dir, peerTokenFile))
 	return &Identity{PeerToken: string(peer), o: o, folder: folder}, err
 }
 
-func digest(token string) string {
-	sum := sha256.Sum256([]byte(token))
+// digest is the SHA-256 of a token or a public key, in hex.
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -155,11 +156,9 @@ func certificateRequest(o JoinOptions) (secret, request []byte, err error) {
 		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 			return nil, nil, err
 		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
+		if secret, err = mtls.KeyPEM(key); err != nil {
 			return nil, nil, err
 		}
-		secret = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 		if err := durable.WriteFile(path, secret, 0o600); err != nil {
 			return nil, nil, err
 		}
@@ -174,7 +173,7 @@ func saveIdentity(o JoinOptions, key []byte, r joinReply) error {
 		return fmt.Errorf("the server's answer: %w", err)
 	}
 	for _, f := range []struct{ name, text string }{
-		{peerTokenFile, r.PeerToken}, {mtls.RootFile, r.Authority}, {mtls.CertFile, r.Certificate}, {tokenFile, digest(o.Token)},
+		{peerTokenFile, r.PeerToken}, {mtls.RootFile, r.Authority}, {mtls.CertFile, r.Certificate}, {tokenFile, digest([]byte(o.Token))},
 	} {
 		if err := durable.WriteFile(filepath.Join(o.Dir, f.name), []byte(f.text), 0o600); err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -195,7 +194,7 @@ func (e *refusal) Error() string { return e.message }
 // admit exchanges a join token for the certificate of an agent.
 func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]byte, error) {
 	text, _, _ := strings.Cut(strings.TrimPrefix(secret, tokenPrefix), ".")
-	key, now := keyDigest(request.RawSubjectPublicKeyInfo), s.o.Now()
+	key, now := digest(request.RawSubjectPublicKeyInfo), s.o.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tokens[sha256.Sum256([]byte(text))]
@@ -225,12 +224,6 @@ func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]b
 	return cert, nil
 }
 
-// keyDigest identifies a public key.
-func keyDigest(info []byte) string {
-	sum := sha256.Sum256(info)
-	return hex.EncodeToString(sum[:])
-}
-
 // identify returns the id of the agent whose certificate a connection shows.
 func (s *Server) identify(shown *tls.ConnectionState) (string, error) {
 	id, ok := strings.CutSuffix(mtls.Name(shown), agentSuffix)
@@ -239,7 +232,7 @@ func (s *Server) identify(shown *tls.ConnectionState) (string, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a, ok := s.agents[id]; !ok || a.Key != keyDigest(shown.PeerCertificates[0].RawSubjectPublicKeyInfo) {
+	if a, ok := s.agents[id]; !ok || a.Key != digest(shown.PeerCertificates[0].RawSubjectPublicKeyInfo) {
 		return "", &refusal{403, "agent_removed", "the agent " + id + " was removed from the server, or replaced: it has to join again with a token"}
 	}
 	return id, nil

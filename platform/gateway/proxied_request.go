@@ -133,8 +133,6 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 		}
 		switch {
 		case s.External: // the program checks its own credentials
-		case s.Token != "":
-			h["Authorization"] = []string{"Bearer " + s.Token}
 		case s.Key != "":
 			h["Authorization"] = []string{"Bearer " + s.Key}
 		default:

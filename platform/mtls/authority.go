@@ -51,7 +51,7 @@ func IssueFor(lifetime time.Duration, now time.Time, names ...string) (*Issued, 
 		if err != nil {
 			return nil, err
 		}
-		secret, err := keyPEM(own)
+		secret, err := KeyPEM(own)
 		if err != nil {
 			return nil, err
 		}

@@ -69,7 +69,7 @@ func makeCA(dir string, now time.Time) (*CA, error) {
 		return nil, err
 	}
 	c := &CA{root: root, key: key, pem: certPEM(root.Raw), own: map[string]*Identity{}}
-	secret, err := keyPEM(key)
+	secret, err := KeyPEM(key)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (c *CA) Identity(name string, now time.Time) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := keyPEM(key)
+	secret, err := KeyPEM(key)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,8 @@ func certPEM(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+// KeyPEM encodes a private key.
+func KeyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err

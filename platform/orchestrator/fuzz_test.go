@@ -35,7 +35,7 @@ func FuzzHeartbeat(f *testing.F) {
 				t.Fatalf("progress %+v", p.Progress)
 			}
 		}
-		s := New(Options{Epoch: 1, Catalog: &fakeCatalog{models: []*functions.Model{model("x"), model("y")}}, Token: "t"})
+		s := New(Options{Epoch: 1, Catalog: &fakeCatalog{models: []*functions.Model{model("x"), model("y")}}})
 		s.Attach(d)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer s.commands.running.Wait()

@@ -71,7 +71,6 @@ type Options struct {
 	Catalog   Catalog
 	Machine   string           // identity of this host; local sources of the catalogue are its folders
 	Here      string           // id of the agent in this process, if there is one
-	Token     string           // bearer token for replicas behind remote agents
 	Policy    placement.Policy // zero: placement.DefaultPolicy
 	Hooks     Hooks
 	Foresight *Foresight    // forecasts and prewarming; nil: none
@@ -110,7 +109,6 @@ type Orchestrator struct {
 	catalog    Catalog
 	machine    string
 	here       string
-	token      string
 	policy     placement.Policy
 	started    func(functions.Timeline) // a cold start ended; nil: no hook
 	log        *slog.Logger
@@ -174,7 +172,7 @@ func New(o Options) *Orchestrator {
 		inbox:    inbox{wallClock: o.Now, newID: o.NewID, signal: o.Ring, startIDs: map[functions.Name]string{}},
 		eventLog: eventLog{wallClock: o.Now, log: o.Log, hook: o.Hooks.Event},
 		commands: commander{epoch: o.Epoch, do: o.Do, slots: make(chan struct{}, maxCommands), log: o.Log},
-		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, token: o.Token, policy: o.Policy,
+		path:     o.Path, catalog: o.Catalog, machine: o.Machine, here: o.Here, policy: o.Policy,
 		started: o.Hooks.ColdStart, log: o.Log, newID: o.NewID,
 		progress: cmp.Or(o.Progress, progressEvery), signalled: signalled, counts: newCounts(),
 		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never

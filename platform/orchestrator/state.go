@@ -255,7 +255,7 @@ func (s *Orchestrator) snapshotOf(f *functionState) snapshot.Snapshot {
 		st := r.status.State
 		if r.serves() && r.status.Endpoint != "" {
 			p.Replicas = append(p.Replicas, snapshot.Replica{
-				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Token: s.tokenFor(r), Key: r.status.Key, Adapters: r.status.Adapters,
+				ID: r.id, Node: r.node, Endpoint: r.status.Endpoint, Key: r.status.Key, Adapters: r.status.Adapters,
 			})
 		}
 		p.Sleeping = p.Sleeping || st == functions.Sleeping
@@ -318,13 +318,4 @@ func stateRank(st functions.State) int {
 		return 1
 	}
 	return 0
-}
-
-// tokenFor is the bearer token of a replica, "" unless its endpoint is its agent's
-// server.
-func (s *Orchestrator) tokenFor(r *replicaState) string {
-	if n := s.nodes[r.node]; n != nil && n.last.URL != "" && strings.HasPrefix(r.status.Endpoint, strings.TrimRight(n.last.URL, "/")+"/") {
-		return s.token
-	}
-	return ""
 }

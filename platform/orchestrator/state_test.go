@@ -153,24 +153,6 @@ func TestSuspendedServer(t *testing.T) {
 	})
 }
 
-// TestBearerToken: only a replica behind its agent's server gets the token.
-func TestBearerToken(t *testing.T) {
-	s := New(Options{Token: "secret"})
-	s.nodes["b"] = &nodeState{id: "b", last: functions.Heartbeat{URL: "http://10.0.0.2:7000"}}
-	s.nodes["here"] = &nodeState{id: "here"}
-	for _, x := range []struct{ node, endpoint, want string }{
-		{"b", "http://10.0.0.2:7000/replicas/r", "secret"},
-		{"b", "http://127.0.0.1:4000", ""},
-		{"b", "http://10.0.0.2:70001/replicas/r", ""},
-		{"here", "http://127.0.0.1:4000", ""},
-		{"gone", "http://10.0.0.2:7000/replicas/r", ""},
-	} {
-		if got := s.tokenFor(&replicaState{node: x.node, status: functions.ReplicaStatus{Endpoint: x.endpoint}}); got != x.want {
-			t.Errorf("%s at %s is given %q", x.node, x.endpoint, got)
-		}
-	}
-}
-
 // TestBoundedLogs: cold starts and events are bounded, and a follower that does not read
 // blocks nothing.
 func TestBoundedLogs(t *testing.T) {
