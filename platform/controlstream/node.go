@@ -20,6 +20,8 @@ import (
 //	loader  {"staging":{"id":1,"done":1048576,"total":2097152,"state":"fetching"}}
 //	loader  {"staged":{"id":1,"path":"/var/lib/thaw/store/checkpoints/…/files","digest":"sha256:…","bytes":2097152,"files":["config.json",…]}}
 //	        {"failed":{"id":1,"kind":"source_not_found","message":"…","fix":"…"}}
+//	shim    {"verify":{"id":1,"digest":"sha256:…"}}    its engine failed as it does on a damaged file
+//	loader  {"verified":{"id":1,"damaged":true,"error":"…"}}
 //	shim    {"status":{…}}      functions.ReplicaStatus, whenever it changes
 //	loader  {"stop":{"seconds":30,"reason":"evicted for team-b/llama"}}
 //
@@ -32,16 +34,18 @@ type (
 	FromPod struct {
 		Hello  *Shim                    `json:"hello,omitempty"`
 		Stage  *Stage                   `json:"stage,omitempty"`
+		Verify *Verify                  `json:"verify,omitempty"`
 		Status *functions.ReplicaStatus `json:"status,omitempty"`
 	}
 
 	// ToPod is one line of a loader.
 	ToPod struct {
-		Welcome *Welcome `json:"welcome,omitempty"`
-		Staging *Staging `json:"staging,omitempty"`
-		Staged  *Staged  `json:"staged,omitempty"`
-		Failed  *Failed  `json:"failed,omitempty"`
-		Stop    *Drain   `json:"stop,omitempty"`
+		Welcome  *Welcome  `json:"welcome,omitempty"`
+		Staging  *Staging  `json:"staging,omitempty"`
+		Staged   *Staged   `json:"staged,omitempty"`
+		Failed   *Failed   `json:"failed,omitempty"`
+		Verified *Verified `json:"verified,omitempty"`
+		Stop     *Drain    `json:"stop,omitempty"`
 	}
 
 	// Shim is the hello of a shim. The loader finds out by itself which pod it is in.
@@ -60,11 +64,19 @@ type (
 		Digest string   `json:"digest,omitempty"` // required digest, sha256:…; empty: any
 	}
 
+	// Verify has the loader read a staged checkpoint again. Files that are not what was
+	// staged are removed, so that the next Stage fetches them.
+	Verify struct {
+		ID     int    `json:"id"` // of the Stage
+		Digest string `json:"digest"`
+	}
+
 	// Welcome answers Shim.
 	Welcome struct {
-		Node  string `json:"node"`
-		UID   string `json:"uid"`   // the pod's UID in Kubernetes
-		Store string `json:"store"` // the node's folder that contains all paths of Staged
+		Node     string `json:"node"`
+		UID      string `json:"uid"`                // the pod's UID in Kubernetes
+		Store    string `json:"store"`              // the node's folder that contains all paths of Staged
+		Verifies bool   `json:"verifies,omitempty"` // this loader answers Verify
 	}
 
 	// Staging is the progress of a Stage: sent at once, on each change of state, and
@@ -93,6 +105,14 @@ type (
 		Kind    string `json:"kind"` // a source.Kind, or one of the constants below
 		Message string `json:"message"`
 		Fix     string `json:"fix,omitempty"` // what a person can do
+	}
+
+	// Verified answers Verify. Without Damaged and Error every byte is what was staged;
+	// with Error alone the checkpoint could not be read.
+	Verified struct {
+		ID      int    `json:"id"`
+		Damaged bool   `json:"damaged,omitempty"` // the checkpoint was removed
+		Error   string `json:"error,omitempty"`
 	}
 
 	// Drain has a shim refuse new requests, and end its engine when none are in flight

@@ -73,6 +73,7 @@ type Daemon struct {
 
 	changes coalesce.Signal // the node's checkpoints may have changed
 	slots   chan struct{}   // one per running staging of a pod
+	reading chan struct{}   // one entry while a checkpoint is verified
 	serving atomic.Bool     // shims are served
 	ready   chan struct{}   // closed once shims are served
 
@@ -130,7 +131,7 @@ func New(o Options) *Daemon {
 	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
-		changes: coalesce.NewSignal(), slots: make(chan struct{}, o.Stages), ready: make(chan struct{}),
+		changes: coalesce.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
 }

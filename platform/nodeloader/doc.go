@@ -24,6 +24,9 @@
 //
 // # What a pod can do, and what it cannot
 //
+// A pod can have a checkpoint that it holds read again, and removed if a file of it is
+// damaged: one at a time, and the node reads for one pod after another.
+//
 // A pod can have any source staged that this loader's credentials can read and that
 // --allow-source permits, a bounded number at once, and hold the checkpoints; that can
 // evict checkpoints that are not held, and fill the store up to --pod-bytes. It can report

@@ -27,10 +27,11 @@ type shim struct {
 
 	status *functions.ReplicaStatus // the last one; guarded by the daemon's mu
 
-	mu     sync.Mutex // guards the fields below
-	stages map[int]*podStaging
-	leases map[string]*store.Lease // by digest
-	bytes  map[string]int64        // bytes of each requested checkpoint, by source and file patterns
+	mu        sync.Mutex // guards the fields below
+	stages    map[int]*podStaging
+	leases    map[string]*store.Lease // by digest
+	bytes     map[string]int64        // bytes of each requested checkpoint, by source and file patterns
+	verifying bool                    // a checkpoint of the pod is being verified
 }
 
 // serve runs one connection until it ends.
@@ -114,7 +115,7 @@ func (d *Daemon) register(s *shim) (old *shim) {
 	defer d.mu.Unlock()
 	old = d.shims[s.uid]
 	d.shims[s.uid] = s
-	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir}})
+	s.out.put(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: d.o.Node, UID: s.uid, Store: d.o.Dir, Verifies: true}})
 	if stop, ok := d.pendingStops[s.uid]; ok {
 		delete(d.pendingStops, s.uid)
 		if time.Since(stop.at) <= stopWait {
@@ -154,6 +155,9 @@ func (s *shim) readLines(ctx context.Context, staging *sync.WaitGroup) error {
 		}
 		if m.Stage != nil {
 			s.startStaging(ctx, *m.Stage, staging)
+		}
+		if m.Verify != nil {
+			s.startVerification(ctx, *m.Verify, staging)
 		}
 	}
 }

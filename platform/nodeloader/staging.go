@@ -252,16 +252,15 @@ func (s *shim) reserveBytes(locationKey string, bytes int64) bool {
 	return true
 }
 
-// retain holds a checkpoint for as long as the connection lives.
+// retain holds a checkpoint for as long as the connection lives. An older lease of its
+// digest ends: it may be of a folder that a verification has removed.
 func (s *shim) retain(c *loader.Checkpoint) {
 	s.mu.Lock()
-	_, twice := s.leases[c.Digest]
-	if !twice {
-		s.leases[c.Digest] = c.Lease
-	}
+	old, twice := s.leases[c.Digest]
+	s.leases[c.Digest] = c.Lease
 	s.mu.Unlock()
 	if twice {
-		c.Lease.Release()
+		old.Release()
 		return
 	}
 	s.d.addLease(c.Digest)

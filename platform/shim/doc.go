@@ -53,6 +53,10 @@
 // the gateway: each body is held to all bounds of openai, header fields are a fixed few,
 // and the id that the engine gets is made here.
 //
+// An engine that fails to load as it does on a damaged file has the loader read its
+// checkpoint again (controlstream.Verify). If a file is damaged the loader removes it, the
+// checkpoint is staged again, and the engine is started once more.
+//
 // An adapter that a request names is loaded when it is first asked for.
 //
 // # Requests before READY

@@ -65,6 +65,7 @@ type loaderClient struct {
 	down        time.Time // since when there is no loader; zero while there is
 	failure     error     // the last dial's
 	gaveUp      bool      // a staging was given up for want of a loader
+	verifies    bool      // the connected loader answers controlstream.Verify
 }
 
 // stagingRequest is one staging, from the request until its checkpoint is released.
@@ -75,6 +76,23 @@ type stagingRequest struct {
 	answer    chan stagingResult // gets one
 	delivered bool               // the answer was given
 	folder    *openFolder        // it came as an open folder; nil: it is read by its path, which a pod cannot
+
+	held         bool          // over this connection the loader has answered with the checkpoint
+	verification *verification // nil: none is wanted
+}
+
+// verification is a request to read a checkpoint again.
+type verification struct {
+	sent   bool // over this connection
+	answer chan controlstream.Verified
+}
+
+// finishVerificationLocked delivers the answer to a verification; the lock is held.
+func (a *stagingRequest) finishVerificationLocked(x controlstream.Verified) {
+	if a.verification != nil {
+		a.verification.answer <- x // never blocks: it gets one
+		a.verification = nil
+	}
 }
 
 type stagingResult struct {
@@ -136,6 +154,7 @@ func (l *loaderClient) onDisconnect(err error) {
 			l.gaveUp = true
 			a.finishLocked(stagingResult{err: fmt.Errorf("%w on %s for %s: %w", ErrNoLoader, l.socket, l.loaderTimeout, err)})
 		}
+		a.finishVerificationLocked(controlstream.Verified{Error: fmt.Sprintf("%v on %s for %s: %v", ErrNoLoader, l.socket, l.loaderTimeout, err)})
 	}
 }
 
@@ -208,9 +227,15 @@ func (l *loaderClient) onWelcome(w controlstream.Welcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.log.Info("the node's loader answers", "node", w.Node, "pod", w.UID, "after", time.Since(l.down).Round(time.Millisecond))
-	l.node, l.down, l.failure = w.Node, time.Time{}, nil
+	l.node, l.down, l.failure, l.verifies = w.Node, time.Time{}, nil, w.Verifies
 	for _, a := range l.requests {
-		a.sent = false
+		a.sent, a.held = false, false
+		if a.verification != nil {
+			a.verification.sent = false
+		}
+		if !w.Verifies {
+			a.finishVerificationLocked(controlstream.Verified{Error: errNoVerify.Error()})
+		}
 	}
 	l.sentCount = 0
 	l.wake.Set()
@@ -248,6 +273,9 @@ func (l *loaderClient) pendingMessages(again bool) (lines []controlstream.FromPo
 			a.sent = true
 			s := a.Stage
 			lines = append(lines, controlstream.FromPod{Stage: &s})
+		} else if v := a.verification; v != nil && a.held && !v.sent {
+			v.sent = true
+			lines = append(lines, controlstream.FromPod{Verify: &controlstream.Verify{ID: a.ID, Digest: a.Digest}})
 		}
 	}
 	if l.status != nil && (again || l.sentCount < l.statusCount) {
@@ -290,6 +318,8 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		if a == nil {
 			return // let go meanwhile
 		}
+		a.held = true
+		l.wake.Set() // for its verification
 		if a.delivered {
 			if m.Staged.Digest != a.Digest {
 				l.log.Warn("the loader holds other weights than those in use", "source", a.Source, "digest", m.Staged.Digest)
@@ -313,6 +343,10 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		}
 		m.Staged.Path = path
 		a.finishLocked(stagingResult{Staged: *m.Staged, err: err})
+	case m.Verified != nil:
+		if a := l.requests[m.Verified.ID]; a != nil {
+			a.finishVerificationLocked(*m.Verified)
+		}
 	case m.Failed != nil:
 		a := l.requests[m.Failed.ID]
 		switch f := m.Failed; {
@@ -320,6 +354,9 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		case a.delivered:
 			// Its files are open; what the loader removes is gone when we are.
 			l.log.Warn("the loader does not hold the weights in use", "source", a.Source, "kind", f.Kind, "error", f.Message)
+			if f.Kind != controlstream.KindEnding {
+				a.finishVerificationLocked(controlstream.Verified{Error: f.Message})
+			}
 		case f.Kind == controlstream.KindEnding:
 			l.log.Warn("the loader ends; asking the next one", "source", a.Source)
 		default:
@@ -378,10 +415,45 @@ func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progre
 			release()
 			return replica.Checkpoint{}, x.err
 		}
-		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Cache: l.cache, Release: release}, nil
+		return replica.Checkpoint{Path: x.Path, Bytes: functions.Bytes(x.Bytes), Digest: x.Digest, Cache: l.cache, Release: release,
+			Verify: func(ctx context.Context) error { return l.verify(ctx, a) }}, nil
 	case <-ctx.Done():
 		release()
 		return replica.Checkpoint{}, context.Cause(ctx)
+	}
+}
+
+// errNoVerify: an older loader skips the request.
+var errNoVerify = errors.New("the node's loader is of an older version, which does not verify checkpoints for pods")
+
+// verify has the loader read a held checkpoint again. The error is replica.ErrDamaged if the
+// loader has removed it. If the loader ends meanwhile the next one is asked.
+func (l *loaderClient) verify(ctx context.Context, a *stagingRequest) error {
+	v := &verification{answer: make(chan controlstream.Verified, 1)}
+	l.mu.Lock()
+	if l.down.IsZero() && !l.verifies {
+		l.mu.Unlock()
+		return errNoVerify
+	}
+	a.verification = v
+	l.wake.Set()
+	l.mu.Unlock()
+	select {
+	case x := <-v.answer:
+		switch {
+		case x.Damaged:
+			return fmt.Errorf("%w: %s", replica.ErrDamaged, x.Error)
+		case x.Error != "":
+			return errors.New(x.Error)
+		}
+		return nil
+	case <-ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if a.verification == v {
+			a.verification = nil
+		}
+		return context.Cause(ctx)
 	}
 }
 

@@ -33,6 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fakeLoader is the loader's end: each dial is one connection of a script.
 type fakeLoader struct {
 	listening atomic.Bool
+	older     atomic.Bool // it does not verify checkpoints
 	mu        sync.Mutex
 	open      []net.Conn
 	received  []controlstream.FromPod
@@ -63,7 +64,7 @@ func (f *fakeLoader) listen(c net.Conn) {
 		f.received, f.at = append(f.received, m), append(f.at, time.Since(f.from))
 		f.mu.Unlock()
 		if m.Hello != nil {
-			f.send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw"}})
+			f.send(controlstream.ToPod{Welcome: &controlstream.Welcome{Node: "n", UID: "u", Store: "/node/thaw", Verifies: !f.older.Load()}})
 		}
 	}
 }
@@ -96,6 +97,8 @@ func (f *fakeLoader) takeReceived() string {
 			w = append(w, fmt.Sprintf("%v hello", at))
 		case m.Stage != nil:
 			w = append(w, fmt.Sprintf("%v stage %d %s %s", at, m.Stage.ID, m.Stage.Source, m.Stage.Digest))
+		case m.Verify != nil:
+			w = append(w, fmt.Sprintf("%v verify %d %s", at, m.Verify.ID, m.Verify.Digest))
 		case m.Status != nil:
 			w = append(w, fmt.Sprintf("%v %s", at, m.Status.State))
 		}
@@ -226,6 +229,120 @@ func TestWaitForLoader(t *testing.T) {
 		if l.disconnectError() != nil {
 			t.Error("it came")
 		}
+	})
+}
+
+// TestVerify: the loader is asked to read a held checkpoint again, once per connection and
+// only after it has answered with the checkpoint.
+func TestVerify(t *testing.T) {
+	staged := controlstream.ToPod{Staged: &controlstream.Staged{ID: 1, Path: "/node/thaw/c/1", Digest: "sha256:1"}}
+	// begin stages a checkpoint and starts its verification.
+	begin := func(t *testing.T, l *loaderClient, f *fakeLoader, ctx context.Context) chan error {
+		out := make(chan error, 1)
+		go func() {
+			c, err := l.Stage(ctx, replica.StageRequest{Source: "az://a/b"}, func(_, _ functions.Bytes) {})
+			if err == nil {
+				err = c.Verify(ctx)
+				c.Release()
+			}
+			out <- err
+		}()
+		synctest.Wait()
+		f.send(staged)
+		synctest.Wait()
+		return out
+	}
+	for name, c := range map[string]struct {
+		answer  controlstream.ToPod
+		damaged bool
+		want    string // "": no error
+	}{
+		"damaged":    {controlstream.ToPod{Verified: &controlstream.Verified{ID: 1, Damaged: true, Error: "model.safetensors"}}, true, "model.safetensors"},
+		"good":       {controlstream.ToPod{Verified: &controlstream.Verified{ID: 1}}, false, ""},
+		"unreadable": {controlstream.ToPod{Verified: &controlstream.Verified{ID: 1, Error: "too many files"}}, false, "too many files"},
+		"not held":   {controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: "x", Message: "gone"}}, false, "gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+				got := begin(t, l, f, t.Context())
+				f.send(controlstream.ToPod{Verified: &controlstream.Verified{ID: 2, Damaged: true}}) // of none
+				f.send(c.answer)
+				f.send(c.answer) // once more: ignored
+				if err := <-got; errors.Is(err, replica.ErrDamaged) != c.damaged || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Error(err)
+				}
+				if h := f.takeReceived(); h != "0s hello; 0s stage 1 az://a/b ; 0s verify 1 sha256:1" {
+					t.Error(h)
+				}
+			})
+		})
+	}
+	t.Run("the loader is replaced", func(t *testing.T) {
+		withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+			got := begin(t, l, f, t.Context())
+			f.send(controlstream.ToPod{Failed: &controlstream.Failed{ID: 1, Kind: controlstream.KindEnding, Message: "I end"}})
+			f.takeReceived()
+			f.closeAll()
+			time.Sleep(time.Second)
+			if h := f.takeReceived(); h != "50ms hello; 50ms stage 1 az://a/b sha256:1" {
+				t.Error(h)
+			}
+			f.send(staged)
+			time.Sleep(time.Second)
+			if h := f.takeReceived(); h != "1s verify 1 sha256:1" {
+				t.Error(h)
+			}
+			f.send(controlstream.ToPod{Verified: &controlstream.Verified{ID: 1, Damaged: true}})
+			if err := <-got; !errors.Is(err, replica.ErrDamaged) {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("the next loader is older", func(t *testing.T) {
+		withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+			got := begin(t, l, f, t.Context())
+			f.older.Store(true)
+			f.closeAll()
+			if err := <-got; err == nil || err.Error() != errNoVerify.Error() {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("an older loader", func(t *testing.T) {
+		withLoader(t, false, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+			f.older.Store(true)
+			f.listening.Store(true)
+			time.Sleep(time.Second)
+			if err := <-begin(t, l, f, t.Context()); err != errNoVerify {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("no loader any more", func(t *testing.T) {
+		withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+			got := begin(t, l, f, t.Context())
+			f.listening.Store(false)
+			f.closeAll()
+			began := time.Now()
+			if err := <-got; err == nil || errors.Is(err, replica.ErrDamaged) || time.Since(began) < time.Minute || time.Since(began) > time.Minute+dialMax {
+				t.Errorf("after %s: %v", time.Since(began), err)
+			}
+			if l.disconnectError() != nil {
+				t.Error("the replica failed for its engine, not for want of a loader")
+			}
+		})
+	})
+	t.Run("called off", func(t *testing.T) {
+		withLoader(t, true, func(t *testing.T, l *loaderClient, f *fakeLoader, _ *bytes.Buffer) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			got := begin(t, l, f, ctx)
+			cancel(errors.New("unload"))
+			if err := <-got; err == nil || err.Error() != "unload" {
+				t.Error(err)
+			}
+			f.send(controlstream.ToPod{Verified: &controlstream.Verified{ID: 1, Damaged: true}})
+			synctest.Wait()
+		})
 	})
 }
 

@@ -268,6 +268,60 @@ func TestLoaderOfANode(t *testing.T) {
 	}
 }
 
+// TestDamagedFileInPod: the node's copy of a model is damaged. The engine of the next pod
+// fails to load it, the node's loader reads the checkpoint again, removes the damaged file
+// and fetches it again, and the pod serves.
+func TestDamagedFileInPod(t *testing.T) {
+	source := stallingTiny(t)
+	store, err := os.MkdirTemp("", "thaw-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(store) })
+	log := &journal{}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the loader's log:\n%s", log)
+		}
+	}()
+	loaderOf(t, store, log)
+	model := inPodOf(azuretest.Location("tiny"), "ember", "")
+	first := runtimeOf(t, store, model)
+	first.ready()
+	first.proc.Process.Signal(syscall.SIGTERM)
+	first.ends(0)
+	found, err := filepath.Glob(filepath.Join(store, "store", "checkpoints", "*", "files", "*.safetensors"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	if err := os.Chmod(found[0], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(found[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte("damaged"), 8) // in the header
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.Fault(nil) // forget earlier requests
+	second := runtimeOf(t, store, model)
+	second.ready()
+	if r := second.chat("tiny", ""); r.status != 200 || r.text() == "" {
+		t.Errorf("a chat: %d %s", r.status, r.body)
+	}
+	for _, get := range source.Gets() {
+		if !strings.Contains(get, ".safetensors") {
+			t.Errorf("fetched again: %s", get)
+		}
+	}
+	if !strings.Contains(log.String(), "damaged and was removed") {
+		t.Error("the loader does not report the damaged checkpoint")
+	}
+}
+
 func TestLoaderSettings(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("a-token-of-16-letters"), 0o600); err != nil {

@@ -107,7 +107,7 @@ func PortTaken(cause string) bool { return strings.HasPrefix(cause, "port taken"
 
 // blamesFile matches root causes that a damaged file of weights leads to, also those that
 // have other reasons.
-var blamesFile = regexp.MustCompile(`(?i)^SafetensorError|MetadataIncompleteBuffer|InvalidHeader|HeaderTooLarge|deserializing header|Input/output error|\[Errno 5\]|Bus error|UnpicklingError|JSONDecodeError|gguf\w*:|invalid magic|failed to (?:read|load) (?:model|tensor|header|weights)|corrupt|damaged|digest`)
+var blamesFile = regexp.MustCompile(`(?i)^SafetensorError|MetadataIncompleteBuffer|InvalidHeader|HeaderTooLarge|deserializing header|Input/output error|\[Errno 5\]|Bus error|UnpicklingError|JSONDecodeError|gguf\w*:|invalid magic|\.(?:safetensors|gguf|json): |failed to (?:read|load) (?:model|tensor|header|weights)|corrupt|damaged|digest`)
 
 // BlamesFile reports whether a root cause may be a damaged file of weights: reading the
 // checkpoint again tells.

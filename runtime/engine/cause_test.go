@@ -73,6 +73,8 @@ func TestBlamesFile(t *testing.T) {
 		"OSError: [Errno 5] Input/output error":                                       true,
 		"gguf_init_from_file_impl: failed to read tensor info":                        true,
 		"llama_model_load: error loading model: tensor data is corrupt":               true,
+		"/w/1/model/model.safetensors: the header is not a JSON object":               true, // ember's
+		"/w/1/model/config.json: invalid character '\\x01'":                           true, // ember's
 		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1":              true,
 		"out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB":              false,
 		"port taken: address already in use":                                          false,
