@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,6 +146,69 @@ func TestKeyIsCheckedBeforeTheBody(t *testing.T) {
 			}
 			if n := called.Load(); n != 1 {
 				t.Errorf("the handler was called %d times, want once: for the right key", n)
+			}
+		})
+	}
+}
+
+// A stream of HTTP/2 that is refused leaves its connection to the others, and one without a
+// key is refused before its body, however small.
+func TestRefusedStreamKeepsTheConnection(t *testing.T) {
+	_, url, clients, _ := startHandler(t, Options{Authorize: wantKey, Handler: echoHandler, MaxBody: 1 << 20})
+	post := func(key string, body io.Reader, length int64) (status int, reused bool) {
+		ctx, cancel := context.WithTimeout(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}), testTimeout)
+		defer cancel()
+		r, _ := http.NewRequestWithContext(ctx, "POST", url, body)
+		r.ContentLength = length
+		r.Header.Set("Authorization", "Bearer "+key)
+		res, err := clients["HTTP/2"].Do(r)
+		if err != nil {
+			t.Errorf("%s, %d bytes: %v", key, length, err)
+			return 0, reused
+		}
+		defer res.Body.Close()
+		io.Copy(io.Discard, res.Body)
+		return res.StatusCode, reused
+	}
+	never := func() io.Reader { r, _ := io.Pipe(); return r }
+	for i, row := range []struct {
+		key    string
+		body   io.Reader
+		length int64
+		want   int
+	}{
+		{"right", strings.NewReader("hello"), 5, 200},
+		{"wrong", never(), 5, 401},
+		{"wrong", never(), 1 << 19, 401},
+		{"right", never(), 2 << 20, 413},
+		{"right", strings.NewReader("hello"), 5, 200},
+	} {
+		if status, reused := post(row.key, row.body, row.length); status != row.want || reused != (i > 0) {
+			t.Errorf("%s, %d bytes: %d, want %d; on the same connection: %v", row.key, row.length, status, row.want, reused)
+		}
+	}
+}
+
+// A connection that was refused for its key makes room for another, while the rest of its
+// body is still dropped.
+func TestRefusedConnectionMakesRoom(t *testing.T) {
+	for _, f := range fronts[:2] {
+		t.Run(f.name, func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.serve(Options{Authorize: wantKey, Handler: echoHandler, Connections: NewConnections(10, 1, nil)}, ln)()
+			s := &testServer{t: t, addr: ln.Addr().String()}
+			first := s.dial()
+			first.send("POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
+			if r, _ := first.ok("POST"); r.StatusCode != 401 {
+				t.Fatal(r.StatusCode)
+			}
+			second := s.dial()
+			second.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+			if r, b := second.ok("GET"); r.StatusCode != 200 {
+				t.Errorf("%d %s", r.StatusCode, b)
 			}
 		})
 	}

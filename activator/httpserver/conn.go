@@ -176,7 +176,7 @@ func (w *conn) next() error {
 		return errConnClosed
 	}
 	w.phase = busy
-	w.slot.SetIdle(false)
+	w.slot.SetIdle(w.rejected) // then it may end to make room for another
 	return nil
 }
 

@@ -122,7 +122,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	v.res = Response{Fields: v.res.Fields[:0]}
 	if !g.authorize(v) {
 		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay)) // net/http drops up to 256 KiB of the body
-		v.res.Close = true
+		v.res.Close = r.ProtoMajor == 1                                            // for HTTP/2 it would end the other streams too
 		g.write(v, rw)
 		return
 	}
@@ -134,7 +134,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	if refusal != nil {
 		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay))
 		setRefusal(&v.res, refusal)
-		v.res.Close = true // part of the body is still to come
+		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
 		callHandler(by, &v.req, &v.res, g.o.Logger)
 	}
@@ -172,11 +172,13 @@ func (v *request) charge(n int) error {
 	return nil
 }
 
-// authorize asks whether the body may be read, unless it is small; if not, v.res is the
-// answer. The next request's deadline is set by net/http.
+// authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
+// where there is none, nor for a small one of HTTP/1, which usually came with the head. The
+// next request's deadline is set by net/http.
 func (g *NetHTTPHandler) authorize(v *request) (ok bool) {
 	r := v.r
-	if g.o.Authorize == nil || r.ContentLength >= 0 && r.ContentLength <= firstBuffer && r.Header["Expect"] == nil {
+	small := r.ContentLength == 0 || r.ProtoMajor == 1 && r.ContentLength > 0 && r.ContentLength <= firstBuffer
+	if g.o.Authorize == nil || small && r.Header["Expect"] == nil {
 		return true
 	}
 	callHandler(func(q *Request, res *Response) { v.account, ok = g.o.Authorize(q, res) }, &v.req, &v.res, g.o.Logger)

@@ -359,11 +359,14 @@ func (g *Gateway) server(base context.Context, h http.Handler) *http.Server {
 		IdleTimeout:                  g.o.IdleTimeout,
 		MaxHeaderBytes:               maxHead,
 		Protocols:                    p,
-		HTTP2:                        &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second},
-		ErrorLog:                     g.quiet,
-		BaseContext:                  func(net.Listener) context.Context { return base },
-		ConnState:                    onState,
-		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second,
+			MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 512 << 10,
+		},
+		ErrorLog:    g.quiet,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ConnState:   onState,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}
 }
 
