@@ -214,22 +214,32 @@ func TestRefusedConnectionMakesRoom(t *testing.T) {
 	}
 }
 
-// H4: beside the average, the silence within a body and its whole time are bounded.
+// H4: beside the average, the silence within a body and its whole time are bounded; a large
+// body that comes slowly but steadily has the time it needs.
 func TestBodyTimes(t *testing.T) {
+	const piece = 64 << 10
 	for _, f := range fronts[1:] { // on a bubble's clock
 		for _, row := range []struct {
 			name        string
-			burst       int
-			every       time.Duration // 64 KiB each; 0: silence
+			size, burst int
+			every       time.Duration // a piece each; 0: silence
+			status      string
 			least, most time.Duration
 		}{
-			{"a burst, then silence", 1 << 20, 0, 10 * time.Second, 12 * time.Second},
-			{"64 KiB every 9 s", 1 << 20, 9 * time.Second, 2 * time.Minute, 2*time.Minute + 2*time.Second},
+			{"a burst, then silence", 32 << 20, 1 << 20, 0, "408", 10 * time.Second, 12 * time.Second},
+			{"64 KiB every 9 s", 32 << 20, 1 << 20, 9 * time.Second, "408", 150 * time.Second, 155 * time.Second},
+			{"48 KiB/s", 32 << 20, 64 << 10, 4 * time.Second / 3, "408", 480 * time.Second, 490 * time.Second},
+			{"64 KiB/s", 32 << 20, 64 << 10, time.Second, "200", 511 * time.Second, 512 * time.Second},
+			{"200 KiB/s", 32 << 20, 64 << 10, 320 * time.Millisecond, "200", 163 * time.Second, 165 * time.Second},
 		} {
 			t.Run(f.name+"/"+row.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ln := httpservertest.Listen()
-					stop := f.serve(Options{Handler: echoHandler}, ln)
+					stop := f.serve(Options{Handler: func(req *Request, _ *Response) {
+						if len(req.Body) != row.size {
+							t.Errorf("the body has %d bytes", len(req.Body))
+						}
+					}}, ln)
 					defer stop()
 					c, err := ln.Dial(t.Context())
 					if err != nil {
@@ -239,18 +249,18 @@ func TestBodyTimes(t *testing.T) {
 					defer func() { c.Close(); <-ended }()
 					go func() {
 						defer close(ended)
-						io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 33554432\r\n\r\n")
+						fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", row.size)
 						c.Write(make([]byte, row.burst))
-						for row.every > 0 {
+						for sent := row.burst; row.every > 0 && sent < row.size; sent += piece {
 							time.Sleep(row.every)
-							if _, err := c.Write(make([]byte, 64<<10)); err != nil {
+							if _, err := c.Write(make([]byte, piece)); err != nil {
 								return
 							}
 						}
 					}()
 					b, _ := io.ReadAll(c)
-					if took := time.Since(began); took < row.least || took > row.most || !strings.HasPrefix(string(b), "HTTP/1.1 408 ") {
-						t.Errorf("answered after %s, want %s to %s: %.200q", took, row.least, row.most, b)
+					if took := time.Since(began); took < row.least || took > row.most || !strings.HasPrefix(string(b), "HTTP/1.1 "+row.status+" ") {
+						t.Errorf("answered after %s, want %s after %s to %s: %.200q", took, row.status, row.least, row.most, b)
 					}
 				})
 			})

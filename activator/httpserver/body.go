@@ -73,6 +73,10 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 	}
 }
 
+// wholeBodyRate is the average rate in bytes a second by which the time of a whole body
+// grows beyond BodyTimeout.
+const wholeBodyRate = 64 << 10
+
 // pacedReader reads a body within the time bounds of the Options.
 type pacedReader struct {
 	o    *Options
@@ -86,7 +90,8 @@ type pacedReader struct {
 
 func (p *pacedReader) Read(b []byte) (int, error) {
 	now := time.Now()
-	wait := min(p.from.Add(p.o.BodyGrace+time.Duration(p.got*int64(time.Second)/p.o.BodyRate)).Sub(now), p.o.BodyIdle, p.from.Add(p.o.BodyTimeout).Sub(now))
+	at := func(rate int64) time.Duration { return time.Duration(p.got * int64(time.Second) / rate) }
+	wait := min(p.from.Add(min(p.o.BodyGrace+at(p.o.BodyRate), p.o.BodyTimeout+at(wholeBodyRate))).Sub(now), p.o.BodyIdle)
 	if by := now.Add(wait); by.After(p.until) {
 		p.until = by.Add(p.o.BodyGrace / 8) // not per read
 		p.conn.SetReadDeadline(p.until)

@@ -157,8 +157,9 @@ type Options struct {
 	// have come at the rate (1 KiB/s) on average.
 	BodyGrace time.Duration
 	BodyRate  int64
-	// BodyIdle bounds the silence within a body, 10 s, and BodyTimeout a whole body,
-	// 2 min: the average alone lets a client that sent a burst be silent for hours.
+	// BodyIdle bounds the silence within a body, 10 s, and BodyTimeout a whole body: 2 min,
+	// and a second more for each 64 KiB of it. The average alone lets a client that sent a
+	// burst be silent for hours.
 	BodyIdle, BodyTimeout time.Duration
 	// WriteTimeout bounds each write of up to 64 KiB; 30 s.
 	WriteTimeout time.Duration
