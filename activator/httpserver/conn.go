@@ -172,11 +172,10 @@ func (w *conn) next() error {
 	w.requestLine = requestLines[index(w.req.Method == "HEAD")][index(h.http10)][index(w.rejected || h.close || h.http10 && !h.keepAlive)]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
+	if w.closed || !w.slot.SetIdle(w.rejected) { // a rejected one may end to make room for another
 		return errConnClosed
 	}
 	w.phase = busy
-	w.slot.SetIdle(w.rejected) // then it may end to make room for another
 	return nil
 }
 
@@ -286,11 +285,7 @@ func (w *conn) write(p []byte) (n int, err error) {
 // reset makes the coming close a TCP reset: for bodies that end with the connection, and
 // for clients that stopped reading, to which the kernel would go on sending for minutes.
 func (w *conn) reset() {
-	c := w.Conn
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = t.NetConn()
-	}
-	if t, ok := c.(*net.TCPConn); ok {
+	if t, ok := withoutTLS(w.Conn).(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}
 }

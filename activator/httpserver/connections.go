@@ -36,8 +36,11 @@ type Slot struct {
 	all     *Connections
 	c       net.Conn
 	address netip.Prefix
-	idle    atomic.Int64 // since when, in unix nanoseconds; 0: it serves a request
+	idle    atomic.Int64 // since when, in unix nanoseconds; 0: it serves a request; or slotEnded
 }
+
+// slotEnded is the idle time of a connection that was ended to make room.
+const slotEnded = -1
 
 // NewConnections bounds connections to max, and those of one address to perAddress. count,
 // which may be nil, counts what is dropped by its reason: address, total or descriptors
@@ -127,7 +130,9 @@ func (l *Connections) add(c net.Conn) (_ *Slot, reason string) {
 }
 
 // endIdle ends the sixteenth of the idle connections, at least one, that are idle longest:
-// of an address, or of all where it is invalid. It returns their number. mu must be held.
+// of an address, or of all where it is invalid. It returns their number. One that got a
+// request in the meantime is passed over; on one that is ended no request begins any more.
+// mu must be held.
 func (l *Connections) endIdle(of netip.Prefix) int {
 	type idle struct {
 		s     *Slot
@@ -140,23 +145,46 @@ func (l *Connections) endIdle(of netip.Prefix) int {
 		}
 	}
 	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
-	all = all[:(len(all)+15)/16]
+	ended, most := 0, (len(all)+15)/16
 	for _, x := range all {
-		x.s.remove()
-		x.s.c.Close()
-		l.count("idle")
+		if ended < most && x.s.idle.CompareAndSwap(x.since, slotEnded) {
+			x.s.remove()
+			withoutTLS(x.s.c).Close() // the Close of TLS waits for a client that does not read
+			l.count("idle")
+			ended++
+		}
 	}
-	return len(all)
+	return ended
 }
 
-// SetIdle notes that the connection has no request, or has one.
-func (s *Slot) SetIdle(idle bool) {
-	if idle {
-		s.idle.Store(time.Now().UnixNano())
-		return
+// withoutTLS is the connection below c, or c.
+func withoutTLS(c net.Conn) net.Conn {
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return t.NetConn()
 	}
-	s.idle.Store(0)
+	return c
 }
+
+// SetIdle notes that the connection has no request, or has one. It returns false where the
+// connection was ended to make room: then no request may begin on it.
+func (s *Slot) SetIdle(idle bool) bool {
+	var since int64
+	if idle {
+		since = time.Now().UnixNano()
+	}
+	for {
+		old := s.idle.Load()
+		if old == slotEnded {
+			return false
+		}
+		if s.idle.CompareAndSwap(old, since) {
+			return true
+		}
+	}
+}
+
+// Ended reports whether the connection was ended to make room.
+func (s *Slot) Ended() bool { return s.idle.Load() == slotEnded }
 
 // Release gives the place back. It may be called again.
 func (s *Slot) Release() {

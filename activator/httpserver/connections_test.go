@@ -2,16 +2,25 @@ package httpserver
 
 import (
 	"bufio"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 )
 
 // M11, A-11: where there is no room for one more connection, the one that is idle longest
@@ -98,12 +107,139 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// A connection that gets a request while it is ended to make room either stays, or does not
+// begin the request: its client could not tell what became of it.
+func TestEndedConnectionBeginsNoRequest(t *testing.T) {
+	body := strings.Repeat("x", 100<<10)
+	for name, request := range map[string]string{"in one piece": get, "with a body": postRequest(body)} {
+		for _, b := range bodies {
+			t.Run(b.name+"/"+name, func(t *testing.T) {
+				tcp, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ln := httpservertest.RaceListener{Listener: tcp, Accepted: make(chan *httpservertest.RaceConn, 2)}
+				var calls atomic.Int32
+				called := make(chan struct{}, 10)
+				srv := b.make(Options{Connections: NewConnections(1, 1, nil), Handler: func(req *Request, res *Response) {
+					calls.Add(1)
+					called <- struct{}{}
+				}})
+				go srv.Serve(ln)
+				defer srv.Shutdown(t.Context())
+				s := &testServer{t: t, addr: tcp.Addr().String()}
+				first := s.dial()
+				inner := <-ln.Accepted
+				inner.OnClose(func() {
+					sent := make(chan struct{})
+					go func() { io.WriteString(first, request); close(sent) }()
+					select {
+					case <-called:
+						t.Error("a request began on a connection that is ended")
+					case <-inner.Again: // the server gives it up
+					case <-time.After(testTimeout):
+						t.Error("the server neither began the request nor gave its connection up")
+					}
+					inner.Conn.Close()
+					<-sent
+				})
+				second := s.dial()
+				second.send(get)
+				if r, b := second.ok("GET"); r.StatusCode != 200 {
+					t.Errorf("%d %s", r.StatusCode, b)
+				}
+				if n := calls.Load(); n != 1 {
+					t.Errorf("the handler was called %d times, want once", n)
+				}
+			})
+		}
+	}
+}
+
+// A connection that is busy is never ended, also where it was idle when it was chosen, and
+// one that is ended stays so.
+func TestBusyConnectionIsNotEnded(t *testing.T) {
+	l := NewConnections(100, 100, nil)
+	var stop atomic.Bool
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for !stop.Load() {
+				c, other := net.Pipe()
+				s, _ := l.add(c)
+				for s.SetIdle(false) {
+					runtime.Gosched()
+					if s.Ended() || !s.SetIdle(true) {
+						t.Error("a busy connection was ended")
+					}
+					runtime.Gosched()
+				}
+				if s.SetIdle(true) || s.SetIdle(false) || !s.Ended() {
+					t.Error("an ended connection lives again")
+				}
+				c.Close()
+				other.Close()
+			}
+		})
+	}
+	end := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.endIdle(netip.Prefix{})
+	}
+	for ended := 0; ended < 500 && !t.Failed(); ended += end() {
+		runtime.Gosched()
+	}
+	stop.Store(true)
+	done := make(chan struct{})
+	go func() { clients.Wait(); close(done) }()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+			end()
+			runtime.Gosched()
+		}
+	}
+}
+
+// A client under TLS that does not read does not hold up the ending of its connection,
+// during which no other connection is accepted.
+func TestEndIdleUnderTLS(t *testing.T) {
+	ts := httptest.NewUnstartedServer(nil)
+	ts.StartTLS()
+	certificates := ts.TLS.Certificates
+	ts.Close()
+	synctest.Test(t, func(t *testing.T) {
+		in, out := net.Pipe()
+		defer out.Close()
+		server, client := tls.Server(in, &tls.Config{Certificates: certificates, SessionTicketsDisabled: true}), tls.Client(out, &tls.Config{InsecureSkipVerify: true})
+		shaken := make(chan error)
+		go func() { shaken <- client.Handshake() }()
+		if err := errors.Join(server.Handshake(), <-shaken); err != nil {
+			t.Fatal(err)
+		}
+		l := NewConnections(1, 1, nil)
+		l.add(server)
+		began := time.Now()
+		other, end := net.Pipe()
+		defer end.Close()
+		if s, reason := l.add(other); s == nil {
+			t.Error(reason)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("accepted after %s", took)
+		}
+	})
+}
+
 // idle counts the idle connections.
 func (l *Connections) idle() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for s := range l.open {
-		if s.idle.Load() != 0 {
+		if s.idle.Load() > 0 {
 			n++
 		}
 	}

@@ -145,7 +145,9 @@ func (w *conn) readBody() (refusal *openai.Error, err error) {
 		w.rejected = true
 		return nil, nil
 	}
-	w.slot.SetIdle(false)
+	if !w.slot.SetIdle(false) {
+		return nil, errConnClosed
+	}
 	if account != w.account { // the buffer of an earlier body counts for another
 		w.charge(0)
 		w.large, w.account = nil, account

@@ -23,6 +23,9 @@ type listenerHandler struct {
 // ServeHTTP answers one request.
 func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	g := s.g
+	if c := connOf(r.Context()); c != nil && c.slot.Ended() {
+		panic(http.ErrAbortHandler) // its client cannot be answered
+	}
 	g.beginRequest()
 	defer g.endRequest()
 	w := &writer{ResponseWriter: rw, r: r, to: toNothing}

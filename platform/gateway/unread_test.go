@@ -3,14 +3,17 @@ package gateway
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -75,5 +78,66 @@ func TestUnreadBodies(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A connection that gets a request while it is ended to make room does not begin it.
+func TestEndedConnectionBeginsNoRequest(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := httpservertest.RaceListener{Listener: tcp, Accepted: make(chan *httpservertest.RaceConn, 2)}
+	book, err := auth.Open(t.TempDir() + "/keys.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines := upstream.New(upstream.Options{})
+	defer engines.Close()
+	w := &world{t: t, moved: make(chan struct{}, 1)}
+	var answered atomic.Int32
+	g := New(Options{
+		Connections: httpserver.NewConnections(1, 1, nil), Count: func(...string) { answered.Add(1) },
+		Activator: activator.New(activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true}),
+	})
+	ended := make(chan struct{})
+	go func() { g.Serve(ln, nil); close(ended) }()
+	defer func() { g.Shutdown(t.Context()); <-ended }()
+	const request = "GET /x HTTP/1.1\r\nHost: other\r\n\r\n"
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	first := dial()
+	inner := <-ln.Accepted
+	inner.OnClose(func() {
+		io.WriteString(first, request)
+		answer := make(chan string, 1)
+		go func() {
+			b := make([]byte, 100)
+			n, _ := first.Read(b)
+			answer <- string(b[:n])
+		}()
+		select {
+		case a := <-answer:
+			t.Errorf("a connection that is ended was answered %q", a)
+			return
+		case <-inner.Again: // the server gives it up
+		}
+		inner.Conn.Close()
+		<-answer
+	})
+	second := dial()
+	io.WriteString(second, request)
+	if res, err := http.ReadResponse(bufio.NewReader(second), nil); err != nil || res.StatusCode != 404 {
+		t.Error(res, err)
+	}
+	if n := answered.Load(); n != 1 {
+		t.Errorf("%d requests were answered, want one", n)
 	}
 }
