@@ -147,7 +147,7 @@ type Table struct {
 // Host holds the rules of one host name.
 type Host struct {
 	Name     string // exact, in lower case, without a port
-	Internal bool   // answered on the private listener only
+	Internal bool   // answered on the private listener only, where it comes before an external host of the same name
 	Secure   bool   // plain HTTP is redirected to HTTPS
 	Paths    []Path // first match wins
 }

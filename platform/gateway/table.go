@@ -15,15 +15,15 @@ import (
 // table is a controlstream.Table compiled for lookups: a map of hosts, each with its rules
 // in matching order.
 type table struct {
-	version uint64
-	hosts   map[string]*host
+	version  uint64
+	hosts    map[string]*host // external, which both listeners serve
+	internal map[string]*host // cluster-local, which only the private one serves, and before an external host of the name
 }
 
 type host struct {
-	name     string
-	internal bool
-	secure   bool
-	rules    []rule
+	name   string
+	secure bool
+	rules  []rule
 }
 
 // rule is one path of a host.
@@ -53,14 +53,14 @@ const hashField = "K-Network-Hash"
 // compileTable compiles a table; nil has no routes. serve returns the handler of a
 // function's OpenAI API calls that were routed by host.
 func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
-	out := &table{hosts: map[string]*host{}}
+	out := &table{hosts: map[string]*host{}, internal: map[string]*host{}}
 	if t == nil {
 		return out
 	}
 	out.version = t.Version
 	for i := range t.Hosts {
 		from := &t.Hosts[i]
-		h := &host{name: from.Name, internal: from.Internal, secure: from.Secure, rules: make([]rule, 0, len(from.Paths))}
+		h := &host{name: from.Name, secure: from.Secure, rules: make([]rule, 0, len(from.Paths))}
 		for j := range from.Paths {
 			h.rules = append(h.rules, compileRule(&from.Paths[j], serve))
 		}
@@ -69,7 +69,11 @@ func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.
 		slices.SortStableFunc(h.rules, func(a, b rule) int {
 			return cmp.Or(cmp.Compare(len(b.prefix), len(a.prefix)), cmp.Compare(len(b.headers), len(a.headers)))
 		})
-		out.hosts[strings.ToLower(from.Name)] = h
+		if from.Internal {
+			out.internal[strings.ToLower(from.Name)] = h
+		} else {
+			out.hosts[strings.ToLower(from.Name)] = h
+		}
 	}
 	return out
 }
@@ -110,11 +114,12 @@ func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Ha
 // findHost returns the host of a name from hostname; nil if there is none, or none on this
 // listener.
 func (t *table) findHost(name string, private bool) *host {
-	h := t.hosts[name]
-	if h == nil || h.internal && !private {
-		return nil
+	if private {
+		if h := t.internal[name]; h != nil {
+			return h
+		}
 	}
-	return h
+	return t.hosts[name]
 }
 
 // match returns the first rule for a path and a head; nil if none matches.

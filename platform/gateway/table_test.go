@@ -31,6 +31,8 @@ func TestRules(t *testing.T) {
 		}},
 		controlstream.Host{Name: "only.example.com", Paths: []controlstream.Path{{Prefix: "/x", Splits: splitTo("x")}}},
 		controlstream.Host{Name: "in.ns.svc", Internal: true, Paths: []controlstream.Path{{Splits: splitTo("in")}}},
+		controlstream.Host{Name: "llama.io", Paths: []controlstream.Path{{Splits: splitTo("domain")}}},
+		controlstream.Host{Name: "llama.io", Internal: true, Paths: []controlstream.Path{{Splits: splitTo("service")}}},
 	)
 	if tab.version != 7 {
 		t.Error(tab.version)
@@ -48,6 +50,9 @@ func TestRules(t *testing.T) {
 		private    bool
 		want       string // "": no host; "-": no rule
 	}{
+		{"llama.io", "/", nil, false, "domain"}, // the service llama of a namespace io takes no domain
+		{"llama.io", "/", nil, true, "service"},
+		{"a.example.com", "/", nil, true, "all"},
 		{"a.example.com", "/", nil, false, "all"},
 		{"a.example.com", "/fo", nil, false, "all"},
 		{"a.example.com", "/foo", nil, false, "foo"},

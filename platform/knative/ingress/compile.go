@@ -31,7 +31,8 @@ const Class = "thaw.ingress.networking.knative.dev"
 type Lookup struct {
 	Revision func(namespace, name string) bool            // reports whether it is a revision of class thaw.dev
 	Service  func(namespace, name string) *corev1.Service // nil: it does not exist
-	OwnNames []string                                     // names of thaw's own Services
+	Public   string                                       // name of the Service of the public listener
+	Private  string                                       // name of the Service of the private one
 }
 
 // Problem is why an object is not served, or only partly.
@@ -55,22 +56,19 @@ const (
 // Compile turns the objects of Class into a table of routes, whose Version is 0, and
 // returns the problems of objects that are not fully served.
 func Compile(objects []*v1alpha1.Ingress, known Lookup) (controlstream.Table, map[types.NamespacedName]*Problem) {
-	c := compiler{lookup: known, hosts: map[string]*pendingHost{}, local: map[string]bool{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
+	c := compiler{lookup: known, hosts: map[hostKey]*pendingHost{}, models: map[functions.Name]bool{}, problems: map[types.NamespacedName]*Problem{}}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(in *v1alpha1.Ingress) bool { return !isOurClass(in) || in.DeletionTimestamp != nil })
 	slices.SortFunc(objects, func(a, b *v1alpha1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, in := range objects {
-		c.addClusterNames(in)
-	}
-	for _, in := range objects {
 		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
 		c.protect(name, func() { c.addIngress(in) })
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
-		c.protect(c.hosts[name].owner, func() { c.finishHost(c.hosts[name]) })
+	for _, key := range slices.SortedFunc(maps.Keys(c.hosts), compareKeys) {
+		c.protect(c.hosts[key].owner, func() { c.finishHost(c.hosts[key]) })
 	}
-	slices.SortFunc(c.table.Hosts, func(a, b controlstream.Host) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(c.table.Hosts, func(a, b controlstream.Host) int { return compareKeys(keyOf(a), keyOf(b)) })
 	return c.table, c.problems
 }
 
@@ -90,11 +88,30 @@ func isOurClass(in *v1alpha1.Ingress) bool {
 
 type compiler struct {
 	lookup   Lookup
-	hosts    map[string]*pendingHost
-	local    map[string]bool // cluster-local hosts of two parts, NAME.NAMESPACE, that an object of that namespace has
+	hosts    map[hostKey]*pendingHost
 	models   map[functions.Name]bool
 	table    controlstream.Table
 	problems map[types.NamespacedName]*Problem
+}
+
+// hostKey is a host name and who reaches it: a cluster-local name such as llama.io, of the
+// Service llama in the namespace io, and a public domain that reads the same are two hosts.
+type hostKey struct {
+	name     string // in lower case
+	internal bool
+}
+
+func keyOf(h controlstream.Host) hostKey { return hostKey{h.Name, h.Internal} }
+
+// compareKeys orders by name, the external host first.
+func compareKeys(a, b hostKey) int {
+	switch c := cmp.Compare(a.name, b.name); {
+	case c != 0 || a.internal == b.internal:
+		return c
+	case b.internal:
+		return -1
+	}
+	return 1
 }
 
 // pendingHost is a host being compiled.
@@ -110,19 +127,6 @@ type pendingHost struct {
 func (c *compiler) setProblem(name types.NamespacedName, p *Problem) {
 	if old := c.problems[name]; old == nil || (old.Wait && !p.Wait) {
 		c.problems[name] = p
-	}
-}
-
-// addClusterNames notes the hosts of two parts that belong to the object's namespace: an
-// external host of another namespace must not take them, though it be older.
-func (c *compiler) addClusterNames(in *v1alpha1.Ingress) {
-	for _, rule := range in.Spec.Rules {
-		for _, h := range rule.Hosts {
-			h = strings.ToLower(h)
-			if _, namespace, _ := strings.Cut(h, "."); namespace == in.Namespace && rule.Visibility == v1alpha1.IngressVisibilityClusterLocal {
-				c.local[h] = true
-			}
-		}
 	}
 }
 
@@ -145,14 +149,10 @@ func (c *compiler) addIngress(in *v1alpha1.Ingress) {
 		internal := rule.Visibility == v1alpha1.IngressVisibilityClusterLocal
 		for _, h := range rule.Hosts {
 			h = strings.ToLower(h)
-			if _, namespace, _ := strings.Cut(h, "."); c.local[h] && namespace != in.Namespace {
-				c.setProblem(name, &Problem{Reason: reasonHostTaken, Message: fmt.Sprintf("the host %s belongs to the namespace %s", h, namespace)})
-				continue
-			}
-			at := c.hosts[h]
+			at := c.hosts[hostKey{h, internal}]
 			if at == nil {
 				at = &pendingHost{owner: name, Host: controlstream.Host{Name: h, Internal: internal, Secure: !internal && in.Spec.HTTPOption == v1alpha1.HTTPOptionRedirected}}
-				c.hosts[h] = at
+				c.hosts[hostKey{h, internal}] = at
 			}
 			if at.owner != name {
 				owner := "an older ingress of another namespace"
@@ -359,7 +359,7 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 			paths = append(paths, p)
 			continue
 		}
-		to := c.hosts[strings.ToLower(p.Rewrite)]
+		to := c.rewrittenHost(p)
 		switch {
 		case p.Rewrite == "" || len(p.Splits) > 1:
 			c.setProblem(h.owner, &Problem{Reason: reasonCircle, Message: fmt.Sprintf("the host %s leads back to the ingress: only one whole path with rewriteHost can", h.Name)})
@@ -379,7 +379,17 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 // isOwnName reports whether a split leads back to thaw's ingress.
 func (c *compiler) isOwnName(s controlstream.Split) bool {
 	to, _, _ := net.SplitHostPort(s.Address)
-	return to != "" && slices.Contains(c.lookup.OwnNames, to)
+	return to != "" && (to == c.lookup.Public || to == c.lookup.Private)
+}
+
+// rewrittenHost returns the host whose requests the listener that a path leads back to would
+// serve, nil if there is none: the private one serves cluster-local hosts before external ones.
+func (c *compiler) rewrittenHost(p controlstream.Path) *pendingHost {
+	name := strings.ToLower(p.Rewrite)
+	if to, _, _ := net.SplitHostPort(p.Splits[0].Address); to == c.lookup.Private && c.hosts[hostKey{name, true}] != nil {
+		return c.hosts[hostKey{name, true}]
+	}
+	return c.hosts[hostKey{name, false}]
 }
 
 // pathsThrough returns the paths of another host as they apply to requests that path p

@@ -83,7 +83,7 @@ func world() Lookup {
 			}
 			return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 		},
-		OwnNames: []string{public, private},
+		Public: public, Private: private,
 	}
 }
 
@@ -388,7 +388,7 @@ func TestCompileInvariants(t *testing.T) {
 		}
 		table, problems := Compile(all, world())
 		for i, h := range table.Hosts {
-			if h.Name == "" || h.Name != strings.ToLower(h.Name) || i > 0 && h.Name <= table.Hosts[i-1].Name {
+			if h.Name == "" || h.Name != strings.ToLower(h.Name) || i > 0 && compareKeys(keyOf(h), keyOf(table.Hosts[i-1])) <= 0 {
 				t.Errorf("seed %d: host %d is called %q", seed, i, h.Name)
 			}
 			paths += len(h.Paths)

@@ -200,7 +200,7 @@ func (c *Controller) compile(now time.Time) error {
 			}
 			return s
 		},
-		OwnNames: []string{c.o.Private, c.o.Public},
+		Public: c.o.Public, Private: c.o.Private,
 	})
 	c.objects, c.problems = all, problems
 	c.pushTable(&table, now)

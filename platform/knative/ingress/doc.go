@@ -15,7 +15,10 @@
 // Knative's own implementations.
 //
 // A host belongs to the oldest object that names it. A later object gets a problem for that
-// host, and its other hosts are served. An invalid object is not served at all.
+// host, and its other hosts are served. An invalid object is not served at all. A cluster-local
+// host and an external one of the same name are two hosts: a team whose namespace is called
+// like a top-level domain gets requests from inside the cluster by NAME.NAMESPACE, as the
+// cluster's DNS has it, and takes no public domain from another team.
 //
 // # Where requests go
 //

@@ -3,6 +3,7 @@ package ingress
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,25 +37,29 @@ func TestPanicOfOneObject(t *testing.T) {
 	}
 }
 
-// TestClusterNameOfAnother: the short in-cluster name of a Service belongs to its namespace,
-// also where an older object of another namespace has it as an external host.
+// TestClusterNameOfAnother: the short in-cluster name of a Service and an external host that
+// reads the same are two hosts. Neither a domain mapping, though older, takes the name inside
+// the cluster, nor a Service in a namespace named like a top-level domain the public domain.
 func TestClusterNameOfAnother(t *testing.T) {
-	mapping := object(t, "mapping", one("llama.b", "{splits: ["+split("rev1", 100)+"]}"))
-	service := object(t, "llama", "rules: [{hosts: [llama.b, llama.b.svc], visibility: ClusterLocal, http: {paths: [{splits: [{serviceNamespace: b, serviceName: llama-1, servicePort: 80, percent: 100}]}]}}]")
-	service.Namespace = "b"
-	service.CreationTimestamp.Time = mapping.CreationTimestamp.Add(1e9)
-	known := Lookup{Revision: func(string, string) bool { return true }, Service: func(string, string) *corev1.Service { return nil }}
-	table, problems := Compile([]*v1alpha1.Ingress{mapping, service}, known)
-	if len(table.Hosts) != 2 || table.Hosts[0].Name != "llama.b" || !table.Hosts[0].Internal || table.Hosts[0].Paths[0].Splits[0].Function.Team != "b" {
-		t.Errorf("%+v", table.Hosts)
+	known := Lookup{
+		Revision: func(_, name string) bool { return name != "self" },
+		Service: func(string, string) *corev1.Service {
+			return &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: private, Ports: []corev1.ServicePort{{Port: 80}}}}
+		},
+		Public: public, Private: private,
 	}
-	if p := problems[types.NamespacedName{Namespace: "a", Name: "mapping"}]; len(problems) != 1 || p == nil || p.Reason != reasonHostTaken || !strings.Contains(p.Message, "belongs to the namespace b") {
-		t.Errorf("%+v", problems)
-	}
-	// A domain of two parts that is no such name is a host as any other.
-	table, problems = Compile([]*v1alpha1.Ingress{object(t, "mapping", one("example.com", "{splits: ["+split("rev1", 100)+"]}")), service}, known)
-	if len(table.Hosts) != 3 || len(problems) != 0 {
-		t.Errorf("%+v %+v", table.Hosts, problems)
+	mapping := object(t, "mapping", one("Llama.io", "{splits: ["+split("rev1", 100)+"]}"))
+	service := object(t, "llama", "rules: [{hosts: [llama.io, llama.io.svc], visibility: ClusterLocal, http: {paths: [{splits: [{serviceNamespace: io, serviceName: llama-1, servicePort: 80, percent: 100}]}]}}]")
+	service.Namespace = "io"
+	inside := object(t, "inside", one("vanity.org", "{rewriteHost: llama.io, splits: ["+split("self", 100)+"]}"))
+	for what, first := range map[string]time.Duration{"the mapping is older": -time.Second, "the service is older": time.Second} {
+		mapping.CreationTimestamp.Time = service.CreationTimestamp.Add(first)
+		table, problems := Compile([]*v1alpha1.Ingress{service, inside, mapping}, known)
+		want := "llama.io [] {} 100%>a/rev1\nllama.io internal [] {} 100%>io/llama-1\nllama.io.svc internal [] {} 100%>io/llama-1\n" +
+			"vanity.org [] {} as llama.io 100%>io/llama-1\n" // which leads to the private listener
+		if got := shown(table, false); got != want || len(problems) != 0 {
+			t.Errorf("%s: the table is\n%swant\n%s%v", what, got, want, problems)
+		}
 	}
 }
 
