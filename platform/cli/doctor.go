@@ -188,6 +188,9 @@ func (c doctor) examineData(add adder) {
 			dir = d
 		}
 	}
+	if folder := systemFolder(dir); folder != "" && confine.Unavailable() == "" {
+		add("data folder", statusWarn, "give a --data DIR outside of the system's folders, such as /var/lib/thaw", "%s: every engine may read what is below %s, so also tokens, keys and other models there", dir, folder)
+	}
 	// Its nearest parent that is there, while it is not.
 	at := dir
 	for {
@@ -226,6 +229,32 @@ func (c doctor) examineData(add adder) {
 	} else {
 		add("disk", statusOK, "", "%s free at %s", free.Human(), at)
 	}
+}
+
+// systemFolder returns the folder open to every confined engine that dir lies in, by its
+// links too; "" if there is none.
+func systemFolder(dir string) string {
+	rest := ""
+	for at := dir; ; at = filepath.Dir(at) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			dir = filepath.Join(real, rest)
+			break
+		}
+		if filepath.Dir(at) == at {
+			break
+		}
+		rest = filepath.Join(filepath.Base(at), rest)
+	}
+	for _, folder := range confine.System() {
+		real := folder
+		if resolved, err := filepath.EvalSymlinks(folder); err == nil {
+			real = resolved
+		}
+		if dir == real || strings.HasPrefix(dir, real+"/") {
+			return folder
+		}
+	}
+	return ""
 }
 
 func (c doctor) examineServer(ctx context.Context, add adder) {

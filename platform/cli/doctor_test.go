@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/runtime/confine"
 )
 
 // python makes an environment that looks installed: a program, an interpreter,
@@ -98,5 +99,34 @@ func TestDoctorOfEngines(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestDoctorOfDataFolder: doctor warns of a data folder that every confined engine may read.
+func TestDoctorOfDataFolder(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("/opt", link); err != nil {
+		t.Fatal(err)
+	}
+	for data, want := range map[string]string{
+		"/opt":                "/opt",
+		"/opt/thaw/data":      "/opt",
+		"/usr/local/lib/thaw": "/usr",
+		link + "/thaw":        "/opt",
+		"/optional/thaw":      "",
+		"/var/lib/thaw":       "",
+		dir + "/usr/thaw":     "",
+	} {
+		if got := systemFolder(data); got != want {
+			t.Errorf("%s is below %q, want %q", data, got, want)
+		}
+	}
+	const warning = "every engine may read what is below /proc"
+	for data, want := range map[string]bool{"/proc/thaw-data": confine.Unavailable() == "", filepath.Join(dir, "data"): false} {
+		out, _, _ := runCLI(t, Programs{}, map[string]string{"HOME": dir, "THAW_DATA": data}, "doctor", "--functions", dir)
+		if strings.Contains(out, warning) != want {
+			t.Errorf("data in %s, warned should be %v:\n%s", data, want, out)
+		}
 	}
 }

@@ -194,6 +194,53 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
+// TestUsedTokenBesideIdentity: a token that is used up or expired is ignored, with a line in
+// the log, where the folder has an identity that the server knows.
+func TestUsedTokenBesideIdentity(t *testing.T) {
+	w, dir := newWorld(t, t.TempDir()), t.TempDir()
+	var log strings.Builder
+	join := func(w *world, token, dir string) (*Identity, error) {
+		log.Reset()
+		return Join(t.Context(), JoinOptions{Server: w.url, Token: token, ID: "gpu-1", Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	}
+	if _, err := join(w, w.token(""), dir); err != nil {
+		t.Fatal(err)
+	}
+	used := w.token("")
+	if _, err := w.join("gpu-2", used, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	expired := w.token("")
+	w.later(DefaultExpiry)
+	for what, token := range map[string]string{"used": used, "expired": expired} {
+		i, err := join(w, token, dir)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		if !strings.Contains(log.String(), "the join token is refused and ignored") || !strings.Contains(log.String(), "unknown, expired or used") {
+			t.Errorf("%s: the log is %q", what, log.String())
+		}
+		if status, answer := w.post(i.ServerTLS(), heartbeatPath, `{"agent_id":"gpu-1"}`); status != 200 || i.PeerToken != "the nodes' token" {
+			t.Errorf("%s: %d %s", what, status, answer)
+		}
+	}
+	// The identity of another server is none here.
+	other, elsewhere := newWorld(t, t.TempDir()), t.TempDir()
+	if _, err := join(other, other.token(""), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := join(w, used, elsewhere); i != nil || !errors.Is(err, ErrRefused) {
+		t.Errorf("with the identity of another server: %v", err)
+	}
+	if err := w.Remove("gpu-1"); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := join(w, used, dir); i != nil || !errors.Is(err, ErrRefused) {
+		t.Errorf("a removed agent: %v", err)
+	}
+}
+
 // TestTokenOnce: a used token admits its key under its first id only, and no more after that
 // agent is removed or replaced.
 func TestTokenOnce(t *testing.T) {

@@ -65,12 +65,14 @@ type Identity struct {
 }
 
 // Join returns the agent's identity: the one in its folder, or with another token than that
-// one was made with, a new one of the server. It tries until the server answers or ctx ends.
+// one was made with, a new one of the server. Where the server refuses such a token, and
+// still knows the identity in the folder, that one is kept: a file with a used token may lie
+// beside it. It tries until the server answers or ctx ends.
 func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 	o.Server = strings.TrimRight(o.Server, "/")
-	i, err := openIdentity(o)
-	if err != nil || i != nil {
-		return i, err
+	has, sameToken, err := openIdentity(o)
+	if err != nil || has != nil && sameToken {
+		return has, err
 	}
 	if o.Token == "" {
 		return nil, ErrNoToken
@@ -91,13 +93,18 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, ErrRefused):
-			return nil, err
+			if has == nil || !has.isKnown(ctx) {
+				return nil, err
+			}
+			o.Log.Warn("the join token is refused and ignored: this agent has joined before, and the server knows it", "server", o.Server, "agent", o.ID, "error", err)
+			return has, nil
 		case err == nil:
 			if err := saveIdentity(o, key, reply); err != nil {
 				return nil, err
 			}
 			o.Log.Info("this agent has joined", "server", o.Server, "agent", o.ID)
-			return openIdentity(o)
+			has, _, err = openIdentity(o)
+			return has, err
 		}
 		if logged != err.Error() {
 			o.Log.Warn("the server cannot be joined yet", "server", o.Server, "error", err)
@@ -109,26 +116,37 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 	}
 }
 
-// openIdentity reads the identity of the folder; nil if there is none, or it is another
-// agent's, or was made with another token.
-func openIdentity(o JoinOptions) (*Identity, error) {
+// openIdentity reads the identity of the folder, and whether it was made with the token of
+// the options or they have none; nil if there is none, or it is another agent's.
+func openIdentity(o JoinOptions) (has *Identity, sameToken bool, err error) {
 	folder, err := mtls.Open(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the agent's identity: %w", err)
+		return nil, false, fmt.Errorf("the agent's identity: %w", err)
 	}
 	id, err := folder.Identity()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	was, err := os.ReadFile(filepath.Join(o.Dir, tokenFile))
-	if err != nil || id.Cert.Leaf.VerifyHostname(AgentName(o.ID)) != nil || o.Token != "" && string(was) != digest([]byte(o.Token)) {
-		return nil, nil
+	if err != nil || id.Cert.Leaf.VerifyHostname(AgentName(o.ID)) != nil {
+		return nil, false, nil
 	}
 	peer, err := os.ReadFile(filepath.Join(o.Dir, peerTokenFile))
-	return &Identity{PeerToken: string(peer), o: o, folder: folder}, err
+	return &Identity{PeerToken: string(peer), o: o, folder: folder}, o.Token == "" || string(was) == digest([]byte(o.Token)), err
+}
+
+// isKnown reports whether the server takes the identity, by asking it for a renewal.
+func (i *Identity) isKnown(ctx context.Context) bool {
+	_, err := postJSON(ctx, i.client(), i.o.Server+renewPath, struct{}{})
+	return err == nil
+}
+
+// client returns a client of the server with the agent's certificate.
+func (i *Identity) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: i.ServerTLS(), DisableKeepAlives: true}, Timeout: joinWithin}
 }
 
 // digest is the SHA-256 of a token or a public key, in hex.
@@ -255,7 +273,7 @@ func (i *Identity) AgentTLS() *tls.Config {
 
 // Run renews the certificate when half of its lifetime is over, until ctx ends.
 func (i *Identity) Run(ctx context.Context) error {
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: i.ServerTLS(), DisableKeepAlives: true}, Timeout: joinWithin}
+	client := i.client()
 	for backoff.Sleep(ctx, renewEvery) {
 		if err := i.renew(ctx, client, time.Now()); err != nil && ctx.Err() == nil {
 			i.o.Log.Warn("the agent's certificate cannot be renewed", "error", err)
