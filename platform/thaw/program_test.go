@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/bench/fake"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestMain lets the test binary be the program: supervisors, engines, servers and agents
@@ -349,22 +350,14 @@ const patience = 40 * time.Second
 // promised is within what users are promised to see an event.
 const promised = time.Second
 
-// promptly polls a condition that users are promised within a second. A poll counts as at
-// most 20 ms: what it takes longer than that, the machine is busy.
+// promptly polls a condition that users are promised within a second, on a machine that
+// has nothing else to do.
 func (p *platform) promptly(what string, ok func() bool) {
 	p.t.Helper()
-	const most = 20 * time.Millisecond
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	began, waited := time.Now(), time.Duration(0)
-	for last := began; !ok(); {
-		<-tick.C
-		now := time.Now()
-		waited += min(now.Sub(last), most)
-		if last = now; waited > promised || now.Sub(began) > patience {
-			p.t.Errorf("not within %s (%s by the clock): %s; processes %v", promised, now.Sub(began), what, p.processes())
-			return
-		}
+	watch := testkit.StartWatch(p.t)
+	p.eventually(patience, what, ok)
+	if took, slowdown := watch.Stop(); took > time.Duration(float64(promised)*slowdown) {
+		p.t.Errorf("%s after %s on a machine %.1f times slower than alone, not within %s", what, took, slowdown, promised)
 	}
 }
 

@@ -146,6 +146,11 @@ func pause() { <-time.After(2 * time.Millisecond) }
 // testTimeout bounds the wait for what must happen, on whatever machine.
 const testTimeout = time.Minute
 
+// promised is the bound that users are promised on a machine that slows processes down.
+func promised(bound time.Duration, slowdown float64) time.Duration {
+	return time.Duration(float64(bound) * slowdown)
+}
+
 func eventually(t *testing.T, description string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testTimeout); !ok(); pause() {
