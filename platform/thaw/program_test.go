@@ -350,13 +350,18 @@ const patience = 40 * time.Second
 // promised is within what users are promised to see an event.
 const promised = time.Second
 
+// within is a promised bound on a machine that slows processes down.
+func within(bound time.Duration, slowdown float64) time.Duration {
+	return time.Duration(float64(bound) * slowdown)
+}
+
 // promptly polls a condition that users are promised within a second, on a machine that
 // has nothing else to do.
 func (p *platform) promptly(what string, ok func() bool) {
 	p.t.Helper()
 	watch := testkit.StartWatch(p.t)
 	p.eventually(patience, what, ok)
-	if took, slowdown := watch.Stop(); took > time.Duration(float64(promised)*slowdown) {
+	if took, slowdown := watch.Stop(); took > within(promised, slowdown) {
 		p.t.Errorf("%s after %s on a machine %.1f times slower than alone, not within %s", what, took, slowdown, promised)
 	}
 }
