@@ -164,8 +164,10 @@ func TestValues(t *testing.T) {
 		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
 		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
 		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
-		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s"}, nil},
-		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics"}, nil},
+		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s", "key: metrics-token"}, nil},
+		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics", "key: metrics-token"}, nil},
+		{"metrics want a token", "", "Deployment thaw-system/thaw-activator", []string{"- --metrics-token-file=/run/thaw/metrics-token\n", "- key: metrics-token\n"}, nil},
+		{"metrics are for the monitoring", "networkPolicies: {monitoring: [{namespaceSelector: {matchLabels: {a: b}}}]}", "NetworkPolicy thaw-system/thaw-activator", []string{"a: b"}, []string{"thaw.dev/monitoring"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			all, err := render(t, x.values)

@@ -32,6 +32,7 @@ type ControlSecrets struct {
 	token       string
 	former      string
 	formerUntil time.Time // when former expires
+	metrics     string
 	id          *mtls.Identity
 	lastError   string
 }
@@ -105,7 +106,7 @@ func (l *ControlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 	if read == nil {
 		return changed
 	}
-	l.id = read.Identity
+	l.id, l.metrics = read.Identity, read.Metrics
 	if l.former != "" && !now.Before(l.formerUntil) {
 		l.former, changed = "", true
 	}
@@ -136,6 +137,13 @@ func (l *ControlSecrets) AdminTokens() []string {
 		return nil
 	}
 	return []string{l.admin}
+}
+
+// MetricsToken opens /metrics; "" before the Secret was read.
+func (l *ControlSecrets) MetricsToken() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.metrics
 }
 
 var errNoIdentity = errors.New("the control certificates are not known yet")

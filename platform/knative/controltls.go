@@ -30,6 +30,9 @@ func randomToken() []byte {
 // Entries of the Secret thaw-control-tls beside the token. Pods of activators and loaders
 // mount only their own entries.
 const (
+	// MetricsEntry holds what Prometheus shows to read /metrics of activators and controllers.
+	MetricsEntry = "metrics-token"
+
 	rootsEntry     = "ca.crt"   // trusted authorities
 	rootEntry      = "root.crt" // the authority of the certificates in use
 	nextSinceEntry = "next-since"
@@ -52,15 +55,18 @@ var ErrAdminToken = errors.New("the Secret " + AdminSecret)
 // ControlTLS is the content of the Secret thaw-control-tls.
 type ControlTLS struct {
 	Token    string
+	Metrics  string         // opens /metrics
 	Identity *mtls.Identity // the controller's
 }
 
 // RenewControlTLS brings the Secret's entries up to date: it adds what is missing, and
 // replaces an old authority in two steps. It reports whether data changed.
 func RenewControlTLS(data map[string][]byte, now time.Time) (changed bool, err error) {
-	if len(data[TokenKey]) == 0 {
-		data[TokenKey] = randomToken()
-		changed = true
+	for _, key := range []string{TokenKey, MetricsEntry} {
+		if len(data[key]) == 0 {
+			data[key] = randomToken()
+			changed = true
+		}
 	}
 	issue := func(prefix string) error {
 		made, err := mtls.Issue(now, slices.Sorted(maps.Values(certifiedNames))...)
@@ -127,7 +133,7 @@ func ReadControlTLS(data map[string][]byte) (*ControlTLS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w %w", ErrControlTLS, err)
 	}
-	l := &ControlTLS{Token: token}
+	l := &ControlTLS{Token: token, Metrics: strings.TrimSpace(string(data[MetricsEntry]))}
 	if l.Identity, err = mtls.Read(data[rootsEntry], mtls.Leaf{Cert: data["controller.crt"], Key: data["controller.key"]}); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrControlTLS, err)
 	}

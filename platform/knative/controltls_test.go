@@ -36,8 +36,8 @@ func TestRenewControlTLS(t *testing.T) {
 	if changed, err := RenewControlTLS(data, now); err != nil || !changed || string(data[TokenKey]) != "a-token-that-was-there-before-0123456789" {
 		t.Fatalf("%v %v", changed, err)
 	}
-	if l, err := ReadControlTLS(data); err != nil || l.Identity == nil {
-		t.Fatal(err)
+	if l, err := ReadControlTLS(data); err != nil || l.Identity == nil || len(l.Metrics) < 32 || l.Metrics == l.Token {
+		t.Fatal(l, err)
 	}
 	late := maps.Clone(data) // read five minutes ago
 	stages, first := 0, data["controller.crt"]

@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -144,6 +146,21 @@ func (r *Registry) Forget(model, team string) {
 	for _, v := range r.vectors {
 		v.DeletePartialMatch(prometheus.Labels{"model": model, "team": team})
 	}
+}
+
+// WithToken answers by h the requests that show the token (Authorization: Bearer): metrics
+// name teams, their models and what they use. "" is no token yet; it opens nothing.
+func WithToken(h http.Handler, token func() string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known := token()
+		want, got := sha256.Sum256([]byte("Bearer "+known)), sha256.Sum256([]byte(r.Header.Get("Authorization")))
+		if known == "" || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "metrics want Authorization: Bearer, with the metrics-token of the Secret thaw-control-tls", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Gather implements [prometheus.Gatherer].

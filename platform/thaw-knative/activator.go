@@ -30,6 +30,7 @@ type activatorSettings struct {
 	Addr          string             `json:"addr" default:":8080" help:"where requests from outside come in"`
 	PrivateAddr   string             `json:"private-addr" default:":8081" help:"where requests from inside the cluster come in"`
 	MetricsAddr   string             `json:"metrics-addr" default:":9090" help:"where /metrics, /healthz and /readyz are"`
+	MetricsToken  string             `json:"metrics-token-file" help:"file with the token that /metrics wants as Authorization: Bearer; read again at each request; empty: it wants none"`
 	Controller    string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried"`
 	TokenFile     string             `json:"token-file" help:"file with the token of the control stream"`
 	Certs         string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change; empty dials plainly"`
@@ -126,7 +127,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	defer private.Close()
 	defer metrics.Close()
 	state := &readiness{platform: platform}
-	side := &http.Server{Handler: sideHandler(registry.Handler(), state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	side := &http.Server{Handler: sideHandler(o.metrics(registry), state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -197,6 +198,17 @@ func listenTCP(ctx context.Context, flag, addr string) (net.Listener, error) {
 		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: " + flag}
 	}
 	return l, nil
+}
+
+// metrics is the handler of /metrics.
+func (o *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
+	if o.MetricsToken == "" {
+		return registry.Handler()
+	}
+	return telemetry.WithToken(registry.Handler(), func() string {
+		token, _ := kit.ReadToken(o.MetricsToken) // without one it opens to nothing
+		return token
+	})
 }
 
 // sideHandler is what stands beside the requests: metrics, and whether there are any to

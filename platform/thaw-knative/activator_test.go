@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
+	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
 // TestMain lets the test be the program it tests, in a process of its own that can
@@ -298,6 +300,48 @@ func (r *testController) gate(id string) *gate {
 	}
 	eventually(r.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
 	return g
+}
+
+// TestMetricsToken: /metrics of an activator wants the token of its file, as it is now;
+// probes want none.
+func TestMetricsToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "metrics-token")
+	registry := telemetry.New()
+	o := activatorSettings{MetricsToken: file}
+	guarded := sideHandler(o.metrics(registry), func() []string { return nil })
+	open := sideHandler(new(activatorSettings).metrics(registry), func() []string { return nil })
+	const first, second = "first-token-0123456789", "second-token-0123456789"
+	for _, row := range []struct {
+		name, inFile, path, header string
+		handler                    http.Handler
+		want                       int
+	}{
+		{"no setting", "", "/metrics", "", open, 200},
+		{"no file yet", "", "/metrics", "Bearer ", guarded, 401},
+		{"an empty token", "\n", "/metrics", "Bearer ", guarded, 401},
+		{"none", first, "/metrics", "", guarded, 401},
+		{"another", first, "/metrics", "Bearer " + second, guarded, 401},
+		{"without Bearer", first, "/metrics", first, guarded, 401},
+		{"the token", first, "/metrics", "Bearer " + first, guarded, 200},
+		{"a new one", second, "/metrics", "Bearer " + second, guarded, 200},
+		{"the former", second, "/metrics", "Bearer " + first, guarded, 401},
+		{"a probe", first, "/readyz", "", guarded, 200},
+		{"another probe", first, "/healthz", "", guarded, 200},
+	} {
+		if row.inFile != "" {
+			if err := os.WriteFile(file, []byte(row.inFile), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, w := httptest.NewRequest("GET", row.path, nil), httptest.NewRecorder()
+		if row.header != "" {
+			r.Header.Set("Authorization", row.header)
+		}
+		row.handler.ServeHTTP(w, r)
+		if w.Code != row.want || w.Code == 401 && w.Header().Get("WWW-Authenticate") != "Bearer" {
+			t.Errorf("%s: %d %s, want %d", row.name, w.Code, w.Body, row.want)
+		}
+	}
 }
 
 func (g *gate) get(path string) int {

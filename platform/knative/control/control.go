@@ -231,7 +231,7 @@ func anyKeys[K comparable](m map[K]bool) map[any]bool {
 }
 
 // routes is the handler of the controller's port. full is false for plain connections
-// beside TLS ones: these get probes and metrics only.
+// beside TLS ones: these get probes, and metrics by their token, only.
 func (c *control) routes(full bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
@@ -247,13 +247,17 @@ func (c *control) routes(full bool) http.Handler {
 		}
 	})
 	if !full || !c.o.Secure { // over TLS the control API has them, for callers with a key
-		mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, req *http.Request) {
+		var metrics http.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			registry := c.metrics
 			if r := c.term.Load(); r != nil {
 				registry = r.metrics
 			}
 			registry.Handler().ServeHTTP(w, req)
 		})
+		if c.o.Secure {
+			metrics = telemetry.WithToken(metrics, c.secrets.MetricsToken)
+		}
+		mux.Handle("GET /metrics", metrics)
 	}
 	idle := controlstream.NewHub(controlstream.HubOptions{Tokens: c.tokens, Leads: func() (bool, string) { return false, c.election.Leader() }, Log: c.o.Log})
 	mux.HandleFunc(controlstream.Endpoint, func(w http.ResponseWriter, req *http.Request) {

@@ -25,7 +25,8 @@ import (
 )
 
 // TestSecurePort: with certificates, control streams need one, the control API needs TLS and
-// the admin token, which is not that of the streams, and probes need nothing.
+// the admin token, which is not that of the streams, metrics without TLS a token of their
+// own, and probes need nothing.
 func TestSecurePort(t *testing.T) {
 	kube := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
@@ -74,14 +75,18 @@ func TestSecurePort(t *testing.T) {
 		b, _ := io.ReadAll(res.Body)
 		return res.StatusCode, string(b)
 	}
-	admin, mounted := l.AdminTokens()[0], l.Tokens()[0]
+	admin, mounted, metrics := l.AdminTokens()[0], l.Tokens()[0], string(s.Data[knative.MetricsEntry])
 	for _, x := range []struct {
 		url, token string
 		code       int
 		has        string
 	}{
 		{"http:///healthz", "", 200, "ok"},
-		{"http:///metrics", "", 200, "thaw_control_streams"},
+		{"http:///metrics", "", 401, "metrics-token"},
+		{"http:///metrics", mounted, 401, "metrics-token"},
+		{"http:///metrics", admin, 401, "metrics-token"},
+		{"http:///metrics", metrics, 200, "thaw_control_streams"},
+		{"https:///api/v1/functions", metrics, 401, "invalid_api_key"},
 		{"http://" + controlstream.Endpoint, mounted, 403, "certificate"},
 		{"https://" + controlstream.Endpoint, mounted, 403, "certificate"},
 		{"http:///api/v1/keys", admin, 403, "TLS only"},

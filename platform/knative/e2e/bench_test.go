@@ -230,6 +230,26 @@ func (s *suite) leader(ctx context.Context) (pod, url string, err error) {
 	return pod, "http://" + address, nil
 }
 
+// readMetrics returns the metrics of a controller at url.
+func (s *suite) readMetrics(ctx context.Context, url string) (string, error) {
+	secret, err := s.core.CoreV1().Secrets(install.Namespace).Get(ctx, knative.ControlTLSSecret, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Authorization", "Bearer "+string(secret.Data[knative.MetricsEntry]))
+	res, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return string(text), err
+}
+
 // warmCost is the processor time of warm requests.
 type warmCost struct {
 	Requests int                `json:"requests"` // of each kind and path
@@ -730,18 +750,12 @@ func memory(p *corev1.Pod) (int64, error) {
 
 // queued returns the length of the controller's work queue.
 func queued(b *bench, url string) (depth int, saw string) {
-	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url+"/metrics", nil)
+	text, err := b.readMetrics(b.Context(), url)
 	if err != nil {
 		return -1, err.Error()
 	}
-	res, err := client.Do(r)
-	if err != nil {
-		return -1, err.Error()
-	}
-	defer res.Body.Close()
-	text, _ := io.ReadAll(res.Body)
 	found := false
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "thaw_reconcile_queue") {
 			continue
 		}

@@ -939,20 +939,11 @@ func (f *far) depth(done chan struct{}) (most int) {
 func (f *far) metric(url, name string) (float64, error) {
 	ctx, cancel := context.WithTimeout(f.Context(), 5*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	text, err := f.readMetrics(ctx, url)
 	if err != nil {
 		return 0, err
 	}
-	res, err := client.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, name+" "); ok {
 			return strconv.ParseFloat(strings.TrimSpace(v), 64)
 		}
