@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -95,6 +96,8 @@ func TestRights(t *testing.T) {
 	open, shut := start(t, nil), start(t, nil)
 	shut.keys(t)
 	public := start(t, func(o *Options) { o.Open = false })
+	publicKeys := start(t, func(o *Options) { o.Open = false })
+	publicKeys.keys(t)
 	const wrong = "sk-thaw-wrong"
 	for _, e := range open.api.routes {
 		path, body := canonicalHost(e)
@@ -110,6 +113,8 @@ func TestRights(t *testing.T) {
 			{"a wrong key, on loopback without keys", open, wrong, [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
 			{"a wrong key", shut, wrong, [4]string{"invalid_api_key", "invalid_api_key", "", "invalid_api_key"}},
 			{"a team's key", shut, shut.keyA, [4]string{"", "permission_denied", "", ""}},
+			{"a team's key, not on loopback", publicKeys, publicKeys.keyA, [4]string{"", "permission_denied", "", ""}},
+			{"an admin key, not on loopback", publicKeys, publicKeys.keyAdm, [4]string{"", "", "", ""}},
 			{"an admin key", shut, shut.keyAdm, [4]string{"", "", "", ""}},
 			{"the admin token", shut, shut.admin, [4]string{"", "", "", ""}},
 			{"the admin token, not on loopback", public, public.admin, [4]string{"", "", "", ""}},
@@ -125,6 +130,34 @@ func TestRights(t *testing.T) {
 			}
 			if status >= 400 && got != "not_found" && status != 503 {
 				t.Errorf("%s %s as %s: %d %s, want to be let in", e.method, e.path, tt.who, status, answer)
+			}
+		}
+	}
+}
+
+// L6 and the like: whatever a team's key may ask, on loopback or not, the answer shows
+// nothing of another team; what is another team's does not exist for it.
+func TestTeamKeyOnEveryRoute(t *testing.T) {
+	loopback, public := start(t, nil), start(t, func(o *Options) { o.Open = false })
+	foreign := regexp.MustCompile(`two|secret|\br-2\b|\bcs-2\b|"b"|\bb/`)
+	of := strings.NewReplacer("/a/one", "/b/two", "a/one", "b/two", "/teams/a", "/teams/b", "r-1", "r-2", "cs-1", "cs-2")
+	for name, r := range map[string]*testAPI{"on loopback": loopback, "not on loopback": public} {
+		r.keys(t)
+		for _, e := range r.api.routes {
+			path, body := canonicalHost(e)
+			status, _, answer := r.ask(t, e.method, path, r.keyA, body)
+			switch {
+			case e.permission == admin:
+				if status != 403 || codeOf(answer) != "permission_denied" {
+					t.Errorf("%s %s with a team's key %s: %d %s", e.method, path, name, status, answer)
+				}
+			case status >= 300 && status != 404 || foreign.MatchString(answer):
+				t.Errorf("%s %s with a team's key %s: %d %s", e.method, path, name, status, answer)
+			}
+			if theirs, theirBody := of.Replace(path), of.Replace(body); theirs+theirBody != path+body && e.permission != admin {
+				if status, _, answer := r.ask(t, e.method, theirs, r.keyA, theirBody); status != 404 {
+					t.Errorf("%s %s %s with the key of another team %s: %d %s", e.method, theirs, theirBody, name, status, answer)
+				}
 			}
 		}
 	}
@@ -181,6 +214,12 @@ func TestExplain(t *testing.T) {
 	e = body(r.keyA)
 	if c := e.Candidates[0]; e.Chosen != "" || e.For != "" || c.Function != "" || c.Replica != "" || c.Node != "here" || e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
 		t.Errorf("another team is named: %+v", e)
+	}
+	r.api.o.Explain = func(string, functions.Name) (functions.Explanation, bool) {
+		return functions.Explanation{Chosen: "two-1", Others: 1, Candidates: []functions.Candidate{{Replica: "one-1", Function: "a/one"}}}, true
+	}
+	if e := body(r.keyA); e.Chosen != "" {
+		t.Errorf("a replica of another team is named: %+v", e)
 	}
 	if status, _, body := r.ask(t, "GET", "/api/v1/explain/weather/a/one", r.admin, ""); status != 404 || !strings.Contains(body, "place, evict, cold, scale") {
 		t.Errorf("%d %s", status, body)

@@ -50,7 +50,7 @@ func (w *fakePlatform) Replicas() []functions.Replica {
 }
 
 func (w *fakePlatform) Nodes() []functions.Node {
-	return []functions.Node{{ID: "here", State: functions.NodeIdle, Lost: w.nodeLost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
+	return []functions.Node{{ID: "here", URL: "https://two.internal:9000", Replicas: 2, Warm: []functions.WarmParent{{Program: "two"}}, State: functions.NodeIdle, Lost: w.nodeLost, Seen: began, Memory: functions.Capacity{Total: 8 << 30}, Cached: []functions.CachedModel{{Source: "az://a/c/secret"}, {Source: "file:///w/x", Tier: functions.TierDRAM}}}}
 }
 
 func (w *fakePlatform) ColdStart(id string) (functions.Timeline, bool) {

@@ -80,8 +80,8 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 	return nil
 }
 
-// nodes are seen by all readers: a team wants to know what its models run on.
-// What others keep there is not theirs to see.
+// nodes lists the nodes, to all readers: a team sees what its models run on. What others
+// keep and run there, and where the agent is reached, a team's key does not see.
 func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	sources := Sources{}
 	for _, m := range a.o.Catalog.Models() {
@@ -89,9 +89,13 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 			sources.Add(m.FullName().String(), m.Spec.Source, m.Dir)
 		}
 	}
-	serving := map[string][]string{}
+	serving, own := map[string][]string{}, map[string]int{}
 	for _, r := range a.o.State.Replicas() {
-		if r.State == functions.Ready && x.mayRead(teamOf(r.Function)) {
+		if !x.mayRead(teamOf(r.Function)) {
+			continue
+		}
+		own[r.Node]++
+		if r.State == functions.Ready {
 			serving[r.Node] = append(serving[r.Node], r.Function)
 		}
 	}
@@ -102,7 +106,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 			n.Near = sources.CachedModels(r.Cached, serving[r.ID])
 		}
 		if x.team() != "" {
-			n.Cached, n.Warm = nil, nil
+			n.Cached, n.Warm, n.URL, n.Replicas = nil, nil, "", own[n.ID]
 		}
 		if n.GPUs == nil {
 			n.GPUs = []functions.GPU{}

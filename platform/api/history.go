@@ -103,12 +103,19 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	if v.For != "" && !x.mayRead(teamOf(v.For)) {
 		v.For = ""
 	}
+	chosen := v.Chosen
+	if kind == "evict" && x.team() != "" {
+		v.Chosen = "" // unless it is listed below
+	}
 	for i := range v.Candidates {
 		c := &v.Candidates[i]
 		if c.Function == "" || x.mayRead(teamOf(c.Function)) {
+			if c.Replica != "" && c.Replica == chosen {
+				v.Chosen = chosen
+			}
 			continue
 		}
-		if c.Replica != "" && c.Replica == v.Chosen {
+		if c.Replica != "" && c.Replica == chosen {
 			v.Chosen = ""
 		}
 		c.Function, c.Replica = "", ""
