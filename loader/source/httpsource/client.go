@@ -25,6 +25,8 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Roots that server certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
+
+	resolver *net.Resolver // of tests
 }
 
 // The bounds of a request: dialTimeout includes the look-up of the name, headerTimeout runs
@@ -38,7 +40,7 @@ const (
 
 // Client is an http.Client for ranges.
 func Client(o Options) *http.Client {
-	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer}
+	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		TLSHandshakeTimeout:   handshakeTimeout,

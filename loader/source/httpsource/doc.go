@@ -19,7 +19,9 @@
 // machine named the host: in THAW_SOURCE_HOSTS (hosts,
 // .suffixes, addresses or networks, separated by commas) or as the endpoint of
 // a cloud (AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, HF_ENDPOINT). Where a proxy
-// is set, it decides what is reached; then only literal addresses are checked.
+// is set, it decides what is reached; then only literal addresses are checked. Names of
+// private networks (one label, .local, .svc) are refused before any look-up, unless a network
+// is allowed.
 //
 // # Errors
 //

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -135,8 +136,13 @@ func (t *HostTrust) dial(d *net.Dialer) func(ctx context.Context, network, addr 
 	}
 }
 
+// privateNames end names that only a private network knows.
+var privateNames = []string{".local", ".svc", ".home.arpa"}
+
 // CheckURL refuses a URL whose host is a forbidden address or a name of this machine:
-// behind a proxy, dial checks no address.
+// behind a proxy, dial checks no address. Where no private network is allowed it also
+// refuses names that only such a network knows: the error of a look-up would tell which
+// ones there are.
 func (t *HostTrust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
 	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
@@ -152,7 +158,8 @@ func (t *HostTrust) CheckURL(u *url.URL) error {
 		return nil
 	}
 	switch {
-	case host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal") || host == "":
+	case host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".internal"),
+		len(t.nets) == 0 && (!strings.Contains(host, ".") || slices.ContainsFunc(privateNames, func(s string) bool { return strings.HasSuffix(host, s) })):
 		return bad(fmt.Sprintf("%q is not a public host", host))
 	case strings.Trim(host, "0123456789.x") == "" || strings.HasPrefix(host, "0x"):
 		// 2130706433, 0177.1, 0x7f.1: some resolvers read these as addresses.

@@ -3,20 +3,26 @@ package httpsource
 import (
 	"context"
 	"crypto/x509"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -61,6 +67,23 @@ func TestLiteral(t *testing.T) {
 	}
 }
 
+// Names of the private network are refused before they are looked up, unless a network is
+// allowed, whose addresses they may have.
+func TestPrivateNames(t *testing.T) {
+	for hosts, allowed := range map[string]bool{"": false, "minio:9000,.example.org": false, "10.1.0.0/16": true} {
+		trust := NewHostTrust(func(k string) string { return map[string]string{HostsVariable: hosts}[k] })
+		for _, host := range []string{"minio:9001", "kubernetes", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local.", "printer.local", "nas.home.arpa"} {
+			u, err := url.Parse("https://" + host + "/x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := trust.CheckURL(u) == nil; got != allowed {
+				t.Errorf("%s where %q is allowed: %v", host, hosts, got)
+			}
+		}
+	}
+}
+
 func TestDialIsGuarded(t *testing.T) {
 	hits := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits++ }))
@@ -83,6 +106,141 @@ func TestDialIsGuarded(t *testing.T) {
 	}
 	if err := get(NewHostTrust(none, srv.URL)); err != nil || hits != 1 {
 		t.Errorf("trusted: %v, %d hits", err, hits)
+	}
+}
+
+// nameServer is a resolver of names that are not literal addresses: each look-up of a name
+// takes the next of its addresses, and the last one again and again.
+type nameServer struct {
+	mu      sync.Mutex
+	answers map[string][]string
+}
+
+func (n *nameServer) next(name string) (netip.Addr, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := n.answers[name]
+	if len(list) == 0 {
+		return netip.Addr{}, false
+	}
+	if len(list) > 1 {
+		n.answers[name] = list[1:]
+	}
+	return netip.MustParseAddr(list[0]), true
+}
+
+func (n *nameServer) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe() // as TCP: each message has its length before it
+		go func() {
+			defer server.Close()
+			for {
+				var size [2]byte
+				if _, err := io.ReadFull(server, size[:]); err != nil {
+					return
+				}
+				question := make([]byte, binary.BigEndian.Uint16(size[:]))
+				if _, err := io.ReadFull(server, question); err != nil {
+					return
+				}
+				answer := n.answer(question)
+				if _, err := server.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+					return
+				}
+			}
+		}()
+		return client, nil
+	}}
+}
+
+func (n *nameServer) answer(question []byte) []byte {
+	var p dnsmessage.Parser
+	head, err := p.Start(question)
+	if err != nil {
+		return nil
+	}
+	q, err := p.Question()
+	if err != nil {
+		return nil
+	}
+	head.Response, head.RCode = true, dnsmessage.RCodeSuccess
+	m := dnsmessage.Message{Header: head, Questions: []dnsmessage.Question{q}}
+	resource := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}
+	name := strings.TrimSuffix(q.Name.String(), ".")
+	is6 := strings.HasPrefix(name, "six.")
+	switch {
+	case q.Type == dnsmessage.TypeA && !is6:
+		if a, ok := n.next(name); ok {
+			m.Answers = []dnsmessage.Resource{{Header: resource, Body: &dnsmessage.AResource{A: a.As4()}}}
+		}
+	case q.Type == dnsmessage.TypeAAAA && is6:
+		if a, ok := n.next(name); ok {
+			m.Answers = []dnsmessage.Resource{{Header: resource, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}}}
+		}
+	}
+	b, _ := m.Pack()
+	return b
+}
+
+// a name whose look-up gives an address of the operator's network is not dialled, also
+// where a redirect leads there, or where an earlier look-up gave an address that is allowed.
+func TestNamesOfPrivateAddresses(t *testing.T) {
+	var inside, outside atomic.Int64
+	private := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside.Add(1) }))
+	defer private.Close()
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(private.URL, "http://"))
+	other, err := net.Listen("tcp", "127.0.0.2:"+port)
+	if err != nil {
+		sourcetest.Missing(t, "a second address of loopback:", err)
+	}
+	allowed := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		outside.Add(1)
+		w.Header().Set("Connection", "close") // the next request is looked up again
+		if to := r.URL.Query().Get("to"); to != "" {
+			http.Redirect(w, r, "http://"+to+":"+port+"/weights", http.StatusFound)
+		}
+	})}
+	go allowed.Serve(other)
+	defer allowed.Close()
+	names := &nameServer{answers: map[string][]string{
+		"good.example": {"127.0.0.2"}, "loopback.example": {"127.0.0.1"}, "net.example": {"10.0.0.7"}, "metadata.example": {"169.254.169.254"}, "shared.example": {"100.64.1.1"},
+		"six.loopback.example": {"::1"}, "six.mapped.example": {"::ffff:127.0.0.1"}, "six.unique.example": {"fd00:ec2::254"}, "six.link.example": {"fe80::1"},
+		"rebinds.example": {"127.0.0.2", "127.0.0.1"},
+	}}
+	c := Client(Options{Trust: NewHostTrust(func(k string) string { return map[string]string{HostsVariable: "127.0.0.2"}[k] }), Follow: true, resolver: names.resolver()})
+	defer c.CloseIdleConnections()
+	get := func(url string) error {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		r, err := c.Do(req)
+		if err != nil {
+			return Network(t.Context(), "here", "", err)
+		}
+		return r.Body.Close()
+	}
+	for _, row := range []struct {
+		url  string
+		kind source.Kind
+		asks int64 // of the allowed server
+	}{
+		{"http://good.example:" + port, "", 1},
+		{"http://loopback.example:" + port, source.Refused, 0},
+		{"http://net.example:" + port, source.Refused, 0},
+		{"http://metadata.example", source.Refused, 0},
+		{"http://shared.example:" + port, source.Refused, 0},
+		{"http://six.loopback.example:" + port, source.Refused, 0},
+		{"http://six.mapped.example:" + port, source.Refused, 0},
+		{"http://six.unique.example:" + port, source.Refused, 0},
+		{"http://six.link.example:" + port, source.Refused, 0},
+		{"http://good.example:" + port + "/?to=good.example", "", 2},
+		{"http://good.example:" + port + "/?to=loopback.example", source.Refused, 1},
+		{"http://good.example:" + port + "/?to=metadata.google.internal", source.Refused, 1},
+		{"http://rebinds.example:" + port, "", 1},
+		{"http://rebinds.example:" + port, source.Refused, 0},
+	} {
+		err := get(row.url)
+		if source.KindOf(err) != row.kind || outside.Swap(0) != row.asks || inside.Load() != 0 {
+			t.Errorf("%s: %v, %d requests inside", row.url, err, inside.Load())
+		}
 	}
 }
 
