@@ -42,6 +42,15 @@ func TestRootCause(t *testing.T) {
 			}
 		})
 	}
+	// A-3, as transformers says it within vLLM.
+	for _, text := range []string{
+		"pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, The repository /data/store/x contains custom code which must be executed to correctly load the model. You can inspect the repository content at /data/store/x.\nPlease pass the argument `trust_remote_code=True` to allow custom code to be run. [type=value_error, input_value=ArgsKwargs]",
+		"ValueError: The repository x references custom code contained in y which must be executed to correctly load the model.",
+	} {
+		if got := RootCause(text, "exit code 1"); !strings.Contains(got, "--trust-remote-code") || strings.Contains(got, "…") {
+			t.Errorf("a checkpoint with code: %s", got)
+		}
+	}
 	if !PortTaken(RootCause("OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 80): address already in use", "")) {
 		t.Error("port not seen as taken")
 	}

@@ -37,6 +37,46 @@ func programs(environ ...string) Programs {
 	}
 }
 
+// A-3: no engine is told to run a checkpoint's code, whatever the checkpoint and the
+// operator's environment hold; only the arguments of the model file do.
+func TestNoRemoteCode(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"config.json":           `{"model_type":"x","auto_map":{"AutoConfig":"configuration_x.XConfig","AutoModel":"org/repo--modeling_x.X"},"trust_remote_code":true}`,
+		"tokenizer_config.json": `{"auto_map":{"AutoTokenizer":["tokenization_x.XTokenizer",null]},"trust_remote_code":true}`,
+		"x.gguf":                "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range []functions.Engine{functions.EngineEmber, functions.EngineVLLM, functions.EngineSGLang, functions.EngineLlamaCpp} {
+		for _, gpus := range [][]int{nil, {0, 1}} {
+			for _, args := range [][]string{nil, {"--trust-remote-code"}} {
+				cmd, err := programs("HF_HUB_OFFLINE=0", "TRANSFORMERS_OFFLINE=0").Prepare(Request{
+					Name: "x", Path: dir, Port: 7001, GPUs: gpus, GPUMemory: 80 << 30, Scratch: t.TempDir(), Cache: t.TempDir(),
+					Spec: functions.ModelSpec{Engine: e, Args: args, Adapters: []functions.Adapter{{Name: "a", Rank: 8}}},
+				})
+				if err != nil {
+					t.Fatalf("%s: %v", e, err)
+				}
+				told := 0
+				for _, s := range slices.Concat(cmd.Argv, cmd.Env) {
+					if s = strings.ToLower(strings.ReplaceAll(s, "_", "-")); strings.Contains(s, "remote-code") {
+						told++
+					}
+				}
+				if told != len(args) {
+					t.Errorf("%s on GPUs %v with args %v: %v %v", e, gpus, args, cmd.Argv, cmd.Env)
+				}
+				if row, _ := engineRow(e); row.python && (!slices.Contains(cmd.Env, "HF_HUB_OFFLINE=1") || !slices.Contains(cmd.Env, "TRANSFORMERS_OFFLINE=1")) {
+					t.Errorf("%s may download code: %v", e, cmd.Env)
+				}
+			}
+		}
+	}
+}
+
 func TestPrepare(t *testing.T) {
 	models := t.TempDir()
 	for _, f := range []string{"mmproj-q.gguf", "q-00001-of-00002.gguf", "q-00002-of-00002.gguf"} {
