@@ -156,6 +156,11 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	policies, err := os.ReadFile("../kustomize/base/network-policies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text += string(policies)
 	for _, p := range readPages(t) {
 		for _, name := range metric.FindAllString(p.text, -1) {
 			if !strings.Contains(text, `"`+name+`"`) {
