@@ -341,7 +341,7 @@ type start struct {
 
 // decided lists the decisions and the times of each model's starts in order. All come
 // from this run: the machine's load may have differed before.
-func (a *Agreement) decided(events []served.Event) map[string][]*start {
+func (a *Agreement) decided(events []functions.Event) map[string][]*start {
 	took, known := map[string][]*start{}, map[string]*start{}
 	var exits []float64
 	for _, e := range events {
@@ -405,12 +405,12 @@ func (a *Agreement) simulated(ctx context.Context, file string, before int, took
 		c.Sizes[m.FullName()] = 1 // the measured warm-up includes the load
 	}
 	// A fleet needs a GPU; no model here uses it.
-	var first, second fleet.Node
+	var first, second fleet.HostKind
 	first.Default()
 	first.Name, first.GPUs, first.Memory = "first", 1, 2*agreeSlot+agreeSlot/2
 	second.Default()
 	second.Name, second.GPUs, second.Memory = "second", 1, agreeSlot+agreeSlot/2
-	c.Fleet = &fleet.Fleet{Nodes: []fleet.Node{first, second}, Engine: fleet.Engine{
+	c.Fleet = &fleet.Fleet{Nodes: []fleet.HostKind{first, second}, Engine: fleet.Engine{
 		Exec: seconds(a.Exec), Spawn: seconds(a.Spawn), Warmup: seconds(a.Warmup), Exit: seconds(a.Exit),
 		Prefill: 100_000, Decode: answerRate,
 	}}

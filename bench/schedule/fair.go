@@ -64,10 +64,10 @@ const fairSwitch = 300*time.Millisecond + 20*time.Millisecond + fairBoot + 2*tim
 
 // fairRun returns the other team's longest wait.
 func fairRun(ctx context.Context, same bool, queue int) (float64, error) {
-	var n fleet.Node
+	var n fleet.HostKind
 	n.Default()
 	n.Name, n.GPUs = "node", 1
-	f := &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{Spawn: functions.Duration(fairBoot), Warmup: 1, Prefill: 1_000_000, Decode: 50}}
+	f := &fleet.Fleet{Nodes: []fleet.HostKind{n}, Engine: fleet.Engine{Spawn: functions.Duration(fairBoot), Warmup: 1, Prefill: 1_000_000, Decode: 50}}
 	var models []*functions.Model
 	sizes := map[functions.Name]functions.Bytes{}
 	for _, team := range []string{"many", "few"} {

@@ -87,10 +87,10 @@ const (
 )
 
 func dayFleet(gpus int) *fleet.Fleet {
-	var n fleet.Node
+	var n fleet.HostKind
 	n.Default()
 	n.Name, n.GPUs, n.Memory, n.Copy, n.Disk = "node", gpus, 1<<44, 1<<50, 1<<50
-	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.Engine{Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000}}
+	return &fleet.Fleet{Nodes: []fleet.HostKind{n}, Engine: fleet.Engine{Warmup: 1, Exec: 1, Exit: 1, Prefill: 100_000, Decode: 1000}}
 }
 
 // dayStudy returns a study of the day; each, if not 0, is the size of every model.

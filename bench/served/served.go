@@ -109,24 +109,15 @@ func AdminToken(data string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Replica is a row of GET /api/v1/replicas.
-type Replica struct {
-	ID       string          `json:"id"`
-	Function string          `json:"function"`
-	State    functions.State `json:"state"`
-	Endpoint string          `json:"endpoint"`
-	InFlight int             `json:"in_flight"`
-}
-
 // Replicas returns the replicas of a function that have not ended.
-func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]Replica, error) {
+func (p *Platform) Replicas(ctx context.Context, of functions.Name) ([]functions.Replica, error) {
 	var list struct {
-		Items []Replica `json:"items"`
+		Items []functions.Replica `json:"items"`
 	}
 	if err := p.call(ctx, http.MethodGet, "/api/v1/replicas", nil, &list); err != nil {
 		return nil, err
 	}
-	var out []Replica
+	var out []functions.Replica
 	for _, r := range list.Items {
 		n, err := functions.ParseName(r.Function, functions.DefaultTeam)
 		if err == nil && n.WithoutAdapter() == of.WithoutAdapter() && !r.State.Over() {
@@ -182,22 +173,10 @@ func (p *Platform) Stop(ctx context.Context, of functions.Name) error {
 	})
 }
 
-// Event is a row of GET /api/v1/events.
-type Event struct {
-	Seq      uint64    `json:"seq"`
-	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"`
-	Function string    `json:"function"`
-	Replica  string    `json:"replica"`
-	Node     string    `json:"node"`
-	Reason   string    `json:"reason"`
-	For      string    `json:"for"`
-}
-
 // Events returns the events after number since, oldest first.
-func (p *Platform) Events(ctx context.Context, since uint64) ([]Event, error) {
+func (p *Platform) Events(ctx context.Context, since uint64) ([]functions.Event, error) {
 	var list struct {
-		Items []Event `json:"items"`
+		Items []functions.Event `json:"items"`
 	}
 	err := p.call(ctx, http.MethodGet, fmt.Sprintf("/api/v1/events?since=%d", since), nil, &list)
 	return list.Items, err
@@ -209,8 +188,8 @@ func (p *Platform) Wake(ctx context.Context, of functions.Name) error {
 }
 
 // Ready waits until a function has a READY replica.
-func (p *Platform) Ready(ctx context.Context, of functions.Name) (Replica, error) {
-	var ready Replica
+func (p *Platform) Ready(ctx context.Context, of functions.Name) (functions.Replica, error) {
+	var ready functions.Replica
 	err := p.until(ctx, func() (bool, error) {
 		rs, err := p.Replicas(ctx, of)
 		for _, r := range rs {
@@ -261,7 +240,7 @@ func (p *Platform) NewKey(ctx context.Context, team, name string) (string, error
 }
 
 // Stats reads the counters of a replica's engine, which must be the fake one.
-func (p *Platform) Stats(ctx context.Context, r Replica, into any) error {
+func (p *Platform) Stats(ctx context.Context, r functions.Replica, into any) error {
 	return p.get(ctx, r.Endpoint+"/stats", into)
 }
 

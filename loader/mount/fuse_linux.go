@@ -53,7 +53,7 @@ func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	root := &rootNode{files: files, sharedState: &sharedState{from: from, log: o.log(), createdAt: time.Now(), logged: make(map[string]bool)}}
+	root := &rootInode{files: files, sharedState: &sharedState{from: from, log: o.log(), createdAt: time.Now(), logged: make(map[string]bool)}}
 	long := cacheForever
 	options := &fs.Options{
 		EntryTimeout: &long, AttrTimeout: &long, NegativeTimeout: &long,
@@ -230,15 +230,15 @@ func (q fuseLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// rootNode is the root; the folders below it are plain inodes.
-type rootNode struct {
+// rootInode is the root; the folders below it are plain inodes.
+type rootInode struct {
 	fs.Inode
 	*sharedState
 	files []File
 }
 
 // OnAdd builds the whole tree: it is small and never changes.
-func (f *rootNode) OnAdd(ctx context.Context) {
+func (f *rootInode) OnAdd(ctx context.Context) {
 	for _, file := range f.files {
 		at := f.EmbeddedInode()
 		dirs, base := path.Split(file.Name)
@@ -253,42 +253,42 @@ func (f *rootNode) OnAdd(ctx context.Context) {
 			}
 			at = next
 		}
-		n := &fileNode{sharedState: f.sharedState, file: file}
+		n := &fileInode{sharedState: f.sharedState, file: file}
 		at.AddChild(base, at.NewPersistentInode(ctx, n, fs.StableAttr{Mode: syscall.S_IFREG}), true)
 	}
 }
 
-// fileNode is one file.
-type fileNode struct {
+// fileInode is one file.
+type fileInode struct {
 	fs.Inode
 	*sharedState
 	file File
 }
 
 var (
-	_ fs.NodeOpener    = (*fileNode)(nil)
-	_ fs.NodeReader    = (*fileNode)(nil)
-	_ fs.NodeGetattrer = (*fileNode)(nil)
-	_ fs.NodeFlusher   = (*fileNode)(nil)
+	_ fs.NodeOpener    = (*fileInode)(nil)
+	_ fs.NodeReader    = (*fileInode)(nil)
+	_ fs.NodeGetattrer = (*fileInode)(nil)
+	_ fs.NodeFlusher   = (*fileInode)(nil)
 )
 
 // Open answers ENOSYS: the kernel then asks once per mount, and keeps pages from then
 // on.
-func (n *fileNode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (n *fileInode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, 0, syscall.ENOSYS
 }
 
 // Flush answers ENOSYS for the same reason.
-func (n *fileNode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
+func (n *fileInode) Flush(context.Context, fs.FileHandle) syscall.Errno { return syscall.ENOSYS }
 
-func (n *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *fileInode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.Mode, out.Nlink, out.Size = syscall.S_IFREG|0o444, 1, uint64(n.file.Size)
 	out.Blksize, out.Blocks = maxRead, (out.Size+511)/512
 	out.SetTimes(&n.createdAt, &n.createdAt, &n.createdAt)
 	return 0
 }
 
-func (n *fileNode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *fileInode) Read(ctx context.Context, _ fs.FileHandle, b []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	if off >= n.file.Size {
 		return fuse.ReadResultData(nil), 0
 	}

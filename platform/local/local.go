@@ -241,7 +241,7 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 	if hb.PeerURL == "" {
 		delete(l.peerNodes, hb.AgentID)
 	} else {
-		l.peerNodes[hb.AgentID] = peerNode{hb.PeerURL, time.Now()}
+		l.peerNodes[hb.AgentID] = peerNode{functions.Peer{ID: hb.AgentID, URL: hb.PeerURL}, time.Now()}
 	}
 	l.normalizeBorrowed(&hb)
 	if hb.Borrows {
@@ -329,7 +329,7 @@ func (l *Local) EngineTLS(addr string) *tls.Config {
 
 // peerNode is a block server and the time of its last heartbeat.
 type peerNode struct {
-	url  string
+	functions.Peer
 	seen time.Time
 }
 
@@ -350,7 +350,7 @@ func (l *Local) Peers(agent string) []functions.Peer {
 		case time.Since(p.seen) > peerTTL:
 			delete(l.peerNodes, id)
 		case id != agent:
-			out = append(out, functions.Peer{ID: id, URL: p.url})
+			out = append(out, p.Peer)
 		}
 	}
 	slices.SortFunc(out, func(a, b functions.Peer) int { return strings.Compare(a.ID, b.ID) })

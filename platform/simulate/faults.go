@@ -256,11 +256,8 @@ func (st *State) Restart() {
 
 // NodeView is the true state of a node, whatever the orchestrator believes.
 type NodeView struct {
-	ID         string
 	Dead, Mute bool
-	Epoch      int64
 	Taken      []float64 // share of each GPU in use
-	Unhealthy  []bool
 	Memory     functions.Capacity
 	Store      functions.StoreUse
 	Replicas   []ReplicaView
@@ -272,15 +269,11 @@ type ReplicaView struct {
 	Node     string
 	Function functions.Name
 	State    functions.State
-	Take     functions.Resources
 	GPUs     []int
 	Share    float64 // GPUs that it holds now, fractions included
 	InFlight int
-	Level    int // sleep level
 	Hung     bool
 	Since    time.Duration // start of the state
-	Tier     functions.Tier
-	Error    string
 }
 
 // Node returns the view of a node; false if it does not exist.
@@ -290,11 +283,8 @@ func (st *State) Node(id string) (NodeView, bool) {
 		return NodeView{}, false
 	}
 	v := NodeView{
-		ID: n.id, Dead: n.dead, Mute: n.mute, Epoch: n.epoch, Taken: slices.Clone(n.taken),
+		Dead: n.dead, Mute: n.mute, Taken: slices.Clone(n.taken),
 		Memory: functions.Capacity{Total: n.kind.Memory}, Store: functions.StoreUse{Bytes: n.kind.Store, Used: n.store.used},
-	}
-	for _, g := range n.gpus {
-		v.Unhealthy = append(v.Unhealthy, g.Health != "ok")
 	}
 	for _, r := range n.reps {
 		v.Memory.Used += r.hostMemory()
@@ -322,8 +312,8 @@ func (st *State) Replica(id string) (ReplicaView, bool) {
 
 func (r *replica) view() ReplicaView {
 	return ReplicaView{
-		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, Take: r.take, GPUs: r.gpus, Share: r.hold, InFlight: r.inFlight,
-		Level: r.level, Hung: r.hung, Since: r.since, Tier: r.tier, Error: r.err,
+		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, GPUs: r.gpus, Share: r.hold, InFlight: r.inFlight,
+		Hung: r.hung, Since: r.since,
 	}
 }
 

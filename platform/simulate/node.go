@@ -18,7 +18,7 @@ import (
 type node struct {
 	st   *State
 	id   string
-	kind *fleet.Node
+	kind *fleet.HostKind
 
 	gpus  []functions.GPU // never modified after a heartbeat refers to it
 	taken []float64       // share of each GPU that replicas hold
@@ -47,7 +47,7 @@ const (
 	keepEnded = time.Minute // how long heartbeats report an ended replica
 )
 
-func newNode(st *State, id string, kind *fleet.Node) *node {
+func newNode(st *State, id string, kind *fleet.HostKind) *node {
 	n := &node{
 		st: st, id: id, kind: kind, taken: make([]float64, kind.GPUs), changed: true,
 		link: &pipe{rate: float64(kind.Link)}, disk: &pipe{rate: float64(kind.Disk)}, copy: &pipe{rate: float64(kind.Copy)},

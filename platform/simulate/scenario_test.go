@@ -22,13 +22,13 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, messages: map[string]string{}, starts: map[string]int{}}
-	kind := func(name string) (n fleet.Node) {
+	kind := func(name string) (n fleet.HostKind) {
 		n.Default()
 		n.Name, n.GPUs = name, 1
 		return n
 	}
 	st, err := Open(Config{
-		Fleet: &fleet.Fleet{Nodes: []fleet.Node{kind("a"), kind("b")}, Engine: fleet.Engine{
+		Fleet: &fleet.Fleet{Nodes: []fleet.HostKind{kind("a"), kind("b")}, Engine: fleet.Engine{
 			Spawn: functions.Duration(300 * time.Millisecond), Warmup: functions.Duration(50 * time.Millisecond), Prefill: 1 << 20, Decode: 1,
 		}},
 		Sizes: map[functions.Name]functions.Bytes{functionName("x"): 1 << 30, functionName("y"): 1 << 30, functionName("z"): 1 << 30},

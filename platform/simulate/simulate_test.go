@@ -14,10 +14,10 @@ import (
 )
 
 func hosts(count, gpus int) *fleet.Fleet {
-	var n fleet.Node
+	var n fleet.HostKind
 	n.Default()
 	n.Name, n.Count, n.GPUs = "node", count, gpus
-	return &fleet.Fleet{Nodes: []fleet.Node{n}, Engine: fleet.DefaultEngine}
+	return &fleet.Fleet{Nodes: []fleet.HostKind{n}, Engine: fleet.DefaultEngine}
 }
 
 func model(name string, edit ...func(*functions.ModelSpec)) *functions.Model {

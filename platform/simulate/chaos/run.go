@@ -139,7 +139,7 @@ func (s *Experiment) config() (simulate.Config, error) {
 		Rise: functions.Duration(200 * time.Millisecond), Spread: 30, Prefill: 8000, Decode: 60,
 	}}
 	for i, h := range s.Hosts {
-		var n fleet.Node
+		var n fleet.HostKind
 		n.Default()
 		n.Name, n.GPUs = hostKind(i), h.GPUs
 		n.Memory, n.Store = functions.Bytes(h.Memory)<<30, functions.Bytes(h.Store)<<30

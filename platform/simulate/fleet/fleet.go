@@ -13,12 +13,12 @@ import (
 
 // Fleet is the nodes of a simulation and its engine times.
 type Fleet struct {
-	Nodes  []Node `json:"nodes"`
+	Nodes  []HostKind `json:"nodes"`
 	Engine Engine `json:"engine"`
 }
 
-// Node is Count hosts of one kind. Rates are bytes per second.
-type Node struct {
+// HostKind is Count hosts of one kind. Rates are bytes per second.
+type HostKind struct {
 	Name      string          `json:"name"` // hosts are NAME-1 to NAME-Count
 	Count     int             `json:"count"`
 	GPUs      int             `json:"gpus"`
@@ -45,8 +45,8 @@ type Engine struct {
 }
 
 // Default fills the unset fields with those of an H100 host.
-func (n *Node) Default() {
-	*n = Node{
+func (n *HostKind) Default() {
+	*n = HostKind{
 		Count: 1, GPUMemory: 80 << 30, Memory: 1 << 40, Store: 4 << 40,
 		Link: 2 << 30, Disk: 5 << 30, Copy: 20 << 30,
 	}
@@ -166,7 +166,7 @@ func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Proble
 }
 
 // Hosts yields every host's name and kind.
-func (f *Fleet) Hosts(yield func(id string, n *Node) bool) {
+func (f *Fleet) Hosts(yield func(id string, n *HostKind) bool) {
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		for k := range n.Count {
@@ -222,7 +222,7 @@ func (f *Fleet) WithGPUs(n int) *Fleet {
 		share := func(b functions.Bytes) functions.Bytes {
 			return max(1, functions.Bytes(float64(b)*float64(part)/float64(host.GPUs)))
 		}
-		out.Nodes = append(out.Nodes, Node{
+		out.Nodes = append(out.Nodes, HostKind{
 			Name: host.Name + "-part", Count: 1, GPUs: part, GPUMemory: host.GPUMemory, Group: host.Group,
 			Memory: share(host.Memory), Store: share(host.Store), Link: share(host.Link), Disk: share(host.Disk), Copy: host.Copy,
 		})
