@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/coalesce"
+	"github.com/thaw-dev/thaw/functions/latest"
 )
 
 // inbox collects updates for the next turn and signals it. It also owns the ids of
@@ -24,16 +24,16 @@ type inbox struct {
 
 // updates are the updates since the last turn, one entry per subject.
 type updates struct {
-	wakes          coalesce.Map[functions.Name, wakeRequest]
-	nudges         coalesce.Map[functions.Name, struct{}]
-	heartbeats     coalesce.Map[string, heartbeat]
-	healthReports  coalesce.Map[string, healthReport] // by replica
-	loaded         coalesce.Map[string, commandResult]
-	unloaded       coalesce.Map[string, commandResult]
-	stops          coalesce.Map[functions.Name, struct{}]
-	adapterUses    coalesce.Map[adapterKey, struct{}]
-	wantedAdapters coalesce.Map[functions.Name, struct{}] // adapters to load before any request
-	sleepRefusals  coalesce.Map[string, commandResult]    // refused sleeps and wake-ups
+	wakes          latest.Map[functions.Name, wakeRequest]
+	nudges         latest.Map[functions.Name, struct{}]
+	heartbeats     latest.Map[string, heartbeat]
+	healthReports  latest.Map[string, healthReport] // by replica
+	loaded         latest.Map[string, commandResult]
+	unloaded       latest.Map[string, commandResult]
+	stops          latest.Map[functions.Name, struct{}]
+	adapterUses    latest.Map[adapterKey, struct{}]
+	wantedAdapters latest.Map[functions.Name, struct{}] // adapters to load before any request
+	sleepRefusals  latest.Map[string, commandResult]    // refused sleeps and wake-ups
 	changed        bool
 }
 

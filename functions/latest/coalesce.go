@@ -1,6 +1,6 @@
-// Package coalesce keeps the newest value of each key, and one pending signal,
+// Package latest keeps the newest value of each key, and one pending signal,
 // between a producer that must not block and a consumer that takes all at once.
-package coalesce
+package latest
 
 // Map holds the newest value of each key, in the order in which the keys were first
 // put: what a consumer does does not depend on the order of a Go map. The zero value
