@@ -14,7 +14,7 @@ import (
 // Fleet is the nodes of a simulation and its engine times.
 type Fleet struct {
 	Nodes  []HostKind `json:"nodes"`
-	Engine Engine `json:"engine"`
+	Engine Engine     `json:"engine"`
 }
 
 // HostKind is Count hosts of one kind. Rates are bytes per second.
