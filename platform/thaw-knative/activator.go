@@ -21,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/gateway"
-	"github.com/thaw-dev/thaw/platform/memory"
+	"github.com/thaw-dev/thaw/platform/memlimit"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -95,7 +95,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	lines := o.Open(c.Err)
 	defer lines.Close()
 	log := lines.Logger
-	plan := memory.Apply(memory.Alone, log)
+	plan := memlimit.Apply(memlimit.Alone, log)
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
 	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}

@@ -15,7 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/control"
-	"github.com/thaw-dev/thaw/platform/memory"
+	"github.com/thaw-dev/thaw/platform/memlimit"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -106,7 +106,7 @@ func (o *controllerSettings) run(ctx context.Context, c *command) error {
 	if o.Advertise == "" {
 		o.Advertise = net.JoinHostPort(cmp.Or(c.getenv("POD_IP"), "127.0.0.1"), port)
 	}
-	memory.Apply(memory.Alone, log)
+	memlimit.Apply(memlimit.Alone, log)
 	foresee := func() *orchestrator.Foresight { return o.foresee(log) }
 	name := func(service string) string { return service + "." + o.Namespace + ".svc." + o.ClusterDomain }
 	return control.Run(ctx, control.Options{

@@ -16,14 +16,14 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/enroll"
-	"github.com/thaw-dev/thaw/platform/memory"
+	"github.com/thaw-dev/thaw/platform/memlimit"
 )
 
 // runAgent is `thaw agent`: a node, its HTTP API, and the heartbeats to a server.
 func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) error {
 	log := c.Open(stderr)
 	defer log.Close()
-	plan := memory.Apply(memory.BesideEngines, log.Logger)
+	plan := memlimit.Apply(memlimit.BesideEngines, log.Logger)
 	exe, err := os.Executable()
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/enroll"
 	"github.com/thaw-dev/thaw/platform/local"
-	"github.com/thaw-dev/thaw/platform/memory"
+	"github.com/thaw-dev/thaw/platform/memlimit"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
@@ -156,7 +156,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if backend, err = openBackend(c, cat, agents, peerToken, loopback, log); err != nil {
 		return nil, err
 	}
-	plan := memory.Apply(memory.BesideEngines, log)
+	plan := memlimit.Apply(memlimit.BesideEngines, log)
 	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
 	s := &server{
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,

@@ -1,4 +1,4 @@
-package memory
+package memlimit
 
 import (
 	"log/slog"

@@ -1,7 +1,7 @@
-// Package memory sets the Go memory limit of this process from its cgroup, and computes
+// Package memlimit sets the Go memory limit of this process from its cgroup, and computes
 // how many bytes of request bodies and how many connections fit in it. The HTTP front
 // refuses what is beyond that, before the kernel ends the process.
-package memory
+package memlimit
 
 import (
 	"log/slog"
