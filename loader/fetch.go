@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 // stagingPlan is one listing with its parts. A changed source makes another.
@@ -376,14 +376,14 @@ func checkFirstBlock(ref blockRef, names []string) error {
 		if _, err := p.ReadAt(head[:], 0); err != nil {
 			return &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
 		}
-		end, err := validate.HeaderEnd(head, p.File.Size)
+		end, err := headercheck.HeaderEnd(head, p.File.Size)
 		if err != nil {
 			return err
 		}
 		if end > first {
 			return nil
 		}
-		return validate.Safetensors(p, p.File.Size)
+		return headercheck.Safetensors(p, p.File.Size)
 	}
 	if first == p.File.Size {
 		return validateFile(p.File.Name, p, p.File.Size, names)

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
-	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 // claimPoll is the interval at which a staging of another process is polled: a file
@@ -483,10 +483,10 @@ func (j *stagingJob) inPlaceFile(ctx context.Context, from InPlace, file source.
 
 // validateFile checks a whole file before any engine reads it.
 func validateFile(name string, r io.ReaderAt, size int64, names []string) error {
-	if validate.IsIndex(name) {
-		return validate.Shards(name, r, size, names)
+	if headercheck.IsIndex(name) {
+		return headercheck.Shards(name, r, size, names)
 	}
-	return validate.File(name, r, size)
+	return headercheck.File(name, r, size)
 }
 
 // withFileName adds the file's name to an error that has none.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/thaw-dev/thaw/bench/report"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
-	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,7 +75,7 @@ func TestContents(t *testing.T) {
 			t.Errorf("%v differs (%v)", r, err)
 		}
 	}
-	if err := validate.Safetensors(bytes.NewReader(whole), size); err != nil {
+	if err := headercheck.Safetensors(bytes.NewReader(whole), size); err != nil {
 		t.Errorf("weights that a loader would refuse: %v", err)
 	}
 	sum, err := n.md5(size)

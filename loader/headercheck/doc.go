@@ -1,8 +1,8 @@
-// Package validate checks the headers of safetensors and GGUF files, and that all files of
+// Package headercheck checks the headers of safetensors and GGUF files, and that all files of
 // an index are there, before any engine reads them. It computes no digests.
 //
 // Engines parse headers in C++ and Python, and have crashed on crafted ones. Here every
 // part of a header is bounded (functions/safetensors), and a file that is shorter than
 // its header says is told apart from an invalid one: an interrupted copy leaves such a
 // file, and the error says so. Only headers are read, never the tensors.
-package validate
+package headercheck

@@ -1,4 +1,4 @@
-package validate_test
+package headercheck_test
 
 import (
 	"bytes"
@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
-	"github.com/thaw-dev/thaw/loader/validate"
 )
 
 // fileBytes is a safetensors file with this header and n bytes of data.
@@ -18,7 +18,9 @@ func fileBytes(head string, n int) []byte {
 	return append(b, make([]byte, n)...)
 }
 
-func checkSafetensors(b []byte) error { return validate.Safetensors(bytes.NewReader(b), int64(len(b))) }
+func checkSafetensors(b []byte) error {
+	return headercheck.Safetensors(bytes.NewReader(b), int64(len(b)))
+}
 
 func TestSafetensorsGood(t *testing.T) {
 	for name, b := range map[string][]byte{
@@ -134,7 +136,7 @@ func TestGGUF(t *testing.T) {
 		b    []byte
 		kind source.Kind
 	}{{good, ""}, {good[:23], source.Truncated}, {append([]byte("GGUF\x09\x00\x00\x00"), make([]byte, 16)...), source.Corrupt}, {append([]byte("ggml"), good...), source.Corrupt}} {
-		if err := validate.File("x.gguf", bytes.NewReader(tc.b), int64(len(tc.b))); source.KindOf(err) != tc.kind {
+		if err := headercheck.File("x.gguf", bytes.NewReader(tc.b), int64(len(tc.b))); source.KindOf(err) != tc.kind {
 			t.Errorf("%q: %v", tc.b, err)
 		}
 	}
@@ -146,12 +148,12 @@ func TestShards(t *testing.T) {
 		have []string
 		kind source.Kind
 	}{{[]string{"m-1.safetensors", "m-2.safetensors"}, ""}, {[]string{"m-1.safetensors"}, source.Missing}} {
-		if err := validate.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), tc.have); source.KindOf(err) != tc.kind {
+		if err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), tc.have); source.KindOf(err) != tc.kind {
 			t.Errorf("%v: %v", tc.have, err)
 		}
 	}
 	for _, bad := range []string{``, `{}`, `{"weight_map":[]}`, `{"weight_map":{"a":1}}`, `null`} {
-		if err := validate.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
+		if err := headercheck.Shards("i", strings.NewReader(bad), int64(len(bad)), nil); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
 	}

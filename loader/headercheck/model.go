@@ -1,4 +1,4 @@
-package validate
+package headercheck
 
 import (
 	"encoding/binary"
