@@ -181,21 +181,7 @@ func newScene(t *testing.T, s *suite, g *gatekeeper) *scene {
 	g.mu.Lock()
 	g.scenes[x.ns] = x
 	g.mu.Unlock()
-	cluster, err := knative.Open(knative.Access{Kubeconfig: s.kubeconfig, Warn: func(string) {}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	way, err := cluster.Controller()
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := cluster.Admin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if x.api, err = api.NewClientOver(way, "http://thaw-controller", key); err != nil {
-		t.Fatal(err)
-	}
+	x.api = s.controller(t)
 	w, err := s.watching.CoreV1().Pods(x.ns).Watch(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -217,6 +203,28 @@ func newScene(t *testing.T, s *suite, g *gatekeeper) *scene {
 	}
 	x.until("every node is what it was before the first story", x.whole)
 	return x
+}
+
+// controller returns a client of the controller's API with all rights.
+func (s *suite) controller(t *testing.T) *api.Client {
+	t.Helper()
+	cluster, err := knative.Open(knative.Access{Kubeconfig: s.kubeconfig, Warn: func(string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	way, err := cluster.Controller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := cluster.Admin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := api.NewClientOver(way, "http://thaw-controller", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // whole reports whether thaw and Kubernetes consider every node ready and empty. After a

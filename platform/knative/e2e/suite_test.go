@@ -87,6 +87,8 @@ func TestCluster(t *testing.T) {
 	}{
 		{"eviction", eviction},
 		{"quota", quota},
+		{"guarantee", guarantee},
+		{"turns", turns},
 		{"near", near},
 		{"bounds", bounds},
 		{"policy", policy},
