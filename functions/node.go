@@ -76,6 +76,8 @@ type JoinedAgent struct {
 	ID     string    `json:"id"`
 	Key    string    `json:"key"` // SHA-256 of its public key, in hex
 	Joined time.Time `json:"joined"`
+	// Removed is when it was removed or replaced; zero in lists of agents.
+	Removed time.Time `json:"removed,omitzero"`
 }
 
 // Heartbeat is an agent's report of itself, every 2 s and at once on a change.
@@ -126,9 +128,12 @@ func (hb *Heartbeat) ForeignGPUMemory() string {
 type HeartbeatReply struct {
 	// Peers are the other nodes that lend blocks of checkpoints.
 	Peers []Peer `json:"peers"`
+	// Removed are the digests of the keys of agents that were removed or replaced: no node
+	// exchanges blocks with them.
+	Removed []string `json:"removed,omitempty"`
 }
 
-// Peer is a node that lends blocks of checkpoints to those that show the nodes' token.
+// Peer is a node that lends blocks of checkpoints to other nodes.
 type Peer struct {
 	ID  string `json:"id"`
 	URL string `json:"url"`

@@ -7,5 +7,5 @@
 // cannot steer what is compared, so the time tells nothing; the compare itself
 // is constant-time all the same.
 //
-// The two files tokens (admin-token, peer-token) are made at first start.
+// The file admin-token is made at first start.
 package auth

@@ -234,9 +234,6 @@ func AdminToken(dir string) (string, error) {
 	return secretFile(filepath.Join(dir, "admin-token"), true)
 }
 
-// PeerToken reads dir/peer-token, by which the nodes of a server know each other, or makes it.
-func PeerToken(dir string) (string, error) { return secretFile(filepath.Join(dir, "peer-token"), true) }
-
 // secretFile reads a one-line secret that only its owner may read, or makes one.
 func secretFile(path string, create bool) (string, error) {
 	data, err := os.ReadFile(path)

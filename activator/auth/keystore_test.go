@@ -143,10 +143,6 @@ func TestTokens(t *testing.T) {
 	if again, _ := AdminToken(dir); again != a {
 		t.Fatal("made once")
 	}
-	j, _ := PeerToken(dir)
-	if j == a {
-		t.Fatal("two tokens")
-	}
 	b, _ := newStore(t)
 	b.Trust(a)
 	if id, ok := b.Lookup(a); !ok || !id.Admin || b.Required() || len(b.List("")) != 0 {
@@ -159,16 +155,14 @@ func TestTokens(t *testing.T) {
 		t.Fatal("making a key must not lock the admin out")
 	}
 	for _, mode := range []os.FileMode{0o640, 0o604, 0o620} {
-		for name, read := range map[string]func(string) (string, error){"peer-token": PeerToken, "admin-token": AdminToken} {
-			os.Chmod(filepath.Join(dir, name), mode)
-			read(dir)
-			if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
-				t.Errorf("%s had mode %o and has %o", name, mode, info.Mode().Perm())
-			}
+		os.Chmod(filepath.Join(dir, "admin-token"), mode)
+		AdminToken(dir)
+		if info, _ := os.Stat(filepath.Join(dir, "admin-token")); info.Mode().Perm() != 0o600 {
+			t.Errorf("it had mode %o and has %o", mode, info.Mode().Perm())
 		}
 	}
-	os.WriteFile(filepath.Join(dir, "peer-token"), []byte("short"), 0o600)
-	if _, err := PeerToken(dir); err == nil {
+	os.WriteFile(filepath.Join(dir, "admin-token"), []byte("short"), 0o600)
+	if _, err := AdminToken(dir); err == nil {
 		t.Error("no secret")
 	}
 }

@@ -141,7 +141,7 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		node = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, Token: "of the bench", Nodes: func() []p2p.Peer {
+		node = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, TLS: secure, Nodes: func() []p2p.Peer {
 			var out []p2p.Peer
 			for _, p := range d.Peers {
 				out = append(out, p2p.Peer{ID: p, URL: "http://" + p})

@@ -13,9 +13,10 @@
 //
 // # Trust
 //
-// Every request carries the nodes' token; without it, both sides refuse. Requests are plain
-// HTTP: a network that carries them sees the token and the weights. A holder of the token
-// reads what nodes stage, and by an announcement becomes one whose blocks are staged.
+// Every exchange is TLS with the certificates of two nodes (Options.TLS): both ends refuse
+// all others before a name is sent. Where each node has a certificate of its own, a node
+// announces itself under its own ID alone. A node reads what the others stage, and its
+// blocks are staged by them.
 //
 // A block comes with its checksum, which only proves that it arrived as it was sent.
 // Whether it is the source's is decided by the digest of the whole file, where the source

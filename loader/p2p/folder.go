@@ -218,7 +218,6 @@ func (b *PeerSource) newRequest(ctx context.Context, path, at string, q url.Valu
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Detail: "is not a valid address"}
 	}
-	req.Header.Set("Authorization", "Bearer "+b.node.o.Token)
 	return req, nil
 }
 
@@ -280,10 +279,6 @@ func (b *PeerSource) Read(ctx context.Context, file source.File, offset, length 
 // responseError returns a node's refusal, with its reason if it sent one.
 func (b *PeerSource) responseError(r *http.Response, location, file string) error {
 	e := httpsource.Status(r, location, file)
-	if r.StatusCode == http.StatusUnauthorized {
-		e.Detail, e.Fix = "the node refuses this node's token", "--token-file: the server's DATA/peer-token"
-		return e
-	}
 	var folderErr folderError
 	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil && json.Unmarshal(raw, &folderErr) == nil && folderErr.Detail != "" {
 		known := []source.Kind{source.NotFound, source.Missing, source.Changed, source.Refused, source.Denied, source.BadSource, source.Broken}

@@ -37,7 +37,7 @@ func writeFile(t *testing.T, folder, name string, body []byte) {
 func shareFolder(t *testing.T, folder string, also source.Globs, disk loader.InPlace) (c *cluster, at string) {
 	t.Helper()
 	c = &cluster{}
-	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.peers, Folders: &p2p.SharedFolders{Disk: disk,
+	node := p2p.New(p2p.Options{ID: "home", Nodes: c.peers, Folders: &p2p.SharedFolders{Disk: disk,
 		Shared: func(f string) (source.Globs, bool) { return also, f == folder }}})
 	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
 	t.Cleanup(func() { srv.Close(); node.Close() })
@@ -60,7 +60,7 @@ func TestFolderConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, _ := shareFolder(t, folder, source.Globs{"*", "*/*", "*/*/*"}, dir.Source{})
-		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
+		node := p2p.New(p2p.Options{ID: "other", Nodes: c.peers})
 		t.Cleanup(node.Close)
 		return sourcetest.Location{
 			Source: node.Source(), Location: loader.PeerLocation("home", folder), Nowhere: loader.PeerLocation("home", folder+"/nowhere"),
@@ -179,7 +179,7 @@ func TestFolderChangesWhileRead(t *testing.T) {
 		}
 	}}
 	c, at := shareFolder(t, folder, nil, disk)
-	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
+	node := p2p.New(p2p.Options{ID: "other", Nodes: c.peers})
 	t.Cleanup(node.Close)
 	b := node.Source()
 	plan, err := b.Plan(t.Context(), loader.PeerLocation("home", folder), nil)
@@ -212,14 +212,11 @@ func TestFolderRequests(t *testing.T) {
 		defer os.Remove(filepath.Join(folder, "link.txt"))
 	}
 	_, at := shareFolder(t, folder, nil, dir.Source{})
-	get := func(at, path, auth, rng string, q url.Values) (int, string) {
+	get := func(at, path, rng string, q url.Values) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), "GET", at+path+"?"+q.Encode(), nil)
 		if err != nil {
 			t.Fatal(err)
-		}
-		if auth != "" {
-			req.Header.Set("Authorization", "Bearer "+auth)
 		}
 		if rng != "" {
 			req.Header.Set("Range", rng)
@@ -237,44 +234,41 @@ func TestFolderRequests(t *testing.T) {
 	}
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for _, tc := range []struct {
-		path, auth, folder, file, rng string
-		status                        int
+		path, folder, file, rng string
+		status                  int
 	}{
-		{"/peers/folder", "", folder, "", "", 401},
-		{"/peers/folder", "other", folder, "", "", 401},
-		{"/peers/file", "", folder, "model.gguf", "bytes=0-1", 401},
-		{"/peers/folder", token, root, "", "", 404},
-		{"/peers/folder", token, folder + "/", "", "", 404},
-		{"/peers/folder", token, folder + "/../m", "", "", 404},
-		{"/peers/folder", token, "m", "", "", 404},
-		{"/peers/folder", token, "", "", "", 404},
-		{"/peers/folder", token, folder, "", "", 403}, // a link, named by the list
-		{"/peers/file", token, root, "x.json", "bytes=0-1", 404},
-		{"/peers/file", token, folder, "../x.json", "bytes=0-1", 403},
-		{"/peers/file", token, folder, "/etc/passwd", "bytes=0-1", 403},
-		{"/peers/file", token, folder, "secret.md", "bytes=0-1", 403},
-		{"/peers/file", token, folder, ".hidden.json", "bytes=0-1", 403},
-		{"/peers/file", token, folder, "link.txt", "bytes=0-1", 403},
-		{"/peers/file", token, folder, "gone.json", "bytes=0-1", 412},
-		{"/peers/file", token, folder, "model.gguf", "bytes=0-1", 412}, // no version
+		{"/peers/folder", root, "", "", 404},
+		{"/peers/folder", folder + "/", "", "", 404},
+		{"/peers/folder", folder + "/../m", "", "", 404},
+		{"/peers/folder", "m", "", "", 404},
+		{"/peers/folder", "", "", "", 404},
+		{"/peers/folder", folder, "", "", 403}, // a link, named by the list
+		{"/peers/file", root, "x.json", "bytes=0-1", 404},
+		{"/peers/file", folder, "../x.json", "bytes=0-1", 403},
+		{"/peers/file", folder, "/etc/passwd", "bytes=0-1", 403},
+		{"/peers/file", folder, "secret.md", "bytes=0-1", 403},
+		{"/peers/file", folder, ".hidden.json", "bytes=0-1", 403},
+		{"/peers/file", folder, "link.txt", "bytes=0-1", 403},
+		{"/peers/file", folder, "gone.json", "bytes=0-1", 412},
+		{"/peers/file", folder, "model.gguf", "bytes=0-1", 412}, // no version
 	} {
-		if status, b := get(at, tc.path, tc.auth, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status {
+		if status, b := get(at, tc.path, tc.rng, url.Values{"folder": {tc.folder}, "file": {tc.file}}); status != tc.status {
 			t.Errorf("%+v: %d %s", tc, status, b)
 		}
 	}
 	// A node that lends no folders says so.
 	c := &cluster{}
-	node := p2p.New(p2p.Options{ID: "home", Token: token, Nodes: c.peers})
+	node := p2p.New(p2p.Options{ID: "home", Nodes: c.peers})
 	srv := httptest.NewServer(node.Handler(noCheckpoints{}))
 	defer srv.Close()
 	defer node.Close()
-	if status, _ := get(srv.URL, "/peers/folder", token, "", url.Values{"folder": {folder}}); status != 404 {
+	if status, _ := get(srv.URL, "/peers/folder", "", url.Values{"folder": {folder}}); status != 404 {
 		t.Errorf("status %d", status)
 	}
 	// An unknown node, or one that is gone, cannot be reached: no reason to
 	// believe that the folder is gone.
 	for _, known := range [][]p2p.Peer{nil, {{ID: "home", URL: "http://127.0.0.1:1"}}, {{ID: "home"}}} {
-		node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: func() []p2p.Peer { return known }})
+		node := p2p.New(p2p.Options{ID: "other", Nodes: func() []p2p.Peer { return known }})
 		if _, err := node.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil); source.KindOf(err) != source.Unavailable {
 			t.Errorf("%v: %v", known, err)
 		}
@@ -286,7 +280,7 @@ func TestSpans(t *testing.T) {
 	folder := t.TempDir()
 	writeFile(t, folder, "model.gguf", []byte("GGUF"))
 	c, at := shareFolder(t, folder, nil, dir.Source{})
-	node := p2p.New(p2p.Options{ID: "other", Token: token, Nodes: c.peers})
+	node := p2p.New(p2p.Options{ID: "other", Nodes: c.peers})
 	defer node.Close()
 	plan, err := node.Source().Plan(t.Context(), loader.PeerLocation("home", folder), nil)
 	if err != nil {
@@ -297,7 +291,6 @@ func TestSpans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
 		req.Header.Set("If-Match", plan.Files[0].Version)
 		if rng != "" {
 			req.Header.Set("Range", rng)

@@ -3,8 +3,7 @@ package p2p
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ import (
 // Peer is another node.
 type Peer struct {
 	ID  string // empty if not known yet
-	URL string // http://HOST:PORT of its Serve
+	URL string // https://HOST:PORT of its Serve; http:// without TLS
 }
 
 // Options of a Node.
@@ -35,8 +34,9 @@ type Options struct {
 	// URL under which others reach this node's Serve; empty if they cannot: then it
 	// reads from others and serves none.
 	URL string
-	// Token that all nodes share.
-	Token string
+	// TLS of all exchanges; nil is plain HTTP that is open to every process, for tests and
+	// measurements.
+	TLS *TLS
 	// Nodes returns the other known nodes. It is called often and must not block. It
 	// may include this node, which is skipped.
 	Nodes func() []Peer
@@ -68,9 +68,8 @@ type BlockServer interface {
 // Node is this node among its peers: the loader.Peers of its loader, and the server of
 // the other nodes. Its methods are safe for concurrent use.
 type Node struct {
-	o     Options
-	http  *http.Client
-	token [sha256.Size]byte
+	o    Options
+	http *http.Client
 
 	mu     sync.Mutex // guards the fields below
 	swarms map[string]*swarm
@@ -95,9 +94,13 @@ func New(o Options) *Node {
 	if o.BlockTimeout == 0 {
 		o.BlockTimeout = time.Minute
 	}
-	n := &Node{o: o, http: httpsource.Client(httpsource.Options{}), token: sha256.Sum256([]byte(o.Token)), swarms: make(map[string]*swarm)}
+	n := &Node{o: o, http: httpsource.Client(httpsource.Options{}), swarms: make(map[string]*swarm)}
+	transport := n.http.Transport.(*http.Transport)
 	// The serving node waits for a block before it sends the response header.
-	n.http.Transport.(*http.Transport).ResponseHeaderTimeout = 0
+	transport.ResponseHeaderTimeout = 0
+	if o.TLS != nil {
+		n.http.Transport = newSecureTransport(transport, o.TLS)
+	}
 	return n
 }
 
@@ -176,11 +179,8 @@ func (n *Node) Handler(server BlockServer) http.Handler {
 	mux.HandleFunc("GET "+listPath, n.o.Folders.serveList)
 	mux.HandleFunc("GET "+filePath, n.o.Folders.serveRange)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		sum := sha256.Sum256([]byte(secret))
-		if subtle.ConstantTimeCompare(sum[:], n.token[:]) != 1 || !ok {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, "the nodes' token is missing or wrong", http.StatusUnauthorized)
+		if _, err := n.o.TLS.identify(r.TLS); err != nil {
+			http.Error(w, "only nodes read here: "+err.Error(), http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -201,6 +201,9 @@ func (n *Node) Serve(ctx context.Context, l net.Listener, server BlockServer) er
 			srv.Close()
 		}
 	})
+	if n.o.TLS != nil {
+		l = tls.NewListener(l, n.o.TLS.Server)
+	}
 	err := srv.Serve(l)
 	if !stop() {
 		<-stopped
@@ -219,6 +222,10 @@ func (n *Node) serveAnnouncement(server BlockServer, w http.ResponseWriter, r *h
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAnnouncement))
 	if err != nil || json.Unmarshal(raw, &in) != nil || plan == "" || in.ID == "" {
 		http.Error(w, "not an announcement", http.StatusBadRequest)
+		return
+	}
+	if certified, err := n.o.TLS.identify(r.TLS); err != nil || !mayClaim(in.ID, certified) {
+		http.Error(w, errCertificate.Error(), http.StatusForbidden)
 		return
 	}
 	out := announcement{ID: n.o.ID, State: stateNone}
@@ -286,7 +293,6 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, messa
 	if err != nil {
 		return announcement{}, err
 	}
-	req.Header.Set("Authorization", "Bearer "+n.o.Token)
 	req.Header.Set("Content-Type", "application/json")
 	r, err := n.http.Do(req)
 	if err != nil {
@@ -300,6 +306,9 @@ func (n *Node) sendAnnouncement(ctx context.Context, at Peer, plan string, messa
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxAnnouncement)).Decode(&out); err != nil {
 		return announcement{}, err
 	}
+	if certified, err := n.o.TLS.identify(r.TLS); err != nil || !mayClaim(out.ID, certified) {
+		return announcement{}, errCertificate
+	}
 	return out, nil
 }
 
@@ -310,7 +319,6 @@ func (n *Node) requestBlock(ctx context.Context, at Peer, plan string, b loader.
 	if err != nil {
 		return nil, 0, err
 	}
-	req.Header.Set("Authorization", "Bearer "+n.o.Token)
 	r, err := n.http.Do(req)
 	if err != nil {
 		return nil, 0, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -30,10 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const (
-	block = 256 << 10
-	token = "join-token-CANARY"
-)
+const block = 256 << 10
 
 // origin is a source with one rate for all its readers.
 type origin struct {
@@ -146,7 +144,7 @@ func (c *cluster) join(t *testing.T, id string, from loader.Source, change func(
 		t.Fatal(err)
 	}
 	n.url = "http://" + l.Addr().String()
-	o := p2p.Options{ID: id, URL: n.url, Token: token, Nodes: c.peers, Block: block, AnnounceEvery: 50 * time.Millisecond, BlockTimeout: time.Minute}
+	o := p2p.Options{ID: id, URL: n.url, Nodes: c.peers, Block: block, AnnounceEvery: 50 * time.Millisecond, BlockTimeout: time.Minute}
 	if change != nil {
 		change(&o)
 	}
@@ -405,44 +403,41 @@ func TestSilentPeer(t *testing.T) {
 	<-gone
 }
 
-// Without the token nothing is announced or served; a node with a wrong token fetches
-// from the source.
-func TestToken(t *testing.T) {
+// A node with certificates neither asks nor answers over plain HTTP: it fetches from the
+// source, and what it has is not named.
+func TestPlainHTTPIsRefused(t *testing.T) {
 	from := &origin{files: model(1 << 20)}
 	var c cluster
-	first := c.join(t, "first", from, nil)
-	cp, err := first.stage(t.Context())
+	plain := c.join(t, "plain", from, nil)
+	cp, err := plain.stage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cp.Lease.Release()
-	for _, at := range []string{"/peers/meet?plan=x", "/peers/blocks?plan=x&file=config.json&offset=0&length=2&wait=1", "/"} {
-		for _, auth := range []string{"", "Bearer wrong", "Bearer ", token} {
-			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, first.url+at, nil)
-			if auth != "" {
-				req.Header.Set("Authorization", auth)
-			}
-			r, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Body.Close()
-			if r.StatusCode != http.StatusUnauthorized {
-				t.Errorf("%s with %q: %d", at, auth, r.StatusCode)
-			}
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
+	asked := atomic.Int64{}
+	plain.asked = func(*http.Request) { asked.Add(1) }
+	secure := c.join(t, "secure", from, func(o *p2p.Options) {
+		o.TLS = &p2p.TLS{Client: func() (*tls.Config, error) { t.Error("a connection to a plain node"); return &tls.Config{}, nil }}
+	})
 	before := from.egress.Load()
-	first.served.Store(0)
-	cp, err = c.join(t, "second", from, func(o *p2p.Options) { o.Token = "another" }).stage(t.Context())
-	if err != nil {
+	if cp, err = secure.stage(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	check(t, cp, from.files)
-	if from.egress.Load() == before || first.served.Load() != 0 {
-		t.Errorf("lent to a stranger: %d bytes of the source, %d loans", from.egress.Load()-before, first.served.Load())
+	if from.egress.Load() == before || asked.Load() != 0 {
+		t.Errorf("%d bytes of the source, %d requests to the plain node", from.egress.Load()-before, asked.Load())
 	}
+	for _, at := range []string{"/peers/meet?plan=x", "/peers/blocks?plan=x&file=config.json&offset=0&length=2&wait=1", "/peers/folder?folder=/", "/"} {
+		r, err := http.Get(secure.url + at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: %d", at, r.StatusCode)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // Invalid requests are refused.
@@ -462,7 +457,6 @@ func TestBadRequests(t *testing.T) {
 		"/other":             404,
 	} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, first.url+at, nil)
-		req.Header.Set("Authorization", "Bearer "+token)
 		r, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -473,7 +467,6 @@ func TestBadRequests(t *testing.T) {
 		}
 	}
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, first.url+"/peers/meet?plan=x", strings.NewReader("{"))
-	req.Header.Set("Authorization", "Bearer "+token)
 	r, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

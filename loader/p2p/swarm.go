@@ -34,6 +34,7 @@ type swarm struct {
 	excluded   map[string]bool // nodes that sent other bytes than the source's, by ID
 	waits      map[int]int     // reads in flight by block
 	announcing map[string]bool // nodes with an announcement in flight, by URL
+	failed     map[string]bool // nodes whose failure was logged, by URL
 	view       int             // counts changes of ownership
 	owners     []ownership
 }
@@ -67,7 +68,7 @@ func (b bitmap) has(i int) bool { return i>>3 < len(b) && b[i>>3]&(1<<(i&7)) != 
 func (b bitmap) set(i int)      { b[i>>3] |= 1 << (i & 7) }
 
 func newSwarm(n *Node, key string, files []source.File, cancel context.CancelCauseFunc) *swarm {
-	s := &swarm{node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int), announcing: make(map[string]bool), view: 1}
+	s := &swarm{node: n, key: key, files: make(map[string]blockNumbers), cancel: cancel, members: make(map[string]*member), sentBy: make(map[int]string), excluded: make(map[string]bool), waits: make(map[int]int), announcing: make(map[string]bool), failed: make(map[string]bool), view: 1}
 	// Sorted by name: block numbers must be equal on all
 	// nodes.
 	files = slices.SortedFunc(slices.Values(files), func(a, b source.File) int { return cmp.Compare(a.Name, b.Name) })
@@ -287,6 +288,10 @@ func (s *swarm) announce(ctx context.Context) <-chan struct{} {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.announcing, n.URL)
+			if err != nil && ctx.Err() == nil && !s.failed[n.URL] {
+				s.failed[n.URL] = true
+				s.node.o.Log.Warn("a node is not asked for blocks", "node", n.ID, "url", n.URL, "error", err)
+			}
 		})
 	}
 	done := make(chan struct{})

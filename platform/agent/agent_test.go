@@ -406,7 +406,7 @@ func TestJoin(t *testing.T) {
 		w.WriteHeader(204)
 	}))
 	defer srv.Close()
-	j := NewJoin(srv.URL+"/", nil, slog.New(slog.DiscardHandler))
+	j := NewJoin(srv.URL+"/", nil, nil, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
@@ -440,7 +440,7 @@ func TestJoin(t *testing.T) {
 
 func TestJoinBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := NewJoin("http://server.invalid", nil, slog.New(slog.DiscardHandler))
+		j := NewJoin("http://server.invalid", nil, nil, slog.New(slog.DiscardHandler))
 		var tries atomic.Int64
 		j.http.Transport = refusing{&tries}
 		ctx, cancel := context.WithCancel(t.Context())

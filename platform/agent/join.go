@@ -25,14 +25,16 @@ type Join struct {
 	log     *slog.Logger
 	pending chan functions.Heartbeat // at most one, the newest
 	onPeers func([]functions.Peer)   // gets the other nodes; may be nil
+	removed func(keys []string)      // gets the keys of removed agents; may be nil
 	http    *http.Client
 }
 
 // NewJoin returns a join that has not started. Its Push is the agent's. secure shows the
-// agent's certificate (enroll.Identity); nil is plain HTTP, for tests.
-func NewJoin(server string, secure *tls.Config, log *slog.Logger) *Join {
+// agent's certificate (enroll.Identity); nil is plain HTTP, for tests. removed gets the keys
+// of removed agents with each reply; it may be nil.
+func NewJoin(server string, secure *tls.Config, removed func(keys []string), log *slog.Logger) *Join {
 	return &Join{
-		server: strings.TrimRight(server, "/"), log: log, pending: make(chan functions.Heartbeat, 1),
+		server: strings.TrimRight(server, "/"), removed: removed, log: log, pending: make(chan functions.Heartbeat, 1),
 		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, TLSClientConfig: secure},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
@@ -126,8 +128,12 @@ func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
 		return nil // the heartbeat was taken; the peers come with the next reply
 	}
 	var reply functions.HeartbeatReply
-	if len(raw) == 0 || json.Unmarshal(raw, &reply) == nil {
-		j.onPeers(reply.Peers)
+	if len(raw) > 0 && json.Unmarshal(raw, &reply) != nil {
+		return nil
+	}
+	j.onPeers(reply.Peers)
+	if j.removed != nil {
+		j.removed(reply.Removed)
 	}
 	return nil
 }

@@ -20,11 +20,11 @@ type LoaderConfig struct {
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
 	TokenFile  string             `json:"token-file" help:"file with the token of the control stream"`
-	Certs      string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change. None: the controller is dialled plainly"`
+	Certs      string             `json:"certs" help:"folder with ca.crt, tls.crt and tls.key by which the controller and this one know each other; read again when they change. None: the controller is dialled plainly, and no blocks are exchanged"`
 	Addr       string             `json:"addr" default:":9091" help:"where to answer /healthz, /readyz and /metrics, or off"`
-	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They show a token that is derived from the control stream's"`
+	PeerAddr   string             `json:"peer-addr" default:"off" help:"where loaders of other nodes borrow blocks of checkpoints: HOST:PORT, or off. They come over TLS and show the certificate of --certs"`
 	Advertise  string             `json:"advertise" help:"host under which they reach it, such as the pod's address" shown:"the host of --peer-addr"`
-	Peer       []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; the controller names all of them"`
+	Peer       []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; the controller names all of them"`
 	Allow      []string           `json:"allow-source" help:"beginning of sources that pods may have staged, such as az://acct/models; may be repeated. None: all that the credentials here can read"`
 	Folder     []string           `json:"folder" help:"folder of the node, such as a share that is mounted there, that pods may have staged from; may be repeated"`
 	PodBytes   functions.Bytes    `json:"pod-bytes" default:"0" help:"bytes of checkpoints that one pod may hold; 0 is what the store has"`
@@ -46,8 +46,11 @@ func (c *LoaderConfig) check() error {
 			return fmt.Errorf("controller: %q is no address: want HOST:PORT, such as thaw-controller.thaw-system:8090", functions.Clip(c.Controller))
 		}
 	}
-	if c.TokenFile == "" && (c.Controller != "" || c.PeerAddr != "off" || len(c.Peer) > 0) {
+	if c.TokenFile == "" && c.Controller != "" {
 		return errors.New("token-file: a file with the token of the control stream is needed: --token-file F")
+	}
+	if c.Certs == "" && (c.PeerAddr != "off" || len(c.Peer) > 0) {
+		return errors.New("certs: loaders exchange blocks over TLS only: --certs DIR, with ca.crt, tls.crt and tls.key of the Secret thaw-control-tls")
 	}
 	for name, addr := range map[string]string{"addr": c.Addr, "peer-addr": c.PeerAddr} {
 		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "off" {
@@ -70,7 +73,7 @@ func (c *LoaderConfig) check() error {
 	if err := defaultHostname(&c.Node); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	if err := kit.MakeAbsolute(&c.Store, &c.TokenFile); err != nil {
+	if err := kit.MakeAbsolute(&c.Store, &c.TokenFile, &c.Certs); err != nil {
 		return err
 	}
 	if len(c.Store) > maxSocketDir {

@@ -92,8 +92,8 @@ type ServeConfig struct {
 	EngineSettings
 	PolicySettings
 	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty takes none"`
-	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, with the nodes' token: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
-	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; agents that join are known anyway"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where agents borrow blocks of checkpoints, and folders of this machine that models name as their source, over TLS: auto (a free port of the host of --addr, none on loopback), HOST:PORT, or off"`
+	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; agents that join are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their server died"`
 	Drain         functions.Duration `json:"drain" default:"30s" help:"how long requests under way may go on after SIGTERM"`
@@ -110,9 +110,9 @@ type AgentConfig struct {
 	Data      string `json:"data" help:"folder for the store and the engines' logs" shown:"$XDG_DATA_HOME/thaw-agent or ~/.local/share/thaw-agent"`
 	NodeSettings
 	EngineSettings
-	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, with the nodes' token: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
+	PeerAddr      string             `json:"peer-addr" default:"auto" help:"where other nodes borrow blocks of checkpoints, over TLS with the certificates of their enrolment: auto (a free port of the host of --advertise or --addr), HOST:PORT, or off"`
 	Machine       string             `json:"machine" help:"identity of the machine whose paths this agent reads; agents of one machine use its folders in place" shown:"the host's"`
-	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, http://HOST:PORT; may be repeated; those the server knows are known anyway"`
+	Peer          []string           `json:"peer" help:"URL of another node that lends blocks, https://HOST:PORT; may be repeated; those the server knows are known anyway"`
 	LeaveEngines  bool               `json:"leave-engines" default:"false" help:"leave engines running at the end, for an upgrade"`
 	OrphanTimeout functions.Duration `json:"orphan-timeout" default:"1m" help:"how long engines run on after their agent died"`
 	kit.LogSettings

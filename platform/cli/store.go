@@ -32,11 +32,11 @@ type LocalStore interface {
 type LocalStoreOptions struct {
 	Data   string
 	Budget functions.Bytes // 0: all the disk has
-	// Peers are URLs of nodes that serve blocks; TokenFile holds the token
-	// that authenticates to them.
-	Peers     []string
-	TokenFile string
-	Log       io.Writer // for remarks
+	// Peers are URLs of nodes that serve blocks; Certs is a folder with the certificate that
+	// authenticates to them.
+	Peers []string
+	Certs string
+	Log   io.Writer // for remarks
 }
 
 // resumeHint is the hint after an interrupted download.
@@ -72,7 +72,7 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull ml/llama --data /var/lib/thaw --functions functions
   thaw pull hf://org/model --files '*.py' --data /var/lib/thaw
   thaw pull az://acct/models/llama --data /w -o json | tee progress.ndjson
-  thaw pull az://acct/models/llama --data /w --peer http://gpu-1:9000 --token-file peer-token
+  thaw pull az://acct/models/llama --data /w --peer https://gpu-1:9000 --certs /var/lib/thaw-agent/identity
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
 		ValidArgsFunction: c.completeNames,
@@ -81,8 +81,8 @@ Interrupted or killed, the same command goes on from where it was.`,
 				return err
 			}
 			if !cmd.Flags().Changed("data") {
-				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.TokenFile != "" {
-					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --token-file are for a pull with --data")
+				if o.Budget != 0 || folder != "" || len(o.Peers) > 0 || o.Certs != "" {
+					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR", "--store, --functions, --peer and --certs are for a pull with --data")
 				}
 				return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
 					if err := c.fillRequest(ctx, cl, args[0], &ask); err != nil {
@@ -97,8 +97,8 @@ Interrupted or killed, the same command goes on from where it was.`,
 	prefetchFlags(cmd, &ask)
 	cmd.Flags().StringVar(&folder, "functions", "", "with --data: folder of model files that NAME is looked up in [THAW_FUNCTIONS]")
 	cmd.Flags().Var(kit.BytesFlag{Bytes: &o.Budget}, "store", "with --data: the most the store may take; 0 is all the disk has")
-	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that serves its blocks, http://HOST:PORT; may be repeated; the source is asked for the rest")
-	cmd.Flags().StringVar(&o.TokenFile, "token-file", "", "with --peer: file with the nodes' token, the server's DATA/peer-token [THAW_TOKEN_FILE]")
+	cmd.Flags().StringArrayVar(&o.Peers, "peer", nil, "with --data: URL of a node that serves its blocks, https://HOST:PORT; may be repeated; the source is asked for the rest")
+	cmd.Flags().StringVar(&o.Certs, "certs", "", "with --peer: folder with ca.crt, tls.crt and tls.key of a node, such as DATA/identity of an agent")
 	return cmd
 }
 
@@ -107,9 +107,8 @@ func (c modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 	if ask.Node != "" {
 		return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 	}
-	o.TokenFile = cmp.Or(o.TokenFile, c.getenv("THAW_TOKEN_FILE"))
-	if len(o.Peers) > 0 && o.TokenFile == "" {
-		return kit.Usage("--token-file F: the server's DATA/peer-token", "--peer wants the token that nodes show each other")
+	if len(o.Peers) > 0 && o.Certs == "" {
+		return kit.Usage("--certs DIR: DATA/identity of an agent", "--peer wants the certificate that nodes show each other")
 	}
 	if err := kit.CheckPeers(o.Peers); err != nil {
 		return err

@@ -197,11 +197,12 @@ func TestPullHere(t *testing.T) {
 		{"pull az://acct/models/gone --data " + data, kit.ExitDenied, "403", "", ""},
 		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), kit.ExitFailed, "read-only", "", ""},
 		{"pull az://acct/x --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},
-		{"pull az://acct/models/x --peer http://n:1 --peer https://m:2/ --token-file t --data " + data, kit.ExitOK, "", "/store/x", "az://acct/models/x"},
-		{"pull az://acct/x --peer http://n:1 --data " + data, kit.ExitUsage, "token that nodes show", "", ""},
-		{"pull az://acct/x --peer n:1 --token-file t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
-		{"pull az://acct/x --peer http://u:p@n:1 --token-file t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
-		{"pull az://acct/x --peer http://n:1", kit.ExitUsage, "with --data", "", ""},
+		{"pull az://acct/models/x --peer https://n:1 --peer https://m:2/ --certs t --data " + data, kit.ExitOK, "", "/store/x", "az://acct/models/x"},
+		{"pull az://acct/x --peer https://n:1 --data " + data, kit.ExitUsage, "certificate that nodes show", "", ""},
+		{"pull az://acct/x --peer n:1 --certs t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
+		{"pull az://acct/x --peer http://n:1 --certs t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
+		{"pull az://acct/x --peer https://u:p@n:1 --certs t --data " + data, kit.ExitUsage, "is not the address of a node", "", ""},
+		{"pull az://acct/x --peer https://n:1", kit.ExitUsage, "with --data", "", ""},
 		{"pull hf://o/r --files *.py --files a/*.bin --data " + data, kit.ExitOK, "", "/store/x", "hf://o/r"},
 		{"pull hf://o/r --files ../x --data " + data, kit.ExitUsage, "leaves the source's folder", "", ""},
 		{"pull tiny --files *.py --functions " + folder + " --data " + data, kit.ExitUsage, "--files goes with a SOURCE", "", ""},
@@ -223,7 +224,7 @@ func TestPullHere(t *testing.T) {
 		if h.asked.Source == "hf://o/r" && strings.Join(h.asked.Files, " ") != "*.py a/*.bin" {
 			t.Errorf("thaw %s: files %q", tt.line, h.asked.Files)
 		}
-		if n := strings.Count(tt.line, "--peer http"); exit == kit.ExitOK && (len(h.opened.Peers) != n || n > 0 && h.opened.TokenFile != "t") {
+		if n := strings.Count(tt.line, "--peer https"); exit == kit.ExitOK && (len(h.opened.Peers) != n || n > 0 && h.opened.Certs != "t") {
 			t.Errorf("thaw %s: opened with %+v", tt.line, h.opened)
 		}
 		if h.asked.Source == "./tiny" && h.asked.Dir != folder {

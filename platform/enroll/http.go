@@ -35,11 +35,10 @@ type joinRequest struct {
 	Request []byte `json:"request"` // a certificate request, as DER
 }
 
-// joinReply is the answer, also to a renewal, without PeerToken.
+// joinReply is the answer, also to a renewal.
 type joinReply struct {
 	Certificate string `json:"certificate"` // PEM
 	Authority   string `json:"authority"`   // PEM
-	PeerToken   string `json:"peer_token,omitempty"`
 }
 
 // Serve serves the agents' port until ctx ends. It closes l.
@@ -94,7 +93,7 @@ func (s *Server) join(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return joinReply{Certificate: string(cert), Authority: string(s.ca.Root()), PeerToken: s.o.PeerToken}, nil
+	return joinReply{Certificate: string(cert), Authority: string(s.ca.Root())}, nil
 }
 
 func (s *Server) renew(r *http.Request) (any, error) {
@@ -126,7 +125,7 @@ func (s *Server) heartbeat(r *http.Request) (any, error) {
 		s.logRefused(id, err)
 		return nil, &refusal{400, "invalid_value", "the heartbeat is refused: " + err.Error()}
 	}
-	return functions.HeartbeatReply{Peers: s.peers(id)}, nil
+	return functions.HeartbeatReply{Peers: s.peers(id), Removed: s.removedKeys()}, nil
 }
 
 // logRefused logs why a heartbeat of an agent is refused, at most once a minute.

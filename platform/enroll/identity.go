@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
@@ -30,8 +31,7 @@ import (
 
 // Files of an identity beside those of a mtls.Folder.
 const (
-	peerTokenFile = "peer-token"
-	tokenFile     = "joined-with" // digest of the join token
+	tokenFile = "joined-with" // digest of the join token
 )
 
 const (
@@ -58,10 +58,9 @@ type JoinOptions struct {
 
 // Identity is what an agent and its server know each other by, in a folder.
 type Identity struct {
-	PeerToken string // that nodes show each other
-
-	o      JoinOptions
-	folder *mtls.Folder
+	o       JoinOptions
+	folder  *mtls.Folder
+	removed atomic.Pointer[map[string]bool] // digests of keys of removed agents
 }
 
 // Join returns the agent's identity: the one in its folder, or with another token than that
@@ -134,8 +133,7 @@ func openIdentity(o JoinOptions) (has *Identity, sameToken bool, err error) {
 	if err != nil || id.Cert.Leaf.VerifyHostname(AgentName(o.ID)) != nil {
 		return nil, false, nil
 	}
-	peer, err := os.ReadFile(filepath.Join(o.Dir, peerTokenFile))
-	return &Identity{PeerToken: string(peer), o: o, folder: folder}, o.Token == "" || string(was) == digest([]byte(o.Token)), err
+	return &Identity{o: o, folder: folder}, o.Token == "" || string(was) == digest([]byte(o.Token)), nil
 }
 
 // isKnown reports whether the server takes the identity, by asking it for a renewal.
@@ -191,7 +189,7 @@ func saveIdentity(o JoinOptions, key []byte, r joinReply) error {
 		return fmt.Errorf("the server's answer: %w", err)
 	}
 	for _, f := range []struct{ name, text string }{
-		{peerTokenFile, r.PeerToken}, {mtls.RootFile, r.Authority}, {mtls.CertFile, r.Certificate}, {tokenFile, digest([]byte(o.Token))},
+		{mtls.RootFile, r.Authority}, {mtls.CertFile, r.Certificate}, {tokenFile, digest([]byte(o.Token))},
 	} {
 		if err := durable.WriteFile(filepath.Join(o.Dir, f.name), []byte(f.text), 0o600); err != nil {
 			return err

@@ -43,8 +43,7 @@ func AgentName(id string) string { return id + agentSuffix }
 
 // Options of a Server. Those without "may be nil" must be set.
 type Options struct {
-	Dir       string // of the authority and the list of agents
-	PeerToken string // that nodes show each other; given to agents when they join
+	Dir string // of the authority and the list of agents
 	// Heartbeat handles a heartbeat; sameMachine: it came over loopback.
 	Heartbeat func(hb functions.Heartbeat, sameMachine bool) error
 	Removed   func(agent string)                  // called after an agent was removed; may be nil
@@ -61,6 +60,7 @@ type Server struct {
 	mu     sync.Mutex
 	tokens map[[sha256.Size]byte]*joinToken // by the digest of their secret
 	agents map[string]functions.JoinedAgent // by id, as in the file
+	former []functions.JoinedAgent          // removed or replaced, whose certificates may be valid still, as in the file
 	logged map[string]time.Time             // by id, when a refused heartbeat was logged last
 }
 
@@ -93,7 +93,11 @@ func Open(o Options) (*Server, error) {
 		return nil, fmt.Errorf("agents: %s: %w", s.file(), err)
 	}
 	for _, a := range list {
-		s.agents[a.ID] = a
+		if a.Removed.IsZero() {
+			s.agents[a.ID] = a
+		} else {
+			s.former = append(s.former, a)
+		}
 	}
 	return s, nil
 }
@@ -102,7 +106,8 @@ func (s *Server) file() string { return filepath.Join(s.o.Dir, "agents.json") }
 
 // save writes the list of agents, and then uses it. mu must be held.
 func (s *Server) save(agents map[string]functions.JoinedAgent) error {
-	list := []functions.JoinedAgent{}
+	former := s.withFormer(agents)
+	list := slices.Clone(former)
 	for _, id := range slices.Sorted(maps.Keys(agents)) {
 		list = append(list, agents[id])
 	}
@@ -113,8 +118,36 @@ func (s *Server) save(agents map[string]functions.JoinedAgent) error {
 	if err := durable.WriteFile(s.file(), append(b, '\n'), 0o600); err != nil {
 		return err
 	}
-	s.agents = agents
+	s.agents, s.former = agents, former
 	return nil
+}
+
+// withFormer returns the former agents once agents is the list: those of now that it lacks
+// are added, and those whose key is back or whose certificate has expired are left out.
+func (s *Server) withFormer(agents map[string]functions.JoinedAgent) []functions.JoinedAgent {
+	now, keys := s.o.Now(), map[string]bool{}
+	for _, a := range agents {
+		keys[a.Key] = true
+	}
+	former := slices.Clone(s.former)
+	for _, id := range slices.Sorted(maps.Keys(s.agents)) {
+		a := s.agents[id]
+		a.Removed = now.UTC().Truncate(time.Second)
+		former = append(former, a)
+	}
+	former = slices.DeleteFunc(former, func(a functions.JoinedAgent) bool { return keys[a.Key] || now.Sub(a.Removed) > mtls.Valid })
+	return former[max(0, len(former)-maxAgents):]
+}
+
+// removedKeys lists the digests of the keys of former agents.
+func (s *Server) removedKeys() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]string, 0, len(s.former))
+	for _, a := range s.former {
+		keys = append(keys, a.Key)
+	}
+	return keys
 }
 
 // NewToken makes a join token for an agent, or with "" for any whose id is not taken. 0 is
@@ -232,7 +265,7 @@ func (s *Server) identify(shown *tls.ConnectionState) (string, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a, ok := s.agents[id]; !ok || a.Key != digest(shown.PeerCertificates[0].RawSubjectPublicKeyInfo) {
+	if a, ok := s.agents[id]; !ok || a.Key != keyDigest(shown) {
 		return "", &refusal{403, "agent_removed", "the agent " + id + " was removed from the server, or replaced: it has to join again with a token"}
 	}
 	return id, nil

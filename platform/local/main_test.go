@@ -184,7 +184,7 @@ func serveAgent(config string) error {
 		return err
 	}
 	log := testLog(os.Stderr)
-	join := agent.NewJoin(c.Server, nil, log)
+	join := agent.NewJoin(c.Server, nil, nil, log)
 	n, err := agent.Open(agent.Config{
 		Name: c.Name, Data: c.Data, Exe: exe, Orphan: c.Orphan, GPUs: c.GPUs, Memory: c.Memory, Push: join.Push, Log: log,
 	})

@@ -93,15 +93,30 @@ func Read(roots []byte, leaf Leaf) (*Identity, error) {
 // Server returns the configuration of a server that accepts client certificates of these
 // names. of returns the identity for each connection.
 func Server(of func() (*Identity, error), names ...string) *tls.Config {
-	return server(of, tls.RequireAndVerifyClientCert, names)
+	return server(of, tls.RequireAndVerifyClientCert, oneOf(names))
 }
 
 // OpenServer is Server for clients without a certificate too, whose Name is "".
 func OpenServer(of func() (*Identity, error), names ...string) *tls.Config {
-	return server(of, tls.VerifyClientCertIfGiven, names)
+	return server(of, tls.VerifyClientCertIfGiven, oneOf(names))
 }
 
-func server(of func() (*Identity, error), clients tls.ClientAuthType, names []string) *tls.Config {
+// PeerServer is Server for the certificates of the authority that accept takes.
+func PeerServer(of func() (*Identity, error), accept func(tls.ConnectionState) error) *tls.Config {
+	return server(of, tls.RequireAndVerifyClientCert, accept)
+}
+
+// oneOf accepts certificates of these names.
+func oneOf(names []string) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		if name := Name(&s); !slices.Contains(names, name) {
+			return fmt.Errorf("the certificate is that of %.80q, not of %s", name, strings.Join(names, " or "))
+		}
+		return nil
+	}
+}
+
+func server(of func() (*Identity, error), clients tls.ClientAuthType, accept func(tls.ConnectionState) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -114,10 +129,10 @@ func server(of func() (*Identity, error), clients tls.ClientAuthType, names []st
 				Certificates: []tls.Certificate{id.Cert}, ClientCAs: id.Roots, ClientAuth: clients,
 				SessionTicketsDisabled: true, // every connection is verified in full
 				VerifyConnection: func(s tls.ConnectionState) error {
-					if who := Name(&s); len(s.PeerCertificates) > 0 && !slices.Contains(names, who) {
-						return fmt.Errorf("the certificate is that of %.80q, not of %s", who, strings.Join(names, " or "))
+					if len(s.PeerCertificates) == 0 {
+						return nil
 					}
-					return nil
+					return accept(s)
 				},
 			}, nil
 		},
@@ -130,6 +145,24 @@ func Client(id *Identity, server string) *tls.Config {
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
 		Certificates: []tls.Certificate{id.Cert}, RootCAs: id.Roots, ServerName: server,
 	}
+}
+
+// PeerClient returns the configuration of a client that accepts servers of the authority
+// that accept takes, whatever their names are.
+func PeerClient(id *Identity, accept func(tls.ConnectionState) error) *tls.Config {
+	config := Client(id, "")
+	config.InsecureSkipVerify = true // VerifyConnection checks the chain, and accept the name
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		between := x509.NewCertPool()
+		for _, c := range s.PeerCertificates[1:] {
+			between.AddCert(c)
+		}
+		if _, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: id.Roots, Intermediates: between}); err != nil {
+			return err
+		}
+		return accept(s)
+	}
+	return config
 }
 
 // Name is the name in the peer's certificate, "" if it presented none.

@@ -15,7 +15,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -749,48 +748,6 @@ func TestPodThatDoesNotRead(t *testing.T) {
 		}
 	}()
 	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
-}
-
-// TestPeers: a second node downloads from the first.
-func TestPeers(t *testing.T) {
-	const size = 20 << 20
-	var mu sync.Mutex
-	urls := map[string]string{}
-	node := func(name string) *lab {
-		return newLab(t, func(o *Options, storeOptions *nodestore.Options, mem *sourcetest.Memory) {
-			lis, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			mu.Lock()
-			urls[name] = "http://" + lis.Addr().String()
-			mu.Unlock()
-			o.PeerURL = urls[name]
-			storeOptions.Node, storeOptions.Peering = name, &nodestore.Peering{Listener: lis, URL: urls[name], Token: PeerToken("t")}
-			aModel(mem, modelLocation, size, 5)
-		})
-	}
-	a, b := node("node-a"), node("node-b")
-	p := a.pod("u1")
-	p.want(1, modelLocation)
-	digest := p.staged(1).Digest
-	hb := a.until("where it lends", func(u controlstream.Report) bool { return u.Node != nil && u.Node.PeerURL != "" }).Node
-	b.OnUpdate(controlstream.Update{Peers: &[]functions.Peer{{ID: "node-a", URL: hb.PeerURL}, {ID: "node-b", URL: urls["node-b"]}}})
-	p = b.pod("u2")
-	p.want(1, modelLocation)
-	if got := p.staged(1); got.Digest != digest {
-		t.Errorf("%+v", got)
-	}
-	if s := b.store.Stats(); s.Bytes["peer"] < size {
-		t.Errorf("from the other node came %v", s.Bytes)
-	}
-}
-
-func TestPeerToken(t *testing.T) {
-	a, b := PeerToken("t"), PeerToken("u")
-	if a == b || a == "t" || len(a) != 64 || PeerToken("") != "" {
-		t.Errorf("%q %q", a, b)
-	}
 }
 
 func TestHeartbeat(t *testing.T) {

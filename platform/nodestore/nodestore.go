@@ -83,10 +83,10 @@ func Open(o Options) (*Store, error) {
 	if p := o.Peering; p != nil {
 		id := o.Node
 		if id == "" {
-			id = "pull-" + rand.Text()
+			id = p2p.VisitorPrefix + rand.Text()
 		}
 		s.peers, s.listener = newPeerList(p.Nodes), p.Listener
-		s.swarm = p2p.New(p2p.Options{ID: id, URL: p.URL, Token: p.Token, Nodes: s.peers.nodes, Folders: p.folders(), Log: o.Log})
+		s.swarm = p2p.New(p2p.Options{ID: id, URL: p.URL, TLS: p.TLS, Nodes: s.peers.nodes, Folders: p.folders(), Log: o.Log})
 		from[loader.PeerScheme] = s.swarm.Source()
 		lo.Peers = s.swarm
 	}

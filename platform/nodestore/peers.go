@@ -10,14 +10,14 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/dir"
 )
 
-// Peering configures the exchange of blocks with other nodes. All requests between nodes
-// carry the nodes' token.
+// Peering configures the exchange of blocks with other nodes.
 type Peering struct {
 	// Listener serves blocks to other nodes; nil: this node serves none.
 	Listener net.Listener
 	// URL at which other nodes reach the listener.
-	URL   string
-	Token string
+	URL string
+	// TLS of the exchange; nil is plain HTTP, for tests.
+	TLS *p2p.TLS
 	// Nodes are URLs of other nodes known from the start; the server adds more.
 	Nodes []string
 	// SharedFolder reports whether a folder of this machine is a model's, and which extra

@@ -35,11 +35,11 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	lending, err := peering(c.PeerAddr, c.Addr, c.Advertise, identity.PeerToken, c.Peer)
+	lending, err := peering(c.PeerAddr, c.Addr, c.Advertise, identity.PeerTLS(), c.Peer)
 	if err != nil {
 		return err
 	}
-	server := agent.NewJoin(c.Server, identity.ServerTLS(), log.Logger)
+	server := agent.NewJoin(c.Server, identity.ServerTLS(), identity.SetRemoved, log.Logger)
 	node, err := agent.Open(agent.Config{
 		Name: c.Name, Machine: c.Machine, Version: cli.Version, Data: c.Data, Exe: exe, Orphan: c.OrphanTimeout.Std(),
 		GPUs: gpuCount(c.GPUs), GPUMemory: c.GPUMemory, Memory: memorySize(c.Memory), Sleep: c.SleepMemory, Store: c.Store, KeepEngines: c.LeaveEngines, Warm: agent.WarmMode(c.Warm), Confine: agent.ConfineMode(c.Confine), RefuseVulnerable: c.Vulnerable == "refuse", EngineCaches: agent.CacheMode(c.Caches),

@@ -123,7 +123,7 @@ func TestCanaries(t *testing.T) {
 		"a prompt": prompt, "a completion": completion, "a wrong key": wrongKey, "a session": session, "a query": inQuery,
 		"a signature in a source": inURL, "the account's key": account, "the SAS": signature, "the hub's token": "canary-hub-token-c8",
 		"a key": strings.TrimPrefix(key, "Bearer "), "an admin key": strings.TrimPrefix(adminKey, "Bearer "),
-		"the admin token": p.secret("admin-token"), "the nodes' token": p.secret("peer-token"), "a join token": joinToken,
+		"the admin token": p.secret("admin-token"), "a join token": joinToken,
 	}
 	look := func(where string, text []byte) {
 		for what, c := range canaries {
@@ -168,7 +168,7 @@ func TestCanaries(t *testing.T) {
 			}
 			b, _ := os.ReadFile(path)
 			files++
-			if base := filepath.Base(path); dir == p.data && base == "admin-token" || base == "peer-token" {
+			if base := filepath.Base(path); dir == p.data && base == "admin-token" {
 				if info, err := d.Info(); err != nil || info.Mode().Perm() != 0o600 {
 					t.Errorf("%s may be read by others: %v", path, info.Mode())
 				}

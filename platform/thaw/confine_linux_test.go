@@ -38,7 +38,7 @@ func TestConfine(t *testing.T) {
 			}, "--confine", mode)
 			bearer, _ := p.key("default", false)
 			secrets := []string{
-				filepath.Join(p.data, "admin-token"), filepath.Join(p.data, "peer-token"), filepath.Join(p.data, "agents", "ca.key"), filepath.Join(p.data, "keys.json"), filepath.Join(p.data, "keys.json.key"),
+				filepath.Join(p.data, "admin-token"), filepath.Join(p.data, "agents", "ca.key"), filepath.Join(p.data, "keys.json"), filepath.Join(p.data, "keys.json.key"),
 				write(filepath.Join(p.data, "store", "blobs", "sha256", "ab", "abcd")), write(filepath.Join(p.data, "agent", "engines", "red", "m", "home", "x")),
 				other, fmt.Sprintf("/proc/%d/environ", os.Getpid()),
 			}

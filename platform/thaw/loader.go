@@ -30,7 +30,7 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "key token of the Secret thaw-control-tls"}
 		}
 	}
-	store, peerURL, err := openLoaderStore(c, token, log.Logger)
+	store, peerURL, err := openLoaderStore(c, log.Logger)
 	if err != nil {
 		return err
 	}
@@ -97,19 +97,21 @@ func runNodeLoader(ctx context.Context, c cli.LoaderConfig, stdout, stderr io.Wr
 }
 
 // openLoaderStore opens the node's store, and the address where it serves blocks to other
-// nodes; without a token it exchanges none.
-func openLoaderStore(c cli.LoaderConfig, token string, log *slog.Logger) (store *nodestore.Store, peerURL string, err error) {
-	advertise := ""
-	if c.Advertise != "" {
-		advertise = "http://" + net.JoinHostPort(c.Advertise, "0")
-	}
-	peers, err := peering(c.PeerAddr, "", advertise, nodeloader.PeerToken(token), c.Peer)
-	if err != nil {
-		return nil, "", err
-	}
-	if token == "" {
-		peers = nil
-	} else {
+// nodes; without certificates it exchanges none.
+func openLoaderStore(c cli.LoaderConfig, log *slog.Logger) (store *nodestore.Store, peerURL string, err error) {
+	var peers *nodestore.Peering
+	if c.Certs != "" {
+		secure, err := peerTLS(c.Certs)
+		if err != nil {
+			return nil, "", err
+		}
+		advertise := ""
+		if c.Advertise != "" {
+			advertise = "https://" + net.JoinHostPort(c.Advertise, "0")
+		}
+		if peers, err = peering(c.PeerAddr, "", advertise, secure, c.Peer); err != nil {
+			return nil, "", err
+		}
 		peerURL = peers.URL
 	}
 	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true, Log: log})

@@ -51,11 +51,11 @@ func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) e
 func openStore(o cli.LocalStoreOptions) (cli.LocalStore, error) {
 	so := nodestore.Options{Data: o.Data, Budget: o.Budget, Log: kit.LogSettings{LogLevel: "error"}.Logger(o.Log)}
 	if len(o.Peers) > 0 {
-		token, err := kit.ReadToken(o.TokenFile)
+		secure, err := peerTLS(o.Certs)
 		if err != nil {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "--token-file", Err: err, Hint: "the server's DATA/peer-token"}
+			return nil, err
 		}
-		so.Peering = &nodestore.Peering{Nodes: o.Peers, Token: token}
+		so.Peering = &nodestore.Peering{Nodes: o.Peers, TLS: secure}
 	}
 	s, err := nodestore.Open(so)
 	if err != nil {

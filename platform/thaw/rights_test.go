@@ -25,7 +25,7 @@ import (
 // checks of each package.
 
 // callers holds the Authorization of each kind of caller.
-type callers struct{ none, wrong, red, blue, adminKey, admin, peer string }
+type callers struct{ none, wrong, red, blue, adminKey, admin string }
 
 func (p *platform) secret(file string) string {
 	return strings.TrimSpace(contents(p.t, filepath.Join(p.data, file)))
@@ -126,7 +126,7 @@ func TestRights(t *testing.T) {
 				l.Close()
 			}
 			p := start(t, files, "--addr", where.addr)
-			c := callers{wrong: "Bearer sk-thaw-wrong", admin: p.admin(), peer: "Bearer " + p.secret("peer-token")}
+			c := callers{wrong: "Bearer sk-thaw-wrong", admin: p.admin()}
 			known := map[string]string{c.admin: "admin"}
 			if where.keys {
 				c.red, _ = p.key("red", false)
@@ -135,7 +135,7 @@ func TestRights(t *testing.T) {
 				known[c.red], known[c.blue], known[c.adminKey] = "team", "team", "admin"
 			}
 			table := p.rightsTable(tiny(t, "red/new", ""))
-			for _, auth := range []string{c.none, c.wrong, c.red, c.blue, c.adminKey, c.admin, c.peer, "Basic " + c.admin[7:], "Bearer", "Bearer  ", strings.ToLower(c.admin), c.admin[:len(c.admin)-1], c.admin + "x"} {
+			for _, auth := range []string{c.none, c.wrong, c.red, c.blue, c.adminKey, c.admin, "Basic " + c.admin[7:], "Bearer", "Bearer  ", strings.ToLower(c.admin), c.admin[:len(c.admin)-1], c.admin + "x"} {
 				for _, row := range table {
 					var header []string
 					if auth != "" {

@@ -138,14 +138,14 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	for _, p := range cat.Problems() {
 		log.Error("invalid model file", "problem", p.Error())
 	}
-	keys, admin, peerToken, err := credentials(c.Data)
+	keys, admin, err := credentials(c.Data)
 	if err != nil {
 		return nil, err
 	}
 	keys.Trust(admin)
 	var backend *local.Local // made below
 	agents, err := enroll.Open(enroll.Options{
-		Dir: filepath.Join(c.Data, "agents"), PeerToken: peerToken, Log: log,
+		Dir: filepath.Join(c.Data, "agents"), Log: log,
 		Heartbeat: func(hb functions.Heartbeat, sameMachine bool) error { return backend.OnHeartbeat(hb, sameMachine) },
 		Removed:   func(agent string) { backend.Forget(agent) },
 		Peers:     func(agent string) []functions.Peer { return backend.Peers(agent) },
@@ -153,7 +153,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if backend, err = openBackend(c, cat, agents, peerToken, loopback, log); err != nil {
+	if backend, err = openBackend(c, cat, agents, loopback, log); err != nil {
 		return nil, err
 	}
 	plan := memlimit.Apply(memlimit.BesideEngines, log)
@@ -212,7 +212,7 @@ func (s *server) listenForAgents(addr string) (api.Agents, string, error) {
 }
 
 // openBackend makes the backend of this machine as the configuration has it.
-func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server, peerToken string, loopback bool, log *slog.Logger) (*local.Local, error) {
+func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server, loopback bool, log *slog.Logger) (*local.Local, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	if peerAddr == "auto" && loopback {
 		peerAddr = "off" // one open port is enough for one machine
 	}
-	peers, err := peering(peerAddr, c.Addr, "", peerToken, c.Peer)
+	peers, err := peering(peerAddr, c.Addr, "", agents.PeerTLS(), c.Peer)
 	if err != nil {
 		return nil, err
 	}
@@ -234,17 +234,13 @@ func openBackend(c *cli.ServeConfig, cat *catalog.Catalog, agents *enroll.Server
 	})
 }
 
-// credentials opens the keys and the two tokens of a data folder, made at the
-// first start.
-func credentials(dir string) (keys *auth.KeyStore, admin, peers string, err error) {
+// credentials opens the keys and the admin token of a data folder, made at the first start.
+func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 	if keys, err = auth.Open(filepath.Join(dir, "keys.json")); err != nil {
-		return nil, "", "", err
+		return nil, "", err
 	}
-	if admin, err = auth.AdminToken(dir); err != nil {
-		return nil, "", "", err
-	}
-	peers, err = auth.PeerToken(dir)
-	return keys, admin, peers, err
+	admin, err = auth.AdminToken(dir)
+	return keys, admin, err
 }
 
 // dispatch passes a request to the data path or to the control API.

@@ -294,7 +294,7 @@ func (l *kwokLoader) heartbeat() functions.Heartbeat {
 	defer l.mu.Unlock()
 	return functions.Heartbeat{
 		AgentID: l.node, State: functions.NodeIdle, Version: "far", Life: "1", Memory: functions.Capacity{Total: 512 << 30},
-		Cached: slices.Clone(l.cached), PeerURL: "http://" + l.node + ":8091", GPUs: []functions.GPU{}, Models: []functions.ReplicaStatus{},
+		Cached: slices.Clone(l.cached), PeerURL: "https://" + l.node + ":8091", GPUs: []functions.GPU{}, Models: []functions.ReplicaStatus{},
 	}
 }
 
