@@ -23,6 +23,8 @@ import (
 	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/platform/mtls"
+	"github.com/thaw-dev/thaw/platform/nodeloader"
 )
 
 // Names of the contenders, and of the ceilings measured by the same kind of program.
@@ -51,6 +53,7 @@ type Download struct {
 	Into    string   // folder of thaw's store, or of the file
 	Listen  string   // address on which thaw serves peers; it then runs until it is stopped
 	Peers   []string // addresses of other nodes
+	Certs   string   // folder with the nodes' certificate; with Listen
 	Links   string   // file of link measurements; may be empty
 	Profile string   // CPU profile; may be empty
 }
@@ -141,10 +144,14 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		node = p2p.New(p2p.Options{ID: d.Listen, URL: "http://" + d.Listen, TLS: secure, Nodes: func() []p2p.Peer {
+		certs, err := mtls.Open(d.Certs)
+		if err != nil {
+			return err
+		}
+		node = p2p.New(p2p.Options{ID: d.Listen, URL: "https://" + d.Listen, TLS: nodeloader.PeerTLS(certs.Identity), Nodes: func() []p2p.Peer {
 			var out []p2p.Peer
 			for _, p := range d.Peers {
-				out = append(out, p2p.Peer{ID: p, URL: "http://" + p})
+				out = append(out, p2p.Peer{ID: p, URL: "https://" + p})
 			}
 			return out
 		}})

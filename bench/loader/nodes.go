@@ -14,6 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/bench/process"
 	"github.com/thaw-dev/thaw/bench/served"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
@@ -66,6 +68,11 @@ func (b *bench) stageTogether(ctx context.Context, k int) (last float64, egress 
 		}
 		addrs = append(addrs, a)
 	}
+	certs := filepath.Join(dir, "certs")
+	if err := issueCertificates(certs); err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(certs)
 	began := time.Now()
 	var nodes []*process.Process
 	defer func() {
@@ -81,7 +88,7 @@ func (b *bench) stageTogether(ctx context.Context, k int) (last float64, egress 
 		}
 		defer os.RemoveAll(into)
 		others := slices.Concat(addrs[:i], addrs[i+1:])
-		argv := append(b.self(Thaw).argv(server, int64(b.Peers), false, into), "--listen", addr, "--peers", strings.Join(others, ","))
+		argv := append(b.self(Thaw).argv(server, int64(b.Peers), false, into), "--listen", addr, "--certs", certs, "--peers", strings.Join(others, ","))
 		p, err := process.Begin(fmt.Sprintf("node-%d", b.n), b.Dir, nil, argv...)
 		if err != nil {
 			return 0, 0, err
@@ -226,4 +233,22 @@ func (b *bench) wake(ctx context.Context, server string, round int) (first, boot
 		return 0, 0, fmt.Errorf("%w: %s", err, p.Process.Tail())
 	}
 	return done[0].FirstToken, done[1].FirstToken, nil
+}
+
+// issueCertificates writes the certificate that nodes of a cluster share into a folder.
+func issueCertificates(dir string) error {
+	made, err := mtls.Issue(time.Now(), controlstream.NameLoader)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	leaf := made.Leaves[controlstream.NameLoader]
+	for name, b := range map[string][]byte{mtls.RootFile: made.Root, mtls.CertFile: leaf.Cert, mtls.KeyFile: leaf.Key} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }

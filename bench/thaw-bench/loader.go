@@ -187,6 +187,7 @@ func runDownload(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	f.StringVar(&d.Into, "into", "", "folder")
 	f.StringVar(&d.Folder, "folder", "", "another folder of the container than that of --size")
 	f.StringVar(&d.Listen, "listen", "", "address to lend to other nodes on; then it stays until it is told to end")
+	f.StringVar(&d.Certs, "certs", "", "with --listen: folder with ca.crt, tls.crt and tls.key of the nodes")
 	peers := f.String("peers", "", "addresses of other nodes, with commas between")
 	f.StringVar(&d.Links, "links", "", "file that keeps what was found out about the link; none when not given")
 	f.StringVar(&d.Profile, "profile", "", "write a processor profile into this file")

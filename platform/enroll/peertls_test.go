@@ -197,7 +197,10 @@ func TestRemovedKeys(t *testing.T) {
 	again := newWorld(t, dir)
 	expect("after a restart", again, "removed", "replaced")
 	again.later(mtls.Valid + time.Hour)
-	if _, err := again.join("new", again.token(""), t.TempDir()); err != nil {
+	again.mu.Lock()
+	err := again.save(again.agents)
+	again.mu.Unlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := again.removedKeys(); len(got) != 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 )
 
 // stalling is a blob server that, while stall is set, breaks the connection after so many
@@ -322,11 +323,30 @@ func TestDamagedFileInPod(t *testing.T) {
 	}
 }
 
+// loaderCertificates is a folder with the certificate of a loader, and the identity of the
+// controller by the same authority.
+func loaderCertificates(t *testing.T) (dir string, controller func() (*mtls.Identity, error)) {
+	t.Helper()
+	made, err := mtls.Issue(time.Now(), controlstream.NameController, controlstream.NameLoader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	leaf := made.Leaves[controlstream.NameLoader]
+	for name, b := range map[string][]byte{mtls.RootFile: made.Root, mtls.CertFile: leaf.Cert, mtls.KeyFile: leaf.Key} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, func() (*mtls.Identity, error) { return mtls.Read(made.Root, made.Leaves[controlstream.NameController]) }
+}
+
 func TestLoaderSettings(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("a-token-of-16-letters"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	certs, _ := loaderCertificates(t)
 	for _, x := range []struct {
 		args string
 		says string
@@ -334,14 +354,17 @@ func TestLoaderSettings(t *testing.T) {
 		{"--controller c:1", "token-file"},
 		{"--controller c --token-file " + token, "no address"},
 		{"--controller c:1 --token-file /nowhere", "token"},
-		{"--peer-addr :1", "token-file"},
-		{"--peer-addr here --token-file " + token, "no address"},
+		{"--peer-addr :1 --token-file " + token, "certs: loaders exchange blocks over TLS only"},
+		{"--peer-addr 127.0.0.1:0", "certs: "},
+		{"--peer https://n:1", "certs: "},
+		{"--peer-addr :1 --certs /nowhere", "--certs /nowhere"},
+		{"--peer-addr here --certs /nowhere", "no address"},
 		{"--addr here", "no address"},
 		{"--folder models", "absolute"},
 		{"--allow-source models", "allow-source"},
 		{"--allow-source file:///models", "--folder"},
 		{"--ahead-for 0s", "ahead-for"},
-		{"--peer ftp://x --token-file " + token, "--peer"},
+		{"--peer http://x:1 --certs " + certs, "--peer"},
 		{"--store-bytes much", "store-bytes"},
 		{"--store /tmp/" + strings.Repeat("x", 100), "socket"},
 	} {

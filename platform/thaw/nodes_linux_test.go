@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/platform/mtls"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 )
 
@@ -233,16 +234,18 @@ func TestLoadersServeBlocks(t *testing.T) {
 		Joined: func(_ controlstream.Kind, id string) {
 			hub.Tell(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
 		}})
+	certs, controller := loaderCertificates(t)
 	control := httptest.NewUnstartedServer(hub)
 	controlstream.Configure(control.Config)
-	control.Start()
+	control.TLS, control.EnableHTTP2 = mtls.OpenServer(controller, controlstream.NameLoader), true
+	control.StartTLS()
 	t.Cleanup(control.Close)
 	t.Cleanup(hub.Close)
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--controller", strings.TrimPrefix(control.URL, "http://"), "--token-file", file}
+	args := []string{"--controller", strings.TrimPrefix(control.URL, "https://"), "--token-file", file, "--certs", certs}
 	stores := map[string]string{}
 	procs := map[string]*exec.Cmd{}
 	for _, name := range []string{"n1", "n2", "n3"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
 )
 
-var lends = regexp.MustCompile(`msg=agent .*lends=(http://\S+)`)
+var lends = regexp.MustCompile(`msg=agent .*lends=(https://\S+)`)
 
 // TestNodesDownloadOnce: two agents with empty stores get each other's address from the
 // server and together download a model once. A third agent later requests only the
@@ -50,7 +50,7 @@ func TestNodesDownloadOnce(t *testing.T) {
 	}
 	before = len(blobs.Gets())
 	data := t.TempDir()
-	pull := []string{"pull", azuretest.Location("tiny"), "--data", data, "--peer", at[1], "--token-file", filepath.Join(p.data, "peer-token")}
+	pull := []string{"pull", azuretest.Location("tiny"), "--data", data, "--peer", at[1], "--certs", p.data + "-one/identity"}
 	if out, errs, code := verb(t, pull...); code != 0 {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
@@ -58,7 +58,7 @@ func TestNodesDownloadOnce(t *testing.T) {
 		t.Errorf("a pull asked the source for %d ranges that a node had", n)
 	}
 	pull[len(pull)-1] = filepath.Join(data, "none")
-	if out, errs, code := verb(t, pull...); code != 2 || !strings.Contains(errs, "--token-file") {
+	if out, errs, code := verb(t, pull...); code != 2 || !strings.Contains(errs, "--certs") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }
