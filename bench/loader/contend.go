@@ -144,17 +144,9 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		if ln, err = net.Listen("tcp", d.Listen); err != nil {
 			return err
 		}
-		certs, err := mtls.Open(d.Certs)
-		if err != nil {
+		if node, err = d.node(); err != nil {
 			return err
 		}
-		node = p2p.New(p2p.Options{ID: d.Listen, URL: "https://" + d.Listen, TLS: nodeloader.PeerTLS(certs.Identity), Nodes: func() []p2p.Peer {
-			var out []p2p.Peer
-			for _, p := range d.Peers {
-				out = append(out, p2p.Peer{ID: p, URL: "https://" + p})
-			}
-			return out
-		}})
 		defer node.Close()
 		o.Peers = node
 	}
@@ -207,6 +199,21 @@ func (d Download) thaw(ctx context.Context, stdout io.Writer) error {
 		<-ctx.Done()
 	}
 	return err
+}
+
+// node is the part of thaw that exchanges blocks with Peers.
+func (d Download) node() (*p2p.Node, error) {
+	certs, err := mtls.Open(d.Certs)
+	if err != nil {
+		return nil, err
+	}
+	return p2p.New(p2p.Options{ID: d.Listen, URL: "https://" + d.Listen, TLS: nodeloader.PeerTLS(certs.Identity), Nodes: func() []p2p.Peer {
+		var out []p2p.Peer
+		for _, p := range d.Peers {
+			out = append(out, p2p.Peer{ID: p, URL: "https://" + p})
+		}
+		return out
+	}}), nil
 }
 
 // reportTimes prints four values: when every block had arrived with a valid checksum, when

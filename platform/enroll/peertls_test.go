@@ -197,9 +197,9 @@ func TestRemovedKeys(t *testing.T) {
 	again := newWorld(t, dir)
 	expect("after a restart", again, "removed", "replaced")
 	again.later(mtls.Valid + time.Hour)
-	again.mu.Lock()
+	again.Server.mu.Lock()
 	err := again.save(again.agents)
-	again.mu.Unlock()
+	again.Server.mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
