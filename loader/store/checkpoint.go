@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,14 +23,16 @@ import (
 type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
-	Tree string `json:"tree"` // hex tree digest of its blocks
+	Tree string `json:"tree"` // hex tree digest of its blocks; "" in a former checkpoint
+	// SHA256 names a file of a former checkpoint.
+	SHA256 string `json:"sha256,omitempty"`
 }
 
 // Entry is a published checkpoint.
 type Entry struct {
-	// Format of the store that wrote the manifest; another one is not read.
+	// Format of the store that wrote the manifest; 0 for a former checkpoint.
 	Format int `json:"format"`
-	// Block is the size of the blocks of the files' tree digests.
+	// Block is the size of the blocks of the files' tree digests; 0 for a former one.
 	Block int64 `json:"block"`
 	// Digest is "sha256:" and the hex digest of the list of files: equal digests mean
 	// equal files under equal names.
@@ -177,7 +180,9 @@ func (s *Store) entry(h string) (Entry, error) {
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
 	}
-	if e.Format != format || !e.valid(h) {
+	if e.former() && e.validFormer(h) {
+		e.Block = 0
+	} else if e.Format != format || !e.valid(h) {
 		return Entry{Format: e.Format}, &source.Error{Kind: source.Missing, Detail: "checkpoint sha256:" + h + " was written by another version of thaw or is damaged", Fix: "it is deleted when no process uses it, and staged again"}
 	}
 	e.Path = filepath.Join(dir, "files")
@@ -243,7 +248,7 @@ func (s *Store) list() ([]Entry, error) {
 	return out, nil
 }
 
-// Verify reads a checkpoint again and compares every file with its tree digest. A bad file
+// Verify reads a checkpoint again and compares every file with its digest. A bad file
 // is removed together with every checkpoint that holds it, so that the next Stage fetches
 // it again, and no other file; the error (kind Digest) names the first. Checkpoints in use
 // are removed too: processes that map the file keep its bytes. If the checkpoint was removed
@@ -267,11 +272,11 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 	var first error
 	var bad []os.FileInfo // nil for a file that is not there
 	for _, f := range e.Files {
-		tree, info, err := fileTree(ctx, root, f, e.Block)
+		good, info, err := compareFile(ctx, root, f, e.Block)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err == nil && tree == f.Tree {
+		if err == nil && good {
 			continue
 		}
 		if err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrNotExist) {
@@ -311,12 +316,12 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 	if err != nil {
 		return err
 	}
-	blobs := map[string]bool{}
+	found := map[string]bool{}
 	for _, other := range list {
 		drop := other.Digest == e.Digest
 		for _, f := range other.Files {
 			if isBad(filepath.Join(other.Path, filepath.FromSlash(f.Name))) {
-				drop, blobs[f.Tree] = true, true
+				drop, found[f.Tree+f.SHA256] = true, true
 			}
 		}
 		if !drop {
@@ -330,29 +335,32 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 			return err
 		}
 	}
-	for tree := range blobs {
-		s.quarantined.Add(1)
-		if name := s.blob(tree); isBad(name) {
-			if err := ignoreMissing(os.Remove(name)); err != nil {
-				return err
-			}
+	s.quarantined.Add(int64(len(found)))
+	// A file may be a blob under two names: that of a former format, and its tree digest.
+	return filepath.WalkDir(s.path("blobs"), func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !isBad(name) {
+			return ignoreMissing(err)
 		}
-	}
-	return nil
+		return ignoreMissing(os.Remove(name))
+	})
 }
 
-// fileTree returns the tree digest of a file below root, "" if its size differs, and the
-// file that was read.
-func fileTree(ctx context.Context, root *os.Root, file File, block int64) (string, os.FileInfo, error) {
+// compareFile reports whether a file below root has its digest, and returns the file that
+// was read; nil if it is not there.
+func compareFile(ctx context.Context, root *os.Root, file File, block int64) (good bool, info os.FileInfo, err error) {
 	f, err := root.Open(filepath.FromSlash(file.Name))
 	if err != nil {
-		return "", nil, err
+		return false, nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	info, err = f.Stat()
 	if err != nil || info.Size() != file.Size {
-		return "", info, err
+		return false, info, err
+	}
+	if file.SHA256 != "" {
+		sum, err := readSHA256(ctx, f, file.Size)
+		return sum == file.SHA256, info, err
 	}
 	tree, err := ReadTree(ctx, f, file.Size, block)
-	return tree, info, err
+	return tree == file.Tree, info, err
 }

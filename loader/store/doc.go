@@ -43,8 +43,10 @@
 //	checkpoint  "sha256:" and the hex SHA-256 of the lines "<file> <size> <name>\n", sorted
 //
 // So nodes that stage one model agree on its digest if they agree on the block size. The
-// manifest records the block size and the format of the store. Open deletes checkpoints
-// of another format that no process uses, and says so; they are staged again.
+// manifest records the block size and the format of the store. Checkpoints of the former
+// format stay usable; the next staging of their source reads their files once and takes
+// them over (former.go). Open deletes checkpoints of any other format that no process uses,
+// and says so; they are staged again.
 //
 // # Space
 //
@@ -79,6 +81,12 @@
 // Parts are linked, not moved: a crash between any two of these leaves them in place.
 // A disk that acknowledges an fsync and loses it cannot be repaired; Verify finds the
 // bad file later and removes it.
+//
+// A commit does not read the bytes back: that would cost as much as the download, and a
+// block that the disk damages in the seconds before the commit is no other case than one
+// damaged in the seconds after it. Both are found when an engine fails on the file, which
+// has the checkpoint verified, and fetched again. Blocks that a resume finds are read back,
+// since they may have been there for days.
 //
 // It is one idea: this layout of the disk. Staging, publishing, leases and eviction all
 // rely on the same links and locks.

@@ -33,6 +33,7 @@ type Ingest struct {
 	locationKey string
 	block       int64
 	parts       []*Part
+	noFormer    bool // files of a former checkpoint are not taken over
 }
 
 // LocationKey is a location together with the patterns of files staged beside the standard
@@ -114,12 +115,15 @@ func (in *Ingest) Prepare(ctx context.Context, locationKey string, files []sourc
 	in.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
 	in.block = block
-	known := in.s.knownTrees(locationKey, files, block)
+	known, former := in.s.knownTrees(locationKey, files, block), make([]formerFile, len(files))
+	if !in.noFormer {
+		former = in.s.formerFiles(locationKey, files)
+	}
 	for i, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownTree: known[i], changed: make(chan struct{})}
+		p := &Part{File: f, block: block, ingest: in, path: filepath.Join(in.dir, partName(f)), knownTree: known[i], former: former[i], changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
@@ -168,6 +172,11 @@ func (in *Ingest) allocate(names map[string]bool) error {
 			return err
 		}
 		if p.otherWriter {
+			continue
+		}
+		if here, err := p.linkFormer(); err != nil {
+			return err
+		} else if here {
 			continue
 		}
 		if fi, err := os.Stat(p.path); err == nil {
@@ -237,7 +246,11 @@ func (in *Ingest) commit(e Entry) error {
 		if err := s.publish(e); err != nil {
 			return err
 		}
-		return in.writeIndex(e)
+		former, _ := s.index(in.locationKey)
+		if err := in.writeIndex(e); err != nil || former.Digest == "" || former.Block != 0 {
+			return err
+		}
+		return s.dropFormer(former.Digest, e)
 	})
 	if err != nil {
 		return err
@@ -271,8 +284,12 @@ func (in *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 		if err := p.tryClaim(); err != nil || p.otherWriter {
 			return err
 		}
-		if err := s.reserve(p.File.Size, in.key); err != nil {
+		if here, err := p.linkFormer(); err != nil {
 			return err
+		} else if !here {
+			if err := s.reserve(p.File.Size, in.key); err != nil {
+				return err
+			}
 		}
 		if err := p.create(); err != nil {
 			p.dropEmpty()

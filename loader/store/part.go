@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 	"errors"
-	"hash"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -24,6 +24,7 @@ type Part struct {
 	path      string
 	block     int64
 	knownTree string // tree digest of bytes the store may have
+	former    formerFile
 	// linked: the bytes are those of an existing blob, nothing is written.
 	linked bool
 	// otherWriter: another staging, here or in another process, brings a file of
@@ -213,6 +214,9 @@ func (p *Part) resume(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.journal = journal
+	if p.former.path != "" {
+		return p.digestFormer(ctx)
+	}
 	var buf []byte
 	for i, r := range sums {
 		if err := ctx.Err(); err != nil {
@@ -248,26 +252,26 @@ func (p *Part) resume(ctx context.Context) error {
 		return err
 	} else if n, _ := linkCount(fi); n > 1 && p.blocksHere < len(p.have) {
 		// See create: this inode must not be written.
-		return p.replace()
+		return p.ingest.s.locked(p.replace)
 	}
 	return nil
 }
 
 // reread feeds n bytes from off to sum and digest; false if they cannot be read.
-func (p *Part) reread(sum *Sum, digest hash.Hash, buf []byte, off, n int64) bool {
+func (p *Part) reread(sum *Sum, digest io.Writer, buf []byte, off, n int64) bool {
 	for n > 0 {
 		b := buf[:min(int64(len(buf)), n)]
 		if _, err := p.f.ReadAt(b, off); err != nil {
 			return false
 		}
 		sum.Write(b)
-		digest.Write(b)
+		_, _ = digest.Write(b)
 		off, n = off+int64(len(b)), n-int64(len(b))
 	}
 	return true
 }
 
-// replace restarts the part on a new inode.
+// replace restarts the part on a new inode. The caller holds mu and the store's lock.
 func (p *Part) replace() error {
 	p.closeFiles()
 	if err := os.Remove(p.path); err != nil {
@@ -295,7 +299,17 @@ func (p *Part) reset() error {
 func (p *Part) Reset() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return diskError(p.File.Name, p.reset())
+	if err := p.reset(); err != nil {
+		return diskError(p.File.Name, err)
+	}
+	if fi, err := p.f.Stat(); err != nil {
+		return diskError(p.File.Name, err)
+	} else if n, _ := linkCount(fi); n > 1 {
+		// See create: this inode must not be written, and readers have it open.
+		p.ingest.noFormer = true
+		return &source.Error{Kind: source.Changed, File: p.File.Name, Detail: "of an earlier checkpoint is not what its source names now"}
+	}
+	return nil
 }
 
 // Has reports whether block i is complete and its checksum matched.

@@ -204,7 +204,7 @@ func TestOtherFormat(t *testing.T) {
 	}
 	for _, e := range []store.Entry{one, two, three} {
 		manifest := filepath.Join(filepath.Dir(e.Path), "manifest.json")
-		raw, err := json.Marshal(map[string]any{"digest": e.Digest, "source": e.Source, "bytes": 3000,
+		raw, err := json.Marshal(map[string]any{"format": 3, "digest": e.Digest, "source": e.Source, "bytes": 3000,
 			"files": []map[string]any{{"name": "a.gguf", "size": 3000, "sha256": strings.Repeat("a", 64)}}})
 		if err != nil {
 			t.Fatal(err)
@@ -382,4 +382,41 @@ func FuzzManifest(f *testing.F) {
 			t.Errorf("another checkpoint: %v", err)
 		}
 	})
+}
+
+// TestRotBeforeCommit: bytes that the disk damages between their arrival and the commit are
+// published, as a commit reads nothing back. A verification removes them, and they are
+// fetched again.
+func TestRotBeforeCommit(t *testing.T) {
+	data := t.TempDir()
+	s := openStore(t, store.Options{Dir: data})
+	body := map[string][]byte{"a.gguf": testBytes(3000, 1)}
+	in, err := begin(s, "one", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if _, err := ingest(in, body); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := filepath.Glob(filepath.Join(data, "parts", "*", "*.journal"))
+	if err != nil || len(parts) != 1 {
+		t.Fatal(parts, err)
+	}
+	damageFile(t, strings.TrimSuffix(parts[0], ".journal"))
+	e, lease, err := in.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	in.Close()
+	if err := s.Verify(t.Context(), e.Digest); source.KindOf(err) != source.Digest {
+		t.Errorf("verified with the error %v", err)
+	}
+	if again := mustStage(t, s, "one", body); again.Digest != e.Digest {
+		t.Errorf("staged again as %s, before as %s", again.Digest, e.Digest)
+	}
+	if err := s.Verify(t.Context(), e.Digest); err != nil {
+		t.Error(err)
+	}
 }
