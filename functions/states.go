@@ -91,6 +91,17 @@ type Span struct {
 	Parts []Part `json:"parts,omitempty"`
 }
 
+// EngineTime is the part of a start of this length that was the engine's: without the
+// placement and the staging of the weights.
+func EngineTime(start time.Duration, phases []Span) time.Duration {
+	for _, p := range phases {
+		if p.Phase == PhasePlace || p.Phase == PhaseStage {
+			start -= time.Duration(max(0, min(p.Duration, 1e9)) * float64(time.Second))
+		}
+	}
+	return max(start, 0)
+}
+
 // Part is one step inside a phase. Start counts from the wake, like Span's.
 type Part struct {
 	Name     string  `json:"name"`

@@ -614,6 +614,28 @@ func TestRetriesOfAFailedStart(t *testing.T) {
 	}
 }
 
+// The pause after a failed start is as long as its engine took, however long the weights
+// were on their way.
+func TestPauseWithoutStaging(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 1, model("x"))
+		defer r.stop()
+		h := newFakeAgent("here", 1)
+		h.stage, h.boot = 20*time.Minute, 4*time.Second
+		h.fail["x"] = "ValueError: max_model_len (4096) is too large"
+		r.host(h)
+		r.d.ask(r.s, fname("x"), 1)
+		r.pass(20*time.Minute + 10*time.Second)
+		f := r.d.snapshot(fname("x")).Failure
+		if f == nil {
+			t.Fatal("the start has not failed")
+		}
+		if pause := f.Until.Sub(f.At); pause < 4*time.Second || pause > 10*time.Second {
+			t.Errorf("a pause of %v", pause)
+		}
+	})
+}
+
 func TestStaleEpochIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, 3, model("x"))

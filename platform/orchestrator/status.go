@@ -143,7 +143,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		}
 		pause = placement.Backoff(f.deaths - 1)
 	} else {
-		pause = f.failures.Add(cause, time.Duration(now-r.requestedAt))
+		pause = f.failures.Add(cause, functions.EngineTime(now-r.requestedAt, r.status.Phases))
 	}
 	if r.recipe == f.recipe {
 		s.backOff(f, cause, pause, now)

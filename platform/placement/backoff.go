@@ -17,8 +17,8 @@ func Backoff(n int) time.Duration {
 	return min(time.Second<<(n-1), time.Minute)
 }
 
-// Pauses after starts that failed by one cause. The first pause is as long as the start,
-// so that a client that tries again by itself, whose pauses grow to a minute, does not
+// Pauses after starts that failed by one cause. The first pause is as long as the
+// engine's start, without the staging of its weights, so that a client that tries again by itself, whose pauses grow to a minute, does not
 // start the engine each time; later ones let a failing model use a thirtieth of the time.
 const (
 	repeatedPause    = 30 // of what the last start took
@@ -32,7 +32,7 @@ type StartFailures struct {
 	cause       string // without its digits, which differ between two errors of one cause
 }
 
-// Add counts a start that failed by cause after it took that long, and returns the pause
+// Add counts a start that failed by cause after its engine took that long, and returns the pause
 // before the next one: at least that long, and longer where the cause is that of the
 // start before.
 func (s *StartFailures) Add(cause string, took time.Duration) time.Duration {

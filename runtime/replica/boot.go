@@ -225,6 +225,7 @@ func (b *boot) onFailing(ctx context.Context) *bootEnd {
 func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
 	r := b.r
 	b.rest, r.early.finished = nil, true
+	r.addPhase(functions.PhaseStage, r.early.began, time.Now())
 	if s.err != nil {
 		if ctx.Err() != nil {
 			return &bootEnd{}
@@ -232,10 +233,8 @@ func (b *boot) onStaged(ctx context.Context, s stagingResult) *bootEnd {
 		r.kill(ctx)
 		return &bootEnd{next: r.failed("stage: " + cancelCause(r.early.ctx, s.err).Error())}
 	}
-	now := time.Now()
 	r.ckpt = s.ckpt
 	r.now.Bytes, r.now.TotalBytes = s.ckpt.Bytes, s.ckpt.Bytes
-	r.addPhase(functions.PhaseStage, r.early.began, now)
 	if b.gotToken {
 		return &bootEnd{next: r.ready}
 	}

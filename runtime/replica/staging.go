@@ -53,6 +53,7 @@ func (r *Replica) staging(ctx context.Context) state {
 			case ctx.Err() != nil:
 				return nil
 			case s.err != nil:
+				r.addPhase(functions.PhaseStage, began, time.Now())
 				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
 			case on:
 				return r.starting

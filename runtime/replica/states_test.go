@@ -317,6 +317,9 @@ func TestFailures(t *testing.T) {
 				if d := time.Since(began); d > c.after {
 					t.Errorf("after %v, want %v at most", d, c.after)
 				}
+				if st := l.Status(); strings.HasPrefix(c.why, "stage: ") && (len(st.Phases) != 1 || functions.EngineTime(time.Since(began), st.Phases) != 0) {
+					t.Errorf("a failed staging is no time of the engine: %v", st.Phases)
+				}
 				if c.s.killed.Load() != c.kills {
 					t.Errorf("killed %d times", c.s.killed.Load())
 				}
