@@ -154,6 +154,7 @@ type Activator struct {
 	changed  changedFunctions
 	requests requestIndex
 	runs     sharedRuns
+	suspects suspects
 	buffers  buffers
 	removed  removedFunctions
 	refusals refusalLog

@@ -47,10 +47,10 @@ func (h *earlyCopy) pending() <-chan reply {
 
 // sendEarly sends a copy to the shim of a replica that is about to be READY, if the
 // request is among the first of the queue. Requests for an adapter, large ones,
-// retries and requests that an engine may have seen are not copied: a request that
-// kills engines must not be the first of each new one.
+// retries, suspects and requests that an engine may have seen are not copied: a request
+// that kills engines must not be the first of each new one.
 func (x *proxyRequest) sendEarly() {
-	if x.early != nil || x.reservation != nil || x.queued.Adapter != "" || x.queued.FailedReplica != "" || x.engineMaySee || x.size() > maxEarlyBody {
+	if x.early != nil || x.reservation != nil || x.queued.Adapter != "" || x.queued.FailedReplica != "" || x.suspected || x.engineMaySee || x.size() > maxEarlyBody {
 		return
 	}
 	f := x.fn.Snapshot()

@@ -70,12 +70,21 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 		x.a.readmitAfterCoolDown(x.fn)
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.FailedReplica, problem)
+	if kind == "died" || frame != nil && frame.dead {
+		if to := x.countCrash(now); to != nil {
+			return to
+		}
+	}
 	return e
 }
 
 // retry tries another replica, once; otherwise e is the answer. With began the engine
 // had begun an answer, though not the body.
 func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async bool) {
+	if e.Code == openai.RequestQuarantined {
+		x.refuse(e)
+		return
+	}
 	switch x.queued.Retry(began, !x.deadline.IsZero() && !now.Before(x.deadline)) {
 	case admission.AlreadyRetried:
 		x.refuse(e.Final())

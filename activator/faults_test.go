@@ -32,7 +32,7 @@ func TestEngineDiesAtEveryByte(t *testing.T) {
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		for cut = 1; cut <= len(streamed); cut++ {
 			time.Sleep(2 * time.Second) // the cool-down of the replica
-			r := w.post("/v1/chat/completions", streamRequest)
+			r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", fmt.Sprint("hello ", cut), 1))
 			if r.status != 200 {
 				t.Fatalf("cut %d: %+v", cut, r)
 			}

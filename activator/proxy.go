@@ -55,6 +55,7 @@ type proxyRequest struct {
 	early        *earlyCopy // sent to the shim of a starting replica; nil: none
 	refusedEarly string     // the replica that refused an early copy
 	engineMaySee bool       // an engine may have seen an early copy
+	suspected    bool       // it was in flight at two crashes of engines
 	sentEarly    bool       // the request at the replica is an early copy
 
 	// At the engine.
@@ -270,6 +271,14 @@ func (x *proxyRequest) expire(now time.Time) {
 // launch sends an admitted request to its replica. With async a goroutine asks
 // the engine, so that comments can go out meanwhile.
 func (x *proxyRequest) launch(async bool) {
+	if e, yes := x.isQuarantined(); yes {
+		x.leave()
+		x.refuse(e)
+		return
+	}
+	if x.leads() {
+		x.shared.runs.Store(true)
+	}
 	r := x.queued.Grant.Replica
 	switch {
 	case x.reservation != nil:

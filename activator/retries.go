@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -30,13 +31,9 @@ const (
 
 // runKey identifies the requests that are one.
 type runKey struct {
-	endpoint     *endpoint
-	function     *entry
-	adapter      string
-	team, key    string
-	idempotency  string
-	size         int
-	bodyA, bodyB uint64 // hashes by two secret seeds
+	fingerprint
+	team, key   string
+	idempotency string
 }
 
 // sharedRuns finds the requests that a retry may join. The zero value is empty once init
@@ -59,6 +56,7 @@ type sharedRun struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stop   func() bool // unhooks the client's departure
+	runs   atomic.Bool // at an engine; false while the request waits
 
 	mu     sync.Mutex
 	lasts  func() bool // whether a client that leaves now may come back
@@ -212,10 +210,7 @@ func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 		return false
 	}
 	runs := &x.a.runs
-	k := runKey{
-		endpoint: x.endpoint, function: x.fn, adapter: x.queued.Adapter, team: x.team, key: keyID, idempotency: idempotency,
-		size: len(x.req.Body), bodyA: maphash.Bytes(runs.seedA, x.req.Body), bodyB: maphash.Bytes(runs.seedB, x.req.Body),
-	}
+	k := runKey{fingerprint: x.fingerprint(), team: x.team, key: keyID, idempotency: idempotency}
 	patience, _ := parseSpan(x.header("X-Stainless-Timeout"))
 	if gap, ok := parseSpan(x.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
@@ -238,36 +233,61 @@ func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 }
 
 // awaitRun waits for the answer of the request that x repeats; false if that has none for
-// others.
+// others. The bound of the queue's wait holds while that request waits. At an engine it runs
+// for as long as the answer takes, unless x's client has a timeout of its own.
 func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
 	defer r.leave()
-	now := x.a.o.Now()
 	x.timeouts = parseTimeouts(x.header, false)
-	late := time.NewTimer(x.waitDeadline().Sub(now))
+	late := time.NewTimer(x.waitDeadline().Sub(x.a.o.Now()))
 	defer late.Stop()
-	select {
-	case <-r.done:
-		if r.answer == nil {
-			return false
-		}
-		res.Status, res.Body = r.answer.Status, r.answer.Body
-		x.setCommonFields(res)
-		res.Set("thaw-joined", r.id)
-		for _, f := range r.answer.Fields {
-			if !slices.ContainsFunc(res.Fields, func(own httpserver.Field) bool { return own.Name == f.Name }) {
-				res.Set(f.Name, f.Value)
+	for {
+		select {
+		case <-r.done:
+			if r.answer == nil {
+				return false
 			}
+			x.answerAs(r, res)
+			return true
+		case <-x.context().Done():
+			x.contextEnded()
+		case <-late.C:
+			if r.runs.Load() {
+				limit := parseTimeouts(x.headerWithoutWait, false).Wait
+				if limit == 0 {
+					continue
+				}
+				if left := limit - x.a.o.Now().Sub(x.began); left > 0 {
+					late.Reset(left)
+					continue
+				}
+			}
+			x.refuse(x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.began, x.a.o.Now()))
 		}
-		x.shared = r
-		x.finish(res.Status)
+		x.answerWithout(res)
 		return true
-	case <-x.context().Done():
-		x.contextEnded()
-	case <-late.C:
-		x.refuse(x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.began, x.a.o.Now()))
 	}
-	x.answerWithout(res)
-	return true
+}
+
+// headerWithoutWait is header, but for the bound that is the queue's alone.
+func (x *proxyRequest) headerWithoutWait(name string) string {
+	if name == "thaw-max-wait" {
+		return ""
+	}
+	return x.header(name)
+}
+
+// answerAs answers x as the request that it repeats was answered.
+func (x *proxyRequest) answerAs(r *sharedRun, res *httpserver.Response) {
+	res.Status, res.Body = r.answer.Status, r.answer.Body
+	x.setCommonFields(res)
+	res.Set("thaw-joined", r.id)
+	for _, f := range r.answer.Fields {
+		if !slices.ContainsFunc(res.Fields, func(own httpserver.Field) bool { return own.Name == f.Name }) {
+			res.Set(f.Name, f.Value)
+		}
+	}
+	x.shared = r
+	x.finish(res.Status)
 }
 
 // endRun hands the request's answer to the retries that have joined it; nil is none.

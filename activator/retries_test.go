@@ -60,6 +60,8 @@ func TestRetryJoins(t *testing.T) {
 		"the answer came in between":         {took: 12 * time.Second, first: []string{seconds, "10", count, "0"}, patience: 10 * time.Second, pause: 5 * time.Second, second: []string{seconds, "60", count, "1"}, answered: 15 * time.Second, runs: 1},
 		"a team of one request at a time":    {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: 5 * time.Second, second: []string{idempotency, "a"}, answered: 30 * time.Second, runs: 1, limit: functions.Limits{Concurrent: 1}},
 		"while it waits for a start":         {took: time.Second, first: []string{idempotency, "a"}, patience: 3 * time.Second, pause: 5 * time.Second, second: []string{idempotency, "a"}, answered: 21 * time.Second, runs: 1, cold: true},
+		"longer than the queue's wait":       {took: 10 * time.Minute, first: []string{idempotency, "a"}, patience: 3 * time.Second, pause: 5 * time.Second, second: []string{idempotency, "a", "thaw-max-wait", "60"}, answered: 10 * time.Minute, runs: 1},
+		"within its client's own timeout":    {took: 10 * time.Minute, first: []string{seconds, "10", count, "0"}, patience: 10 * time.Second, pause: time.Second, second: []string{seconds, "900", count, "1"}, answered: 10 * time.Minute, runs: 1},
 		"later than the grace":               {took: 30 * time.Second, first: []string{idempotency, "a"}, patience: 3 * time.Second, pause: 11 * time.Second, second: []string{idempotency, "a"}, answered: 44 * time.Second, runs: 2},
 		"a client that left before its time": {took: 30 * time.Second, first: []string{seconds, "10", count, "0"}, patience: 3 * time.Second, pause: time.Second, second: []string{seconds, "60", count, "1"}, answered: 34 * time.Second, runs: 2},
 		"another body":                       {took: 30 * time.Second, first: []string{idempotency, "a"}, firstStays: true, pause: time.Second, second: []string{idempotency, "a"}, answered: 31 * time.Second, runs: 2, differently: strings.Replace(plainRequest, "hello", "hallo", 1)},
@@ -175,6 +177,17 @@ func TestRetryWithoutAnswer(t *testing.T) {
 		if n := len(e.requests()); n != 1 {
 			t.Errorf("%d runs", n)
 		}
+	})
+	synctest.Test(t, func(t *testing.T) { // while the first waits, the second waits as long as any
+		w := newTestEnv(t, nil)
+		w.act.Publish(testFunction("tiny"))
+		var wg sync.WaitGroup
+		wg.Go(func() { w.try(0, plainRequest, "Idempotency-Key", "a") })
+		time.Sleep(time.Second)
+		if r := w.try(0, plainRequest, "Idempotency-Key", "a", "thaw-max-wait", "5"); r.status != 503 || r.took != 5*time.Second {
+			t.Errorf("%+v", r)
+		}
+		wg.Wait()
 	})
 	synctest.Test(t, func(t *testing.T) { // the first gives up waiting, the second waits longer
 		w := newTestEnv(t, nil)

@@ -128,6 +128,9 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		}
 	}()
 	id, e := x.open()
+	if e == nil {
+		e = x.checkSuspect()
+	}
 	if e == nil && x.joinRun(id.KeyID, res) {
 		return
 	}
@@ -389,6 +392,9 @@ func (x *proxyRequest) finish(code int) {
 	x.leave()
 	now := a.o.Now()
 	took := now.Sub(x.began)
+	if x.suspected && x.queued.RanAlone() && x.first > 0 && code < 499 {
+		a.suspects.acquit(x.fingerprint())
+	}
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
 	if x.fn == nil {
 		if x.endpoint != nil {

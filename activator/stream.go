@@ -120,6 +120,7 @@ type eventStream struct {
 	lo, hi    int    // buf[lo:hi] is the beginning of an event
 	oversized bool   // part of an event that was too long to keep has gone out
 	mark      []byte // the end mark, kept back
+	died      bool   // the engine wrote that it is about to exit
 	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
 }
 
@@ -262,8 +263,9 @@ func (v *eventStream) forwardWhole() {
 		n, v.oversized = len(p), true
 	}
 	v.lo = n
-	was := v.seen.Done
+	was, failed := v.seen.Done, v.seen.Failed
 	v.out = v.seen.Pass(p[:n])
+	v.died = v.died || v.seen.Failed && !failed && engineCoreDied(v.out)
 	if v.seen.Token && v.x.firstToken == 0 {
 		v.x.recordFirstToken()
 	}
@@ -354,6 +356,11 @@ func (v *eventStream) engineEnded(err error) {
 		}
 		x.a.metricsOf(x.fn).countFailure(kind)
 		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+		if kind == "died" {
+			if to := x.countCrash(x.a.o.Now()); to != nil {
+				e = to
+			}
+		}
 		v.endWithError(e)
 	}
 }
@@ -364,6 +371,9 @@ func (v *eventStream) countEngineError() {
 	x := v.x
 	x.reason = "engine_error"
 	x.a.metricsOf(x.fn).countFailure("error_frame")
+	if v.died {
+		x.countCrash(x.a.o.Now())
+	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it sent an error in the middle of an answer")
 }
 
@@ -424,6 +434,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 			x.reason = string(openai.EngineCrashed)
 			x.a.metricsOf(x.fn).countFailure("died")
 			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
+			x.countCrash(x.a.o.Now())
 			x.finish(502)
 		}
 		err = errAbort

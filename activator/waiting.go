@@ -32,6 +32,9 @@ func (x *proxyRequest) enter(fresh bool) {
 		return
 	}
 	a.metricsOf(x.fn) // the gauges show a function's first request while it waits
+	if x.leads() {
+		x.shared.runs.Store(false)
+	}
 	x.phase = waiting
 	x.waitFrom = now
 	if e := x.buffer(size, now); e != nil {

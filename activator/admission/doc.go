@@ -16,7 +16,9 @@
 // there is one; a request with an affinity key (its session, or how its prompt
 // begins) goes where the key hashes to, so that the engine's prefix cache is
 // used again, unless that replica is clearly busier than the least loaded;
-// every other request goes to the least loaded. Rendezvous hashing moves only
+// every other request goes to the least loaded. The load of a replica are its
+// requests and those that wait inside its engine; between equals, the one whose
+// KV cache is hit more often is chosen. Rendezvous hashing moves only
 // the keys of a replica that appears or disappears.
 //
 // Request is the life of one request at a queue: Enter, Decide, Wake, then

@@ -23,6 +23,7 @@ type Queue struct {
 
 	mu        sync.Mutex // guards everything below
 	waiting   order
+	alone     order // requests that run alone
 	limits    limits
 	replicas  []*replica // the newest snapshot's in its order, then those that end
 	active    int        // requests that hold a slot
@@ -30,6 +31,8 @@ type Queue struct {
 	lastReady time.Time     // when a replica was last READY; zero: never
 	changed   chan struct{} // nil while there is no listener
 	announced bool          // Demand was called and TakeDemand not since
+	apart     *replica      // gets no other requests: one runs alone there, or is about to; nil: none
+	runsAlone bool          // a request runs alone at apart
 
 	wakeAsked bool   // Wake was called and has had no result yet
 	coldStart string // id of the cold start that Wake returned last
@@ -107,22 +110,26 @@ func (q *Queue) admit(now time.Time) {
 	for r := q.waiting.peek(); r != nil; r = q.waiting.peek() {
 		at := q.choose(r, now)
 		if at == nil {
-			return
+			break
 		}
 		q.waiting.take()
 		q.hold(r, at)
 		r.wake()
 		q.demandChanged()
 	}
+	q.admitAlone(now)
 }
 
 // reject ends all waits with why. mu is held.
 func (q *Queue) reject(reason *openai.Error) {
-	for r := q.waiting.take(); r != nil; r = q.waiting.take() {
-		r.rejection = reason
-		r.wake()
-		q.demandChanged()
+	for _, o := range [...]*order{&q.waiting, &q.alone} {
+		for r := o.take(); r != nil; r = o.take() {
+			r.rejection = reason
+			r.wake()
+			q.demandChanged()
+		}
 	}
+	q.rejoin()
 }
 
 // Position of a waiting request, 1 for the next; 0 for one that does not wait.
@@ -132,7 +139,7 @@ func (q *Queue) Position(r *Request) int {
 	if r.teamQueue == nil {
 		return 0
 	}
-	return q.waiting.position(r)
+	return q.orderOf(r).position(r)
 }
 
 // Changed is closed at the next Broadcast.
@@ -178,19 +185,24 @@ func (q *Queue) Load(now time.Time) Load {
 }
 
 func (q *Queue) load(now time.Time) Load {
-	l := Load{Active: q.active, Queued: q.waiting.count, Bytes: q.waiting.bytes, LastEnd: q.lastEnd}
+	l := Load{Active: q.active, Queued: q.queued(), Bytes: q.waiting.bytes + q.alone.bytes, LastEnd: q.lastEnd}
 	for _, r := range q.replicas {
-		if r.usable(now) {
+		if r != q.apart && r.usable(now) {
 			l.FreeSlots += max(0, r.slots-r.inFlight)
 		}
 	}
-	for a, i := q.waiting.turn, 0; i < len(q.waiting.teamQueues); a, i = a.next, i+1 {
-		if t := a.first().since; l.Oldest.IsZero() || t.Before(l.Oldest) {
-			l.Oldest = t
+	for _, o := range [...]*order{&q.waiting, &q.alone} {
+		for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
+			if t := a.first().since; l.Oldest.IsZero() || t.Before(l.Oldest) {
+				l.Oldest = t
+			}
 		}
 	}
 	return l
 }
+
+// queued is how many requests wait. mu is held.
+func (q *Queue) queued() int { return q.waiting.count + q.alone.count }
 
 // TakeDemand is the load, with the number of waiting requests per team (nil if
 // none waits). Changes after it are announced to Demand again.
@@ -198,10 +210,12 @@ func (q *Queue) TakeDemand(now time.Time) (l Load, teams map[string]int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.announced = false
-	if q.waiting.count > 0 {
+	if q.queued() > 0 {
 		teams = make(map[string]int, len(q.waiting.teamQueues))
-		for team, a := range q.waiting.teamQueues {
-			teams[team] = a.count
+		for _, o := range [...]*order{&q.waiting, &q.alone} {
+			for team, a := range o.teamQueues {
+				teams[team] += a.count
+			}
 		}
 	}
 	return q.load(now), teams

@@ -23,6 +23,7 @@ type Grant struct {
 	Target
 	queue *Queue
 	slot  *replica // nil once released
+	alone bool     // no other request is given the replica meanwhile
 }
 
 // replica is one target of a queue and the requests it has. Fields are guarded
@@ -40,6 +41,10 @@ type replica struct {
 func (r *replica) usable(now time.Time) bool {
 	return r.listed && (r.coolsAt.IsZero() || !now.Before(r.coolsAt))
 }
+
+// load is how many requests the replica has, with those that wait inside its engine: they
+// may be other activators', and what it has of ours is slow there.
+func (r *replica) load() int { return r.inFlight + r.Replica.EngineQueue }
 
 // setReplicas replaces the replicas that take requests. A replica that is not in
 // f any more stays while it has requests. mu is held.
@@ -108,10 +113,10 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 	var minimum, preferred *replica
 	var highest uint64
 	for _, r := range q.replicas {
-		if r.inFlight >= r.slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
+		if r == q.apart || r.inFlight >= r.slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
 			continue
 		}
-		if minimum == nil || r.inFlight < minimum.inFlight {
+		if minimum == nil || r.load() < minimum.load() || r.load() == minimum.load() && r.Replica.HitRate > minimum.Replica.HitRate {
 			minimum = r
 		}
 		if req.Key != 0 {
@@ -120,7 +125,7 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 			}
 		}
 	}
-	if preferred != nil && preferred.inFlight <= minimum.inFlight+affinityMargin(preferred.slots) {
+	if preferred != nil && preferred.load() <= minimum.load()+affinityMargin(preferred.slots) {
 		return preferred
 	}
 	return minimum
@@ -141,6 +146,9 @@ func (q *Queue) hold(req *Request, r *replica) {
 func (g *Grant) release(now time.Time) {
 	q, r := g.queue, g.slot
 	g.slot = nil
+	if g.alone {
+		q.apart, q.runsAlone = nil, false
+	}
 	r.inFlight--
 	q.active--
 	q.lastEnd = now

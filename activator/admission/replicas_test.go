@@ -52,6 +52,57 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestChoiceByEngine: requests that wait inside an engine count as load, and between equals
+// the engine whose KV cache is hit more often is chosen. Affinity ends at an engine that queues.
+func TestChoiceByEngine(t *testing.T) {
+	type engine struct {
+		inFlight, queue int
+		hits            float64
+	}
+	at := func(key uint64) (id string) { // where the key is at home
+		q := &Queue{}
+		publish(q, t0, replicaOf("a", 8), replicaOf("b", 8))
+		_, id = admitted(q, Request{Key: key}, t0)
+		return id
+	}
+	key := uint64(1)
+	for at(key) != "a" {
+		key++
+	}
+	for name, c := range map[string]struct {
+		a, b engine
+		key  uint64
+		want string
+	}{
+		"nothing is known":                 {engine{}, engine{}, 0, "a"},
+		"the fewer requests":               {engine{inFlight: 2}, engine{inFlight: 1}, 0, "b"},
+		"requests in the engine":           {engine{queue: 1}, engine{}, 0, "b"},
+		"both together":                    {engine{inFlight: 1, queue: 3}, engine{inFlight: 3}, 0, "b"},
+		"equal, one with more cache hits":  {engine{hits: .2}, engine{hits: .6}, 0, "b"},
+		"equal, and equal":                 {engine{hits: .6}, engine{hits: .6}, 0, "a"},
+		"cache hits do not outweigh load":  {engine{inFlight: 1, hits: .9}, engine{}, 0, "b"},
+		"affinity within its margin":       {engine{inFlight: 1, queue: 1}, engine{hits: .9}, key, "a"},
+		"affinity ends at an engine queue": {engine{inFlight: 1, queue: 2}, engine{}, key, "b"},
+		"no slot, whatever the queues":     {engine{inFlight: 8}, engine{inFlight: 7, queue: 50}, 0, "b"},
+	} {
+		q := &Queue{}
+		a, b := replicaOf("a", 8), replicaOf("b", 8)
+		publish(q, t0, a)
+		for range c.a.inFlight {
+			admitted(q, Request{}, t0)
+		}
+		publish(q, t0, b)
+		for range c.b.inFlight {
+			admitted(q, Request{}, t0)
+		}
+		a.EngineQueue, a.HitRate, b.EngineQueue, b.HitRate = c.a.queue, c.a.hits, c.b.queue, c.b.hits
+		publish(q, t0, a, b)
+		if _, id := admitted(q, Request{Key: c.key}, t0); id != c.want {
+			t.Errorf("%s: %s", name, id)
+		}
+	}
+}
+
 func TestCoolDown(t *testing.T) {
 	q := &Queue{}
 	publish(q, t0, replicaOf("a", 2), replicaOf("b", 3))

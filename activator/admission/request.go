@@ -39,6 +39,7 @@ type Request struct {
 	Bytes     int64  // of the body that is kept while it waits
 	Key       uint64 // affinity, see AffinityKey; 0 none
 	Adapter   string // that it needs; "" for the base model
+	Alone     bool   // it is granted only a replica that serves no other request, see RanAlone
 	Priority  Priority
 	Parent    *Request   // the call of a composition that this one belongs to; nil none
 	Followers []*Request // equal requests that take this one's answer
@@ -64,7 +65,7 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	r.rejection, r.done = nil, nil
-	if q.waiting.count == 0 {
+	if !r.Alone && q.waiting.count == 0 {
 		if at := q.choose(r, now); at != nil {
 			r.queue = q
 			q.hold(r, at)
@@ -72,15 +73,17 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 			return Admitted
 		}
 	}
-	if q.waiting.count >= q.limits.requests || r.Bytes > q.limits.bytes-q.waiting.bytes {
+	if q.waiting.count >= q.limits.requests || r.Bytes > q.limits.bytes-q.waiting.bytes-q.alone.bytes || r.Alone && q.alone.count >= maxAlone {
 		return Full
 	}
 	r.queue, r.since = q, now
 	if r.Listener == nil {
 		r.done = make(chan struct{})
 	}
-	q.waiting.add(r)
-	q.demandChanged()
+	q.orderOf(r).add(r)
+	if q.demandChanged(); r.Alone {
+		q.admitAlone(now)
+	}
 	return Waiting
 }
 
@@ -167,7 +170,7 @@ func (r *Request) AdmitAt(t Target) bool {
 	if r.teamQueue == nil {
 		return false
 	}
-	q.waiting.remove(r)
+	q.orderOf(r).remove(r)
 	at := findReplica(q.replicas, t.Replica.ID)
 	if at == nil {
 		at = newReplica(t)
@@ -229,9 +232,13 @@ func (r *Request) Leave(now time.Time) (wasLast bool) {
 	defer q.mu.Unlock()
 	switch {
 	case r.teamQueue != nil:
-		q.waiting.remove(r)
-		if wasLast = q.waiting.count == 0 && q.active == 0; wasLast {
+		q.orderOf(r).remove(r)
+		if wasLast = q.queued() == 0 && q.active == 0; wasLast {
 			q.wakeAsked = false
+		}
+		if r.Alone {
+			q.rejoin()
+			q.admit(now)
 		}
 		q.demandChanged()
 	case r.Grant.slot != nil:

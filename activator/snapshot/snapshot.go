@@ -58,6 +58,11 @@ type Replica struct {
 	Key      string   // API key of an engine that is reached without its agent
 	Adapters []string // loaded now
 	Slots    int      // how many requests it serves at once; 0 unknown
+
+	// As its engine reported last; 0 where it reports none.
+
+	EngineQueue int     // requests that wait inside the engine, of all that send it any
+	HitRate     float64 // share of prompt tokens found in its KV cache, 0 to 1
 }
 
 // Failure is an open circuit breaker: the last start failed.

@@ -87,6 +87,9 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 			}
 			r.listed = n.heartbeats
 			if r.unchanged(st) {
+				if r.status.QueueLength != st.QueueLength {
+					s.markForPublish(r.function)
+				}
 				r.refresh(st)
 			} else {
 				s.onStatus(ctx, r, *st, now)
@@ -147,11 +150,8 @@ func (r *replicaState) refresh(st *functions.ReplicaStatus) {
 	was.AdapterNotes, was.Since = st.AdapterNotes, st.Since
 }
 
-const (
-	// nodeRecheckAfter is how long an implausible heartbeat is not applied: until the
-	// next one.
-	nodeRecheckAfter = 1500 * time.Millisecond
-)
+// nodeRecheckAfter is how long an implausible heartbeat is not applied: until the next one.
+const nodeRecheckAfter = 1500 * time.Millisecond
 
 // implausible describes what makes a heartbeat implausible, "" if nothing: most replicas
 // of a node, all its GPUs, or the health of several GPUs are lost at once. Such a

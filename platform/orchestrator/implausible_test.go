@@ -462,7 +462,7 @@ func TestForeignGPUMemory(t *testing.T) {
 }
 
 // TestEngineCounts: the requests that wait in an engine and the hit rate of its prefix
-// cache are those of its last heartbeat.
+// cache are those of its last heartbeat, and the data path is told them.
 func TestEngineCounts(t *testing.T) {
 	p := newPlay(t, 1, model("m"))
 	h := p.agent("n", 1)
@@ -474,6 +474,9 @@ func TestEngineCounts(t *testing.T) {
 		p.pass(3 * time.Second)
 		if r := p.s.Replicas()[0]; r.QueueLength != 3+i || r.KVCacheHitRate != rate {
 			t.Errorf("%+v", r)
+		}
+		if r := p.path.queueOf(fname("m")).pic.Replicas[0]; r.EngineQueue != 3+i || r.HitRate != rate {
+			t.Errorf("published: %+v", r)
 		}
 	}
 }

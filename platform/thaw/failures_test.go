@@ -231,6 +231,42 @@ func TestEngineHangs(t *testing.T) {
 	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 }
 
+// TestRequestCrashesEngines: a request in flight at two crashes runs alone, and is refused
+// when the engine crashes a third time. All others are answered, before and afterwards.
+func TestRequestCrashesEngines(t *testing.T) {
+	p := start(t, map[string]string{"m.yaml": fakeModel("m", "", "")})
+	if r := p.chat("m", ""); r.status != 200 {
+		t.Fatal(r)
+	}
+	crashes := func() (n int) {
+		for _, e := range p.items("/api/v1/events") {
+			if e["kind"] == "failed" {
+				n++
+			}
+		}
+		return n
+	}
+	var codes []string
+	p.eventually(patience, "a refusal", func() bool {
+		r := p.chat("m", `"user":"crash-engine"`)
+		if code := r.failure().Code; len(codes) == 0 || codes[len(codes)-1] != code {
+			codes = append(codes, code)
+		}
+		return r.status == 422
+	})
+	if codes[0] != "engine_crashed" || codes[len(codes)-1] != "request_quarantined" {
+		t.Error(codes)
+	}
+	p.eventually(patience, "an answer to another", func() bool { return p.chat("m", `"user":"b"`).status == 200 })
+	engine, before := p.engine("m"), crashes()
+	if r := p.chat("m", `"user":"crash-engine"`); r.status != 422 || !strings.Contains(r.failure().Message, "Change the request") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if r := p.chat("m", `"user":"c"`); r.status != 200 || p.engine("m") != engine || crashes() != before || before != 3 {
+		t.Errorf("%d, engine %d then %d, %d crashes then %d", r.status, engine, p.engine("m"), before, crashes())
+	}
+}
+
 // TestBrokenStreams: engines end streams in ways that look complete and are not.
 func TestBrokenStreams(t *testing.T) {
 	files := map[string]string{}

@@ -57,6 +57,10 @@ func fakeEngine(args []string) int {
 		case <-r.Context().Done():
 		case <-time.After(*takes):
 		}
+		if strings.Contains(string(body), `"crash-engine"`) {
+			fmt.Fprintln(os.Stderr, "RuntimeError: this request is too much")
+			os.Exit(3)
+		}
 		if strings.Contains(string(body), `"echo-body"`) {
 			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)
 			return

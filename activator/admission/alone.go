@@ -1,0 +1,63 @@
+package admission
+
+import "time"
+
+// maxAlone bounds the requests of a queue that wait to run alone.
+const maxAlone = 64
+
+// admitAlone grants the first request of q.alone a replica that serves no other. Until there
+// is one, the least loaded replica gets no new requests. One request of a queue runs alone at
+// a time, and the others are admitted before the next. mu is held.
+func (q *Queue) admitAlone(now time.Time) {
+	r := q.alone.peek()
+	if r == nil || q.runsAlone {
+		return
+	}
+	var at *replica
+	for _, c := range q.replicas {
+		if c.usable(now) && (at == nil || c.inFlight < at.inFlight || c.inFlight == at.inFlight && c == q.apart) {
+			at = c
+		}
+	}
+	if q.apart = at; at == nil || at.inFlight > 0 {
+		return
+	}
+	q.alone.take()
+	q.hold(r, at)
+	r.Grant.alone, q.runsAlone = true, true
+	r.wake()
+	q.demandChanged()
+}
+
+// rejoin opens the replica that was kept for a request of q.alone, unless that runs. mu is
+// held.
+func (q *Queue) rejoin() {
+	if !q.runsAlone {
+		q.apart = nil
+	}
+}
+
+// ReleaseAlone makes the requests that wait to run alone wait as all others do: the request
+// to blame is found.
+func (q *Queue) ReleaseAlone(now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for r := q.alone.take(); r != nil; r = q.alone.take() {
+		r.Alone = false
+		q.waiting.add(r)
+	}
+	q.rejoin()
+	q.admit(now)
+}
+
+// orderOf is the order in which r waits.
+func (q *Queue) orderOf(r *Request) *order {
+	if r.Alone {
+		return &q.alone
+	}
+	return &q.waiting
+}
+
+// RanAlone reports whether the replica that the request was granted last served no other
+// request of this queue meanwhile.
+func (r *Request) RanAlone() bool { return r.Grant.alone }

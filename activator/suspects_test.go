@@ -1,0 +1,255 @@
+package activator
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fragileEngine is an engine that a request with the word poison crashes after a second: all
+// its connections close, and it is back at once. Other requests take 5 s.
+type fragileEngine struct {
+	*engine
+	crashes int // under engine.mu
+	lost    int // requests other than the poison that were in flight at crashes
+}
+
+func (e *fragileEngine) crash() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.crashes++
+	e.lost += len(e.conns) - 1
+	for c := range e.conns {
+		c.Close()
+	}
+}
+
+func (e *fragileEngine) count() (crashes, lost int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.crashes, e.lost
+}
+
+func (w *testEnv) fragileEngineAt(addr string) *fragileEngine {
+	e := &fragileEngine{}
+	e.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
+		if !strings.Contains(body, "poison") {
+			time.Sleep(5 * time.Second)
+			return goodAnswer(c, r, body) && r.Close
+		}
+		if strings.Contains(body, `"stream":true`) {
+			writeString(c, chunkHead)
+			chunk(c, event1)
+		}
+		time.Sleep(time.Second)
+		e.crash()
+		return false
+	})
+	return e
+}
+
+func bodySaying(model, text string) string {
+	return strings.Replace(strings.Replace(plainRequest, "hello", text, 1), "tiny", model, 1)
+}
+
+// A request that crashes engines is tried alone, and refused when the engine crashes again:
+// no other is lost with the third crash, and none is refused.
+func TestPoisonIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		e := w.fragileEngineAt("e:1")
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), readyAt(testFunction("other"), 4, "e:1"))
+		ask := func(texts ...string) []result {
+			got := make([]result, len(texts))
+			var wg sync.WaitGroup
+			for i, text := range texts {
+				wg.Go(func() { got[i] = w.post("/v1/chat/completions", bodySaying("tiny", text)) })
+			}
+			wg.Wait()
+			return got
+		}
+		for _, r := range ask("poison", "a", "b") { // crashes at the first try and at the retry
+			if r.status != 502 || r.code() != "engine_crashed" {
+				t.Errorf("%+v", r)
+			}
+		}
+		if n, lost := e.count(); n != 2 || lost != 4 {
+			t.Fatalf("%d crashes, %d lost", n, lost)
+		}
+		time.Sleep(2 * time.Second)
+		// Each of the three has the engine for itself, and c waits meanwhile.
+		for i, r := range ask("a", "poison", "b", "c") {
+			if want := []int{200, 422, 200, 200}[i]; r.status != want {
+				t.Errorf("%d: %+v", i, r)
+			}
+			if i == 1 && (r.code() != "request_quarantined" || r.head.Get("x-should-retry") != "false" || r.head.Get("Retry-After") != "" || !strings.Contains(r.body, "for the next 10 min")) {
+				t.Errorf("%+v %v", r, r.head)
+			}
+		}
+		if n, lost := e.count(); n != 3 || lost != 4 {
+			t.Fatalf("%d crashes, %d lost", n, lost)
+		}
+		if n := w.act.suspects.count.Load(); n != 1 {
+			t.Errorf("%d suspects: those that were answered are none", n)
+		}
+		// It is refused at once, and costs no engine; nothing else is.
+		time.Sleep(5 * time.Minute)
+		for i, r := range ask("poison", "poisoned", "poison") {
+			if want := []int{422, 502, 422}[i]; r.status != want || want == 422 && r.took != 0 {
+				t.Errorf("%d: %+v", i, r)
+			}
+		}
+		if r := w.post("/v1/chat/completions", bodySaying("other", "a")); r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+		// After its time it is tried anew.
+		time.Sleep(5 * time.Minute)
+		if r := ask("poison")[0]; r.status != 502 {
+			t.Errorf("%+v", r)
+		}
+		time.Sleep(20 * time.Minute)
+		if r := ask("a")[0]; r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+		if n := w.act.suspects.count.Load(); n != 0 {
+			t.Errorf("%d suspects are kept for ever", n)
+		}
+	})
+}
+
+// A stream that crashes engines in the middle of its answer is known as well.
+func TestPoisonStreamIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		e := w.fragileEngineAt("e:1")
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		poison := strings.Replace(streamRequest, "hello", "poison", 1)
+		for i, want := range []string{"engine_crashed", "engine_crashed", "request_quarantined", "request_quarantined"} {
+			var wg sync.WaitGroup
+			wg.Go(func() { // takes longer than the poison, unless it has the engine first
+				w.post("/v1/chat/completions", bodySaying("tiny", fmt.Sprint("other ", i)))
+			})
+			time.Sleep(time.Millisecond)
+			r := w.post("/v1/chat/completions", poison)
+			if r.code() != want || (r.status == 200) != (i < 3) || i < 3 && r.err != io.ErrUnexpectedEOF {
+				t.Errorf("try %d: %+v", i, r)
+			}
+			if i == 2 && r.took < 5*time.Second {
+				t.Errorf("it did not wait for the engine: %v", r.took)
+			}
+			wg.Wait()
+			time.Sleep(2 * time.Second)
+		}
+		if n, lost := e.count(); n != 3 || lost != 2 {
+			t.Errorf("%d crashes, %d lost", n, lost)
+		}
+	})
+}
+
+// The retry of a request that was in a crash before runs alone at once, and one that waits
+// to run alone is refused where an equal one was found to blame.
+func TestOwnRetryRunsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		e := w.fragileEngineAt("e:1")
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "engine_crashed" {
+			t.Errorf("%+v", r)
+		}
+		time.Sleep(2 * time.Second)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1))
+				if c := r.code(); c != "engine_crashed" && c != "request_quarantined" {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(2 * time.Second)
+		for range 3 {
+			wg.Go(func() {
+				if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "request_quarantined" {
+					t.Errorf("%+v", r)
+				}
+			})
+		}
+		wg.Wait()
+		if n, _ := e.count(); n > 5 {
+			t.Errorf("%d crashes", n)
+		}
+	})
+}
+
+// Refused connections and silence are no crashes, and neither are errors of the engine's own.
+func TestSuspectsOfCrashesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("silent:1", func(c net.Conn, _ *http.Request, _ string) bool { io.Copy(io.Discard, c); return false })
+		w.engineAt("frame:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			writeString(c, chunkHead)
+			chunk(c, "data: {\"error\": {\"message\": \"boom\", \"code\": 500}}\n\n")
+			return writeString(c, "0\r\n\r\n")
+		})
+		for _, addr := range []string{"silent:1", "frame:1", "nothing:1"} {
+			f := readyAt(testFunction("tiny"), 4, addr)
+			f.Model.Spec.Queue.Wait = 1
+			w.act.Publish(f)
+			for range 3 {
+				w.post("/v1/chat/completions", streamRequest)
+				time.Sleep(2 * time.Second)
+			}
+			if n := w.act.suspects.count.Load(); n != 0 {
+				t.Errorf("%s: %d suspects", addr, n)
+			}
+		}
+	})
+}
+
+// The table of suspects is bounded, prefers those of two crashes, and forgets.
+func TestSuspectsAreBounded(t *testing.T) {
+	var s suspects
+	now := time.Unix(1000, 0)
+	print := func(i int) fingerprint { return fingerprint{size: i} }
+	for i := range 100 {
+		s.crashed(print(i), false, now)
+		if v := s.crashed(print(i), false, now); v.crashes != crashesToRunAlone {
+			t.Fatal(v)
+		}
+	}
+	for i := range 3 * maxSuspects {
+		s.crashed(print(1000+i), false, now.Add(time.Minute))
+	}
+	if n := s.count.Load(); n != maxSuspects || len(s.byPrint) != maxSuspects {
+		t.Fatal(n)
+	}
+	for i := range 100 {
+		if v := s.find(print(i), now); v.crashes != crashesToRunAlone {
+			t.Fatal(i, v)
+		}
+	}
+	if v := s.crashed(print(1), true, now); v.crashes != crashesToRefuse {
+		t.Error(v)
+	}
+	s.acquit(print(2))
+	if v := s.find(print(2), now); v.crashes != 0 {
+		t.Error(v)
+	}
+	if v := s.find(print(3), now.Add(suspectTime)); v.crashes != 0 {
+		t.Error("it is remembered for too long")
+	}
+	s.find(print(0), now.Add(suspectTime+2*time.Minute))
+	if n := s.count.Load(); n != 0 {
+		t.Errorf("%d are kept", n)
+	}
+	if v := s.crashed(print(1), false, now.Add(time.Hour)); v.crashes != 1 {
+		t.Error("a crash is counted with one an hour ago", v)
+	}
+}
