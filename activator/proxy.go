@@ -55,7 +55,7 @@ type proxyRequest struct {
 	early        *earlyCopy // sent to the shim of a starting replica; nil: none
 	refusedEarly string     // the replica that refused an early copy
 	engineMaySee bool       // an engine may have seen an early copy
-	suspected    bool       // it was in flight at two crashes of engines
+	suspected    bool       // it was in flight at a crash of an engine, and is not refused for it
 	sentEarly    bool       // the request at the replica is an early copy
 
 	// At the engine.

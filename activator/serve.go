@@ -392,7 +392,7 @@ func (x *proxyRequest) finish(code int) {
 	x.leave()
 	now := a.o.Now()
 	took := now.Sub(x.began)
-	if x.suspected && x.queued.RanAlone() && x.first > 0 && code < 499 {
+	if x.suspected && x.first > 0 && code < 499 {
 		a.suspects.acquit(x.fingerprint())
 	}
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)

@@ -142,8 +142,8 @@ func (x *proxyRequest) checkSuspect() *openai.Error {
 	if v.crashes >= crashesToRefuse {
 		return quarantinedError(v.until.Sub(now))
 	}
-	x.suspected = v.crashes >= crashesToRunAlone
-	x.queued.Alone = x.suspected
+	x.suspected = v.crashes > 0
+	x.queued.Alone = v.crashes >= crashesToRunAlone
 	return nil
 }
 
@@ -173,8 +173,8 @@ func (x *proxyRequest) countCrash(now time.Time) *openai.Error {
 		return nil
 	}
 	v := x.a.suspects.crashed(x.fingerprint(), x.queued.RanAlone(), now)
-	x.suspected = v.crashes == crashesToRunAlone
-	x.queued.Alone = x.suspected
+	x.suspected = v.crashes > 0 && v.crashes < crashesToRefuse
+	x.queued.Alone = v.crashes == crashesToRunAlone
 	if v.crashes < crashesToRefuse {
 		return nil
 	}

@@ -13,10 +13,14 @@ import (
 )
 
 // fragileEngine is an engine that a request with the word poison crashes after a second: all
-// its connections close, and it is back at once. Other requests take 5 s.
+// its connections close, and it is back half a second later. Other requests take 5 s.
 type fragileEngine struct {
 	*engine
-	crashes int // under engine.mu
+
+	// Under engine.mu.
+
+	busy    map[net.Conn]bool // with a request in flight
+	crashes int
 	lost    int // requests other than the poison that were in flight at crashes
 }
 
@@ -24,7 +28,14 @@ func (e *fragileEngine) crash() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.crashes++
-	e.lost += len(e.conns) - 1
+	e.lost += len(e.busy) - 1
+	clear(e.busy)
+	e.dead = true
+	time.AfterFunc(time.Second/2, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.dead = false
+	})
 	for c := range e.conns {
 		c.Close()
 	}
@@ -37,11 +48,20 @@ func (e *fragileEngine) count() (crashes, lost int) {
 }
 
 func (w *testEnv) fragileEngineAt(addr string) *fragileEngine {
-	e := &fragileEngine{}
+	e := &fragileEngine{busy: map[net.Conn]bool{}}
+	note := func(c net.Conn, busy bool) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if delete(e.busy, c); busy {
+			e.busy[c] = true
+		}
+	}
 	e.engine = w.engineAt(addr, func(c net.Conn, r *http.Request, body string) bool {
+		note(c, true)
+		defer note(c, false)
 		if !strings.Contains(body, "poison") {
 			time.Sleep(5 * time.Second)
-			return goodAnswer(c, r, body) && r.Close
+			return goodAnswer(c, r, body)
 		}
 		if strings.Contains(body, `"stream":true`) {
 			writeString(c, chunkHead)
@@ -63,6 +83,7 @@ func bodySaying(model, text string) string {
 func TestPoisonIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
+		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), readyAt(testFunction("other"), 4, "e:1"))
 		ask := func(texts ...string) []result {
@@ -127,6 +148,7 @@ func TestPoisonIsRefused(t *testing.T) {
 func TestPoisonStreamIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
+		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		poison := strings.Replace(streamRequest, "hello", "poison", 1)
@@ -157,6 +179,7 @@ func TestPoisonStreamIsRefused(t *testing.T) {
 func TestOwnRetryRunsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
+		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
 		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "engine_crashed" {

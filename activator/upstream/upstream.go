@@ -122,6 +122,9 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 			if ctx.Err() != nil {
 				return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
 			}
+			if fresh { // the connection before may have broken because the engine read this request
+				return nil, &Error{r.Addr, ErrNoAnswer, err}
+			}
 			return nil, &Error{r.Addr, ErrDial, err}
 		}
 		res, err := k.exchange(ctx, r)

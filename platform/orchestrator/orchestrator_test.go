@@ -576,6 +576,7 @@ func TestRetriesOfAFailedStart(t *testing.T) {
 			r := newRig(t, 1, model("x"))
 			defer r.stop()
 			h := newFakeAgent("here", 1)
+			h.stage, h.boot = 0, 5*time.Second // a start of the engine alone
 			h.fail["x"] = "ValueError: max_model_len (4096) is too large"
 			r.host(h)
 			refused := func() bool {
