@@ -121,8 +121,8 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	v.res = Response{Fields: v.res.Fields[:0]}
 	if !g.authorize(v) {
-		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay)) // net/http drops up to 256 KiB of the body
-		v.res.Close = r.ProtoMajor == 1                                            // for HTTP/2 it would end the other streams too
+		EndUnread(rw, r)
+		v.res.Close = r.ProtoMajor == 1 // for HTTP/2 it would end the other streams too
 		g.write(v, rw)
 		return
 	}
@@ -132,13 +132,22 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	}
 	q.Body = body
 	if refusal != nil {
-		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay))
+		EndUnread(rw, r)
 		setRefusal(&v.res, refusal)
 		v.res.Close = r.ProtoMajor == 1 // part of the body is still to come
 	} else {
 		callHandler(by, &v.req, &v.res, g.o.Logger)
 	}
 	g.write(v, rw)
+}
+
+// EndUnread bounds how long net/http reads on in the body of a request, up to 256 KiB, when
+// the handler has ended without having read it whole: 2 s. net/http itself has no bound but
+// ReadTimeout, and sets the next request's deadline.
+func EndUnread(rw http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		http.NewResponseController(rw).SetReadDeadline(time.Now().Add(closeDelay))
+	}
 }
 
 // release gives back what is kept for the next visit.

@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -37,13 +37,9 @@ func (s *listenerHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unreadWait bounds how long net/http reads on in a body that was not read whole, to keep
-// the connection; it sets the next request's deadline itself.
-const unreadWait = 2 * time.Second
-
 // endBody bounds what is still read of the body when the handler has ended.
 func endBody(w *writer) {
-	http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(unreadWait))
+	httpserver.EndUnread(w.ResponseWriter, w.r)
 	if c := connOf(w.r.Context()); c != nil && w.status == http.StatusUnauthorized {
 		c.slot.SetIdle(true) // it may end to make room for another
 	}

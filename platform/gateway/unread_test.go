@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
@@ -19,7 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// A request that is answered without its body, which never comes, ends within unreadWait;
+// A request that is answered without its body, which never comes, ends within 2 s;
 // where the body came, the connection serves the next request.
 func TestUnreadBodies(t *testing.T) {
 	for _, row := range []struct{ name, head, want string }{
@@ -56,7 +58,7 @@ func TestUnreadBodies(t *testing.T) {
 					}
 					defer c.Close()
 					br := bufio.NewReader(c)
-					for range 2 { // the connection is kept, also longer than unreadWait
+					for range 2 { // the connection is kept, also for longer
 						io.WriteString(c, row.head+parts[0]+parts[1])
 						res, err := http.ReadResponse(br, nil)
 						if err != nil {
@@ -72,13 +74,60 @@ func TestUnreadBodies(t *testing.T) {
 					io.WriteString(c, row.head+parts[0])
 					defer time.AfterFunc(time.Hour, func() { c.Close() }).Stop()
 					b, _ := io.ReadAll(br)
-					if took := time.Since(began); took > unreadWait+time.Second || !strings.HasPrefix(string(b), "HTTP/1.1 "+row.want) {
+					if took := time.Since(began); took > 3*time.Second || !strings.HasPrefix(string(b), "HTTP/1.1 "+row.want) {
 						t.Errorf("ended after %v: %.100q", took, b)
 					}
 				})
 			})
 		}
 	}
+}
+
+// The memory that clients of HTTP/2 may fill is bounded: the server announces its streams,
+// and the bytes of each and of a connection that it takes before they are read.
+func TestHTTP2Bounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book, err := auth.Open(t.TempDir() + "/keys.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		engines := upstream.New(upstream.Options{})
+		defer engines.Close()
+		w := &world{t: t, moved: make(chan struct{}, 1)}
+		g := New(Options{Activator: activator.New(activator.Options{Waker: w, Keys: book, Limits: &w.limits, Engines: engines, Open: true})})
+		ln := httpservertest.Listen()
+		ended := make(chan struct{})
+		go func() { g.Serve(ln, nil); close(ended) }()
+		defer func() { g.Shutdown(t.Context()); <-ended }()
+		c, err := ln.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		go io.WriteString(c, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00") // and empty settings
+		frames := http2.NewFramer(io.Discard, c)
+		const initial = 65535 // of a connection's window
+		var streams, stream, connection uint32
+		for connection == 0 {
+			f, err := frames.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch f := f.(type) {
+			case *http2.SettingsFrame:
+				if f.IsAck() {
+					continue
+				}
+				streams, _ = f.Value(http2.SettingMaxConcurrentStreams)
+				stream, _ = f.Value(http2.SettingInitialWindowSize)
+			case *http2.WindowUpdateFrame:
+				connection = initial + f.Increment
+			}
+		}
+		if streams != 100 || stream != 256<<10 || connection != 512<<10 {
+			t.Errorf("%d streams, %d bytes each, %d a connection", streams, stream, connection)
+		}
+	})
 }
 
 // A connection that gets a request while it is ended to make room does not begin it.

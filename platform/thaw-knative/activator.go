@@ -127,7 +127,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	defer private.Close()
 	defer metrics.Close()
 	state := &readiness{platform: platform}
-	side := &http.Server{Handler: sideHandler(o.metrics(registry), state.missing), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	side := sideServer(sideHandler(o.metrics(registry), state.missing), log)
 
 	// The parts run until life ends, which is after the requests have drained.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -209,6 +209,12 @@ func (o *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {
 		token, _ := kit.ReadToken(o.MetricsToken) // without one it opens to nothing
 		return token
 	})
+}
+
+// sideServer serves probes and Prometheus.
+func sideServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }
 
 // sideHandler is what stands beside the requests: metrics, and whether there are any to

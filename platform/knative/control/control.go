@@ -25,6 +25,7 @@ import (
 	servingclient "knative.dev/serving/pkg/client/clientset/versioned"
 	servinginformers "knative.dev/serving/pkg/client/informers/externalversions"
 
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
@@ -137,8 +138,7 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 		})
 	}
 	server := func(l net.Listener, h http.Handler) {
-		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug)}
-		controlstream.Configure(s)
+		s := newServer(h, c.o.Log)
 		part(func() error { return s.Serve(l) })
 		context.AfterFunc(ctx, func() { s.Close() })
 	}
@@ -151,6 +151,18 @@ func (c *control) serve(ctx context.Context, failed func(error)) {
 	part(func() error { return split.Run(ctx) })
 	server(split.Secure, c.routes(true))
 	server(split.Plain, c.routes(false))
+}
+
+// newServer makes a server of the controller's port. Requests have no time of their own:
+// control streams last.
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	bounded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer httpserver.EndUnread(w, r)
+		h.ServeHTTP(w, r)
+	})
+	s := &http.Server{Handler: bounded, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	controlstream.Configure(s)
+	return s
 }
 
 // tokens lists those that peers may present.

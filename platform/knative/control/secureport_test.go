@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/thaw-dev/thaw/activator/httpserver/httpservertest"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative"
@@ -123,6 +125,39 @@ func TestSecurePort(t *testing.T) {
 	case err := <-failed:
 		t.Error(err)
 	default:
+	}
+}
+
+// TestPortIsBounded: what a client without rights keeps open at the controller's port ends:
+// a connection without a request, and one whose body does not come.
+func TestPortIsBounded(t *testing.T) {
+	for request, most := range map[string]time.Duration{
+		"":                                  10 * time.Second,
+		"GET / HTTP/":                       10 * time.Second,
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n": 2 * time.Minute,
+		"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n":               2 * time.Second,
+		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n": 2 * time.Second,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00": 2 * time.Minute,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := httpservertest.Listen()
+			s := newServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+			served := make(chan error, 1)
+			go func() { served <- s.Serve(ln) }()
+			defer func() { s.Close(); <-served }()
+			c, err := ln.Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			began := time.Now()
+			defer time.AfterFunc(time.Hour, func() { c.Close() }).Stop()
+			go io.WriteString(c, request)
+			io.Copy(io.Discard, c)
+			if took := time.Since(began); took > most+2*time.Second {
+				t.Errorf("%q ended after %s, want %s", request, took, most)
+			}
+		})
 	}
 }
 
