@@ -139,24 +139,26 @@ func TestPortIsBounded(t *testing.T) {
 		"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n": 2 * time.Second,
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00": 2 * time.Minute,
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			ln := httpservertest.Listen()
-			s := newServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
-			served := make(chan error, 1)
-			go func() { served <- s.Serve(ln) }()
-			defer func() { s.Close(); <-served }()
-			c, err := ln.Dial(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			began := time.Now()
-			defer time.AfterFunc(time.Hour, func() { c.Close() }).Stop()
-			go io.WriteString(c, request)
-			io.Copy(io.Discard, c)
-			if took := time.Since(began); took > most+2*time.Second {
-				t.Errorf("%q ended after %s, want %s", request, took, most)
-			}
+		t.Run(request, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ln := httpservertest.Listen()
+				s := newServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(ln) }()
+				defer func() { s.Close(); <-served }()
+				c, err := ln.Dial(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				began := time.Now()
+				defer time.AfterFunc(time.Hour, func() { c.Close() }).Stop()
+				go io.WriteString(c, request)
+				io.Copy(io.Discard, c)
+				if took := time.Since(began); took > most+2*time.Second {
+					t.Errorf("%q ended after %s, want %s", request, took, most)
+				}
+			})
 		})
 	}
 }
