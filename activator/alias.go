@@ -32,7 +32,7 @@ func (a *Activator) SetAliases(all []Alias) {
 	}
 	t := &aliases{byName: make(map[functions.Name]*alias, len(all)), byTeam: map[string][]string{}}
 	for _, one := range all {
-		l := &alias{name: one.Name}
+		l := &alias{}
 		for _, s := range one.Shares {
 			if s.Percent > 0 || len(one.Shares) == 1 {
 				s.Percent = max(s.Percent, 1)
@@ -63,7 +63,6 @@ type aliases struct {
 }
 
 type alias struct {
-	name   functions.Name
 	shares []Share // the largest first, each above 0
 	sum    int
 }

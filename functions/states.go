@@ -35,9 +35,6 @@ func (s State) Word() string {
 	return "cold"
 }
 
-// Words are all results of Word, for bounded label sets.
-var Words = []string{"cold", "staging", "loading", "ready", "sleeping", "draining", "failed"}
-
 // Over reports whether the replica has ended.
 func (s State) Over() bool { return s == Unloaded || s == Failed }
 

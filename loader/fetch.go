@@ -22,7 +22,6 @@ import (
 // stagingPlan is one listing with its parts. A changed source makes another.
 type stagingPlan struct {
 	key      string // store.PlanKey: equal on all nodes
-	files    []source.File
 	names    []string
 	swarm    Swarm // nil without peers
 	parts    map[string]*store.Part
@@ -42,7 +41,7 @@ type stagingPlan struct {
 }
 
 func newStagingPlan(l *sourceLimiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
-	sp := &stagingPlan{key: store.PlanKey(locationKey, files), files: files, limiter: l, queue: newQueue(), stale: make(chan struct{}),
+	sp := &stagingPlan{key: store.PlanKey(locationKey, files), limiter: l, queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool)}
 	for _, p := range parts {
 		sp.parts[p.File.Name] = p

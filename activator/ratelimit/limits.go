@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,9 +87,7 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 		limits[t.Metadata.Name] = t.Spec.Limits
 	}
 	if old := l.accounts.Load(); old != nil {
-		for name, a := range *old {
-			next[name] = a
-		}
+		maps.Copy(next, *old)
 	}
 	for name := range limits {
 		if next[name] == nil {
@@ -123,9 +122,7 @@ func (l *Limits) account(team string) *account {
 		if a := (*old)[team]; a != nil {
 			return a
 		}
-		for name, a := range *old {
-			next[name] = a
-		}
+		maps.Copy(next, *old)
 	}
 	a := l.newAccount()
 	next[team] = a

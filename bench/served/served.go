@@ -182,11 +182,6 @@ func (p *Platform) Events(ctx context.Context, since uint64) ([]functions.Event,
 	return list.Items, err
 }
 
-// Wake requests a replica without waiting for it.
-func (p *Platform) Wake(ctx context.Context, of functions.Name) error {
-	return p.call(ctx, http.MethodPost, "/api/v1/functions/"+of.Team+"/"+of.Name+"/wake", nil, nil)
-}
-
 // Ready waits until a function has a READY replica.
 func (p *Platform) Ready(ctx context.Context, of functions.Name) (functions.Replica, error) {
 	var ready functions.Replica

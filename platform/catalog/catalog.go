@@ -86,11 +86,10 @@ type view struct {
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
-// names of removed ones; Teams and Problems are complete.
+// names of removed ones; Problems are complete.
 type Change struct {
 	Models   []*functions.Model
 	Removed  []functions.Name
-	Teams    []*functions.Team
 	Problems Problems
 }
 
@@ -403,7 +402,6 @@ func filesDiffer(old, now view) (Change, bool) {
 	byName := func(a, b functions.Name) int { return cmp.Compare(a.String(), b.String()) }
 	slices.SortFunc(ch.Models, func(a, b *functions.Model) int { return byName(a.FullName(), b.FullName()) })
 	slices.SortFunc(ch.Removed, byName)
-	ch.Teams = sortedTeams(now.teams)
 	ch.Problems = slices.Clone(now.problems)
 	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) || !slices.Equal(old.problems, now.problems)
 	return ch, any

@@ -66,7 +66,6 @@ type Options struct {
 type Local struct {
 	*orchestrator.Orchestrator
 	o      Options
-	log    *slog.Logger
 	node   *agent.Node
 	lock   *flock.Flock
 	path   orchestrator.DataPath
@@ -114,7 +113,7 @@ func newLocal(o Options) (*Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Local{o: o, epoch: epoch, log: o.Log, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
+	l := &Local{o: o, epoch: epoch, remote: map[string]*agent.Client{}, seen: map[string]time.Time{}, peerNodes: map[string]peerNode{}, sharingAgents: map[string]bool{}, ready: make(chan struct{}), shared: &sharedFolders{catalog: o.Catalog}, machine: nodestore.Machine()}
 	if o.Peering != nil {
 		peering := *o.Peering
 		peering.SharedFolder = l.shared.folder

@@ -13,7 +13,6 @@ type checkpointStore struct {
 	used        functions.Bytes
 	checkpoints map[string]*simCheckpoint
 	order       []*simCheckpoint // least recently used first
-	evicted     int64
 	version     uint64
 	listed      uint64
 	rows        []*simCheckpoint        // in order of arrival
@@ -52,7 +51,6 @@ func (s *checkpointStore) reserve(source string, total functions.Bytes) *simChec
 		for _, x := range slices.Clone(s.order) {
 			if x.pins == 0 && x != b {
 				s.drop(x)
-				s.evicted++
 			}
 			if s.used-have+total <= s.budget {
 				break

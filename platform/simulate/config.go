@@ -96,8 +96,6 @@ type Progress struct {
 	At       time.Duration // virtual
 	Requests int64
 	Cold     int64
-	Turns    int64 // of the orchestrator
-	Events   int64
 }
 
 // defaultStart is the default of Config.Start: a Monday.

@@ -36,13 +36,10 @@ func (st *State) failing(r *replica) string { return st.breaks[r.f.name] }
 type RequestEnd struct {
 	ID       uint64 // in arrival order, from 1
 	Function functions.Name
-	Team     string
 	Arrived  time.Duration
 	// Code is "" if it was answered, Broke, Left, Lost, or the code of its refusal.
 	Code    openai.Code
 	Message string
-	Cold    bool
-	Retried bool
 	First   time.Duration // time of its first token; 0 if none came
 	Replica string        // the last one that failed it; "" if none did
 }
@@ -321,24 +318,16 @@ func (r *replica) view() ReplicaView {
 type RequestView struct {
 	ID       uint64
 	Function functions.Name
-	Team     string
 	Arrived  time.Duration
 	Waits    bool          // in the queue
-	Since    time.Duration // start of its wait
 	Deadline time.Duration // end of its wait; 0 if it never waited
-	Replica  string        // assigned replica
-	Stranded bool          // its node does not answer
-	First    time.Duration // time of its first token, past or scheduled; 0 if unknown
-	Cold     bool
-	Retried  bool
 }
 
 // Requests yields the active requests.
 func (st *State) Requests(yield func(RequestView) bool) {
 	for _, q := range st.active {
 		if !yield(RequestView{
-			ID: q.id, Function: q.f.name, Team: q.team.name, Arrived: q.at, Waits: q.wait, Since: q.since, Deadline: q.deadline,
-			Replica: q.ReplicaID(), Stranded: q.to != nil || q.replyLost, First: q.first, Cold: q.Cold, Retried: q.Retried,
+			ID: q.id, Function: q.f.name, Arrived: q.at, Waits: q.wait, Deadline: q.deadline,
 		}) {
 			return
 		}
@@ -348,10 +337,9 @@ func (st *State) Requests(yield func(RequestView) bool) {
 // FunctionView is the state of a function on the data path.
 type FunctionView struct {
 	Name           functions.Name
-	Known          bool // it is in the catalogue
-	Active, Queued int  // requests of its queue
-	Ready          int  // READY replicas in its snapshot
-	State          functions.State
+	Known          bool           // it is in the catalogue
+	Active, Queued int            // requests of its queue
+	Ready          int            // READY replicas in its snapshot
 	InFlight       map[string]int // by replica of the snapshot
 }
 
@@ -361,7 +349,7 @@ func (st *State) Functions(yield func(FunctionView) bool) {
 		l := f.queue.Load(st.wall())
 		v := FunctionView{Name: f.name, Known: f.pic != nil, Active: l.Active, Queued: l.Queued}
 		if f.pic != nil {
-			v.Ready, v.State = len(f.pic.Replicas), f.pic.State
+			v.Ready = len(f.pic.Replicas)
 			v.InFlight = make(map[string]int, v.Ready)
 			for i := range f.pic.Replicas {
 				id := f.pic.Replicas[i].ID

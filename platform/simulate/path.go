@@ -404,7 +404,7 @@ func (q *request) end(code openai.Code, message string) {
 	st.active[last] = nil
 	st.active = st.active[:last]
 	if st.OnRequestEnd != nil {
-		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Team: q.team.name, Arrived: q.at, Code: code, Message: message, Cold: q.Cold, Retried: q.Retried, First: q.first, Replica: q.FailedReplica})
+		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Arrived: q.at, Code: code, Message: message, First: q.first, Replica: q.FailedReplica})
 	}
 	st.pool = append(st.pool, q)
 }

@@ -69,7 +69,6 @@ const (
 	exitTakes      = 300 * time.Millisecond // from SIGTERM to the end of the process
 	hangProbeDelay = 5 * time.Second        // delay before a silent engine is asked for one token
 	deepSleepLevel = 2                      // the sleep level that drops the weights and keeps the process
-	sleepExtra     = 500 * time.Millisecond // falling asleep, without the copy
 )
 
 // Indices of spans.

@@ -403,7 +403,7 @@ func (st *State) until(ctx context.Context, at time.Duration) error {
 func (st *State) recordUse() {
 	if st.c.Progress != nil {
 		t := &st.tally
-		st.c.Progress(Progress{At: st.clock.now, Requests: t.requests, Cold: t.cold, Turns: t.turns, Events: t.events})
+		st.c.Progress(Progress{At: st.clock.now, Requests: t.requests, Cold: t.cold})
 	}
 }
 

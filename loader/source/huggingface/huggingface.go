@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -275,9 +276,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 		if err != nil {
 			return nil, malformed(p, name, "the hub leads to something that is no address")
 		}
-		for k, v := range header {
-			req.Header[k] = v
-		}
+		maps.Copy(req.Header, header)
 		req.Header.Set("Accept-Encoding", "identity")
 		if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -31,7 +32,6 @@ type Options struct {
 
 // Source reads buckets. Its methods may be called concurrently.
 type Source struct {
-	env         func(string) string
 	http        *http.Client
 	keys        *keys
 	endpoint    *url.URL // nil for Amazon's
@@ -48,7 +48,7 @@ func New(o Options) *Source {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	s := &Source{env: o.Getenv, http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
+	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
 	s.region = firstNonEmpty(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), "us-east-1")
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
 	if raw := firstNonEmpty(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL")); raw != "" {
@@ -167,9 +167,7 @@ func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, q
 		if err != nil {
 			return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
 		}
-		for k, v := range header {
-			req.Header[k] = v
-		}
+		maps.Copy(req.Header, header)
 		if err := s.sign(req, p, region); err != nil {
 			return nil, err
 		}

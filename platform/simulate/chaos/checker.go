@@ -15,7 +15,6 @@ type checker struct {
 	p          *run
 	broken     error
 	steps      int
-	faults     int
 	recordedAt time.Duration
 	states     map[uint64]struct{}
 
@@ -23,7 +22,6 @@ type checker struct {
 	ends            map[uint64]int
 	lastEnd         map[functions.Name]time.Duration
 	expected        map[functions.Name]bool // requested after the last fault, not answered yet
-	final           bool
 
 	// The orchestrator's state, derived from its events.
 	reps        map[string]*replicaRecord
@@ -133,7 +131,6 @@ func (w *checker) excuse(i int) string {
 
 // expect requires that the next request to f is answered.
 func (w *checker) expect(f functions.Name) {
-	w.final = true
 	w.expected[f] = true
 }
 

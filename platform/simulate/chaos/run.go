@@ -209,7 +209,6 @@ func (p *run) inject(d *Fault) {
 	st, w := p.st, p.checker
 	node, model := p.host(d.Node), d.Model%len(p.experiment.Models)
 	end := st.Now() + d.For.Std()
-	w.faults++
 	switch d.Do {
 	case requestBurst:
 		p.sendRequests(model, max(d.N, 1))
