@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 const (
@@ -68,7 +68,7 @@ type conn struct {
 	rejected   bool   // Authorize refused it: res is the answer, and the last one
 
 	netHTTP bool          // the server behind reads while its handler runs
-	poke    latest.Signal // ends such a Read
+	poke    newest.Signal // ends such a Read
 
 	mu     sync.Mutex
 	phase  phase
@@ -82,7 +82,7 @@ type conn struct {
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
-	w := &conn{Conn: c, s: s, slot: slot, poke: latest.NewSignal(), opened: time.Now()}
+	w := &conn{Conn: c, s: s, slot: slot, poke: newest.NewSignal(), opened: time.Now()}
 	w.req.c = w
 	return w
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // aliveEvery is the period of empty lines on a silent stream, so that proxies keep it.
@@ -19,7 +19,7 @@ const aliveEvery = 15 * time.Second
 // second and ends the stream early.
 func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit func(v any)) error, isOver func() bool) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lineStream{cancel: cancel, isOver: isOver, written: latest.NewSignal(), ended: make(chan struct{})}
+	l := &lineStream{cancel: cancel, isOver: isOver, written: newest.NewSignal(), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
 		l.err = produce(ctx, l.emit)
@@ -40,7 +40,7 @@ func NewLineStream(ctx context.Context, produce func(ctx context.Context, emit f
 type lineStream struct {
 	cancel  context.CancelFunc
 	isOver  func() bool
-	written latest.Signal // buf has grown
+	written newest.Signal // buf has grown
 	ended   chan struct{}
 	err     error // of work; set before ended is closed
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -54,7 +54,7 @@ type forkServers struct {
 	o   forkServersOptions
 	log *slog.Logger
 
-	wake latest.Signal
+	wake newest.Signal
 
 	mu             sync.Mutex
 	parents        map[string]*parent     // by process id
@@ -120,7 +120,7 @@ func newForkServers(o forkServersOptions) *forkServers {
 		o.Mode = WarmOff
 	}
 	return &forkServers{
-		o: o, log: o.Log, wake: latest.NewSignal(), parents: map[string]*parent{}, requested: map[string]*parentSpec{},
+		o: o, log: o.Log, wake: newest.NewSignal(), parents: map[string]*parent{}, requested: map[string]*parentSpec{},
 		bytecodeChecks: map[string]*parentSpec{}, backoff: map[string]retryState{},
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // Pauses between attempts to reach the controller: the first, and the longest.
@@ -56,8 +56,8 @@ type Client struct {
 	hears  func(d Update, seq uint64)
 	ended  func() // called when the connection has ended
 
-	ring  latest.Signal // write a report now
-	stir  latest.Signal // demand has changed
+	ring  newest.Signal // write a report now
+	stir  newest.Signal // demand has changed
 	state atomic.Pointer[connection]
 
 	mu  sync.Mutex
@@ -78,7 +78,7 @@ func NewClient(o ClientOptions) *Client {
 	if o.Lookup == nil {
 		o.Lookup = net.DefaultResolver.LookupHost
 	}
-	return &Client{o: o, ring: latest.NewSignal(), stir: latest.NewSignal(), out: newOutbox()}
+	return &Client{o: o, ring: newest.NewSignal(), stir: newest.NewSignal(), out: newOutbox()}
 }
 
 // Connected reports whether there is a connection now.
@@ -406,12 +406,12 @@ func (c *Client) writeNews(to *stream, all bool) error {
 
 // outbox holds the news that is not written yet, the newest of each subject.
 type outbox struct {
-	wakes         latest.Map[functions.Name, Wake]
-	demandHints   latest.Map[functions.Name, functions.Name]
-	healthReports latest.Map[string, HealthReport]
-	firstTokens   latest.Map[string, FirstToken]
-	demand        latest.Map[functions.Name, Demand]
-	pods          latest.Map[string, Pod]
+	wakes         newest.Map[functions.Name, Wake]
+	demandHints   newest.Map[functions.Name, functions.Name]
+	healthReports newest.Map[string, HealthReport]
+	firstTokens   newest.Map[string, FirstToken]
+	demand        newest.Map[functions.Name, Demand]
+	pods          newest.Map[string, Pod]
 	applied       uint64
 	node          *functions.Heartbeat
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // grace is how long an activator's demand still counts after its connection ends.
@@ -68,7 +68,7 @@ type Hub struct {
 	table         *Table
 	keys          *Keys
 	peers         map[Kind]map[string]*peer // connected, or an activator within its grace
-	demandChanged latest.Map[functions.Name, functions.Name]
+	demandChanged newest.Map[functions.Name, functions.Name]
 	ends          map[functions.Name]time.Time        // when each function's last request ended, at any activator
 	removed       map[functions.Name][]removedReplica // replicas that have left the routes
 	streams       map[*stream]bool
@@ -89,7 +89,7 @@ type peer struct {
 	id     string
 	hub    *Hub
 	stream *stream
-	signal latest.Signal // there is an update to write
+	signal newest.Signal // there is an update to write
 	since  time.Time
 
 	lost       time.Time // when the stream ended; zero while it is open
@@ -102,21 +102,21 @@ type peer struct {
 // pending is the update that is not written yet, the newest of each subject.
 type pending struct {
 	fullSync   bool
-	dirty      latest.Map[functions.Name, struct{}]
-	aborts     latest.Map[string, string]
+	dirty      newest.Map[functions.Name, struct{}]
+	aborts     newest.Map[string, string]
 	share      *float64
-	allotments latest.Map[ratelimit.Key, ratelimit.Allotment]
+	allotments newest.Map[ratelimit.Key, ratelimit.Allotment]
 	table      bool
 	keys       bool
 	nodePeers  *[]functions.Peer
 	owners     *Owners
-	prefetch   latest.Map[string, functions.LoadRequest]
-	stops      latest.Map[string, Stop]
+	prefetch   newest.Map[string, functions.LoadRequest]
+	stops      newest.Map[string, Stop]
 }
 
 func (h *Hub) newPeer(kind Kind, id string, s *stream) *peer {
 	return &peer{
-		kind: kind, id: id, hub: h, stream: s, signal: latest.NewSignal(), since: h.o.Now(),
+		kind: kind, id: id, hub: h, stream: s, signal: newest.NewSignal(), since: h.o.Now(),
 		demand: map[functions.Name]Demand{}, pending: pending{fullSync: true, table: true, keys: true},
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -73,11 +73,11 @@ type feed struct {
 	flights  map[string]int
 	changed  map[functions.Name]bool
 	cuts     []string
-	news     latest.Signal // there was a call
+	news     newest.Signal // there was a call
 }
 
 func newFeed() *feed {
-	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: latest.NewSignal()}
+	return &feed{pictures: map[functions.Name]snapshot.Snapshot{}, demand: map[functions.Name]activator.Demand{}, flights: map[string]int{}, changed: map[functions.Name]bool{}, news: newest.NewSignal()}
 }
 
 func (f *feed) Publish(fs ...snapshot.Snapshot) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 )
@@ -71,7 +71,7 @@ type Daemon struct {
 	governed bool   // there is a controller, whose lists of owners bound the teams' sources
 	instance string // identifies this process among the node's loaders, in heartbeats
 
-	changes latest.Signal // the node's checkpoints may have changed
+	changes newest.Signal // the node's checkpoints may have changed
 	slots   chan struct{} // one per running staging of a pod
 	reading chan struct{} // one entry while a checkpoint is verified
 	serving atomic.Bool   // shims are served
@@ -131,7 +131,7 @@ func New(o Options) *Daemon {
 	o.PrefetchFor, o.LockWait = orDefault(o.PrefetchFor, 5*time.Minute), orDefault(o.LockWait, 30*time.Second)
 	return &Daemon{
 		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
-		changes: latest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
+		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{}, leased: map[string]int{}, ownersChanged: make(chan struct{}),
 	}
 }

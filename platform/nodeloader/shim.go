@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/loader/store"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
@@ -192,7 +192,7 @@ func (s *shim) release() {
 // staging; all other lines are kept, up to maxOutLines, after which the connection is
 // closed.
 type outbox struct {
-	wake      latest.Signal
+	wake      newest.Signal
 	closeConn func()
 
 	mu       sync.Mutex // guards the fields below
@@ -219,7 +219,7 @@ const maxOutMessages = 256
 var errOutboxFull = errors.New("too many lines are waiting to be read")
 
 func newOutbox(closeConn func()) *outbox {
-	return &outbox{wake: latest.NewSignal(), closeConn: closeConn}
+	return &outbox{wake: newest.NewSignal(), closeConn: closeConn}
 }
 
 func (o *outbox) put(m controlstream.ToPod) { o.putWith(m, nil) }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // inbox collects updates for the next turn and signals it. It also owns the ids of
@@ -24,16 +24,16 @@ type inbox struct {
 
 // updates are the updates since the last turn, one entry per subject.
 type updates struct {
-	wakes          latest.Map[functions.Name, wakeRequest]
-	nudges         latest.Map[functions.Name, struct{}]
-	heartbeats     latest.Map[string, heartbeat]
-	healthReports  latest.Map[string, healthReport] // by replica
-	loaded         latest.Map[string, commandResult]
-	unloaded       latest.Map[string, commandResult]
-	stops          latest.Map[functions.Name, struct{}]
-	adapterUses    latest.Map[adapterKey, struct{}]
-	wantedAdapters latest.Map[functions.Name, struct{}] // adapters to load before any request
-	sleepRefusals  latest.Map[string, commandResult]    // refused sleeps and wake-ups
+	wakes          newest.Map[functions.Name, wakeRequest]
+	nudges         newest.Map[functions.Name, struct{}]
+	heartbeats     newest.Map[string, heartbeat]
+	healthReports  newest.Map[string, healthReport] // by replica
+	loaded         newest.Map[string, commandResult]
+	unloaded       newest.Map[string, commandResult]
+	stops          newest.Map[functions.Name, struct{}]
+	adapterUses    newest.Map[adapterKey, struct{}]
+	wantedAdapters newest.Map[functions.Name, struct{}] // adapters to load before any request
+	sleepRefusals  newest.Map[string, commandResult]    // refused sleeps and wake-ups
 	changed        bool
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -114,7 +114,7 @@ type Orchestrator struct {
 	log        *slog.Logger
 	newID      func(prefix string) string
 	progress   time.Duration
-	signalled  latest.Signal // wakes Run, unless Options.Ring is set
+	signalled  newest.Signal // wakes Run, unless Options.Ring is set
 	lostAgents []string      // URLs of lost agents, to be cut after the loss is published
 	counts     counts
 
@@ -164,7 +164,7 @@ func New(o Options) *Orchestrator {
 	if o.NewID == nil {
 		o.NewID = randomID
 	}
-	signalled := latest.NewSignal()
+	signalled := newest.NewSignal()
 	if o.Ring == nil {
 		o.Ring = signalled.Set
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
 	"github.com/thaw-dev/thaw/runtime/replica"
@@ -52,7 +52,7 @@ type loaderClient struct {
 	cache         string                    // the engine's, for each checkpoint
 	stop          func(controlstream.Drain) // must not block
 	log           *slog.Logger
-	wake          latest.Signal // there is something to say
+	wake          newest.Signal // there is something to say
 
 	mu          sync.Mutex
 	requests    map[int]*stagingRequest // requested or held checkpoints
@@ -108,7 +108,7 @@ func newLoaderClient(o Options, stop func(controlstream.Drain)) *loaderClient {
 			return d.DialContext(ctx, "unix", socket)
 		}, store: filepath.Dir(o.Sockets), weights: filepath.Join(o.Dir, "weights"), loaderTimeout: o.LoaderTimeout, stop: stop, log: o.Log,
 		hello: controlstream.Shim{PodIP: o.IP, Port: o.Port, Version: o.Version, Folders: runtime.GOOS == "linux"},
-		wake:  latest.NewSignal(), requests: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
+		wake:  newest.NewSignal(), requests: map[int]*stagingRequest{}, sentChanged: make(chan struct{}), down: time.Now(),
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
@@ -217,7 +217,7 @@ type Replica struct {
 
 	mu           sync.Mutex
 	pending      commands
-	commandReady latest.Signal // set while pending has commands
+	commandReady newest.Signal // set while pending has commands
 
 	stagedBytes, stageTotal atomic.Int64 // staging's progress
 
@@ -266,7 +266,7 @@ func New(o Options) *Replica {
 	if o.Dial == nil {
 		o.Dial = func(c engine.Command) Engine { return engine.New(c) }
 	}
-	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: latest.NewSignal()}
+	r := &Replica{o: o, log: o.Log.With("replica", o.ID, "model", o.Team+"/"+o.Model), commandReady: newest.NewSignal()}
 	// A deadline that is not set is the default, never unlimited.
 	d, def := &r.o.Spec.Deadlines, functions.Defaults().Deadlines
 	for _, v := range []struct{ have, def *functions.Duration }{

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/thaw-dev/thaw/functions/latest"
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // LogSettings are the settings of every log.
@@ -55,8 +55,8 @@ type Log struct {
 
 	w       io.Writer
 	dropped atomic.Uint64 // lines, since Open
-	now     latest.Signal // set when lines are to be written at once
-	later   latest.Signal // set when lines of requests wait
+	now     newest.Signal // set when lines are to be written at once
+	later   newest.Signal // set when lines of requests wait
 	closing chan struct{}
 	close   func()
 	ended   chan struct{} // closed by the writer at its end
@@ -77,7 +77,7 @@ type Log struct {
 
 // Open returns the log of a program that writes to w; Close ends it.
 func (s LogSettings) Open(w io.Writer) *Log {
-	l := &Log{w: w, now: latest.NewSignal(), later: latest.NewSignal(), closing: make(chan struct{}), ended: make(chan struct{})}
+	l := &Log{w: w, now: newest.NewSignal(), later: newest.NewSignal(), closing: make(chan struct{}), ended: make(chan struct{})}
 	l.Logger, l.Requests = s.Logger(atOnce{l}), s.Logger(together{l})
 	l.note = LogSettings{LogFormat: s.LogFormat}.Logger(&l.notes)
 	broken := make(chan os.Signal, 1)

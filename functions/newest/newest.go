@@ -1,6 +1,6 @@
-// Package latest keeps the newest value of each key, and one pending signal,
+// Package newest keeps the newest value of each key, and one pending signal,
 // between a producer that must not block and a consumer that takes all at once.
-package latest
+package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first
 // put: what a consumer does does not depend on the order of a Go map. The zero value
