@@ -19,11 +19,11 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Waker is what the activator asks of the platform. Its methods do not block, may be
+// Waker is what the activator needs of the platform. Its methods do not block, may be
 // called concurrently and more often than needed, and must not call back into the
 // activator before they return.
 type Waker interface {
-	// Wake asks for a first replica because a request waits, or was refused and will
+	// Wake requests a first replica because a request waits, or was refused and will
 	// be retried. It returns the id of the cold start under way or begun, "" where
 	// there is none.
 	Wake(name functions.Name, team string) (coldStartID string)
@@ -41,7 +41,7 @@ type Adapters interface {
 	// at once, or when ctx ends. A *functions.AdapterError: it cannot be loaded.
 	LoadAdapter(ctx context.Context, name functions.Name, replicaID string) error
 	// UseAdapter reports the use of a loaded adapter, so that another is evicted where
-	// room is needed. It does not block.
+	// memory is needed. It does not block.
 	UseAdapter(name functions.Name, replicaID string)
 }
 
@@ -213,7 +213,7 @@ func (a *Activator) readmitAfterCoolDown(e *entry) {
 	time.AfterFunc(admission.CoolDown, func() { e.Data.queue.Readmit(a.o.Now()) })
 }
 
-// Remove takes functions out and rejects the requests that wait for them.
+// Remove removes functions and rejects the requests that wait for them.
 func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
 		e.Data.queue.Close(e.Snapshot().PublicName())

@@ -13,7 +13,7 @@ import (
 )
 
 // adapterUses is when the use of each adapter was last reported, per replica. Engines
-// evict the adapter used longest ago; they need not hear of every request.
+// evict the adapter used longest ago; they need not get a report of every request.
 type adapterUses struct {
 	mu sync.Mutex
 	at map[adapterUse]time.Time

@@ -10,8 +10,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Alias is a name that stands for functions: that of a service for its revisions. It
-// goes before a function of the same name.
+// Alias is a name of several functions, such as a service's for its revisions. It
+// has precedence over a function of the same name.
 type Alias struct {
 	Name   functions.Name
 	Shares []Share
@@ -82,7 +82,7 @@ func (t *aliases) teamNames(team string) []string {
 	return t.byTeam[team]
 }
 
-// lookup chooses the function that a name without an adapter stands for; nil with
+// lookup chooses the function that a name without an adapter means; nil with
 // alias set is an alias none of whose functions is published.
 func (a *Activator) lookup(name functions.Name) (e *entry, alias bool) {
 	l := a.aliases.Load().find(name)

@@ -48,7 +48,7 @@ func isLocalHost(host string, allowed map[string]bool) bool {
 	if allowed[name] {
 		return true
 	}
-	if strings.HasSuffix(name, ".localhost") { // never leaves the machine, RFC 6761
+	if strings.HasSuffix(name, ".localhost") { // always resolves to this machine, RFC 6761
 		return true
 	}
 	a, err := netip.ParseAddr(name)

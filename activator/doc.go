@@ -1,4 +1,4 @@
-// Package activator is the data path: it takes a request from its head to the end
+// Package activator is the data path: it handles a request from its head to the end
 // of its answer.
 //
 // A request is parsed as far as needed (openai), its caller identified and counted

@@ -24,7 +24,7 @@ const maxEarlyBody = 256 << 10
 // is admitted to that replica, the copy becomes the request; if it is admitted to
 // another, the copy is cancelled before an answer was used. A copy that is answered
 // first takes its request out of the queue: the replica is READY, although the
-// activator has not been told.
+// activator does not know it yet.
 //
 // So readiness needs one step, from the engine to the shim that holds the copy, and
 // not a chain of four processes that each must be scheduled.

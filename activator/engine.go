@@ -148,7 +148,7 @@ func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.R
 		case err != nil:
 			res.Close()
 			return reply{err: err, begin: buf}
-		case res.Length < 0 && !isJSON(res): // audio goes out as it comes
+		case res.Length < 0 && !isJSON(res): // audio is passed on as it arrives
 			return reply{res: res, begin: buf}
 		}
 	}

@@ -83,7 +83,7 @@ const (
 	clientLeft
 )
 
-// run takes an opened request to its answer, or to a committed stream.
+// run handles an opened request until its answer, or until its stream is committed.
 func (x *proxyRequest) run(res *httpserver.Response) {
 	a := x.a
 	x.enter(true)
@@ -261,7 +261,7 @@ func (x *proxyRequest) contextEnded() {
 	x.phase = clientLeft
 }
 
-// expire ends a wait whose time is over.
+// expire ends a wait that reached its deadline.
 func (x *proxyRequest) expire(now time.Time) {
 	e := x.fn.Data.queue.ExpiredError(x.fn.Snapshot(), x.waitFrom, now)
 	x.leave()

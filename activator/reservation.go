@@ -12,7 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// ReservationRequest asks for a replica slot for a request that the caller will proxy
+// ReservationRequest requests a slot of a replica for a request that the caller will proxy
 // itself: any method, any path, a body of any kind.
 type ReservationRequest struct {
 	Name functions.Name // of the function, or of an alias
@@ -87,7 +87,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	return s, nil
 }
 
-// assign notes the replica that the reservation has been given.
+// assign records the replica of the reservation.
 func (s *Reservation) assign(r *snapshot.Replica) {
 	s.Endpoint, s.Key = r.Endpoint, r.Key
 	s.External = s.x.fn.Snapshot().External

@@ -16,12 +16,12 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// endpoint is one path that goes to an engine.
+// endpoint is one path that is proxied to an engine.
 type endpoint struct {
 	path    string
 	streams bool // "stream": true makes the answer an event stream with an end mark
 	form    bool // multipart/form-data
-	usage   bool // knows stream_options.include_usage
+	usage   bool // supports stream_options.include_usage
 	noop    func(b []byte, model string, created time.Time) []byte
 }
 
@@ -83,7 +83,7 @@ func (a *Activator) ServeAs(name functions.Name, req *httpserver.Request, res *h
 	a.serve(req, res, &name)
 }
 
-// Authorize checks what the head of a request tells: path, method and key. It returns the
+// Authorize checks the head of a request: path, method and key. It returns the
 // key's id, or answers the request itself. It is [httpserver.Options].Authorize.
 func (a *Activator) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
 	if isModelsPath(req.Path) {
@@ -120,7 +120,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	}
 	x := a.newRequest(req, forced)
 	defer func() {
-		if v := recover(); v != nil { // the server answers it; what is held must be given back
+		if v := recover(); v != nil { // the server answers it; what the request holds must be released
 			x.reason = string(openai.InternalError)
 			x.finish(500)
 			x.endRun(nil)
@@ -379,7 +379,7 @@ func (x *proxyRequest) phases(spans []openai.Span) []openai.Span {
 	return spans
 }
 
-// finish gives back what the request holds and accounts for it. It is the one end of
+// finish releases what the request holds and accounts for it. It is the one end of
 // every request; a second call does nothing. code is the status, or that of the error
 // a stream broke with, or 499 for a client that left.
 func (x *proxyRequest) finish(code int) {
@@ -454,7 +454,7 @@ func (x *proxyRequest) finish(code int) {
 	a.o.Log.Handler().Handle(ctx, line)
 }
 
-// affinityKey hashes what the choice of replica goes by: the session where the client
+// affinityKey hashes what the choice of replica depends on: the session where the client
 // names one, else the beginning of the prompt.
 func (x *proxyRequest) affinityKey() uint64 {
 	if s := x.header("thaw-session"); s != "" && len(s) <= 256 {
@@ -482,7 +482,7 @@ func openingOf(body []byte) []byte {
 	return nil
 }
 
-// validID reports whether a client's own request id is taken over.
+// validID reports whether a client's own request id is accepted.
 func validID(s string) bool {
 	if len(s) == 0 || len(s) > 128 {
 		return false

@@ -20,7 +20,7 @@ import (
 // the whole answer.
 var errAbort = errors.New("the answer broke")
 
-// respond answers with the engine's answer, nothing having gone out yet.
+// respond sends the engine's answer, of which nothing has been sent yet.
 func (x *proxyRequest) respond(res *httpserver.Response) {
 	up := x.reply.res
 	if up.Status >= 400 {
@@ -115,10 +115,10 @@ type eventStream struct {
 
 	comment, noop time.Time // when the next is due
 
-	out       []byte // goes out next
+	out       []byte // is sent next
 	buf       []byte // last read from the engine; out may lie in it until the next read
 	lo, hi    int    // buf[lo:hi] is the beginning of an event
-	oversized bool   // part of an event that was too long to keep has gone out
+	oversized bool   // part of an event that was too long to keep has been sent
 	mark      []byte // the end mark, kept back
 	died      bool   // the engine wrote that it is about to exit
 	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
@@ -390,7 +390,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	x.finish(e.Status)
 }
 
-// endWithEngineError turns an engine's refusal into a frame: the head has gone out.
+// endWithEngineError sends an engine's refusal as a frame, because the head has been sent.
 func (v *eventStream) endWithEngineError() {
 	x := v.x
 	x.reason = "engine_answered"

@@ -117,7 +117,7 @@ func (x *proxyRequest) waitDeadline() time.Time {
 // known: nginx gives up after 60 s.
 const proxiedWait = 55 * time.Second
 
-// isProxied reports whether the request came by a proxy, as far as its head tells.
+// isProxied reports whether the head of the request was set by a proxy.
 func (x *proxyRequest) isProxied() bool {
 	return x.req.IsHTTP10() || x.header("Via") != "" || x.header("X-Forwarded-For") != ""
 }
@@ -157,7 +157,7 @@ func (x *proxyRequest) refuse(e *openai.Error) {
 	x.phase, x.fail = refused, e
 }
 
-// leave gives back the place in the queue, or the slot at the replica.
+// leave releases the place in the queue, or the slot at the replica.
 func (x *proxyRequest) leave() {
 	x.cancelEarly()
 	x.endWait()

@@ -20,8 +20,8 @@ type CacheEntry struct {
 // StoreAction is what may be done to a checkpoint in a store.
 type StoreAction string
 
-// The acts. A checkpoint in use is not removed. Verify reads every byte again
-// and takes out what is not what it was.
+// The actions. A checkpoint in use is not removed. Verify reads every byte again
+// and removes files whose digest has changed.
 const (
 	StoreRemove StoreAction = "remove"
 	StorePin    StoreAction = "pin"
@@ -29,14 +29,14 @@ const (
 	StoreVerify StoreAction = "verify"
 )
 
-// PrefetchRequest asks a node to bring a source into its store.
+// PrefetchRequest makes a node stage a source into its store.
 type PrefetchRequest struct {
 	Source string   `json:"source"`
 	Dir    string   `json:"dir,omitempty"`    // folder of the model file, where the source is relative to it
 	Digest string   `json:"digest,omitempty"` // that the checkpoint must have
 	Files  []string `json:"files,omitempty"`  // patterns of files beside the list
 	Pin    bool     `json:"pin,omitempty"`
-	Memory bool     `json:"memory,omitempty"` // read it into the page cache too, as far as there is room
+	Memory bool     `json:"memory,omitempty"` // also read it into the page cache, as far as memory allows
 }
 
 // StoreProgress is one line about something that takes a while in a store: a
@@ -104,14 +104,14 @@ const (
 type LoaderStats struct {
 	Bytes        map[string]Bytes `json:"bytes"` // brought and kept, by the source's scheme; "peer" from other nodes
 	Rate         float64          `json:"bytes_per_second"`
-	Wasted       Bytes            `json:"wasted"`  // came twice or in vain
+	Wasted       Bytes            `json:"wasted"`  // received twice, or discarded
 	Resumed      Bytes            `json:"resumed"` // were here when a staging began
 	Reused       Bytes            `json:"reused"`  // were another checkpoint's
-	PeerSent     Bytes            `json:"lent"`    // given to other nodes
+	PeerSent     Bytes            `json:"lent"`    // sent to other nodes
 	Requests     int64            `json:"requests"`
 	Retries      int64            `json:"retries"`
 	Hedges       int64            `json:"hedges"`    // second requests for what a slow one had not brought
-	Throttles    int64            `json:"throttles"` // answers that asked to be left alone
+	Throttles    int64            `json:"throttles"` // answers 429 and 503 of sources
 	Staged       int64            `json:"staged"`
 	Failed       int64            `json:"failed"`
 	InFlight     int64            `json:"in_flight"` // ranges, now

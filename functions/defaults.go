@@ -50,7 +50,7 @@ func (m *Model) SetDefaults() {
 	setDefault(&s.Deadlines.Drain, d.Deadlines.Drain)
 }
 
-// setDefault gives *p the value v where it has none.
+// setDefault sets *p to v if it is zero.
 func setDefault[T comparable](p *T, v T) {
 	var zero T
 	if *p == zero {

@@ -38,7 +38,7 @@ func (m *Model) FullName() Name { return Name{Team: m.Metadata.Namespace, Name: 
 // Engine is the program that serves a model.
 type Engine string
 
-// The engines thaw knows.
+// The supported engines.
 const (
 	EngineEmber    Engine = "ember"
 	EngineVLLM     Engine = "vllm"
@@ -68,7 +68,7 @@ type ModelSpec struct {
 	Pod       Pod               `json:"pod,omitzero"`
 }
 
-// Adapter is a LoRA adapter of a model, asked for as NAME:ADAPTER. Files are, as
+// Adapter is a LoRA adapter of a model, requested as NAME:ADAPTER. Files are, as
 // in ModelSpec, patterns of files that are staged beside those that always are.
 type Adapter struct {
 	Name   string   `json:"name"`
@@ -77,7 +77,7 @@ type Adapter struct {
 	Files  []string `json:"files,omitempty"`
 }
 
-// Resources a replica takes. GPUMemory is per GPU, Memory the host's. CPU is what
+// Resources are what a replica reserves. GPUMemory is per GPU, Memory the host's. CPU is what
 // is set aside for it where nodes promise processors, as Kubernetes does; agents do
 // not, and it takes what it gets there. Pods is 1 where replicas are pods, of which
 // a node holds so many; it is not a key of the files.
@@ -89,12 +89,12 @@ type Resources struct {
 	Pods      int   `json:"-"`
 }
 
-// OnGPUs is what res takes of GPUs, and nothing of the host.
+// OnGPUs is the part of res that is on GPUs.
 func (res Resources) OnGPUs() Resources {
 	return Resources{GPUs: res.GPUs, GPUMemory: res.GPUMemory}
 }
 
-// OffGPUs is what res takes of the host, and nothing of its GPUs.
+// OffGPUs is the part of res that is on the host.
 func (res Resources) OffGPUs() Resources {
 	res.GPUs, res.GPUMemory = 0, 0
 	return res
@@ -143,7 +143,7 @@ type TeamSpec struct {
 	Limits Limits   `json:"limits"`
 }
 
-// TeamGPUs are the GPUs a team is owed and may at most hold.
+// TeamGPUs are the GPUs that a team is guaranteed, and the most it may hold.
 type TeamGPUs struct {
 	Guaranteed int `json:"guaranteed"`
 	Max        int `json:"max"`

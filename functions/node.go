@@ -9,13 +9,13 @@ import (
 )
 
 // ErrStaleEpoch refuses a command from an orchestrator that has been superseded.
-var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has spoken")
+var ErrStaleEpoch = errors.New("stale epoch: a newer orchestrator has sent a command")
 
 // MaxEpochStep bounds how much higher than the last a new epoch may be. Each start of an
-// orchestrator raises it by one; a far higher one would shut out all later orchestrators. An agent takes any epoch as its first.
+// orchestrator raises it by one; a far higher one would shut out all later orchestrators. An agent accepts any epoch as its first.
 const MaxEpochStep = 1 << 20
 
-// LoadRequest asks an agent for a replica of a model. It is the body of
+// LoadRequest makes an agent start a replica of a model. It is the body of
 // POST /load_model. The same id again is the same replica: loading is idempotent.
 type LoadRequest struct {
 	ID     string    `json:"id"`
@@ -87,7 +87,7 @@ type Heartbeat struct {
 	State   NodeState       `json:"state"`
 	Version string          `json:"version"`
 	URL     string          `json:"url,omitempty"`     // where the agent answers; empty in process
-	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are folders of it are at hand here only
+	Machine string          `json:"machine,omitempty"` // identity of the host: sources that are its folders are readable only here
 	GPUs    []GPU           `json:"gpus"`
 	Memory  Capacity        `json:"memory"`
 	CPU     CPU             `json:"cpu,omitempty"`          // reservable by replicas; 0: not counted
@@ -103,7 +103,7 @@ type Heartbeat struct {
 
 	// Heartbeats travel by more than one way, and so come late and twice. Seq
 	// grows with each of one life of the agent, which has a name of its own; 0: it
-	// is not told, and every one counts. Change, where it is not 0, stays the same
+	// unknown, and every one counts. Change, where it is not 0, stays the same
 	// while nothing has changed but times, rates and use.
 	Life   string `json:"life,omitempty"`
 	Seq    uint64 `json:"seq,omitempty"`
@@ -149,7 +149,7 @@ type WarmParent struct {
 	Version  string    `json:"version,omitempty"` // of the engine
 	Python   string    `json:"python,omitempty"`
 	Memory   Bytes     `json:"memory,omitempty"`
-	Reserved bool      `json:"kept,omitempty"` // its memory is not for replicas; others make way for them
+	Reserved bool      `json:"kept,omitempty"` // its memory is not available to replicas
 	Forks    int       `json:"forks,omitempty"`
 	Imports  float64   `json:"imports,omitempty"` // seconds they took
 	Since    time.Time `json:"since"`
@@ -179,7 +179,7 @@ type GPU struct {
 // utilisation are not known either, and its total memory may be; 0 unknown.
 const GPUUnknown = "unknown"
 
-// MarshalJSON leaves out what is not known.
+// MarshalJSON omits unknown values.
 func (g GPU) MarshalJSON() ([]byte, error) {
 	if g.Health != GPUUnknown {
 		type known GPU
@@ -237,7 +237,7 @@ type ReplicaStatus struct {
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
 	SleepLevel     int        `json:"sleep_level,omitempty"`
 	Adapters       []string   `json:"adapters,omitempty"` // loaded now
-	// AdapterNotes are what is to be known of adapters once they were looked at,
+	// AdapterNotes are remarks about adapters whose files were read,
 	// by name: an adapter of the keys and values breaks the sharing of the cache.
 	AdapterNotes map[string]string `json:"adapter_notes,omitempty"`
 	// Key is the engine's API key, for callers that reach the engine without its agent.

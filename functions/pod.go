@@ -149,7 +149,7 @@ func union[T comparable](a, b []T) []T {
 // maxPod bounds the lists of a pod.
 const maxPod = 64
 
-// CheckPod lists the problems of pod, which stands at path in its document.
+// CheckPod lists the problems of pod, which is at path in its document.
 func CheckPod(path string, pod *Pod) []Problem {
 	var p problems
 	p.checkFew(path+".nodeSelector", len(pod.NodeSelector))

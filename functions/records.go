@@ -79,7 +79,7 @@ type Event struct {
 	Node     string    `json:"node,omitempty"`
 	Reason   string    `json:"reason,omitempty"`  // a word: demand, idle, evicted, …
 	Message  string    `json:"message,omitempty"` // the reason as a sentence
-	For      string    `json:"for,omitempty"`     // the function that gets the room
+	For      string    `json:"for,omitempty"`     // the function that the replica was evicted for
 }
 
 // Explanation is why a function is as it is, and how the last decision of one
@@ -94,7 +94,7 @@ type Explanation struct {
 	Decided    time.Time   `json:"decided_at,omitzero"`
 	Chosen     string      `json:"chosen,omitempty"` // a node or a replica; absent: none
 	Reason     string      `json:"reason,omitempty"`
-	For        string      `json:"for,omitempty"` // the function that got the room
+	For        string      `json:"for,omitempty"` // the function that the replica was evicted for
 	Candidates []Candidate `json:"candidates"`    // best first
 	Others     int         `json:"others"`        // candidates that are not listed
 

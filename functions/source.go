@@ -148,7 +148,7 @@ func noSecret(s string) string {
 	if i := strings.IndexAny(s, "?#"); i >= 0 {
 		s = s[:i]
 	}
-	// A user and password stand before the last @ of the first part.
+	// A user and password are before the last @ of the first part.
 	first, rest, slash := strings.Cut(s, "/")
 	if i := strings.LastIndexByte(first, '@'); i >= 0 {
 		first = first[i+1:]

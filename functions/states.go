@@ -106,7 +106,7 @@ type Part struct {
 	Duration float64 `json:"duration"`
 }
 
-// How an engine's process came to be.
+// How an engine's process was started.
 const (
 	StartWarm  = "warm"  // forked from a warm interpreter
 	StartPlain = "plain" // executed
@@ -132,7 +132,7 @@ type Timeline struct {
 	Progress  Progress  `json:"progress"`
 }
 
-// Progress of a cold start. Percent and ETA are -1 where nothing is known.
+// Progress of a cold start. Percent and ETA are -1 if unknown.
 type Progress struct {
 	State   State         `json:"state"`
 	Percent int           `json:"percent"`
@@ -153,5 +153,5 @@ type Forecast struct {
 	Phases map[Phase]time.Duration
 }
 
-// NoForecast knows nothing; admission lets the request wait.
+// NoForecast is an unknown forecast; admission lets the request wait.
 var NoForecast = Forecast{P50: -1, P90: -1}

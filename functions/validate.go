@@ -224,7 +224,7 @@ const (
 	maxPattern  = 256
 )
 
-// CheckPatterns lists the problems of file patterns, which stand at path.
+// CheckPatterns lists the problems of file patterns, which are at path.
 func CheckPatterns(path string, patterns []string) []Problem {
 	var p problems
 	if len(patterns) > maxPatterns {
@@ -314,7 +314,7 @@ func isEnv(s string) bool {
 	return s != "" && len(s) <= 255
 }
 
-// printable reports whether s can stand in a line of a log.
+// printable reports whether s fits in one line of a log.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -49,7 +49,7 @@ func Decide(f *snapshot.Snapshot, l Load, p ClientTimeouts, now time.Time) Decis
 		return Decision{Verdict: Refuse, Error: loadFailedError(f)}
 	}
 	if e := quotaError(f, now); e != nil {
-		// The platform decides again when it is asked again; a spent budget stays
+		// The platform decides anew at the next wake; a spent budget stays
 		// spent.
 		return Decision{Verdict: Refuse, Error: e, WakeForRetry: !p.NoWarm && e.Code != openai.InsufficientQuota}
 	}

@@ -17,7 +17,7 @@ const (
 	MaxLogprobs    = 20        // logprobs, top_logprobs, prompt_logprobs, n_probs
 	MaxLogitBias   = 300       // members of logit_bias
 	MaxStops       = 16        // elements of stop
-	MaxStopBytes   = 4 << 10   // of stop as it stands in the body
+	MaxStopBytes   = 4 << 10   // of stop, as encoded in the body
 	MaxTokenLists  = 1024      // elements of stop_token_ids, allowed_token_ids, bad_words
 	MaxPrompts     = 2048      // elements of prompt, input, documents and the like, where they are no token ids
 	MaxOutput      = 1<<31 - 1 // max_tokens and its other names
@@ -156,7 +156,7 @@ func schema(key, v []byte, most int) error {
 	return schemaValue(key, v, maxTexts)
 }
 
-// maxTexts is how often JSON may stand in a string of JSON.
+// maxTexts bounds the nesting of JSON in strings of JSON.
 const maxTexts = 2
 
 // holdsJSON reports whether engines read a string of this name as JSON.
@@ -168,7 +168,7 @@ func holdsJSON(name []byte) bool {
 	return false
 }
 
-// schemaText checks a string; JSON in it is checked as if it stood in the body, with texts
+// schemaText checks a string; JSON in it is checked as if it were in the body, with texts
 // more strings of JSON in it.
 func schemaText(key, literal []byte, texts int) error {
 	text := []byte(unquoteText(literal))
@@ -308,7 +308,7 @@ type walker struct {
 	member func(parent, name, value []byte) error
 }
 
-// walk goes through the value at i, nested deep, and returns where it ends; -1
+// walk reads the value at i, at nesting depth deep, and returns where it ends; -1
 // where it is nested too deep.
 func (w *walker) walk(i, deep int, parent []byte) (int, error) {
 	b := w.b

@@ -13,7 +13,7 @@ func Public(path string) bool {
 	return false
 }
 
-// IsForm reports whether a public endpoint takes multipart/form-data. All others take JSON.
+// IsForm reports whether a public endpoint accepts multipart/form-data. All others accept JSON.
 func IsForm(path string) bool {
 	return path == "/v1/audio/transcriptions" || path == "/v1/audio/translations"
 }
@@ -22,7 +22,7 @@ func IsForm(path string) bool {
 const splicedKeys = 2
 
 // PeekPublic checks the body of a request to a public endpoint by all bounds of [Peek] or
-// [PeekMultipart], whichever the endpoint takes. The body may name any model, or none, and
+// [PeekMultipart], whichever the endpoint accepts. The body may name any model, or none, and
 // have what Splice adds to one at those bounds.
 func PeekPublic(path, contentType string, body []byte) (Envelope, error) {
 	if IsForm(path) {

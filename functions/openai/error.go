@@ -60,7 +60,7 @@ type catalogueRow struct {
 	status  int
 	errType string
 	param   string        // where the fault always lies in one place
-	after   time.Duration // Retry-After unless the caller knows better; 0: the row never carries one
+	after   time.Duration // Retry-After unless the caller passes another; 0: the row never has one
 	again   bool          // x-should-retry
 	message string        // the default
 }
@@ -148,9 +148,9 @@ const MaxRetryAfter = 55 * time.Second
 
 // Detail is the extra "thaw" object of an error: how far a cold start is.
 type Detail struct {
-	Phase    string        // a word of the contracts; empty is left out
-	Progress int           // percent, 0 to 100; negative is left out
-	ETA      time.Duration // zero or negative is left out
+	Phase    string        // a word of the contracts; empty: omitted
+	Progress int           // percent, 0 to 100; negative: omitted
+	ETA      time.Duration // zero or negative: omitted
 }
 
 // Error is one answer of the catalogue. Make one with [New], then set what is
@@ -159,7 +159,7 @@ type Error struct {
 	Status     int    // HTTP status
 	Type       string // "type" on the wire
 	Code       Code   // "code" on the wire
-	Message    string // for people; what matters stands here, LiteLLM drops the code
+	Message    string // for people; it contains all that matters, because LiteLLM drops the code
 	Param      string // a JSON pointer or field name; empty is null
 	RetryAfter time.Duration
 	Retry      *bool   // x-should-retry; nil is the row's advice
@@ -167,7 +167,7 @@ type Error struct {
 	Thaw       *Detail // nil: no "thaw" object
 }
 
-// New makes the catalogue's answer for code. An empty message takes the row's
+// New makes the catalogue's answer for code. An empty message means the row's
 // own; a code outside the catalogue is answered as a 500.
 func New(code Code, message string) *Error {
 	r := lookup(code)

@@ -97,7 +97,7 @@ func malformedForm(what string) error {
 	return New(InvalidRequest, "The form is not well formed: "+what)
 }
 
-// addPart takes from one part what the Envelope has; at is where its value stands.
+// addPart reads the Envelope's fields from one part; at is the offset of its value.
 func (env *Envelope) addPart(name string, file bool, value []byte, at span) error {
 	switch {
 	case file && strings.EqualFold(name, "model"):

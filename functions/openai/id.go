@@ -17,7 +17,7 @@ func NewID() string {
 }
 
 // NewEngineID returns the id of a request as an engine gets it. It is new each time,
-// because engines fail on an id that comes twice, and begins with the gateway's id of the
+// because engines fail on a repeated id, and begins with the gateway's id of the
 // request, unless that has another form than those of [NewID].
 func NewEngineID(gateway string) string {
 	if len(gateway) != 32 || strings.Trim(gateway, "0123456789abcdef") != "" {

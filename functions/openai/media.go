@@ -12,7 +12,7 @@ const (
 	plainName   nameKind = iota
 	mediaName            // a string must be a data: URL
 	dataName             // a string must be encoded bytes
-	looseName            // speaks of media: a string must be no address
+	looseName            // may hold media: a string must be no address
 	sourceName           // an object: its url, uri and path are as of media
 	addressName          // an address in an object of media or a source, else a text
 	embedsName           // a tensor, which engines deserialise
@@ -76,7 +76,7 @@ type mediaChecker struct {
 	key []byte // the top-level name, for errors
 }
 
-// check goes through the value at i, which a member called name has, and returns where it
+// check reads the value at i of a member called name, and returns where it
 // ends.
 func (m *mediaChecker) check(i int, name []byte, kind nameKind) (end int, err error) {
 	b := m.b

@@ -14,7 +14,7 @@ const (
 	MaxDepth  = 64  // nesting of objects and arrays
 	MaxKeys   = 128 // members of the top-level object
 	MaxNumber = 64  // bytes of one number literal
-	MaxName   = 512 // bytes of the model's name as it stands in the body
+	MaxName   = 512 // bytes of the model's name, as encoded in the body
 )
 
 // Envelope holds the values of a request's body that a gateway needs. Its strings are
@@ -27,13 +27,13 @@ type Envelope struct {
 	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not set
 	N            int   // 1 when absent
 	Messages     int   // elements of messages, input or prompt when that is an array, else 1; 0: none of them
-	PromptBytes  int   // bytes of that value as it stands in the body
+	PromptBytes  int   // bytes of that value, as encoded in the body
 
 	model   span   // the value, quotes included
 	options span   // the value of stream_options
 	usage   span   // the value of include_usage in it
 	bare    bool   // stream_options is {} : nothing to separate from
-	form    bool   // multipart: the model stands unquoted
+	form    bool   // multipart: the model's name is not quoted
 	none    bool   // there is no model: Splice puts one at model.at
 	empty   bool   // and nothing else either
 	part    string // of a form without a model: how the part that names it begins
@@ -196,7 +196,7 @@ func (p *peeker) addKey(key []byte) error {
 	return nil
 }
 
-// note checks one top-level member and takes from it what the Envelope has. An array's
+// note checks one top-level member and reads the Envelope's fields from it. An array's
 // count is how many elements it has.
 func (p *peeker) note(key []byte, at span, count int) error {
 	v := p.b[at.at:at.end]
@@ -358,7 +358,7 @@ func parseInteger(v []byte) (int64, bool) {
 	return n, true
 }
 
-// pointer is the JSON pointer of a top-level key, bounded: it goes into answers.
+// pointer is the JSON pointer of a top-level key, bounded, because answers contain it.
 func pointer(key []byte) string {
 	if len(key) > 64 {
 		return ""

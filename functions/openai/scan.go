@@ -24,8 +24,8 @@ type Stream struct {
 	Usage    Usage
 
 	line  []byte // a line that has begun and not ended
-	long  bool   // it is longer than maxLine: not looked at
-	blank bool   // the line before was taken out, and so is the empty one after it
+	long  bool   // it is longer than maxLine: not parsed
+	blank bool   // the line before was removed, and so is the empty one after it
 	out   []byte
 }
 
@@ -47,7 +47,7 @@ func (s *Stream) Pass(p []byte) []byte {
 	s.out = s.out[:0]
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
-		if s.long { // the begin of this line has gone on already
+		if s.long { // the begin of this line was already passed on
 			if i < 0 {
 				s.out = append(s.out, p...)
 				break
@@ -254,7 +254,7 @@ func memberValue(b []byte, name string) int {
 	}
 }
 
-// read takes the numbers of the last usage object in b; false if there is none.
+// read parses the last usage object in b; false if there is none.
 func (u *Usage) read(b []byte) bool {
 	found := false
 	for range 16 { // more are in no real answer; the bound keeps the work finite
@@ -294,7 +294,7 @@ func memberNumber(b []byte, name string) (n int64, ok bool) {
 	return n, ok
 }
 
-// Tail keeps the end of a plain JSON answer that passes, where its usage stands.
+// Tail keeps the end of a plain JSON answer, which contains its usage.
 type Tail struct {
 	b [2 * keepTail]byte
 	n int
@@ -317,7 +317,7 @@ func (t *Tail) Pass(p []byte) {
 // Usage is the answer's usage; Known is false if its end has none.
 func (t *Tail) Usage() (u Usage) {
 	b := t.b[:t.n]
-	if i := bytes.LastIndex(b, []byte(`"usage"`)); i >= 0 { // it stands near the end
+	if i := bytes.LastIndex(b, []byte(`"usage"`)); i >= 0 { // it is near the end
 		u.read(b[i:])
 	}
 	return u

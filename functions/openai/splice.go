@@ -36,7 +36,7 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 		c := cut{with: []byte("true"), span: e.usage}
 		switch {
 		case e.usage != (span{}):
-		case e.options == (span{}): // absent: it goes behind the model, which is always there
+		case e.options == (span{}): // absent: it is inserted behind the model, which is always present
 			c = cut{span{e.model.end, e.model.end}, []byte(`,"stream_options":{"include_usage":true}`)}
 		case body[e.options.at] != '{': // null
 			c = cut{e.options, []byte(`{"include_usage":true}`)}
@@ -65,5 +65,5 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 }
 
 // AsksUsage reports whether Splice with usage set adds what the client did not
-// ask for, so that the extra chunk must be taken out of the stream again.
+// ask for, so that the extra chunk must be removed from the stream again.
 func (e *Envelope) AsksUsage() bool { return e.Stream && !e.IncludeUsage && !e.form }

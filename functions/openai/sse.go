@@ -11,7 +11,7 @@ import (
 //
 // with exactly one newline. state must be a word of the contracts: anything
 // but lower-case letters, digits and '_' is dropped, so that no name or error
-// text can ever break the line. Unknown values are left out: an empty state, a
+// text can ever break the line. Unknown values are omitted: an empty state, a
 // negative percent or position, an eta of zero or less.
 func Comment(b []byte, state string, percent int, eta time.Duration, position int) []byte {
 	b = append(b, ": thaw"...)

@@ -254,8 +254,8 @@ func (l *Local) OnHeartbeat(hb functions.Heartbeat, sameMachine bool) error {
 	return nil
 }
 
-// makeWayLocked forgets agents that are lost, and an agent at url that is no longer heard
-// if another has come there; it refuses the url of an agent that is. mu must be held.
+// makeWayLocked forgets lost agents, and an agent at url without recent heartbeats if
+// another reports that url; it refuses the url of an agent with recent heartbeats. mu must be held.
 func (l *Local) makeWayLocked(id, url string) error {
 	for other, c := range l.remote {
 		silent := time.Since(l.seen[other])
@@ -278,7 +278,7 @@ const (
 	forgetAfter = time.Minute     // after its last heartbeat an agent is forgotten
 )
 
-// Forget ends what is known of an agent that was removed.
+// Forget deletes the state of a removed agent.
 func (l *Local) Forget(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,52 +24,52 @@ var bugs = []struct {
 	name  string
 	edits []edit
 }{
-	{"drop the drain", []edit{
+	{"stop replicas without draining", []edit{
 		{"platform/orchestrator/actions.go", `if s.path.InFlightOf(r.function.Name, r.id) > 0 && now < r.drainEnd {`, `if false {`},
 		{"platform/orchestrator/actions.go", `DrainSeconds: max(0, (r.drainEnd - now).Seconds())`, `DrainSeconds: 0`},
 	}},
-	{"send requests to who is stopping", []edit{
+	{"route requests to stopping replicas", []edit{
 		{"platform/orchestrator/state.go", "\t\tif r.stopping || r.cancelled {\n\t\t\tcontinue", "\t\tif r.cancelled {\n\t\t\tcontinue"},
 		{"platform/orchestrator/state.go", `r.status.State == functions.Ready && !r.stopping && !r.cancelled`, `r.status.State == functions.Ready && !r.cancelled`},
 	}},
-	{"lose the waiters of a slot that is new", []edit{
+	{"do not admit waiting requests when replicas are published", []edit{
 		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},
 	}},
-	{"take more into the queue than its bound", []edit{
+	{"queue twice as many requests as allowed", []edit{
 		{"activator/admission/request.go", `q.waiting.count >= q.limits.requests`, `q.waiting.count >= 2*q.limits.requests`},
 	}},
-	{"keep the replicas of a node that is lost", []edit{
+	{"keep the replicas of a lost node", []edit{
 		{"platform/orchestrator/actions.go", `s.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
-	{"believe an empty catalogue at once", []edit{
+	{"apply an empty catalogue without a second check", []edit{
 		{"platform/orchestrator/catalog.go", `if now-s.catalogShrunkAt < recheckAfter {`, `if false {`},
 	}},
-	{"forget what sleepers hold", []edit{
+	{"reserve no host memory for sleeping replicas", []edit{
 		{"platform/orchestrator/sleep.go", `r.sleep.hostMemory = r.function.sleepMemory()`, `r.sleep.hostMemory = 0`},
 	}},
-	{"forget the quota", []edit{
+	{"ignore team quotas", []edit{
 		{"platform/placement/team.go", `if most <= 0 || gpus == 0 {`, `if true {`},
 	}},
-	{"wake twice", []edit{
+	{"start a second replica while one starts", []edit{
 		{"platform/placement/scale.go", "\t\tdefault:\n\t\t\tstarting++", "\t\tdefault:\n\t\t\tstarting--"},
 	}},
-	{"count idle from the start", []edit{
+	{"ignore the last request in the idle time", []edit{
 		{"platform/placement/scale.go", `due := max(f.LastEnd, r.ReadyAt, f.Lease) + idle`, `due := f.Lease + idle`},
 	}},
-	{"give a GPU twice", []edit{
+	{"reserve a GPU for two replicas", []edit{
 		{"platform/placement/room.go", `g.users += sign`, `g.users += 0`},
 		{"platform/placement/room.go", `g.whole += sign`, `g.whole += 0`},
 	}},
-	{"evict the busy", []edit{
+	{"evict busy replicas", []edit{
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
-	{"lose who waits when another takes over", []edit{
+	{"start a new orchestrator without the demand of waiting requests", []edit{
 		{"platform/orchestrator/turn.go", `s.path.Demand(all, `, `s.path.Demand(all && false, `},
 	}},
-	{"believe a heartbeat that is late", []edit{
+	{"apply late heartbeats", []edit{
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
-	{"take from the owed for a borrower", []edit{
+	{"evict guaranteed replicas for borrowers", []edit{
 		{"platform/placement/evict.go", `>= d.world.Teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
