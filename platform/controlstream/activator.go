@@ -100,10 +100,10 @@ func (a *Activator) Connected() bool { return a.client.Connected() }
 func (a *Activator) Leader() string { return a.client.Leader() }
 
 // Stirred reports that the demand has changed (activator.Options.Stirred).
-func (a *Activator) Stirred() { a.client.stir.Set() }
+func (a *Activator) Stirred() { a.client.demandChanged.Set() }
 
 // Claim has the rate-limit usage reported now (ratelimit.Limits.Share).
-func (a *Activator) Claim() { a.client.ring.Set() }
+func (a *Activator) Claim() { a.client.reportDue.Set() }
 
 // Wake requests a first replica. It returns "": the cold start's id comes with the next
 // snapshot.
@@ -154,7 +154,7 @@ func (a *Activator) onUpdate(d Update, seq uint64) {
 		a.client.Send(Report{Applied: d.Table.Version})
 	}
 	if len(d.Functions)+len(gone) > 0 {
-		a.client.ring.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
+		a.client.reportDue.Set() // acknowledge the snapshots: a replica that left the routes may be ended then
 	}
 	if d.FullSync && !a.told.Swap(true) {
 		close(a.heard)

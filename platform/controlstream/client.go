@@ -56,9 +56,9 @@ type Client struct {
 	hears  func(d Update, seq uint64)
 	ended  func() // called when the connection has ended
 
-	ring  newest.Signal // write a report now
-	stir  newest.Signal // demand has changed
-	state atomic.Pointer[connection]
+	reportDue     newest.Signal // write a report now
+	demandChanged newest.Signal // demand has changed
+	state         atomic.Pointer[connection]
 
 	mu  sync.Mutex
 	out outbox // guarded by mu
@@ -78,7 +78,7 @@ func NewClient(o ClientOptions) *Client {
 	if o.Lookup == nil {
 		o.Lookup = net.DefaultResolver.LookupHost
 	}
-	return &Client{o: o, ring: newest.NewSignal(), stir: newest.NewSignal(), out: newOutbox()}
+	return &Client{o: o, reportDue: newest.NewSignal(), demandChanged: newest.NewSignal(), out: newOutbox()}
 }
 
 // Connected reports whether there is a connection now.
@@ -99,7 +99,7 @@ func (c *Client) Send(u Report) {
 	c.mu.Lock()
 	c.out.put(u)
 	c.mu.Unlock()
-	c.ring.Set()
+	c.reportDue.Set()
 }
 
 // Run keeps a connection to the leader until ctx ends; then it returns nil.
@@ -341,18 +341,18 @@ func (c *Client) writeReports(to *stream) error {
 	defer all.Stop()
 	pace := time.NewTimer(demandPace)
 	defer pace.Stop()
-	stir := (<-chan struct{})(nil) // nil until demandPace is over
+	demand := (<-chan struct{})(nil) // nil until demandPace is over
 	for {
 		var err error
 		select {
 		case <-to.ended:
 			return nil
-		case <-c.ring:
+		case <-c.reportDue:
 			err = c.writeNews(to, false)
-		case <-stir:
+		case <-demand:
 			err = c.writeNews(to, false)
 		case <-pace.C:
-			stir = c.stir
+			demand = c.demandChanged
 			continue
 		case <-all.C:
 			err = c.writeNews(to, true)
@@ -360,7 +360,7 @@ func (c *Client) writeReports(to *stream) error {
 		if err != nil {
 			return err
 		}
-		stir = nil
+		demand = nil
 		pace.Reset(demandPace)
 	}
 }
