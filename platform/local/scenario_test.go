@@ -3,6 +3,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -18,7 +19,10 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // stage implements the scenarios' world with real processes: two agents with their
@@ -45,7 +49,12 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: t.TempDir(), agents: map[string]*process{}, before: map[string]int{}, errors: map[string]string{},
 		cancels: map[string][]context.CancelFunc{}, ended: map[string]int{}, sentCount: map[string]int{}}
-	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second}
+	s.c = serverConfig{Addr: freeAddr(t), Data: t.TempDir(), Memory: 1 << 30, Orphan: 3 * time.Second, Policy: placement.DefaultPolicy}
+	p := &s.c.Policy
+	for _, d := range []*time.Duration{&p.TimeSlice, &p.Patience, &p.TimeSliceDrain, &p.Surplus} {
+		*d = time.Duration(float64(*d) / float64(time.Minute) * float64(minute))
+	}
+	p.Autoscale = autoscale.Settings{Stable: minute, Panic: minute / 10, Bucket: minute / 60, Every: minute / 30}
 	s.menu = &menu{}
 	s.begin()
 	for _, name := range []string{"a", "b"} {
@@ -116,7 +125,7 @@ func (s *stage) Ask(m string, n int) {
 	s.sentCount[m] += n
 	s.mu.Unlock()
 	for range n {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		s.mu.Lock()
 		s.cancels[m] = append(s.cancels[m], cancel)
 		s.mu.Unlock()
@@ -247,15 +256,34 @@ func (s *stage) Model(name string, edit func(*functions.ModelSpec)) *functions.M
 		if edit != nil {
 			edit(spec)
 		}
+		if strings.HasPrefix(spec.Source, "az://") {
+			spec.Source = azuretest.Location("x")
+		}
 	}, "failif="+s.file("break", name), "gate="+s.file("gate", name))
 }
 
-// TestScenarios runs the scenarios that take less than minutes on real processes.
+// minute is how long a minute of the scenarios lasts: their policy is as much quicker.
+const minute = 2 * time.Second
+
+// TestScenarios runs the scenarios on real processes.
 func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real processes in real time")
 	}
-	scenario.Run(t, scenario.Options{Slow: true, Boot: 30 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	blobs := azuretest.New(t)
+	blobs.Put("x/data.onnx", bytes.Repeat([]byte("data"), 1<<10))
+	// Slow enough for a waiter to leave before the bytes are here.
+	blobs.Fault(func(_ http.ResponseWriter, r *http.Request, _ int) bool {
+		if strings.HasSuffix(r.URL.Path, ".onnx") {
+			select {
+			case <-time.After(3 * time.Second):
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	})
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
+	scenario.Run(t, scenario.Options{Minute: minute, Boot: 30 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		t.Parallel()
 		s := newStage(t)
 		defer s.end()

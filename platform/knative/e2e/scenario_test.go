@@ -70,7 +70,7 @@ func TestClusterScenes(t *testing.T) {
 	}
 	t.Run("peers", func(t *testing.T) { peers(s.space(t)) })
 	g := s.gatekeeper(t)
-	scenario.Run(t, scenario.Options{Slow: true, Boot: time.Minute}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Boot: time.Minute}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		x := newScene(t, s, g)
 		defer x.end()
 		story(t, x)

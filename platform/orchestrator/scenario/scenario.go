@@ -47,8 +47,9 @@ type World interface {
 
 // Options are the limits of a world.
 type Options struct {
-	// Slow worlds run in real time: scenarios that wait for minutes are skipped.
-	Slow bool
+	// Minute is how long the minutes of scenarios, and of the world's policy, last: worlds in
+	// real time have shorter ones. 0: scenarios that wait for minutes are skipped.
+	Minute time.Duration
 	// Boot bounds the time from a wake to READY.
 	Boot time.Duration
 }
@@ -56,7 +57,7 @@ type Options struct {
 // Run runs every scenario in a world of its own, which start makes.
 func Run(t *testing.T, o Options, start func(t *testing.T, run func(t *testing.T, w World))) {
 	for _, s := range scenarios {
-		if s.long && o.Slow {
+		if s.long && o.Minute == 0 {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
@@ -82,6 +83,9 @@ func (t *runner) until(d time.Duration, what string, ok func() bool) {
 		t.Pass(step)
 	}
 }
+
+// minutes returns how long n minutes last here.
+func (t *runner) minutes(n int) time.Duration { return time.Duration(n) * t.o.Minute }
 
 func (t *runner) replicasAre(model string, want ...string) func() bool {
 	return func() bool { return slices.Equal(t.Replicas(model), want) }
@@ -143,16 +147,18 @@ var scenarios = []struct {
 		t.equal("starts", t.Starts("x"), 2)
 	}},
 	{"one, two, none", true, func(t *runner) {
-		t.Deploy(t.Model("x", func(s *functions.ModelSpec) { s.Scale.Max, s.Scale.Target = 2, 4 }))
+		t.Deploy(t.Model("x", func(s *functions.ModelSpec) {
+			s.Scale.Max, s.Scale.Target, s.Scale.Idle = 2, 4, functions.Duration(t.minutes(5))
+		}))
 		t.Ask("x", 20)
 		t.until(2*t.o.Boot, "two are READY", t.replicasAre("x", "READY@a", "READY@b"))
 		t.Leave("x")
 		t.Finish("x")
 		t.Ask("x", 1)
-		t.until(3*time.Minute, "one is enough", func() bool { return len(t.Replicas("x")) == 1 })
+		t.until(t.minutes(3), "one is enough", func() bool { return len(t.Replicas("x")) == 1 })
 		t.equal("the request went on", t.Running("x"), 1)
 		t.Finish("x")
-		t.until(6*time.Minute, "none is needed", t.replicasAre("x"))
+		t.until(t.minutes(6), "none is needed", t.replicasAre("x"))
 		t.equal("starts", t.Starts("x"), 2)
 	}},
 	{"the least recently used makes way", false, func(t *runner) {
@@ -193,17 +199,22 @@ var scenarios = []struct {
 		t.Ask("x", 1)
 		t.served("x")
 		t.Ask("y", 1)
-		for range 3600 {
+		began, spent := time.Now(), time.Duration(0) // worlds have clocks of their own
+		for t.Starts("x") < 3 || t.Starts("y") < 3 {
 			for _, m := range []string{"x", "y"} {
 				if t.Running(m) > 0 && len(t.Replicas(m)) == 0 {
 					t.Finish(m) // only now, off the routes, do its requests end
 					t.Ask(m, 1) // and there is always one more
 				}
 			}
-			t.Pass(250 * time.Millisecond)
+			step := t.minutes(1) / 120
+			t.Pass(step)
+			if spent = max(spent+step, time.Since(began)); spent > t.minutes(15)+6*t.o.Boot {
+				t.Fatalf("in a quarter of an hour x had %d turns and y %d", t.Starts("x"), t.Starts("y"))
+			}
 		}
-		if x, y := t.Starts("x"), t.Starts("y"); x < 3 || y < 3 || x+y > 8 {
-			t.Fatalf("in a quarter of an hour x had %d turns and y %d", x, y)
+		if n := t.Starts("x") + t.Starts("y"); spent < time.Duration(n-1)*t.minutes(2)-t.minutes(1) {
+			t.Fatalf("%d turns in %v: shorter than two minutes", n, spent)
 		}
 	}},
 	{"a start that fails", false, func(t *runner) {
@@ -226,22 +237,20 @@ var scenarios = []struct {
 	{"no crash loop", true, func(t *runner) {
 		t.Deploy(t.Model("x", nil))
 		t.Break("x", "out of memory")
-		for range 600 {
+		for range 150 { // with pauses of 1, 2, 4 and 8 s
 			t.Ask("x", 1)
 			t.Pass(100 * time.Millisecond)
 		}
-		if n := t.Starts("x"); n < 2 || n > 6 {
-			t.Fatalf("%d starts in a minute", n)
+		if n := t.Starts("x"); n < 2 || n > 5 {
+			t.Fatalf("%d starts in 15 s", n)
 		}
 	}},
 	{"no waiters: called off before its process", true, func(t *runner) {
 		t.Deploy(t.Model("x", func(s *functions.ModelSpec) { s.Source = "az://account/container/x" }))
 		t.Ask("x", 3)
-		t.Pass(time.Millisecond)
-		t.equal("it comes", len(t.Replicas("x")), 1)
+		t.until(time.Second, "it comes", func() bool { return len(t.Replicas("x")) == 1 })
 		t.Leave("x")
-		t.Pass(100 * time.Millisecond)
-		t.equal("called off", t.Replicas("x"), "[]")
+		t.until(time.Second, "called off", t.replicasAre("x"))
 		t.Ask("x", 1)
 		t.served("x")
 	}},
