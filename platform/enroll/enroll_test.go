@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/mtls"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -238,6 +239,39 @@ func TestUsedTokenBesideIdentity(t *testing.T) {
 	}
 	if i, err := join(w, used, dir); i != nil || !errors.Is(err, ErrRefused) {
 		t.Errorf("a removed agent: %v", err)
+	}
+}
+
+// TestExpiredToken: a token is refused once its time is over, also before another is made.
+func TestExpiredToken(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	token := w.token("")
+	w.later(DefaultExpiry)
+	if _, err := w.join("late", token, t.TempDir()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "expired") || len(w.Agents()) != 0 {
+		t.Errorf("%v, %v have joined", err, w.Agents())
+	}
+}
+
+// TestServerFails: an agent tries again where its server fails, such as for a full disk.
+func TestServerFails(t *testing.T) {
+	dir := t.TempDir()
+	w := newWorld(t, dir)
+	inWay := filepath.Join(w.file(), "in the way")
+	if err := os.MkdirAll(inWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var log testkit.Buffer
+	joined := make(chan error, 1)
+	go func() {
+		_, err := Join(t.Context(), JoinOptions{Server: w.url, Token: w.token(""), ID: "gpu-1", Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		joined <- err
+	}()
+	testkit.Eventually(t, "the server has failed once", func() bool { return len(joined) > 0 || strings.Contains(log.String(), "cannot be joined yet") })
+	if err := os.RemoveAll(w.file()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-joined; err != nil || len(w.Agents()) != 1 {
+		t.Errorf("%v, %v have joined", err, w.Agents())
 	}
 }
 
