@@ -220,6 +220,32 @@ func (s *sharedRuns) count() (n int) {
 	return n
 }
 
+// TestEndLeavesOtherRun: the end of a request leaves the run of another one with the same
+// body, which a retry joins.
+func TestEndLeavesOtherRun(t *testing.T) {
+	var runs sharedRuns
+	runs.init()
+	k := runKey{function: new(entry), key: "a", idempotency: "b"}
+	begin := func(id string) *sharedRun {
+		_, own := runs.enter(k, false, func() *sharedRun {
+			return newSharedRun(id, k, t.Context(), func() bool { return true })
+		})
+		return own
+	}
+	first, second := begin("first"), begin("second")
+	runs.finish(first, nil)
+	joined, _ := runs.enter(k, true, func() *sharedRun { t.Error("the retry runs by itself"); return second })
+	if joined != second {
+		t.Errorf("joined %v", joined)
+	} else {
+		joined.leave()
+	}
+	runs.finish(second, nil)
+	if n := runs.count(); n != 0 {
+		t.Errorf("%d runs are left", n)
+	}
+}
+
 // The requests that retries may join are bounded; beyond, each runs by itself.
 func TestRunsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

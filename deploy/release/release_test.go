@@ -40,6 +40,7 @@ func TestLicencesIn(t *testing.T) {
 		{"LICENSE", string(apache), "Apache-2.0"},
 		{"COPYING.md", string(apache), "Apache-2.0"},
 		{"README", string(apache), ""},
+		{"LICENSE", string(apache) + strings.Repeat("Those who run it for money pay the author a part of it, each year anew.\n", 100), ""},
 		{"LICENSE", "All rights reserved. Nothing may be copied without a written permission of the author.", ""},
 	} {
 		dir := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"syscall"
 	"testing"
 )
 
@@ -21,6 +22,25 @@ func TestApplyKeepsTheEnvironment(t *testing.T) {
 		if got := debug.SetMemoryLimit(-1); got != want {
 			t.Errorf("GOMEMLIMIT=%s: the limit is %d, want %d", value, got, want)
 		}
+	}
+}
+
+// TestFewFiles: where few files may be open, connections take three quarters of them, and
+// leave the others to engines and the store.
+func TestFewFiles(t *testing.T) {
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few := was
+	few.Cur = 256
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was)
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	if plan := Apply(Alone, slog.New(slog.DiscardHandler)); plan.Connections != 192 {
+		t.Errorf("%d connections of 256 files, want 192", plan.Connections)
 	}
 }
 

@@ -3,6 +3,7 @@ package mtls
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -155,6 +156,35 @@ func TestOld(t *testing.T) {
 	}
 	if !Old(nil, now) || !Old([]byte("x"), now) || !Old([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), now) {
 		t.Error("what is none is good")
+	}
+}
+
+// TestCARenews: a process beside the authority keeps its certificate until half of its
+// lifetime is over, and then presents another of the same authority.
+func TestCARenews(t *testing.T) {
+	now := time.Now()
+	ca, err := OpenCA(t.TempDir(), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(later time.Duration) *x509.Certificate {
+		t.Helper()
+		id, err := ca.Identity("server", now.Add(later))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id.Cert.Leaf
+	}
+	first := at(0)
+	if again := at(Valid / 4); !again.Equal(first) {
+		t.Error("another certificate after a quarter of its lifetime")
+	}
+	next := at(Valid * 3 / 4)
+	if next.Equal(first) || next.NotAfter.Before(now.Add(Valid)) {
+		t.Errorf("after three quarters of its lifetime the certificate ends at %v", next.NotAfter)
+	}
+	if err := next.CheckSignatureFrom(ca.root); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -13,6 +13,7 @@ func TestCanChangeUser(t *testing.T) {
 		{"docker run", "CapPrm:\t00000000a80425fb\nCapEff:\t00000000a80425fb\nCapBnd:\t000001ffffffffff\n", false},
 		{"docker run --cap-add DAC_READ_SEARCH", "CapEff:\t00000000a80425ff\n", true},
 		{"docker run --cap-drop SETUID", "CapEff:\t00000000a804257f\n", false},
+		{"docker run --cap-add DAC_READ_SEARCH --cap-drop KILL", "CapEff:\t00000000a80425df\n", false},
 		{"a user", "CapEff:\t0000000000000000\n", false},
 		{"unknown", "", false},
 		{"no number", "CapEff:\tx\n", false},

@@ -113,6 +113,27 @@ func TestLog(t *testing.T) {
 	})
 }
 
+// TestLogGap: once a line was dropped, those after it are too until the queue is written:
+// the number of dropped lines is logged where they are missing.
+func TestLogGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := &sink{room: -1, gate: make(chan struct{})}
+		l := openJSON(out)
+		l.Info("in the writer")
+		synctest.Wait()
+		l.Info("queued")
+		l.Info(strings.Repeat("x", logQueueBytes))
+		l.Info("short")
+		close(out.gate)
+		synctest.Wait()
+		l.Info("later")
+		l.Close()
+		if got, want := out.messages(t), []string{"in the writer", "queued", "dropped 2 ", "later"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // TestLogThatIsNotRead: logging never waits for a writer that blocks (F33). The lines
 // beyond the queue are dropped and counted, and their number is logged after the queued
 // ones; Close waits for a second.
