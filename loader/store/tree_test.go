@@ -5,12 +5,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,6 +43,23 @@ func TestTree(t *testing.T) {
 	}
 	if other, _ := store.ReadTree(t.Context(), bytes.NewReader(body), 2500, 500); other == want {
 		t.Error("the block size does not count")
+	}
+}
+
+// brokenDisk cannot be read in its second block.
+type brokenDisk struct{ io.ReaderAt }
+
+func (d brokenDisk) ReadAt(b []byte, at int64) (int, error) {
+	if at >= 1000 && at < 2000 {
+		return 0, syscall.EIO
+	}
+	return d.ReaderAt.ReadAt(b, at)
+}
+
+// TestTreeOfBrokenDisk: bytes that cannot be read have no digest.
+func TestTreeOfBrokenDisk(t *testing.T) {
+	if got, err := store.ReadTree(t.Context(), brokenDisk{bytes.NewReader(testBytes(2500, 1))}, 2500, 1000); !errors.Is(err, syscall.EIO) || got != "" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -2,14 +2,18 @@ package knative
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // TestControlSecrets: a changed control-stream token is valid at once, and the previous one
@@ -75,4 +79,25 @@ func TestControlSecrets(t *testing.T) {
 	if after, _ := l.Identity(); after != before || !slices.Equal(l.Tokens(), []string{other}) {
 		t.Error("what was read is forgotten")
 	}
+}
+
+// silentSecrets is an API server that does not answer.
+type silentSecrets struct{ core.SecretInterface }
+
+func (silentSecrets) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*corev1.Secret, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestSilentAPIServer: a reading of the Secrets ends after ten seconds.
+func TestSilentAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		l := NewControlSecrets(ControlSecretsOptions{Secrets: silentSecrets{}, Log: slog.New(slog.DiscardHandler)})
+		began := time.Now()
+		if l.Reload(ctx); time.Since(began) != 10*time.Second {
+			t.Errorf("the reading took %v", time.Since(began))
+		}
+	})
 }

@@ -56,6 +56,10 @@ func TestLedger(t *testing.T) {
 	if s = life(); s.ledger.entries["gone"].Today != 0 || s.ledger.entries["gone"].Total != 7 {
 		t.Errorf("gone, the next day: %+v", s.ledger.entries)
 	}
+	// The file is written once in 30 s, and at once where that is forced.
+	if later := now + saveEvery; s.Snapshot(later, wall, false) == nil || s.Snapshot(later+saveEvery-1, wall, false) != nil || s.Snapshot(later+saveEvery, wall, false) == nil {
+		t.Error("not written once in 30 s")
+	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}

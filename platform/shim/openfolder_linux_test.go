@@ -16,6 +16,25 @@ import (
 	"github.com/thaw-dev/thaw/runtime/replica"
 )
 
+// TestFolderOutside: a loader that names files outside the checkpoint gets no link made, and
+// leaves nothing.
+func TestFolderOutside(t *testing.T) {
+	for _, name := range []string{"../secret", "a/../../secret", "/etc/passwd", ""} {
+		f, err := os.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		top := t.TempDir()
+		dir := filepath.Join(top, "weights", "1")
+		if _, err := newOpenFolder(dir, f, []string{name}); err == nil || !strings.Contains(err.Error(), "outside the checkpoint") {
+			t.Errorf("%q: %v", name, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(top, "weights", "*")); len(left) > 0 {
+			t.Errorf("%q leaves %v", name, left)
+		}
+	}
+}
+
 func TestFolder(t *testing.T) {
 	otherDir := t.TempDir()
 	for name, text := range map[string]string{"config.json": "{}", "a/b/model.safetensors": "weights"} {

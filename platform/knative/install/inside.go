@@ -49,7 +49,7 @@ func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error
 	}
 }
 
-// WriteToken writes a token readable by this user and group only.
+// WriteToken writes a token readable by this user only.
 func WriteToken(path, token string) error {
 	return durable.WriteFile(path, []byte(token+"\n"), 0o600)
 }

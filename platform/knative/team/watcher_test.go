@@ -3,13 +3,42 @@ package team
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/thaw-dev/thaw/platform/controlstream"
 )
+
+// TestAdminTokenChanges: a new admin token is accepted after the next reading, and the one
+// before is not.
+func TestAdminTokenChanges(t *testing.T) {
+	kube := fake.NewClientset()
+	core := informers.NewSharedInformerFactory(kube, 0).Core().V1()
+	token := strings.Repeat("a", 40)
+	w := NewWatcher(WatcherOptions{
+		Client: kube, Namespaces: core.Namespaces().Lister(), Quotas: core.ResourceQuotas().Lister(), Log: slog.New(slog.DiscardHandler),
+		Tokens: func() []string { return []string{token} }, Apply: func(controlstream.Keys) {},
+	})
+	was := token
+	w.read()
+	if _, ok := w.KeyStore().Lookup(was); !ok {
+		t.Error("the token is refused")
+	}
+	token = strings.Repeat("b", 40)
+	w.read()
+	if _, ok := w.KeyStore().Lookup(token); !ok {
+		t.Error("the new token is refused")
+	}
+	if _, ok := w.KeyStore().Lookup(was); ok {
+		t.Error("the former token is accepted")
+	}
+}
 
 // TestReportProblems: unreadable settings of a team are reported once, as a valid Event in its
 // namespace.
