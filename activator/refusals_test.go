@@ -48,6 +48,9 @@ func TestRefusalsInTheLog(t *testing.T) {
 		time.Sleep(time.Second)
 		get(1, "/v1/models", "wrong")
 		expect(map[string]int{"code=401 team=\"\" requests=2": 1, "one by one": 4})
+		if w.act.refusals.due.Load() != 0 {
+			t.Error("a report is due though nothing was left out: every request looks for it")
+		}
 	})
 }
 

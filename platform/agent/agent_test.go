@@ -27,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/tail"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestLoadAndUnload(t *testing.T) {
@@ -384,12 +385,12 @@ func TestFollowLog(t *testing.T) {
 // one, and a burst is coalesced.
 func TestJoin(t *testing.T) {
 	var down atomic.Bool
-	var last atomic.Int64
-	var count atomic.Int64
+	var last, count, refused atomic.Int64
 	flood := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if down.Load() {
 			w.WriteHeader(503)
+			refused.Add(1)
 			return
 		}
 		b, _ := io.ReadAll(r.Body)
@@ -426,12 +427,20 @@ func TestJoin(t *testing.T) {
 	if n := count.Load(); n > 2 { // the one in flight, and the newest
 		t.Errorf("%d documents for a flood of 1000", n)
 	}
-	down.Store(true)
-	j.Push(functions.Heartbeat{Epoch: 1001})
-	<-time.After(50 * time.Millisecond)
+	refuse := func(epoch int64) {
+		t.Helper()
+		down.Store(true)
+		refused.Store(0)
+		j.Push(functions.Heartbeat{Epoch: epoch})
+		testkit.Eventually(t, "a refused heartbeat", func() bool { return refused.Load() > 0 })
+	}
+	refuse(1001)
 	j.Push(functions.Heartbeat{Epoch: 1002})
 	down.Store(false)
 	wait(1002)
+	refuse(1003) // the newest one is sent again without another
+	down.Store(false)
+	wait(1003)
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
@@ -209,6 +210,44 @@ func TestCompileCacheIsShared(t *testing.T) {
 			t.Errorf("early %v: a lie was believed", early)
 		}
 	}
+}
+
+// TestCompileCacheOfOtherBytes: a source whose bytes change while its listing does not, such
+// as one that lies, offers a cache that was made for other bytes: it is not kept.
+func TestCompileCacheOfOtherBytes(t *testing.T) {
+	folder := aModel(t, 1)
+	w := stageRequest(folder)
+	started(t, aNode(t, remoteSource{}, true), w, true)
+	name := filepath.Join(folder, "model.safetensors")
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1]++
+	if err := errors.Join(os.WriteFile(name, b, 0o644), os.Chtimes(name, time.Time{}, info.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	s := aNode(t, remoteSource{}, true)
+	a, err := s.StageEarly(t.Context(), w, ignoreProgress)
+	if err != nil || a.Complete {
+		t.Fatal(a, err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(a.Cache, "graph.py")); string(b) != "compiled" {
+		t.Fatalf("the engine found %q: nothing was fetched", b)
+	}
+	c, err := a.Rest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.EngineReady()
+	if err := c.Filled(t.Context()); err == nil || !strings.Contains(err.Error(), "was made for") {
+		t.Errorf("the cache of other bytes is kept: %v", err)
+	}
+	c.Release()
 }
 
 // TestServedWhereNothingIsMounted: without mounts, an engine that can read weights over

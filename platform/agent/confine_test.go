@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -63,6 +65,27 @@ func TestLinksGrantNothing(t *testing.T) {
 			if isBelow(c.data, got) || isBelow(got, c.data) {
 				t.Errorf("a checkpoint at %s: may read %s", path, got)
 			}
+		}
+	}
+}
+
+// TestModelsHaveOwnUsers: engines of one model have one user, and no two models the same.
+func TestModelsHaveOwnUsers(t *testing.T) {
+	if !confine.OwnUsers() {
+		sourcetest.Missing(t, "engines have users of their own where thaw is root")
+	}
+	dir := t.TempDir()
+	c := &confinement{data: filepath.Join(dir, "data"), dir: dir}
+	users := map[int]string{}
+	for _, model := range []string{"a/x", "a/y", "b/x", "b/z"} {
+		home := filepath.Join(dir, model, "home")
+		user, err := c.userOf(home)
+		if err != nil || !confine.IsUser(user) || users[user] != "" {
+			t.Errorf("%s has the user %d, which is that of %q: %v", model, user, users[user], err)
+		}
+		users[user] = model
+		if again, err := c.userOf(home); again != user || err != nil {
+			t.Errorf("%s has the user %d and then %d: %v", model, user, again, err)
 		}
 	}
 }

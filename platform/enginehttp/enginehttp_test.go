@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -65,7 +66,11 @@ func TestForward(t *testing.T) {
 	if res, body := do("POST"); res.StatusCode != http.StatusTeapot || res.Header.Get("X-Engine") != "yes" || body != "body" {
 		t.Errorf("%d %v %q", res.StatusCode, res.Header, body)
 	}
-	<-closes
+	select {
+	case <-closes:
+	case <-time.After(20 * time.Second):
+		t.Fatal("Done was not called at the end of the answer")
+	}
 	if firstBytes != 1 || len(closes) != 0 {
 		t.Errorf("FirstByte was called %d times, Done %d times more", firstBytes, len(closes))
 	}

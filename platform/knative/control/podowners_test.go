@@ -1,10 +1,13 @@
 package control
 
 import (
+	"context"
 	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +32,43 @@ func TestAllowList(t *testing.T) {
 			t.Errorf("%.40q: %.80q, want %.80q", text, got, want)
 		}
 	}
+}
+
+// TestOwnersOfLoadersThatLeft: a loader is sent to from its connect to its disconnect.
+func TestOwnersOfLoadersThatLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spaces, pods := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+		sent, connected := 0, true
+		o := &podOwners{
+			namespaces: corelisters.NewNamespaceLister(spaces), pods: corelisters.NewPodLister(pods), log: slog.New(slog.DiscardHandler),
+			wakeup: make(chan struct{}, 1), conns: make(chan connEvent, 4), sent: map[string]*controlstream.Owners{},
+			send: func(string, controlstream.Update) bool { sent++; return connected },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- o.Run(ctx) }()
+		expect := func(when string, want int) {
+			t.Helper()
+			time.Sleep(3 * ownersResend)
+			synctest.Wait()
+			if sent != want {
+				t.Errorf("%s: sent %d times, want %d", when, sent, want)
+			}
+		}
+		expect("before", 0)
+		o.loaderChanged("n1", true)
+		expect("connected", 1)
+		connected = false
+		o.loaderChanged("n1", false)
+		time.Sleep(time.Second)
+		spaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{allowAnnotation: "az://acct/a"}}})
+		o.wakeup <- struct{}{}
+		expect("gone", 1)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestOwners: loaders get the namespaces of their own pods, only on change, and nothing

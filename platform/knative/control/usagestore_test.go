@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
@@ -19,12 +20,22 @@ func kept(t *testing.T, kube *fake.Clientset) (text, epoch string) {
 	return m.Data[usageKey], m.Annotations[epochAnnotation]
 }
 
+// endingMaps refuses calls whose context has ended, as an API server's client does.
+type endingMaps struct{ core.ConfigMapInterface }
+
+func (m endingMaps) Create(ctx context.Context, c *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return m.ConfigMapInterface.Create(ctx, c, o)
+}
+
 // TestUsageOutlivesTerm: a term loads what the previous one stored, and a late write
 // of an older term changes nothing.
 func TestUsageOutlivesTerm(t *testing.T) {
 	kube := fake.NewClientset()
 	term := func(epoch int64) *usageStore {
-		a := newUsageStore(kube.CoreV1().ConfigMaps("thaw-system"), epoch, slog.New(slog.DiscardHandler))
+		a := newUsageStore(endingMaps{kube.CoreV1().ConfigMaps("thaw-system")}, epoch, slog.New(slog.DiscardHandler))
 		if _, err := a.load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
