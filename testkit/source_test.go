@@ -105,7 +105,7 @@ func isTestKit(dir string) bool {
 		return true
 	}
 	base := path.Base(dir)
-	return strings.HasSuffix(base, "test") && base != "test"
+	return strings.HasSuffix(base, "test") && base != "test" && base != "latest"
 }
 
 // TestImports compares the imports inside the module with testdata/imports.txt. A

@@ -87,7 +87,7 @@ func TestConfine(t *testing.T) {
 	if confine.OwnUsers() {
 		users = []int{confine.FirstUser + 77, 0}
 	}
-	// Linux 6.12 denies signals to processes outside, whoever sends them.
+	// Linux 6.12 denies signals to processes outside, also those of root.
 	version, _, _ := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	for _, how := range []string{"executed", "forked"} {
 		for i := range 2 * len(users) {
