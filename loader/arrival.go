@@ -187,11 +187,16 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 		if f, err := a.plan.parts[name].Open(); err == nil {
 			return f, nil
 		}
-		// The part was just published: wait for the job to finish.
+		// The part was just published, or dropped for another plan: wait for the job to
+		// finish.
 		select {
 		case <-a.job.done:
+		case <-a.plan.stale:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		}
+		if err := a.changed(name); err != nil {
+			return nil, err
 		}
 	}
 	if a.job.err != nil {

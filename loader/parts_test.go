@@ -3,11 +3,16 @@ package loader
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/store"
 )
 
 func TestPause(t *testing.T) {
@@ -252,5 +257,22 @@ func TestTooSlow(t *testing.T) {
 		if got := worthHedging(tc.age, tc.speed, tc.got, tc.left, typical, tc.known); got != tc.want {
 			t.Errorf("%s: %v", tc.name, got)
 		}
+	}
+}
+
+// TestArrivalOfDroppedPlan: the file of a plan that was dropped is not opened as that of the
+// next one, which the staging published in its place.
+func TestArrivalOfDroppedPlan(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.gguf"), []byte("the next version"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	close(ended)
+	plan := &stagingPlan{stale: ended, parts: map[string]*store.Part{"a.gguf": {}}}
+	a := &Arrival{job: &stagingJob{done: ended, result: Checkpoint{Path: dir}}, plan: plan, files: map[string]*os.File{}}
+	defer a.Close()
+	if f, err := a.open(t.Context(), "a.gguf"); source.KindOf(err) != source.Changed {
+		t.Errorf("opened %v, %v", f, err)
 	}
 }

@@ -34,6 +34,7 @@ type Ingest struct {
 	block       int64
 	parts       []*Part
 	noFormer    bool // files of a former checkpoint are not taken over
+	removed     bool // the folder is gone, or another claim's
 }
 
 // LocationKey is a location together with the patterns of files staged beside the standard
@@ -226,20 +227,22 @@ func (in *Ingest) Commit() (Entry, *Lease, error) {
 		e.Bytes += p.File.Size
 	}
 	e.Digest = Digest(e.Files)
-	if err := in.commit(e); err != nil {
+	out, lease, err := in.commit(e)
+	if err != nil {
+		lease.Release()
 		return Entry{}, nil, diskError("", err)
 	}
-	return in.s.Acquire(e.Digest)
+	return out, lease, nil
 }
 
-func (in *Ingest) commit(e Entry) error {
+func (in *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	s := in.s
 	for _, p := range in.parts {
 		if err := p.makeDurable(); err != nil {
-			return err
+			return Entry{}, nil, err
 		}
 	}
-	err := s.locked(func() error {
+	err = s.locked(func() error {
 		if err := in.linkBlobs(); err != nil {
 			return err
 		}
@@ -247,19 +250,23 @@ func (in *Ingest) commit(e Entry) error {
 			return err
 		}
 		former, _ := s.index(in.locationKey)
-		if err := in.writeIndex(e); err != nil || former.Digest == "" || former.Block != 0 {
+		if err := in.writeIndex(e); err != nil {
+			return err
+		}
+		// Under the lock: another staging that needs space does not evict it first.
+		if out, lease, err = s.Acquire(e.Digest); err != nil || former.Digest == "" || former.Block != 0 {
 			return err
 		}
 		return s.dropFormer(former.Digest, e)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.step("unlink parts")
 	}
-	if err := s.step("unlink parts"); err != nil {
-		return err
+	if err != nil {
+		return Entry{}, lease, err
 	}
 	in.closeParts()
-	return in.remove()
+	return out, lease, in.remove()
 }
 
 func (in *Ingest) linkBlobs() error {
@@ -405,7 +412,10 @@ func (in *Ingest) closeParts() {
 
 // remove deletes the staging's folder. It renames it first: a process waiting for the
 // lock in it must find all of it or nothing (lockFile).
-func (in *Ingest) remove() error { return in.s.discard(in.dir) }
+func (in *Ingest) remove() error {
+	in.removed = true
+	return in.s.discard(in.dir)
+}
 
 func (s *Store) discard(dir string) error {
 	out := s.path("trash", filepath.Base(dir)+"-"+rand.Text())
@@ -429,7 +439,8 @@ func (in *Ingest) Close() {
 		}
 	}
 	in.closeParts()
-	if list, err := os.ReadDir(in.dir); err == nil && len(list) <= 2 {
+	// A folder that is there after Commit or Discard is the next claim's.
+	if list, err := os.ReadDir(in.dir); !in.removed && err == nil && len(list) <= 2 {
 		_ = in.remove()
 	}
 	in.progress.Close()

@@ -209,6 +209,64 @@ func TestBytesAreKeptOnce(t *testing.T) {
 	}
 }
 
+// TestCloseAfterCommit: the end of a claim that has committed leaves the folder of the next
+// claim alone, which may have begun in between.
+func TestCloseAfterCommit(t *testing.T) {
+	for name, end := range map[string]func(*store.Ingest) error{
+		"committed": func(in *store.Ingest) error {
+			_, lease, err := in.Commit()
+			lease.Release()
+			return err
+		},
+		"discarded": (*store.Ingest).Discard,
+	} {
+		data := t.TempDir()
+		s := openStore(t, store.Options{Dir: data})
+		files := map[string][]byte{"a.gguf": testBytes(3000, 1)}
+		in, err := begin(s, "one", files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ingest(in, files); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(in); err != nil {
+			t.Fatal(err)
+		}
+		next, err := openStore(t, store.Options{Dir: data}).Claim(store.Key("one", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close()
+		in.Close()
+		if err := next.Prepare(t.Context(), "one", []source.File{{Name: "a.gguf", Size: 3000, Version: "2"}}, block); err != nil {
+			t.Errorf("%s: the next claim: %v", name, err)
+		}
+	}
+}
+
+// TestCommitIsLeased: a checkpoint is in use from the moment it is published, so another
+// staging that needs space does not evict it before its own staging has a lease.
+func TestCommitIsLeased(t *testing.T) {
+	var s *store.Store
+	removed := errors.New("not tried")
+	s = openStore(t, store.Options{Step: func(name string) error {
+		if name == "unlink parts" {
+			list, err := s.List()
+			if err != nil || len(list) != 1 {
+				t.Errorf("%+v, %v", list, err)
+				return nil
+			}
+			removed = s.Remove(list[0].Digest)
+		}
+		return nil
+	}})
+	mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(3000, 1)})
+	if source.KindOf(removed) != source.Refused {
+		t.Errorf("removed right after it was published: %v", removed)
+	}
+}
+
 func TestDiskFullWhileReserving(t *testing.T) {
 	full := 0
 	s := openStore(t, store.Options{Step: func(name string) error {
