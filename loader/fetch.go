@@ -36,13 +36,16 @@ type stagingPlan struct {
 	// peerParts holds the parts with blocks from other nodes.
 	peerParts sync.Map
 
-	mu       sync.Mutex // guards streams
+	mu       sync.Mutex // guards the fields below
 	requests map[*rangeRequest]bool
+	// distrusted are the parts without a digest of the source that have blocks of nodes
+	// which sent other bytes than the source's.
+	distrusted map[*store.Part]bool
 }
 
 func newStagingPlan(l *sourceLimiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
 	sp := &stagingPlan{key: store.PlanKey(locationKey, files), limiter: l, queue: newQueue(), stale: make(chan struct{}),
-		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool)}
+		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool), distrusted: make(map[*store.Part]bool)}
 	for _, p := range parts {
 		sp.parts[p.File.Name] = p
 		sp.names = append(sp.names, p.File.Name)
@@ -113,6 +116,9 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			}
 			j.progress.update(func(g *Progress) { g.State = Fetching })
 		}
+		if err := j.dropDistrusted(plan); err != nil {
+			return err
+		}
 	}
 }
 
@@ -170,7 +176,7 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 					return err
 				}
 				if verdicts[i] == verdictMismatch && plan.swarm != nil {
-					plan.swarm.Exclude(left[i].File.Name) // now, not when the round ends
+					plan.excludeSenders(left[i].File.Name) // now, not when the round ends
 				}
 			}
 		})
@@ -413,7 +419,7 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 				// A bad peer must not fail the staging: the source is asked.
 				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name, "err", err)
 				plan.corrupted.Store(true)
-				plan.swarm.Exclude(ref.part.File.Name)
+				plan.excludeSenders(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
 				plan.done.Add(-n)

@@ -32,8 +32,9 @@ type Swarm interface {
 	// fetching. ok is false if the source should be asked instead.
 	Fetch(ctx context.Context, b Block) (body io.ReadCloser, sum uint64, ok bool)
 	// Exclude is called when bytes of a file that other nodes sent are not the source's:
-	// the nodes that sent blocks of it are asked for nothing more.
-	Exclude(file string)
+	// the nodes that sent blocks of it are asked for nothing more. It returns the blocks
+	// that they have sent, by file; these are fetched again only from the source.
+	Exclude(file string) (sent map[string][]int)
 	// Leave is called once, at the end of the staging. Other nodes may still read its
 	// blocks (Loader.ReadBlock).
 	Leave()

@@ -200,3 +200,37 @@ func awaitBlock(ctx context.Context, p *store.Part, i int) error {
 		}
 	}
 }
+
+// excludeSenders excludes the nodes that sent blocks of a file, which are not the source's,
+// and distrusts all else that they sent.
+func (sp *stagingPlan) excludeSenders(file string) {
+	for name, blocks := range sp.swarm.Exclude(file) {
+		p := sp.parts[name]
+		p.Distrust(blocks...)
+		if digests, err := sourceDigests(p.File); err == nil && len(digests) == 0 {
+			sp.mu.Lock()
+			sp.distrusted[p] = true
+			sp.mu.Unlock()
+		}
+	}
+}
+
+// dropDistrusted drops the parts with blocks of excluded nodes that no digest of the source
+// shows to be right; they are fetched again, from the source. No goroutine works on them.
+func (j *stagingJob) dropDistrusted(plan *stagingPlan) error {
+	for p := range plan.distrusted {
+		delete(plan.distrusted, p)
+		if p.IsPublished() {
+			continue
+		}
+		plan.corrupted.Store(true)
+		j.loader.o.Log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "source", j.location, "file", p.File.Name)
+		have, _ := p.Bytes()
+		plan.done.Add(-have)
+		if err := p.Reset(); err != nil {
+			return err
+		}
+		j.progress.update(func(g *Progress) { g.State = Fetching })
+	}
+	return nil
+}

@@ -21,10 +21,11 @@
 // A block comes with its checksum, which only proves that it arrived as it was sent.
 // Whether it is the source's is decided by the digest of the whole file, where the source
 // keeps one: a file that fails it is fetched again from the source alone, and every node
-// that sent a block of it is excluded from this staging as soon as that is found. Where the
-// source keeps no digest (blobs of Azure without MD5, files over plain https), nothing
-// shows a changed block but the check of a file's form: joined nodes are trusted with the
-// weights.
+// that sent a block of it is excluded from this staging as soon as that is found. What the
+// excluded nodes have sent of files without a digest is fetched again too, also after a
+// restart. Where the source keeps no digest of any file (blobs of Azure without MD5, files
+// over plain https), nothing shows a changed block but the check of a file's form: nodes are
+// trusted with the weights.
 //
 // # Folders
 //

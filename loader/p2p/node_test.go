@@ -367,12 +367,52 @@ func testCorruptPeerIsExcluded(t *testing.T, corrupt func([]byte)) {
 	}
 }
 
-// A node that falls silent in the middle is left out.
+// A node that sent other bytes of one file is not believed for another of which the source
+// keeps no digest: that is fetched again too.
+func TestCorruptPeerOfUndigestedFile(t *testing.T) {
+	const blocks = 6
+	files := map[string][]byte{"a.safetensors": weights(block / 2), "b.safetensors": weights(blocks*block - 1000)}
+	from := &origin{files: files, sums: map[string]string{"a.safetensors": sumOf(files["a.safetensors"])}}
+	var c cluster
+	liar := c.join(t, "liar", from, nil)
+	cp, err := liar.stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp.Lease.Release()
+	liar.corrupt = corruptLastByte
+	var blocksOfB atomic.Int64
+	most := make(chan struct{}) // closed when most blocks of b were requested
+	liar.asked = func(r *http.Request) {
+		if r.URL.Query().Get("file") == "a.safetensors" {
+			<-most
+		} else if blocksOfB.Add(1) == blocks {
+			close(most)
+		}
+	}
+	cp, err = c.join(t, "second", from, nil).stage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, cp, files)
+	if n := blocksOfB.Load(); n != blocks {
+		t.Errorf("the liar was asked for %d blocks, want %d", n, blocks)
+	}
+}
+
+// A node that falls silent in the middle is left out after PeerTimeout, however long a block
+// of a node that answers may take.
 func TestSilentPeer(t *testing.T) {
+	for _, blockTimeout := range []time.Duration{time.Second, time.Minute} {
+		t.Run(blockTimeout.String(), func(t *testing.T) { testSilentPeer(t, blockTimeout) })
+	}
+}
+
+func testSilentPeer(t *testing.T, blockTimeout time.Duration) {
 	from := &origin{files: model(8 << 20), rate: 8 << 20}
 	var c cluster
-	first := c.join(t, "first", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = time.Second, time.Second })
-	second := c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = time.Second, time.Second })
+	first := c.join(t, "first", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = blockTimeout, time.Second })
+	second := c.join(t, "second", from, func(o *p2p.Options) { o.BlockTimeout, o.PeerTimeout = blockTimeout, time.Second })
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
@@ -395,9 +435,13 @@ func TestSilentPeer(t *testing.T) {
 	stop()
 	second.mute.Store(true)
 	cancel()
+	began := time.Now()
 	cp, err := s.Wait(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if d := time.Since(began); d > 30*time.Second {
+		t.Errorf("done %v after the other node fell silent", d)
 	}
 	check(t, cp, from.files)
 	<-gone
@@ -499,5 +543,57 @@ func TestServe(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// awaitsBlocks is a BlockServer whose blocks never arrive.
+type awaitsBlocks struct{ noCheckpoints }
+
+func (awaitsBlocks) ReadBlock(ctx context.Context, _, _ string, _, _ int64) (*loader.BlockRead, error) {
+	<-ctx.Done()
+	return nil, &source.Error{Kind: source.Broken, Err: ctx.Err()}
+}
+
+// A node waits for a block that another asks for at most BlockTimeout, however long that one
+// would wait.
+func TestBlockTimeout(t *testing.T) {
+	node := p2p.New(p2p.Options{ID: "first", BlockTimeout: 50 * time.Millisecond, Nodes: func() []p2p.Peer { return nil }})
+	defer node.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	w := httptest.NewRecorder()
+	node.Handler(awaitsBlocks{}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/peers/blocks?plan=x&file=a&offset=0&length=2&wait=3600000", nil))
+	if w.Code != http.StatusServiceUnavailable || ctx.Err() != nil {
+		t.Errorf("%d %s, %v", w.Code, w.Body, ctx.Err())
+	}
+}
+
+// A staging waits only a moment for the first answers: a node that takes its time does not
+// hold it up.
+func TestJoinWaitsBriefly(t *testing.T) {
+	asked, end := make(chan struct{}, 100), make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-end:
+		case <-r.Context().Done():
+		}
+	}))
+	defer srv.Close()
+	defer close(end)
+	node := p2p.New(p2p.Options{ID: "first", PeerTimeout: 20 * time.Second, Nodes: func() []p2p.Peer { return []p2p.Peer{{ID: "slow", URL: srv.URL}} }})
+	defer node.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	swarm := node.Join(ctx, "plan", []source.File{{Name: "a", Size: 1}})
+	if swarm == nil {
+		t.Fatal("no swarm with another node")
+	}
+	defer swarm.Leave()
+	if ctx.Err() != nil || len(asked) == 0 {
+		t.Errorf("joined with %d questions: %v", len(asked), ctx.Err())
+	}
+	if b := (loader.Block{File: source.File{Name: "a", Size: 1}, Length: 1}); !swarm.Owns(b) {
+		t.Error("a block is left to a node that has not answered")
 	}
 }

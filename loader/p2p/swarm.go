@@ -437,30 +437,45 @@ func (b *trackedBody) Read(to []byte) (int, error) {
 	n, err := b.ReadCloser.Read(to)
 	if b.left -= int64(n); b.left == 0 && n > 0 {
 		b.m.mu.Lock()
+		defer b.m.mu.Unlock()
 		b.m.bitmap.set(b.i)
+		if b.p.excluded {
+			return 0, errGone
+		}
 		b.m.sentBy[b.i] = b.p.peer.ID
-		b.m.mu.Unlock()
 	}
 	return n, err
 }
 
-// Exclude excludes the nodes that sent blocks of a file: it is fetched again, from the
-// source, because each block stays marked as this node's.
-func (s *swarm) Exclude(file string) {
+// Exclude excludes the nodes that sent blocks of a file, and returns the blocks that they
+// sent of all files: these are fetched again from the source, because each block stays
+// marked as this node's.
+func (s *swarm) Exclude(file string) (sent map[string][]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := make(map[string]bool)
 	for i := s.files[file].first; i < s.files[file].end; i++ {
 		sender := s.sentBy[i]
 		if sender == "" || s.excluded[sender] {
 			continue
 		}
-		s.excluded[sender] = true
+		s.excluded[sender], now[sender] = true, true
 		s.node.o.Log.Warn("a node sent bytes that are not the source's; it is not asked again", "node", sender, "file", file)
 		if p := s.members[sender]; p != nil {
 			p.excluded = true
 			s.cancelReads(p)
 		}
 	}
+	sent = make(map[string][]int)
+	for name, numbers := range s.files {
+		for i := numbers.first; i < numbers.end; i++ {
+			if now[s.sentBy[i]] {
+				sent[name] = append(sent[name], i-numbers.first)
+				delete(s.sentBy, i)
+			}
+		}
+	}
+	return sent
 }
 
 // Leave ends the swarm. The others learn it at their next announcement.

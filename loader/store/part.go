@@ -372,8 +372,10 @@ func (p *Part) Arrived(i int) int64 {
 	return at
 }
 
-// DropBlock drops one block: read back, it differed from what was written.
+// DropBlock drops one block: it is not what its sender should have sent, or, read back,
+// differed from what was written.
 func (p *Part) DropBlock(i int) {
+	p.Distrust(i)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, n := p.Range(i); p.have[i] {
@@ -382,6 +384,25 @@ func (p *Part) DropBlock(i int) {
 		p.bytes -= n
 	}
 }
+
+// Distrust records in the journal that blocks are not here, so that another attempt fetches
+// them; in this one they stay until DropBlock or Reset.
+func (p *Part) Distrust(blocks ...int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.journal == nil {
+		return
+	}
+	for _, i := range blocks {
+		if _, err := p.journal.Write(journalRecord(i, blockRecord{})); err != nil {
+			p.ingest.s.o.Log.Warn("a dropped block is in the journal still", "file", p.File.Name, "block", i, "error", err)
+		}
+	}
+}
+
+// IsPublished reports whether the part's bytes are those of a blob by their digest. It is
+// called when no goroutine works on the part.
+func (p *Part) IsPublished() bool { return p.linked || p.durable }
 
 // StartWrite starts to write a block back to the disk, so that the final fsync finds
 // little left. It may wait for the disk.

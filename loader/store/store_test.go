@@ -693,6 +693,42 @@ func TestWriterIsShared(t *testing.T) {
 	}
 }
 
+// TestDroppedBlocks: blocks that were dropped or distrusted are fetched again by the next
+// attempt; distrusted ones stay in this one.
+func TestDroppedBlocks(t *testing.T) {
+	want := testBytes(3*block, 3)
+	s := openStore(t, store.Options{})
+	in, err := begin(s, "one", map[string][]byte{"a.gguf": want})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := in.Parts()[0]
+	for i := range p.Blocks() {
+		off, n := p.Range(i)
+		if _, total, err := p.Writer(i).Write(off, want[off:off+n]); !total || err != nil {
+			t.Fatal(total, err)
+		}
+	}
+	p.DropBlock(0)
+	p.Distrust(1)
+	if p.Has(0) || !p.Has(1) || !p.Has(2) {
+		t.Errorf("in this attempt: %v %v %v", p.Has(0), p.Has(1), p.Has(2))
+	}
+	in.Close()
+	if in, err = begin(s, "one", map[string][]byte{"a.gguf": want}); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	p = in.Parts()[0]
+	if p.Has(0) || p.Has(1) || !p.Has(2) {
+		t.Errorf("in the next attempt: %v %v %v", p.Has(0), p.Has(1), p.Has(2))
+	}
+	off, n := p.Range(1)
+	if _, total, err := p.Writer(1).Write(off, want[off:off+n]); !total || err != nil || !p.Has(1) {
+		t.Errorf("fetched again: %v, %v", total, err)
+	}
+}
+
 // A sum is the same however the bytes come.
 func FuzzSum(f *testing.F) {
 	f.Add(uint32(0), uint16(1), uint16(1))

@@ -403,6 +403,33 @@ func TestPrefetchBeforePod(t *testing.T) {
 	}
 }
 
+// TestPrefetchesBounded: of many models that the controller requests at once, a node stages
+// maxPrefetches, and a pod of another one is served all the same.
+func TestPrefetchesBounded(t *testing.T) {
+	const more = 8
+	g := newGate()
+	location := func(i int) string { return fmt.Sprintf("mem://models/m%d", i) }
+	l := newLab(t, func(_ *Options, _ *nodestore.Options, mem *sourcetest.Memory) {
+		mem.Before = g.files
+		for i := range maxPrefetches + more {
+			aModel(mem, location(i), 1000, byte(i))
+		}
+	})
+	for i := range maxPrefetches + more {
+		l.OnUpdate(toFetch(location(i)))
+	}
+	if h := l.Health(); h.Prefetches != maxPrefetches {
+		t.Errorf("%d prefetches, want %d", h.Prefetches, maxPrefetches)
+	}
+	close(g.open)
+	p := l.pod("u1")
+	p.want(1, location(maxPrefetches+more-1))
+	p.staged(1)
+	if n := g.plans.Load(); n > maxPrefetches+more {
+		t.Errorf("%d models were listed", n)
+	}
+}
+
 // TestPrefetchUsed: a pod gets a complete prefetch without waiting.
 func TestPrefetchUsed(t *testing.T) {
 	var plans atomic.Int64
