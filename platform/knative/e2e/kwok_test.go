@@ -754,7 +754,7 @@ const aboutKwok = "A real control plane of deploy/cluster with real Knative and 
 func (f *far) report(models int) {
 	f.Helper()
 	m := kwokResult{Provenance: report.NewProvenance("KwokBench", nil, time.Now()), Nodes: *kwokNodes, Models: models, Rest: f.rest, Waves: f.waves}
-	m.Command, m.Commit = "make bench-kwok", *benchCommit
+	m.Command, m.Commit = fmt.Sprintf("make bench-kwok KWOK_NODES=%d KWOK_MODELS=%d", *kwokNodes, *kwokModels), *benchCommit
 	memory := f.rest.Memory
 	t := &report.Table{Head: []string{"models asked at once", "pod made p50", "p99", "scheduled p50", "p99", "answered p50", "p99", "pods where the orchestrator placed them", "queue at most", "controller's processor time", "its memory"}}
 	for _, w := range f.waves {
