@@ -215,6 +215,15 @@ type CachedModel struct {
 	Memory Bytes  `json:"memory_bytes,omitempty"` // of them in the page cache
 }
 
+// Shortage is the memory that a start found too little of; "" for any other failure.
+type Shortage string
+
+// The kinds of memory.
+const (
+	ShortOfGPUMemory  Shortage = "gpu_memory"
+	ShortOfHostMemory Shortage = "host_memory"
+)
+
 // ReplicaStatus is one replica in a heartbeat.
 type ReplicaStatus struct {
 	ID             string     `json:"id"`
@@ -230,8 +239,9 @@ type ReplicaStatus struct {
 	QueueLength    int        `json:"queue_length"`
 	KVCacheHitRate float64    `json:"kv_cache_hit_rate"`
 	Phases         []Span     `json:"phases"`
-	Error          string     `json:"error,omitempty"` // first root cause of FAILED
-	Spec           *ModelSpec `json:"spec,omitempty"`  // so that an orchestrator that restarts can adopt it
+	Error          string     `json:"error,omitempty"`    // first root cause of FAILED
+	ShortOf        Shortage   `json:"short_of,omitempty"` // of a start that FAILED for want of memory
+	Spec           *ModelSpec `json:"spec,omitempty"`     // so that an orchestrator that restarts can adopt it
 	GPUs           []int      `json:"gpus,omitempty"`
 	Start          string     `json:"start,omitempty"`      // StartWarm or StartPlain
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted

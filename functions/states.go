@@ -129,7 +129,10 @@ type Timeline struct {
 	Phases    []Span    `json:"phases"`
 	Total     float64   `json:"total"` // seconds from the wake to ready, or until now
 	Error     string    `json:"error,omitempty"`
-	Progress  Progress  `json:"progress"`
+	// Retried is why its first start failed: for want of memory, after which idle replicas
+	// were evicted and it was started once more.
+	Retried  string   `json:"retried,omitempty"`
+	Progress Progress `json:"progress"`
 }
 
 // Progress of a cold start. Percent and ETA are -1 if unknown.

@@ -136,6 +136,9 @@ func (c printer) waterfall(t api.ColdStart) {
 		}
 		fmt.Fprintln(c.Out)
 	}
+	if t.Retried != "" {
+		fmt.Fprintf(c.Out, "  started once more, after idle models were evicted: %s\n", kit.Plain(t.Retried))
+	}
 	line := func(name, mark string, start, duration float64, share string) {
 		from, to := 0, 0
 		if end > 0 {

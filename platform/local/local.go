@@ -109,7 +109,7 @@ func New(o Options) (*Local, error) {
 }
 
 func newLocal(o Options) (*Local, error) {
-	epoch, err := orchestrator.NextEpoch(o.Data)
+	epoch, err := nextEpoch(o.Data)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,9 @@ const (
 
 // sanitizeStatus keeps the fields of a status that a pod may report. The controller knows
 // the replica by the UID. The engine's key stays in the pod, whose clients go through the
-// shim.
+// shim. Memory is the pod's own: evicting others frees none for it.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
-	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs = "", "", "", nil, "", nil
+	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs, st.ShortOf = "", "", "", nil, "", nil, ""
 	st.State, st.Tier = functions.State(clipText(string(st.State), maxName)), functions.Tier(clipText(string(st.Tier), maxName))
 	st.Endpoint, st.Start = clipText(st.Endpoint, maxName), clipText(st.Start, maxName)
 	st.Error, st.StartNote = clipText(st.Error, maxText), clipText(st.StartNote, maxText)

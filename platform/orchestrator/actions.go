@@ -118,7 +118,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 	}
 	r.coldStart = c
 	s.addReplica(r, n)
-	f.failure = nil
+	f.failure, f.RetryOn = nil, ""
 	s.markDirty(f)
 	s.event("start", f.Name, r.id, r.node, a.Reason, "")
 	dir := f.model.Dir

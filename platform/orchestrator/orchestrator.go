@@ -66,7 +66,7 @@ type Hooks struct {
 
 // Options configure an Orchestrator.
 type Options struct {
-	Epoch     int64    // epoch of this process, see NextEpoch
+	Epoch     int64    // epoch of this process, higher than that of every earlier one
 	Path      DataPath // the activator; nil if Attach sets it
 	Catalog   Catalog
 	Machine   string           // identity of this host; local sources of the catalogue are its folders

@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
 // fakePath is a small working activator: it queues requests, sends them to READY replicas
@@ -167,6 +168,7 @@ type fakeAgent struct {
 	loads  []string
 	unload []string
 	fail   map[string]string // model: cause
+	needs  map[string]string // model: it finds too little memory while this other one is here
 	refuse error             // of every command
 	mute   bool              // no heartbeats
 	awake  bool              // its replicas cannot sleep
@@ -221,6 +223,18 @@ func (h *fakeAgent) to(id string, st functions.State) {
 			{Phase: functions.PhaseSpawn, Start: h.stage.Seconds(), Duration: 0.1,
 				Parts: []functions.Part{{Name: "imports", Start: h.stage.Seconds(), Duration: 0.1}}}}
 		r.Start, r.StartNote = functions.StartPlain, "no warm interpreter yet"
+		if other := h.needs[r.Model]; other != "" {
+			h.timers[id] = time.AfterFunc(h.boot, func() {
+				if h.has(other) {
+					h.die(id, "vllm ended while loading: out of GPU memory: CUDA out of memory.")
+					return
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.to(id, functions.Ready)
+			})
+			break
+		}
 		if cause := h.fail[r.Model]; cause != "" {
 			h.timers[id] = time.AfterFunc(h.boot, func() { h.die(id, cause) })
 			break
@@ -237,9 +251,24 @@ func (h *fakeAgent) die(id, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r := h.reps[id]; r != nil {
+		if r.State == functions.Loading {
+			r.ShortOf = engine.ShortOf(cause)
+		}
 		r.State, r.Error = functions.Failed, cause
 		h.push()
 	}
+}
+
+// has reports whether the agent has a replica of a model.
+func (h *fakeAgent) has(model string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.reps {
+		if r.Model == model && !r.State.Over() {
+			return true
+		}
+	}
+	return false
 }
 
 func (h *fakeAgent) Unload(ctx context.Context, req functions.UnloadRequest) error {

@@ -3,8 +3,6 @@ package orchestrator
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,28 +11,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
-
-func TestNextEpoch(t *testing.T) {
-	dir := t.TempDir()
-	for want := int64(1); want < 4; want++ {
-		if e, err := NextEpoch(dir); e != want || err != nil {
-			t.Fatalf("%d %v, want %d", e, err, want)
-		}
-	}
-	left, _ := filepath.Glob(filepath.Join(dir, ".epoch*"))
-	if len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	for _, bad := range []string{"", "x", "-1", "1 2", "99999999999999999999"} {
-		os.WriteFile(filepath.Join(dir, "epoch"), []byte(bad), 0o600)
-		if e, err := NextEpoch(dir); err == nil {
-			t.Errorf("%q gave epoch %d: agents would be commanded by two lives at once", bad, e)
-		}
-	}
-	if _, err := NextEpoch(filepath.Join(dir, "nowhere")); err == nil {
-		t.Error("no folder, no error")
-	}
-}
 
 func TestRecipe(t *testing.T) {
 	m := model("x")

@@ -132,6 +132,9 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		s.removeReplica(r, "failed")
 		return
 	}
+	if s.retryAfterEviction(r, cause) {
+		return
+	}
 	var pause time.Duration
 	if r.readyAt > 0 {
 		// It was READY. A single failure is repaired at once; repeated failures
@@ -152,6 +155,30 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 	s.counts.recordFailure(r.readyAt > 0, cause)
 	s.finishColdStart(r.coldStart, functions.Failed, cause)
 	s.removeReplica(r, "failed")
+}
+
+// retryAfterEviction lets a function whose start found too little memory start once more:
+// the planner first evicts the idle replicas that share that memory. It reports whether
+// there are such replicas and this is the first such failure since its last READY.
+func (s *Orchestrator) retryAfterEviction(r *replicaState, cause string) bool {
+	f := r.function
+	if r.status.ShortOf == "" || r.readyAt > 0 || r.recipe != f.recipe {
+		return false
+	}
+	f.RetryOn, f.RetryGPUs = r.node, nil
+	if r.status.ShortOf == functions.ShortOfGPUMemory {
+		f.RetryGPUs = r.gpus
+	}
+	if !s.planner.MayRetry(&f.Function) || !f.failures.AfterEviction() {
+		f.RetryOn = ""
+		return false
+	}
+	if r.coldStart != nil {
+		r.coldStart.Retried = cause
+	}
+	s.event("retry", f.Name, r.id, r.node, string(r.status.ShortOf), cause)
+	s.removeReplica(r, "failed")
+	return true
 }
 
 // backOff fails the waiters of f with the cause, and delays its next start.

@@ -80,7 +80,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 		c.end = c.replica.readyAt
 	}
 	t := c.timeline(c.end)
-	c.over = true
+	c.over, c.function.RetryOn = true, ""
 	if c.function.coldStart == c {
 		s.coldStarts.starting.drop(c.function)
 	}

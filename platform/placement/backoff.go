@@ -30,6 +30,15 @@ const (
 type StartFailures struct {
 	count, same int    // starts, and those of them by the last cause
 	cause       string // without its digits, which differ between two errors of one cause
+	evicted     bool   // AfterEviction was called
+}
+
+// AfterEviction reports whether a start that failed for want of memory is repeated at once,
+// after idle replicas were evicted: the first time only.
+func (s *StartFailures) AfterEviction() bool {
+	first := !s.evicted
+	s.evicted = true
+	return first
 }
 
 // Add counts a start that failed by cause after its engine took that long, and returns the pause

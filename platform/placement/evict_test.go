@@ -24,6 +24,9 @@ func TestWhoLeaves(t *testing.T) {
 		})
 	}
 	scale := with(func(f *Function) { f.Scale.Idle = functions.Duration(100 * time.Hour) })
+	retry := func(node string, gpus ...int) func(*Function) {
+		return with(func(f *Function) { f.RetryOn, f.RetryGPUs = node, gpus })
+	}
 	team := func(guaranteed int, used float64) Team {
 		return Team{TeamGPUs: functions.TeamGPUs{Guaranteed: guaranteed}, Used: used}
 	}
@@ -127,6 +130,25 @@ func TestWhoLeaves(t *testing.T) {
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now + time.Hour, Verdict: Verdict{Code: CodeBudget}}}, want: "blocked h/x insufficient_quota"},
 		{what: "until the next day", e: LRU, gpus: 2, fs: []*Function{
 			model("h/x", 1, waiting(1000, now-time.Hour))}, teams: map[string]Team{"h": {OverBudget: now}}, want: "start h/x on n[0] (demand)"},
+		{what: "after a start short of GPU memory, the idle on its GPU", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), last(time.Hour)),
+			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), last(time.Hour)),
+			model("b", 1, bytes(10), scale, ready("n", 1, 1, 0)),
+			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: "stop default/x-0 (evicted)"},
+		{what: "after one short of host memory, all that are idle", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), last(time.Hour)),
+			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), last(time.Hour)),
+			model("b", 1, bytes(10), scale, ready("n", 1, 1, 0)),
+			model("z", 0, waiting(1, now-1), retry("n"))}, want: "stop default/x-0 (evicted); stop default/y-0 (evicted)"},
+		{what: "it starts once they are gone", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, bytes(10), scale, ready("n", 1, 0, 0), with(func(f *Function) { f.Replicas[0].Stopping = true })),
+			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: ""},
+		{what: "and does not wait for others", e: LRU, gpus: 2, fs: []*Function{
+			model("x", 1, bytes(10), scale, ready("n", 1, 1, 0), with(func(f *Function) { f.Replicas[0].Stopping, f.Replicas[0].StoppedByUser = true, true })),
+			model("y", 1, bytes(10), scale, ready("n", 1, 0, 1), with(func(f *Function) { f.Replicas[0].Stopping = true })),
+			model("z", 1, bytes(10), waiting(1, now-1), retry("n", 0))}, want: "start default/z on n[0] (demand)"},
+		{what: "nor comes back to a node that is gone", e: LRU, gpus: 1, fs: []*Function{
+			model("z", 1, bytes(10), waiting(1, now-1), retry("m", 0))}, want: "start default/z on n[0] (demand)"},
 		{what: "bytes that a team may not keep are not brought", e: LRU, gpus: 2, fs: []*Function{
 			model("x", 1, waiting(1, now-1), with(func(f *Function) { f.Source, f.CachedNodesOnly = "az", "used up" }))}, want: "blocked default/x insufficient_quota"},
 	} {

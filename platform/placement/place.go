@@ -48,6 +48,9 @@ func (d *decision) place(n need) bool {
 	if d.atMaximum(team, res.GPUs) {
 		return d.placeWithinMaximum(f)
 	}
+	if f.RetryOn != "" && d.placeRetry(f, n.reason) {
+		return true
+	}
 	// Waking a sleeper is preferred if its own GPUs are free. A replica that is
 	// falling asleep is woken once it sleeps.
 	if slices.ContainsFunc(f.Replicas, func(r Replica) bool { return r.GoingToSleep && !r.Stopping && !r.Stale }) {

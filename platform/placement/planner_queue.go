@@ -72,7 +72,7 @@ func (c *Planner) setPending(e *functionEntry) {
 	}
 	n, lacks := c.needy[0], len(c.needy)
 	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
-	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
+	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
 	if e.class != nil && e.class.equivalenceClass == key && e.need == n && e.missing == lacks {

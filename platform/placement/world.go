@@ -134,6 +134,12 @@ type Function struct {
 	RetryAt Instant // no start before: the backoff after a failure
 	Gone    bool    // it left the catalogue
 
+	// RetryOn is the node where its last start found too little memory, though the room was
+	// reserved: idle replicas are evicted there before the next start. RetryGPUs limits
+	// these to replicas on those GPUs; nil: all.
+	RetryOn   string
+	RetryGPUs []int
+
 	Sleeps       bool            // its engine can release its GPUs and keep its weights in host memory
 	SleepMemory  functions.Bytes // host memory of a sleeper, in addition to Resources
 	WakeTime     time.Duration   // from asleep to READY; 0 unknown: assumed short

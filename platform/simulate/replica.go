@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
+	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
 // replica is one engine on a node, from the load command to its end.
@@ -29,7 +30,8 @@ type replica struct {
 	since     time.Duration
 	tier      functions.Tier // tier its bytes came from
 	err       string
-	process   bool // the process runs: the start can no longer be cancelled
+	shortOf   functions.Shortage // of a failed start
+	process   bool               // the process runs: the start can no longer be cancelled
 	hung      bool
 	level     int  // sleep level
 	deepSleep bool // it sleeps, or falls asleep, without its weights
@@ -202,6 +204,7 @@ func (r *replica) act(event uint8) {
 		r.mark(spanSpawn, true)
 		r.booted = true
 		if cause := r.st.failing(r); cause != "" {
+			r.shortOf = engine.ShortOf(cause)
 			r.finish(functions.Failed, cause)
 			return
 		}
@@ -537,7 +540,7 @@ func (r *replica) status(s *functions.ReplicaStatus) {
 	defer func() { r.lastStatus = *s }()
 	*s = functions.ReplicaStatus{
 		ID: r.id, Team: r.f.name.Team, Model: r.f.name.Name, State: r.state, Tier: r.tier, Percent: -1,
-		Error: r.err, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,
+		Error: r.err, ShortOf: r.shortOf, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,
 		Since: (now - r.since).Milliseconds(),
 	}
 	if r.state == functions.Ready || r.state == functions.Sleeping || r.state == functions.Draining {

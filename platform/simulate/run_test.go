@@ -319,3 +319,63 @@ func TestTimes(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryRetry: a start that finds too little memory evicts the idle model on its node,
+// and is repeated once; the model that is in use stays.
+func TestMemoryRetry(t *testing.T) {
+	ms := models(3, func(s *functions.ModelSpec) { s.Resources = functions.Resources{Memory: 1 << 30} })
+	const cause = "out of memory: Available memory on node 0 is less than requested"
+	for what, c := range map[string]struct {
+		lasts  bool // the shortage
+		starts int
+		refuse int
+	}{"one model makes it short": {false, 2, 0}, "it is short anyhow": {true, 2, 1}} {
+		t.Run(what, func(t *testing.T) {
+			starts, retries, refused := 0, 0, 0
+			var st *State
+			st, err := Open(Config{Fleet: hosts(1, 1), Functions: ms, Event: func(e functions.Event) {
+				switch {
+				case e.Kind == "start" && e.Function == ms[2].FullName().String():
+					starts++
+				case e.Kind == "retry":
+					retries++
+				case e.Kind == "ended" && e.Function == ms[0].FullName().String() && !c.lasts:
+					st.FailStarts(ms[2].FullName(), "")
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pass := func(d time.Duration) {
+				if err := st.Pass(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st.OnRequestEnd = func(f RequestEnd) {
+				if f.Code != "" {
+					refused++
+				}
+			}
+			pass(time.Second)
+			st.Ask(trace.Request{Function: ms[0].FullName(), Output: 1})
+			st.Ask(trace.Request{Function: ms[1].FullName(), Output: 1 << 30})
+			pass(2 * time.Minute)
+			st.FailStarts(ms[2].FullName(), cause)
+			st.Ask(trace.Request{Function: ms[2].FullName(), Output: 1})
+			pass(2 * time.Minute)
+			here := map[functions.Name]int{}
+			v, _ := st.Node(st.Nodes()[0])
+			for _, r := range v.Replicas {
+				if r.State == functions.Ready {
+					here[r.Function]++
+				}
+			}
+			if starts != c.starts || retries != 1 || refused != c.refuse {
+				t.Errorf("%d starts, %d retries, %d refused", starts, retries, refused)
+			}
+			if here[ms[0].FullName()] != 0 || here[ms[1].FullName()] != 1 || here[ms[2].FullName()] != c.starts-1-c.refuse {
+				t.Errorf("READY: %v", here)
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -23,6 +24,7 @@ func fakeEngine(args []string) int {
 	holds := f.String("holds", "", "file: a stream goes on after its first word when it is gone")
 	takes := f.Duration("takes", 0, "how long an answer takes")
 	mode := f.String("mode", "", "cut: close in the middle of an answer; half: end a stream without [DONE]; frame: an error frame, then [DONE]; flood: more than a client reads; loud: a log longer than a pipe for each request")
+	memory := f.String("memory", "", "file: memory that holds one engine; one that finds it taken ends as engines do for want of memory")
 	reads := f.String("reads", "", "file: paths, one a line, that it tries to read, and tells of on stdout")
 	f.Parse(args)
 	if *reads != "" {
@@ -34,6 +36,17 @@ func fakeEngine(args []string) int {
 		for path := range strings.Lines(string(list)) {
 			_, err := os.ReadFile(strings.TrimSpace(path))
 			fmt.Println("read", err == nil, strings.TrimSpace(path))
+		}
+	}
+	if *memory != "" {
+		held, err := os.OpenFile(*memory, os.O_CREATE|os.O_RDWR, 0o600)
+		if err == nil {
+			defer held.Close()
+			err = syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "Traceback (most recent call last):\nMemoryError: Unable to allocate 2.00 GiB")
+			return 1
 		}
 	}
 	if *dies != "" {

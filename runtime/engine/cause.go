@@ -3,6 +3,8 @@ package engine
 import (
 	"regexp"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // maxCause bounds a root cause in bytes.
@@ -113,3 +115,20 @@ var blamesFile = regexp.MustCompile(`(?i)^SafetensorError|MetadataIncompleteBuff
 // BlamesFile reports whether a root cause may be a damaged file of weights: reading the
 // checkpoint again tells.
 func BlamesFile(cause string) bool { return blamesFile.MatchString(cause) }
+
+// hostMemory matches root causes of a start that found too little host memory.
+var hostMemory = regexp.MustCompile(`(?i)out of memory|\bMemoryError\b|cannot allocate memory|std::bad_alloc`)
+
+// gpuMemory matches root causes of a start that found too little GPU memory.
+var gpuMemory = regexp.MustCompile(`(?i)out of GPU memory|(?:CUDA|HIP)[^;]*out of memory|cudaMalloc failed|insufficient_gpu_memory`)
+
+// ShortOf returns the memory that the root cause of a failed start is for want of.
+func ShortOf(cause string) functions.Shortage {
+	switch {
+	case gpuMemory.MatchString(cause):
+		return functions.ShortOfGPUMemory
+	case hostMemory.MatchString(cause):
+		return functions.ShortOfHostMemory
+	}
+	return ""
+}

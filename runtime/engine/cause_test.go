@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/functions"
 	"unicode/utf8"
 )
 
@@ -92,6 +94,25 @@ func TestBlamesFile(t *testing.T) {
 	} {
 		if got := BlamesFile(cause); got != want {
 			t.Errorf("%s: %t", cause, got)
+		}
+	}
+}
+
+func TestShortOf(t *testing.T) {
+	for cause, want := range map[string]functions.Shortage{
+		"vllm ended while loading: out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB; of GPU 2 process 4711 (python3) holds 60 GiB": functions.ShortOfGPUMemory,
+		"vllm: first token: HTTP 500: CUDA out of memory":                                                    functions.ShortOfGPUMemory,
+		"insufficient_gpu_memory: GPU 0 has 1 GiB free, the model needs 20 GiB":                              functions.ShortOfGPUMemory,
+		"vllm ended while loading: out of memory: Available memory on node 0 (17/19 GiB) is less than 92":    functions.ShortOfHostMemory,
+		"command ended while loading: killed by the kernel: out of memory":                                   functions.ShortOfHostMemory,
+		"sglang ended while loading: MemoryError":                                                            functions.ShortOfHostMemory,
+		"ember ended while loading: mmap: cannot allocate memory":                                            functions.ShortOfHostMemory,
+		"vllm ended while loading: too little memory for the KV cache: To serve at least one request with x": "",
+		"weights are truncated": "",
+		"":                      "",
+	} {
+		if got := ShortOf(cause); got != want {
+			t.Errorf("%s: %q, want %q", cause, got, want)
 		}
 	}
 }

@@ -485,6 +485,9 @@ func (r *Replica) unloaded(reason string) state {
 // failed enters FAILED.
 func (r *Replica) failed(cause string) state {
 	r.now.Error = cause
+	if r.now.State == functions.Loading {
+		r.now.ShortOf = engine.ShortOf(cause)
+	}
 	r.enter(functions.Failed)
 	return nil
 }

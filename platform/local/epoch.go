@@ -1,4 +1,4 @@
-package orchestrator
+package local
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/durable"
 )
 
-// NextEpoch raises the epoch in DIR/epoch and returns it. The epoch is on disk before
+// nextEpoch raises the epoch in DIR/epoch and returns it. The epoch is on disk before
 // it is used, so that two runs of a server never share one.
-func NextEpoch(dir string) (int64, error) {
+func nextEpoch(dir string) (int64, error) {
 	path := filepath.Join(dir, "epoch")
 	var epoch int64
 	b, err := os.ReadFile(path)

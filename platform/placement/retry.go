@@ -1,0 +1,60 @@
+package placement
+
+import (
+	"slices"
+)
+
+// placeRetry places f on the node where its last start found too little memory: it evicts
+// the idle replicas that share that memory, and starts f once they are gone. It reports
+// whether f starts or waits for that.
+func (d *decision) placeRetry(f *Function, reason string) bool {
+	at, ok := d.index[f.RetryOn]
+	if !ok || !d.eligible(&d.rooms[at], f) {
+		return false
+	}
+	m := &d.rooms[at]
+	leaving := d.leavingForRetry(f)
+	for i := range m.idle {
+		if v := &m.idle[i]; f.sharesMemory(v.r) && d.mayEvict(v, f, 0, reasonIdle) {
+			d.evict(v, f, reasonIdle, f.Resources)
+			leaving = true
+		}
+	}
+	if leaving {
+		if gpus, ok := m.soon.choose(m.node, f.Resources); ok {
+			d.reserve(m, f, gpus)
+		}
+		return true
+	}
+	if !m.now.fits(m.node, f.Resources) {
+		return false
+	}
+	d.startOn(m, f, reason)
+	return true
+}
+
+// leavingForRetry reports whether replicas without requests are leaving the memory that f
+// found too small.
+func (d *decision) leavingForRetry(f *Function) bool {
+	for other := range d.aliveFunctions() {
+		for i := range other.Replicas {
+			r := &other.Replicas[i]
+			if r.Node == f.RetryOn && (r.Stopping || r.Cancelled || r.GoingToSleep) && r.InFlight == 0 && f.sharesMemory(r) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sharesMemory reports whether r may hold memory that f's last start found too little of.
+func (f *Function) sharesMemory(r *Replica) bool {
+	return len(f.RetryGPUs) == 0 || slices.ContainsFunc(r.GPUs, func(g int) bool { return slices.Contains(f.RetryGPUs, g) })
+}
+
+// MayRetry reports whether idle replicas may be evicted from f.RetryOn for f, as of the last
+// plan.
+func (c *Planner) MayRetry(f *Function) bool {
+	at, ok := c.index[f.RetryOn]
+	return ok && slices.ContainsFunc(c.rooms[at].idle, func(v victim) bool { return f.sharesMemory(v.r) && c.mayEvict(&v, f, 0, reasonIdle) })
+}
