@@ -2,11 +2,14 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -186,5 +189,67 @@ func TestOldSupervisorConfinesNothing(t *testing.T) {
 	c.conn.Close()
 	if got := <-sent; got != "" {
 		t.Errorf("it was sent %s", got)
+	}
+}
+
+// TestConfinedDoesNotTrace: a confined process of the supervisor's user reads neither the
+// memory nor the environment of the supervisor: of its threads, one shares the confinement
+// of the process, which Landlock lets trace it.
+func TestConfinedDoesNotTrace(t *testing.T) {
+	if why := confine.Unavailable(); why != "" {
+		sourcetest.Missing(t, why)
+	}
+	dir, err := os.MkdirTemp("", "trace") // not t.TempDir, which only this user opens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, data := filepath.Join(dir, "supervisor.test"), filepath.Join(dir, "data")
+	if err := errors.Join(os.WriteFile(program, b, 0o755), os.Chmod(dir, 0o755), os.Mkdir(data, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(data, "s")
+	c := exec.Command(program, "test-supervisor", socket, data, testTimeout.String())
+	c.Env = []string{fastRaceExit, "SECRET=of-the-supervisor"}
+	if os.Getuid() == 0 { // root may trace all
+		const nobody = 65534
+		if err := os.Chown(data, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	defer c.Process.Signal(syscall.SIGTERM)
+	var h *Client
+	eventually(t, "the supervisor", func() bool {
+		h, err = Connect(t.Context(), socket)
+		return err == nil
+	})
+	defer h.Close()
+	const look = `for f in /proc/$PPID/environ /proc/$PPID/task/*/environ; do grep -aq SECRET "$f" 2>/dev/null && echo "read $f"; done; echo looked`
+	for _, confined := range []bool{false, true} {
+		p := Process{ID: fmt.Sprint("spy-", confined), Argv: []string{"/bin/sh", "-c", look}, Env: []string{"PATH=/usr/bin:/bin"}}
+		if confined {
+			p.Confine = &confine.Plan{Read: confine.System()}
+		}
+		child, err := h.Spawn(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := waitForExit(t, child)
+		if !strings.Contains(e.Tail, "looked") || strings.Contains(e.Tail, "read ") == confined {
+			t.Errorf("confined %v: %s %s", confined, e, e.Tail)
+		}
 	}
 }

@@ -13,6 +13,11 @@ import (
 	"github.com/thaw-dev/thaw/runtime/peercred"
 )
 
+// forbidTracing hides the memory and the environment of this process from others of its
+// user. The thread that starts a confined process is in the Landlock domain of that
+// process, which therefore could trace the thread, and with it this process.
+func forbidTracing() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
+
 // becomeReaper makes orphaned descendants children of this process.
 func becomeReaper() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 

@@ -10,6 +10,8 @@ import (
 // There is no child subreaper: a process that leaves its group is lost.
 func becomeReaper() error { return nil }
 
+func forbidTracing() error { return nil }
+
 // There is no death signal.
 func groupLeader() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
