@@ -18,7 +18,8 @@
 //
 // An engine inherits the agent's environment without secrets (see Environ). Added are
 // the variables of its row (vLLM: HF_HUB_OFFLINE=1, since only the loader downloads),
-// the chosen GPUs (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env
+// its API key where a variable sets it (SGLang reads it from a file that --config names;
+// a command engine gets it where its env has {key}), the chosen GPUs (CUDA_VISIBLE_DEVICES; none chosen: none visible), and last the env
 // of the model file, which has precedence.
 //
 // # Arguments

@@ -75,8 +75,10 @@ type Command struct {
 	Health string // path
 	Notify bool   // it sends sd_notify messages
 	Key    string // that it requires; "" for none
-	// Scratch is the folder it needs, "" for none.
-	Scratch string
+	// Scratch is the folder it needs, "" for none; ScratchFiles are made in it, by name,
+	// for the engine alone.
+	Scratch      string
+	ScratchFiles map[string]string
 }
 
 // Prepare returns the command of a model's engine. The error is one line for the
@@ -105,7 +107,11 @@ func (p Programs) Prepare(r Request) (Command, error) {
 	}
 	env := slices.Concat(Environ(environ), row.env, vars, c.featureEnv(r, row, environ))
 	for _, k := range slices.Sorted(maps.Keys(r.Spec.Env)) {
-		env = append(env, k+"="+expand(r.Spec.Env[k]))
+		value := r.Spec.Env[k]
+		if r.Spec.Engine == functions.EngineCommand && r.Key != "" && strings.Contains(value, keyWord) {
+			value, c.Key = strings.ReplaceAll(value, keyWord, r.Key), r.Key
+		}
+		env = append(env, k+"="+expand(value))
 	}
 	if row.key != "" && r.Key != "" {
 		env, c.Key = append(env, row.key+"="+r.Key), r.Key // after the model's own: clients send this one
@@ -196,8 +202,23 @@ func (p Programs) engineCommand(c *Command, r Request, row row, environ []string
 		}
 		args = append(args, row.streams...)
 	}
+	if row.keyFile != nil && r.Key != "" && r.Scratch != "" && !hasFlag(r.Spec.Args, "--config") &&
+		compareVersions(installedAt(e, program).Version, row.keyFileFrom) >= 0 {
+		c.Key, c.Scratch = r.Key, r.Scratch
+		args = append(args, c.addKeyFile(row))
+	}
 	c.Argv = slices.Concat([]string{program}, args, r.Spec.Args)
 	return row, vars, nil
+}
+
+// keyWord in the env of a command engine stands for its API key.
+const keyWord = "{key}"
+
+// addKeyFile adds the file with the engine's key, and returns the argument that names it.
+func (c *Command) addKeyFile(row row) (arg string) {
+	const name = "key.yaml"
+	c.ScratchFiles = map[string]string{name: row.keyFile(c.Key)}
+	return "--config=" + filepath.Join(c.Scratch, name)
 }
 
 // featureEnv returns the variables of what the request uses: scratch folder, cache,

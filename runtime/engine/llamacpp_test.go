@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,9 +52,44 @@ func TestKeys(t *testing.T) {
 	if _, err := p.Prepare(r); err == nil || !strings.Contains(err.Error(), "--api-key") {
 		t.Errorf("%v", err)
 	}
-	// Where only the command line could tell it, there is none.
-	c, err = p.Prepare(Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}, Name: "m", Path: "/m", Port: 7, Key: "sk-1"})
-	if err != nil || c.Key != "" || strings.Contains(strings.Join(append(c.Env, c.Argv...), " "), "sk-1") {
+	// SGLang reads it from a file: its flag would show it to every user. One of an unknown
+	// version gets none.
+	sglang := Request{Spec: functions.ModelSpec{Engine: functions.EngineSGLang}, Name: "m", Path: "/m", Port: 7, Key: "sk-1", Scratch: "/s"}
+	for version, want := range map[string]string{"0.5.6": "sk-1", "0.5.3": "", "": ""} {
+		program := filepath.Join(t.TempDir(), "bin", "sglang")
+		site := filepath.Join(filepath.Dir(filepath.Dir(program)), "lib", "python3.12", "site-packages", "sglang-"+version+".dist-info")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(program), 0o755), os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if version != "" {
+			if err := os.MkdirAll(site, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Look = func(string) (string, error) { return program, nil }
+		c, err = p.Prepare(sglang)
+		if err != nil || c.Key != want || strings.Contains(strings.Join(append(c.Env, c.Argv...), " "), "sk-1") {
+			t.Errorf("SGLang %q: %v %+v", version, err, c)
+		}
+		if file := c.ScratchFiles["key.yaml"]; want != "" && (file != "api-key: sk-1\n" || !slices.Contains(c.Argv, "--config=/s/key.yaml")) || want == "" && len(c.ScratchFiles) > 0 {
+			t.Errorf("SGLang %q: %q %q", version, file, c.Argv)
+		}
+	}
+	sglang.Spec.Args = []string{"--api-key", "mine"}
+	if _, err := p.Prepare(sglang); err == nil || !strings.Contains(err.Error(), "--api-key") {
+		t.Errorf("%v", err)
+	}
+	// A command engine gets it where its env asks for it.
+	command := Request{Spec: functions.ModelSpec{Engine: functions.EngineCommand, Args: []string{"serve", "{port}"}, Env: map[string]string{"SERVE_KEY": "{key}"}}, Name: "m", Port: 7, Key: "sk-1"}
+	if c, err = p.Prepare(command); err != nil || c.Key != "sk-1" || !slices.Contains(c.Env, "SERVE_KEY=sk-1") {
 		t.Errorf("%v %+v", err, c)
+	}
+	command.Spec.Env = nil
+	if c, err = p.Prepare(command); err != nil || c.Key != "" {
+		t.Errorf("%v %+v", err, c)
+	}
+	command.Spec.Args = []string{"serve", "{port}", "--key={key}"}
+	if _, err = p.Prepare(command); err == nil || !strings.Contains(err.Error(), "{key}") {
+		t.Errorf("%v", err)
 	}
 }

@@ -22,6 +22,9 @@ func checkCommand(r Request) error {
 		model = model || strings.Contains(s, "{model}")
 	}
 	for _, a := range r.Spec.Args {
+		if strings.Contains(a, keyWord) {
+			return errors.New("engine command: args: every user of the machine could read {key} there; put it into env")
+		}
 		look(a)
 	}
 	for _, v := range r.Spec.Env {

@@ -15,15 +15,19 @@ type row struct {
 	env      []string // variables of its own
 	reserved []string // flags that only thaw may set
 	key      string   // variable of its API key; "" if it has none
-	args     func(Request) ([]string, error)
-	metrics  metricNames
-	adapters bool                      // has vLLM's /v1/load_lora_adapter
-	sleep    bool                      // has vLLM's /sleep and /wake_up
-	streams  []string                  // flags with which it maps no file; nil: it cannot be started early
-	cache    func(dir string) []string // variables that set the folder of its compile caches
-	marks    []logMark                 // steps of its start in its log
-	help     []string                  // arguments that print its flags in argparse's form; nil: flags are not validated
-	python   bool                      // leaves files in TMPDIR, sockets among them
+	// keyFile is the text of a file for --config that sets its API key, if no variable
+	// does, and keyFileFrom the first version that reads it.
+	keyFile     func(key string) string
+	keyFileFrom string
+	args        func(Request) ([]string, error)
+	metrics     metricNames
+	adapters    bool                      // has vLLM's /v1/load_lora_adapter
+	sleep       bool                      // has vLLM's /sleep and /wake_up
+	streams     []string                  // flags with which it maps no file; nil: it cannot be started early
+	cache       func(dir string) []string // variables that set the folder of its compile caches
+	marks       []logMark                 // steps of its start in its log
+	help        []string                  // arguments that print its flags in argparse's form; nil: flags are not validated
+	python      bool                      // leaves files in TMPDIR, sockets among them
 	// defaults returns what is added if the model file does not set it
 	defaults func(Request, Host) (args, env []string)
 }
@@ -87,7 +91,9 @@ func engineRow(e functions.Engine) (row, bool) {
 		return row{
 			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
-			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port"}, python: true,
+			reserved: []string{"--model-path", "--model", "--served-model-name", "--host", "--port", "--api-key", "--admin-api-key"}, python: true,
+			// Its key is a flag, which every user of the machine could read.
+			keyFile: func(key string) string { return "api-key: " + key + "\n" }, keyFileFrom: "0.5.4",
 			args: func(r Request) ([]string, error) {
 				a := []string{"serve", "--model-path", r.Path, "--served-model-name", r.Name,
 					"--host", "127.0.0.1", "--port", strconv.Itoa(r.Port), "--enable-metrics"}

@@ -228,7 +228,7 @@ func (r *Replica) spawn(ctx context.Context, cmd engine.Command, plan *confine.P
 			return nil, err
 		}
 		sctx, cancel := context.WithTimeout(ctx, spawnWait)
-		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch, Confine: plan})
+		child, err := r.o.Spawner.Spawn(sctx, supervisor.Process{ID: r.o.ID, Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Meta: b, ForkSocket: forkSocket, Scratch: cmd.Scratch, ScratchFiles: cmd.ScratchFiles, Confine: plan})
 		cancel()
 		if forkSocket != "" && errors.Is(err, supervisor.ErrNoParent) {
 			forkSocket, note = "", err.Error()

@@ -97,7 +97,7 @@ func (k *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 		p.Log = filepath.Join(k.o.Dir, "logs", p.ID+".log")
 	}
 	if p.Scratch != "" {
-		if err := makeScratch(p.Scratch); err != nil {
+		if err := makeScratch(p.Scratch, p.ScratchFiles); err != nil {
 			return 0, fmt.Errorf("scratch folder: %w", err)
 		}
 	}
@@ -150,6 +150,9 @@ func execute(p Process, out uintptr) (pid int, release func(), err error) {
 	if p.Confine == nil {
 		pid, err = run()
 		return pid, func() {}, err
+	}
+	if err := forbidTracing(); err != nil {
+		return 0, nil, err
 	}
 	opened, err := p.Confine.Open()
 	if err != nil {

@@ -35,8 +35,8 @@ func shortHash(s string) string {
 	return hex.EncodeToString(h[:6])
 }
 
-// makeScratch makes an empty folder that only this user can open.
-func makeScratch(path string) error {
+// makeScratch makes a folder that only this user can open, with files by name.
+func makeScratch(path string, files map[string]string) error {
 	root := filepath.Dir(path)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
@@ -52,5 +52,13 @@ func makeScratch(path string) error {
 	if err := os.RemoveAll(path); err != nil {
 		return err
 	}
-	return os.Mkdir(path, 0o700)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(path, filepath.Base(name)), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -76,7 +76,7 @@ func TestScratchRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, root := range []string{"file", "link"} {
-		if makeScratch(filepath.Join(dir, root, "r1")) == nil {
+		if makeScratch(filepath.Join(dir, root, "r1"), nil) == nil {
 			t.Errorf("made in %s", root)
 		}
 	}

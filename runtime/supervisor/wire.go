@@ -50,6 +50,8 @@ type Process struct {
 	// Scratch is a folder that is made for the process (mode 0700, empty) and
 	// removed with all that is in it when its group is gone; see Scratch.
 	Scratch string `json:"scratch,omitempty"`
+	// ScratchFiles are made in Scratch, by name, before the process starts (mode 0600).
+	ScratchFiles map[string]string `json:"scratch_files,omitempty"`
 	// Confine is what the process may do; nil leaves it the supervisor's rights. A
 	// process that cannot be confined is not started.
 	Confine *confine.Plan `json:"confine,omitempty"`
