@@ -21,9 +21,10 @@ import (
 // first block until open is called.
 type slowBlobServer struct {
 	*azuretest.Server
-	once sync.Once
-	gate chan struct{}
-	deny atomic.Bool // after the gate, requests get only 403
+	files map[string][]byte // of the model, by name
+	once  sync.Once
+	gate  chan struct{}
+	deny  atomic.Bool // after the gate, requests get only 403
 }
 
 func newSlowBlobServer(t *testing.T) *slowBlobServer {
@@ -33,7 +34,7 @@ func newSlowBlobServer(t *testing.T) *slowBlobServer {
 	if _, err := checkpoint.Folder(dir, shape, "What is thaw? It is what ice does in spring.", 5); err != nil {
 		t.Fatal(err)
 	}
-	a := &slowBlobServer{Server: azuretest.New(t), gate: make(chan struct{})}
+	a := &slowBlobServer{Server: azuretest.New(t), files: map[string][]byte{}, gate: make(chan struct{})}
 	files, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -44,6 +45,7 @@ func newSlowBlobServer(t *testing.T) *slowBlobServer {
 			t.Fatal(err)
 		}
 		a.Put("m/"+f.Name(), b)
+		a.files[f.Name()] = b
 	}
 	a.hold()
 	t.Cleanup(a.open)
