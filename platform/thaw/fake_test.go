@@ -39,7 +39,7 @@ func fakeEngine(args []string) int {
 		}
 	}
 	if *memory != "" {
-		held, err := os.OpenFile(*memory, os.O_CREATE|os.O_RDWR, 0o600)
+		held, err := os.Open(*memory)
 		if err == nil {
 			defer held.Close()
 			err = syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,9 @@ import (
 // model is in use, the start fails.
 func TestStartShortOfMemory(t *testing.T) {
 	memory := filepath.Join(t.TempDir(), "memory")
+	if err := os.WriteFile(memory, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	p := start(t, map[string]string{
 		"one.yaml": fakeModel("one", "--memory "+memory, ""),
 		"two.yaml": fakeModel("two", "--memory "+memory+" --holds "+memory, ""), // a stream lasts
@@ -41,9 +45,9 @@ func TestStartShortOfMemory(t *testing.T) {
 	if retried != 1 {
 		t.Errorf("%d events of a retry: %v", retried, p.items("/api/v1/events"))
 	}
-	text := p.verb("describe", "two")
+	text, errs, _ := verb(t, "describe", "two", "--server", p.url)
 	if !strings.Contains(text, "started once more, after idle models were evicted: command ended while loading: MemoryError") {
-		t.Errorf("describe does not name the first failure: %s", text)
+		t.Errorf("describe does not name the first failure: %s%s", text, errs)
 	}
 	stream, err := newRequest(t.Context(), p.url+"/v1/chat/completions", strings.NewReader(chatBody("two", `"stream":true`)))
 	if err != nil {
