@@ -245,6 +245,7 @@ type ReplicaStatus struct {
 	GPUs           []int      `json:"gpus,omitempty"`
 	Start          string     `json:"start,omitempty"`      // StartWarm or StartPlain
 	StartNote      string     `json:"start_note,omitempty"` // why plain, where warm was wanted
+	GPUMemory      Bytes      `json:"gpu_memory,omitempty"` // held of each GPU, at most, as the driver counts; 0 unknown
 	SleepLevel     int        `json:"sleep_level,omitempty"`
 	Adapters       []string   `json:"adapters,omitempty"` // loaded now
 	// AdapterNotes are remarks about adapters whose files were read,

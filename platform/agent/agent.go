@@ -71,6 +71,9 @@ type Options struct {
 	// GPUHolders describes the processes that hold memory of a GPU and are not thaw's;
 	// nil: nothing is known.
 	GPUHolders func(index int) string
+	// GPUMemoryOf is the memory that a replica holds of each GPU, at most, 0 unknown; nil:
+	// nothing is known.
+	GPUMemoryOf func(replica string) functions.Bytes
 	// Manual, if not nil, checks args of models; the agent runs it.
 	Manual *engine.Manual
 	Log    *slog.Logger

@@ -17,6 +17,9 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 	}
 	for _, h := range a.replicas {
 		st := h.Status()
+		if a.o.GPUMemoryOf != nil {
+			st.GPUMemory = a.o.GPUMemoryOf(h.id)
+		}
 		if st.Endpoint != "" && !a.loopback {
 			st.Endpoint = strings.TrimRight(a.url, "/") + "/replicas/" + h.id
 			st.Key = "" // requests through the agent need none

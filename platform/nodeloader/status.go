@@ -19,7 +19,7 @@ const (
 // the replica by the UID. The engine's key stays in the pod, whose clients go through the
 // shim. Memory is the pod's own: evicting others frees none for it.
 func sanitizeStatus(st functions.ReplicaStatus) functions.ReplicaStatus {
-	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs, st.ShortOf = "", "", "", nil, "", nil, ""
+	st.ID, st.Team, st.Model, st.Spec, st.Key, st.GPUs, st.ShortOf, st.GPUMemory = "", "", "", nil, "", nil, "", 0
 	st.State, st.Tier = functions.State(clipText(string(st.State), maxName)), functions.Tier(clipText(string(st.Tier), maxName))
 	st.Endpoint, st.Start = clipText(st.Endpoint, maxName), clipText(st.Start, maxName)
 	st.Error, st.StartNote = clipText(st.Error, maxText), clipText(st.StartNote, maxText)

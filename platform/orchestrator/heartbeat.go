@@ -86,6 +86,10 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 				continue // the heartbeat lists it twice
 			}
 			r.listed = n.heartbeats
+			if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
+				s.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+				s.enqueue(f)
+			}
 			if r.unchanged(st) {
 				if r.status.QueueLength != st.QueueLength {
 					s.markForPublish(r.function)

@@ -167,11 +167,12 @@ type fakeAgent struct {
 	since  map[string]time.Time
 	loads  []string
 	unload []string
-	fail   map[string]string // model: cause
-	needs  map[string]string // model: it finds too little memory while this other one is here
-	refuse error             // of every command
-	mute   bool              // no heartbeats
-	awake  bool              // its replicas cannot sleep
+	fail   map[string]string          // model: cause
+	holds  map[string]functions.Bytes // model: GPU memory that its READY replicas hold
+	needs  map[string]string          // model: it finds too little memory while this other one is here
+	refuse error                      // of every command
+	mute   bool                       // no heartbeats
+	awake  bool                       // its replicas cannot sleep
 }
 
 func newFakeAgent(id string, gpus int) *fakeAgent {
@@ -311,6 +312,9 @@ func (h *fakeAgent) push() {
 		c := *r
 		c.Phases = slices.Clone(r.Phases)
 		c.Since = time.Since(h.since[id]).Milliseconds()
+		if c.State == functions.Ready {
+			c.GPUMemory = h.holds[c.Model]
+		}
 		hb.Models = append(hb.Models, c)
 	}
 	if h.awake {

@@ -80,3 +80,40 @@ func TestRetryAfterEviction(t *testing.T) {
 		})
 	}
 }
+
+// TestLearnedFootprint: a model that holds more of a GPU than it asks for is not started
+// beside one that needs the rest. Its running replica shares the GPU as before.
+func TestLearnedFootprint(t *testing.T) {
+	for held, want := range map[functions.Bytes]string{50 << 30: "[]", 31 << 30: "[READY@here]", 0: "[READY@here]"} {
+		bubble(t, func(t *testing.T) {
+			share := func(gib functions.Bytes) func(*functions.ModelSpec) {
+				return func(s *functions.ModelSpec) { s.Resources.GPUMemory = gib << 30 }
+			}
+			r := newRig(t, 1, model("x", share(30)), model("y", share(40)))
+			defer r.stop()
+			h := newFakeAgent("here", 1)
+			h.holds = map[string]functions.Bytes{"x": held}
+			r.host(h)
+			r.d.ask(r.s, fname("x"), 1)
+			r.d.ask(r.s, fname("y"), 1)
+			r.pass(10 * time.Second)
+			r.want("both at first", r.states("x")+r.states("y"), "[READY@here][READY@here]")
+			r.d.done(fname("x"))
+			r.s.Stop(fname("x"))
+			r.pass(3 * time.Second)
+			r.want("x", r.states("x"), "[]")
+			r.d.ask(r.s, fname("x"), 1)
+			r.pass(10 * time.Second)
+			r.want("x again", r.states("x"), want)
+			said := 0
+			for _, e := range r.s.Events(0) {
+				if e.Kind == "footprint" && strings.Contains(e.Message, "it holds 50 GiB of a GPU, and its model file asks for 30 GiB") {
+					said++
+				}
+			}
+			if (said == 1) != (want == "[]") {
+				t.Errorf("%v: %d events", held, said)
+			}
+		})
+	}
+}

@@ -142,9 +142,11 @@ func isLocalFolder(source string) bool {
 
 func (f *functionState) setModel(m *functions.Model, machine string) {
 	f.model = m
-	f.recipe = recipeHash(m.Spec, m.Dir)
+	recipe := recipeHash(m.Spec, m.Dir)
+	f.SetResources(m.Spec.Resources, recipe == f.recipe)
+	f.recipe = recipe
 	f.Name = m.FullName()
-	f.Resources, f.Scale, f.Drain = m.Spec.Resources, m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
+	f.Scale, f.Drain = m.Spec.Scale, m.Spec.Deadlines.Drain.Std()
 	f.Requires = m.Spec.Pod.Requires()
 	f.Source = sourceLocation(m.Spec.Source, m.Dir)
 	f.Sleeps = engine.Sleeps(m.Spec)

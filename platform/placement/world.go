@@ -121,6 +121,7 @@ type Function struct {
 	Machine   string // host whose folder the source is, others must stage it from there; "": any
 	Requires  string // requirements on a node other than room, a key of Node.Rejects; "": none
 	Resources functions.Resources
+	Measured  functions.Bytes // GPU memory of Resources, if that was measured; 0: the model file's
 	Scale     functions.Scale
 	Drain     time.Duration // bound of a drain
 

@@ -31,8 +31,9 @@ type Facts struct {
 
 	mu      sync.Mutex
 	last    []functions.GPU
-	bad     map[string]string // problems from events, by UUID
-	reading chan struct{}     // closed at the end of the current reading; nil if there is none
+	held    map[string]functions.Bytes // of a GPU, by supervised id
+	bad     map[string]string          // problems from events, by UUID
+	reading chan struct{}              // closed at the end of the current reading; nil if there is none
 }
 
 // Open opens the driver. Facts is never nil; without a driver it lists no GPUs. The
@@ -86,12 +87,16 @@ func (f *Facts) List() []functions.GPU {
 
 // read reads the list once; it may block in the driver.
 func (f *Facts) read(done chan struct{}) {
-	gpus := f.d.list()
+	gpus, held := f.d.list(), map[string]functions.Bytes{}
 	for i := range gpus {
-		gpus[i].Holders, gpus[i].Foreign = f.foreign(gpus[i].Index)
+		var ours map[string]functions.Bytes
+		gpus[i].Holders, gpus[i].Foreign, ours = f.readHolders(gpus[i].Index)
+		for id, bytes := range ours {
+			held[id] = max(held[id], bytes)
+		}
 	}
 	f.mu.Lock()
-	f.last, f.reading = gpus, nil
+	f.last, f.held, f.reading = gpus, held, nil
 	f.mu.Unlock()
 	close(done)
 }

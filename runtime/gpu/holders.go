@@ -25,16 +25,32 @@ const maxHolders = 4
 // largest first; "" if there are none. Where the driver counts processes of another
 // namespace than this process sees (a container), none is known.
 func (f *Facts) Holders(index int) string {
-	text, _ := f.foreign(index)
+	text, _, _ := f.readHolders(index)
 	return text
 }
 
-// foreign describes the processes of others on a GPU, and sums their memory.
-func (f *Facts) foreign(index int) (text string, total functions.Bytes) {
+// HeldBy is the memory of a GPU that the processes of a supervised id hold, on the GPU where
+// they hold most, at the last List; 0 if it is not known.
+func (f *Facts) HeldBy(id string) functions.Bytes {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held[id]
+}
+
+// readHolders describes the processes of others on a GPU, sums their memory, and that of
+// supervised processes by id.
+func (f *Facts) readHolders(index int) (text string, total functions.Bytes, ours map[string]functions.Bytes) {
 	if f.d == nil || !hostProcesses() {
-		return "", 0
+		return "", 0, nil
 	}
-	list := slices.DeleteFunc(f.d.holders(index), func(h holder) bool { return startedByThaw(h.pid) })
+	ours = map[string]functions.Bytes{}
+	list := slices.DeleteFunc(f.d.holders(index), func(h holder) bool {
+		id, supervised := supervisedAs(h.pid)
+		if supervised {
+			ours[id] += h.bytes
+		}
+		return supervised
+	})
 	slices.SortFunc(list, func(a, b holder) int { return cmp.Compare(b.bytes, a.bytes) })
 	var names []string
 	for i, h := range list {
@@ -43,7 +59,7 @@ func (f *Facts) foreign(index int) (text string, total functions.Bytes) {
 			names = append(names, fmt.Sprintf("process %d (%s) holds %s", h.pid, processName(h.pid), h.bytes.Human()))
 		}
 	}
-	return strings.Join(names, ", "), total
+	return strings.Join(names, ", "), total, ours
 }
 
 // hostProcesses reports whether this process sees the processes of the whole machine.
@@ -52,11 +68,20 @@ func hostProcesses() bool {
 	return err == nil && to == "pid:[4026531836]" // PROC_PID_INIT_INO
 }
 
-// startedByThaw reports whether a process descends from a supervisor, which marks all that
-// it starts, or has ended.
-func startedByThaw(pid int) bool {
+// supervisedAs returns the id under which a supervisor started a process or its ancestor,
+// which marks all that it starts. A process that has ended counts as supervised, without
+// an id.
+func supervisedAs(pid int) (id string, supervised bool) {
 	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return os.IsNotExist(err) || bytes.HasPrefix(env, []byte("THAW_SUPERVISED=")) || bytes.Contains(env, []byte("\x00THAW_SUPERVISED="))
+	if os.IsNotExist(err) {
+		return "", true
+	}
+	for line := range bytes.SplitSeq(env, []byte{0}) {
+		if id, ok := bytes.CutPrefix(line, []byte("THAW_SUPERVISED=")); ok {
+			return string(id), true
+		}
+	}
+	return "", false
 }
 
 func processName(pid int) string {

@@ -212,6 +212,9 @@ func TestHolders(t *testing.T) {
 	if g := f.List()[0]; g.Foreign != 62<<30 || g.Holders != text {
 		t.Errorf("%+v", g)
 	}
+	if held := f.HeldBy("r1"); held != 40<<30 || f.HeldBy("r2") != 0 || f.HeldBy("") != 1<<30 {
+		t.Errorf("r1 holds %v", held)
+	}
 }
 
 func TestListOfAHungDriver(t *testing.T) {
