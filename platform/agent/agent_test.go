@@ -502,3 +502,18 @@ func TestOffer(t *testing.T) {
 		}
 	}
 }
+
+// TestHeartbeatGPUMemory: a heartbeat carries what each replica holds of a GPU.
+func TestHeartbeatGPUMemory(t *testing.T) {
+	l := newLab(t, t.TempDir(), func(o *Options) {
+		o.GPUMemoryOf = func(replica string) functions.Bytes {
+			return map[string]functions.Bytes{"r1": 7 << 30}[replica]
+		}
+	})
+	l.load("r1")
+	l.load("r2")
+	hb, err := l.Heartbeat()
+	if err != nil || len(hb.Models) != 2 || hb.Models[0].GPUMemory != 7<<30 || hb.Models[1].GPUMemory != 0 {
+		t.Fatalf("%v %+v", err, hb.Models)
+	}
+}
