@@ -62,6 +62,10 @@ func fakeEngine(args []string) int {
 		}
 	})
 	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
+		if key := os.Getenv("FAKE_KEY"); key != "" && r.Header.Get("Authorization") != "Bearer "+key {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		body, _ := io.ReadAll(r.Body)
 		if *mode == "loud" {
 			fmt.Fprint(os.Stderr, strings.Repeat(strings.Repeat("x", 99)+"\n", 4000))
