@@ -109,8 +109,7 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.implausibleSince = 0
-	reportedAt := s.instant(b.at)
-	missing := false
+	reportedAt, missing := s.instant(b.at), false
 	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
 			if r.seen || r.acceptedAt > 0 && reportedAt-r.acceptedAt > 2*time.Second {
