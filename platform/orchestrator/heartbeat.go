@@ -82,21 +82,9 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	for i := range hb.Models {
 		st := &hb.Models[i]
 		if r := ours[i]; r != nil {
-			if r.listed == n.heartbeats {
-				continue // the heartbeat lists it twice
-			}
-			r.listed = n.heartbeats
-			if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
-				s.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
-				s.enqueue(f)
-			}
-			if r.unchanged(st) {
-				if r.status.QueueLength != st.QueueLength {
-					s.markForPublish(r.function)
-				}
-				r.refresh(st)
-			} else {
-				s.onStatus(ctx, r, *st, now)
+			if r.listed != n.heartbeats { // else the heartbeat lists it twice
+				r.listed = n.heartbeats
+				s.onListedReplica(ctx, n, r, st, now)
 			}
 			continue
 		}
@@ -121,6 +109,22 @@ func (s *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 	if strangers == 0 && !missing {
 		n.settledCount = len(n.replicas)
+	}
+}
+
+// onListedReplica applies the status of a replica in a heartbeat.
+func (s *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus, now placement.Instant) {
+	if f := r.function; r.recipe == f.recipe && f.RecordGPUMemory(st.GPUMemory, n.Node) {
+		s.event("footprint", f.Name, r.id, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+		s.enqueue(f)
+	}
+	if r.unchanged(st) {
+		if r.status.QueueLength != st.QueueLength {
+			s.markForPublish(r.function)
+		}
+		r.refresh(st)
+	} else {
+		s.onStatus(ctx, r, *st, now)
 	}
 }
 
