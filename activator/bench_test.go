@@ -99,11 +99,15 @@ func BenchmarkVerdict(b *testing.B) {
 // client that cost little. Time and allocations are of all of them together.
 func BenchmarkWarm(b *testing.B) {
 	for _, stream := range []bool{false, true} {
-		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) { benchWarm(b, stream) })
+		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) { benchWarm(b, stream, "") })
 	}
+	// The official clients' fields let a retry join the request.
+	b.Run("official", func(b *testing.B) {
+		benchWarm(b, false, "X-Stainless-Retry-Count: 0\r\nX-Stainless-Read-Timeout: 600\r\n")
+	})
 }
 
-func benchWarm(b *testing.B, stream bool) {
+func benchWarm(b *testing.B, stream bool, fields string) {
 	keys, err := auth.Open(filepath.Join(b.TempDir(), "keys.json"))
 	if err != nil {
 		b.Fatal(err)
@@ -161,7 +165,7 @@ func benchWarm(b *testing.B, stream bool) {
 	}
 	defer c.Close()
 	body := prompt("tiny", stream)
-	send := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body))
+	send := []byte(fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s", key, fields, len(body), body))
 	br := bufio.NewReader(c)
 	b.ReportAllocs()
 	for b.Loop() {
