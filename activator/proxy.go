@@ -153,7 +153,7 @@ func (x *proxyRequest) context() context.Context {
 		return x.reservation.ctx
 	}
 	if x.leads() {
-		return x.shared.ctx
+		return &x.shared.ctx
 	}
 	return x.req.Context()
 }

@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"context"
 	"errors"
 	"hash/maphash"
 	"slices"
@@ -51,22 +50,22 @@ func (s *sharedRuns) init() { s.seedA, s.seedB = maphash.MakeSeed(), maphash.Mak
 // sharedRun is a plain request that retries may join. Its request's context outlives the
 // client by the grace, and until the last retry that has joined has left.
 type sharedRun struct {
-	id     string // of the request that runs
-	key    runKey
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	stop   func() bool // unhooks the client's departure
-	runs   atomic.Bool // at an engine; false while the request waits
+	id   string // of the request that runs
+	key  runKey
+	ctx  httpserver.Context
+	stop func() bool // unhooks the client's departure
+	now  func() time.Time
+	runs atomic.Bool // at an engine; false while the request waits
 
 	mu     sync.Mutex
-	lasts  func() bool // whether a client that leaves now may come back
-	alone  bool        // the client has left
-	over   bool        // the request has ended
-	joined int         // retries that wait for the answer
+	lasts  time.Time // a client that leaves from then on may come back; zero: none does
+	alone  bool      // the client has left
+	over   bool      // the request has ended
+	joined int       // retries that wait for the answer
 	grace  *time.Timer
-	done   chan struct{}        // closed when answer is set
+	done   chan struct{}        // closed when answer is set; nil before the first retry joins
 	answer *httpserver.Response // nil: a retry runs by itself
-	taken  chan struct{}        // closed when a retry has joined a request without a client; under mu
+	taken  chan struct{}        // closed when a retry joins; nil unless a kept answer waits for one
 }
 
 // enter finds the run that a retry joins. Otherwise it begins the given one, so that retries
@@ -100,47 +99,47 @@ func (s *sharedRuns) finish(r *sharedRun, res *httpserver.Response) {
 	}
 }
 
-// newSharedRun makes the run of a request whose client has this context; lasts reports
-// whether a client that leaves now may come back.
-func newSharedRun(id string, k runKey, client context.Context, lasts func() bool) *sharedRun {
-	r := &sharedRun{id: id, key: k, lasts: lasts, done: make(chan struct{}), taken: make(chan struct{})}
-	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	r.stop = context.AfterFunc(client, func() { r.clientEnded(context.Cause(client)) })
-	return r
+// follow ends the run with its client's context, or lets it go on for the grace.
+func (r *sharedRun) follow(client *httpserver.Context) {
+	r.stop = client.AfterFunc(func() { r.clientEnded(client.Err()) })
 }
 
-// clientEnded ends the run with its client's context, or lets it go on for the grace.
+// clientEnded ends the run, or starts the grace of a client that may come back.
 func (r *sharedRun) clientEnded(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.alone = true
 	switch {
 	case r.joined > 0 && errors.Is(cause, httpserver.ErrGone):
-	case errors.Is(cause, httpserver.ErrGone) && r.lasts():
+	case errors.Is(cause, httpserver.ErrGone) && !r.lasts.IsZero() && !r.now().Before(r.lasts):
 		r.await()
 	default:
-		r.cancel(cause)
+		r.ctx.End(cause)
 	}
 }
 
 // await starts the grace. mu is held.
 func (r *sharedRun) await() {
-	r.grace = time.AfterFunc(retryGrace, func() { r.cancel(httpserver.ErrGone) })
+	r.grace = time.AfterFunc(retryGrace, func() { r.ctx.End(httpserver.ErrGone) })
 }
 
 // join counts a retry that waits for the answer; false if the run is about to end.
 func (r *sharedRun) join() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.grace != nil && !r.grace.Stop() || r.ctx.Err() != nil {
+	if r.over && r.answer == nil || r.grace != nil && !r.grace.Stop() || r.ctx.Err() != nil {
 		return false
 	}
 	r.grace = nil
-	if r.joined++; r.alone && r.joined == 1 {
-		select {
-		case <-r.taken:
-		default:
-			close(r.taken)
+	r.joined++
+	if r.taken != nil {
+		close(r.taken)
+		r.taken = nil
+	}
+	if r.done == nil {
+		r.done = make(chan struct{})
+		if r.over {
+			close(r.done)
 		}
 	}
 	return true
@@ -152,7 +151,6 @@ func (r *sharedRun) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.joined--; r.joined == 0 && r.alone && !r.over {
-		r.taken = make(chan struct{})
 		r.await()
 	}
 }
@@ -164,14 +162,20 @@ func (r *sharedRun) finish(res *httpserver.Response) {
 	r.over = true
 	streams := res != nil && res.Stream != nil
 	if streams { // and its client's departure ends it, at once
-		r.lasts = func() bool { return false }
-	} else if res != nil && sharesAnswer(res.Status) {
+		r.lasts = time.Time{}
+	} else if res != nil && sharesAnswer(res.Status) && (r.alone || r.joined > 0) {
 		r.answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
 	}
-	wait, taken := r.answer != nil && r.alone && r.joined == 0, r.taken
+	var taken chan struct{}
+	if r.answer != nil && r.joined == 0 {
+		taken = make(chan struct{})
+		r.taken = taken
+	}
+	if r.done != nil {
+		close(r.done)
+	}
 	r.mu.Unlock()
-	close(r.done)
-	if wait {
+	if taken != nil {
 		select {
 		case <-taken:
 		case <-r.ctx.Done():
@@ -186,7 +190,7 @@ func (r *sharedRun) finish(res *httpserver.Response) {
 		r.grace.Stop()
 	}
 	r.mu.Unlock()
-	r.cancel(errRequestOver)
+	r.ctx.End(errRequestOver)
 }
 
 // sharesAnswer reports whether a retry gets the answer of this status; others are about
@@ -215,11 +219,17 @@ func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	if gap, ok := parseSpan(x.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
 	}
-	client, began, now := x.req.Context(), x.began, x.a.o.Now
+	var lasts time.Time
+	if idempotency != "" {
+		lasts = x.began
+	} else if patience > 0 {
+		lasts = x.began.Add(patience - patience/10)
+	}
+	client := x.req.Context()
 	begin := func() *sharedRun {
-		return newSharedRun(x.id, k, client, func() bool {
-			return idempotency != "" || patience > 0 && now().Sub(began) >= patience-patience/10
-		})
+		r := &sharedRun{id: x.id, key: k, now: x.a.o.Now, lasts: lasts}
+		r.follow(client)
+		return r
 	}
 	for {
 		r, own := runs.enter(k, idempotency != "" || count != "" && count != "0", begin)

@@ -74,8 +74,8 @@ type conn struct {
 	phase  phase
 	closed bool
 	gone   bool
-	ctx    *requestContext // the context of this exchange, once asked for
-	timer  *time.Timer     // arms the watch
+	ctx    *Context    // the context of this exchange, once asked for
+	timer  *time.Timer // arms the watch
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended

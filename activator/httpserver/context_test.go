@@ -8,7 +8,7 @@ import (
 )
 
 func TestRequestContext(t *testing.T) {
-	l := &requestContext{}
+	l := &Context{}
 	var ctx context.Context = l
 	if ctx.Err() != nil || context.Cause(ctx) != nil || ctx.Value("x") != nil {
 		t.Error("it has ended before it began")
@@ -26,8 +26,8 @@ func TestRequestContext(t *testing.T) {
 	child, cancel := context.WithTimeoutCause(ctx, time.Hour, nil)
 	defer cancel()
 	done := l.Done()
-	l.end(ErrGone)
-	l.end(ErrDraining) // too late
+	l.End(ErrGone)
+	l.End(ErrDraining) // too late
 	<-done
 	<-l.Done()
 	<-child.Done()

@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"context"
 	"errors"
 	"os"
 	"slices"
@@ -9,9 +8,10 @@ import (
 	"time"
 )
 
-// requestContext is the context of one exchange. A standard one that an engine's exchange
-// watches costs six allocations a request; this costs one, and a channel only on Done.
-type requestContext struct {
+// Context is a context without a deadline or values, whose Err is its cause. A standard one
+// that an engine's exchange watches costs six allocations a request; this costs one, and a
+// channel only on Done. The zero value has not ended; it must not be copied.
+type Context struct {
 	mu    sync.Mutex
 	err   error
 	done  chan struct{} // made when first asked for
@@ -19,16 +19,16 @@ type requestContext struct {
 	one   [1]*func()
 }
 
-func (*requestContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (*requestContext) Value(any) any               { return nil }
+func (*Context) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (*Context) Value(any) any               { return nil }
 
-func (l *requestContext) Err() error {
+func (l *Context) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-func (l *requestContext) Done() <-chan struct{} {
+func (l *Context) Done() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.done == nil {
@@ -43,7 +43,7 @@ func (l *requestContext) Done() <-chan struct{} {
 // AfterFunc calls f in a goroutine of its own when l has ended, unless stop was
 // called before; stop reports whether it came in time. Package context looks for
 // this method.
-func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
+func (l *Context) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -67,8 +67,8 @@ func (l *requestContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// end ends the context; the first call sets the cause.
-func (l *requestContext) end(reason error) {
+// End ends the context; the first call sets the cause.
+func (l *Context) End(reason error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -85,20 +85,20 @@ func (l *requestContext) end(reason error) {
 }
 
 // context is the exchange's, made when it is first asked for.
-func (w *conn) context() context.Context {
+func (w *conn) context() *Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx != nil {
 		return w.ctx
 	}
-	w.ctx = &requestContext{}
+	w.ctx = &Context{}
 	switch {
 	case w.phase != busy || w.closed:
-		w.ctx.end(errAnswered)
+		w.ctx.End(errAnswered)
 	case w.gone:
-		w.ctx.end(ErrGone)
+		w.ctx.End(ErrGone)
 	case w.s.cutting.Load():
-		w.ctx.end(ErrDraining)
+		w.ctx.End(ErrDraining)
 	case w.timer == nil:
 		w.timer = time.AfterFunc(w.s.o.WatchAfter, w.arm)
 	default:
@@ -145,7 +145,7 @@ func (w *conn) clientLeft(cause error) {
 	defer w.mu.Unlock()
 	w.gone = w.gone || cause == ErrGone
 	if w.ctx != nil {
-		w.ctx.end(cause)
+		w.ctx.End(cause)
 	}
 }
 
@@ -171,5 +171,5 @@ func (w *conn) disarm(cause error) {
 		w.Conn.SetReadDeadline(time.Time{})
 		w.readUntil = time.Time{}
 	}
-	requestCtx.end(cause)
+	requestCtx.End(cause)
 }

@@ -81,7 +81,7 @@ func (r *Request) Fields(yield func(Field) bool) {
 // Context ends with [ErrGone] when the client left, with [ErrDraining] when the
 // drain deadline passed, and after the request has been answered. The first
 // call arms the watch for departure; a handler that never calls it pays nothing.
-func (r *Request) Context() context.Context {
+func (r *Request) Context() *Context {
 	if r.nh != nil {
 		return r.nh.context()
 	}

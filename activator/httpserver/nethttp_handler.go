@@ -47,7 +47,7 @@ type request struct {
 	control http.ResponseController
 
 	mu   sync.Mutex
-	ctx  *requestContext
+	ctx  *Context
 	stop func() bool // unhooks life from the request's context
 	over bool
 }
@@ -70,16 +70,16 @@ func (v *request) fields(yield func(Field) bool) {
 }
 
 // context is the visit's, made when it is first asked for.
-func (v *request) context() context.Context {
+func (v *request) context() *Context {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ctx != nil {
 		return v.ctx
 	}
-	l := &requestContext{}
+	l := &Context{}
 	v.ctx = l
 	if v.over {
-		l.end(errAnswered)
+		l.End(errAnswered)
 		return l
 	}
 	outer := v.r.Context()
@@ -88,7 +88,7 @@ func (v *request) context() context.Context {
 		if !errors.Is(reason, ErrDraining) {
 			reason = ErrGone
 		}
-		l.end(reason)
+		l.End(reason)
 	})
 	return l
 }
@@ -99,7 +99,7 @@ func (v *request) finish() {
 	defer v.mu.Unlock()
 	if v.over = true; v.ctx != nil {
 		v.stop()
-		v.ctx.end(errAnswered)
+		v.ctx.End(errAnswered)
 	}
 }
 
