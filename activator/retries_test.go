@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -228,7 +229,9 @@ func TestEndLeavesOtherRun(t *testing.T) {
 	k := runKey{function: new(entry), key: "a", idempotency: "b"}
 	begin := func(id string) *sharedRun {
 		_, own := runs.enter(k, false, func() *sharedRun {
-			return newSharedRun(id, k, t.Context(), func() bool { return true })
+			r := &sharedRun{id: id, key: k, now: time.Now, lasts: time.Now()}
+			r.follow(&httpserver.Context{})
+			return r
 		})
 		return own
 	}
