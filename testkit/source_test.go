@@ -105,7 +105,7 @@ func isTestKit(dir string) bool {
 		return true
 	}
 	base := path.Base(dir)
-	return strings.HasSuffix(base, "test") && base != "test" && base != "latest"
+	return strings.HasSuffix(base, "test") && base != "test"
 }
 
 // TestImports compares the imports inside the module with testdata/imports.txt. A
