@@ -1,4 +1,4 @@
-// Package upstream is HTTP out: the client that talks to engines.
+// Package upstream is the HTTP/1.1 client by which the activator sends requests to engines.
 //
 // The two existing clients do not fit. net/http's costs 40 µs of CPU a request more than
 // this one; fasthttp's pools a connection that still

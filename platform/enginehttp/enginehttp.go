@@ -1,5 +1,5 @@
-// Package enginehttp passes HTTP requests on to an engine and streams the answers
-// back. An agent does that for each of its replicas, the shim of a pod for its one.
+// Package enginehttp is the reverse proxy beside an engine: an agent has one for each of its
+// replicas, the shim of a pod for its one. Activators on other machines reach engines by it.
 package enginehttp
 
 import (

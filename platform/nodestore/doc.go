@@ -1,5 +1,5 @@
-// Package nodestore is a node's checkpoint store, with the loader that fills it and the
-// machine's identity and memory.
+// Package nodestore opens what a node stages models with: its store on the disk (loader/store),
+// the loader that fills it, the exchange of blocks with other nodes, and facts of the host.
 //
 //	store     checkpoints on the disk (loader/store), below DATA/store
 //	loader    downloads them from every kind of source (Sources)
