@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -13,17 +14,12 @@ func TestWatch(t *testing.T) {
 	if took, alone := w.Stop(); took > 10*time.Second || alone < 1 {
 		t.Errorf("%v, slowdown %f", took, alone)
 	}
-	stop := make(chan struct{})
-	defer close(stop)
+	var stop atomic.Bool
+	defer stop.Store(true)
 	for range 4 * runtime.GOMAXPROCS(0) {
 		go func() {
 			runtime.LockOSThread()
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		}()
 	}
