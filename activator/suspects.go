@@ -16,6 +16,10 @@ import (
 // at the crash of an engine are suspects: one that was in flight at two crashes runs alone
 // next time, so that no other is lost with it. If the engine crashes again, the request is
 // to blame and is refused for a time. A suspect that is answered is none any more.
+//
+// An engine crashes once: the platform unlists it, and what comes back is another. A replica
+// that is listed still and breaks each connection, as on a node that was lost, tells nothing
+// more of a request.
 
 // suspectTime is how long a suspect is remembered after the last crash it was in, and how
 // long the request to blame is refused.
@@ -60,6 +64,7 @@ type suspects struct {
 
 type suspect struct {
 	crashes int
+	listing uint64 // of the replica of the last crash
 	until   time.Time
 }
 
@@ -85,9 +90,9 @@ func (s *suspects) sweep(now time.Time) {
 	s.count.Store(int32(len(s.byPrint)))
 }
 
-// crashed counts a crash of the engine that the request was in, alone or not, and returns
-// the suspect that it is now.
-func (s *suspects) crashed(p fingerprint, alone bool, now time.Time) suspect {
+// crashed counts the crash of a replica's engine that the request was in, alone or not, and
+// returns the suspect that it is now.
+func (s *suspects) crashed(p fingerprint, listing uint64, alone bool, now time.Time) suspect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -96,8 +101,12 @@ func (s *suspects) crashed(p fingerprint, alone bool, now time.Time) suspect {
 		return suspect{}
 	}
 	if !now.Before(v.until) {
-		v.crashes = 0
+		v = suspect{}
 	}
+	if v.crashes > 0 && v.listing == listing {
+		return v
+	}
+	v.listing = listing
 	if alone {
 		v.crashes = crashesToRefuse
 	} else {
@@ -172,7 +181,7 @@ func (x *proxyRequest) countCrash(now time.Time) *openai.Error {
 	if x.reservation != nil {
 		return nil
 	}
-	v := x.a.suspects.crashed(x.fingerprint(), x.queued.RanAlone(), now)
+	v := x.a.suspects.crashed(x.fingerprint(), x.queued.Listing(), x.queued.RanAlone(), now)
 	x.suspected = v.crashes > 0 && v.crashes < crashesToRefuse
 	x.queued.Alone = v.crashes == crashesToRunAlone
 	if v.crashes < crashesToRefuse {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
 )
 
 // fragileEngine is an engine that a request with the word poison crashes after a second: all
@@ -19,6 +21,7 @@ type fragileEngine struct {
 
 	// Under engine.mu.
 
+	restart func(crashes int) // tells the platform
 	busy    map[net.Conn]bool // with a request in flight
 	crashes int
 	lost    int // requests other than the poison that were in flight at crashes
@@ -31,10 +34,12 @@ func (e *fragileEngine) crash() {
 	e.lost += len(e.busy) - 1
 	clear(e.busy)
 	e.dead = true
+	restarted := e.crashes
 	time.AfterFunc(time.Second/2, func() {
 		e.mu.Lock()
-		defer e.mu.Unlock()
 		e.dead = false
+		e.mu.Unlock()
+		e.restart(restarted)
 	})
 	for c := range e.conns {
 		c.Close()
@@ -74,6 +79,20 @@ func (w *testEnv) fragileEngineAt(addr string) *fragileEngine {
 	return e
 }
 
+// publishes lists the functions at the engine, each crash of which makes another replica.
+func (e *fragileEngine) publishes(w *testEnv, names ...string) {
+	e.restart = func(crashes int) {
+		var all []snapshot.Snapshot
+		for _, name := range names {
+			f := readyAt(testFunction(name), 4, "e:1")
+			f.Replicas[0].ID = fmt.Sprint("r", crashes)
+			all = append(all, f)
+		}
+		w.act.Publish(all...)
+	}
+	e.restart(0)
+}
+
 func bodySaying(model, text string) string {
 	return strings.Replace(strings.Replace(plainRequest, "hello", text, 1), "tiny", model, 1)
 }
@@ -85,7 +104,7 @@ func TestPoisonIsRefused(t *testing.T) {
 		w := newTestEnv(t, nil)
 		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
-		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"), readyAt(testFunction("other"), 4, "e:1"))
+		e.publishes(w, "tiny", "other")
 		ask := func(texts ...string) []result {
 			got := make([]result, len(texts))
 			var wg sync.WaitGroup
@@ -150,7 +169,7 @@ func TestPoisonStreamIsRefused(t *testing.T) {
 		w := newTestEnv(t, nil)
 		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
-		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		e.publishes(w, "tiny")
 		poison := strings.Replace(streamRequest, "hello", "poison", 1)
 		for i, want := range []string{"engine_crashed", "engine_crashed", "request_quarantined", "request_quarantined"} {
 			var wg sync.WaitGroup
@@ -181,7 +200,7 @@ func TestOwnRetryRunsAlone(t *testing.T) {
 		w := newTestEnv(t, nil)
 		defer time.Sleep(10 * time.Second) // answers of crashed engines end
 		e := w.fragileEngineAt("e:1")
-		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		e.publishes(w, "tiny")
 		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "engine_crashed" {
 			t.Errorf("%+v", r)
 		}
@@ -236,19 +255,43 @@ func TestSuspectsOfCrashesOnly(t *testing.T) {
 	})
 }
 
+// A replica that breaks each connection and is listed still, as on a node that was lost, is
+// one crash: no request is refused for it, and another replica answers.
+func TestLostNodeIsOneCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("lost:1", func(net.Conn, *http.Request, string) bool { return false })
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "lost:1"))
+		for range 5 {
+			if r := w.post("/v1/chat/completions", plainRequest); r.code() != "engine_crashed" {
+				t.Errorf("%+v", r)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		w.engineAt("e:2", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:2"))
+		if r := w.post("/v1/chat/completions", plainRequest); r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // The table of suspects is bounded, prefers those of two crashes, and forgets.
 func TestSuspectsAreBounded(t *testing.T) {
 	var s suspects
 	now := time.Unix(1000, 0)
 	print := func(i int) fingerprint { return fingerprint{size: i} }
 	for i := range 100 {
-		s.crashed(print(i), false, now)
-		if v := s.crashed(print(i), false, now); v.crashes != crashesToRunAlone {
+		s.crashed(print(i), 1, false, now)
+		if v := s.crashed(print(i), 1, false, now); v.crashes != 1 {
+			t.Fatal("a crash is counted twice", v)
+		}
+		if v := s.crashed(print(i), 2, false, now); v.crashes != crashesToRunAlone {
 			t.Fatal(v)
 		}
 	}
 	for i := range 3 * maxSuspects {
-		s.crashed(print(1000+i), false, now.Add(time.Minute))
+		s.crashed(print(1000+i), 1, false, now.Add(time.Minute))
 	}
 	if n := s.count.Load(); n != maxSuspects || len(s.byPrint) != maxSuspects {
 		t.Fatal(n)
@@ -258,7 +301,7 @@ func TestSuspectsAreBounded(t *testing.T) {
 			t.Fatal(i, v)
 		}
 	}
-	if v := s.crashed(print(1), true, now); v.crashes != crashesToRefuse {
+	if v := s.crashed(print(1), 3, true, now); v.crashes != crashesToRefuse {
 		t.Error(v)
 	}
 	s.acquit(print(2))
@@ -272,7 +315,7 @@ func TestSuspectsAreBounded(t *testing.T) {
 	if n := s.count.Load(); n != 0 {
 		t.Errorf("%d are kept", n)
 	}
-	if v := s.crashed(print(1), false, now.Add(time.Hour)); v.crashes != 1 {
+	if v := s.crashed(print(1), 3, false, now.Add(time.Hour)); v.crashes != 1 {
 		t.Error("a crash is counted with one an hour ago", v)
 	}
 }

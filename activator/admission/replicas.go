@@ -2,6 +2,7 @@ package admission
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -24,12 +25,15 @@ type Grant struct {
 	queue *Queue
 	slot  *replica // nil once released
 	alone bool     // no other request is given the replica meanwhile
+
+	listing uint64 // of the replica
 }
 
 // replica is one target of a queue and the requests it has. Fields are guarded
 // by the queue's mutex.
 type replica struct {
 	Target
+	listing  uint64 // number of this stay in the snapshots, from its first to its last one
 	seed     uint64
 	slots    int
 	inFlight int
@@ -77,8 +81,10 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 }
 
 func newReplica(t Target) *replica {
-	return &replica{Target: t, seed: xxh3.HashString(t.Replica.ID)}
+	return &replica{Target: t, listing: listings.Add(1), seed: xxh3.HashString(t.Replica.ID)}
 }
+
+var listings atomic.Uint64
 
 // findReplica is the replica with this id, nil if there is none.
 func findReplica(all []*replica, id string) *replica {
@@ -139,7 +145,7 @@ func affinityMargin(slots int) int { return max(1, slots/4) }
 func (q *Queue) hold(req *Request, r *replica) {
 	r.inFlight++
 	q.active++
-	req.Grant = Grant{Target: r.Target, queue: q, slot: r}
+	req.Grant = Grant{Target: r.Target, queue: q, slot: r, listing: r.listing}
 }
 
 // release takes the slot back. mu is held.
