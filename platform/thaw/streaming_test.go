@@ -233,7 +233,7 @@ func TestStreamingVLLM(t *testing.T) {
 	if !program() {
 		sourcetest.Missing(t, "nothing can be mounted here")
 	}
-	p.eventually(4*time.Minute, "it reads its weights", func() bool {
+	p.eventually(8*time.Minute, "it reads its weights", func() bool {
 		logs, _ := filepath.Glob(filepath.Join(p.data, "agent", "supervisor", "logs", "big-*.log"))
 		for _, l := range logs {
 			if b, _ := os.ReadFile(l); strings.Contains(string(b), "Starting to load model") {
