@@ -1,5 +1,6 @@
 # thaw. `make run` and `make test` need Go, make and git, nothing else.
-# `make` alone is what a change must pass: format, vet, lint, test, build.
+# `make` alone checks format, vet and lint, tests and builds; .ci/run does the same and decides
+# whether a change lands.
 
 # Some machines pin GOTOOLCHAIN to "local" with an older Go; the module needs this one.
 export GOTOOLCHAIN := go1.27.3
@@ -17,13 +18,13 @@ FUNCTIONS ?= functions/shipped
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/thaw-dev/thaw/platform/cli.Version=$(VERSION)
 
-# The race detector wants cgo, and cgo a C compiler: used where both are there.
+# The race detector needs cgo, and cgo a C compiler: used where both are present.
 RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null 2>&1 && echo -race)
 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative thaw-bench test test-rooms test-knative test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run build thaw thaw-knative thaw-bench test test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -56,30 +57,18 @@ run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo
 	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions $(FUNCTIONS)
 
-test: test-rooms test-knative ## every test that needs nothing but Go
-
-# The whole program's tests take longest, and wait more than they compute: they are
-# begun first, and have no processor to themselves. -w: no debugger reads these
-# programs, and linking takes a quarter less.
-BESIDE := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-test-rooms:
-	$(GO) test $(RACE) $(TESTFLAGS) -ldflags=-w -p $(BESIDE) -timeout 15m ./platform/thaw $$($(GO) list ./... | grep -vE '/platform/(thaw$$|(thaw-)?knative(/|$$))')
-
-# What Knative brings is built once, as the cluster runs it: without the race
-# detector and without cgo. That is 50 seconds of processor time cold, and would
-# be twice that again otherwise.
-test-knative:
-	CGO_ENABLED=0 $(GO) test $(TESTFLAGS) -ldflags=-w -timeout 9m ./platform/knative/... ./platform/thaw-knative
+test: ## every test that needs nothing but Go; with a C compiler, the race detector where it pays
+	@.ci/tests
 
 test-llamacpp: ## the engines' contract on llama.cpp: THAW_ENGINE_LLAMACPP is a Python with llama-cpp-python[server], or a llama-server
 	@[ -n "$$THAW_ENGINE_LLAMACPP" ] || { echo "set THAW_ENGINE_LLAMACPP: python3 -m venv V && V/bin/pip install 'llama-cpp-python[server]==0.3.36' (six minutes), then V/bin/python"; exit 1; }
 	$(GO) test $(RACE) -count 1 -v -run 'TestConformance/llamacpp' ./runtime/replica
 
 test-real: ## tests with real components, which it installs (node, npm, python3 are needed)
-	.ci/run components real vllm
+	.ci/full components real vllm
 
 test-vllm: ## of these, the ones with a real vLLM
-	.ci/run components vllm
+	.ci/full components vllm
 
 # How many seeds are played.
 SEEDS ?= 1000
