@@ -40,6 +40,7 @@ func TestCanaries(t *testing.T) {
 		inURL      = "canaryurlsig41"
 	)
 	account := base64.StdEncoding.EncodeToString([]byte("canary-account-key-1b"))
+	blobs.Key = account
 	signature := "canarysassig83"
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", azuretest.Account, account, blobs.URL, azuretest.Account))
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "otheraccount")

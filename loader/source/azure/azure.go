@@ -3,23 +3,14 @@ package azure
 import (
 	"context"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc64"
-	"io"
 	"net/http"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
-	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
-	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -46,6 +37,8 @@ type Source struct {
 	mu      sync.Mutex // guards the fields below
 	cred    azcore.TokenCredential
 	clients map[string]*containerAccess // by container URL's parts
+	// endpoints outlives clients: what a service supports does not change with a token.
+	endpoints map[string]*endpointSupport // by URL
 }
 
 // New returns a source; nothing is read or dialled before it is used.
@@ -55,7 +48,7 @@ func New(o Options) *Source {
 	}
 	// Any address is dialled: hosts are Azure's or the operator's own. A redirect
 	// is not followed: accounts send none, and it would leak the signature.
-	return &Source{o: o, clients: make(map[string]*containerAccess), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
+	return &Source{o: o, clients: make(map[string]*containerAccess), endpoints: make(map[string]*endpointSupport), http: httpsource.Client(httpsource.Options{Roots: o.Roots})}
 }
 
 // Close closes idle connections.
@@ -197,113 +190,8 @@ func (s *Source) locateBlob(f source.File) (p blobLocation, name string, a *cont
 	return p, part[3], a, err
 }
 
-// Read returns a range of a blob in the version of the plan.
-func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
-	body, _, err := s.download(ctx, f, offset, length, http.Header{})
-	return body, err
-}
-
-// download returns a range of a blob and the response's headers. The response is
-// checked here (httpsource), because the SDK accepts any range that comes.
-func (s *Source) download(ctx context.Context, f source.File, offset, length int64, header http.Header) (io.ReadCloser, http.Header, error) {
-	p, name, a, err := s.locateBlob(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	header.Set("Accept-Encoding", "identity")
-	var r *http.Response
-	etag := azcore.ETag(f.Version)
-	_, err = a.client.NewBlobClient(name).DownloadStream(policy.WithCaptureResponse(policy.WithHTTPHeader(ctx, header), &r), &blob.DownloadStreamOptions{
-		Range:            blob.HTTPRange{Offset: offset, Count: length},
-		AccessConditions: &blob.AccessConditions{ModifiedAccessConditions: &blob.ModifiedAccessConditions{IfMatch: &etag}},
-	})
-	if err != nil {
-		return nil, nil, httpsource.GoneIsChanged(sdkError(ctx, p, a, f.Name, err))
-	}
-	body, err := httpsource.ResponseBody(r, httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version})
-	return body, r.Header, err
-}
-
-// maxCRCRange is the longest range for which the service returns a checksum.
-const maxCRCRange = 4 << 20
-
-// crc64Table is of the polynomial of x-ms-content-crc64.
-var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
-
-// ReadInto fills b with a range of a blob and compares it with the checksum of the
-// range, where the service returns one.
-func (s *Source) ReadInto(ctx context.Context, f source.File, offset int64, b []byte) error {
-	header := http.Header{}
-	if len(b) <= maxCRCRange {
-		header.Set("X-Ms-Range-Get-Content-Crc64", "true")
-	}
-	body, got, err := s.download(ctx, f, offset, int64(len(b)), header)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if err := httpsource.ReadFull(ctx, body, b, httpsource.RangeRequest{File: f, Offset: offset}); err != nil {
-		return err
-	}
-	if sum, err := base64.StdEncoding.DecodeString(got.Get("X-Ms-Content-Crc64")); err == nil && len(sum) == 8 && binary.LittleEndian.Uint64(sum) != crc64.Checksum(b, crc64Table) {
-		return &source.Error{Kind: source.Malformed, File: f.Name, Detail: fmt.Sprintf("the range at byte %d came with a checksum of other bytes", offset)}
-	}
-	return nil
-}
-
 func malformed(p blobLocation, name, problem string) error {
 	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
-}
-
-// sdkError converts an error of the SDK. Of its text only status and code are kept: it
-// holds URLs, and those may hold signatures.
-func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name string, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	e := &source.Error{Source: p.String(), File: name}
-	r, ok := errors.AsType[*azcore.ResponseError](err)
-	switch {
-	case noIdentity(err):
-		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), howTo
-		return e
-	case !ok:
-		e.Kind, e.Detail = source.Unavailable, p.describe()+" cannot be reached: "+httpsource.Cause(err)
-		e.Fix = "check the account's name and this machine's network"
-		return e
-	}
-	var h http.Header
-	if r.RawResponse != nil {
-		h = r.RawResponse.Header
-	}
-	return responseError(p, a, name, r.StatusCode, r.ErrorCode, h)
-}
-
-// responseError converts a refusal of the service.
-func responseError(p blobLocation, a *containerAccess, name string, status int, code string, h http.Header) error {
-	e := &source.Error{Source: p.String(), File: name, Detail: fmt.Sprintf("%s: %d", p.describe(), status)}
-	if code != "" && len(code) < 60 {
-		e.Detail += " " + strconv.QuoteToASCII(code)
-	}
-	switch {
-	case status == 401 || status == 403:
-		e.Kind, e.Fix = source.Denied, a.fix
-		e.Detail += ", with " + a.how
-	case status == 404 && code == "ContainerNotFound":
-		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
-	case status == 404:
-		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
-	case status == 412 || status == 416:
-		e.Kind = source.Changed
-		e.Detail += ": it was overwritten while it was read"
-	case status == 409 && code == "BlobArchived":
-		e.Kind, e.Fix = source.Refused, "the blob is in the archive tier: move it to hot or cool first"
-	case status == 408 || status == 429 || status >= 500:
-		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, httpsource.RetryAfter(h, time.Now()), status == 429 || status == 503
-	default:
-		e.Kind = source.Refused
-	}
-	return e
 }
 
 // describe describes a place for people.

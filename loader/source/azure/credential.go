@@ -17,20 +17,32 @@ import (
 
 // containerAccess is a client for one container, and where its credential comes from.
 type containerAccess struct {
-	client *container.Client
-	how    string
-	fix    string // what to do if access is denied
+	client  *container.Client
+	support *endpointSupport
+	how     string
+	fix     string // what to do if access is denied
+	// setUp is how to give this machine a credential, where it has none.
+	setUp string
 }
 
-const howTo = "set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
+// The variables that hold a credential.
+const (
+	connectionVariable = "AZURE_STORAGE_CONNECTION_STRING"
+	keyVariable        = "AZURE_STORAGE_KEY"
+	sasVariable        = "AZURE_STORAGE_SAS_TOKEN"
+)
 
-// newAccess finds the credential for a place and makes a client.
+const howTo = "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give this machine an identity (workload identity, managed identity, az login)"
+
+// newAccess finds the credential for a place and makes a client. A key or a SAS is used
+// only for its own account: it is never sent to another one that a source names.
 func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 	env := s.o.Getenv
 	opts := &container.ClientOptions{ClientOptions: policy.ClientOptions{
-		Transport: s.http,
-		Retry:     policy.RetryOptions{MaxRetries: -1}, // the loader's
-		Telemetry: policy.TelemetryOptions{ApplicationID: "thaw"},
+		Transport:       s.http,
+		Retry:           policy.RetryOptions{MaxRetries: -1}, // the loader's
+		Telemetry:       policy.TelemetryOptions{ApplicationID: "thaw"},
+		PerCallPolicies: []policy.Policy{headerPolicy{}},
 	}}
 	endpoint := p.endpoint
 	if s.o.Endpoint != "" {
@@ -38,39 +50,61 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 	} else if endpoint == "" {
 		endpoint = "https://" + p.account + ".blob.core.windows.net"
 	}
-	bad := func(name, problem string) error {
+	bad := func(name, problem, fix string) error {
 		// Never the value, nor an error text made of it.
-		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: name + " " + problem, Fix: howTo}
-	}
-	if raw := env("AZURE_STORAGE_CONNECTION_STRING"); raw != "" {
-		c, err := parseConnection(raw)
-		if err != nil {
-			return nil, bad("AZURE_STORAGE_CONNECTION_STRING", err.Error())
-		}
-		if c.account == p.account || c.account == "" {
-			const how = "AZURE_STORAGE_CONNECTION_STRING"
-			if c.key != "" {
-				return s.accessWithKey(p, c.endpoint, c.account, c.key, how, opts)
-			}
-			return s.accessWithSAS(p, c.endpoint, c.sas, how, opts)
-		}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: name + " " + problem, Fix: fix}
 	}
 	account := env("AZURE_STORAGE_ACCOUNT")
-	if key := env("AZURE_STORAGE_KEY"); key != "" && account == p.account {
-		return s.accessWithKey(p, endpoint, account, key, "AZURE_STORAGE_KEY", opts)
+	var others []string // variables that hold credentials of other accounts
+	if raw := env(connectionVariable); raw != "" {
+		c, err := parseConnection(raw, account)
+		switch {
+		case err != nil:
+			return nil, bad(connectionVariable, err.Error(), howTo)
+		case c.account == "":
+			return nil, bad(connectionVariable, "has a SAS of an account that it does not name", "add AccountName="+p.account+" to it if the SAS is of that account")
+		case c.account != p.account:
+			others = append(others, connectionVariable)
+		case c.key != "":
+			return s.accessWithKey(p, c.endpoint, c.account, c.key, connectionVariable, opts)
+		default:
+			return s.accessWithSAS(p, c.endpoint, c.sas, connectionVariable, opts)
+		}
 	}
-	if sas := env("AZURE_STORAGE_SAS_TOKEN"); sas != "" && (account == p.account || account == "") {
-		return s.accessWithSAS(p, endpoint, sas, "AZURE_STORAGE_SAS_TOKEN", opts)
+	if key := env(keyVariable); key != "" {
+		if account == p.account {
+			return s.accessWithKey(p, endpoint, account, key, keyVariable, opts)
+		}
+		others = append(others, keyVariable)
+	}
+	if sas := env(sasVariable); sas != "" {
+		switch account {
+		case p.account:
+			return s.accessWithSAS(p, endpoint, sas, sasVariable, opts)
+		case "":
+			return nil, bad(sasVariable, "is set without AZURE_STORAGE_ACCOUNT, so the account of the SAS is not known", "set AZURE_STORAGE_ACCOUNT="+p.account+" if the SAS is of that account, or unset "+sasVariable)
+		}
+		others = append(others, sasVariable)
+	}
+	return s.accessWithIdentity(p, endpoint, others, opts)
+}
+
+// accessWithIdentity makes a client with an identity of this machine. others are the
+// variables that were left out because their credentials are of other accounts.
+func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []string, opts *container.ClientOptions) (*containerAccess, error) {
+	fix := howTo
+	if len(others) > 0 {
+		fix = strings.Join(others, " and ") + ": not used, of another account than " + p.account + "; " + fix
 	}
 	cred, err := s.identity()
 	if err != nil {
-		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "there is no credential for account " + p.account, Fix: howTo}
+		return nil, &source.Error{Kind: source.Denied, Source: p.String(), Detail: "there is no credential for account " + p.account, Fix: fix}
 	}
 	client, err := container.NewClient(containerURL(endpoint, p), cred, opts)
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + howTo}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the identity of this machine", fix: "give it the role Storage Blob Data Reader on the container; or " + fix, setUp: fix}, nil
 }
 
 // identity is azidentity's default chain, made once: it caches its tokens.
@@ -101,7 +135,7 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the account key of " + how, fix: "check that the key in " + how + " is the account's, and that this machine's clock is right"}, nil
 }
 
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
@@ -113,7 +147,7 @@ func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *
 	if err != nil {
 		return nil, &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "no client can be made for this endpoint"}
 	}
-	return &containerAccess{client: client, how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
+	return &containerAccess{client: client, support: s.supportOf(endpoint), how: "the SAS of " + how, fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"}, nil
 }
 
 func containerURL(endpoint string, p blobLocation) string {
@@ -130,9 +164,9 @@ const (
 	developerKey = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
-// parseConnection reads a storage connection string. Its errors never repeat
-// any of it.
-func parseConnection(raw string) (connection, error) {
+// parseConnection reads a storage connection string. account is that of the environment:
+// a SAS whose string names none is of it. Its errors never repeat any of the string.
+func parseConnection(raw, account string) (connection, error) {
 	kv := make(map[string]string)
 	for field := range strings.SplitSeq(strings.Trim(raw, "; \t\n"), ";") {
 		k, v, ok := strings.Cut(field, "=")
@@ -163,10 +197,7 @@ func parseConnection(raw string) (connection, error) {
 		return c, errors.New("has a BlobEndpoint that is not an http or https URL")
 	}
 	if c.account == "" {
-		// A SAS for a custom domain names no account; else the host does.
-		if m := blobHost.FindStringSubmatch(u.Host); m != nil {
-			c.account = m[1]
-		}
+		c.account = accountOf(u)
 	}
 	switch {
 	case c.key != "" && c.account == "":
@@ -174,7 +205,22 @@ func parseConnection(raw string) (connection, error) {
 	case c.key == "" && c.sas == "":
 		return c, errors.New("has neither AccountKey nor SharedAccessSignature")
 	}
+	if c.account == "" { // the SAS of a custom domain
+		c.account = account
+	}
 	return c, nil
+}
+
+// accountOf returns the account that an endpoint names, by its host, or by its path as
+// emulators do; "" for a custom domain.
+func accountOf(endpoint *url.URL) string {
+	if m := blobHost.FindStringSubmatch(endpoint.Host); m != nil {
+		return m[1]
+	}
+	if name := strings.Trim(endpoint.Path, "/"); accountName.MatchString(name) {
+		return name
+	}
+	return ""
 }
 
 // noIdentity reports whether err means that no identity was found, before the account

@@ -37,9 +37,12 @@ func TestConnectionString(t *testing.T) {
 		{"UseDevelopmentStorage=true", "http://127.0.0.1:10000/devstoreaccount1|devstoreaccount1"},
 		{"DefaultEndpointsProtocol=https;AccountName=a1b;AccountKey=eA==;EndpointSuffix=core.windows.net", "https://a1b.blob.core.windows.net|a1b"},
 		{"BlobEndpoint=https://a1b.blob.core.windows.net/;SharedAccessSignature=sv=1&sig=x%3D", "https://a1b.blob.core.windows.net/|a1b"},
-		{"BlobEndpoint=https://models.example/;SharedAccessSignature=sv=1&sig=x", "https://models.example/|"},
+		{"BlobEndpoint=https://models.example/;SharedAccessSignature=sv=1&sig=x", "https://models.example/|named"},
+		{"BlobEndpoint=https://models.example/;SharedAccessSignature=sv=1&sig=x;AccountName=a1b", "https://models.example/|a1b"},
+		{"BlobEndpoint=http://azurite:10000/a1b;SharedAccessSignature=sv=1&sig=x", "http://azurite:10000/a1b|a1b"},
+		{"BlobEndpoint=https://models.example/a/b;SharedAccessSignature=sv=1&sig=x", "https://models.example/a/b|named"},
 	} {
-		c, err := parseConnection(tc.in)
+		c, err := parseConnection(tc.in, "named")
 		if got := c.endpoint + "|" + c.account; err != nil || got != tc.want {
 			t.Errorf("%s: %s, %v", tc.in, got, err)
 		}

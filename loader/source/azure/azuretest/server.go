@@ -1,13 +1,16 @@
-// Package azuretest is a small true blob server for tests: it lists and
-// serves ranges as Azure Blob Storage does, with injected faults.
+// Package azuretest is a small true blob server for tests: it checks signatures, lists
+// and serves ranges with checksums as Azure Blob Storage does, with injected faults. It
+// starts Azurite, too.
 package azuretest
 
 import (
 	"bytes"
 	"crypto/md5"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/xml"
 	"fmt"
+	"hash/crc64"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -25,15 +28,20 @@ const (
 	Key       = "c2VjcmV0LWtleS1vZi10aGUtYWNjb3VudA=="
 )
 
+// SAS is a signature that every server accepts in place of the key's.
+const SAS = "sv=2024-11-04&sr=c&sp=rl&se=2099-01-01T00%3A00%3A00Z&sig=c2lnbmF0dXJlK29mL3RoZS9TQVM%3D"
+
 // Server serves one container.
 type Server struct {
 	URL string
+	Key string // of the account, in base64; set before the first request
 
 	mu    sync.Mutex // guards the fields below
 	blobs map[string]blob
 	fault func(w http.ResponseWriter, r *http.Request, n int) bool
 	gets  []string // "name range" of every ranged GET
 	lists int
+	sums  int // ranged GETs that asked for a checksum
 	etag  int
 }
 
@@ -54,12 +62,12 @@ func New(t testing.TB) *Server {
 }
 
 // Of returns a server without a listener, for url.
-func Of(url string) *Server { return &Server{URL: url, blobs: make(map[string]blob)} }
+func Of(url string) *Server { return &Server{URL: url, Key: Key, blobs: make(map[string]blob)} }
 
 // Getenv is the environment in which a source finds this server.
 func (s *Server) Getenv(name string) string {
 	if name == "AZURE_STORAGE_CONNECTION_STRING" {
-		return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", Account, Key, s.URL, Account)
+		return fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", Account, s.Key, s.URL, Account)
 	}
 	return ""
 }
@@ -94,7 +102,7 @@ func (s *Server) Delete(name string) {
 func (s *Server) Fault(f func(w http.ResponseWriter, r *http.Request, n int) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fault, s.gets = f, nil
+	s.fault, s.gets, s.sums = f, nil, 0
 }
 
 // Gets is "name bytes=a-b" of every ranged GET since the last Fault.
@@ -111,13 +119,41 @@ func (s *Server) Lists() int {
 	return s.lists
 }
 
+// Checksums counts the ranged GETs since the last Fault that asked for a checksum.
+func (s *Server) Checksums() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sums
+}
+
 // Fail answers as Azure does when it refuses.
-func Fail(w http.ResponseWriter, status int, code string) {
+func Fail(w http.ResponseWriter, status int, code string) { Refuse(w, status, code, "no", "") }
+
+// Refuse answers as Azure does when it refuses, with a message, and with a detail if it
+// is not empty.
+func Refuse(w http.ResponseWriter, status int, code, message, detail string) {
 	w.Header().Set("x-ms-error-code", code)
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
-	fmt.Fprintf(w, `<?xml version="1.0" encoding="utf-8"?><Error><Code>%s</Code><Message>no</Message></Error>`, code)
+	fmt.Fprintf(w, "\ufeff<?xml version=\"1.0\" encoding=\"utf-8\"?><Error><Code>%s</Code><Message>", code)
+	_ = xml.EscapeText(w, []byte(message+"\nRequestId:5f2c\nTime:2026-01-01T00:00:00Z"))
+	fmt.Fprint(w, "</Message>")
+	if detail != "" {
+		fmt.Fprint(w, "<AuthenticationErrorDetail>")
+		_ = xml.EscapeText(w, []byte(detail))
+		fmt.Fprint(w, "</AuthenticationErrorDetail>")
+	}
+	fmt.Fprint(w, "</Error>")
 }
+
+const (
+	newestVersion  = "2026-06-06" // of the API, as of Azurite 3.37
+	checksumHeader = "x-ms-range-get-content-crc64"
+	maxChecksum    = 4 << 20 // bytes of a range with a checksum
+)
+
+// crc64Table is of the polynomial that Azure uses.
+var crc64Table = crc64.MakeTable(0x9A6C9329AC4BC9B5)
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/"+Account+"/"+Container)
@@ -134,6 +170,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else if r.Method == http.MethodGet {
 		s.gets = append(s.gets, name+" "+rng)
 		n = len(s.gets)
+		if r.Header.Get(checksumHeader) != "" {
+			s.sums++
+		}
 	}
 	fault := s.fault
 	s.mu.Unlock()
@@ -142,8 +181,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case fault != nil && fault(w, r, n):
 	case !ok:
 		Fail(w, http.StatusNotFound, "ContainerNotFound")
-	case !strings.HasPrefix(r.Header.Get("Authorization"), "SharedKey "+Account+":") && !strings.Contains(r.URL.RawQuery, "sig="):
-		Fail(w, http.StatusForbidden, "AuthenticationFailed")
+	case r.Header.Get("x-ms-version") > newestVersion:
+		Refuse(w, http.StatusBadRequest, "InvalidHeaderValue", "The API version "+r.Header.Get("x-ms-version")+" is not supported. Please upgrade.", "")
+	case !s.authorized(w, r):
 	case list:
 		s.list(w, r.URL.Query().Get("prefix"))
 	default:
@@ -203,6 +243,14 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, name, rng string) {
 			_, _ = w.Write(b.body)
 		}
 		return
+	}
+	if r.Header.Get(checksumHeader) != "" {
+		if to-from > maxChecksum {
+			Refuse(w, http.StatusBadRequest, "InvalidHeaderValue", "The range is too long for a checksum.", "")
+			return
+		}
+		sum := binary.LittleEndian.AppendUint64(nil, crc64.Checksum(b.body[from:to], crc64Table))
+		w.Header().Set("x-ms-content-crc64", base64.StdEncoding.EncodeToString(sum))
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(to-from))
 	w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, to-1, len(b.body)))

@@ -1,0 +1,132 @@
+package azure
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
+)
+
+// sdkError converts an error of the SDK. Of its text only status, code and the service's
+// message are kept: it holds URLs, and those may hold signatures.
+func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	e := &source.Error{Source: p.String(), File: name}
+	r, ok := errors.AsType[*azcore.ResponseError](err)
+	switch {
+	case noIdentity(err):
+		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), a.setUp
+		return e
+	case !ok:
+		e.Kind, e.Detail = source.Unavailable, p.describe()+" cannot be reached: "+httpsource.Cause(err)
+		e.Fix = "check the account's name and this machine's network"
+		return e
+	}
+	return responseError(p, a, name, r)
+}
+
+// responseError converts a refusal of the service.
+func responseError(p blobLocation, a *containerAccess, name string, r *azcore.ResponseError) error {
+	status, code := r.StatusCode, r.ErrorCode
+	e := &source.Error{Source: p.String(), File: name, Detail: fmt.Sprintf("%s: %d", p.describe(), status)}
+	if code != "" && len(code) < 60 {
+		e.Detail += " " + strconv.QuoteToASCII(code)
+	}
+	switch {
+	case status == 401 || status == 403:
+		e.Kind, e.Fix = source.Denied, a.fix
+		e.Detail += ", with " + a.how
+	case status == 404 && code == "ContainerNotFound":
+		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
+	case status == 404:
+		e.Kind, e.Fix = source.NotFound, "check container and prefix; names are case-sensitive"
+	case status == 412 || status == 416:
+		e.Kind = source.Changed
+		e.Detail += ": it was overwritten while it was read"
+	case status == 409 && code == "BlobArchived":
+		e.Kind, e.Fix = source.Refused, "the blob is in the archive tier: move it to hot or cool first"
+	case unsupported(code): // with any status: Azurite answers 500, which no other try mends
+		e.Kind, e.Fix = source.Refused, "the service lacks a feature of Azure Blob Storage: upgrade it"
+	case code == "InvalidHeaderValue":
+		e.Kind, e.Fix = source.Refused, "the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
+	case status == 408 || status == 429 || status >= 500:
+		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
+		if r.RawResponse != nil {
+			e.RetryAfter = httpsource.RetryAfter(r.RawResponse.Header, time.Now())
+		}
+	default:
+		e.Kind = source.Refused
+	}
+	if m := serviceMessage(r.RawResponse); m != "" {
+		e.Detail += ": " + m
+	}
+	return e
+}
+
+// unsupported reports whether code is a service's refusal of a header that it does not
+// support.
+func unsupported(code string) bool {
+	return code == "FeatureNotSupported" || code == "UnsupportedHeader"
+}
+
+// maxMessage bounds the message of a service, in bytes.
+const maxMessage = 500
+
+// serviceMessage returns the first line of the message in the body of a refusal; ""
+// where there is none. A message that repeats the request's signature or token is left
+// out. AuthenticationErrorDetail, which holds the string that was signed, is not read.
+func serviceMessage(r *http.Response) string {
+	if r == nil || r.Request == nil {
+		return ""
+	}
+	body, err := runtime.Payload(r) // which the SDK has read and keeps
+	var e struct{ Message string }
+	if err != nil || xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e) != nil {
+		return ""
+	}
+	// The lines that follow are an id and the time.
+	m, _, _ := strings.Cut(strings.TrimSpace(e.Message), "\n")
+	m = strings.TrimSpace(strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, m))
+	if holdsSecret(m, r.Request) {
+		return ""
+	}
+	if len(m) > maxMessage {
+		m = strings.ToValidUTF8(m[:maxMessage], "") + "…"
+	}
+	return strings.TrimSuffix(m, ".")
+}
+
+// holdsSecret reports whether text repeats the credential of a request.
+func holdsSecret(text string, req *http.Request) bool {
+	if strings.Contains(text, "sig=") {
+		return true
+	}
+	// SharedKey ACCOUNT:SIGNATURE, or Bearer TOKEN.
+	authorization := req.Header.Get("Authorization")
+	secrets := []string{authorization[strings.LastIndexAny(authorization, " :")+1:]}
+	for _, signature := range req.URL.Query()["sig"] {
+		secrets = append(secrets, signature, url.QueryEscape(signature))
+	}
+	return slices.ContainsFunc(secrets, func(s string) bool { return s != "" && strings.Contains(text, s) })
+}
