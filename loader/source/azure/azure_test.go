@@ -3,17 +3,14 @@ package azure_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
-	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/sas"
 
 	"go.uber.org/goleak"
 
@@ -39,95 +36,24 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The well-known account of every Azurite.
-const (
-	azuriteAccount = "devstoreaccount1"
-	azuriteKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
-
-// azurite starts the emulator and returns its endpoint.
-func azurite(t *testing.T) string {
-	t.Helper()
-	program := os.Getenv("THAW_AZURITE")
-	if program == "" {
-		sourcetest.Missing(t, "THAW_AZURITE names no azurite-blob (npm install azurite)")
-	}
-	for range 3 { // another program may take the port before azurite does
-		if endpoint := startAzurite(t, program); endpoint != "" {
-			return endpoint
-		}
-	}
-	t.Fatal("azurite does not answer")
-	return ""
-}
-
-// startAzurite starts the emulator at a free port; "" if it has ended.
-func startAzurite(t *testing.T, program string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().(*net.TCPAddr)
-	l.Close()
-	cmd := exec.Command(program, "--blobHost", "127.0.0.1", "--blobPort", fmt.Sprint(addr.Port), "--location", t.TempDir(), "--silent", "--disableTelemetry", "--skipApiVersionCheck")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = cmd.Wait() }()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr.String(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			res.Body.Close()
-			if strings.HasPrefix(res.Header.Get("Server"), "Azurite") {
-				return "http://" + addr.String() + "/" + azuriteAccount
-			}
-		}
-		select {
-		case <-ended:
-			return ""
-		case <-ctx.Done():
-			t.Fatal("azurite does not answer")
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
+// azurite is the program in its variable (.ci/components).
+func azurite(t *testing.T) string { return azuretest.StartAzurite(t, os.Getenv("THAW_AZURITE")) }
 
 func TestAzurite(t *testing.T) {
 	endpoint := azurite(t)
-	cred, err := container.NewSharedKeyCredential(azuriteAccount, azuriteKey)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var count atomic.Int32
-	fresh := func(t *testing.T) (*container.Client, string) {
-		name := fmt.Sprintf("weights%d", count.Add(1))
-		c, err := container.NewClientWithSharedKeyCredential(endpoint+"/"+name, cred, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Create(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		return c, name
+	fresh := func(t *testing.T) (c *container.Client, name, token string) {
+		name = fmt.Sprintf("weights%d", count.Add(1))
+		c, token = azuretest.AzuriteContainer(t, endpoint, name)
+		return c, name, token
 	}
 	locationKey := func(t *testing.T, c *container.Client, name string, env map[string]string) sourcetest.Location {
 		s := azure.New(azure.Options{Getenv: func(k string) string { return env[k] }})
 		t.Cleanup(s.Close)
 		return sourcetest.Location{
 			Source:   s,
-			Location: "az://" + azuriteAccount + "/" + name + "/models/one",
-			Nowhere:  "az://" + azuriteAccount + "/" + name + "/models/two",
+			Location: "az://" + azuretest.AzuriteAccount + "/" + name + "/models/one",
+			Nowhere:  "az://" + azuretest.AzuriteAccount + "/" + name + "/models/two",
 			Put: func(t *testing.T, blob string, body []byte) {
 				t.Helper()
 				if _, err := c.NewBlockBlobClient("models/one/"+blob).UploadBuffer(t.Context(), body, nil); err != nil {
@@ -144,31 +70,26 @@ func TestAzurite(t *testing.T) {
 	}
 	t.Run("connection string", func(t *testing.T) {
 		sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
-			c, name := fresh(t)
-			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=http;AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint + ";"})
+			c, name, _ := fresh(t)
+			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=http;AccountName=" + azuretest.AzuriteAccount + ";AccountKey=" + azuretest.AzuriteKey + ";BlobEndpoint=" + endpoint + ";"})
 		})
 	})
 	t.Run("SAS", func(t *testing.T) {
 		sourcetest.Run(t, func(t *testing.T) sourcetest.Location {
-			c, name := fresh(t)
-			u, err := c.GetSASURL(sas.ContainerPermissions{Read: true, List: true}, time.Now().Add(time.Hour), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, query, _ := strings.Cut(u, "?")
-			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + endpoint + ";SharedAccessSignature=" + query})
+			c, name, token := fresh(t)
+			return locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "BlobEndpoint=" + endpoint + ";SharedAccessSignature=" + token})
 		})
 	})
 	t.Run("a key that is not the account's", func(t *testing.T) {
-		c, name := fresh(t)
-		p := locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
+		c, name, _ := fresh(t)
+		p := locationKey(t, c, name, map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuretest.AzuriteAccount + ";AccountKey=" + azuretest.Key + ";BlobEndpoint=" + endpoint})
 		if _, err := p.Source.Plan(t.Context(), p.Location, nil); source.KindOf(err) != source.Denied {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("no such container", func(t *testing.T) {
-		c, _ := fresh(t)
-		p := locationKey(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuriteAccount + ";AccountKey=" + azuriteKey + ";BlobEndpoint=" + endpoint})
+		c, _, _ := fresh(t)
+		p := locationKey(t, c, "nosuchcontainer", map[string]string{"AZURE_STORAGE_CONNECTION_STRING": "AccountName=" + azuretest.AzuriteAccount + ";AccountKey=" + azuretest.AzuriteKey + ";BlobEndpoint=" + endpoint})
 		_, err := p.Source.Plan(t.Context(), p.Location, nil)
 		if source.KindOf(err) != source.NotFound || !strings.Contains(err.Error(), "nosuchcontainer") {
 			t.Errorf("error %v", err)

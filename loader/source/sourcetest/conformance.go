@@ -32,6 +32,21 @@ type Location struct {
 	Kept bool
 }
 
+// blockReader is the other way in which the loader reads (loader.BlockReader).
+type blockReader interface {
+	ReadInto(ctx context.Context, file source.File, offset int64, b []byte) error
+}
+
+// readBody returns the bytes of a range by Read.
+func readBody(ctx context.Context, s Source, f source.File, off, n int64) ([]byte, error) {
+	r, err := s.Read(ctx, f, off, n)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
 // Run runs the suite; open makes a fresh, empty place.
 func Run(t *testing.T, open func(t *testing.T) Location) {
 	body := func(n int) []byte {
@@ -54,12 +69,15 @@ func Run(t *testing.T, open func(t *testing.T) Location) {
 		return files
 	}
 	read := func(ctx context.Context, p Location, f source.File, off, n int64) ([]byte, error) {
-		r, err := p.Source.Read(ctx, f, off, n)
-		if err != nil {
-			return nil, err
+		got, err := readBody(ctx, p.Source, f, off, n)
+		if s, ok := p.Source.(blockReader); ok {
+			into := make([]byte, n)
+			intoErr := s.ReadInto(ctx, f, off, into)
+			if (err == nil) != (intoErr == nil) || source.KindOf(err) != source.KindOf(intoErr) || err == nil && !bytes.Equal(got, into) {
+				return nil, fmt.Errorf("Read gave %d bytes and the error %v; ReadInto gave other bytes or another error: %v", len(got), err, intoErr)
+			}
 		}
-		defer r.Close()
-		return io.ReadAll(r)
+		return got, err
 	}
 
 	old := func(t *testing.T, p Location, f source.File, all []byte) {
