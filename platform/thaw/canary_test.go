@@ -23,14 +23,7 @@ import (
 func TestCanaries(t *testing.T) {
 	linuxOnly(t)
 	blobs := azuretest.New(t)
-	tinyFiles := os.DirFS(tinyDir(t))
-	fs.WalkDir(tinyFiles, ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			b, _ := fs.ReadFile(tinyFiles, path)
-			blobs.Put("tiny/"+path, b)
-		}
-		return nil
-	})
+	eachTinyFile(t, blobs.Put)
 	const (
 		prompt     = "canary-prompt-5e1f"
 		completion = "canary-completion-77b0"
@@ -42,7 +35,7 @@ func TestCanaries(t *testing.T) {
 	account := base64.StdEncoding.EncodeToString([]byte("canary-account-key-1b"))
 	blobs.Key = account
 	signature := "canarysassig83"
-	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", fmt.Sprintf("DefaultEndpointsProtocol=http;AccountName=%s;AccountKey=%s;BlobEndpoint=%s/%s;", azuretest.Account, account, blobs.URL, azuretest.Account))
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "otheraccount")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2024-01-01&sp=rl&sig="+signature)
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // requests outside this machine fail

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -73,17 +72,7 @@ func stallingTiny(t *testing.T) *stalling {
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
 	s.Server = azuretest.Of(srv.URL)
-	dir := os.DirFS(tinyDir(t))
-	if err := fs.WalkDir(dir, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		b, err := fs.ReadFile(dir, path)
-		s.Put("tiny/"+path, b)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	eachTinyFile(t, s.Put)
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", s.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	return s
 }

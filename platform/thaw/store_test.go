@@ -19,23 +19,29 @@ import (
 	"github.com/thaw-dev/thaw/platform/enroll"
 )
 
-// startBlobServer starts a blob server with the tiny model, and sets the environment through which
-// the program finds it.
-func startBlobServer(t *testing.T) *azuretest.Server {
+// eachTinyFile calls put with each file of the tiny model, named below the folder tiny.
+func eachTinyFile(t *testing.T, put func(name string, body []byte)) {
 	t.Helper()
-	blobs := azuretest.New(t)
 	files := os.DirFS(tinyDir(t))
 	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			var b []byte
-			b, err = fs.ReadFile(files, path)
-			blobs.Put("tiny/"+path, b)
+		if err != nil || d.IsDir() {
+			return err
 		}
+		b, err := fs.ReadFile(files, path)
+		put("tiny/"+path, b)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// startBlobServer starts a blob server with the tiny model, and sets the environment through which
+// the program finds it.
+func startBlobServer(t *testing.T) *azuretest.Server {
+	t.Helper()
+	blobs := azuretest.New(t)
+	eachTinyFile(t, blobs.Put)
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
 	return blobs
 }
