@@ -8,13 +8,19 @@
 //
 //	AZURE_STORAGE_CONNECTION_STRING          with AccountKey or SharedAccessSignature; its BlobEndpoint is used
 //	AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY
-//	AZURE_STORAGE_SAS_TOKEN                  with AZURE_STORAGE_ACCOUNT, or for any account without it
+//	AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_SAS_TOKEN
 //	azidentity's default chain               environment, workload identity, managed identity, az login
 //
-// A credential of another account than the source's is skipped: the key of one account
-// must not be sent to another. No secret is in a source, a plan, an error or a log
-// line; errors of the SDK and of net/http contain URLs with their queries, so none of
-// them is passed on as it is.
+// A credential of another account than the source's is skipped: the key or the SAS of one
+// account must not be sent to another. A SAS without an account is an error. No secret is
+// in a source, a plan, an error or a log line; errors of the SDK and of net/http contain
+// URLs with their queries, so none of them is passed on as it is.
+//
+// # Headers
+//
+// A Shared Key signature covers every x-ms- header, so those for which the SDK has no
+// option are set by a policy that runs before the signing one. A service that refuses the
+// header that asks for the checksum of a range is read without checksums.
 //
 // # Tokens that expire
 //
