@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/source/azure/azuretest"
+	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 )
 
 // credentials are the ways to name a credential of the server's account.
@@ -245,4 +246,15 @@ func TestCredentialsOfOtherAccounts(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestEncodings(t *testing.T) {
+	body := []byte("0123456789")
+	sourcetest.RunEncodings(t, body, func(t *testing.T, encoding string) (sourcetest.Source, string) {
+		srv := azuretest.New(t)
+		srv.PutAs("m/x.gguf", body, nil, encoding)
+		s := azure.New(azure.Options{Getenv: srv.Getenv})
+		t.Cleanup(s.Close)
+		return s, azuretest.Location("m")
+	})
 }

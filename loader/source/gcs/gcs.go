@@ -189,8 +189,8 @@ func fileOf(p bucketLocation, o object, also source.Globs) (source.File, error) 
 		return source.File{}, p.Malformed(name, "the listing has no size or no generation for it")
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
-	if o.ContentEncoding != "" && o.ContentEncoding != "identity" && also.Includes(name) {
-		return f, &source.Error{Kind: source.Corrupt, Source: p.String(), File: name, Detail: fmt.Sprintf("is stored with Content-Encoding %.20q", o.ContentEncoding), Fix: "upload it uncompressed"}
+	if err := httpsource.CheckEncoding(p.String(), name, o.ContentEncoding); err != nil && also.Includes(name) {
+		return f, err
 	}
 	// One digest is enough; MD5 costs the most processor time.
 	if raw, err := base64.StdEncoding.DecodeString(o.CRC32C); err == nil && len(raw) == 4 {

@@ -100,8 +100,8 @@ func cutRange(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
 // checkVersion returns an error for an answer with other bytes than the planned ones.
 func checkVersion(r *http.Response, a RangeRequest) error {
 	changed := &source.Error{Kind: source.Changed, Source: a.Source, File: a.File.Name, Detail: "was overwritten while it was read"}
-	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-		return &source.Error{Kind: source.Corrupt, Source: a.Source, File: a.File.Name, Detail: fmt.Sprintf("is stored with Content-Encoding %.20q", enc), Fix: "upload it uncompressed"}
+	if err := CheckEncoding(a.Source, a.File.Name, strings.Join(r.Header.Values("Content-Encoding"), ",")); err != nil {
+		return err
 	}
 	tag := r.Header.Get("ETag")
 	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {

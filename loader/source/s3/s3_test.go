@@ -297,6 +297,23 @@ func TestWebIdentity(t *testing.T) {
 	}
 }
 
+func TestEncodings(t *testing.T) {
+	body := []byte("0123456789")
+	sourcetest.RunEncodings(t, body, func(t *testing.T, encoding string) (sourcetest.Source, string) {
+		srv := start(t)
+		srv.put(t, "m/x.gguf", body)
+		srv.fault(func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, "x.gguf") {
+				w.Header().Set("Content-Encoding", encoding)
+			}
+			return false
+		})
+		s := s3.New(s3.Options{Getenv: srv.env()})
+		t.Cleanup(s.Close)
+		return s, "s3://" + bucket + "/m"
+	})
+}
+
 func TestOneFile(t *testing.T) {
 	srv := start(t)
 	srv.put(t, "m/x.gguf", []byte("0123456789"))

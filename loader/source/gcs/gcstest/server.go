@@ -169,6 +169,9 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, name string) {
 	default:
 		w.Header().Set("X-Goog-Generation", o.generation)
 		w.Header().Set("Content-Type", "application/octet-stream")
+		if o.encoding != "" {
+			w.Header().Set("Content-Encoding", o.encoding)
+		}
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(o.body))
 	}
 }
