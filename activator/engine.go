@@ -54,6 +54,7 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
+	out.Fresh = x.queued.Retried // so that it is not sent a third time
 	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.stripsUsage())
 
 	out.Bound = x.a.o.PlainAnswer
@@ -211,6 +212,9 @@ func nodeError(status int, body []byte) error {
 // onReply handles the engine's first bytes, or their absence.
 func (x *proxyRequest) onReply(r reply, async bool) {
 	now := x.a.o.Now()
+	if r.res != nil && r.res.Unsolicited > 0 {
+		x.reportUnsolicited(r.res)
+	}
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
