@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/json/jsontext"
+)
 
 // Usage is the token usage that an answer reports.
 type Usage struct {
@@ -227,6 +230,29 @@ func Failure(p []byte) (e *Error, stated bool) {
 		return frameError(d)
 	}
 	return nil, false
+}
+
+// WholeError reads an error that an engine answered with a status of success; nil if body is
+// no error.
+func WholeError(body []byte) *Error {
+	body = bytes.TrimSpace(body)
+	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+		return nil
+	}
+	e, _ := frameError(body)
+	return e
+}
+
+// IsWholeEvent reports whether p has the data of one event to its end: JSON or [DONE].
+func IsWholeEvent(p []byte) bool {
+	var data []byte
+	for l := range bytes.Lines(p) {
+		if d, ok := bytes.CutPrefix(l, []byte("data:")); ok {
+			data = append(data, d...)
+		}
+	}
+	data = bytes.TrimSpace(data)
+	return string(data) == "[DONE]" || len(data) > 0 && jsontext.Value(data).IsValid(tolerant)
 }
 
 // frameError is the error of a frame.
