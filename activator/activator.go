@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -155,7 +156,7 @@ type Activator struct {
 	requests requestIndex
 	runs     sharedRuns
 	suspects suspects
-	buffers  buffers
+	buffers  answer.Buffers
 	removed  removedFunctions
 	refusals refusalLog
 	draining atomic.Bool

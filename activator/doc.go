@@ -19,9 +19,11 @@
 // never retried after the engine's first byte.
 //
 // An engine that fails before the first byte costs the client nothing: the request
-// goes to another replica, once. That holds for a broken connection, for silence,
-// and for an error that the engine puts first into its stream with status 200. Later
-// failures are reported to the client and counted; [DONE] is no success.
+// goes to another replica, once. That holds for a broken connection, for silence, and for
+// an error of status 500 or more that the engine puts first into its stream. Other errors
+// of an engine reach the client in the engine's words, with their status, type and code,
+// held or not (package answer). Later failures are reported to the client and counted;
+// [DONE] is no success.
 //
 // An adapter is requested as NAME:ADAPTER and goes to a replica that has it loaded.
 // Where none has, only this request waits while one loads it.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 )
@@ -32,13 +33,13 @@ type earlyCopy struct {
 	replica *snapshot.Replica
 	sent    time.Time
 	cancel  context.CancelCauseFunc
-	answers chan reply // nil once it has answered
-	reply   reply
+	answers chan answer.Answer // nil once it has answered
+	reply   answer.Answer
 }
 
 // pending is the channel of the answer; nil, which blocks for ever, where none is
 // expected.
-func (h *earlyCopy) pending() <-chan reply {
+func (h *earlyCopy) pending() <-chan answer.Answer {
 	if h == nil {
 		return nil
 	}
@@ -69,7 +70,7 @@ func (x *proxyRequest) sendEarly() {
 	out.Fields = append(out.Fields, upstream.Field{Name: snapshot.EarlyHeader, Value: "1"})
 	out.Bound += max(0, x.deadline.Sub(x.a.o.Now()))
 	ctx, cancel := context.WithCancelCause(x.context())
-	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan reply, 1)}
+	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
 	x.early = h
 	engines, stream, bufs, answers := x.a.o.Engines, x.stream, &x.a.buffers, h.answers
 	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
@@ -77,14 +78,14 @@ func (x *proxyRequest) sendEarly() {
 
 // onEarlyReply handles the answer to an early copy. A refusal or a failed replica is
 // not an answer; the request keeps its place in the queue.
-func (x *proxyRequest) onEarlyReply(r reply, async bool) {
+func (x *proxyRequest) onEarlyReply(r answer.Answer, async bool) {
 	h := x.early
 	h.answers, h.reply = nil, r
 	switch {
 	case refusedByNode(&r):
 		x.refusedEarly = h.replica.ID
 		x.cancelEarly()
-	case r.err != nil || r.res.Status >= 500:
+	case r.Err != nil || r.Response.Status >= 500:
 		x.engineMaySee = true
 		x.cancelEarly()
 	case x.queued.AdmitAt(admission.Target{Replica: h.replica}):
@@ -96,11 +97,11 @@ func (x *proxyRequest) onEarlyReply(r reply, async bool) {
 
 // refusedByNode reports whether the agent or shim refused a request without giving it
 // to the engine.
-func refusedByNode(r *reply) bool {
-	if r.err != nil {
-		return errors.Is(r.err, upstream.ErrDial)
+func refusedByNode(r *answer.Answer) bool {
+	if r.Err != nil {
+		return errors.Is(r.Err, upstream.ErrDial)
 	}
-	return r.res.Status >= 400 && r.end && errors.Is(nodeError(r.res.Status, r.begin), upstream.ErrDial)
+	return r.Response.Status >= 400 && r.End && errors.Is(answer.NodeError(r.Response.Status, r.Begin), upstream.ErrDial)
 }
 
 // cancelEarly ends an early copy that is not needed, and waits for its goroutine.
@@ -114,15 +115,15 @@ func (x *proxyRequest) cancelEarly() {
 	if h.answers != nil {
 		h.reply = <-h.answers
 	}
-	if h.reply.res != nil {
-		h.reply.res.Close()
+	if h.reply.Response != nil {
+		h.reply.Response.Close()
 	}
 }
 
 // releasedAt is when the shim gave the answered copy to its engine, by the time that
 // it reports to have held it.
 func (h *earlyCopy) releasedAt(now time.Time) time.Time {
-	us, err := strconv.ParseInt(h.reply.res.Header(snapshot.HeldHeader), 10, 64)
+	us, err := strconv.ParseInt(h.reply.Response.Header(snapshot.HeldHeader), 10, 64)
 	if err != nil || us < 0 || us > now.Sub(h.sent).Microseconds() {
 		return now
 	}

@@ -1,36 +1,19 @@
 package activator
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// reply is the first part of an engine's answer.
-type reply struct {
-	res   *upstream.Response
-	begin []byte // first bytes of body; the whole body where end is set
-	end   bool
-	err   error
-}
-
 // errRequestOver cancels a request at an engine whose answer is not needed any more.
 var errRequestOver = errors.New("the request is over")
-
-// Bounds of what is read of an answer before its head goes out.
-const (
-	firstReadSize  = 8 << 10
-	maxWholeAnswer = 1 << 20
-	maxErrorBody   = 64 << 10
-)
 
 // buildRequest is the request as it goes to a replica.
 func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *upstream.Request {
@@ -78,7 +61,7 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
-	answers := make(chan reply, 1)
+	answers := make(chan answer.Answer, 1)
 	x.answers = answers
 	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
@@ -99,178 +82,68 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 	return addr, prefix
 }
 
-// sendToEngine sends the request and reads up to the engine's first byte of body, or all
-// of a plain answer that is not large. fetch, if not nil, comes before.
-func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+// sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
+// comes before.
+func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
-			return reply{err: &adapterLoadError{err}}
+			return answer.Answer{Err: &adapterLoadError{err}}
 		}
 	}
-	res, err := engines.Do(ctx, out)
-	if err != nil {
-		return reply{err: err}
-	}
-	if stream && res.Status == 200 && isEvents(res) {
-		buf := bufs.get()
-		n, err := res.Read(buf)
-		for err == nil && n < len(buf) && !hasData(buf[:n]) { // only comments so far
-			var m int
-			m, err = res.Read(buf[n:])
-			n += m
-		}
-		if n == 0 && err != nil {
-			bufs.put(buf)
-			res.Close()
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return reply{err: err}
-		}
-		return reply{res: res, begin: buf[:n], end: err == io.EOF}
-	}
-	size := 4 << 10
-	if res.Length > 0 && res.Length < maxWholeAnswer {
-		size = int(res.Length) + 1
-	}
-	buf := make([]byte, 0, size)
-	for {
-		if len(buf) == cap(buf) {
-			if len(buf) >= maxWholeAnswer {
-				return reply{res: res, begin: buf}
-			}
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := res.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case err == io.EOF:
-			return reply{res: res, begin: buf, end: true}
-		case err != nil:
-			res.Close()
-			return reply{err: err, begin: buf}
-		case res.Length < 0 && !isJSON(res): // audio is passed on as it arrives
-			return reply{res: res, begin: buf}
-		}
-	}
-}
-
-// hasData reports whether a stream has a whole line of data.
-func hasData(p []byte) bool {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			return false
-		}
-		if bytes.HasPrefix(p, []byte("data:")) {
-			return true
-		}
-		p = p[i+1:]
-	}
-	return false
-}
-
-// buffers is the pool of read buffers of streams.
-type buffers struct{ pool sync.Pool }
-
-func (b *buffers) get() []byte {
-	if p, ok := b.pool.Get().(*[firstReadSize]byte); ok {
-		return p[:]
-	}
-	return make([]byte, firstReadSize)
-}
-
-func (b *buffers) put(p []byte) {
-	if cap(p) == firstReadSize { // a buffer that has grown is not reused
-		b.pool.Put((*[firstReadSize]byte)(p[:firstReadSize]))
-	}
-}
-
-func isEvents(r *upstream.Response) bool {
-	return strings.HasPrefix(r.Header("content-type"), "text/event-stream")
-}
-
-func isJSON(r *upstream.Response) bool {
-	return strings.HasPrefix(r.Header("content-type"), "application/json")
-}
-
-// nodeError is the error of an answer that an agent or a shim, not the engine behind
-// it, gives where it has no such replica (any more), or its engine did not answer.
-// Engines have no such codes.
-func nodeError(status int, body []byte) error {
-	switch {
-	case status == 503 && (bytes.Contains(body, []byte(`"code":"shutting_down"`)) || bytes.Contains(body, []byte(`"code":"model_loading"`)) || bytes.Contains(body, []byte(`"code":"model_load_failed"`))):
-		return upstream.ErrDial
-	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
-		return upstream.ErrDial
-	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
-		return upstream.ErrNoAnswer
-	}
-	return nil
+	return answer.Ask(ctx, engines, out, stream, bufs)
 }
 
 // onReply handles the engine's first bytes, or their absence.
-func (x *proxyRequest) onReply(r reply, async bool) {
+func (x *proxyRequest) onReply(r answer.Answer, async bool) {
 	now := x.a.o.Now()
-	if r.res != nil && r.res.Unsolicited > 0 {
-		x.reportUnsolicited(r.res)
+	if r.Response != nil && r.Response.Unsolicited > 0 {
+		x.reportUnsolicited(r.Response)
 	}
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
 		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 && refusedByNode(&r) && context.Cause(x.context()) == nil {
 			// The shim refused the early copy, so no engine has seen it; the replica is READY now.
-			if r.res != nil {
-				r.res.Close()
+			if r.Response != nil {
+				r.Response.Close()
 			}
 			x.stopEngine()
 			x.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
 	}
-	if r.err == nil && r.res.Status >= 400 && r.end {
-		if err := nodeError(r.res.Status, r.begin); err != nil {
-			r.res.Close()
-			r = reply{err: err}
+	if r.Err == nil && r.Response.Status >= 400 && r.End {
+		if err := answer.NodeError(r.Response.Status, r.Begin); err != nil {
+			r.Response.Close()
+			r = answer.Answer{Err: err}
 		}
 	}
-	if r.err == nil && x.queued.Adapter != "" && r.res.Status == 404 && r.end && !x.adapterRetried && x.a.o.Adapters != nil {
+	if r.Err == nil && x.queued.Adapter != "" && r.Response.Status == 404 && r.End && !x.adapterRetried && x.a.o.Adapters != nil {
 		// The engine has evicted the adapter: the platform loads it again, once.
 		f := x.fn.Snapshot()
 		if i := f.ReplicaIndex(x.queued.ReplicaID()); i >= 0 {
 			x.stopEngine()
-			r.res.Close()
+			r.Response.Close()
 			x.adapterRetried = true
 			x.sendToEngine(f, &f.Replicas[i], async)
 			return
 		}
 	}
-	if r.err == nil {
-		refusal, failure := engineFailure(&r, x.stream)
-		switch {
-		case failure != nil:
-			r.res.Close()
-			r = reply{err: failure}
-		case refusal != nil:
-			r.res.Close()
-			x.stopEngine()
-			x.leave()
-			x.refuse(refusal)
-			return
-		}
+	if r.Err == nil && x.refuseAsEngine(&r) {
+		return
 	}
-	if r.err == nil {
+	if r.Err == nil {
 		x.reply = r
 		x.phase = answered
 		x.first = max(1, now.Sub(x.sentAt))
-		x.recordFirstByte(now, r.res.Status < 400 && !(x.stream && isEvents(r.res)))
-		if !r.end {
-			r.res.Bound(x.a.o.StreamIdle)
+		x.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+		if !r.End {
+			r.Response.Bound(x.a.o.StreamIdle)
 		}
 		return
 	}
 	var unfetched *adapterLoadError
-	if (errors.Is(r.err, upstream.ErrCancelled) || errors.As(r.err, &unfetched)) && context.Cause(x.context()) != nil {
+	if (errors.Is(r.Err, upstream.ErrCancelled) || errors.As(r.Err, &unfetched)) && context.Cause(x.context()) != nil {
 		x.contextEnded()
 		return
 	}
@@ -286,9 +159,31 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		}
 		e = openai.New(openai.AdapterUnavailable, "")
 	} else {
-		e = x.reportFailure(r.err, now)
+		e = x.reportFailure(r.Err, now)
 	}
-	x.retry(e, len(r.begin) > 0, now, async)
+	x.retry(e, len(r.Begin) > 0, now, async)
+}
+
+// refuseAsEngine ends the request with the error that the engine put first into its answer.
+// It returns false where there is none, or where r has become a failure to be tried again.
+func (x *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
+	refusal, failure := x.engineFailure(r)
+	if failure != nil {
+		r.Response.Close()
+		*r = answer.Answer{Err: failure}
+	}
+	if refusal == nil {
+		return false
+	}
+	r.Response.Close()
+	x.stopEngine()
+	if refusal.Status >= 500 {
+		x.a.metricsOf(x.fn).countFailure("error_frame")
+		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), errorBeforeToken)
+	}
+	x.leave()
+	x.refuse(refusal)
+	return true
 }
 
 // recordFirstToken accounts for the first token of a stream.
@@ -322,14 +217,14 @@ func (x *proxyRequest) recordFirstByte(now time.Time, plain bool) {
 func (x *proxyRequest) stopEngine() {
 	if x.answers != nil {
 		x.cancel(errRequestOver)
-		if r := <-x.answers; r.res != nil {
-			r.res.Close()
+		if r := <-x.answers; r.Response != nil {
+			r.Response.Close()
 		}
 		x.answers = nil
 	}
-	if x.reply.res != nil {
-		x.reply.res.Close() // closes the connection unless it was read to its end
-		x.reply.res = nil
+	if x.reply.Response != nil {
+		x.reply.Response.Close() // closes the connection unless it was read to its end
+		x.reply.Response = nil
 	}
 	if x.cancel != nil {
 		x.cancel(errRequestOver)

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -23,40 +25,58 @@ func (e *adapterLoadError) Unwrap() error { return e.err }
 // engineError is a failure that the engine itself reported before a byte went to the
 // client.
 type engineError struct {
-	message string
-	dead    bool // the engine is about to exit
+	answer *openai.Error // with the engine's words; nil: the engine is about to exit
 }
 
-func (e *engineError) Error() string { return e.message }
+func (e *engineError) Error() string {
+	if e.answer == nil {
+		return "its core process died"
+	}
+	return e.answer.Message
+}
+
+func (e *engineError) isDead() bool { return e.answer == nil }
 
 // engineFailure looks for an engine's failure in its first bytes: a stream that begins
-// with an error frame, or an answer after the death of its core process. An error of
-// the caller's is returned as the refusal it would have been without a stream.
-func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error) {
+// with an error frame, a whole answer in place of a stream that is an error, or an answer
+// after the death of its core process. A failure is tried on another replica. A refusal is
+// the answer: an error of the caller's, or one that does not name a status, which another
+// run would most likely repeat.
+func (x *proxyRequest) engineFailure(r *answer.Answer) (refusal *openai.Error, failure error) {
 	switch {
-	case r.res.Status >= 300 && r.res.Status < 400:
-		return redirectError(r.res), nil
-	case stream && r.res.Status == 200 && isEvents(r.res):
-		status, message, ok := openai.Failure(r.begin)
-		if !ok {
+	case r.Response.Status >= 300 && r.Response.Status < 400:
+		return redirectError(r.Response), nil
+	case r.Response.Status >= 500 && r.End && answer.EngineDied(r.Begin):
+		return nil, &engineError{}
+	case !x.stream || !answer.IsSuccess(r.Response.Status) || r.Encoding != "":
+		return nil, nil
+	case r.Events && !x.endpoint.usage && bytes.Contains(r.Begin, []byte("event:")):
+		return nil, nil // an error has an event of the endpoint's own, which passes
+	case r.Events:
+		p := r.Begin
+		if r.End { // the last line need not be ended
+			p = append(bytes.Clone(p), '\n')
+		}
+		e, stated := openai.Failure(p)
+		switch {
+		case e == nil:
 			return nil, nil
+		case answer.EngineDied([]byte(e.Message)):
+			return nil, &engineError{}
+		case stated && e.Status >= 500:
+			return nil, &engineError{e}
 		}
-		if status < 500 {
-			e := openai.New(openai.InvalidRequest, message)
-			e.Status = status
-			return e, nil
-		}
-		return nil, &engineError{message, engineCoreDied([]byte(message))}
-	case r.res.Status >= 500 && r.end && engineCoreDied(r.begin):
-		return nil, &engineError{"", true}
+		return e, nil
+	case !r.End:
+		return nil, nil
+	}
+	if e := openai.WholeError(r.Begin); e != nil {
+		return e, nil
+	}
+	if events := openai.StreamWhole(x.endpoint.path, r.Begin, x.env.IncludeUsage || x.stripsUsage()); events != nil {
+		r.Begin, r.Events = events, true
 	}
 	return nil, nil
-}
-
-// engineCoreDied reports whether b is what vLLM's front end sends while it ends after
-// the death of its core process.
-func engineCoreDied(b []byte) bool {
-	return bytes.Contains(b, []byte("EngineCore")) || bytes.Contains(b, []byte("EngineDeadError"))
 }
 
 // reportFailure leaves a replica that failed the request before its first byte, starts
@@ -66,7 +86,7 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	problem, kind, e := describeFailure(err, errors.Is(err, upstream.ErrSilent))
 	x.a.metricsOf(x.fn).countFailure(kind)
 	var frame *engineError
-	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
+	broken := !errors.As(err, &frame) || frame.isDead() // else it may have failed over this request alone
 	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
 		x.queued.Retried = true
 	}
@@ -76,7 +96,7 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 		x.a.readmitAfterCoolDown(x.fn)
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.FailedReplica, problem)
-	if kind == "died" || frame != nil && frame.dead {
+	if kind == "died" || frame != nil && frame.isDead() {
 		if to := x.countCrash(now); to != nil {
 			return to
 		}
@@ -127,6 +147,8 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	}
 }
 
+const errorBeforeToken = "it answered with an error of its own before any token"
+
 // describeFailure describes a failure for the platform, for the metrics, and for the
 // client whose second try fails too.
 func describeFailure(err error, hung bool) (problem, kind string, e *openai.Error) {
@@ -135,15 +157,27 @@ func describeFailure(err error, hung bool) (problem, kind string, e *openai.Erro
 	case hung:
 		return "it said nothing within the deadline for its first token", "hung", openai.New(openai.EngineHung, "")
 	case errors.As(err, &frame):
-		e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
-		if frame.message != "" && !frame.dead {
-			e.Message = "The engine failed: " + functions.Clip(frame.message)
+		if e = frame.answer; e == nil {
+			e = openai.New(openai.EngineCrashed, "The engine failed before it answered.")
 		}
-		return "it answered with an error of its own before any token", "error_frame", e
+		return errorBeforeToken, "error_frame", e
 	case errors.Is(err, upstream.ErrDial):
 		return "it refuses connections", "refused", openai.New(openai.EngineCrashed, "The engine could not be reached.")
 	case errors.Is(err, upstream.ErrProtocol):
 		return "its answer is not HTTP", "protocol", openai.New(openai.EngineCrashed, "The engine's answer made no sense.")
 	}
 	return "it died before the first byte of an answer", "died", openai.New(openai.EngineCrashed, "")
+}
+
+// describeBreak describes, as describeFailure does, how an engine broke off an answer.
+func describeBreak(err error) (problem, kind string, e *openai.Error) {
+	switch {
+	case err == io.EOF:
+		return "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
+	case errors.Is(err, upstream.ErrSilent):
+		return "it fell silent in the middle of an answer", "hung", openai.New(openai.EngineHung, "")
+	case errors.Is(err, upstream.ErrProtocol):
+		return "its answer became malformed in the middle", "protocol", openai.New(openai.EngineCrashed, "The engine's answer became malformed in the middle.")
+	}
+	return "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
 }

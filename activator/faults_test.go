@@ -554,7 +554,7 @@ func TestEngineRefusals(t *testing.T) {
 		{400, "application/json", `{"object":"error","message":"old vLLM says \"error\" so"}`, 400, ""},
 		{404, "application/json", `{"detail":"Not Found"}`, 404, "unknown_endpoint"},
 		{422, "application/json", `{"detail":[]}`, 422, "invalid_request"},
-		{500, "text/plain", "Internal Server Error", 502, "engine_crashed"},
+		{500, "text/plain", "Internal Server Error", 500, "internal_error"},
 		{503, "text/plain", "busy", 503, "queue_full"},
 		{503, "application/json", `{"error":{"message":"queue is full"}}`, 503, ""},
 	} {

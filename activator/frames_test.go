@@ -48,7 +48,7 @@ func TestErrorFrame(t *testing.T) {
 	}{
 		{"before any token, then another replica", streams(frame500, eventDone), goodAnswer, true, 200, "", `kind="error_frame"`, 1},
 		{"its core died, then another replica", streams(frameEnd, eventDone), goodAnswer, true, 200, "", `kind="error_frame"`, 1},
-		{"both", streams(frame500, eventDone), streams(": hello\n", frame500), true, 502, "engine_crashed", `kind="error_frame"`, 2},
+		{"both", streams(frame500, eventDone), streams(": hello\n", frame500), true, 500, "internal_error", `kind="error_frame"`, 2},
 		{"the caller's fault", streams(frame400, eventDone), goodAnswer, true, 400, "invalid_request", "", 0},
 		{"plain, its core died", func(c net.Conn, _ *http.Request, _ string) bool {
 			b := `{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}`
@@ -183,7 +183,7 @@ func TestErrorFrameKeepsTheReplica(t *testing.T) {
 			return goodAnswer(c, r, body)
 		})
 		w.act.Publish(readyAt(testFunction("tiny"), 8, "10.0.0.1:1"))
-		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.code() != "engine_crashed" {
+		if r := w.post("/v1/chat/completions", strings.Replace(streamRequest, "hello", "poison", 1)); r.status != 500 || r.code() != "internal_error" || !strings.Contains(r.body, "illegal memory access") {
 			t.Errorf("%+v", r)
 		}
 		if r := w.post("/v1/chat/completions", streamRequest); r.status != 200 || r.body != streamed || r.took > 100*time.Millisecond {

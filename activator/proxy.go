@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -66,8 +67,8 @@ type proxyRequest struct {
 	first          time.Duration // from asking to the engine's first byte of body
 	firstToken     time.Duration // from began to the first token of a stream; 0: none has come
 	cancel         context.CancelCauseFunc
-	answers        chan reply // of the goroutine that asks; nil where none runs
-	reply          reply
+	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
+	reply          answer.Answer
 	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
 }

@@ -29,7 +29,7 @@ func TestWarm(t *testing.T) {
 		}
 		for name := range s.head {
 			switch name {
-			case "Content-Type", "Accept", "Traceparent", "X-Request-Id", "Content-Length", "Host":
+			case "Content-Type", "Accept", "Traceparent", "X-Request-Id", "Content-Length", "Host", "Accept-Encoding":
 			default:
 				t.Errorf("the engine saw the field %s", name)
 			}

@@ -3,15 +3,14 @@ package activator
 import (
 	"bytes"
 	"context"
-	"encoding/json/jsontext"
 	"errors"
 	"io"
 	"math/rand/v2"
-	"strconv"
+	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -22,32 +21,33 @@ var errAbort = errors.New("the answer broke")
 
 // respond sends the engine's answer, of which nothing has been sent yet.
 func (x *proxyRequest) respond(res *httpserver.Response) {
-	up := x.reply.res
-	if up.Status >= 400 {
-		if e := x.engineErrorAnswer(); e != nil {
-			x.reason = "engine_answered"
-			x.refuseNow(res, e)
-			return
-		}
+	up := x.reply.Response
+	if up.Status >= 400 && x.reply.Encoding == "" {
+		x.reason = "engine_answered"
+		x.refuseNow(res, x.reply.Error(x.endpoint.path, x.a.o.Now()))
+		return
 	}
 	res.Status = up.Status
 	x.setCommonFields(res)
-	if kind := up.Header("content-type"); kind != "" {
+	kind := up.Header("content-type")
+	if x.reply.Events && !strings.HasPrefix(kind, "text/event-stream") {
+		kind = "text/event-stream"
+	}
+	if kind != "" {
 		res.Set("content-type", kind)
 	}
-	if up.Status == 429 || up.Status == 503 { // engines send no Retry-After
-		res.Set("retry-after", "1")
-		res.Set("x-should-retry", "true")
+	if x.reply.Encoding != "" {
+		res.Set("content-encoding", x.reply.Encoding)
 	}
-	if x.stream && up.Status == 200 && isEvents(up) {
+	if x.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
 		res.Stream = &eventStream{x: x, seen: openai.Stream{TakeUsage: x.stripsUsage()}}
 		return
 	}
-	if x.reply.end {
-		res.Body = x.reply.begin
-		if up.Status < 300 && isJSON(up) {
+	if x.reply.End {
+		res.Body = x.reply.Begin
+		if up.Status < 300 && answer.IsJSON(up) {
 			var t openai.Tail
 			t.Pass(res.Body)
 			x.usage = t.Usage()
@@ -59,28 +59,8 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 		x.finish(status)
 		return
 	}
-	res.Length = up.Length
+	res.Length = x.reply.Length()
 	res.Stream = &bodyStream{x: x, status: up.Status}
-}
-
-// engineErrorAnswer translates an engine's refusal into an error of the catalogue; nil
-// where it has OpenAI's shape already.
-func (x *proxyRequest) engineErrorAnswer() *openai.Error {
-	up, body := x.reply.res, bytes.TrimSpace(x.reply.begin)
-	if x.reply.end && isJSON(up) && jsontext.Value(body).IsValid() && bytes.Contains(body, []byte(`"error"`)) {
-		return nil
-	}
-	switch {
-	case up.Status == 404 || up.Status == 405:
-		return openai.New(openai.UnknownEndpoint, "The engine of this model does not serve "+x.endpoint.path+".")
-	case up.Status < 500:
-		e := openai.New(openai.InvalidRequest, "The engine refused the request.")
-		e.Status = up.Status
-		return e
-	case up.Status == 503:
-		return openai.New(openai.QueueFull, "The engine takes no more requests now.").After(time.Second)
-	}
-	return openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(up.Status)+".")
 }
 
 // commit sends the head of an answer that is still to come.
@@ -166,7 +146,7 @@ func (v *eventStream) Close() error {
 	}
 	v.x.usage = v.seen.Usage
 	v.x.finish(code)
-	v.x.a.buffers.put(v.buf) // no read can follow
+	v.x.a.buffers.Put(v.buf) // no read can follow
 	v.buf, v.out = nil, nil
 	return nil
 }
@@ -213,7 +193,7 @@ func (v *eventStream) writeComment(now time.Time) {
 func (v *eventStream) forward() {
 	x := v.x
 	r := &x.reply
-	if r.res.Status != 200 || !isEvents(r.res) {
+	if !r.Events {
 		v.endWithEngineError()
 		return
 	}
@@ -222,14 +202,14 @@ func (v *eventStream) forward() {
 		return
 	}
 	if v.buf == nil {
-		v.buf, v.hi = r.begin[:cap(r.begin)], len(r.begin)
+		v.buf, v.hi = r.Begin[:cap(r.Begin)], len(r.Begin)
 		v.forwardWhole()
-		if r.end && (len(v.out) == 0 || v.lo == v.hi) {
+		if r.End && (len(v.out) == 0 || v.lo == v.hi) {
 			v.engineEnded(io.EOF)
 		}
 		return
 	}
-	if r.end {
+	if r.End {
 		v.engineEnded(io.EOF)
 		return
 	}
@@ -238,18 +218,18 @@ func (v *eventStream) forward() {
 	if v.hi == len(v.buf) {
 		v.buf = append(v.buf, make([]byte, len(v.buf))...)
 	}
-	n, err := r.res.Read(v.buf[v.hi:])
+	n, err := r.Read(v.buf[v.hi:])
 	v.hi += n
 	v.forwardWhole()
 	switch {
 	case err == io.EOF && len(v.out) > 0 && v.lo < v.hi:
-		r.end = true // whole events go out first
+		r.End = true // whole events go out first
 		return
 	case err != nil:
 		v.engineEnded(err)
 		return
 	}
-	r.res.Bound(x.a.o.StreamIdle)
+	r.Response.Bound(x.a.o.StreamIdle)
 }
 
 // forwardWhole passes on the events that are whole.
@@ -263,9 +243,14 @@ func (v *eventStream) forwardWhole() {
 		n, v.oversized = len(p), true
 	}
 	v.lo = n
+	v.pass(p[:n])
+}
+
+// pass passes on whole events, but keeps the end mark back.
+func (v *eventStream) pass(p []byte) {
 	was, failed := v.seen.Done, v.seen.Failed
-	v.out = v.seen.Pass(p[:n])
-	v.died = v.died || v.seen.Failed && !failed && engineCoreDied(v.out)
+	v.out = v.seen.Pass(p)
+	v.died = v.died || v.seen.Failed && !failed && answer.EngineDied(v.out)
 	if v.seen.Token && v.x.firstToken == 0 {
 		v.x.recordFirstToken()
 	}
@@ -297,11 +282,11 @@ func completeEvents(p []byte) int {
 // so that the connection can be used again and mark and end go out in one write.
 func (v *eventStream) readPastMark() {
 	x := v.x
-	if !x.reply.end {
+	if !x.reply.End {
 		v.mark = bytes.Clone(v.mark)
-		x.reply.res.Bound(time.Second)
+		x.reply.Response.Bound(time.Second)
 		for {
-			if _, err := x.reply.res.Read(v.buf); err != nil {
+			if _, err := x.reply.Read(v.buf); err != nil {
 				break // bytes after the end mark are ignored
 			}
 		}
@@ -312,19 +297,14 @@ func (v *eventStream) readPastMark() {
 // engineEnded ends a stream whose engine has ended, cleanly or not.
 func (v *eventStream) engineEnded(err error) {
 	x := v.x
-	if err == io.EOF && v.lo < v.hi && v.mark == nil && len(v.out) == 0 {
-		// Some engines leave out the blank line after their end mark.
-		last := append(bytes.TrimRight(bytes.Clone(v.buf[v.lo:v.hi]), "\r\n"), "\n\n"...)
-		seen := v.seen
-		if seen.TakeUsage = false; len(seen.Pass(last)) > 0 && seen.Done {
-			v.seen, v.mark = seen, last
-		}
+	if v.lo < v.hi && v.mark == nil && len(v.out) == 0 && !v.oversized {
+		v.passLast(err == io.EOF)
 	}
 	x.usage = v.seen.Usage
 	good := v.seen.Done || v.seen.Finished && err == io.EOF
 	complete := good && !v.oversized && v.lo == v.hi || v.mark != nil
 	switch {
-	case v.seen.Failed && (complete || err == io.EOF): // the engine has sent the error already
+	case v.seen.Failed: // the engine has sent the error already, however it ends
 		if v.end = io.EOF; x.endpoint.usage { // other endpoints have an event for it
 			v.end = httpserver.ErrLast
 		}
@@ -348,12 +328,7 @@ func (v *eventStream) engineEnded(err error) {
 	case errors.Is(context.Cause(x.context()), httpserver.ErrDraining):
 		v.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
-		problem, kind, e := "it died in the middle of an answer", "died", openai.New(openai.EngineCrashed, "The engine died in the middle of the answer.")
-		if errors.Is(err, upstream.ErrSilent) {
-			problem, kind, e = "it fell silent in the middle of an answer", "hung", openai.New(openai.EngineHung, "")
-		} else if err == io.EOF {
-			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
-		}
+		problem, kind, e := describeBreak(err)
 		x.a.metricsOf(x.fn).countFailure(kind)
 		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
 		if kind == "died" {
@@ -362,6 +337,21 @@ func (v *eventStream) engineEnded(err error) {
 			}
 		}
 		v.endWithError(e)
+	}
+}
+
+// passLast passes on the last event of a stream, whose blank line some engines leave out.
+// What is torn behind the finish_reason of a stream that ended cleanly adds nothing to the
+// answer and is dropped. A stream that broke has a last event only if that is an error.
+func (v *eventStream) passLast(clean bool) {
+	rest := v.buf[v.lo:v.hi]
+	last := append(bytes.TrimRight(bytes.Clone(rest), "\r\n"), "\n\n"...)
+	switch failure, _ := openai.Failure(last); {
+	case openai.IsWholeEvent(last) && (clean || failure != nil):
+		v.pass(last)
+		v.lo = v.hi
+	case clean && v.seen.Finished:
+		v.lo = v.hi
 	}
 }
 
@@ -380,7 +370,9 @@ func (v *eventStream) countEngineError() {
 // endWithError ends the stream with an error frame.
 func (v *eventStream) endWithError(e *openai.Error) {
 	x := v.x
-	x.reason = string(e.Code)
+	if x.reason == "" {
+		x.reason = string(e.Code)
+	}
 	out := append([]byte(nil), v.out...)
 	if v.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
@@ -390,23 +382,12 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	x.finish(e.Status)
 }
 
-// endWithEngineError sends an engine's refusal as a frame, because the head has been sent.
+// endWithEngineError sends an engine's error as a frame, because the head has been sent; or
+// that of an answer that cannot be streamed.
 func (v *eventStream) endWithEngineError() {
 	x := v.x
 	x.reason = "engine_answered"
-	status := x.reply.res.Status
-	body := jsontext.Value(bytes.TrimSpace(x.reply.begin))
-	if x.reply.end && len(body) < maxErrorBody && body.Compact() == nil && bytes.HasPrefix(body, []byte(`{"error":`)) {
-		v.out = append(append([]byte("data: "), body...), "\n\n"...)
-		v.end = httpserver.ErrLast
-		x.finish(status)
-		return
-	}
-	e := x.engineErrorAnswer()
-	if e == nil {
-		e = openai.New(openai.EngineCrashed, "The engine answered with status "+strconv.Itoa(status)+".")
-	}
-	v.endWithError(e)
+	v.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
 }
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
@@ -418,11 +399,11 @@ type bodyStream struct {
 
 func (r *bodyStream) Read(p []byte) (n int, err error) {
 	x := r.x
-	if b := x.reply.begin; len(b) > 0 {
+	if b := x.reply.Begin; len(b) > 0 {
 		n = copy(p, b)
-		x.reply.begin = b[n:]
+		x.reply.Begin = b[n:]
 	} else {
-		n, err = x.reply.res.Read(p)
+		n, err = x.reply.Read(p)
 	}
 	r.tail.Pass(p[:n])
 	switch {
@@ -431,15 +412,18 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 		x.finish(r.status)
 	case err != nil:
 		if context.Cause(x.context()) == nil {
-			x.reason = string(openai.EngineCrashed)
-			x.a.metricsOf(x.fn).countFailure("died")
-			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
-			x.countCrash(x.a.o.Now())
+			problem, kind, e := describeBreak(err)
+			x.reason = string(e.Code)
+			x.a.metricsOf(x.fn).countFailure(kind)
+			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+			if kind == "died" {
+				x.countCrash(x.a.o.Now())
+			}
 			x.finish(502)
 		}
 		err = errAbort
 	default:
-		x.reply.res.Bound(x.a.o.StreamIdle)
+		x.reply.Response.Bound(x.a.o.StreamIdle)
 	}
 	return n, err
 }
@@ -487,13 +471,13 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 			}
 			x.advance(d.next, true)
 		case answered:
-			if x.reply.res.Status >= 300 {
+			if x.reply.Response.Status >= 300 || x.reply.Encoding != "" {
 				x.reason = "engine_answered"
 				d.end = errAbort
 				x.finish(502)
 				continue
 			}
-			if !x.reply.end { // too large to be buffered
+			if !x.reply.End { // too large to be buffered
 				if d.rest == nil {
 					d.rest = &bodyStream{x: x, status: 200}
 				}
@@ -502,9 +486,9 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 				return n, err
 			}
 			var t openai.Tail
-			t.Pass(x.reply.begin)
+			t.Pass(x.reply.Begin)
 			x.usage = t.Usage()
-			d.out, d.end = x.reply.begin, io.EOF
+			d.out, d.end = x.reply.Begin, io.EOF
 			if len(d.out) == 0 {
 				d.out = []byte{'\n'}
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -240,6 +241,9 @@ func (k *conn) send(r *Request) error {
 		b = strconv.AppendInt(append(b, "\r\ncontent-length: "...), int64(size), 10)
 	}
 	b = append(b, '\r', '\n')
+	if !slices.ContainsFunc(r.Fields, func(f Field) bool { return http1.EqualFold(f.Name, "accept-encoding") }) {
+		b = append(b, "accept-encoding: identity\r\n"...)
+	}
 	for _, f := range r.Fields {
 		if isOwnField(f.Name) {
 			continue

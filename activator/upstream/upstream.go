@@ -48,7 +48,7 @@ type Request struct {
 	Prefix string // of the path, for engines behind an agent: "/replicas/ID"
 	Method string
 	Path   string  // with its query; sent as it is
-	Fields []Field // host and content-length are ours to add; framing fields are dropped
+	Fields []Field // host and content-length are ours to add, and accept-encoding where it is not among them; framing fields are dropped
 	Body   [][]byte
 	Fresh  bool // on a new connection, for a request that was sent before
 	// Bound is how long the engine may be silent, until the head and between

@@ -1,7 +1,10 @@
 // Package openai implements the parts of the OpenAI wire format that a gateway needs:
 // it reads a request's envelope without decoding the body, splices the two values that
-// a gateway changes, formats errors as the official clients expect them, and writes and
-// reads the lines of a server-sent event stream.
+// a gateway changes, formats errors as the official clients expect them, reads those of
+// engines in any form, and writes and reads the lines of a server-sent event stream.
+//
+// It is one idea, one wire format: requests, answers, streams and errors share its bounds
+// and one scanner of JSON.
 //
 // The package works on bytes only. Which model exists, which key may call it and when
 // to wait are decided by the activator. The rules were measured against real clients;

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json/jsontext"
 	"math"
 	"strconv"
@@ -165,6 +166,7 @@ type Error struct {
 	Retry      *bool   // x-should-retry; nil is the row's advice
 	Allow      string  // of a 405: the methods that are allowed
 	Thaw       *Detail // nil: no "thaw" object
+	JSON       []byte  // an engine's own answer, whose bytes are the body; nil: the body is made of the fields above
 }
 
 // New makes the catalogue's answer for code. An empty message means the row's
@@ -201,8 +203,8 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 // ShouldRetry is the value of x-should-retry.
 func (e *Error) ShouldRetry() bool {
-	switch e.Status {
-	case 429, 502, 503, 504:
+	switch {
+	case e.Status == 408, e.Status == 409, e.Status == 425, e.Status == 429, e.Status >= 500:
 	default:
 		return false // official clients obey it even on a 400
 	}
@@ -216,11 +218,11 @@ func (e *Error) ShouldRetry() bool {
 // errors have none: the AI SDK would sleep and then retry regardless.
 func (e *Error) RetrySeconds() int {
 	d := lookup(e.Code).after
-	if d == 0 || !e.ShouldRetry() {
-		return 0
-	}
 	if e.RetryAfter > 0 {
 		d = e.RetryAfter
+	}
+	if d == 0 || !e.ShouldRetry() {
+		return 0
 	}
 	d = min(max(d, time.Second), MaxRetryAfter)
 	return int(math.Ceil(d.Seconds()))
@@ -249,6 +251,9 @@ func (e *Error) Header(yield func(name, value string) bool) {
 // Body is the answer's JSON, {"error":{"message","type","param","code"}} in one
 // line. Control characters are escaped, invalid UTF-8 is replaced.
 func (e *Error) Body() []byte {
+	if e.JSON != nil {
+		return e.JSON
+	}
 	return e.append(make([]byte, 0, 160+len(e.Message)))
 }
 
@@ -256,6 +261,11 @@ func (e *Error) Body() []byte {
 // line and without an event name.
 func (e *Error) Frame() []byte {
 	b := append(make([]byte, 0, 168+len(e.Message)), "data: "...)
+	if holdsMessage(errorMember(e.JSON)) {
+		if own := jsontext.Value(bytes.Clone(e.JSON)); own.Compact() == nil {
+			return append(append(b, own...), '\n', '\n')
+		}
+	}
 	return append(e.append(b), '\n', '\n')
 }
 

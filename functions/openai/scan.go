@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/json/jsontext"
+)
 
 // Usage is the token usage that an answer reports.
 type Usage struct {
@@ -160,7 +163,7 @@ func (s *Stream) look(l []byte) bool {
 		return false
 	}
 	s.Started = true
-	if d[0] == '{' && bytes.HasPrefix(d[skipSpace(d, 1):], []byte(`"error"`)) {
+	if IsErrorObject(d) {
 		s.Failed = true
 		return false
 	}
@@ -202,36 +205,63 @@ func hasToken(d []byte) bool {
 	return false
 }
 
-// Failure reads the error frame at the start p of a stream. The status is the frame's
-// code if that is an HTTP status, else 500. ok is false if the first event is no error
-// or not whole yet.
-func Failure(p []byte) (status int, message string, ok bool) {
+// Failure reads the error frame at the start p of a stream; nil if the first event is no
+// error or not whole yet. stated reports whether the frame names a status, or a type that
+// has one; the status of others is 500.
+func Failure(p []byte) (e *Error, stated bool) {
+	named := false
 	for len(p) > 0 {
 		i := bytes.IndexByte(p, '\n')
 		if i < 0 {
-			return 0, "", false
+			return nil, false
 		}
 		l := bytes.TrimRight(p[:i], "\r")
 		p = p[i+1:]
+		if event, ok := bytes.CutPrefix(l, []byte("event:")); ok {
+			named = string(bytes.TrimSpace(event)) == "error"
+		}
 		d, data := bytes.CutPrefix(l, []byte("data:"))
 		if d = bytes.TrimSpace(d); !data || len(d) == 0 {
 			continue // a comment, the name of an event, an empty line
 		}
-		if d[0] != '{' || !bytes.HasPrefix(d[skipSpace(d, 1):], []byte(`"error"`)) {
-			return 0, "", false
+		if !named && !IsErrorObject(d) {
+			return nil, false
 		}
-		status = 500
-		if n, ok := memberNumber(d, "code"); ok && n >= 400 && n < 600 {
-			status = int(n)
-		}
-		if i := memberValue(d, "message"); i >= 0 && i < len(d) && d[i] == '"' {
-			if end, _, err := scanString(d, i); err == nil {
-				message = unquoteText(d[i:end])
-			}
-		}
-		return status, message, true
+		return frameError(d)
 	}
-	return 0, "", false
+	return nil, false
+}
+
+// WholeError reads an error that an engine answered with a status of success; nil if body is
+// no error.
+func WholeError(body []byte) *Error {
+	body = bytes.TrimSpace(body)
+	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+		return nil
+	}
+	e, _ := frameError(body)
+	return e
+}
+
+// IsWholeEvent reports whether p has the data of one event to its end: JSON or [DONE].
+func IsWholeEvent(p []byte) bool {
+	var data []byte
+	for l := range bytes.Lines(p) {
+		if d, ok := bytes.CutPrefix(l, []byte("data:")); ok {
+			data = append(data, d...)
+		}
+	}
+	data = bytes.TrimSpace(data)
+	return string(data) == "[DONE]" || len(data) > 0 && jsontext.Value(data).IsValid(tolerant)
+}
+
+// frameError is the error of a frame.
+func frameError(d []byte) (e *Error, stated bool) {
+	w := readErrorWords(d)
+	if stated = w.status != 0; !stated {
+		w.status = 500
+	}
+	return w.toError(w.status), stated
 }
 
 // memberValue returns the index of the value behind the first member called name, or -1.

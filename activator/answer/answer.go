@@ -1,0 +1,194 @@
+// Package answer reads the beginning of an engine's answer: whether it is a stream, a whole
+// answer or an error, in whatever form, and with whose words.
+package answer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/thaw-dev/thaw/activator/contentcoding"
+	"github.com/thaw-dev/thaw/activator/upstream"
+)
+
+// Bounds of what is read of an answer before its head goes out.
+const (
+	firstReadSize  = 8 << 10
+	maxWholeAnswer = 1 << 20
+	maxUnstreamed  = 8 << 20 // of JSON in place of a stream, which is streamed only whole
+)
+
+// Answer is the beginning of an engine's answer, and what reads on in it.
+type Answer struct {
+	Response *upstream.Response    // nil where Err is set; the caller closes it
+	Encoding string                // that the body still has; "": none
+	Events   bool                  // the body is an event stream
+	Begin    []byte                // first bytes of the body, decoded; all of it where End is set
+	End      bool                  // nothing follows Begin
+	Err      error                 // there is no answer; Begin has what came before it broke
+	decoder  *contentcoding.Reader // of a compressed body; nil: there is nothing to decode
+}
+
+// Read reads on in the body, after Begin.
+func (r *Answer) Read(p []byte) (int, error) {
+	if r.decoder == nil {
+		return r.Response.Read(p)
+	}
+	n, err := r.decoder.Read(p)
+	if errors.Is(err, contentcoding.ErrMalformed) || errors.Is(err, contentcoding.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", upstream.ErrProtocol, err)
+	}
+	return n, err
+}
+
+// Length is that of the body as the client gets it; -1 is unknown.
+func (r *Answer) Length() int64 {
+	if r.decoder != nil {
+		return -1
+	}
+	return r.Response.Length
+}
+
+// Ask sends a request and reads up to the first data of a stream, or all of a plain answer
+// that is not large. Begin of a stream lies in a buffer of bufs, which the caller puts back.
+func Ask(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *Buffers) Answer {
+	res, err := engines.Do(ctx, out)
+	if err != nil {
+		return Answer{Err: err}
+	}
+	r := Answer{Response: res}
+	var known bool
+	if r.decoder, known = contentcoding.NewReader(res.Header("content-encoding"), res); !known {
+		r.Encoding = res.Header("content-encoding")
+	}
+	if stream && IsSuccess(res.Status) && r.Encoding == "" {
+		r.Begin = bufs.get()
+		n, err := r.Read(r.Begin)
+		for err == nil && n < len(r.Begin) && !hasData(r.Begin[:n]) && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
+			var m int
+			m, err = r.Read(r.Begin[n:])
+			n += m
+		}
+		r.Events = isEvents(res) || beginsEvents(r.Begin[:n])
+		if r.Begin, r.End = r.Begin[:n], err == io.EOF; r.Events && (n > 0 || err == nil) {
+			return r
+		}
+		buf := r.Begin
+		r.Begin = bytes.Clone(buf)
+		bufs.Put(buf)
+		if r.Events && r.End {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return r.ended(err)
+		}
+	}
+	if stream && IsSuccess(res.Status) && (IsJSON(res) || beginsObject(r.Begin)) {
+		return r.readWhole(maxUnstreamed)
+	}
+	return r.readWhole(maxWholeAnswer)
+}
+
+// readWhole reads all of an answer up to limit, or what is there of one that is passed on as
+// it arrives.
+func (r Answer) readWhole(limit int) Answer {
+	size := 4 << 10
+	if n := r.Length(); n > 0 && n < maxWholeAnswer {
+		size = int(n) + 1
+	}
+	buf := append(make([]byte, 0, size), r.Begin...)
+	for {
+		if len(buf) == cap(buf) {
+			if len(buf) >= limit {
+				r.Begin = buf
+				return r
+			}
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		r.Begin = buf
+		switch {
+		case err != nil:
+			return r.ended(err)
+		case r.Length() < 0 && IsSuccess(r.Response.Status) && !IsJSON(r.Response) && !beginsObject(buf): // audio is passed on as it arrives
+			return r
+		}
+	}
+}
+
+// ended is the Answer whose body ended with err. An error answer that breaks in the middle is
+// an answer: its status has come, and some of its words.
+func (r Answer) ended(err error) Answer {
+	switch {
+	case err == io.EOF, r.Response.Status >= 400 && len(r.Begin) > 0 && !errors.Is(err, upstream.ErrCancelled):
+		r.End = true
+		return r
+	}
+	r.Response.Close()
+	return Answer{Err: err, Begin: r.Begin}
+}
+
+// IsSuccess reports whether a status is one of 200 to 299.
+func IsSuccess(status int) bool { return status >= 200 && status < 300 }
+
+// beginsEvents reports whether a body begins as an event stream does, whatever its media type.
+func beginsEvents(p []byte) bool {
+	p = bytes.TrimLeft(p, "\r\n")
+	for _, field := range [...]string{"data:", "event:", "id:", "retry:", ":"} {
+		if bytes.HasPrefix(p, []byte(field)) {
+			return true
+		}
+	}
+	return false
+}
+
+// beginsObject reports whether a body begins as JSON's objects do.
+func beginsObject(p []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(p, " \t\r\n"), []byte("{")) }
+
+// hasData reports whether a stream has a whole line of data.
+func hasData(p []byte) bool {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return false
+		}
+		if bytes.HasPrefix(p, []byte("data:")) {
+			return true
+		}
+		p = p[i+1:]
+	}
+	return false
+}
+
+// Buffers is the pool of read buffers of streams.
+type Buffers struct{ pool sync.Pool }
+
+func (b *Buffers) get() []byte {
+	if p, ok := b.pool.Get().(*[firstReadSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, firstReadSize)
+}
+
+// Put takes a buffer back.
+func (b *Buffers) Put(p []byte) {
+	if cap(p) == firstReadSize { // a buffer that has grown is not reused
+		b.pool.Put((*[firstReadSize]byte)(p[:firstReadSize]))
+	}
+}
+
+func isEvents(r *upstream.Response) bool { return mediaType(r) == "text/event-stream" }
+
+// IsJSON reports whether the body is said to be JSON.
+func IsJSON(r *upstream.Response) bool { return mediaType(r) == "application/json" }
+
+// mediaType is the media type of an answer in lower case, without its parameters.
+func mediaType(r *upstream.Response) string {
+	t, _, _ := strings.Cut(r.Header("content-type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
+}

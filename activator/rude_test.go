@@ -1,0 +1,127 @@
+package activator
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/testkit/rude"
+)
+
+// TestRudeEngines runs the rows of rude engines through the data path, on a READY replica
+// and for a request that was held until one was READY.
+func TestRudeEngines(t *testing.T) {
+	for _, row := range rude.Rows() {
+		for _, held := range []bool{false, true} {
+			if held && !row.Stream {
+				continue // a plain request that waited gets the same answer as one that did not
+			}
+			t.Run(fmt.Sprintf("%s %s, held %v", row.ID, row.Name, held), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { runRudeRow(t, row, held) })
+			})
+		}
+	}
+}
+
+func runRudeRow(t *testing.T, row rude.Row, held bool) {
+	w := newTestEnv(t, nil)
+	e := w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return row.Answer.Play(c) })
+	ready := readyAt(testFunction("tiny"), 4, "e:1")
+	if held {
+		w.act.Publish(testFunction("tiny"))
+		w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(ready) }
+	} else {
+		w.act.Publish(ready)
+	}
+	path, body, status := row.Path, plainRequest, row.Status
+	if path == "" {
+		path = "/v1/chat/completions"
+	}
+	if row.Stream {
+		body = streamRequest
+	}
+	if held {
+		status = 200
+	}
+	r := w.post(path, body)
+	if r.status != status {
+		t.Errorf("status %d, want %d: %s", r.status, status, r.body)
+	}
+	rest := plainEvents(r.body)
+	for _, words := range row.Words {
+		_, after, ok := strings.Cut(strings.ReplaceAll(rest, `\u003c`, "<"), words)
+		if !ok {
+			t.Errorf("%q is not in %q, or not in this order", words, r.body)
+		}
+		rest = after
+	}
+	for _, words := range row.Absent {
+		if strings.Contains(plainEvents(r.body), words) {
+			t.Errorf("%q is in %q", words, r.body)
+		}
+	}
+	if held && !strings.Contains(r.body, "event:") {
+		wireRules(t, r.body)
+	}
+	if row.Code != "" && r.code() != row.Code || row.Type != "" && !strings.Contains(strings.ReplaceAll(r.body, " ", ""), `"type":"`+row.Type+`"`) {
+		t.Errorf("want code %q and type %q: %s", row.Code, row.Type, r.body)
+	}
+	if frames := strings.Count(r.body, `"error"`); row.Stream && !row.Success && frames > 2 || row.Success && (frames > 0 || r.err != nil) {
+		t.Errorf("%d errors in %q, %v", frames, r.body, r.err)
+	}
+	if kinds := r.head.Values("Content-Type"); len(kinds) > 1 || row.Stream && row.Success && !strings.HasPrefix(kinds[0], "text/event-stream") {
+		t.Errorf("content types %q", kinds)
+	}
+	if row.RetryAfter != "" && !held && r.head.Get("Retry-After") != row.RetryAfter {
+		t.Errorf("Retry-After is %q, want %q", r.head.Get("Retry-After"), row.RetryAfter)
+	}
+	if got := e.requests(); len(got) != row.Requests || len(got) > 0 && !slices.Equal(got[0].head["Accept-Encoding"], []string{"identity"}) {
+		t.Errorf("the engine was asked %d times, want %d: %+v", len(got), row.Requests, got)
+	}
+	if got := w.engineRequests(); (len(got) > 0) != row.Blamed || len(got) > 1 {
+		t.Errorf("the platform was asked to look: %v", got)
+	}
+	if m := metric(t, w, "thaw_engine_errors_total"); strings.Contains(m, `kind="died"`) {
+		t.Errorf("it counts as a crash: %s", m)
+	}
+	if w.act.InFlightOf(testFunction("tiny").Name, "e:1") != 0 {
+		t.Error("the request is still counted")
+	}
+}
+
+// TestRudeEngineOverTCP: over a true connection a decoded answer leaves it for the next
+// request, and a reset behind an error frame is no second error.
+func TestRudeEngineOverTCP(t *testing.T) {
+	w := newTestEnv(t, func(o *Options) { o.Engines = upstream.New(upstream.Options{}) })
+	t.Cleanup(w.act.o.Engines.Close)
+	rows := map[string]rude.Row{}
+	for _, row := range rude.Rows() {
+		rows[row.Name] = row
+	}
+	order := []string{"gzip, plain", "deflate, plain", "gzip, stream", "plain, then a text of 500", "tokens, a frame, a reset"}
+	var answers []rude.Answer
+	for _, name := range order {
+		answers = append(answers, rows[name].Answer)
+	}
+	e := rude.Start(t, answers...)
+	w.act.Publish(readyAt(testFunction("tiny"), 4, e.Addr))
+	for i, name := range order {
+		row, body := rows[name], plainRequest
+		if row.Stream {
+			body = streamRequest
+		}
+		r := w.post("/v1/chat/completions", body)
+		if r.status != row.Status || !strings.Contains(r.body, row.Words[0]) || strings.Contains(r.body, "engine_crashed") {
+			t.Errorf("%s: %+v", name, r)
+		}
+		if got := e.Requests(); len(got) != i+1 || got[i].Conn != 1 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -1,0 +1,404 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/json/jsontext"
+	"fmt"
+	"html"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of what is kept of an engine's error.
+const (
+	maxWords      = 16 << 10 // of its message, in bytes
+	maxWord       = 128      // of its type, code and param, each
+	maxErrorDepth = 4        // of the object that has the message
+	maxErrorItems = 8        // of a list of errors
+)
+
+// EngineError returns the error with which an engine, or a remote API, answered a request.
+// Words, status, type and code are the engine's own; a type or code that it does not name
+// is that of the status. The forms that it reads:
+//
+//	{"error":{"message","type","param","code"}}    OpenAI, vLLM, SGLang, llama.cpp
+//	{"type":"error","error":{"type","message"}}    Anthropic
+//	{"error":"…"}                                  Ollama, TGI
+//	{"object":"error","message","type","code"}     older vLLM
+//	{"detail":"…"}, {"detail":[{"loc","msg"}]}     FastAPI
+//	[{"error":{"code","message","status"}}]        Google
+//	text, HTML, nothing
+//
+// header returns a field of the answer by its name in lower case; nil is an answer without
+// fields.
+func EngineError(status int, header func(name string) string, body []byte, now time.Time) *Error {
+	body = bytes.TrimSpace(body)
+	w := readErrorWords(body)
+	e := w.toError(status)
+	if hasErrorShape(body) && jsontext.Value(body).IsValid() {
+		e.JSON = body
+	}
+	if header != nil {
+		e.setAdvice(header, now)
+	}
+	return e
+}
+
+// errorWords is what an engine's error states; an empty or zero field is not stated.
+type errorWords struct {
+	message, errType, code, param string
+	status                        int
+}
+
+// readErrorWords reads an error of any form.
+func readErrorWords(body []byte) errorWords {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if len(body) == 0 || d.Decode(&v) != nil || d.More() {
+		return errorWords{message: readPlainWords(body)}
+	}
+	w := wordsOf(v, 0)
+	if w.message == "" {
+		if object := jsontext.Value(bytes.Clone(body)); object.Compact() == nil && len(object) > 2 && string(object) != "null" {
+			w.message = string(object)
+		}
+	}
+	if w.status == 0 {
+		w.status = statusOfType(w.errType)
+	}
+	return w
+}
+
+// wordsOf reads a decoded error.
+func wordsOf(v any, depth int) (w errorWords) {
+	if depth > maxErrorDepth {
+		return w
+	}
+	switch v := v.(type) {
+	case string:
+		if strings.TrimSpace(v) != "" {
+			w.message = v
+		}
+	case []any:
+		var all []string
+		for i, item := range v[:min(len(v), maxErrorItems)] {
+			one := wordsOf(item, depth+1)
+			if i == 0 {
+				w = one
+			}
+			if one.message != "" {
+				all = append(all, one.message)
+			}
+		}
+		w.message = strings.Join(all, "; ")
+	case map[string]any:
+		return wordsOfObject(v, depth)
+	}
+	return w
+}
+
+func wordsOfObject(v map[string]any, depth int) (w errorWords) {
+	if s, ok := v["type"].(string); ok && s != "error" {
+		w.errType = s
+	}
+	w.param, _ = v["param"].(string)
+	for _, name := range [...]string{"code", "status", "status_code", "statusCode"} {
+		s := fmt.Sprint(v[name])
+		n, err := strconv.Atoi(s)
+		switch v[name].(type) {
+		case string, json.Number:
+			if err == nil && n >= 400 && n < 600 {
+				w.status = n
+			} else if w.code == "" {
+				w.code = s
+			}
+		}
+	}
+	var all []string
+	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "detail", "errors", "title", "description", "reason"} {
+		inner := wordsOf(v[name], depth+1)
+		if name == "error" || len(all) == 0 {
+			w = inner.over(w)
+		}
+		if inner.message != "" && (len(all) == 0 || name != "title" && len(all) == 1 && all[0] != inner.message && isString(v["error"])) {
+			all = append(all, inner.message)
+		}
+	}
+	w.message = strings.Join(all, ": ")
+	if place, ok := v["loc"].([]any); ok && w.message != "" { // a parameter that FastAPI refuses; the type is that of the check
+		var path []string
+		for _, p := range place {
+			path = append(path, fmt.Sprint(p))
+		}
+		w.message, w.errType = strings.Join(path, ".")+": "+w.message, ""
+		w.param = strings.Join(path[min(1, len(path)):], "/")
+	}
+	return w
+}
+
+func isString(v any) bool { _, ok := v.(string); return ok }
+
+// over returns w with what it does not state from outer.
+func (w errorWords) over(outer errorWords) errorWords {
+	set := func(to *string, from string) {
+		if *to == "" {
+			*to = from
+		}
+	}
+	set(&w.errType, outer.errType)
+	set(&w.code, outer.code)
+	set(&w.param, outer.param)
+	if w.status == 0 {
+		w.status = outer.status
+	}
+	return w
+}
+
+var (
+	htmlTitle  = regexp.MustCompile(`(?is)<title[^>]*>(.*?)</title>`)
+	htmlHidden = regexp.MustCompile(`(?is)<(script|style|title)[^>]*>.*?</(script|style|title)>|<[^>]*>`)
+)
+
+// readPlainWords returns the words of an answer that is no JSON; none of one that is no text.
+func readPlainWords(body []byte) string {
+	if len(body) > 2*maxWords {
+		body = body[:2*maxWords]
+	}
+	s := strings.ToValidUTF8(string(body), "\uFFFD")
+	if bytes.IndexByte(body, 0) >= 0 || strings.Count(s, "\uFFFD") > len(body)/8 {
+		return ""
+	}
+	if !strings.HasPrefix(s, "<") {
+		return s
+	}
+	var all []string
+	if m := htmlTitle.FindStringSubmatch(s); m != nil {
+		all = strings.Fields(html.UnescapeString(m[1]))
+	}
+	title := strings.Join(all, " ")
+	text := strings.Join(strings.Fields(html.UnescapeString(htmlHidden.ReplaceAllString(s, " "))), " ")
+	if title == "" || strings.HasPrefix(text, title) {
+		return text
+	}
+	return strings.TrimSpace(title + " " + text)
+}
+
+// toError makes the answer of a status.
+func (w errorWords) toError(status int) *Error {
+	e := New(codeOfStatus(status), "")
+	e.Status = status
+	e.Param = clipText(w.param, maxWord)
+	if e.Message = clipText(w.message, maxWords); e.Message == "" {
+		e.Message = "The engine answered with status " + strconv.Itoa(status) + " and no text."
+	}
+	if w.errType != "" {
+		e.Type = clipText(w.errType, maxWord)
+	}
+	if w.code != "" {
+		e.Code = Code(clipText(w.code, maxWord))
+	}
+	retry := false
+	switch status {
+	case 429, 502, 503, 504, 529:
+		retry = string(e.Code) != string(InsufficientQuota) && e.Type != string(InsufficientQuota)
+	}
+	if e.Retry = &retry; retry {
+		e.RetryAfter = time.Second
+	}
+	return e
+}
+
+// clipText shortens s to n bytes and does not cut inside a character.
+func clipText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// codeOfStatus is the catalogue's code for an engine's status. None of them means that the
+// engine died: it answered.
+func codeOfStatus(status int) Code {
+	switch status {
+	case 401:
+		return InvalidAPIKey
+	case 403:
+		return PermissionDenied
+	case 404:
+		return NotFound
+	case 405:
+		return MethodNotAllowed
+	case 408:
+		return RequestTimeout
+	case 409:
+		return Conflict
+	case 413:
+		return RequestTooLarge
+	case 429:
+		return RateLimitExceeded
+	case 503:
+		return QueueFull
+	case 502, 504, 529:
+		return ServiceUnavailable
+	}
+	if status < 500 {
+		return InvalidRequest
+	}
+	return InternalError
+}
+
+// statusOfType is the status that an error of a type has at OpenAI, Anthropic and vLLM; 0
+// for other types.
+func statusOfType(errType string) int {
+	switch errType {
+	case "invalid_request_error", "BadRequestError":
+		return 400
+	case "authentication_error":
+		return 401
+	case "permission_error":
+		return 403
+	case "not_found_error", "NotFoundError":
+		return 404
+	case "request_too_large":
+		return 413
+	case "rate_limit_error", "insufficient_quota":
+		return 429
+	case "server_error", "api_error", "InternalServerError", "internal_error":
+		return 500
+	case "overloaded_error":
+		return 529
+	}
+	return 0
+}
+
+// setAdvice takes the engine's own advice on when to try again.
+func (e *Error) setAdvice(header func(name string) string, now time.Time) {
+	after := ParseRetryAfter(header("retry-after"), now)
+	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 && after == 0 {
+		after = secondsOf(ms / 1000)
+	}
+	retry := *e.Retry
+	if after > 0 {
+		retry, e.RetryAfter = true, after
+	}
+	switch header("x-should-retry") {
+	case "true":
+		retry = true
+	case "false":
+		retry = false
+	}
+	if e.Retry = &retry; retry && e.RetryAfter == 0 {
+		e.RetryAfter = time.Second
+	}
+}
+
+// ParseRetryAfter reads a Retry-After field, seconds or a date; 0 where there is none or it
+// is over. It returns at most MaxRetryAfter.
+func ParseRetryAfter(value string, now time.Time) time.Duration {
+	value = strings.TrimSpace(value)
+	if s, err := strconv.ParseFloat(value, 64); err == nil {
+		return secondsOf(s)
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return secondsOf(at.Sub(now).Seconds())
+}
+
+func secondsOf(s float64) time.Duration {
+	if math.IsNaN(s) || s <= 0 {
+		return 0
+	}
+	return time.Duration(min(s, MaxRetryAfter.Seconds()) * float64(time.Second))
+}
+
+// IsErrorObject reports whether a JSON object, such as a chunk of a stream, is an error: it
+// has a member error that is not empty, or calls itself one.
+func IsErrorObject(d []byte) bool {
+	if len(d) == 0 || d[0] != '{' || !bytes.Contains(d, []byte(`"error"`)) {
+		return false
+	}
+	isError := false
+	eachMember(d, func(name, value []byte) bool {
+		switch string(name) {
+		case "error":
+			isError = isTruthy(value)
+		case "object", "type":
+			isError = string(value) == `"error"`
+		}
+		return !isError
+	})
+	return isError
+}
+
+// hasErrorShape reports whether clients find the words of an error by themselves: it has a
+// member error, or is of older vLLM's form.
+func hasErrorShape(d []byte) bool {
+	v := errorMember(d)
+	return holdsMessage(v) || len(v) > 2 && v[0] == '"' || v == nil && IsErrorObject(d) && memberValue(d, "message") >= 0
+}
+
+// holdsMessage reports whether v is an object with a message, as official clients read it.
+func holdsMessage(v []byte) bool {
+	return len(v) > 0 && v[0] == '{' && memberValue(v, "message") >= 0
+}
+
+// errorMember returns the member error of an object; nil if it has none.
+func errorMember(d []byte) (v []byte) {
+	if len(d) > 0 && d[0] == '{' {
+		eachMember(d, func(name, value []byte) bool {
+			if string(name) == "error" {
+				v = value
+			}
+			return v == nil
+		})
+	}
+	return v
+}
+
+// eachMember calls yield with each member of an object. A malformed value is the rest of d,
+// and the last.
+func eachMember(d []byte, yield func(name, value []byte) bool) {
+	i := skipSpace(d, 1)
+	for i < len(d) && d[i] == '"' {
+		end, _, err := scanString(d, i)
+		if err != nil {
+			return
+		}
+		name := d[i+1 : end-1]
+		if i = skipSpace(d, end); i >= len(d) || d[i] != ':' {
+			return
+		}
+		i = skipSpace(d, i+1)
+		if end, _, err = scanValue(d, i, 1, nil); err != nil {
+			end = len(d)
+		}
+		if i == end || !yield(name, d[i:end]) {
+			return
+		}
+		if i = skipSpace(d, end); i >= len(d) || d[i] != ',' {
+			return
+		}
+		i = skipSpace(d, i+1)
+	}
+}
+
+// isTruthy reports whether a JSON value is neither null, false, zero nor empty.
+func isTruthy(v []byte) bool {
+	switch string(v) {
+	case "null", "false", "0", `""`, "{}", "[]":
+		return false
+	}
+	return true
+}

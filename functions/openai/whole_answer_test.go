@@ -1,0 +1,55 @@
+package openai
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestStreamWhole: a whole answer becomes a stream that ends as the endpoint's streams end,
+// with the same words and usage.
+func TestStreamWhole(t *testing.T) {
+	for _, x := range []struct {
+		name, path, in string
+		usage          bool
+		want           []string // in this order
+		absent         string
+	}{
+		{"chat", "/v1/chat/completions", "{\n \"id\":\"c\", \"object\":\"chat.completion\", \"created\":1.0,\n\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a <b> \\ud83d\\ude00\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}", true,
+			[]string{`"choices":[{"delta":{"role":"assistant","content":"a <b> `, `"finish_reason":"stop"`, `"object":"chat.completion.chunk"`, "\n\ndata: ", `"choices":[]`, `"prompt_tokens":3`, "\n\ndata: [DONE]\n\n"}, `"message"`},
+		{"without usage", "/v1/chat/completions", `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}`, false,
+			[]string{`"content":"a"`, "data: [DONE]"}, "usage"},
+		{"two choices and tools", "/v1/chat/completions", `{"choices":[{"index":0,"message":{"content":null,"tool_calls":[{"id":"a"},{"id":"b"}]},"finish_reason":"tool_calls"},{"index":1,"message":{"content":"x"}}]}`, true,
+			[]string{`{"id":"a","index":0},{"id":"b","index":1}`, `"finish_reason":"tool_calls"`, `"index":1`, "data: [DONE]"}, "usage"},
+		{"completion", "/v1/completions", `{"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":3}}`, true,
+			[]string{`"text":"hi"`, `"choices":[]`, "data: [DONE]"}, "delta"},
+		{"another object", "/v1/chat/completions", `{"output":"hi"}`, true, []string{`data: {"output":"hi"}`, "data: [DONE]"}, "choices"},
+		{"messages", "/v1/messages", `{"id":"m","type":"message","role":"assistant","content":[{"type":"text","text":"hi"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}}],"stop_reason":"tool_use","usage":{"input_tokens":3,"output_tokens":2}}`, false,
+			[]string{"event: message_start\n", `"content":[]`, `"text":""`, `"text":"hi","type":"text_delta"`, "event: content_block_stop\n", `"input":{}`, `"partial_json":"{\"a\":1}"`, "event: message_delta\n", `"stop_reason":"tool_use"`, `"output_tokens":2`, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"}, "[DONE]"},
+		{"responses", "/v1/responses", `{"id":"r","status":"completed","output":[{"id":"i","type":"message","role":"assistant","content":[{"type":"output_text","text":"hi"}]},{"id":"f","type":"function_call","arguments":"{}"}],"usage":{"input_tokens":3,"output_tokens":2}}`, false,
+			[]string{"event: response.created\n", `"output":[]`, `"sequence_number":0`, "event: response.output_item.added\n", "event: response.output_text.delta\n", `"delta":"hi"`, `"sequence_number":6`, `"type":"function_call"`, "event: response.completed\n", `"text":"hi"`, `"output_tokens":2`}, "[DONE]"},
+	} {
+		got := string(StreamWhole(x.path, []byte(x.in), x.usage))
+		rest := got
+		for _, w := range x.want {
+			i := strings.Index(rest, w)
+			if i < 0 {
+				t.Errorf("%s: %q is not, or not in this order, in\n%s", x.name, w, got)
+				break
+			}
+			rest = rest[i+len(w):]
+		}
+		if strings.Contains(got, x.absent) {
+			t.Errorf("%s: %q is in\n%s", x.name, x.absent, got)
+		}
+		s := Stream{}
+		s.Pass([]byte(got))
+		if !s.Done || s.Failed || !s.Started || strings.Contains(x.in, "usage") && x.path != "/v1/chat/completions" && !s.Usage.Known {
+			t.Errorf("%s: %+v", x.name, s)
+		}
+	}
+	for _, in := range []string{"", "null", "[]", "{", "hello", `"x"`} {
+		if b := StreamWhole("/v1/chat/completions", []byte(in), true); b != nil {
+			t.Errorf("%q: %s", in, b)
+		}
+	}
+}
