@@ -37,7 +37,7 @@ func Locate(src, base string) (scheme, location string, err error) {
 	}
 	if scheme, remaining, ok := strings.Cut(src, "://"); ok {
 		if strings.ContainsAny(remaining, "?#") {
-			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_SAS_TOKEN")
+			return bad("holds a query: credentials do not belong in a model file", "leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 		}
 		host, _, _ := strings.Cut(remaining, "/")
 		if strings.Contains(host, "@") {
