@@ -49,12 +49,6 @@ func (w *strayWorld) draw(n int) int {
 	return w.rng.IntN(n)
 }
 
-func (w *strayWorld) complain(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
-}
-
 // strayConn is the engine's end of a connection.
 type strayConn struct {
 	net.Conn
