@@ -15,6 +15,10 @@ const maxMarked = 1024
 // minAnswers is how many answers of a peer must have come before peer.rest is known.
 const minAnswers = 8
 
+// minRest is the shortest rest that counts: no engine answers sooner, only servers for
+// which a new connection would be most of the cost.
+const minRest = time.Millisecond
+
 // peer is what a Client knows of an address. Client.mu guards it.
 type peer struct {
 	conns map[*conn]struct{} // all that are open
@@ -56,7 +60,7 @@ func (p *peer) take(secure, framed bool) (k *conn, rested bool) {
 		if k.secure != secure {
 			continue
 		}
-		rested = now.IsZero() || k.socket == nil || now.Sub(k.sentAt) >= p.rest
+		rested = now.IsZero() || k.socket == nil || p.rest < minRest || now.Sub(k.sentAt) >= p.rest
 		if rested || at < 0 {
 			at = i
 		}

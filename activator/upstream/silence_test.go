@@ -346,3 +346,30 @@ func BenchmarkDoTCP(b *testing.B) {
 	}
 	b.ReportMetric(float64(e.conns.Load()), "conns")
 }
+
+// The answer that a stray one displaces reaches no other client.
+func TestDisplacedAnswer(t *testing.T) {
+	e := newEngine(t, func(c net.Conn, _ *http.Request, body []byte, _ int) bool {
+		if string(body) == "hit" {
+			io.WriteString(c, whole("stray"))
+		}
+		<-time.After(20 * time.Millisecond)
+		_, err := io.WriteString(c, whole(string(body)))
+		return err == nil
+	})
+	c := client(t, Options{})
+	for i := range 2 * minAnswers {
+		body := fmt.Sprint("request ", i)
+		if i == minAnswers+2 {
+			body = "hit"
+		}
+		r, err := c.Do(t.Context(), postRequest(e.addr, body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, _ := io.ReadAll(r); string(b) != body && body != "hit" {
+			t.Errorf("%q for %q", b, body)
+		}
+		r.Close()
+	}
+}

@@ -225,7 +225,7 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 				k.reused = true
 				return k, nil
 			}
-			k.closeConn()
+			defer k.closeConn() // when the new one is there: what is known of the peer stays
 			c.mu.Lock()
 		}
 	}
