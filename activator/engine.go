@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -202,6 +203,8 @@ func nodeError(status int, body []byte) error {
 		return upstream.ErrDial
 	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
 		return upstream.ErrDial
+	case bytes.Contains(body, []byte(`"code":"engine_hung"`)):
+		return fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrCut) // its agent ended it
 	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
 		return upstream.ErrNoAnswer
 	}

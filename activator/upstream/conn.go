@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
@@ -44,6 +45,11 @@ type conn struct {
 	answered  bool // a byte of the answer came
 	idleSince time.Time
 
+	// What Traffic reads.
+	sentAt    atomic.Int64  // when the exchange under way began, in unix nanoseconds; 0: there is none
+	bodyBegan atomic.Bool   // a byte of its answer's body came
+	lastByte  *atomic.Int64 // of the address, in unix nanoseconds
+
 	// Where the body stands.
 	chunked bool
 	remain  int64 // of the body, or of the chunk; -1: until the connection ends
@@ -66,7 +72,7 @@ type conn struct {
 type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
-	return &conn{c: c, addr: addr, netConn: nc, reader: bufio.NewReaderSize(nc, 8<<10)}
+	return &conn{c: c, addr: addr, netConn: nc, reader: bufio.NewReaderSize(nc, 8<<10), lastByte: new(atomic.Int64)}
 }
 
 func (k *conn) closeConn() {
@@ -96,6 +102,8 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	gen := k.gen
 	k.mu.Unlock()
 	k.answered = false
+	k.bodyBegan.Store(false)
+	k.sentAt.Store(time.Now().UnixNano())
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
@@ -171,6 +179,7 @@ func (k *conn) endExchange() bool {
 	inExchange := k.inExchange
 	k.inExchange = false
 	k.mu.Unlock()
+	k.sentAt.Store(0)
 	if inExchange && k.stop != nil {
 		k.stop()
 		k.stop = nil
@@ -284,6 +293,7 @@ func (k *conn) readHead(res *Response, headOnly bool) error {
 		return err
 	}
 	k.answered = true
+	k.lastByte.Store(time.Now().UnixNano())
 	for informational := 0; ; informational++ {
 		if err := k.readOneHead(res); err != nil {
 			return err
@@ -488,6 +498,10 @@ func (k *conn) read(p []byte) (n int, err error) {
 			k.done = true
 		}
 	}
+	if n > 0 {
+		k.lastByte.Store(time.Now().UnixNano())
+		k.bodyBegan.Store(true)
+	}
 	if k.done {
 		return n, io.EOF
 	}
@@ -498,6 +512,9 @@ func (k *conn) read(p []byte) (n int, err error) {
 		return 0, &Error{k.addr, ErrCancelled, cause}
 	}
 	k.close = true
+	if k.wasAborted() {
+		return 0, &Error{k.addr, io.ErrUnexpectedEOF, fmt.Errorf("%w: %w", ErrCut, err)}
+	}
 	if errors.Is(err, ErrProtocol) {
 		return 0, &Error{k.addr, ErrProtocol, err}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,6 +58,7 @@ var (
 	ErrProtocol  = errors.New("upstream: answer is not HTTP")
 	ErrCancelled = errors.New("upstream: cancelled")                        // wraps the context's cause
 	ErrSilent    = errors.New("upstream: silent for longer than its bound") // or it does not read
+	ErrCut       = errors.New("upstream: cut")                              // by Cut; the cause in one of the above
 	errClosed    = errors.New("upstream: client is closed")
 )
 
@@ -76,12 +78,13 @@ func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 type Client struct {
 	o Options
 
-	mu     sync.Mutex
-	conns  map[string]map[*conn]struct{} // all that are open
-	idle   map[string][]*conn            // newest last
-	count  int                           // of idle connections
-	closed bool
-	sweep  *time.Timer // runs while count > 0
+	mu        sync.Mutex
+	conns     map[string]map[*conn]struct{} // all that are open
+	lastBytes map[string]*atomic.Int64      // see Traffic; of the addresses in conns
+	idle      map[string][]*conn            // newest last
+	count     int                           // of idle connections
+	closed    bool
+	sweep     *time.Timer // runs while count > 0
 }
 
 // New makes a Client; it dials nothing.
@@ -105,7 +108,7 @@ func New(o Options) *Client {
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}
-	return &Client{o: o, conns: map[string]map[*conn]struct{}{}, idle: map[string][]*conn{}}
+	return &Client{o: o, conns: map[string]map[*conn]struct{}{}, lastBytes: map[string]*atomic.Int64{}, idle: map[string][]*conn{}}
 }
 
 // Do sends r and returns when the head of the answer is there; 1xx answers are
@@ -139,7 +142,9 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
 			return nil, &Error{r.Addr, ErrProtocol, err}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &Error{r.Addr, ErrSilent, err}
-		case k.reused && !k.answered && !fresh && !k.wasAborted():
+		case k.wasAborted():
+			return nil, &Error{r.Addr, ErrNoAnswer, fmt.Errorf("%w: %w", ErrCut, err)}
+		case k.reused && !k.answered && !fresh:
 			continue // the engine closed it while it was idle: the request was never read
 		}
 		return nil, &Error{r.Addr, ErrNoAnswer, err}
@@ -180,6 +185,7 @@ func (c *Client) get(ctx context.Context, addr string, secure, fresh bool) (*con
 		c.conns[addr] = map[*conn]struct{}{}
 	}
 	c.conns[addr][k] = struct{}{}
+	k.lastByte = c.lastByteLocked(addr)
 	c.mu.Unlock()
 	return k, nil
 }
@@ -209,6 +215,7 @@ func (c *Client) forget(k *conn) {
 	delete(c.conns[k.addr], k)
 	if len(c.conns[k.addr]) == 0 {
 		delete(c.conns, k.addr)
+		delete(c.lastBytes, k.addr)
 	}
 }
 
