@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Errors of calls to an engine.
@@ -27,22 +26,32 @@ var (
 	ErrUnsupported = errors.New("the engine has no such call")
 )
 
-// StatusError is an answer with a status other than 200.
+// StatusError is an answer with a status other than 2xx.
 type StatusError struct {
 	Status int
+	To     string // of a redirect
 	Body   string // its first line, shortened
 }
 
 func (e *StatusError) Error() string {
-	if e.Body == "" {
-		return fmt.Sprintf("HTTP %d", e.Status)
+	text := fmt.Sprintf("HTTP %d", e.Status)
+	if e.To != "" {
+		text += " to " + clipLine(e.To)
 	}
-	return fmt.Sprintf("HTTP %d: %s", e.Status, e.Body)
+	if e.Body != "" {
+		text += ": " + e.Body
+	}
+	return text
 }
 
 // Busy reports that the engine works but refuses requests now.
 func (e *StatusError) Busy() bool {
 	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
+}
+
+// Denied reports that the engine refuses the credentials of a request.
+func (e *StatusError) Denied() bool {
+	return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden
 }
 
 // Client calls one started engine. Its methods may be called from any goroutine.
@@ -51,6 +60,7 @@ type Client struct {
 	key               string
 	row               row
 	http              *http.Client
+	lastAnswer        atomic.Pointer[string]     // see LastAnswer
 	probe             atomic.Pointer[tokenProbe] // the request that this engine answers
 }
 
@@ -71,40 +81,6 @@ func New(c Command) *Client {
 
 // Close closes idle connections.
 func (e *Client) Close() { e.http.CloseIdleConnections() }
-
-// Health is nil when the health path answers 200.
-func (e *Client) Health(ctx context.Context) error {
-	_, err := e.do(ctx, http.MethodGet, e.health, nil, 4<<10)
-	return err
-}
-
-// Await returns nil when the health path answers 200, or the last error when ctx
-// ends. It calls listening once, when a connection is first accepted.
-func (e *Client) Await(ctx context.Context, listening func()) error {
-	began, answered := time.Now(), false
-	for {
-		// A half-loaded engine may accept and not answer.
-		one, cancel := context.WithTimeout(ctx, 2*time.Second)
-		err := e.Health(one)
-		cancel()
-		if !answered && !ConnectionRefused(err) && ctx.Err() == nil {
-			answered = true
-			listening()
-		}
-		if err == nil {
-			return nil
-		}
-		if !backoff.Sleep(ctx, ProbeInterval(time.Since(began))) {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
-}
-
-// ProbeInterval is the pause before the next probe of an engine that has been starting
-// for elapsed: 1 % of it, at least 1 ms and at most 50 ms.
-func ProbeInterval(elapsed time.Duration) time.Duration {
-	return min(max(elapsed/100, time.Millisecond), 50*time.Millisecond)
-}
 
 // ConnectionRefused reports whether err is a refused connection.
 func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
@@ -165,11 +141,16 @@ func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
 		return err
 	}
 	answer, err := e.do(ctx, http.MethodPost, q.path, body, 4<<20)
+	var se *StatusError
+	if errors.As(err, &se) {
+		e.answered(q.path, se.Error())
+	}
 	if err != nil {
 		return err
 	}
 	if !q.token(answer) {
-		return fmt.Errorf("%s: no token in the answer: %s", q.path, firstLine(answer))
+		e.answered(q.path, "without a token: "+errorMessage(answer))
+		return fmt.Errorf("%s: no token in the answer: %s", q.path, errorMessage(answer))
 	}
 	return nil
 }
@@ -327,7 +308,7 @@ func Supports(e functions.Engine) (adapters, sleep bool) {
 }
 
 // do sends one request and reads at most limit bytes of its answer. A status other
-// than 200 is a StatusError.
+// than 2xx is a StatusError.
 func (e *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
 	var in io.Reader
 	if body != nil {
@@ -356,8 +337,8 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if res.StatusCode != http.StatusOK {
-		return b, &StatusError{Status: res.StatusCode, Body: errorMessage(b)}
+	if res.StatusCode/100 != 2 {
+		return b, &StatusError{Status: res.StatusCode, To: res.Header.Get("Location"), Body: errorMessage(b)}
 	}
 	return b, nil
 }

@@ -285,7 +285,7 @@ func TestToken(t *testing.T) {
 		{"nothing", nil, "HTTP 404: 404 page not found", ""},
 		{"broken", map[string]http.HandlerFunc{completions: respond(500, `{"error":{"message":"CUDA error"}}`), chat: respond(200, ok)}, "HTTP 500: CUDA error", ""},
 		{"broken otherwise", map[string]http.HandlerFunc{completions: respond(500, `{"message":"old vLLM"}`)}, "HTTP 500: old vLLM", ""},
-		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusTemporaryRedirect) }}, "HTTP 307", ""},
+		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusTemporaryRedirect) }}, "HTTP 307 to /x", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := server(t, functions.EngineVLLM, c.routes)
