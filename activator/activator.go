@@ -243,6 +243,12 @@ func (a *Activator) Cut(agent string) {
 	}
 }
 
+// Traffic is what the requests to an engine that is reached without its agent show of it.
+func (a *Activator) Traffic(engine string) functions.Traffic {
+	addr, _ := splitEndpoint(engine)
+	return a.o.Engines.Traffic(addr)
+}
+
 // InFlightOf is how many requests a replica of a function has from this activator,
 // also one that is in its snapshot no more, and one of a function that was removed.
 func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {

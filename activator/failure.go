@@ -97,7 +97,7 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.FailedReplica, problem)
 	if kind == "died" || frame != nil && frame.isDead() {
-		if to := x.countCrash(now); to != nil {
+		if to := x.countCrash(err, now); to != nil {
 			return to
 		}
 	}

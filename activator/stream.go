@@ -332,7 +332,7 @@ func (v *eventStream) engineEnded(err error) {
 		x.a.metricsOf(x.fn).countFailure(kind)
 		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
 		if kind == "died" {
-			if to := x.countCrash(x.a.o.Now()); to != nil {
+			if to := x.countCrash(err, x.a.o.Now()); to != nil {
 				e = to
 			}
 		}
@@ -362,7 +362,7 @@ func (v *eventStream) countEngineError() {
 	x.reason = "engine_error"
 	x.a.metricsOf(x.fn).countFailure("error_frame")
 	if v.died {
-		x.countCrash(x.a.o.Now())
+		x.countCrash(nil, x.a.o.Now())
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it sent an error in the middle of an answer")
 }
@@ -417,7 +417,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 			x.a.metricsOf(x.fn).countFailure(kind)
 			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
 			if kind == "died" {
-				x.countCrash(x.a.o.Now())
+				x.countCrash(err, x.a.o.Now())
 			}
 			x.finish(502)
 		}

@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"errors"
 	"hash/maphash"
 	"maps"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -175,10 +177,11 @@ func quarantinedError(left time.Duration) *openai.Error {
 	return openai.New(openai.RequestQuarantined, "The engine crashed with this request in it, the last time with no other request. An equal request is refused for the next "+minutes+" min. Change the request, or the engine that it crashes.")
 }
 
-// countCrash notes that the engine crashed with the request in it. The error, if any, is the
-// request's answer: it is to blame.
-func (x *proxyRequest) countCrash(now time.Time) *openai.Error {
-	if x.reservation != nil {
+// countCrash notes that the engine crashed with the request in it, by the error of the
+// exchange. The error that it returns, if any, is the request's answer: it is to blame. An
+// engine that thaw ended, as a hung one, has not crashed.
+func (x *proxyRequest) countCrash(err error, now time.Time) *openai.Error {
+	if x.reservation != nil || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
 	v := x.a.suspects.crashed(x.fingerprint(), x.queued.Listing(), x.queued.RanAlone(), now)

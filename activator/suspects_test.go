@@ -319,3 +319,40 @@ func TestSuspectsAreBounded(t *testing.T) {
 		t.Error("a crash is counted with one an hour ago", v)
 	}
 }
+
+// Requests whose engine thaw ends, because it hangs, are not suspected of a crash: equal
+// ones are served later.
+func TestEndedEngineIsNoCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		works := false
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			if works {
+				return goodAnswer(c, r, body)
+			}
+			if strings.Contains(body, `"stream":true`) {
+				writeString(c, chunkHead)
+				chunk(c, event1)
+			}
+			time.AfterFunc(time.Second, func() { w.act.Cut("http://e:1") })
+			c.Read(make([]byte, 1))
+			return false
+		})
+		for i := range 4 {
+			f := readyAt(testFunction("tiny"), 4, "e:1")
+			f.Replicas[0].ID = fmt.Sprint("r", i)
+			w.act.Publish(f)
+			if r := w.post("/v1/chat/completions", plainRequest); r.code() == "request_quarantined" {
+				t.Fatalf("plain, after %d: %+v", i, r)
+			}
+			w.post("/v1/chat/completions", streamRequest)
+			time.Sleep(time.Minute)
+		}
+		works = true
+		for _, body := range []string{plainRequest, streamRequest} {
+			if r := w.post("/v1/chat/completions", body); r.status != 200 || strings.Contains(r.body, "quarantined") {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}

@@ -60,6 +60,8 @@ type ModelSpec struct {
 	Args      []string          `json:"args,omitempty"`
 	Env       map[string]string `json:"env,omitempty"`
 	Health    string            `json:"health,omitempty"`
+	Serves    []Endpoint        `json:"serves,omitempty"`
+	Probe     Probe             `json:"probe,omitzero"`
 	Adapters  []Adapter         `json:"adapters,omitempty"`
 	Resources Resources         `json:"resources"`
 	Scale     Scale             `json:"scale"`

@@ -34,6 +34,7 @@ type Replica struct {
 	Start      string   `json:"start,omitempty"`
 	StartNote  string   `json:"start_note,omitempty"`
 	SleepLevel int      `json:"sleep_level,omitempty"` // 0: awake or waking up
+	Unprobed   bool     `json:"unprobed,omitempty"`    // READY means that its health answered, see Probe
 	Adapters   []string `json:"adapters,omitempty"`    // loaded now
 	// Notes are remarks about adapters, by adapter name.
 	Notes map[string]string `json:"adapter_notes,omitempty"`

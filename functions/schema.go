@@ -27,6 +27,11 @@ var described = map[string]string{
 	"Model.spec.args":                    "The engine's own arguments; for command the whole argv. {port}, {model} and {name} are filled in.",
 	"Model.spec.env":                     "Added to the engine's environment.",
 	"Model.spec.health":                  "Where a command engine answers its health; /health unless said.",
+	"Model.spec.serves":                  "The endpoints that the engine answers; the first is asked for READY. Left out: the first of this order that answers.",
+	"Model.spec.serves[]":                "One endpoint.",
+	"Model.spec.probe":                   "How a command engine shows that it is ready: auto asks an endpoint of serves, none trusts its health alone, and a path with a body is a POST that it answers with 2xx.",
+	"Model.spec.probe.path":              "Where the request goes.",
+	"Model.spec.probe.body":              "The JSON of the request.",
 	"Model.spec.adapters":                "LoRA adapters, asked for as NAME:ADAPTER.",
 	"Model.spec.adapters[].name":         "The name of the adapter. A DNS label.",
 	"Model.spec.adapters[].source":       "Where the adapter's weights are, spelled as a model's source.",
@@ -136,6 +141,7 @@ const (
 // oneOf are the words that a text may be.
 var oneOf = map[string][]string{
 	"Model.spec.pod.tolerations[].operator": {TolerationEqual, TolerationExists},
+	"Model.spec.serves[]":                   endpointNames(),
 	"Model.spec.pod.tolerations[].effect":   {TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute},
 }
 
@@ -183,10 +189,14 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 			require(s, "name", "source")
 		case "Model.spec.pod.imagePullSecrets[]":
 			require(s, "name")
+		case "Model.spec.probe":
+			s["type"], s["pattern"] = []string{"string", "object"}, "^("+probeAuto+"|"+probeNone+")$"
+			require(s, "path", "body")
 		}
 	case reflect.Slice:
 		s["type"] = "array"
 		s["items"] = schemaOf(t.Elem(), path+"[]", reflect.Value{})
+	case reflect.Interface: // any JSON
 	case reflect.Map:
 		s["type"] = "object"
 		s["additionalProperties"] = schemaOf(t.Elem(), path+"{}", reflect.Value{})

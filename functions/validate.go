@@ -162,6 +162,7 @@ func (p *problems) checkEngine(s *ModelSpec) {
 	} else if s.Health != "" {
 		p.add("spec.health", "leave it out", "only a command engine has a health path of its own")
 	}
+	p.checkProbe(s)
 	usesModel := slices.ContainsFunc(s.Args, func(a string) bool { return strings.Contains(a, "{model}") })
 	switch {
 	case s.Source != "":

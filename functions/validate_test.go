@@ -69,6 +69,25 @@ func TestValidate(t *testing.T) {
 		{"health", func(m *Model) {
 			m.Spec.Engine, m.Spec.Args, m.Spec.Health = EngineCommand, []string{"srv"}, "health"
 		}, "spec.health", "no path"},
+		{"serves", func(m *Model) { m.Spec.Serves = []Endpoint{ServesRerank, ServesChat} }, "", ""},
+		{"serves misspelt", func(m *Model) { m.Spec.Serves = []Endpoint{"chat", "embedings"} }, "spec.serves[1]", "did you mean embeddings?"},
+		{"serves twice", func(m *Model) { m.Spec.Serves = []Endpoint{"chat", "chat"} }, "spec.serves[1]", "once"},
+		{"probe of ember", func(m *Model) { m.Spec.Probe.None = true }, "spec.probe", "command"},
+		{"probe", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "/v1/ocr", Body: map[string]any{"image": "x"}}
+		}, "", ""},
+		{"no probe", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{None: true}
+		}, "", ""},
+		{"probe without a path", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Body: map[string]any{"a": 1}}
+		}, "spec.probe.path", "/v1/rerank"},
+		{"probe at no path", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "v1", Body: map[string]any{"a": 1}}
+		}, "spec.probe.path", "no path"},
+		{"probe without a body", func(m *Model) {
+			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv"}, Probe{Path: "/v1"}
+		}, "spec.probe.body", "probe: none"},
 		{"health of ember", func(m *Model) { m.Spec.Health = "/h" }, "spec.health", "command"},
 		{"args", func(m *Model) { m.Spec.Args = []string{"a", "b\x00"} }, "spec.args[1]", "NUL"},
 		{"env", func(m *Model) { m.Spec.Env = map[string]string{"A=B": "1"} }, "spec.env", "environment variable"},

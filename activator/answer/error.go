@@ -2,6 +2,7 @@ package answer
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +67,8 @@ func NodeError(status int, body []byte) error {
 		return upstream.ErrDial
 	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
 		return upstream.ErrDial
+	case bytes.Contains(body, []byte(`"code":"engine_hung"`)):
+		return fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrCut) // its agent ended it
 	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
 		return upstream.ErrNoAnswer
 	}

@@ -3,8 +3,10 @@ package upstream
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 )
@@ -85,6 +87,10 @@ func (k *conn) read(p []byte) (n int, err error) {
 			k.done = true
 		}
 	}
+	if n > 0 {
+		k.lastByte.Store(time.Now().UnixNano())
+		k.bodyBegan.Store(true)
+	}
 	if k.done {
 		return n, io.EOF
 	}
@@ -95,6 +101,9 @@ func (k *conn) read(p []byte) (n int, err error) {
 		return 0, &Error{Addr: k.addr, Kind: ErrCancelled, Err: cause}
 	}
 	k.close = true
+	if k.wasAborted() {
+		return 0, &Error{Addr: k.addr, Kind: io.ErrUnexpectedEOF, Err: fmt.Errorf("%w: %w", ErrCut, err)}
+	}
 	if errors.Is(err, ErrProtocol) {
 		return 0, &Error{Addr: k.addr, Kind: ErrProtocol, Err: err}
 	}

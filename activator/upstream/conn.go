@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
@@ -57,6 +58,11 @@ type conn struct {
 	firstByte time.Duration // from sentAt to the answer's first byte
 	idleSince time.Time
 
+	// What Traffic reads.
+	begunAt   atomic.Int64  // when the exchange under way began, in unix nanoseconds; 0: there is none
+	bodyBegan atomic.Bool   // a byte of its answer's body came
+	lastByte  *atomic.Int64 // of the address, in unix nanoseconds
+
 	// Where the body stands.
 	chunked bool
 	remain  int64 // of the body, or of the chunk; -1: until the connection ends
@@ -79,7 +85,7 @@ type conn struct {
 type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
-	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10)}
+	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10), lastByte: new(atomic.Int64)}
 }
 
 func (k *conn) closeConn() {
@@ -109,6 +115,8 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	gen := k.gen
 	k.mu.Unlock()
 	k.answered, k.early = false, false
+	k.bodyBegan.Store(false)
+	k.begunAt.Store(time.Now().UnixNano())
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
@@ -190,6 +198,7 @@ func (k *conn) endExchange() bool {
 	inExchange := k.inExchange
 	k.inExchange = false
 	k.mu.Unlock()
+	k.begunAt.Store(0)
 	if inExchange && k.stop != nil {
 		k.stop()
 		k.stop = nil
@@ -346,6 +355,7 @@ func (k *conn) readHead(res *Response, headOnly bool) error {
 		return err
 	}
 	k.answered, k.firstByte = true, time.Since(k.sentAt)
+	k.lastByte.Store(time.Now().UnixNano())
 	for informational := 0; ; informational++ {
 		if err := k.readOneHead(res); err != nil {
 			return err

@@ -66,7 +66,7 @@ func TestAbortRequests(t *testing.T) {
 	otherStream.Read(make([]byte, 10))
 	c.Cut(cutEngine.addr)
 	for range 2 {
-		if err := <-ended; !errors.Is(err, ErrNoAnswer) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := <-ended; !errors.Is(err, ErrCut) || !errors.Is(err, ErrNoAnswer) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Error(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/http1"
@@ -23,6 +24,8 @@ const minRest = time.Millisecond
 type peer struct {
 	conns map[*conn]struct{} // all that are open
 	idle  []*conn            // newest last
+
+	lastByte atomic.Int64 // when the last byte came, in unix nanoseconds; see Traffic
 
 	single bool // unsolicited bytes came: each connection serves one request
 	first  bool // of those not yet reported, one was the first

@@ -63,6 +63,7 @@ var (
 	ErrProtocol  = errors.New("upstream: answer is not HTTP")
 	ErrCancelled = errors.New("upstream: cancelled")                        // wraps the context's cause
 	ErrSilent    = errors.New("upstream: silent for longer than its bound") // or it does not read
+	ErrCut       = errors.New("upstream: cut")                              // by Cut; the cause in one of the above
 	errClosed    = errors.New("upstream: client is closed")
 )
 
@@ -201,7 +202,9 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			failed.Kind = ErrProtocol
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			failed.Kind = ErrSilent
-		case k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce && !k.wasAborted():
+		case k.wasAborted():
+			failed.Err = fmt.Errorf("%w: %w", ErrCut, err)
+		case k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
 			// The engine closed it while it was idle: the request was never read.
 			reuse, resent = false, true
 			continue
@@ -246,7 +249,9 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 		}
 	}
 	c.mu.Lock()
-	c.peerAt(addr).conns[k] = struct{}{}
+	p := c.peerAt(addr)
+	p.conns[k] = struct{}{}
+	k.lastByte = &p.lastByte
 	c.mu.Unlock()
 	return k, nil
 }

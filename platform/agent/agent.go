@@ -63,9 +63,12 @@ type Options struct {
 	// InFlight is how many requests of ours are on a replica, for its drain;
 	// nil: those that this agent proxies.
 	InFlight func(name functions.Name, replica string) int
-	// AbortRequests ends our requests to an engine at that URL, when its drain is over;
-	// nil: those that this agent proxies are ended with it.
+	// AbortRequests ends our requests to an engine at that URL, when its drain is over or
+	// it hangs; nil: those that this agent proxies are ended.
 	AbortRequests func(url string)
+	// Traffic is what our requests to an engine at that URL show of it; nil: those that
+	// this agent proxies.
+	Traffic func(url string) functions.Traffic
 	// FreeGPU is the free memory of a GPU now; nil: nothing is known.
 	FreeGPU func(index int) (functions.Bytes, bool)
 	// GPUHolders describes the processes that hold memory of a GPU and are not thaw's;
@@ -286,14 +289,21 @@ func (a *Agent) options(req functions.LoadRequest) replica.Options {
 		InFlight: func() int { return a.o.InFlight(functions.Name{Team: req.Team, Name: req.Model}, req.ID) }, Log: a.log,
 		Scratch: supervisor.ScratchRoot(filepath.Join(a.o.Dir, "supervisor")), FreeGPU: a.o.FreeGPU, GPUHolders: a.o.GPUHolders,
 	}
+	engineURL := func() string {
+		if h := a.replicaByID(req.ID); h != nil {
+			return h.Status().Endpoint
+		}
+		return ""
+	}
 	if a.o.AbortRequests != nil {
 		o.AbortRequests = func(string) {
-			if h := a.replicaByID(req.ID); h != nil {
-				if url := h.Status().Endpoint; url != "" {
-					a.o.AbortRequests(url)
-				}
+			if url := engineURL(); url != "" {
+				a.o.AbortRequests(url)
 			}
 		}
+	}
+	if a.o.Traffic != nil {
+		o.Traffic = func() functions.Traffic { return a.o.Traffic(engineURL()) }
 	}
 	if c := a.confinement; c != nil {
 		name := functions.Name{Team: req.Team, Name: req.Model}

@@ -24,8 +24,16 @@ type Handler struct {
 	engines *upstream.Client
 }
 
-// NewHandler is the API of an agent, which reaches its engines through the client.
+// NewHandler is the API of an agent, which reaches its engines through the client. It is
+// called before the agent runs.
 func NewHandler(a *Agent, engines *upstream.Client) *Handler {
+	hostPort := func(url string) string { return strings.TrimPrefix(url, "http://") }
+	if a.o.AbortRequests == nil {
+		a.o.AbortRequests = func(url string) { engines.Cut(hostPort(url)) }
+	}
+	if a.o.Traffic == nil {
+		a.o.Traffic = func(url string) functions.Traffic { return engines.Traffic(hostPort(url)) }
+	}
 	return &Handler{agent: a, engines: engines}
 }
 
@@ -160,6 +168,10 @@ func (d *Handler) proxy(h *managedReplica, path string, req *httpserver.Request,
 	})
 	if err != nil {
 		d.agent.proxied.add(h.id, -1)
+		if errors.Is(err, upstream.ErrCut) {
+			setError(res, 504, "engine_hung", "the engine of replica "+h.id+" was ended before it answered")
+			return
+		}
 		h.Suspect("the proxy: " + err.Error())
 		setError(res, 502, "engine_crashed", "the engine of replica "+h.id+" did not answer")
 	}

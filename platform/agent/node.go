@@ -43,6 +43,7 @@ type Config struct {
 	Push             func(functions.Heartbeat)
 	InFlight         func(name functions.Name, replica string) int
 	AbortRequests    func(url string) // ends our requests to an engine
+	Traffic          func(url string) functions.Traffic
 	Log              *slog.Logger
 
 	// EngineCaches is what happens to compile caches; "" is CachesLocal.
@@ -110,7 +111,7 @@ func Open(c Config) (*Node, error) {
 	n.Agent = New(Options{
 		ID: c.Name, Version: c.Version, Machine: c.Machine, Dir: filepath.Join(c.Data, "agent"), Exe: c.Exe, KeeperArgs: c.KeeperArgs,
 		Orphan: c.Orphan, Memory: c.Memory, Sleep: c.Sleep, Stager: n.stager, Inventory: n.inventory, RetainCheckpoint: retainCheckpoint(sh.Checkpoints(), n.stager, c.Log), FilesLost: n.stager.ViewLost, PeerURL: peerURL, SharedFolders: c.Peering != nil, Environ: c.Environ, KeepEngines: c.KeepEngines, Warm: c.Warm, Confine: c.Confine, RefuseVulnerable: c.RefuseVulnerable,
-		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, FreeGPU: n.freeMemory, GPUHolders: n.facts.Holders, GPUMemoryOf: n.facts.HeldBy, Manual: n.manual, Log: c.Log,
+		Push: c.Push, InFlight: c.InFlight, AbortRequests: c.AbortRequests, Traffic: c.Traffic, FreeGPU: n.freeMemory, GPUHolders: n.facts.Holders, GPUMemoryOf: n.facts.HeldBy, Manual: n.manual, Log: c.Log,
 	})
 	return n, nil
 }

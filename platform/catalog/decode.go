@@ -254,7 +254,8 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", functions.Clip(x.GetToken().Value))
 		return
 	}
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	_, mapping := mappingValues(n)
+	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok && !(mapping && v.Kind() == reflect.Struct) {
 		raw, _, ok := scalarText(n)
 		if !ok {
 			d.fail(n, path, "", "%s where %s is wanted", describeNode(n), describeType(v.Type()))
@@ -271,15 +272,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	case reflect.Slice:
 		d.list(n, v, path)
 	case reflect.String:
-		raw, isText, ok := scalarText(n)
-		switch {
-		case !ok:
-			d.fail(n, path, "", "%s where text is wanted", describeNode(n))
-		case !isText:
-			d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", describeNode(n))
-		default:
-			v.SetString(raw)
-		}
+		d.text(n, v, path)
 	case reflect.Int, reflect.Int64:
 		raw, isText, ok := scalarText(n)
 		i, err := strconv.ParseInt(raw, 10, 64)
@@ -292,6 +285,8 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 			return
 		}
 		v.SetInt(i)
+	case reflect.Interface:
+		d.anything(n, v, path)
 	case reflect.Bool:
 		b, ok := n.(*ast.BoolNode)
 		if !ok {
@@ -303,6 +298,49 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		// Only the types of this project come here; a new kind of field is
 		// found by the first test that decodes it.
 		panic(fmt.Sprintf("catalog: cannot decode into %s", v.Type()))
+	}
+}
+
+func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
+	raw, isText, ok := scalarText(n)
+	switch {
+	case !ok:
+		d.fail(n, path, "", "%s where text is wanted", describeNode(n))
+	case !isText:
+		d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", describeNode(n))
+	default:
+		v.SetString(raw)
+	}
+}
+
+// anything decodes any JSON.
+func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
+	into := func(x, empty reflect.Value) {
+		if d.value(n, x, path); x.IsZero() {
+			x = empty
+		}
+		v.Set(x)
+	}
+	switch x := n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		into(reflect.New(reflect.TypeFor[map[string]any]()).Elem(), reflect.ValueOf(map[string]any{}))
+	case *ast.SequenceNode:
+		into(reflect.New(reflect.TypeFor[[]any]()).Elem(), reflect.ValueOf([]any{}))
+	case *ast.BoolNode:
+		v.Set(reflect.ValueOf(x.Value))
+	case *ast.NullNode:
+		v.SetZero()
+	case *ast.IntegerNode, *ast.FloatNode:
+		raw, _, _ := scalarText(n)
+		if i, err := strconv.ParseInt(raw, 10, 64); err == nil {
+			v.Set(reflect.ValueOf(i))
+		} else if f, err := strconv.ParseFloat(raw, 64); err == nil {
+			v.Set(reflect.ValueOf(f))
+		} else {
+			d.fail(n, path, "", "%s where a number of JSON is wanted", describeNode(n))
+		}
+	default:
+		into(reflect.New(reflect.TypeFor[string]()).Elem(), reflect.ValueOf(""))
 	}
 }
 
@@ -462,6 +500,8 @@ func describeType(t reflect.Type) string {
 		return "a number of processors such as 2 or 500m"
 	case reflect.TypeFor[functions.Duration]():
 		return "a duration such as 30s"
+	case reflect.TypeFor[functions.Probe]():
+		return "auto, none, or a path and a body"
 	}
 	return "a value"
 }

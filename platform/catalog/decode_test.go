@@ -106,6 +106,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"list for a mapping", tiny + "  scale: [1]\n", `f.yaml:7:10: spec.scale: a list where keys and values are wanted`},
 		{"text for a list", tiny + "  args: a\n", `f.yaml:7:9: spec.args: the text "a" where a list is wanted`},
 		{"nothing for text", edit("source: ./tiny", "source:"), `f.yaml:5:10: spec.source: nothing where text is wanted`},
+		{"probe misspelt", tiny + "  probe: nnoe\n", `f.yaml:7:10: spec.probe: "nnoe" is no probe; did you mean none? One of auto, none, or {path: /v1/…, body: {…}}`},
+		{"unknown key of a probe", tiny + "  probe: {pth: /v1}\n", `f.yaml:7:11: spec.probe.pth: unknown key (did you mean path?)`},
+		{"list for a probe", tiny + "  probe: [none]\n", `f.yaml:7:10: spec.probe: a list where auto, none, or a path and a body is wanted`},
+		{"endpoint misspelt", tiny + "  serves: [chats]\n", `f.yaml:7:12: spec.serves[0]: "chats" is no endpoint thaw knows (did you mean chat? one of chat, completions, embeddings, rerank, score, transcriptions, speech, responses)`},
 		{"unknown key of a pod", tiny + "  pod: {tolerations: [{key: sku}], hostNetwork: true}\n", `f.yaml:7:36: spec.pod.hostNetwork: unknown key (one of imagePullSecrets, nodeSelector, priorityClassName, runtimeClassName, serviceAccountName, tolerations)`},
 		{"a secret that is no object", tiny + "  pod: {imagePullSecrets: [mine]}\n", `f.yaml:7:28: spec.pod.imagePullSecrets[0]: the text "mine" where keys and values are wanted`},
 		{"number in a selector", tiny + "  pod: {nodeSelector: {a: 1}}\n", `f.yaml:7:27: spec.pod.nodeSelector.a: the number 1 where text is wanted (put it in quotes: "1")`},
@@ -206,6 +210,45 @@ func sameModel(a, b *functions.Model) bool {
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
 	return string(x) == string(y)
+}
+
+// The forms of probe, of which a body is any JSON, are read as they are written.
+func TestProbeForms(t *testing.T) {
+	for written, want := range map[string]string{
+		"auto": "",
+		"none": `"none"`,
+		`{path: /v1/ocr, body: {image: x, pages: [1, 2.5], deep: {a: true, b: null, c: {}, d: []}}}`: `{"path":"/v1/ocr","body":{"deep":{"a":true,"b":null,"c":{},"d":[]},"image":"x","pages":[1,2.5]}}`,
+	} {
+		file := strings.Replace(tiny, "engine: ember", "engine: command\n  args: [srv]\n  probe: "+written, 1)
+		docs, err := Decode("f.yaml", []byte(file))
+		if err != nil {
+			t.Fatalf("%s: %v", written, err)
+		}
+		b, err := json.Marshal(docs[0].Model.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Probe json.RawMessage }
+		if err := json.Unmarshal(b, &got); err != nil || string(got.Probe) != want {
+			t.Errorf("%s: %s, want %s", written, got.Probe, want)
+		}
+		var spec functions.ModelSpec
+		if err := json.Unmarshal(b, &spec); err != nil {
+			t.Fatal(err)
+		}
+		if again, _ := json.Marshal(spec); string(again) != string(b) {
+			t.Errorf("%s: read again %s, was %s", written, again, b)
+		}
+		yaml, err := EncodeYAML(docs[0].Model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Decode("f.yaml", yaml); err != nil {
+			t.Errorf("%s: %v\n%s", written, err, yaml)
+		} else if b2, _ := json.Marshal(back[0].Model.Spec); string(b2) != string(b) {
+			t.Errorf("%s: as YAML %s, was %s", written, b2, b)
+		}
+	}
 }
 
 func TestEncodeRoundTrip(t *testing.T) {

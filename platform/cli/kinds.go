@@ -50,6 +50,9 @@ func (c printer) replicaKind() kit.Kind[functions.Replica] {
 			if r.Percent != nil {
 				s += " " + strconv.Itoa(*r.Percent) + "%"
 			}
+			if r.Unprobed {
+				s += " (unprobed)"
+			}
 			return s
 		}),
 		kit.Col("TIER", func(r functions.Replica) string { return string(r.Tier) }),

@@ -68,7 +68,7 @@ type Local struct {
 	o      Options
 	node   *agent.Node
 	lock   *flock.Flock
-	path   orchestrator.DataPath
+	path   DataPath
 	shared *sharedFolders
 
 	machine string // host to which the catalog's local paths belong
@@ -128,6 +128,7 @@ func newLocal(o Options) (*Local, error) {
 		},
 		InFlight:      func(name functions.Name, id string) int { return l.path.InFlightOf(name, id) },
 		AbortRequests: func(url string) { l.path.Cut(url) },
+		Traffic:       func(url string) functions.Traffic { return l.path.Traffic(url) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
@@ -149,8 +150,15 @@ func newLocal(o Options) (*Local, error) {
 	return l, nil
 }
 
+// DataPath is the activator in this process.
+type DataPath interface {
+	orchestrator.DataPath
+	// Traffic is what its requests to an engine at this URL show of it.
+	Traffic(engine string) functions.Traffic
+}
+
 // Attach sets the data path. It is called before Run.
-func (l *Local) Attach(path orchestrator.DataPath) {
+func (l *Local) Attach(path DataPath) {
 	l.path = path
 	l.Orchestrator.Attach(path)
 }

@@ -45,6 +45,7 @@ var reasons = map[string]string{
 	"asleep time_slice": "its GPUs were given to another function",
 	"asleep idle":       "it had no requests for its idle time",
 	"ready":             "it has answered a request",
+	"ready unprobed":    "its health answered, and its model file lets no request be sent (unprobed)",
 	"node_joined":       "its first heartbeat arrived",
 	"adopted":           "it was there already when this server came to know of it",
 	"scale demand":      "it has more requests than its replicas are meant to serve at once",

@@ -44,7 +44,7 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 		v := functions.Replica{
 			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
 			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
-			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
+			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: s.wallTime(r.requestedAt),
 		}
 		if p := r.status.Percent; p >= 0 && !v.State.Over() && v.State != functions.Ready {

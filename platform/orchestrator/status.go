@@ -52,7 +52,11 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 				}
 				s.finishColdStart(r.coldStart, functions.Ready, "")
 			}
-			s.event("ready", f.Name, r.id, r.node, "", "")
+			reason := ""
+			if r.isUnprobed() {
+				reason = "unprobed"
+			}
+			s.event("ready", f.Name, r.id, r.node, reason, "")
 		}
 	case functions.Failed:
 		s.onFailure(ctx, r, st.Error, now)
@@ -256,4 +260,9 @@ func (s *Orchestrator) sendVerify(ctx context.Context, id string, a healthReport
 	if v, ok := n.commands.(Verifier); ok {
 		s.commands.run(ctx, func(ctx context.Context) { v.Verify(ctx, id, a.problem) })
 	}
+}
+
+// isUnprobed reports that nothing was asked of the replica's engine before READY.
+func (r *replicaState) isUnprobed() bool {
+	return r.status.State == functions.Ready && r.function.model != nil && r.function.model.Spec.Probe.None
 }

@@ -177,6 +177,10 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 			res.Close = true // the client has left
 			return
 		}
+		if errors.Is(err, upstream.ErrCut) {
+			enginehttp.WriteError(res, openai.New(openai.EngineHung, "The engine was ended before it answered."))
+			return
+		}
 		s.rep.Suspect("the pod's proxy: " + err.Error())
 		enginehttp.WriteError(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
 		return

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
 // Errors of calls to an engine.
@@ -27,22 +26,32 @@ var (
 	ErrUnsupported = errors.New("the engine has no such call")
 )
 
-// StatusError is an answer with a status other than 200.
+// StatusError is an answer with a status other than 2xx.
 type StatusError struct {
 	Status int
+	To     string // of a redirect
 	Body   string // its first line, shortened
 }
 
 func (e *StatusError) Error() string {
-	if e.Body == "" {
-		return fmt.Sprintf("HTTP %d", e.Status)
+	text := fmt.Sprintf("HTTP %d", e.Status)
+	if e.To != "" {
+		text += " to " + clipLine(e.To)
 	}
-	return fmt.Sprintf("HTTP %d: %s", e.Status, e.Body)
+	if e.Body != "" {
+		text += ": " + e.Body
+	}
+	return text
 }
 
 // Busy reports that the engine works but refuses requests now.
 func (e *StatusError) Busy() bool {
 	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
+}
+
+// Denied reports that the engine refuses the credentials of a request.
+func (e *StatusError) Denied() bool {
+	return e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden
 }
 
 // Client calls one started engine. Its methods may be called from any goroutine.
@@ -51,7 +60,10 @@ type Client struct {
 	key               string
 	row               row
 	http              *http.Client
-	probe             atomic.Pointer[tokenProbe] // the request that this engine answers
+	lastAnswer        atomic.Pointer[string]     // see LastAnswer
+	probes            []tokenProbe               // the requests that it may answer; none: its health is enough
+	probe             atomic.Pointer[tokenProbe] // the one that it answers
+	busyAt            atomic.Int64               // when it was first busy instead, in unix nanoseconds; 0: it was not
 }
 
 // New makes the client of a started command.
@@ -65,146 +77,15 @@ func New(c Command) *Client {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	return &Client{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, http: &http.Client{Transport: t,
+	return &Client{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, probes: probesOf(c), http: &http.Client{Transport: t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // Close closes idle connections.
 func (e *Client) Close() { e.http.CloseIdleConnections() }
 
-// Health is nil when the health path answers 200.
-func (e *Client) Health(ctx context.Context) error {
-	_, err := e.do(ctx, http.MethodGet, e.health, nil, 4<<10)
-	return err
-}
-
-// Await returns nil when the health path answers 200, or the last error when ctx
-// ends. It calls listening once, when a connection is first accepted.
-func (e *Client) Await(ctx context.Context, listening func()) error {
-	began, answered := time.Now(), false
-	for {
-		// A half-loaded engine may accept and not answer.
-		one, cancel := context.WithTimeout(ctx, 2*time.Second)
-		err := e.Health(one)
-		cancel()
-		if !answered && !ConnectionRefused(err) && ctx.Err() == nil {
-			answered = true
-			listening()
-		}
-		if err == nil {
-			return nil
-		}
-		if !backoff.Sleep(ctx, ProbeInterval(time.Since(began))) {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
-}
-
-// ProbeInterval is the pause before the next probe of an engine that has been starting
-// for elapsed: 1 % of it, at least 1 ms and at most 50 ms.
-func ProbeInterval(elapsed time.Duration) time.Duration {
-	return min(max(elapsed/100, time.Millisecond), 50*time.Millisecond)
-}
-
 // ConnectionRefused reports whether err is a refused connection.
 func ConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-// tokenProbe is one request for a token.
-type tokenProbe struct {
-	path  string
-	body  func(name string) any
-	token func([]byte) bool
-}
-
-var tokenProbes = []tokenProbe{
-	{"/v1/completions", func(n string) any {
-		return map[string]any{"model": n, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
-	}, hasToken},
-	{"/v1/chat/completions", func(n string) any {
-		return map[string]any{"model": n, "messages": []any{map[string]string{"role": "user", "content": "Hello"}}, "max_tokens": 1, "temperature": 0}
-	}, hasToken},
-	{"/v1/embeddings", func(n string) any {
-		return map[string]any{"model": n, "input": "Hello"}
-	}, hasEmbedding},
-}
-
-// Token requests one token (an embedding from a model that only embeds) and returns
-// nil when it was generated. The first call finds out what the engine serves:
-// completions, chat or embeddings. ctx bounds it.
-func (e *Client) Token(ctx context.Context) error {
-	if q := e.probe.Load(); q != nil {
-		return e.requestToken(ctx, *q)
-	}
-	var first error
-	for _, q := range tokenProbes {
-		err := e.requestToken(ctx, q)
-		if err == nil {
-			e.probe.Store(&q)
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-		var se *StatusError
-		if !errors.As(err, &se) {
-			return err
-		}
-		switch se.Status {
-		case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed,
-			http.StatusUnprocessableEntity, http.StatusNotImplemented:
-		default:
-			return err
-		}
-	}
-	return first
-}
-
-func (e *Client) requestToken(ctx context.Context, q tokenProbe) error {
-	body, err := json.Marshal(q.body(e.name))
-	if err != nil {
-		return err
-	}
-	answer, err := e.do(ctx, http.MethodPost, q.path, body, 4<<20)
-	if err != nil {
-		return err
-	}
-	if !q.token(answer) {
-		return fmt.Errorf("%s: no token in the answer: %s", q.path, firstLine(answer))
-	}
-	return nil
-}
-
-// hasToken reports whether the answer has text or a count of generated tokens (the
-// first token may have no text).
-func hasToken(b []byte) bool {
-	var a struct {
-		Choices []struct {
-			Text    string `json:"text"`
-			Message struct {
-				Content          string `json:"content"`
-				Reasoning        string `json:"reasoning"`
-				ReasoningContent string `json:"reasoning_content"`
-			} `json:"message"`
-		} `json:"choices"`
-		Usage struct {
-			Completion int `json:"completion_tokens"`
-		} `json:"usage"`
-	}
-	if json.Unmarshal(b, &a) != nil || len(a.Choices) == 0 {
-		return false
-	}
-	c := a.Choices[0]
-	return a.Usage.Completion > 0 || c.Text+c.Message.Content+c.Message.Reasoning+c.Message.ReasoningContent != ""
-}
-
-func hasEmbedding(b []byte) bool {
-	var a struct {
-		Data []struct {
-			Embedding json.RawMessage `json:"embedding"` // numbers, or base64
-		} `json:"data"`
-	}
-	return json.Unmarshal(b, &a) == nil && len(a.Data) > 0 && len(a.Data[0].Embedding) > 2
-}
 
 // Metrics reads the engine's metrics; ErrNoMetrics if it answers without any.
 func (e *Client) Metrics(ctx context.Context) (Metrics, error) {
@@ -327,8 +208,18 @@ func Supports(e functions.Engine) (adapters, sleep bool) {
 }
 
 // do sends one request and reads at most limit bytes of its answer. A status other
-// than 200 is a StatusError.
+// than 2xx is a StatusError.
 func (e *Client) do(ctx context.Context, method, path string, body []byte, limit int64) ([]byte, error) {
+	res, err := e.send(ctx, method, path, "application/json", body)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return readAnswer(res, path, limit)
+}
+
+// send sends one request; the caller closes the answer's body.
+func (e *Client) send(ctx context.Context, method, path, contentType string, body []byte) (*http.Response, error) {
 	var in io.Reader
 	if body != nil {
 		in = bytes.NewReader(body)
@@ -338,7 +229,7 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 		return nil, err
 	}
 	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", contentType)
 	}
 	if e.key != "" {
 		req.Header.Set("Authorization", "Bearer "+e.key)
@@ -351,13 +242,17 @@ func (e *Client) do(ctx context.Context, method, path string, body []byte, limit
 		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	defer res.Body.Close()
+	return res, nil
+}
+
+// readAnswer reads at most limit bytes of an answer.
+func readAnswer(res *http.Response, path string, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if res.StatusCode != http.StatusOK {
-		return b, &StatusError{Status: res.StatusCode, Body: errorMessage(b)}
+	if res.StatusCode/100 != 2 {
+		return b, &StatusError{Status: res.StatusCode, To: res.Header.Get("Location"), Body: errorMessage(b)}
 	}
 	return b, nil
 }

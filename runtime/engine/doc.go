@@ -38,10 +38,12 @@
 //
 // # Ready
 //
-// An engine is ready when it has generated a token. An engine with sd_notify (ember)
+// An engine is ready when it has answered a request for a token, or for what else it
+// generates (embeddings, scores, a transcription, speech), at the first endpoint that does. An engine with sd_notify (ember)
 // reports on NOTIFY_SOCKET that it serves; all are also probed: a refused connection is
 // retried after 1 % of the elapsed time, between 1 and 50 ms, which finds readiness
-// within a percent of the start. Then Token requests one token.
+// within a percent of the start. Then Token requests one token. An engine with Probe.None
+// is asked for its health alone.
 //
 // An engine on files that are still arriving (Request.Streamed) maps none of them: ember
 // gets --copy, llama.cpp --no-mmap.

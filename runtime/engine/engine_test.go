@@ -280,12 +280,13 @@ func TestToken(t *testing.T) {
 		{"chat only", map[string]http.HandlerFunc{chat: respond(200, `{"choices":[{"message":{"content":"x"}}]}`)}, "", "/v1/chat/completions"},
 		{"thinks first", map[string]http.HandlerFunc{chat: respond(200, `{"choices":[{"message":{"content":null,"reasoning_content":"hm"}}]}`)}, "", "/v1/chat/completions"},
 		{"embeds only", map[string]http.HandlerFunc{completions: respond(400, `{"error":{"message":"does not support"}}`), embeddings: respond(200, `{"data":[{"embedding":[0.1]}]}`)}, "", "/v1/embeddings"},
-		{"no token", map[string]http.HandlerFunc{completions: respond(200, `{"choices":[{"text":""}]}`)}, `/v1/completions: no token in the answer: {"choices":[{"text":""}]}`, ""},
+		{"an empty token", map[string]http.HandlerFunc{completions: respond(200, `{"choices":[{"text":""}]}`)}, "", "/v1/completions"},
+		{"no token", map[string]http.HandlerFunc{completions: respond(200, `{"choices":[]}`)}, `/v1/completions: no token in the answer: {"choices":[]}`, ""},
 		{"no JSON", map[string]http.HandlerFunc{completions: respond(200, "hello\nworld")}, `/v1/completions: no token in the answer: hello`, ""},
 		{"nothing", nil, "HTTP 404: 404 page not found", ""},
-		{"broken", map[string]http.HandlerFunc{completions: respond(500, `{"error":{"message":"CUDA error"}}`), chat: respond(200, ok)}, "HTTP 500: CUDA error", ""},
+		{"broken", map[string]http.HandlerFunc{completions: respond(500, `{"error":{"message":"CUDA error"}}`)}, "HTTP 500: CUDA error", ""},
 		{"broken otherwise", map[string]http.HandlerFunc{completions: respond(500, `{"message":"old vLLM"}`)}, "HTTP 500: old vLLM", ""},
-		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusTemporaryRedirect) }}, "HTTP 307", ""},
+		{"redirects", map[string]http.HandlerFunc{completions: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/x", http.StatusTemporaryRedirect) }}, "HTTP 307 to /x", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := server(t, functions.EngineVLLM, c.routes)

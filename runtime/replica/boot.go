@@ -262,9 +262,24 @@ func (b *boot) exited(ctx context.Context, x supervisor.Exit) *bootEnd {
 // onDeadline kills an engine that was not ready in time.
 func (b *boot) onDeadline(ctx context.Context) *bootEnd {
 	r := b.r
+	b.stopProbes()
+	answer, problem := r.eng.LastAnswer(), "not ready"
+	if answer == "" {
+		answer = "no answer"
+	}
+	if !b.healthyAt.IsZero() {
+		problem = "no first token"
+	}
+	bound, deadline := r.o.Spec.Deadlines.Start, "start"
+	if r.adopt != nil && time.Since(b.began) > bound.Std() {
+		bound, deadline = r.o.Spec.Deadlines.FirstToken, "firstToken"
+	}
 	x := r.kill(ctx)
-	return &bootEnd{next: r.failed(fmt.Sprintf("%s: not ready within %s: %s", r.o.Spec.Engine, r.o.Spec.Deadlines.Start,
-		engine.RootCause(r.logTail(x), "no answer")))}
+	cause := engine.RootCause(r.logTail(x), answer)
+	if !strings.HasPrefix(cause, answer) {
+		cause = answer + "; " + cause
+	}
+	return &bootEnd{next: r.failed(fmt.Sprintf("%s: %s within %s (deadlines.%s): %s", r.o.Spec.Engine, problem, bound, deadline, cause))}
 }
 
 // awaitToken waits until the engine serves and has generated one token.
@@ -293,24 +308,36 @@ func (r *Replica) awaitToken(ctx context.Context, ready <-chan struct{}, events 
 		}
 	}
 	events <- bootEvent{healthy: true, at: time.Now()}
+	events <- bootEvent{done: true, err: r.awaitFirstToken(ctx), at: time.Now()}
+}
+
+// awaitFirstToken requests a token until the engine generates one: an engine with a good
+// /health may answer with errors until its model is loaded. It returns the error of an
+// engine that does nothing but refuse the request's credentials, and ctx's.
+func (r *Replica) awaitFirstToken(ctx context.Context) error {
 	began := time.Now()
-	limit := r.o.Spec.Deadlines.FirstToken.Std()
-	tctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
-	defer cancel()
+	var deniedAt time.Time // when the engine began to refuse; zero: it does not
 	for {
-		err = r.eng.Token(tctx)
+		err := r.eng.Token(ctx)
 		var se *engine.StatusError
-		if err == nil || !(errors.As(err, &se) && se.Busy()) && !engine.ConnectionRefused(err) {
-			break
+		switch {
+		case err == nil:
+			return nil
+		case !errors.As(err, &se) || !se.Denied():
+			deniedAt = time.Time{}
+		case deniedAt.IsZero():
+			deniedAt = time.Now()
+		case time.Since(deniedAt) >= deniedWait:
+			return err
 		}
-		if !backoff.Sleep(tctx, engine.ProbeInterval(time.Since(began))) {
-			break
+		pause := engine.ProbeInterval(time.Since(began))
+		if se == nil || !se.Busy() {
+			pause *= 5 // a request for each endpoint was sent
+		}
+		if !backoff.Sleep(ctx, pause) {
+			return context.Cause(ctx)
 		}
 	}
-	if err != nil && tctx.Err() != nil && ctx.Err() == nil {
-		err = context.Cause(tctx)
-	}
-	events <- bootEvent{done: true, err: err, at: time.Now()}
 }
 
 // engineExited makes FAILED of an unexpected exit, or another try if its port was

@@ -15,14 +15,21 @@
 // goroutines of their own and report on channels, so a command or an exit is handled
 // at once.
 //
-// READY means that the engine has generated a token since it was started or adopted.
-// It ends when
+// READY means that the engine has generated a token since it was started or adopted. Its
+// start deadline bounds both the wait for its health and for that token: until then
+// errors of it are no end, but for a refusal of the request's credentials. READY ends when
 //
 //   - the supervisor reports the engine's exit (milliseconds),
 //   - no token came for the model's hang deadline (firstToken while a request waits
 //     for its first), or /metrics did not answer for as long, and then a request for
 //     one token is not answered within 5 s,
 //   - the owner suspects the engine (Suspect) and that request fails.
+//
+// Our own requests show life as well (Options.Traffic): an engine that sent a byte within
+// its hang deadline works. One whose tokens are not counted may do one thing at a time:
+// while a request waits for its first byte, and firstToken has not passed, an unanswered
+// probe proves nothing. The requests of a hung engine are ended before it is killed, so
+// that they do not count as in flight at a crash.
 //
 // # Starts
 //

@@ -5,8 +5,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
+
+// seen is what our requests show: how many are in flight, and since when one waits for
+// its first byte and when the last byte came, in seconds; 0 is never.
+type seen struct{ inFlight, waiting, lastByte int }
+
+func (s seen) traffic(zero time.Time) functions.Traffic {
+	at := func(seconds int) time.Time {
+		if seconds == 0 {
+			return time.Time{}
+		}
+		return zero.Add(time.Duration(seconds) * time.Second)
+	}
+	return functions.Traffic{InFlight: s.inFlight, Waiting: at(s.waiting), LastByte: at(s.lastByte)}
+}
 
 func TestWatch(t *testing.T) {
 	type step struct {
@@ -14,6 +29,7 @@ func TestWatch(t *testing.T) {
 		m       engine.Metrics
 		err     error
 		suspect bool
+		t       seen
 	}
 	m := func(running int, tokens float64) engine.Metrics {
 		return engine.Metrics{Running: running, Tokens: tokens, Flow: true, Load: true}
@@ -50,19 +66,27 @@ func TestWatch(t *testing.T) {
 		{"metrics silent", []step{{at: 1, m: m(0, 0)}, {at: 5, err: silent}, {at: 10, err: silent}, {at: 11, err: silent, suspect: true}}},
 		{"metrics late, then there", []step{{at: 1, m: m(0, 0)}, {at: 9, err: silent}, {at: 10, m: m(0, 0)}, {at: 19, err: silent}}},
 		{"counter restarted", []step{{at: 1, m: m(1, 50)}, {at: 2, m: m(1, 60)}, {at: 11, m: m(1, 2)}, {at: 20, m: m(1, 2)}, {at: 21, m: m(1, 2), suspect: true}}},
+		{"one plain request, and nothing else is answered", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 30, err: silent, t: seen{1, 2, 0}}, {at: 119, err: silent, t: seen{1, 2, 0}}, {at: 121, err: silent, t: seen{1, 2, 0}, suspect: true}}},
+		{"requests in turn", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 110, err: silent, t: seen{30, 2, 108}}, {at: 220, err: silent, t: seen{20, 2, 217}}, {at: 337, err: silent, t: seen{20, 2, 217}, suspect: true}}},
+		{"a stream flows", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 300, err: silent, t: seen{1, 0, 299}}, {at: 308, err: silent, t: seen{1, 0, 299}}, {at: 309, err: silent, t: seen{1, 0, 299}, suspect: true}}},
+		{"clients that leave and come again", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 60, err: silent, t: seen{1, 55, 0}}, {at: 119, err: silent, t: seen{1, 118, 0}}, {at: 121, err: silent, t: seen{1, 118, 0}, suspect: true}}},
+		{"the client has left", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 20, err: silent, t: seen{1, 2, 0}}, {at: 29, err: silent}, {at: 30, err: silent, suspect: true}}},
+		{"only /metrics are answered", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 121, err: engine.ErrNoMetrics, t: seen{1, 2, 0}}, {at: 122, err: engine.ErrNoMetrics, t: seen{1, 2, 0}, suspect: true}}},
+		{"tokens at the ends of requests only", []step{{at: 1, m: m(2, 0)}, {at: 2, m: m(1, 9)}, {at: 30, m: m(1, 9), t: seen{1, 0, 29}}, {at: 39, m: m(1, 9), t: seen{1, 0, 29}, suspect: true}}},
+		{"tokens are counted, /metrics silent beside a new request", []step{{at: 1, m: m(0, 0)}, {at: 11, err: silent, t: seen{1, 2, 0}, suspect: true}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			zero := time.Unix(0, 0)
 			w := newHangDetector(10*time.Second, 2*time.Minute, zero)
 			for _, s := range test.steps {
 				now := zero.Add(time.Duration(s.at) * time.Second)
-				got := w.observe(now, now, s.m, s.err)
+				got := w.observe(now, now, s.m, s.err, s.t.traffic(zero))
 				if (got != "") != s.suspect {
 					t.Errorf("at %ds: %q", s.at, got)
 				}
 				if got != "" {
 					w.cleared(now)
-					if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err); again != "" {
+					if again := w.observe(now.Add(time.Second), now.Add(time.Second), s.m, s.err, functions.Traffic{}); again != "" {
 						t.Errorf("suspected again at once: %s", again)
 					}
 				}
@@ -83,8 +107,8 @@ func TestWatchOfAFreshEngine(t *testing.T) {
 		w := newHangDetector(10*time.Second, 2*time.Minute, zero)
 		w.idleSeen = true
 		m := engine.Metrics{Running: 1, Tokens: 70, Flow: true, Load: true, FirstTokens: c.first, Finished: 1, Counted: true}
-		w.observe(zero.Add(time.Second), zero.Add(time.Second), m, nil)
-		if got := w.observe(zero.Add(12*time.Second), zero.Add(12*time.Second), m, nil); (got != "") != c.suspect {
+		w.observe(zero.Add(time.Second), zero.Add(time.Second), m, nil, functions.Traffic{})
+		if got := w.observe(zero.Add(12*time.Second), zero.Add(12*time.Second), m, nil, functions.Traffic{}); (got != "") != c.suspect {
 			t.Errorf("%s: %q", c.name, got)
 		}
 	}

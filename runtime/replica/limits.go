@@ -12,6 +12,9 @@ const (
 	// exitAfterError bounds the wait for an engine's exit after a call to it
 	// failed, exitAfterProbe after a probe: the exit has the cause.
 	exitAfterError, exitAfterProbe = 200 * time.Millisecond, 50 * time.Millisecond
+	// deniedWait is how long a starting engine may refuse the credentials of the request
+	// for its first token: more time does not change them.
+	deniedWait = 10 * time.Second
 	// spawnWait bounds the supervisor's answer to a spawn.
 	spawnWait = 10 * time.Second
 	// portTries bounds the starts of an engine whose free port was taken by

@@ -112,11 +112,6 @@ func fakeEngine(port, name string, modes []string) int {
 				w.WriteHeader(404)
 				return
 			}
-			if has("oom") {
-				w.WriteHeader(500)
-				io.WriteString(w, `{"error":{"message":"CUDA out of memory"}}`)
-				return
-			}
 			running.Add(1)
 			defer running.Add(-1)
 			for range q.Max {

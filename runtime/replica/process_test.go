@@ -285,7 +285,6 @@ func TestProcessDies(t *testing.T) {
 		{name: "killed idle", ready: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
 		{name: "killed while it streams", ready: true, busy: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
 		{name: "leaves without being asked", ready: true, killedBy: syscall.SIGTERM, why: "command ended while ready: exit code 0"},
-		{name: "first token fails", modes: "oom", why: "command: first token: HTTP 500: CUDA out of memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			modes := append(strings.Fields(c.modes), "fork")
@@ -392,7 +391,7 @@ func TestProcessEnds(t *testing.T) {
 		o := b.options("e", "nohealth")
 		o.Spec.Deadlines.Start = functions.Duration(8 * time.Second) // within which it has said its line, on any machine
 		l := startReplica(t, o, New)
-		if st := l.waitEnd(testTimeout); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s: no answer; last line: fake engine") {
+		if st := l.waitEnd(testTimeout); st.State != functions.Failed || !strings.Contains(st.Error, "not ready within 8s (deadlines.start): /health answered HTTP 503; last line: fake engine") {
 			t.Errorf("%s %q", st.State, st.Error)
 		}
 	})

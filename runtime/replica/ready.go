@@ -106,9 +106,10 @@ func (m *monitor) onReading(ctx context.Context, n reading) {
 	if n.err == nil {
 		m.r.publishMetrics(n.Metrics)
 	}
-	if reason := m.hang.observe(n.at, time.Now(), n.Metrics, n.err); reason != "" {
+	now, traffic := time.Now(), m.r.traffic()
+	if reason := m.hang.observe(n.at, now, n.Metrics, n.err, traffic); reason != "" {
 		m.probe(ctx, reason)
-	} else if n.unhealthy != "" {
+	} else if n.unhealthy != "" && !m.hang.working(now, traffic) {
 		m.probe(ctx, n.unhealthy)
 	}
 }
@@ -130,9 +131,15 @@ func (m *monitor) onVerdict(ctx context.Context, err error) (next state, done bo
 		m.failures++ // it answers, but with errors
 		m.hang.cleared(time.Now())
 		return nil, false
+	case se == nil && m.hang.working(time.Now(), r.traffic()):
+		r.log.Info("the probe was not answered, but requests are served", "error", err)
+		return nil, false
 	}
 	if x, ok := r.waitExit(exitAfterProbe); ok {
 		return m.exited(ctx, x), true
+	}
+	if errors.Is(err, errNoAnswer) && r.o.AbortRequests != nil {
+		r.o.AbortRequests(err.Error()) // before the kill: the engine did not crash with them
 	}
 	x := r.kill(ctx)
 	cause := "is broken"
@@ -171,6 +178,14 @@ func (m *monitor) onCommand(ctx context.Context) state {
 
 // errNoAnswer is the outcome of a probe of an engine that hangs.
 var errNoAnswer = fmt.Errorf("no answer to a one-token request within %s", probeWait)
+
+// traffic is what the owner's requests show of the engine.
+func (r *Replica) traffic() functions.Traffic {
+	if r.o.Traffic == nil {
+		return functions.Traffic{}
+	}
+	return r.o.Traffic()
+}
 
 type reading struct {
 	engine.Metrics

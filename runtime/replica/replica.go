@@ -110,6 +110,8 @@ type Engine interface {
 	Await(ctx context.Context, listening func()) error
 	Token(ctx context.Context) error
 	Health(ctx context.Context) error
+	// LastAnswer describes the last answer to one of the calls above; "" for none.
+	LastAnswer() string
 	Metrics(ctx context.Context) (engine.Metrics, error)
 	Close()
 }
@@ -153,8 +155,10 @@ type Options struct {
 	// supervisor.ScratchRoot; "" for none.
 	Scratch string
 	// AbortRequests, if not nil, fails the requests on this replica that outlast a
-	// drain.
+	// drain, or that an engine holds which is ended because it hangs.
 	AbortRequests func(reason string)
+	// Traffic, if not nil, is what the owner's requests to the engine show of it.
+	Traffic func() functions.Traffic
 	// Confine, if not nil, returns what the engine may do, and points its caches where it
 	// may write.
 	Confine func(*engine.Command, engine.Request) (*confine.Plan, error)

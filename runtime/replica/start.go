@@ -275,6 +275,8 @@ func (r *Replica) adopting(ctx context.Context) state {
 			return r.sleeping(sleepRequest{level: level, why: "an earlier agent sent it to sleep", asleep: true})
 		}
 	}
-	next, _ := r.booting(ctx, m.Started, m.Started.Add(m.Spec.Deadlines.Start.Std()+probeWait), nil, false)
+	// It may have been READY for long: its first token has a deadline of its own.
+	deadline := latest(m.Started.Add(m.Spec.Deadlines.Start.Std()), time.Now().Add(r.o.Spec.Deadlines.FirstToken.Std()))
+	next, _ := r.booting(ctx, m.Started, deadline, nil, false)
 	return next
 }

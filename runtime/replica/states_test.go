@@ -33,12 +33,14 @@ type fakeNode struct {
 	termed   atomic.Int64
 	ignored  map[syscall.Signal]bool // signals that do not end the process
 
-	loadTime  time.Duration
-	tokenErr  func(n int64) error // for the n-th request of a token
-	hang      atomic.Bool         // no answer at all
-	unhealthy atomic.Bool         // /health says 503
-	tokens    atomic.Int64        // asked for
-	metrics   func() (engine.Metrics, error)
+	loadTime   time.Duration
+	tokenErr   func(n int64) error // for the n-th request of a token
+	hang       atomic.Bool         // no answer at all
+	unhealthy  atomic.Bool         // /health says 503
+	tokens     atomic.Int64        // asked for
+	metrics    func() (engine.Metrics, error)
+	traffic    func() functions.Traffic
+	lastAnswer string
 
 	// of engines that sleep, and load adapters
 	sleepTime, wakeTime time.Duration
@@ -137,10 +139,16 @@ func (s *fakeNode) Token(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if s.tokenErr != nil {
-		return s.tokenErr(n)
+		err := s.tokenErr(n)
+		if err != nil {
+			s.lastAnswer = fmt.Sprint("the probe answered ", err)
+		}
+		return err
 	}
 	return nil
 }
+
+func (s *fakeNode) LastAnswer() string { return s.lastAnswer }
 
 func (s *fakeNode) Health(ctx context.Context) error {
 	if s.hang.Load() {
@@ -178,7 +186,7 @@ func (s *fakeNode) options() Options {
 		ID: "r1", Team: "default", Model: "m",
 		Spec: functions.ModelSpec{Source: "m", Engine: functions.EngineVLLM, Deadlines: functions.Deadlines{
 			Stage: 3600 * d, Start: 600 * d, FirstToken: 120 * d, Hang: 10 * d, Drain: 30 * d}},
-		Stager: s, Spawner: s, Dial: func(engine.Command) Engine { return s },
+		Stager: s, Spawner: s, Dial: func(engine.Command) Engine { return s }, Traffic: s.traffic,
 		Programs: engine.Programs{Look: func(n string) (string, error) { return "/bin/" + n, nil }, Environ: func() []string { return nil }},
 	}
 }
@@ -277,8 +285,9 @@ func TestFailures(t *testing.T) {
 		}, why: "vllm ended while loading: ended by signal 9 (killed)", after: 5 * second},
 		{name: "never ready", s: &fakeNode{loadTime: time.Hour}, why: "vllm: not ready within 10m", after: 10 * time.Minute, kills: 1},
 		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, ignored: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
-		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: first token: none within 2m", after: 2*time.Minute + second, kills: 1},
-		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: first token: HTTP 500: CUDA error", after: second, kills: 1},
+		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
+		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
+		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
 		{name: "dies at its first token", s: &fakeNode{loadTime: second}, change: func(o *Options) {
 			s := o.Spawner.(*fakeNode)
 			s.tokenErr = func(int64) error {
@@ -526,7 +535,7 @@ func TestHang(t *testing.T) {
 			}
 			s.hang.Store(true)
 			began := time.Now()
-			l.ended(t, functions.Failed, "s with 1 requests running; then no answer to a one-token request within 5s")
+			l.ended(t, functions.Failed, "s with 1 requests running (deadlines.hang: 10s); then no answer to a one-token request within 5s")
 			if d := time.Since(began); d < 15*time.Second || d > 16*time.Second || s.killed.Load() != 1 {
 				t.Errorf("after %v, killed %d times", d, s.killed.Load())
 			}
@@ -747,10 +756,32 @@ func TestAdoptStates(t *testing.T) {
 			s := &fakeNode{}
 			s.hang.Store(true)
 			l := adopt(t, s)
-			l.ended(t, functions.Failed, "first token: none within 2m")
+			l.ended(t, functions.Failed, "vllm: no first token within 10m (deadlines.start): no answer")
 			if s.killed.Load() != 1 {
 				t.Error("it lives on")
 			}
+		})
+	})
+	t.Run("ready for long", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeNode{loadTime: time.Minute} // it is busy
+			o := s.options()
+			p := supervisor.Running{ID: "r1", PID: 42, Log: "/log/r1", Meta: meta(o, time.Now().Add(-24*time.Hour))}
+			child, err := s.Spawn(t.Context(), supervisor.Process{ID: "r1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := startReplica(t, Options{Stager: s, Spawner: s, Dial: o.Dial}, func(o Options) *Replica {
+				r, err := Adopt(o, p, child)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			})
+			time.Sleep(61 * time.Second)
+			expectState(t, l, functions.Ready)
+			l.Unload(0, "done")
+			l.ended(t, functions.Unloaded, "")
 		})
 	})
 	t.Run("died meanwhile", func(t *testing.T) {
