@@ -1,0 +1,15 @@
+package router
+
+import "github.com/thaw-dev/thaw/functions"
+
+// Input is what a decision depends on beside the Router. Candidate returns the state of
+// a target as it is now; its WhyNot is set where it does not exist, the caller may not
+// use it, its circuit is open, its class of data forbids it, or budgets and limits have
+// no room. Header returns a field of the request's head.
+type Input struct {
+	Features  functions.RouteFeatures
+	Header    func(name string) string
+	Candidate func(target string) functions.RouteCandidate
+	Cold      functions.ColdPolicy // of the request (thaw-cold); "" is the Router's
+	Data      functions.DataClass
+}
