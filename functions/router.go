@@ -101,6 +101,9 @@ type Intent struct {
 	Name         string   `json:"name"`
 	Examples     []string `json:"examples,omitempty"`
 	ExamplesFrom string   `json:"examplesFrom,omitempty"`
+
+	// Loaded are the examples that were read from ExamplesFrom. Not part of the document.
+	Loaded []string `json:"-"`
 }
 
 // Objective is what a candidate should meet; absent means no bound. CostPerRequest is in

@@ -1,3 +1,6 @@
+// Package router decides which function answers a request to a Router. It is pure: it
+// reads no clock, does no I/O and calls no model, so that a recorded decision can be
+// made again and the simulator runs the code that serves.
 package router
 
 import "github.com/thaw-dev/thaw/functions"
