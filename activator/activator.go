@@ -13,7 +13,9 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -154,10 +156,10 @@ type Activator struct {
 	changed  changedFunctions
 	requests requestIndex
 	runs     sharedRuns
-	suspects suspects
+	suspects suspects.Table[fingerprint]
 	buffers  buffers
 	removed  removedFunctions
-	refusals refusalLog
+	refusals refusals.Log
 	draining atomic.Bool
 	buffered atomic.Int64 // bytes of bodies in all queues
 }

@@ -393,7 +393,7 @@ func (x *proxyRequest) finish(code int) {
 	now := a.o.Now()
 	took := now.Sub(x.began)
 	if x.suspected && x.first > 0 && code < 499 {
-		a.suspects.acquit(x.fingerprint())
+		a.suspects.Acquit(x.fingerprint())
 	}
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
 	if x.fn == nil {
@@ -417,7 +417,7 @@ func (x *proxyRequest) finish(code int) {
 		}
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.logsEnd(x.team, code, now) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(x.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
