@@ -66,7 +66,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 		}
 	}()
 	e, alias := a.lookup(w.Name)
-	if e == nil {
+	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
 		if alias {
 			x.refuse(unpublishedError(w.Name))
 		} else {

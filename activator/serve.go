@@ -198,6 +198,14 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if !canSee(id, name.Team) {
 		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
+	if !forced {
+		if r := a.findRouter(asked, name); r != nil {
+			return id, x.chooseTarget(r, id)
+		}
+	}
+	if x.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+		return id, e
+	}
 	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
@@ -205,21 +213,13 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		}
 		return id, a.unknownModel(asked, name, id)
 	}
-	f := en.Snapshot()
-	if forced && !f.DeclaresAdapter(name.Adapter) {
+	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if x.engineName = f.ServedModelName; x.engineName == "" {
-		x.engineName = name.Name
+	if !x.use(en, name) {
+		return id, a.unknownModel(asked, name, id)
 	}
-	if name.Adapter != "" {
-		if !f.DeclaresAdapter(name.Adapter) {
-			return id, a.unknownModel(asked, name, id)
-		}
-		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
-	}
-	x.fn = en
-	return id, nil
+	return id, x.checkData()
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -323,6 +323,9 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.fn != nil {
 		res.Set("Server-Timing", x.serverTiming(now))
 	}
+	if x.routing != nil {
+		res.Set("thaw-route", x.routing.header)
+	}
 }
 
 // setRateLimitFields sets the fields with the rest of the team's limits, where it has
@@ -408,6 +411,9 @@ func (x *proxyRequest) finish(code int) {
 		}
 		a.countRefused(team, x.route, code)
 	} else {
+		if code == 200 && !x.sentAt.IsZero() {
+			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
+		}
 		s := a.metricsOf(x.fn)
 		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
 		if x.usage.Known {
@@ -415,6 +421,9 @@ func (x *proxyRequest) finish(code int) {
 			s.completion(float64(x.usage.Completion))
 			s.observeTokenTime(x, took)
 		}
+	}
+	if x.routing != nil {
+		a.decisions.Finish(x.id, code)
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
 	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(x.team, code, now, a.o.Log) {
@@ -429,6 +438,9 @@ func (x *proxyRequest) finish(code int) {
 		}
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
+	}
+	if x.routing != nil {
+		attrs = x.routeFields(attrs)
 	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
