@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -80,6 +81,12 @@ type Options struct {
 	Requests Requests // may be nil: only ids of cold starts are known
 	Stores   functions.Stores
 	Ahead    Ahead // may be nil: no hints are taken
+
+	// Decisions has the records of the Routers' decisions, and DryRoute decides about the
+	// body of a request to path, for an identity and a Router ("" is the body's model), and
+	// sends and records nothing. nil: the data path is another process.
+	Decisions *routes.Log
+	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
 
 	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
 	// with an adapter is refused.
