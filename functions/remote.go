@@ -1,6 +1,10 @@
 package functions
 
-import "time"
+import (
+	"cmp"
+	"path/filepath"
+	"time"
+)
 
 // Remote is one remote file: an OpenAI-compatible API that another party runs.
 type Remote struct {
@@ -16,6 +20,19 @@ type Remote struct {
 
 // FullName is TEAM/NAME.
 func (r *Remote) FullName() Name { return Name{Team: r.Metadata.Namespace, Name: r.Metadata.Name} }
+
+// KeyPath is the file of the key, "" if the key is in no file. A relative one counts from
+// the folder of the remote file.
+func (r *Remote) KeyPath() string {
+	path := r.Spec.KeyFrom.File
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.Dir, path)
+}
+
+// ModelName is the name of the model at the other side.
+func (r *Remote) ModelName() string { return cmp.Or(r.Spec.Model, r.Metadata.Name) }
 
 // RemoteSpec is the spec of a remote file. URL is the base that paths such as
 // /chat/completions follow, such as https://api.example.com/v1. Model is the name of the

@@ -1,5 +1,7 @@
 package functions
 
+import "reflect"
+
 // Kinds of documents beside models and teams.
 const (
 	KindRouter = "Router"
@@ -50,6 +52,11 @@ type Router struct {
 // FullName is TEAM/NAME.
 func (r *Router) FullName() Name { return Name{Team: r.Metadata.Namespace, Name: r.Metadata.Name} }
 
+// NewRouter is an empty Router with every default set.
+func NewRouter() *Router {
+	return &Router{APIVersion: APIVersion, Kind: KindRouter, Metadata: Metadata{Namespace: DefaultTeam}, Spec: RouterSpec{Cold: ColdWait}}
+}
+
 // RouterSpec is the spec of a router file. Rules are tried in order; the last has no
 // condition. Data is the class of what comes to this Router; unset: the team's.
 type RouterSpec struct {
@@ -68,6 +75,13 @@ type Rule struct {
 	Name string   `json:"name"`
 	When When     `json:"when,omitzero"`
 	To   []string `json:"to"`
+}
+
+// IsZero reports whether w always holds.
+func (w When) IsZero() bool {
+	headers := len(w.Header)
+	w.Header = nil
+	return headers == 0 && reflect.ValueOf(w).IsZero()
 }
 
 // When is the condition of a rule: everything that is set must hold. The zero value

@@ -62,9 +62,13 @@ type Agents interface {
 type Catalog interface {
 	Model(name functions.Name) *functions.Model
 	Models() []*functions.Model
+	Routers() []*functions.Router
+	Remotes() []*functions.Remote
 	Teams() []*functions.Team
-	// Check reads a model file as Put would keep it.
-	Check(name functions.Name, doc []byte) (m *functions.Model, created bool, err error)
+	// Lookup returns the function of a name, of any kind.
+	Lookup(name functions.Name) (catalog.Document, bool)
+	// Check reads a file as Put would keep it.
+	Check(name functions.Name, doc []byte) (catalog.Checked, error)
 	Put(name functions.Name, doc []byte) (created bool, err error)
 	Delete(name functions.Name) error
 }
@@ -94,6 +98,8 @@ type Options struct {
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
+	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
+	RemoteState func(name functions.Name) (state functions.State, problem string)
 	// Usage is what a team has used of its limits; nil: nothing.
 	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.

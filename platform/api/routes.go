@@ -32,19 +32,22 @@ type endpoint struct {
 	permission   permission
 	query        []string
 	summary      string
-	body         any // a value of the type of the body; nil: none
+	body         any // a value of the type of the body, or oneOf several; nil: none
 	status       int
 	answer       any // a value of the type of the answer; nil: text, or nothing with 204
 	do           func(*exchange, *httpserver.Response) *openai.Error
 	segments     []string
 }
 
+// oneOf has a value of each type that a body may have.
+type oneOf []any
+
 func (a *API) table() []endpoint {
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
-		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: functions.Model{}, answer: DeployReply{}, do: a.deploy},
-		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed model.", status: 204, do: a.remove},
+		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model, router or remote: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: oneOf{functions.Model{}, functions.Router{}, functions.Remote{}}, answer: DeployReply{}, do: a.deploy},
+		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed function.", status: 204, do: a.remove},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", permission: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: WakeReply{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", permission: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: WakeReply{}, do: a.stop},
 		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[functions.Replica]{}, do: listHandler(a, a.replicas, func(r functions.Replica) string { return r.ID })},
@@ -58,7 +61,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: listHandler(a, a.events, func(e functions.Event) string { return "" })},
-		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
+		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes and teams.", answer: map[string]any{}, do: a.schema},
 		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
