@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +23,7 @@ const maxRouteBody = 32 << 20
 func (c modelVerbs) route() *cobra.Command {
 	var file, router, path string
 	cmd := &cobra.Command{
-		Use: "route [-f request.json | TEXT]", Short: "What a Router would send a request to, without sending it", GroupID: "own", Args: kit.UpToArgs("the text of a user's message, in quotation marks", 1),
+		Use: "route [-f request.json | TEXT]", Short: "What a Router would send a request to, without sending it", GroupID: "own", Args: kit.UpToArgs("", 1),
 		Long: `Decide about a request as the server would now, and print the decision: the rule
 that matched, the state of its targets, and what was seen in the request. No model
 is asked and nothing is counted or recorded.
@@ -59,8 +60,11 @@ func (c modelVerbs) routeBody(file string, args []string) ([]byte, error) {
 		return readBounded(c.In)
 	case file != "":
 		f, err := os.Open(file)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + file}
+		}
 		if err != nil {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "the request cannot be read", Err: err}
+			return nil, &kit.Error{What: "the request cannot be read", Err: err}
 		}
 		defer f.Close()
 		return readBounded(f)
