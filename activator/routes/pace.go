@@ -132,6 +132,9 @@ func (f *Function) price() (functions.Price, bool) {
 	if r := f.Snapshot.Remote; r != nil {
 		return r.Spec.Price, true
 	}
+	if m := f.Snapshot.Model; m != nil && m.Spec.Price != (functions.Price{}) {
+		return m.Spec.Price, true
+	}
 	return functions.Price{}, false
 }
 
