@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -68,6 +69,7 @@ type proxyRequest struct {
 	cancel         context.CancelCauseFunc
 	answers        chan reply // of the goroutine that asks; nil where none runs
 	reply          reply
+	remote         *remote.Call  // of a request for a Remote; else nil
 	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
 }

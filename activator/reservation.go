@@ -75,6 +75,10 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 		return nil, x.fail
 	}
 	x.fn = e
+	if e.Snapshot().Remote != nil {
+		x.refuse(openai.New(openai.UnknownEndpoint, "A remote serves no paths outside the API of OpenAI."))
+		return nil, x.fail
+	}
 	if r := x.admitTeam(w.Team); r != nil {
 		x.refuse(r)
 		return nil, x.fail

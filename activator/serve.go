@@ -137,6 +137,9 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	if e == nil {
 		e = x.admitTeam(x.team)
 	}
+	if e == nil {
+		e = x.beginRemote()
+	}
 	if e != nil {
 		x.refuseNow(res, e)
 	} else {
@@ -395,6 +398,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.suspected && x.first > 0 && code < 499 {
 		a.suspects.acquit(x.fingerprint())
 	}
+	charge := x.remote.End(x.usage, code, now)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
 	if x.fn == nil {
 		if x.endpoint != nil {
@@ -449,6 +453,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
+	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
