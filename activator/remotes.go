@@ -7,9 +7,12 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// beginRemote admits a request for a Remote by its circuit, its limits and the budgets. It
-// does nothing for a model.
-func (x *proxyRequest) beginRemote() (e *openai.Error) {
+// beginRemote ends the call to the Remote that failed the request before, if one did. It
+// admits one to the present function, if that is a Remote, by its circuit, its limits and
+// the budgets.
+func (x *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
+	x.remote.End(openai.Usage{}, 502, now)
+	x.remote = nil
 	f := x.fn.Snapshot()
 	if f.Remote == nil {
 		return nil

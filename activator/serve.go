@@ -105,9 +105,9 @@ func isModelsPath(path string) bool {
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
 	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
-	if id := req.Header("X-Client-Request-Id"); validID(id) {
+	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
-	} else if id := req.Header("X-Request-Id"); validID(id) {
+	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	}
 	return x
@@ -136,9 +136,6 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	}
 	if e == nil {
 		e = x.admitTeam(x.team)
-	}
-	if e == nil {
-		e = x.beginRemote()
 	}
 	if e != nil {
 		x.refuseNow(res, e)
@@ -201,6 +198,14 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if !canSee(id, name.Team) {
 		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
+	if !forced {
+		if r := a.findRouter(asked, name); r != nil {
+			return id, x.chooseTarget(r, id)
+		}
+	}
+	if x.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+		return id, e
+	}
 	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
@@ -208,21 +213,13 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		}
 		return id, a.unknownModel(asked, name, id)
 	}
-	f := en.Snapshot()
-	if forced && !f.DeclaresAdapter(name.Adapter) {
+	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if x.engineName = f.ServedModelName; x.engineName == "" {
-		x.engineName = name.Name
+	if !x.use(en, name) {
+		return id, a.unknownModel(asked, name, id)
 	}
-	if name.Adapter != "" {
-		if !f.DeclaresAdapter(name.Adapter) {
-			return id, a.unknownModel(asked, name, id)
-		}
-		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
-	}
-	x.fn = en
-	return id, nil
+	return id, x.checkData()
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -326,6 +323,9 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.fn != nil {
 		res.Set("Server-Timing", x.serverTiming(now))
 	}
+	if x.routing != nil {
+		res.Set("thaw-route", x.routing.header)
+	}
 }
 
 // setRateLimitFields sets the fields with the rest of the team's limits, where it has
@@ -396,7 +396,7 @@ func (x *proxyRequest) finish(code int) {
 	now := a.o.Now()
 	took := now.Sub(x.began)
 	if x.suspected && x.first > 0 && code < 499 {
-		a.suspects.acquit(x.fingerprint())
+		a.suspects.Acquit(x.fingerprint())
 	}
 	charge := x.remote.End(x.usage, code, now)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
@@ -412,6 +412,9 @@ func (x *proxyRequest) finish(code int) {
 		}
 		a.countRefused(team, x.route, code)
 	} else {
+		if code == 200 && !x.sentAt.IsZero() {
+			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
+		}
 		s := a.metricsOf(x.fn)
 		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
 		if x.usage.Known {
@@ -420,8 +423,11 @@ func (x *proxyRequest) finish(code int) {
 			s.observeTokenTime(x, took)
 		}
 	}
+	if x.routing != nil {
+		a.decisions.Finish(x.id, code)
+	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.logsEnd(x.team, code, now) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(x.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
@@ -433,6 +439,9 @@ func (x *proxyRequest) finish(code int) {
 		}
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
+	}
+	if x.routing != nil {
+		attrs = x.routeFields(attrs)
 	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
@@ -485,35 +494,4 @@ func openingOf(body []byte) []byte {
 		}
 	}
 	return nil
-}
-
-// validID reports whether a client's own request id is accepted.
-func validID(s string) bool {
-	if len(s) == 0 || len(s) > 128 {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// validTrace reports whether s is a W3C traceparent of version 00.
-func validTrace(s string) bool {
-	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
-		return false
-	}
-	for i := 3; i < len(s); i++ {
-		switch c := s[i]; {
-		case i == 35 || i == 52:
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
-		default:
-			return false
-		}
-	}
-	return true
 }

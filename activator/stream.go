@@ -10,7 +10,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -191,6 +193,21 @@ func (v *eventStream) awaitFirstByte() {
 	if x.advance(limit, true) == stepChanged {
 		v.writeComment(x.a.o.Now())
 	}
+}
+
+// heldComment appends the comment of a held stream.
+func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
+	switch {
+	case len(f.Replicas) > 0:
+		state, left = functions.Ready.Word(), -1
+	case f.Starting():
+		percent = f.Progress.Percent
+	}
+	if position == 0 {
+		position = -1
+	}
+	return openai.Comment(b, state, percent, left, position)
 }
 
 // writeComment writes a comment and sets when the next is due, with a jitter, so that

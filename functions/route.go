@@ -58,4 +58,7 @@ type RouteRecord struct {
 	After      string           `json:"after,omitempty"` // the target that failed before
 	Cache      string           `json:"cache,omitempty"` // exact, miss, off
 	Code       int              `json:"code,omitempty"`  // status of the answer
+
+	// Outcome is how good the answer was, 0 to 1, as its user reported; nil: not reported.
+	Outcome *float64 `json:"outcome,omitempty"`
 }

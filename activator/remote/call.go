@@ -95,9 +95,6 @@ func (c *Call) admit(now time.Time) (e *openai.Error, changed bool) {
 	t := c.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if reason := t.broken(); reason != "" {
-		return c.unavailable(reason).Final(), false
-	}
 	if e := t.limited(now); e != nil {
 		return e, false
 	}
@@ -105,7 +102,7 @@ func (c *Call) admit(now time.Time) (e *openai.Error, changed bool) {
 	probe, wait, ok := t.circuit.admit(now)
 	changed = was != t.circuit.state
 	if !ok {
-		return c.unavailable(t.circuit.reason).After(wait), changed
+		return t.unavailable(t.circuit.reason).After(wait), changed
 	}
 	c.probe = probe
 	output := c.estimate()
@@ -154,8 +151,8 @@ func (t *target) budgetError(r *spend.Refusal) *openai.Error {
 	return openai.New(openai.InsufficientQuota, fmt.Sprintf("The budget of %s, %g%s a day, is used up. It renews at %s.", r.Budget.Title, r.Budget.Limit, currency, r.Renews.Format(time.RFC3339)))
 }
 
-func (c *Call) unavailable(reason string) *openai.Error {
-	return openai.New(openai.ServiceUnavailable, fmt.Sprintf("The remote `%s` does not answer now: %s.", c.t.spec.Metadata.Name, reason))
+func (t *target) unavailable(reason string) *openai.Error {
+	return openai.New(openai.ServiceUnavailable, fmt.Sprintf("The remote `%s` does not answer now: %s.", t.spec.Metadata.Name, reason))
 }
 
 // Model is what the other side calls the model.

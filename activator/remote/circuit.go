@@ -60,19 +60,26 @@ func (c *circuit) turn(now time.Time) (changed bool) {
 	return true
 }
 
+// passes reports whether a request would pass, or else after how long another may.
+func (c *circuit) passes(now time.Time) (wait time.Duration, ok bool) {
+	switch {
+	case c.state == open:
+		wait = c.until.Sub(now)
+		return wait, wait <= 0
+	case c.state == halfOpen && c.probing:
+		return firstPause, false
+	}
+	return 0, true
+}
+
 // admit lets a request pass, as the probe or not, or returns after how long another may.
 func (c *circuit) admit(now time.Time) (probe bool, wait time.Duration, ok bool) {
-	c.turn(now)
-	switch {
-	case c.state == closed:
-		return false, 0, true
-	case c.state == halfOpen && !c.probing:
-		c.probing = true
-		return true, 0, true
-	case c.state == halfOpen:
-		return false, firstPause, false
+	if wait, ok = c.passes(now); !ok {
+		return false, wait, false
 	}
-	return false, c.until.Sub(now), false
+	c.turn(now)
+	c.probing = c.state == halfOpen
+	return c.probing, 0, true
 }
 
 // began notes that the answer to a request has begun as it should. A probe closes the

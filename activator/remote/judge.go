@@ -78,7 +78,7 @@ func (c *Call) judgeError(err error) *openai.Error {
 	switch {
 	case errors.Is(err, upstream.ErrDial):
 		c.fail(c.describeDial(err))
-		return c.unavailable(c.problem)
+		return c.t.unavailable(c.problem)
 	case errors.Is(err, upstream.ErrSilent):
 		c.fail("it is silent for longer than its timeouts allow")
 		return openai.New(openai.EngineHung, fmt.Sprintf("The remote `%s` did not answer: %s.", c.t.spec.Metadata.Name, c.problem))
@@ -124,7 +124,7 @@ func (c *Call) judgeStatus(status int, kind string, body []byte, whole bool) *op
 		return c.broken(c.problem).Final()
 	case status == 401 || status == 403:
 		c.proved, c.problem = misconfigured, fmt.Sprintf("it refuses the key of this server (%d); see keyFrom", status)
-		return c.unavailable(c.problem).Final()
+		return c.t.unavailable(c.problem).Final()
 	case status == 429:
 		c.proved = good
 		c.holdRequests()
@@ -148,7 +148,7 @@ func (c *Call) judgeStatus(status int, kind string, body []byte, whole bool) *op
 		e.Status = status
 		return e
 	case status == 503:
-		return c.unavailable(fmt.Sprintf("it answers with status %d", status)).After(c.RetryAfter())
+		return c.t.unavailable(fmt.Sprintf("it answers with status %d", status)).After(c.RetryAfter())
 	}
 	return c.broken(fmt.Sprintf("it answers with status %d", status))
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
@@ -230,37 +230,30 @@ func (s *Remotes) State(name functions.Name) (state functions.State, reason stri
 	return functions.Ready, "", true
 }
 
-// WhyNot is why a request of the team would be refused now: the circuit, a pause that the
-// other side asked for, a limit or a budget; "" if it would not be.
-func (s *Remotes) WhyNot(name functions.Name, team string, teamBudget float64) string {
+// Refusal is the answer that a request of the team would get now: because of the circuit,
+// a pause that the other side asked for, a limit or a budget. nil: it would be sent. It
+// changes nothing; s may be nil.
+func (s *Remotes) Refusal(name functions.Name, team string, teamBudget float64) *openai.Error {
+	if s == nil {
+		return nil
+	}
 	t := s.find(name)
 	if t == nil {
-		return "there is no remote of this name"
+		return openai.New(openai.ModelNotFound, "")
 	}
 	now := s.o.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if reason := t.reason(); reason != "" && !(t.circuit.state == open && !now.Before(t.circuit.until) && t.broken() == "") {
-		return reason
-	}
-	if t.circuit.state == halfOpen && t.circuit.probing {
-		return "it is tried again by one request now"
-	}
 	if e := t.limited(now); e != nil {
-		return strings.TrimSuffix(e.Message, ".")
+		return e
+	}
+	if wait, ok := t.circuit.passes(now); !ok {
+		return t.unavailable(t.circuit.reason).After(wait)
 	}
 	if r := s.o.Ledger.Room(now, t.budgets(team, teamBudget)...); r != nil {
-		return r.Budget.Title + " has no room in its budget of the day"
+		return t.budgetError(r)
 	}
-	return ""
-}
-
-// Price is the price of a Remote's tokens.
-func (s *Remotes) Price(name functions.Name) functions.Price {
-	if t := s.find(name); t != nil {
-		return t.spec.Spec.Price
-	}
-	return functions.Price{}
+	return nil
 }
 
 // Samples yields the circuits and what was spent today.

@@ -184,9 +184,12 @@ func (t *target) budgets(team string, teamLimit float64) []spend.Budget {
 	}
 }
 
-// limited is the answer where the other side asked for a pause, or a limit of the
-// Remote's is used up; nil where none is. mu is held.
+// limited is the answer where no request can be sent, the other side asked for a pause, or
+// a limit of the Remote's is used up; nil where none is so. mu is held.
 func (t *target) limited(now time.Time) *openai.Error {
+	if reason := t.broken(); reason != "" {
+		return t.unavailable(reason).Final()
+	}
 	name := "`" + t.spec.Metadata.Name + "`"
 	if left := t.heldUntil.Sub(now); left > 0 {
 		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("Rate limit reached: the other side of the remote %s takes no requests for another %d s.", name, wholeSeconds(left))).After(left)

@@ -27,6 +27,7 @@ const (
 	HeadTooLarge             Code = "request_header_fields_too_large"
 	MisdirectedRequest       Code = "misdirected_request" // Host is not ours
 	OriginNotAllowed         Code = "origin_not_allowed"
+	DataClassRefused         Code = "data_class_refused" // the data of the request may not be sent to this Remote
 	PermissionDenied         Code = "permission_denied"
 	NotFound                 Code = "not_found"
 	Conflict                 Code = "conflict"
@@ -114,6 +115,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{431, typeRequest, "", 0, false, "The request's head is too large."}
 	case OriginNotAllowed:
 		return catalogueRow{403, typeRequest, "", 0, false, "This origin is not allowed."}
+	case DataClassRefused:
+		return catalogueRow{403, typeRequest, "model", 0, false, "The data of this request may not be sent there."}
 	case PermissionDenied:
 		return catalogueRow{403, typeRequest, "", 0, false, "This key may not do that."}
 	case ContextLengthExceeded:
