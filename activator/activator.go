@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/suspects"
@@ -68,6 +69,8 @@ type Options struct {
 	Limits *ratelimit.Limits
 	// Adapters loads adapters on demand; nil: engines have theirs from the start.
 	Adapters Adapters
+	// Remotes sends requests to Remotes; nil: no snapshot is one of a Remote.
+	Remotes *remote.Remotes
 	// Open lets /v1 be used without a key until the first key exists. For
 	// loopback only.
 	Open bool

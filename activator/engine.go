@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -48,13 +49,21 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
-	if t := x.header("traceparent"); validTrace(t) {
+	if t := x.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
-	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.stripsUsage())
+	name := x.engineName
+	if x.remote != nil {
+		name = x.remote.Model()
+	}
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, name, x.stripsUsage())
+	if x.remote != nil {
+		x.remote.Address(out)
+		return out
+	}
 
 	out.Bound = x.a.o.PlainAnswer
 	if x.stream {
@@ -72,21 +81,25 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 	x.sentAt = x.a.o.Now()
 	ctx := x.context()
 	fetch := x.adapterLoad(r)
+	var engines sender = x.a.o.Engines
+	if x.remote != nil {
+		engines = x.remote
+	}
 	if !async {
-		x.onReply(sendToEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
+		x.onReply(sendToEngine(ctx, engines, out, x.stream, nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan reply, 1)
 	x.answers = answers
-	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
+	stream, bufs := x.stream, &x.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (x *proxyRequest) stripsUsage() bool {
-	return x.stream && x.endpoint.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
@@ -98,9 +111,14 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 	return addr, prefix
 }
 
+// sender sends requests: to engines, or to a Remote.
+type sender interface {
+	Do(context.Context, *upstream.Request) (*upstream.Response, error)
+}
+
 // sendToEngine sends the request and reads up to the engine's first byte of body, or all
 // of a plain answer that is not large. fetch, if not nil, comes before.
-func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
+func sendToEngine(ctx context.Context, engines sender, out *upstream.Request, stream bool, bufs *buffers, fetch func(context.Context) error) reply {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
 			return reply{err: &adapterLoadError{err}}
@@ -111,9 +129,10 @@ func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.R
 		return reply{err: err}
 	}
 	if stream && res.Status == 200 && isEvents(res) {
+		_, comments := engines.(*remote.Call) // they go out: another thaw may load the model
 		buf := bufs.get()
 		n, err := res.Read(buf)
-		for err == nil && n < len(buf) && !hasData(buf[:n]) { // only comments so far
+		for err == nil && n < len(buf) && !hasData(buf[:n]) && !(comments && n > 0 && buf[0] == ':' && buf[n-1] == '\n') { // only comments so far
 			var m int
 			m, err = res.Read(buf[n:])
 			n += m
@@ -211,6 +230,10 @@ func nodeError(status int, body []byte) error {
 // onReply handles the engine's first bytes, or their absence.
 func (x *proxyRequest) onReply(r reply, async bool) {
 	now := x.a.o.Now()
+	if x.remote != nil && !(errors.Is(r.err, upstream.ErrCancelled) && context.Cause(x.context()) != nil) {
+		x.onRemoteReply(r, now)
+		return
+	}
 	if x.sentEarly {
 		x.sentEarly = false
 		f := x.fn.Snapshot()
@@ -256,13 +279,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		}
 	}
 	if r.err == nil {
-		x.reply = r
-		x.phase = answered
-		x.first = max(1, now.Sub(x.sentAt))
-		x.recordFirstByte(now, r.res.Status < 400 && !(x.stream && isEvents(r.res)))
-		if !r.end {
-			r.res.Bound(x.a.o.StreamIdle)
-		}
+		x.acceptReply(r, now)
 		return
 	}
 	var unfetched *adapterLoadError
@@ -285,6 +302,17 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		e = x.reportFailure(r.err, now)
 	}
 	x.retry(e, len(r.begin) > 0, now, async)
+}
+
+// acceptReply takes an answer that goes to the client.
+func (x *proxyRequest) acceptReply(r reply, now time.Time) {
+	x.reply = r
+	x.phase = answered
+	x.first = max(1, now.Sub(x.sentAt))
+	x.recordFirstByte(now, r.res.Status < 400 && !(x.stream && isEvents(r.res)))
+	if !r.end {
+		r.res.Bound(x.idleBound())
+	}
 }
 
 // recordFirstToken accounts for the first token of a stream.

@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -70,6 +71,7 @@ type proxyRequest struct {
 	cancel         context.CancelCauseFunc
 	answers        chan reply // of the goroutine that asks; nil where none runs
 	reply          reply
+	remote         *remote.Call  // of a request for a Remote; else nil
 	answerBegan    bool          // an engine failed behind the first byte of its answer
 	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
@@ -101,7 +103,7 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 		switch {
 		case x.stream:
 			if x.phase == sent { // the timeouts are read only by requests that wait
-				x.timeouts = parseTimeouts(x.header, true)
+				x.timeouts = admission.ParseTimeouts(x.header, true)
 			}
 			limit = x.began.Add(x.headDelay())
 		case async:

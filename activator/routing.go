@@ -41,19 +41,24 @@ func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route 
 	return set.Auto()
 }
 
-// functionNow is what a decision knows of a function.
-func (a *Activator) functionNow(name functions.Name) (routes.Function, bool) {
+// functionNow is what a decision about a request of the team knows of a function.
+func (a *Activator) functionNow(team string, name functions.Name) (routes.Function, bool) {
 	e, _ := a.mainFunction(name)
 	if e == nil {
 		return routes.Function{}, false
 	}
-	return routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace}, true
+	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace}
+	if f.Snapshot.Remote != nil {
+		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
+	}
+	return f, true
 }
 
 // newRouting reads what a decision of r depends on.
 func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte, path string, dry bool) (*routing, *openai.Error) {
 	t := &routing{by: r, request: q}
-	t.request.Find, t.request.Now = a.functionNow, a.o.Now()
+	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(q.Team, name) }
+	t.request.Now = a.o.Now()
 	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
 		return nil, e
 	}

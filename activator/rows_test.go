@@ -808,7 +808,7 @@ func FuzzParseSpan(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, ok := parseSpan(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
+		if d, ok := admission.ParseSpan(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
 			t.Errorf("%q: %v", s, d)
 		}
 	})

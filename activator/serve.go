@@ -105,9 +105,9 @@ func isModelsPath(path string) bool {
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
 	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
-	if id := req.Header("X-Client-Request-Id"); validID(id) {
+	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
-	} else if id := req.Header("X-Request-Id"); validID(id) {
+	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	}
 	return x
@@ -398,6 +398,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.suspected && x.first > 0 && code < 499 {
 		a.suspects.Acquit(x.fingerprint())
 	}
+	charge := x.remote.End(x.usage, code, now)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
 	if x.fn == nil {
 		if x.endpoint != nil {
@@ -461,6 +462,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
+	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
@@ -492,35 +494,4 @@ func openingOf(body []byte) []byte {
 		}
 	}
 	return nil
-}
-
-// validID reports whether a client's own request id is accepted.
-func validID(s string) bool {
-	if len(s) == 0 || len(s) > 128 {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// validTrace reports whether s is a W3C traceparent of version 00.
-func validTrace(s string) bool {
-	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
-		return false
-	}
-	for i := 3; i < len(s); i++ {
-		switch c := s[i]; {
-		case i == 35 || i == 52:
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
-		default:
-			return false
-		}
-	}
-	return true
 }

@@ -10,7 +10,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -35,8 +37,8 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 	if kind := up.Header("content-type"); kind != "" {
 		res.Set("content-type", kind)
 	}
-	if up.Status == 429 || up.Status == 503 { // engines send no Retry-After
-		res.Set("retry-after", "1")
+	if up.Status == 429 || up.Status == 503 {
+		res.Set("retry-after", strconv.Itoa(x.retrySeconds()))
 		res.Set("x-should-retry", "true")
 	}
 	if x.stream && up.Status == 200 && isEvents(up) {
@@ -193,6 +195,21 @@ func (v *eventStream) awaitFirstByte() {
 	}
 }
 
+// heldComment appends the comment of a held stream.
+func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
+	switch {
+	case len(f.Replicas) > 0:
+		state, left = functions.Ready.Word(), -1
+	case f.Starting():
+		percent = f.Progress.Percent
+	}
+	if position == 0 {
+		position = -1
+	}
+	return openai.Comment(b, state, percent, left, position)
+}
+
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
 func (v *eventStream) writeComment(now time.Time) {
@@ -249,7 +266,7 @@ func (v *eventStream) forward() {
 		v.engineEnded(err)
 		return
 	}
-	r.res.Bound(x.a.o.StreamIdle)
+	r.res.Bound(x.idleBound())
 }
 
 // forwardWhole passes on the events that are whole.
@@ -277,20 +294,28 @@ func (v *eventStream) forwardWhole() {
 	}
 }
 
-// completeEvents is how many bytes of p are whole events.
+// completeEvents is how many bytes of p are whole events, and comments between them.
 func completeEvents(p []byte) int {
 	a := bytes.LastIndex(p, []byte("\n\n"))
 	b := -1
 	if bytes.IndexByte(p, '\r') >= 0 {
 		b = bytes.LastIndex(p, []byte("\n\r\n"))
 	}
+	n := 0
 	switch {
-	case a < 0 && b < 0:
-		return 0
 	case b > a:
-		return b + 3
+		n = b + 3
+	case a >= 0:
+		n = a + 2
 	}
-	return a + 2
+	for n < len(p) && p[n] == ':' { // comments between events
+		i := bytes.IndexByte(p[n:], '\n')
+		if i < 0 {
+			break
+		}
+		n += i + 1
+	}
+	return n
 }
 
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
@@ -355,7 +380,7 @@ func (v *eventStream) engineEnded(err error) {
 			problem, kind, e = "it ended a stream without its end mark", "cut", openai.New(openai.EngineCrashed, "The engine ended the answer before it was complete.")
 		}
 		x.a.metricsOf(x.fn).countFailure(kind)
-		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+		x.reportProblem(problem)
 		if kind == "died" {
 			if to := x.countCrash(x.a.o.Now()); to != nil {
 				e = to
@@ -374,7 +399,7 @@ func (v *eventStream) countEngineError() {
 	if v.died {
 		x.countCrash(x.a.o.Now())
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it sent an error in the middle of an answer")
+	x.reportProblem("it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
@@ -433,13 +458,13 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 		if context.Cause(x.context()) == nil {
 			x.reason = string(openai.EngineCrashed)
 			x.a.metricsOf(x.fn).countFailure("died")
-			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it died in the middle of an answer")
+			x.reportProblem("it died in the middle of an answer")
 			x.countCrash(x.a.o.Now())
 			x.finish(502)
 		}
 		err = errAbort
 	default:
-		x.reply.res.Bound(x.a.o.StreamIdle)
+		x.reply.res.Bound(x.idleBound())
 	}
 	return n, err
 }

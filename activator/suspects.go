@@ -75,7 +75,7 @@ func quarantinedError(left time.Duration) *openai.Error {
 // countCrash notes that the engine crashed with the request in it. The error, if any, is the
 // request's answer: it is to blame.
 func (x *proxyRequest) countCrash(now time.Time) *openai.Error {
-	if x.reservation != nil {
+	if x.reservation != nil || x.remote != nil {
 		return nil
 	}
 	v := x.a.suspects.Crashed(x.fingerprint(), x.queued.Listing(), x.queued.RanAlone(), now)

@@ -34,6 +34,16 @@ func (r *Remote) KeyPath() string {
 // ModelName is the name of the model at the other side.
 func (r *Remote) ModelName() string { return cmp.Or(r.Spec.Model, r.Metadata.Name) }
 
+// Allows reports whether data of the class may be sent there. An Allow that is unset or
+// unknown allows public data alone, so that a mistake confines data.
+func (r *Remote) Allows(class DataClass) bool {
+	allow := DataPublic.Rank()
+	if r.Spec.Allow == DataInternal || r.Spec.Allow == DataSecret {
+		allow = r.Spec.Allow.Rank()
+	}
+	return class.Rank() <= allow
+}
+
 // RemoteSpec is the spec of a remote file. URL is the base that paths such as
 // /chat/completions follow, such as https://api.example.com/v1. Model is the name of the
 // model at the other side; "" is the Remote's own. Allow is the highest class of data

@@ -2,6 +2,7 @@ package routes
 
 import (
 	"math"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -142,6 +143,9 @@ func (f *Function) price() (functions.Price, bool) {
 // other candidate; nil where it does.
 func (f *Function) closed(now time.Time) (why string, e *openai.Error) {
 	s := f.Snapshot
+	if f.Refusal != nil {
+		return functions.Clip(strings.TrimSuffix(f.Refusal.Message, ".")), f.Refusal
+	}
 	if len(s.Replicas) == 0 {
 		d := admission.Decide(s, f.Load, admission.ClientTimeouts{}, now)
 		if d.Verdict == admission.Refuse {

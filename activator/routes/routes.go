@@ -142,6 +142,7 @@ type Function struct {
 	Snapshot *snapshot.Snapshot
 	Load     admission.Load
 	Pace     *Pace
+	Refusal  *openai.Error // the answer of a Remote that takes no request now; else nil
 }
 
 // Request is what a Router is to choose a function for. It is used by one goroutine.
@@ -158,6 +159,7 @@ type Request struct {
 	Find func(functions.Name) (Function, bool)
 	Now  time.Time
 
+	text    func() string // of the newest turn
 	failed  []failedTarget
 	refused []refusedTarget // of the last decision
 }
@@ -205,6 +207,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 		q.Features.RepeatedPrefix = seen.look(q.Team, f, q.Now, !dry)
 	}
 	q.MaxTokens = env.MaxTokens
+	q.text = func() string { return router.Text(env, body, path) }
 }
 
 // Choose decides. The record's target is "" where no candidate is eligible; Refusal is
@@ -212,7 +215,7 @@ func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string,
 func (r *Route) Choose(q *Request) functions.RouteRecord {
 	q.refused = q.refused[:0]
 	rec := r.decider.Decide(router.Input{
-		Features: q.Features, Header: q.Header, Cold: q.Cold, Data: q.Data,
+		Features: q.Features, Text: q.text, Header: q.Header, Cold: q.Cold, Data: q.Data,
 		Candidate: func(target string) functions.RouteCandidate { return r.candidate(q, target) },
 	})
 	rec.ID, rec.Time = q.ID, q.Now.UTC().Format(time.RFC3339Nano)

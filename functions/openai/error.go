@@ -33,6 +33,7 @@ const (
 	Conflict                 Code = "conflict"
 	ContextLengthExceeded    Code = "context_length_exceeded"
 	RequestQuarantined       Code = "request_quarantined"
+	CompositionCycle         Code = "composition_cycle" // the request went through too many servers
 	AdapterNotFound          Code = "adapter_not_found"
 	AdapterInvalid           Code = "adapter_invalid"
 	AdapterUnavailable       Code = "adapter_unavailable"
@@ -102,6 +103,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{421, typeRequest, "", 0, false, "This server does not answer for that host."}
 	case RequestQuarantined:
 		return catalogueRow{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
+	case CompositionCycle:
+		return catalogueRow{400, typeRequest, "", 0, false, "The request goes through too many functions."}
 	case AdapterNotFound:
 		return catalogueRow{404, typeRequest, "model", 0, false, "The adapter does not exist."}
 	case AdapterInvalid:

@@ -2,6 +2,7 @@ package httpsource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -136,6 +137,52 @@ func (t *HostTrust) dial(d *net.Dialer) func(ctx context.Context, network, addr 
 	}
 }
 
+// DialPublic dials TCP by d. Every address is checked at the moment of the dial, unless
+// the operator trusts the host.
+func (t *HostTrust) DialPublic(ctx context.Context, d net.Dialer, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if !t.trustsHost(host, port) {
+		d.Control = func(_, address string, _ syscall.RawConn) error {
+			ap, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return refusedAddr{}
+			}
+			return t.checkAddr(ap.Addr())
+		}
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// DialLoopback dials TCP by d, at addresses of this machine alone.
+func DialLoopback(ctx context.Context, d net.Dialer, addr string) (net.Conn, error) {
+	d.Control = func(_, address string, _ syscall.RawConn) error {
+		if ap, err := netip.ParseAddrPort(address); err != nil || !ap.Addr().Unmap().IsLoopback() {
+			return refusedAddr{ap.Addr()}
+		}
+		return nil
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// Trusts reports whether the operator named the host of a URL, or the network of its
+// address.
+func (t *HostTrust) Trusts(u *url.URL) bool {
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap()) }) {
+		return true
+	}
+	return t.trustsHost(u.Hostname(), strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), "")))
+}
+
+// IsRefused reports whether err is the refusal of an address that is not public, and which.
+func IsRefused(err error) (addr netip.Addr, ok bool) {
+	var r refusedAddr
+	ok = errors.As(err, &r)
+	return r.addr, ok
+}
+
 // privateNames end names that only a private network knows.
 var privateNames = []string{".local", ".svc", ".home.arpa"}
 
@@ -145,7 +192,7 @@ var privateNames = []string{".local", ".svc", ".home.arpa"}
 // ones there are.
 func (t *HostTrust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
-	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
+	if t.Trusts(u) {
 		return nil
 	}
 	bad := func(reason string) error {

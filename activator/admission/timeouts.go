@@ -1,0 +1,57 @@
+package admission
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ParseTimeouts reads how long the client waits. For a stream, the timeouts of the
+// official clients bound the gap between bytes, not the wait.
+func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
+	var p ClientTimeouts
+	shorter := func(d time.Duration, ok bool) {
+		if ok && (p.Wait == 0 || d < p.Wait) {
+			p.Wait = d
+		}
+	}
+	own := func(d time.Duration, ok bool) { shorter(beforeTimeout(d), ok) }
+	shorter(ParseSpan(header("thaw-max-wait")))
+	own(ParseSpan(header("Request-Timeout")))
+	total, okTotal := ParseSpan(header("X-Stainless-Timeout"))
+	gap, okGap := ParseSpan(header("X-Stainless-Read-Timeout"))
+	if stream {
+		if okGap {
+			p.Gap = gap
+		}
+	} else {
+		own(total, okTotal)
+		own(gap, okGap)
+	}
+	p.NoWarm = strings.EqualFold(header("thaw-warm"), "never")
+	return p
+}
+
+// beforeTimeout returns the wait after which a client with the timeout d is answered: its
+// clock began before the request arrived, and an answer at the same instant is lost.
+func beforeTimeout(d time.Duration) time.Duration {
+	return max(d/2, d-max(250*time.Millisecond, min(2*time.Second, d/20)))
+}
+
+// ParseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s);
+// false for anything else.
+func ParseSpan(s string) (time.Duration, bool) {
+	if s == "" || len(s) > 24 {
+		return 0, false
+	}
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		if f > 0 && f < 1e8 {
+			return max(1, time.Duration(f*float64(time.Second))), true
+		}
+		return 0, false
+	}
+	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		return d, true
+	}
+	return 0, false
+}
