@@ -1,0 +1,97 @@
+package prompt
+
+import "strings"
+
+// wordClass is a set of classes of a word. The lowest bits are the languages whose stop
+// word it is.
+type wordClass uint32
+
+const (
+	stopMask wordClass = 1<<languages - 1
+
+	classJSON      wordClass = 1 << (iota + languages - 1)
+	classAnswer              // a verb that asks for an answer: return, reply, extract
+	classInto                // what stands before JSON where it is the form of the answer
+	classShape               // what stands behind it there
+	classJudge               // asks for a verdict: classify, is, check
+	classHarm                // what is forbidden: toxic, hateful
+	classPost                // what is judged: comment, message
+	classModerate            // moderation
+	classSafe                //
+	classUnsafe              //
+	classStatement           // begins a line of code
+	classLanguage            // a programming language or tool
+	classProgram             // what programmers write: function, query
+	classMaybe               // a word of programming that has another meaning too
+	classMake                // asks to write: implement, debug
+	classSyntax              // a word of code alone: elif, nullptr
+)
+
+const (
+	hashStart   = 2166136261
+	hashPrime   = 16777619
+	longestWord = 16
+	tableBits   = 12
+)
+
+var vocabulary = []struct {
+	class wordClass
+	words string
+}{
+	{classJSON, "json jsonl"},
+	{classAnswer, "return returns returning reply respond answer output outputs produce give provide format formatted extract write generate list present deliver send convert response result results structured print parse"},
+	{classInto, "as in into a valid only strict strictly raw pure this following single of using compact with minified well-formed"},
+	{classShape, "object objects array format schema only output response document structure list with containing having"},
+	{classJudge, "classify check judge assess decide determine flag label rate evaluate is are does detect identify moderate violate violates contains contain whether categorize categorise verdict"},
+	{classHarm, "toxic toxicity harmful hateful hate offensive abusive nsfw harassment obscene racist sexist policy guidelines inappropriate profanity threatening disallowed violates"},
+	{classPost, "content message messages comment comments text post posts conversation prompt response responses review tweet tweets user input sentence utterance speech statement request"},
+	{classModerate, "moderation moderate moderator"},
+	{classSafe, "safe"},
+	{classUnsafe, "unsafe"},
+	{classStatement, "def class import from return function func public private protected static const let var fn struct enum package interface select insert update delete create if for while elif else try except catch use using namespace template async await void int assert print echo switch module type impl export at diff error panic"},
+	{classLanguage, "python javascript typescript golang perl php kotlin scala haskell sql mysql postgresql sqlite mongodb bash html css django numpy pytorch tensorflow dockerfile kubernetes kubectl terraform github regex regexp nodejs npm jquery webpack gcc makefile cmake cuda opengl vba matlab xpath graphql redis nginx linux pytest junit laravel leetcode powershell csharp clang llvm sqlalchemy numba codebase"},
+	{classProgram, "function functions code program programs algorithm algorithms api snippet subroutine constructor query queries class method compiler recursion"},
+	{classMaybe, "java ruby rust swift react angular spring rails flask pandas docker git node vue unix latex yaml matplotlib script scripts methods endpoint component loop loops recursive variable variables array arrays string strings integer integers pointer database schema unit tests test library framework exception bug stack heap queue linked binary hashmap dictionary tuple boolean parameter parameters argument arguments command regular expression parser webpage app backend frontend server thread threads crash crashes error errors compile compiles output input subarray matrix"},
+	{classMake, "write implement debug refactor optimize optimise fix rewrite create generate build develop design complete convert translate define explain"},
+	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe"},
+}
+
+type wordEntry struct {
+	hash  uint32
+	class wordClass
+}
+
+var table = func() (t [1 << tableBits]wordEntry) {
+	add := func(class wordClass, words string) {
+		for word := range strings.FieldsSeq(words) {
+			h := uint32(hashStart)
+			for i := range len(word) {
+				h = (h ^ uint32(folded[word[i]])) * hashPrime
+			}
+			at := slotOf(h)
+			for t[at].class != 0 && t[at].hash != h {
+				at = (at + 1) % uint32(len(t))
+			}
+			t[at].hash = h
+			t[at].class |= class
+		}
+	}
+	for k, words := range stopWords {
+		add(1<<k, words)
+	}
+	for _, v := range vocabulary {
+		add(v.class, v.words)
+	}
+	return t
+}()
+
+func slotOf(h uint32) uint32 { return (h ^ h>>15) * 0x9E3779B1 >> (32 - tableBits) }
+
+// lookup returns the classes of the word with a hash, 0 if it has none.
+func lookup(h uint32) wordClass {
+	for at := slotOf(h); ; at = (at + 1) % (1 << tableBits) {
+		if e := &table[at]; e.hash == h || e.class == 0 {
+			return e.class
+		}
+	}
+}
