@@ -69,7 +69,7 @@ func (v *vendor) remote(change func(*functions.Remote)) *functions.Remote {
 	r := functions.NewRemote()
 	r.Metadata.Name = "cloud"
 	r.Spec.URL, r.Spec.Model = v.url, "vendor-model"
-	r.Spec.KeyFrom.Env = "CLOUD_KEY"
+	r.Spec.KeyFrom.Env, r.Spec.Allow = "CLOUD_KEY", functions.DataSecret
 	r.Spec.Timeouts.Connect = functions.Duration(10 * time.Second)
 	if change != nil {
 		change(r)
@@ -90,9 +90,7 @@ func newRemoteEnv(t testing.TB, v *vendor, change func(*functions.Remote), optio
 		o.Remotes = remotes
 	})
 	remotes.Set([]*functions.Remote{v.remote(change)})
-	remotes.Attach(w.act)
 	w.reg.Add(remotes.Samples)
-	t.Cleanup(remotes.Close)
 	return w, remotes
 }
 

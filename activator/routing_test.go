@@ -201,7 +201,7 @@ func TestDataClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestEnv(t, nil)
 		e := w.engineAt("cloud:1", goodAnswer)
-		w.act.Publish(testRemote("cloud", "cloud:1", functions.DataPublic), testRemote("inner", "cloud:1", functions.DataInternal))
+		w.publish(testRemote("cloud", "cloud:1", functions.DataPublic), testRemote("inner", "cloud:1", functions.DataInternal))
 		w.act.SetRouters([]*functions.Router{testRouter("cloud")}, nil)
 		by := func(model string, head ...string) result {
 			return w.post("/v1/chat/completions", strings.Replace(autoRequest, "auto", model, 1), head...)
@@ -250,8 +250,7 @@ func TestDataClassWhileWaiting(t *testing.T) {
 		e := w.engineAt("cloud:1", func(c net.Conn, r *http.Request, body string) bool { <-hold; return goodAnswer(c, r, body) })
 		f := testRemote("cloud", "cloud:1", functions.DataInternal)
 		f.Replicas[0].Slots = 1
-		f.Model = testFunction("cloud").Model
-		w.act.Publish(f)
+		w.publish(f)
 		body := strings.Replace(autoRequest, "auto", "cloud", 1)
 		first, second := make(chan result, 1), make(chan result, 1)
 		go func() { first <- w.post("/v1/chat/completions", body) }()
@@ -260,7 +259,7 @@ func TestDataClassWhileWaiting(t *testing.T) {
 		synctest.Wait()
 		less := f
 		less.Remote = testRemote("cloud", "cloud:1", functions.DataPublic).Remote
-		w.act.Publish(less)
+		w.publish(less)
 		close(hold)
 		if r := <-first; r.status != 200 {
 			t.Errorf("%+v", r)
@@ -547,7 +546,7 @@ func TestDataNeverLeaves(t *testing.T) {
 					f.Replicas = nil
 					f.Model.Spec.Queue.Wait = functions.Duration(time.Second)
 				}
-				w.act.Publish(f)
+				w.publish(f)
 			}
 			yes := true
 			r := testRouter()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type Options struct {
 	Ledger *spend.Ledger
 	// Currency is a word for messages; "".
 	Currency string
+	// Dial opens a connection; nil: to a checked address, see the package.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Roots verify certificates; nil: those of the system.
 	Roots *x509.CertPool
 	// Metrics makes the series; nil: nothing is counted.
@@ -121,7 +124,7 @@ func (s *Remotes) Set(remotes []*functions.Remote) {
 	for name, t := range old {
 		if next[name] != t {
 			t.replaced = true
-			t.client.Close()
+			t.client.CloseIdle() // requests that wait go on
 		}
 		if next[name] == nil && s.to != nil {
 			s.to.Remove(name)

@@ -67,8 +67,12 @@ func (s *Remotes) newTarget(r *functions.Remote) *target {
 	t.parseURL()
 	hostname, _, _ := net.SplitHostPort(t.addr)
 	config := &tls.Config{RootCAs: s.o.Roots, ServerName: hostname, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+	dial := s.o.Dial
+	if dial == nil {
+		dial = t.dial
+	}
 	t.client = upstream.New(upstream.Options{
-		Dial:        t.dial,
+		Dial:        dial,
 		TLS:         func(string) *tls.Config { return config },
 		DialTimeout: r.Spec.Timeouts.Connect.Std(),
 		IdleTimeout: idleConnection,
