@@ -148,7 +148,7 @@ func (e *evaluation) headersHold(rule *functions.Rule) bool {
 
 func (e *evaluation) complexity() float64 {
 	if !e.scored && !e.replayed && e.readText() {
-		e.features.Complexity = complexity.Score(e.content, e.features)
+		e.features.Complexity = complexity.Score(e.content)
 	}
 	e.scored = true
 	return e.features.Complexity

@@ -24,10 +24,13 @@ func (c *code) found(words int) bool {
 	if c.asked {
 		lexical += 3
 	}
-	if c.languages+c.programs+c.syntax == 0 {
+	if c.languages+c.programs+c.syntax == 0 && c.maybe < 3 {
 		lexical /= 2
 	}
 	lexical = lexical * 80 / max(words, 80)
+	if c.languages > 0 && words <= 40 {
+		lexical += 2
+	}
 	return c.structure+min(c.identifiers, 4)+min(c.symbols, 8)+lexical >= codePoints
 }
 
@@ -54,6 +57,9 @@ func (c *code) identifier(text []byte, start, end, upper int, under bool) {
 		if b >= 'a' && b <= 'z' {
 			letters++
 		}
+	}
+	if start > 0 && text[start-1] == '"' && end < len(text) && text[end] == '"' {
+		return // a key of JSON
 	}
 	if under && letters > 1 && word[0] != '_' && word[len(word)-1] != '_' {
 		c.identifiers += 2

@@ -1,5 +1,10 @@
 package prompt
 
+import (
+	"bytes"
+	"math/bits"
+)
+
 // found is what a text asks for.
 type found uint8
 
@@ -206,58 +211,99 @@ func (n *counts) high(c byte) {
 	}
 }
 
+// firstWide is the first byte of the first script that is written without spaces.
+const firstWide = 0xE3
+
 // word reads the word at i and returns what follows it.
 func (s *scan) word(text []byte, i int, begin bool) int {
-	start, h, high := i, uint32(hashStart), 0
-	upper, under := 0, false
-	for i < len(text) {
+	s.words++
+	if text[i] >= firstWide {
+		return s.wide(text, i)
+	}
+	start, h, high, upper := i, uint32(hashStart), 0, 0
+	under := false
+	for ; i < len(text); i++ {
 		c := text[i]
 		f := folded[c]
-		if f == 0 {
+		if f == 0 || c >= firstWide {
 			break
 		}
 		h = (h ^ uint32(f)) * hashPrime
-		if c >= 0x80 {
-			s.counts.high(c)
-			if c >= 0xC3 {
-				s.noteScript(text, i)
-			}
+		switch {
+		case c >= 0x80:
 			high++
-		} else if c != f && i > start {
+			s.counts.high(c)
+			s.noteScript(text, i)
+		case c != f:
 			upper++
+		case c == '_':
+			under = true
 		}
-		under = under || c == '_'
-		i++
 	}
 	n := i - start
 	s.counts.word(n-high, high)
-	s.words++
+	if upper > 0 && text[start] != folded[text[start]] {
+		upper-- // a capital at the beginning
+	}
 	class := wordClass(0)
 	if n <= longestWord {
 		class = lookup(h)
 	}
 	if class != 0 {
-		if stop := class & stopMask; stop != 0 {
-			s.countStops(stop)
-		}
-		s.phrase(class)
+		s.classed(text, start, i, class, begin)
 	}
 	s.previous = class
-	s.code.word(class)
 	if upper > 0 || under || i < len(text) && text[i] == '(' {
 		s.code.identifier(text, start, i, upper, under)
-	}
-	if begin && class&classStatement != 0 {
-		s.code.statement(text, start, i)
+	} else if n == 1 && text[start]|0x20 == 'c' && i < len(text) && (text[i] == '#' || text[i] == '+') {
+		s.code.languages++
+		s.sentence |= classLanguage
 	}
 	return i
 }
 
-func (s *scan) countStops(stop wordClass) {
-	for k := range s.stops {
-		if stop&(1<<k) != 0 {
-			s.stops[k]++
+// classed notes a word of the vocabulary.
+func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool) {
+	if stop := class & stopMask; stop != 0 {
+		s.countStops(stop)
+	}
+	if class&^stopMask == 0 {
+		return
+	}
+	s.phrase(class)
+	s.code.word(class)
+	if begin && class&classStatement != 0 {
+		s.code.statement(text, start, end)
+	}
+	if class&classJSON != 0 && (start > 0 && text[start-1] >= 0x80 || end < len(text) && text[end] >= 0x80) {
+		around := text[max(0, start-40):min(len(text), end+40)]
+		for _, w := range answerWide {
+			if bytes.Contains(around, w) {
+				s.found |= foundJSON
+			}
 		}
+	}
+}
+
+// answerWide are what stands beside JSON in Chinese, Japanese and Korean where it is the
+// form of the answer: format, return, output, answer.
+var answerWide = [][]byte{[]byte("格式"), []byte("形式"), []byte("返回"), []byte("输出"), []byte("回答"), []byte("出力"), []byte("返して"), []byte("형식"), []byte("출력")}
+
+// wide reads a run of characters that are not of words between spaces.
+func (s *scan) wide(text []byte, i int) int {
+	for ; i < len(text) && text[i] >= 0x80; i++ {
+		if text[i] >= 0xC0 {
+			s.counts.high(text[i])
+			s.noteScript(text, i)
+		}
+	}
+	s.previous = 0
+	return i
+}
+
+func (s *scan) countStops(stop wordClass) {
+	for ; stop != 0; stop &= stop - 1 {
+		s.stops[bits.TrailingZeros32(uint32(stop))]++
 	}
 }
 
@@ -269,7 +315,7 @@ func (s *scan) phrase(class wordClass) {
 	if class&classShape != 0 && s.previous&classJSON != 0 {
 		s.sentence |= classInto
 	}
-	s.sentence |= class & (classJSON | classAnswer | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe | classMake | classProgram)
+	s.sentence |= class & (classJSON | classAnswer | classJudge | classHarm | classPost | classModerate | classSafe | classUnsafe | classMake | classBuild | classProgram | classLanguage | classExtract | classField)
 }
 
 // endSentence draws the conclusions from the words of a sentence.
@@ -279,11 +325,10 @@ func (s *scan) endSentence() {
 	if w == 0 {
 		return
 	}
-	if w&classMake != 0 && w&classProgram != 0 {
-		s.code.asked = true
-	}
+	asked := w&classMake != 0 && w&classProgram != 0 || w&(classMake|classBuild) != 0 && w&classLanguage != 0
+	s.code.asked = s.code.asked || asked
 	has := func(all wordClass) bool { return w&all == all }
-	if has(classJSON | classAnswer | classInto) {
+	if (has(classJSON|classAnswer|classInto) || has(classExtract|classField)) && !asked {
 		s.found |= foundJSON
 	}
 	if has(classSafe|classUnsafe) && w&(classJudge|classPost|classAnswer) != 0 || has(classUnsafe|classPost|classJudge) {

@@ -23,8 +23,11 @@ const (
 	classLanguage            // a programming language or tool
 	classProgram             // what programmers write: function, query
 	classMaybe               // a word of programming that has another meaning too
-	classMake                // asks to write: implement, debug
+	classMake                // asks for code where it stands beside classProgram: implement, debug
+	classBuild               // asks for code where it stands beside classLanguage: create, design
 	classSyntax              // a word of code alone: elif, nullptr
+	classExtract             // asks for parts of a text
+	classField               // a part of a text: name, date
 )
 
 const (
@@ -38,10 +41,10 @@ var vocabulary = []struct {
 	class wordClass
 	words string
 }{
-	{classJSON, "json jsonl"},
-	{classAnswer, "return returns returning reply respond answer output outputs produce give provide format formatted extract write generate list present deliver send convert response result results structured print parse"},
-	{classInto, "as in into a valid only strict strictly raw pure this following single of using compact with minified well-formed"},
-	{classShape, "object objects array format schema only output response document structure list with containing having"},
+	{classJSON, "json jsonl csv yaml xml"},
+	{classAnswer, "return returns returning reply respond answer output outputs produce give provide format formatted extract generate list present deliver send response result results structured use antworte gib liefere extrahiere ausgabe réponds répondez renvoie extrais retourne responde devuelve extrae rispondi estrai restituisci responda extraia retorne"},
+	{classInto, "as in into valid only strict strictly raw pure single compact minified well-formed format formato als im au en como"},
+	{classShape, "object objects array dictionary dict string strings format schema only output document response structure list with containing having"},
 	{classJudge, "classify check judge assess decide determine flag label rate evaluate is are does detect identify moderate violate violates contains contain whether categorize categorise verdict"},
 	{classHarm, "toxic toxicity harmful hateful hate offensive abusive nsfw harassment obscene racist sexist policy guidelines inappropriate profanity threatening disallowed violates"},
 	{classPost, "content message messages comment comments text post posts conversation prompt response responses review tweet tweets user input sentence utterance speech statement request"},
@@ -50,10 +53,13 @@ var vocabulary = []struct {
 	{classUnsafe, "unsafe"},
 	{classStatement, "def class import from return function func public private protected static const let var fn struct enum package interface select insert update delete create if for while elif else try except catch use using namespace template async await void int assert print echo switch module type impl export at diff error panic"},
 	{classLanguage, "python javascript typescript golang perl php kotlin scala haskell sql mysql postgresql sqlite mongodb bash html css django numpy pytorch tensorflow dockerfile kubernetes kubectl terraform github regex regexp nodejs npm jquery webpack gcc makefile cmake cuda opengl vba matlab xpath graphql redis nginx linux pytest junit laravel leetcode powershell csharp clang llvm sqlalchemy numba codebase"},
-	{classProgram, "function functions code program programs algorithm algorithms api snippet subroutine constructor query queries class method compiler recursion"},
-	{classMaybe, "java ruby rust swift react angular spring rails flask pandas docker git node vue unix latex yaml matplotlib script scripts methods endpoint component loop loops recursive variable variables array arrays string strings integer integers pointer database schema unit tests test library framework exception bug stack heap queue linked binary hashmap dictionary tuple boolean parameter parameters argument arguments command regular expression parser webpage app backend frontend server thread threads crash crashes error errors compile compiles output input subarray matrix"},
-	{classMake, "write implement debug refactor optimize optimise fix rewrite create generate build develop design complete convert translate define explain"},
-	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe"},
+	{classProgram, "function functions code program programs algorithm algorithms api snippet subroutine compiler recursion"},
+	{classMaybe, "java ruby rust swift react angular spring rails flask pandas docker git node vue unix latex yaml matplotlib script scripts methods endpoint component loop loops recursive variable variables array arrays string strings integer integers pointer database schema unit tests test library framework exception bug stack heap queue linked binary hashmap dictionary tuple boolean parameter parameters argument arguments command regular expression parser webpage app backend frontend server thread threads crash crashes error errors compile compiles output input subarray matrix class classes method query queries constructor graph node nodes vertex"},
+	{classMake, "write implement debug refactor optimize optimise fix rewrite code program coding programming"},
+	{classBuild, "create generate build develop design complete convert translate define explain install use using make run want need"},
+	{classExtract, "extract extracting"},
+	{classField, "information name names date dates entity entities keyword keywords field fields attributes values data text passage paragraph article document following email emails address addresses phone numbers facts quotes events locations organizations people person"},
+	{classSyntax, "elif nullptr println printf sizeof stdin stdout stderr lambda kwargs args isinstance malloc std argv typedef endif ifdef xrange goroutine mutex segfault segmentation traceback nullpointerexception typeerror valueerror keyerror syntaxerror indexerror attributeerror refactoring debugger dataframe subarray substring subsequence nums palindromic dijkstra"},
 }
 
 type wordEntry struct {
