@@ -89,6 +89,16 @@ func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 	return false
 }
 
+// Trusts reports whether the operator allows the host of a URL, by name or by address.
+func (t *HostTrust) Trusts(u *url.URL) bool {
+	_, port, _ := net.SplitHostPort(hostPort(u))
+	if t.trustsHost(u.Hostname(), port) {
+		return true
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	return err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap().WithZone("")) })
+}
+
 // refusedAddr is the error of a dial to an address that is not public.
 type refusedAddr struct{ addr netip.Addr }
 
