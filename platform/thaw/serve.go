@@ -22,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -131,12 +132,16 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err := os.MkdirAll(c.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("the data folder: %w", err)
 	}
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions")})
+	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts})
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
 	for _, p := range cat.Problems() {
-		log.Error("invalid model file", "problem", p.Error())
+		if p.Warning {
+			log.Warn("file of functions", "problem", p.Error())
+			continue
+		}
+		log.Error("invalid file of functions", "problem", p.Error())
 	}
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
