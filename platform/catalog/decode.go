@@ -207,6 +207,9 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		v.SetInt(i)
 	case reflect.Float64:
 		raw, isText, ok := scalarText(n)
+		if n.GetToken().Type == token.StringType { // the lexer takes 1e-3 for text
+			isText = false
+		}
 		f, err := strconv.ParseFloat(raw, 64)
 		if !ok || isText || err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
 			hint := ""

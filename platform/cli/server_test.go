@@ -413,7 +413,7 @@ func TestExitCodes(t *testing.T) {
 		{"check", kit.ExitUsage, "a file or folder is missing"},
 		{"run", kit.ExitUsage, "the name of a model is missing"},
 		{"run tiny", kit.ExitUsage, "there is no prompt"},
-		{"rm", kit.ExitUsage, "the name of a model is missing"},
+		{"rm", kit.ExitUsage, "the name of a function is missing"},
 		{"keys rm", kit.ExitUsage, "the id of a key is missing"},
 		{"get nodes here there", kit.ExitUsage, "is more than thaw get takes"},
 		{"wake", kit.ExitUsage, "the name of a model is missing"},

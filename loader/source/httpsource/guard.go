@@ -90,6 +90,16 @@ func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 	return false
 }
 
+// Trusts reports whether the operator allows the host of a URL, by name or by address.
+func (t *HostTrust) Trusts(u *url.URL) bool {
+	_, port, _ := net.SplitHostPort(hostPort(u))
+	if t.trustsHost(u.Hostname(), port) {
+		return true
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	return err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap().WithZone("")) })
+}
+
 // refusedAddr is the error of a dial to an address that is not public.
 type refusedAddr struct{ addr netip.Addr }
 
@@ -165,15 +175,6 @@ func DialLoopback(ctx context.Context, d net.Dialer, addr string) (net.Conn, err
 		return nil
 	}
 	return d.DialContext(ctx, "tcp", addr)
-}
-
-// Trusts reports whether the operator named the host of a URL, or the network of its
-// address.
-func (t *HostTrust) Trusts(u *url.URL) bool {
-	if a, err := netip.ParseAddr(u.Hostname()); err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap()) }) {
-		return true
-	}
-	return t.trustsHost(u.Hostname(), strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), "")))
 }
 
 // IsRefused reports whether err is the refusal of an address that is not public, and which.
