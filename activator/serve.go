@@ -400,29 +400,7 @@ func (x *proxyRequest) finish(code int) {
 	}
 	charge := x.remote.End(x.usage, code, now)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
-	if x.fn == nil {
-		if x.endpoint != nil {
-			x.route = x.endpoint.path
-		} else if x.route == "" {
-			x.route = otherLabel
-		}
-		team := x.team
-		if team == "" {
-			team = otherLabel
-		}
-		a.countRefused(team, x.route, code)
-	} else {
-		if code == 200 && !x.sentAt.IsZero() {
-			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
-		}
-		s := a.metricsOf(x.fn)
-		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
-		if x.usage.Known {
-			s.prompt(float64(x.usage.Prompt))
-			s.completion(float64(x.usage.Completion))
-			s.observeTokenTime(x, took)
-		}
-	}
+	x.countEnd(code, now, took)
 	if x.routing != nil {
 		a.decisions.Finish(x.id, code)
 	}
@@ -466,6 +444,34 @@ func (x *proxyRequest) finish(code int) {
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
+}
+
+// countEnd counts the request, which ended with code after the time that it took.
+func (x *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
+	a := x.a
+	if x.fn == nil {
+		if x.endpoint != nil {
+			x.route = x.endpoint.path
+		} else if x.route == "" {
+			x.route = otherLabel
+		}
+		team := x.team
+		if team == "" {
+			team = otherLabel
+		}
+		a.countRefused(team, x.route, code)
+	} else {
+		if code == 200 && !x.sentAt.IsZero() {
+			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
+		}
+		s := a.metricsOf(x.fn)
+		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
+		if x.usage.Known {
+			s.prompt(float64(x.usage.Prompt))
+			s.completion(float64(x.usage.Completion))
+			s.observeTokenTime(x, took)
+		}
+	}
 }
 
 // affinityKey hashes what the choice of replica depends on: the session where the client

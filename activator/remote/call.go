@@ -168,14 +168,13 @@ func (c *Call) Address(out *upstream.Request) {
 	if c.key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + c.key})
 	}
-	timeouts := t.spec.Spec.Timeouts
-	if out.Bound = timeouts.FirstToken.Std(); !c.request.Stream && c.request.Generates {
-		out.Bound += timeouts.Idle.Std() // the first byte comes with the last token
+	if out.Bound = t.timeouts.FirstToken.Std(); !c.request.Stream && c.request.Generates {
+		out.Bound += t.timeouts.Idle.Std() // the first byte comes with the last token
 	}
 }
 
 // Idle bounds the silence between two pieces of the answer.
-func (c *Call) Idle() time.Duration { return c.t.spec.Spec.Timeouts.Idle.Std() }
+func (c *Call) Idle() time.Duration { return c.t.timeouts.Idle.Std() }
 
 // errEncoded is an answer in an encoding that was not asked for.
 var errEncoded = errors.New("its answer is compressed although that was not asked for")

@@ -108,7 +108,7 @@ func (c *Call) describeDial(err error) string {
 	case errors.As(err, &name):
 		return "its host name is not found"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "there is no connection to it within " + c.t.spec.Spec.Timeouts.Connect.Std().String()
+		return "there is no connection to it within " + c.t.timeouts.Connect.Std().String()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "it refuses connections"
 	}

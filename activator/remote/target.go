@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -29,6 +30,8 @@ type target struct {
 	spec   *functions.Remote
 	full   string // TEAM/NAME
 	client *upstream.Client
+	// None of them is 0, which would be no bound.
+	timeouts functions.RemoteTimeouts
 
 	// Of the URL.
 
@@ -58,6 +61,8 @@ type target struct {
 
 func (s *Remotes) newTarget(r *functions.Remote) *target {
 	t := &target{owner: s, spec: r, full: r.FullName().String(), circuit: newCircuit()}
+	given, usual := r.Spec.Timeouts, functions.DefaultRemoteTimeouts()
+	t.timeouts = functions.RemoteTimeouts{Connect: cmp.Or(given.Connect, usual.Connect), FirstToken: cmp.Or(given.FirstToken, usual.FirstToken), Idle: cmp.Or(given.Idle, usual.Idle)}
 	l := r.Spec.Limits
 	t.requests, t.tokens = newBucket(ratelimit.Requests, l.RequestsPerMinute), newBucket(ratelimit.Tokens, l.TokensPerMinute)
 	t.keyFile.path = r.KeyPath()
@@ -74,7 +79,7 @@ func (s *Remotes) newTarget(r *functions.Remote) *target {
 	t.client = upstream.New(upstream.Options{
 		Dial:        dial,
 		TLS:         func(string) *tls.Config { return config },
-		DialTimeout: r.Spec.Timeouts.Connect.Std(),
+		DialTimeout: t.timeouts.Connect.Std(),
 		IdleTimeout: idleConnection,
 	})
 	return t

@@ -19,6 +19,8 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -60,6 +62,8 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
 	part(httpserver.NewProcTuner().Run)
 	part(s.backend.Run)
+	part(s.remotes.Run)
+	part(s.money.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
 	if s.agentsListener != nil {
@@ -97,6 +101,8 @@ type server struct {
 	limits  *ratelimit.Limits
 	backend *local.Local
 	engines *upstream.Client
+	remotes *remote.Remotes
+	money   *spend.Ledger
 	data    *activator.Activator
 	front   httpserver.Server
 	state   readiness
@@ -107,6 +113,7 @@ type server struct {
 
 func (s *server) close() {
 	s.engines.Close()
+	s.remotes.Close()
 	if s.agentsListener != nil {
 		s.agentsListener.Close()
 	}
@@ -115,6 +122,7 @@ func (s *server) close() {
 // onCatalogChange applies changed teams and functions.
 func (s *server) onCatalogChange(catalog.Change) {
 	s.limits.SetTeams(catalogTeams(s.catalog))
+	s.remotes.Set(s.catalog.Remotes())
 	s.backend.Changed()
 }
 
@@ -163,14 +171,21 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	}
 	plan := memlimit.Apply(memlimit.BesideEngines, log)
 	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
+	money, err := spend.Open(c.Data)
+	if err != nil {
+		return nil, err
+	}
 	s := &server{
+		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log}),
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	s.data = activator.New(activator.Options{
-		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Remotes: s.remotes,
+		Waker:   backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
-	metrics.Add(s.data.Samples)
+	metrics.Add(s.data.Samples, s.remotes.Samples)
+	s.remotes.Attach(s.data)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
 	agentsAPI, agentsURL, err := s.listenForAgents(c.AgentsAddr)
