@@ -98,7 +98,9 @@ func TestRouterChooses(t *testing.T) {
 		if text := w.metrics(); !strings.Contains(text, `thaw_route_decisions_total{cache="off",router="default/auto",rule="code",stage="rules",state="ready",target="coder",team="default"} 3`) {
 			t.Errorf("%s", text)
 		}
-		if rec := w.decision(w.post("/v1/chat/completions", autoRequest)); rec.Candidates[0].ExpectedMS < 0 || !rec.Features.RepeatedPrefix {
+		long := strings.Replace(autoRequest, "hello", strings.Repeat("hello ", 200), 1)
+		w.post("/v1/chat/completions", long)
+		if rec := w.decision(w.post("/v1/chat/completions", long)); rec.Candidates[0].ExpectedMS < 0 || !rec.Features.RepeatedPrefix {
 			t.Errorf("what was measured is not known: %+v", rec)
 		}
 	})

@@ -123,6 +123,7 @@ func (s *server) close() {
 func (s *server) onCatalogChange(catalog.Change) {
 	s.limits.SetTeams(catalogTeams(s.catalog))
 	s.remotes.Set(s.catalog.Remotes())
+	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
 	s.backend.Changed()
 }
 
@@ -181,7 +182,11 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	}
 	s.data = activator.New(activator.Options{
 		Remotes: s.remotes,
-		Waker:   backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: func(n functions.Name, until time.Time, by string) error {
+			_, err := backend.Prewarm(n, until, functions.PrewarmGPU, by)
+			return err
+		},
+		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples)
@@ -195,6 +200,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
+		Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse,
@@ -317,6 +323,26 @@ func onLoopback(addr string) (bool, error) {
 	}
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.IsLoopback(), nil
+}
+
+// remoteState is the state of a Remote and why it failed.
+func (s *server) remoteState(name functions.Name) (functions.State, string) {
+	state, problem, ok := s.remotes.State(name)
+	if !ok {
+		return functions.Ready, "" // it was made a moment ago
+	}
+	return state, problem
+}
+
+// teamData is the class of data of each team that has set one.
+func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
+	data := map[string]functions.DataClass{}
+	for _, t := range cat.Teams() {
+		if t.Spec.Data != "" {
+			data[t.Metadata.Name] = t.Spec.Data
+		}
+	}
+	return data
 }
 
 func catalogTeams(cat *catalog.Catalog) []functions.Team {
