@@ -345,7 +345,7 @@ func (w *testEnv) publish(fs ...snapshot.Snapshot) {
 			w.act.Publish(f)
 			continue
 		}
-		f.Remote.Spec.URL, f.Remote.Spec.Limits.Concurrent = f.Replicas[0].Endpoint, f.Replicas[0].Slots
+		f.Remote.Spec.URL, f.Remote.Spec.Limits.Concurrent = f.Replicas[0].Endpoint+"/v1", f.Replicas[0].Slots
 		w.remotes[f.Name] = f.Remote
 	}
 	w.act.o.Remotes.Set(slices.Collect(maps.Values(w.remotes)))
