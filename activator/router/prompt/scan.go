@@ -32,8 +32,11 @@ type counts struct {
 	words, middle, long, digits, marks, lines, gaps, two, three, four int
 }
 
-// The estimate is fitted by least squares on the texts of several public sources with two
-// tokenizers of 32,000 and 100,000 entries, and their mean; see bench/router.
+// tokens is the estimate. Its weights were fitted by least squares on 3,200 texts of nine
+// public sources (questions, word problems, instructions, Java and Go, Chinese) with a
+// SentencePiece tokenizer of 32,000 entries, Llama 2's kind. There the sum over a source is
+// within 6 %, and nine in ten texts are within 17 %. A tokenizer of 1,024 entries, such as
+// the shipped tiny model's, needs about twice as many.
 func (c *counts) tokens() float64 {
 	return weightWord*float64(c.words) + weightMiddle*float64(c.middle) + weightLong*float64(c.long) + weightDigit*float64(c.digits) +
 		weightMark*float64(c.marks) + weightLine*float64(c.lines) + weightGap*float64(c.gaps) +
@@ -44,16 +47,16 @@ func (c *counts) tokens() float64 {
 // digit, of a mark, of a line break, of a run of spaces, and of a character of two, three
 // and four bytes.
 const (
-	weightWord   = 1.0
-	weightMiddle = 0.08
-	weightLong   = 0.25
-	weightDigit  = 0.6
-	weightMark   = 0.7
-	weightLine   = 0.9
-	weightGap    = 0.7
-	weightTwo    = 0.5
-	weightThree  = 1.0
-	weightFour   = 2.5
+	weightWord   = 1.11
+	weightMiddle = 0.05
+	weightLong   = 0.23
+	weightDigit  = 1.27
+	weightMark   = 0.68
+	weightLine   = 1.34
+	weightGap    = 1.35
+	weightTwo    = 0.64
+	weightThree  = 1.41
+	weightFour   = 2.65
 
 	tokensPerSchemaByte = 0.25
 	tokensPerTextByte   = 0.24
@@ -162,13 +165,16 @@ func countTokens(text []byte) float64 {
 	for i := 0; i < len(text); {
 		switch c := text[i]; classes[c] {
 		case charLetter, charHigh:
-			k, high := i, 0
-			for i < len(text) && folded[text[i]] != 0 {
-				if c := text[i]; c >= 0x80 {
+			k, high, wide := i, 0, c >= firstWide
+			for ; i < len(text); i++ {
+				c := text[i]
+				if folded[c] == 0 || wide != (c >= 0x80) && (wide || c >= firstWide) {
+					break
+				}
+				if c >= 0x80 {
 					n.high(c)
 					high++
 				}
-				i++
 			}
 			n.word(i-k-high, high)
 		case charDigit:
