@@ -279,7 +279,7 @@ func (w world) router() functions.RouterSpec {
 		spec.Rules = append(spec.Rules, rule)
 	}
 	spec.Rules[len(spec.Rules)-1].When = functions.When{}
-	if w.IntN(40) == 0 {
+	if w.IntN(100) == 0 {
 		spec.Intents.List = []functions.Intent{{Name: "billing", Examples: []string{"where is my invoice", "refund the bill"}}}
 	}
 	return spec

@@ -50,7 +50,7 @@ func (c *code) word(class wordClass) {
 
 // identifier reads the word text[start:end], which has a capital or an underscore inside
 // or a parenthesis behind it.
-func (c *code) identifier(text []byte, start, end, upper int, under bool) {
+func (c *code) identifier(text []byte, start, end int, inside kind) {
 	word := text[start:end]
 	letters := 0
 	for _, b := range word {
@@ -61,12 +61,12 @@ func (c *code) identifier(text []byte, start, end, upper int, under bool) {
 	if start > 0 && text[start-1] == '"' && end < len(text) && text[end] == '"' {
 		return // a key of JSON
 	}
-	if under && letters > 1 && word[0] != '_' && word[len(word)-1] != '_' {
+	if inside&kindUnder != 0 && letters > 1 && word[0] != '_' && word[len(word)-1] != '_' {
 		c.identifiers += 2
 	}
 	if bytes.HasSuffix(word, []byte("Error")) && len(word) > 5 || bytes.HasSuffix(word, []byte("Exception")) && len(word) > 9 {
 		c.structure += 5
-	} else if upper > 0 && letters > 1 && word[0] >= 'a' && word[0] <= 'z' && len(word) > 5 {
+	} else if inside&kindUpper != 0 && letters > 1 && word[0] >= 'a' && word[0] <= 'z' && len(word) > 5 {
 		c.identifiers += 2
 	}
 	if end+1 < len(text) && text[end] == '(' && letters > 1 && !bytes.HasPrefix(text[end:], []byte("(s)")) && !bytes.HasPrefix(text[end:], []byte("(es)")) {
@@ -83,7 +83,9 @@ func (c *code) statement(text []byte, start, end int) {
 	if i := bytes.IndexByte(rest, '\n'); i >= 0 {
 		rest = rest[:i]
 	}
-	rest = bytes.TrimRight(rest, " \t\r")
+	for len(rest) > 0 && classes[rest[len(rest)-1]] == charSpace {
+		rest = rest[:len(rest)-1]
+	}
 	if len(rest) < 2 {
 		return
 	}
@@ -133,7 +135,7 @@ func (c *code) dot(text []byte, i int) {
 	for end < len(text) && end-i < 6 && classes[text[end]] == charLetter {
 		end++
 	}
-	if i == 0 || folded[text[i-1]] == 0 || end < len(text) && folded[text[end]] != 0 {
+	if i == 0 || kinds[text[i-1]] == kindNone || end < len(text) && kinds[text[end]] != kindNone {
 		return
 	}
 	switch string(text[i+1 : end]) {
@@ -150,9 +152,9 @@ var fence = []byte("```")
 // symbol reads a mark that is no end of a sentence.
 func (c *code) symbol(text []byte, i int, begin bool) {
 	rest := text[i:min(len(text), i+24)]
-	two := ""
+	var second byte
 	if len(rest) > 1 {
-		two = string(rest[:2])
+		second = rest[1]
 	}
 	switch rest[0] {
 	case '`':
@@ -176,9 +178,9 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 		switch {
 		case begin && len(rest) > 4 && (bytes.HasPrefix(rest, []byte("+++ ")) || bytes.HasPrefix(rest, []byte("--- "))) && classes[rest[4]] == charLetter:
 			c.structure += 3
-		case two == "+=" || two == "-=" || two == "++" && !begin:
+		case second == '=' || rest[0] == '+' && second == '+' && !begin:
 			c.symbols += 2
-		case two == "->":
+		case rest[0] == '-' && second == '>':
 			c.symbols++
 		}
 	case ';', '{':
@@ -193,13 +195,24 @@ func (c *code) symbol(text []byte, i int, begin bool) {
 		if i > 0 && text[i-1] == ':' && len(rest) > 1 && classes[rest[1]] == charLetter {
 			c.structure += 3
 		}
-	default:
-		switch two {
-		case "::", "=>", "==", "!=", "||":
+	case ':', '|':
+		if second == rest[0] {
 			c.symbols += 2
-		case "&&", "();":
+		}
+	case '=':
+		if second == '>' || second == '=' {
+			c.symbols += 2
+		}
+	case '!':
+		if second == '=' {
+			c.symbols += 2
+		}
+	case '&':
+		if second == '&' {
 			c.symbols += 3
-		case "</":
+		}
+	case '<':
+		if second == '/' {
 			c.symbols++
 		}
 	}

@@ -6,7 +6,6 @@ package prompt
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json/jsontext"
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -279,8 +278,7 @@ func (r *reader) name(at span) []byte {
 		return lit
 	}
 	if hasEscape(lit) {
-		s, _ := jsontext.AppendUnquote(nil, lit)
-		return s
+		return appendText(nil, lit)
 	}
 	return lit[1 : len(lit)-1]
 }
@@ -291,7 +289,7 @@ func (r *reader) text(at span) []byte {
 	if !hasEscape(lit) {
 		return lit[1 : len(lit)-1]
 	}
-	r.buffer, _ = jsontext.AppendUnquote(r.buffer[:0], lit)
+	r.buffer = appendText(r.buffer[:0], lit)
 	return r.buffer
 }
 
@@ -318,7 +316,7 @@ func (r *reader) joinTurn() {
 			r.joined = append(r.joined, '\n')
 		}
 		if lit := r.body[at.at:at.end]; hasEscape(lit) {
-			r.joined, _ = jsontext.AppendUnquote(r.joined, lit)
+			r.joined = appendText(r.joined, lit)
 		} else {
 			r.joined = append(r.joined, lit[1:len(lit)-1]...)
 		}

@@ -162,6 +162,34 @@ func TestBody(t *testing.T) {
 	}
 }
 
+// TestTokens: the estimate of known texts, and the two ways to count agree.
+func TestTokens(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		real int // by the tokenizer that the estimate was fitted with
+	}{
+		{"What is the capital of France?", 7},
+		{"I am still waiting on my card?", 8},
+		{"func main() {\n\tfmt.Println(\"hello\")\n}", 16},
+		{"The quick brown fox jumps over the lazy dog near the riverbank every single morning.", 19},
+	} {
+		got := countTokens([]byte(c.text))
+		if got < 0.6*float64(c.real) || got > 1.5*float64(c.real) {
+			t.Errorf("%.1f tokens, want about %d: %s", got, c.real, c.text)
+		}
+	}
+	for _, text := range []string{"a 中b文c é12 x_1", "日本語", "  a\t\tb\r\n", "Füße", "🙂🙂 ok", "Привет мир"} {
+		var s scan
+		s.read([]byte(text))
+		if a, b := s.takeTokens(), countTokens([]byte(text)); a != b {
+			t.Errorf("%v and %v tokens: %q", a, b, text)
+		}
+	}
+	if f := readBody(t, `{"model":"m","prompt":[[1,2,3],[4,5]]}`); f.TokenCount != 5 {
+		t.Errorf("%d tokens of five ids", f.TokenCount)
+	}
+}
+
 // TestFamily: a conversation stays in its family as it grows; another system prompt is
 // another family; a short prompt has none.
 func TestFamily(t *testing.T) {

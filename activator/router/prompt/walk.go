@@ -1,6 +1,10 @@
 package prompt
 
-import "bytes"
+import (
+	"bytes"
+	"unicode/utf16"
+	"unicode/utf8"
+)
 
 // The functions here read JSON that [openai.Peek] has accepted: they check nothing.
 
@@ -79,4 +83,53 @@ func kindOf(name []byte) nameKind {
 		return imageName
 	}
 	return otherName
+}
+
+// appendText appends the text that a string literal stands for.
+func appendText(dst, literal []byte) []byte {
+	s := literal[1 : len(literal)-1]
+	for {
+		i := bytes.IndexByte(s, '\\')
+		if i < 0 {
+			return append(dst, s...)
+		}
+		dst = append(dst, s[:i]...)
+		c := s[i+1]
+		s = s[i+2:]
+		switch c {
+		case 'n':
+			c = '\n'
+		case 't':
+			c = '\t'
+		case 'r':
+			c = '\r'
+		case 'b':
+			c = '\b'
+		case 'f':
+			c = '\f'
+		case 'u':
+			r := parseHex(s)
+			s = s[4:]
+			if utf16.IsSurrogate(r) {
+				r = utf16.DecodeRune(r, parseHex(s[2:]))
+				s = s[6:]
+			}
+			dst = utf8.AppendRune(dst, r)
+			continue
+		}
+		dst = append(dst, c)
+	}
+}
+
+// parseHex reads four hexadecimal digits.
+func parseHex(s []byte) (r rune) {
+	for _, c := range s[:4] {
+		r <<= 4
+		if c <= '9' {
+			r |= rune(c - '0')
+		} else {
+			r |= rune(c|0x20-'a') + 10
+		}
+	}
+	return r
 }

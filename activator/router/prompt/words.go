@@ -1,6 +1,9 @@
 package prompt
 
-import "strings"
+import (
+	"encoding/binary"
+	"strings"
+)
 
 // wordClass is a set of classes of a word. The lowest bits are the languages whose stop
 // word it is.
@@ -31,10 +34,8 @@ const (
 )
 
 const (
-	hashStart   = 2166136261
-	hashPrime   = 16777619
 	longestWord = 16
-	tableBits   = 12
+	tableBits   = 11
 )
 
 var vocabulary = []struct {
@@ -67,13 +68,31 @@ type wordEntry struct {
 	class wordClass
 }
 
+// hashWord hashes the n bytes at start, at most longestWord, without their case: letters
+// of ASCII and of Latin scripts differ from their capitals by one bit.
+func hashWord(text []byte, start, n int) uint32 {
+	const fold = 0x2020202020202020
+	var low, high uint64
+	if start+longestWord <= len(text) {
+		low, high = binary.LittleEndian.Uint64(text[start:]), binary.LittleEndian.Uint64(text[start+8:])
+		if n <= 8 {
+			low, high = low&(1<<(8*n)-1), 0
+		} else {
+			high &= 1<<(8*(n-8)) - 1
+		}
+	} else {
+		var b [longestWord]byte
+		copy(b[:], text[start:start+n])
+		low, high = binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])
+	}
+	h := (low|fold)*0x9E3779B97F4A7C15 ^ (high|fold)*0xC2B2AE3D27D4EB4F
+	return uint32(h>>32) ^ uint32(n)
+}
+
 var table = func() (t [1 << tableBits]wordEntry) {
 	add := func(class wordClass, words string) {
 		for word := range strings.FieldsSeq(words) {
-			h := uint32(hashStart)
-			for i := range len(word) {
-				h = (h ^ uint32(folded[word[i]])) * hashPrime
-			}
+			h := hashWord([]byte(word), 0, len(word))
 			at := slotOf(h)
 			for t[at].class != 0 && t[at].hash != h {
 				at = (at + 1) % uint32(len(t))
