@@ -113,13 +113,6 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	switch t.Kind() {
 	case reflect.Pointer:
 		return schemaOf(t.Elem(), path, reflect.Value{})
-	case reflect.Bool:
-		s["type"] = "boolean"
-	case reflect.Float64:
-		s["type"], s["minimum"] = "number", 0
-		if strings.HasPrefix(path, "Router.spec.rules[].when.complexity") || path == "Router.spec.intents.threshold" {
-			s["maximum"] = 1
-		}
 	case reflect.Struct:
 		s["type"], s["additionalProperties"] = "object", false
 		props := map[string]any{}
@@ -151,6 +144,23 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.Map:
 		s["type"] = "object"
 		s["additionalProperties"] = schemaOf(t.Elem(), path+"{}", reflect.Value{})
+	default:
+		describeScalar(s, t, path)
+		return withDefault(s, def)
+	}
+	return s
+}
+
+// describeScalar adds to s what a text, a number, true or false at path may be.
+func describeScalar(s map[string]any, t reflect.Type, path string) {
+	switch t.Kind() {
+	case reflect.Bool:
+		s["type"] = "boolean"
+	case reflect.Float64:
+		s["type"], s["minimum"] = "number", 0
+		if strings.HasPrefix(path, "Router.spec.rules[].when.complexity") || path == "Router.spec.intents.threshold" {
+			s["maximum"] = 1
+		}
 	case reflect.String:
 		s["type"] = "string"
 		if list := words[path]; list != nil {
@@ -160,17 +170,14 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 		} else if path != "Model.spec.pod.imagePullSecrets[].name" && slices.Contains([]string{".name", ".namespace"}, path[strings.LastIndexByte(path, '.'):]) {
 			s["pattern"] = `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 		}
-		return withDefault(s, def)
 	case reflect.Int:
 		s["type"], s["minimum"] = "integer", 0
 		if minimum := map[string]int{"Model.spec.scale.max": 1, "Model.spec.scale.target": 1, "Model.spec.queue.requests": 1}[path]; minimum > 0 {
 			s["minimum"] = minimum
 		}
-		return withDefault(s, def)
 	default:
 		panic(fmt.Sprintf("functions: no schema for %s at %s", t, path))
 	}
-	return s
 }
 
 // withDefault adds the default unless it is "" or 0, which mean absence.

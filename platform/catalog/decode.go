@@ -179,6 +179,14 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		d.table(n, v, path)
 	case reflect.Slice:
 		d.list(n, v, path)
+	default:
+		d.scalar(n, v, path)
+	}
+}
+
+// scalar decodes a text, a number, true or false.
+func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
+	switch v.Kind() {
 	case reflect.String:
 		raw, isText, ok := scalarText(n)
 		switch {

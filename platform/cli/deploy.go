@@ -3,93 +3,17 @@ package cli
 import (
 	"context"
 	"fmt"
-	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
-	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// detach makes a document independent of the folder of its file, which the server does not
-// have: paths become absolute, examples of intents become part of the document.
-func detach(d catalog.Document) error {
-	var paths []*string
-	dir := ""
-	switch {
-	case d.Model != nil:
-		dir = d.Model.Dir
-		paths = append(paths, &d.Model.Spec.Source)
-		for i := range d.Model.Spec.Adapters {
-			paths = append(paths, &d.Model.Spec.Adapters[i].Source)
-		}
-	case d.Remote != nil:
-		dir = d.Remote.Dir
-		paths = append(paths, &d.Remote.Spec.KeyFrom.File)
-	case d.Router != nil:
-		for i := range d.Router.Spec.Intents.List {
-			in := &d.Router.Spec.Intents.List[i]
-			in.Examples, in.ExamplesFrom, in.Loaded = append(in.Examples, in.Loaded...), "", nil
-		}
-	}
-	for _, s := range paths {
-		if *s == "" || strings.Contains(*s, "://") || filepath.IsAbs(*s) {
-			continue
-		}
-		abs, err := filepath.Abs(filepath.Join(dir, *s))
-		if err != nil {
-			return err
-		}
-		*s = abs
-	}
-	return nil
-}
-
-// readDeployable reads what deploy sends: all kinds but teams, Routers last, so that what
-// they name is there before them. Each is detached from its folder.
-func readDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
-	docs, _, err = readFiles(catalog.Reader{Examples: true}, paths)
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(docs) == 0 {
-		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
-	}
-	slices.SortStableFunc(docs, func(a, b catalog.Document) int { return rank(a) - rank(b) })
-	for _, d := range docs {
-		at := fmt.Sprintf("%s:%d", d.File, d.Line)
-		if d.Team != nil {
-			return nil, nil, kit.Usage("put it into the server's --functions folder", "%s: a team cannot be deployed", at)
-		}
-		if err := detach(d); err != nil {
-			return nil, nil, err
-		}
-		b, err := catalog.EncodeYAML(d.Value())
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := catalog.Decode(d.FullName().String(), b); d.Router != nil && err != nil {
-			return nil, nil, &kit.Error{Exit: kit.ExitUsage, What: at + ": with the examples of its intents the router is too large to be sent", Err: err,
-				Hint: "put its file and the examples into the server's --functions folder"}
-		}
-		files = append(files, b)
-	}
-	return docs, files, nil
-}
-
-func rank(d catalog.Document) int {
-	if d.Router != nil {
-		return 1
-	}
-	return 0
-}
-
 func (c modelVerbs) deploy() *cobra.Command {
-	var files []string
+	var paths []string
 	var dry, wait bool
 	cmd := &cobra.Command{
 		Use: "deploy -f FILE|DIR", Short: "Add or change models, routers and remotes", GroupID: "own", Args: kit.ExactArgs(),
@@ -112,10 +36,10 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
   thaw deploy -f model.yaml --to knative --namespace team-a
   thaw deploy -f model.yaml --to knative --dry-run -o yaml`,
 		RunE: c.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			if len(files) == 0 {
+			if len(paths) == 0 {
 				return kit.Usage("thaw deploy -f model.yaml", "-f FILE is missing")
 			}
-			docs, bodies, err := readDeployable(files)
+			docs, bodies, err := files.ReadDeployable(paths)
 			if err != nil {
 				return err
 			}
@@ -135,7 +59,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			return c.printDeployed(cl, done, dry)
 		}),
 	}
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "file or folder; may be repeated")
+	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "file or folder; may be repeated")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "let the server check it and change nothing")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake models and wait until they are ready")
 	c.toKnative(cmd, cluster{

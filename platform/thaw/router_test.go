@@ -111,7 +111,7 @@ func TestAuto(t *testing.T) {
 
 	// What is secret stays here, also where the big model is cold again.
 	p.do("POST", "/api/v1/functions/default/big/stop", "", auth...)
-	p.eventually(patience, "the big model is cold", func() bool { return p.state("default/big") == "UNLOADED" })
+	p.eventually(patience, "the big model is cold", func() bool { return p.state("default/big") == "" })
 	if r, rec = ask(hardPrompt, "", "thaw-data", "secret"); rec.Target != "big" || rec.Data != "secret" || !names(r, "big") || !strings.Contains(rec.Candidates[1].WhyNot, "the data is secret") {
 		t.Errorf("secret: %+v", rec)
 	}
