@@ -151,6 +151,14 @@ func TestDecodeRefusesRoutersAndRemotes(t *testing.T) {
 	}
 }
 
+// TestEmptyAllowIsPublic: an empty class would rank as secret, and so allow everything.
+func TestEmptyAllowIsPublic(t *testing.T) {
+	docs, err := Decode("f.yaml", []byte(cloudText+"  allow: \"\"\n"))
+	if err != nil || docs[0].Remote.Spec.Allow != functions.DataPublic {
+		t.Error(docs, err)
+	}
+}
+
 // TestOneNameSpace: functions of all kinds share the names of a team; a team has its own.
 func TestOneNameSpace(t *testing.T) {
 	c, user, _ := openCatalog(t)
