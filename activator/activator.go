@@ -14,7 +14,11 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/refusals"
+	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -66,6 +70,8 @@ type Options struct {
 	Limits *ratelimit.Limits
 	// Adapters loads adapters on demand; nil: engines have theirs from the start.
 	Adapters Adapters
+	// Remotes sends requests to Remotes; nil: no snapshot is one of a Remote.
+	Remotes *remote.Remotes
 	// Open lets /v1 be used without a key until the first key exists. For
 	// loopback only.
 	Open bool
@@ -102,6 +108,9 @@ type Options struct {
 	// once, and again only after Demand was called. It may be called with locks held;
 	// it notes the change and returns.
 	DemandChanged func()
+	// Prewarm starts a function that a Router's policy "hedge" did not wait for, under a
+	// lease on the team's budget; nil: none is started. It does not wait for the start.
+	Prewarm func(name functions.Name, until time.Time, by string) error
 	// Random returns a number from 0 to below n, which chooses a function of an alias;
 	// that of math/rand/v2.
 	Random func(n int) int
@@ -149,18 +158,22 @@ func (o Options) withDefaults() Options {
 
 // Activator is the data path. Its methods may be called concurrently.
 type Activator struct {
-	o        Options
-	table    *snapshot.Table[function]
-	aliases  atomic.Pointer[aliases] // nil: there are none
-	changed  changedFunctions
-	requests requestIndex
-	runs     sharedRuns
-	suspects suspects
-	buffers  answer.Buffers
-	removed  removedFunctions
-	refusals refusalLog
-	draining atomic.Bool
-	buffered atomic.Int64 // bytes of bodies in all queues
+	o         Options
+	table     *snapshot.Table[function]
+	aliases   atomic.Pointer[aliases]    // nil: there are none
+	routers   atomic.Pointer[routes.Set] // nil: there are none
+	families  *routes.Families
+	prewarms  routes.Prewarms
+	decisions routes.Log
+	changed   changedFunctions
+	requests  requestIndex
+	runs      sharedRuns
+	suspects  suspects.Table[fingerprint]
+	buffers   answer.Buffers
+	removed   removedFunctions
+	refusals  refusals.Log
+	draining  atomic.Bool
+	buffered  atomic.Int64 // bytes of bodies in all queues
 }
 
 // entry is a function in the table, with the data path's own state of it.
@@ -174,11 +187,16 @@ type function struct {
 	changed *changedFunctions
 	metrics atomic.Pointer[functionMetrics] // resolved at the first request
 	uses    adapterUses
+	pace    routes.Pace
 }
 
 // New makes an activator; it starts nothing.
 func New(o Options) *Activator {
-	a := &Activator{o: o.withDefaults()}
+	a := &Activator{o: o.withDefaults(), families: routes.NewFamilies()}
+	a.prewarms.Start = o.Prewarm
+	a.decisions.Scored = func(r functions.RouteRecord, team string, score float64) {
+		a.o.Metrics.Series("thaw_route_outcomes", r.Router, team, r.Rule, r.Target)(score)
+	}
 	a.changed.notify = a.o.DemandChanged
 	a.table = snapshot.NewTable(func(e *entry) {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -64,7 +65,7 @@ func (x *proxyRequest) adapterLoad(r *snapshot.Replica) func(context.Context) er
 	// Loading an adapter is bounded by the same deadline as waiting in the queue.
 	until := x.deadline
 	if until.IsZero() {
-		x.timeouts = parseTimeouts(x.header, x.stream)
+		x.timeouts = admission.ParseTimeouts(x.header, x.stream)
 		until = x.waitDeadline()
 	}
 	x.loadingAdapter.Store(true)

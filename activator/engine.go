@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -31,14 +32,22 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	out.Fields = make([]upstream.Field, 0, 6)
 	out.Fields = append(out.Fields, upstream.Field{Name: "content-type", Value: kind},
 		upstream.Field{Name: "accept", Value: accept}, upstream.Field{Name: "x-request-id", Value: x.id})
-	if t := x.header("traceparent"); validTrace(t) {
+	if t := x.header("traceparent"); openai.ValidTrace(t) {
 		out.Fields = append(out.Fields, upstream.Field{Name: "traceparent", Value: t})
 	}
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
 	out.Fresh = x.queued.Retried // so that it is not sent a third time
-	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, x.engineName, x.stripsUsage())
+	name := x.engineName
+	if x.remote != nil {
+		name = x.remote.Model()
+	}
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, name, x.stripsUsage())
+	if x.remote != nil {
+		x.remote.Address(out)
+		return out
+	}
 
 	out.Bound = x.a.o.PlainAnswer
 	if x.stream {
@@ -56,21 +65,25 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 	x.sentAt = x.a.o.Now()
 	ctx := x.context()
 	fetch := x.adapterLoad(r)
+	var engines answer.Sender = x.a.o.Engines
+	if x.remote != nil {
+		engines = x.remote
+	}
 	if !async {
-		x.onReply(sendToEngine(ctx, x.a.o.Engines, out, x.stream, nil, fetch), false)
+		x.onReply(sendToEngine(ctx, engines, out, x.stream, nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
 	x.answers = answers
-	engines, stream, bufs := x.a.o.Engines, x.stream, &x.a.buffers
+	stream, bufs := x.stream, &x.a.buffers
 	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (x *proxyRequest) stripsUsage() bool {
-	return x.stream && x.endpoint.usage && x.env.AsksUsage() && x.lease.NeedsUsage()
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
@@ -84,18 +97,23 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
 // comes before.
-func sendToEngine(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
+func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Request, stream bool, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
 			return answer.Answer{Err: &adapterLoadError{err}}
 		}
 	}
-	return answer.Ask(ctx, engines, out, stream, bufs)
+	_, remote := engines.(*remote.Call)
+	return answer.Ask(ctx, engines, out, stream, remote, bufs)
 }
 
 // onReply handles the engine's first bytes, or their absence.
 func (x *proxyRequest) onReply(r answer.Answer, async bool) {
 	now := x.a.o.Now()
+	if x.remote != nil && !(errors.Is(r.Err, upstream.ErrCancelled) && context.Cause(x.context()) != nil) {
+		x.onRemoteReply(r, now)
+		return
+	}
 	if r.Response != nil && r.Response.Unsolicited > 0 {
 		x.reportUnsolicited(r.Response)
 	}
@@ -133,13 +151,7 @@ func (x *proxyRequest) onReply(r answer.Answer, async bool) {
 		return
 	}
 	if r.Err == nil {
-		x.reply = r
-		x.phase = answered
-		x.first = max(1, now.Sub(x.sentAt))
-		x.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
-		if !r.End {
-			r.Response.Bound(x.a.o.StreamIdle)
-		}
+		x.acceptReply(r, now)
 		return
 	}
 	var unfetched *adapterLoadError
@@ -184,6 +196,17 @@ func (x *proxyRequest) refuseAsEngine(r *answer.Answer) bool {
 	x.leave()
 	x.refuse(refusal)
 	return true
+}
+
+// acceptReply takes an answer that goes to the client.
+func (x *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
+	x.reply = r
+	x.phase = answered
+	x.first = max(1, now.Sub(x.sentAt))
+	x.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+	if !r.End {
+		r.Response.Bound(x.idleBound())
+	}
 }
 
 // recordFirstToken accounts for the first token of a stream.

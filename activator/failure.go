@@ -132,6 +132,7 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	case admission.AlreadyRetried:
 		x.refuse(e.Final())
 	case admission.AnswerBegan: // only the client may try again, once
+		x.answerBegan = true
 		if n := x.header("X-Stainless-Retry-Count"); n != "" && n != "0" {
 			e = e.Final()
 		}
@@ -139,6 +140,9 @@ func (x *proxyRequest) retry(e *openai.Error, began bool, now time.Time, async b
 	case admission.DeadlinePassed:
 		x.refuse(e)
 	case admission.TryAgain:
+		if !x.queued.Alone && !x.fn.Data.queue.Load(now).Free() && x.moveOn(e.Message, async) {
+			return
+		}
 		x.a.metricsOf(x.fn).retried(1)
 		x.enter(false)
 		if x.phase == sent {

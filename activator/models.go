@@ -2,6 +2,7 @@ package activator
 
 import (
 	"encoding/json/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ type modelItem struct {
 	ID      string      `json:"id"`
 	Object  string      `json:"object"`
 	Created int64       `json:"created"`
-	OwnedBy string      `json:"owned_by"`
+	OwnedBy string      `json:"owned_by"` // the team of a model, or router or remote
 	Parent  string      `json:"parent,omitzero"`
 	Status  modelStatus `json:"status"`
 }
@@ -44,6 +45,9 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 	var out any
 	if one != "" {
 		name, err := functions.ParseName(one, id.Team)
+		if r := a.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
+			return writeModels(res, routerItem(one))
+		}
 		e, alias := a.mainFunction(name.WithoutAdapter())
 		if err != nil || e == nil && !alias || !canSee(id, name.Team) || name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
 			return a.unknownModel(one, name, id)
@@ -72,8 +76,25 @@ func (a *Activator) listModels(id auth.Identity, one string, res *httpserver.Res
 				}
 			}
 		}
+		for _, r := range a.routers.Load().All() {
+			switch auto := a.findRouter(functions.AutoRouter, functions.Name{Team: id.Team, Name: functions.AutoRouter}); {
+			case canSee(id, r.Name.Team):
+				list.Data = append(list.Data, routerItem(nameFor(r.Name, id)))
+			case r == auto:
+				list.Data = append(list.Data, routerItem(functions.AutoRouter))
+			}
+		}
 		out = list
 	}
+	return writeModels(res, out)
+}
+
+// routerItem is the item of a Router, which is always there.
+func routerItem(id string) modelItem {
+	return modelItem{ID: id, Object: "model", Created: createdEpoch, OwnedBy: "router", Status: modelStatus{Value: "loaded", State: functions.Ready.Word()}}
+}
+
+func writeModels(res *httpserver.Response, out any) *openai.Error {
 	body, err := json.Marshal(out)
 	if err != nil {
 		return openai.New(openai.InternalError, "")
@@ -99,6 +120,9 @@ func describeModel(e *entry, name functions.Name, id string, now time.Time) mode
 		return it
 	}
 	f := e.Snapshot()
+	if f.Remote != nil {
+		it.OwnedBy = "remote"
+	}
 	s := &it.Status
 	s.State = f.State.Word()
 	switch {
@@ -147,7 +171,7 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 	if lookup == "" {
 		lookup = strings.ToLower(asked)
 	}
-	nearest := a.table.Nearest(team, lookup, 3, a.aliases.Load().teamNames(team)...)
+	nearest := a.table.Nearest(team, lookup, 3, append(slices.Clip(a.aliases.Load().teamNames(team)), a.routers.Load().Names(team)...)...)
 	for i, n := range nearest {
 		if team != id.Team {
 			n = team + "/" + n

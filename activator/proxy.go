@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -32,7 +33,9 @@ type proxyRequest struct {
 	engineName   string          // what the engine calls the model
 	stream       bool
 	lease        ratelimit.Lease
-	fn           *entry     // nil until the function is found
+	fn           *entry   // nil until the function is found
+	routing      *routing // of a request to a Router; else nil
+	data         functions.DataClass
 	finished     bool       // finish was called
 	reason       string     // code of the error it ended with, for the log
 	shared       *sharedRun // that retries may join, or whose answer the request got; nil: none
@@ -69,6 +72,8 @@ type proxyRequest struct {
 	cancel         context.CancelCauseFunc
 	answers        chan answer.Answer // of the goroutine that asks; nil where none runs
 	reply          answer.Answer
+	remote         *remote.Call  // of a request for a Remote; else nil
+	answerBegan    bool          // an engine failed behind the first byte of its answer
 	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
 }
@@ -92,12 +97,14 @@ func (x *proxyRequest) run(res *httpserver.Response) {
 	if x.phase == sent { // admitted at once
 		x.launch(async)
 	}
+	for x.escalate(async) {
+	}
 	if x.phase == waiting || async && x.phase == sent {
 		var limit time.Time
 		switch {
 		case x.stream:
 			if x.phase == sent { // the timeouts are read only by requests that wait
-				x.timeouts = parseTimeouts(x.header, true)
+				x.timeouts = admission.ParseTimeouts(x.header, true)
 			}
 			limit = x.began.Add(x.headDelay())
 		case async:
@@ -234,7 +241,9 @@ func (x *proxyRequest) advance(limit time.Time, async bool) step {
 				return stepLimit
 			}
 		default:
-			return stepDone
+			if !x.escalate(async) {
+				return stepDone
+			}
 		}
 	}
 }
@@ -272,7 +281,11 @@ func (x *proxyRequest) expire(now time.Time) {
 // launch sends an admitted request to its replica. With async a goroutine asks
 // the engine, so that comments can go out meanwhile.
 func (x *proxyRequest) launch(async bool) {
-	if e, yes := x.isQuarantined(); yes {
+	e, _ := x.isQuarantined()
+	if e == nil && x.reservation == nil { // a Remote may have changed while the request waited
+		e = x.checkData()
+	}
+	if e != nil {
 		x.leave()
 		x.refuse(e)
 		return

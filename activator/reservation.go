@@ -56,7 +56,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 	}
 	x := &s.x
 	*x = proxyRequest{a: a, reservation: s, id: s.ID, began: a.o.Now(), endpoint: &otherEndpoint, team: w.Team}
-	if id := s.header("X-Request-Id"); validID(id) {
+	if id := s.header("X-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	}
 	held := false
@@ -66,7 +66,7 @@ func (a *Activator) Reserve(ctx context.Context, w ReservationRequest) (*Reserva
 		}
 	}()
 	e, alias := a.lookup(w.Name)
-	if e == nil {
+	if e == nil || e.Snapshot().Remote != nil { // a Remote answers only what is checked for its class of data
 		if alias {
 			x.refuse(unpublishedError(w.Name))
 		} else {

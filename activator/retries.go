@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 )
 
@@ -215,8 +216,8 @@ func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 	}
 	runs := &x.a.runs
 	k := runKey{fingerprint: x.fingerprint(), team: x.team, key: keyID, idempotency: idempotency}
-	patience, _ := parseSpan(x.header("X-Stainless-Timeout"))
-	if gap, ok := parseSpan(x.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
+	patience, _ := admission.ParseSpan(x.header("X-Stainless-Timeout"))
+	if gap, ok := admission.ParseSpan(x.header("X-Stainless-Read-Timeout")); ok && (patience == 0 || gap < patience) {
 		patience = gap
 	}
 	var lasts time.Time
@@ -247,7 +248,7 @@ func (x *proxyRequest) joinRun(keyID string, res *httpserver.Response) bool {
 // for as long as the answer takes, unless x's client has a timeout of its own.
 func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
 	defer r.leave()
-	x.timeouts = parseTimeouts(x.header, false)
+	x.timeouts = admission.ParseTimeouts(x.header, false)
 	late := time.NewTimer(x.waitDeadline().Sub(x.a.o.Now()))
 	defer late.Stop()
 	for {
@@ -262,7 +263,7 @@ func (x *proxyRequest) awaitRun(r *sharedRun, res *httpserver.Response) bool {
 			x.contextEnded()
 		case <-late.C:
 			if r.runs.Load() {
-				limit := parseTimeouts(x.headerWithoutWait, false).Wait
+				limit := admission.ParseTimeouts(x.headerWithoutWait, false).Wait
 				if limit == 0 {
 					continue
 				}

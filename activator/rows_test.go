@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -566,7 +567,7 @@ func TestClientHeadersAreDropped(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w.post("/v1/chat/completions", plainRequest)
-		if n := strings.Count(w.logs.String(), "msg=request"); n != 2+refusalsLogged || !strings.Contains(w.logs.String(), fmt.Sprintf("requests=%d\n", 10001-refusalsLogged)) {
+		if n := strings.Count(w.logs.String(), "msg=request"); n != 2+refusals.PerSecond || !strings.Contains(w.logs.String(), fmt.Sprintf("requests=%d\n", 10001-refusals.PerSecond)) {
 			t.Errorf("%d lines for 10001 refused requests and 2 answered ones", n)
 		}
 	})
@@ -807,7 +808,7 @@ func FuzzParseSpan(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if d, ok := parseSpan(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
+		if d, ok := admission.ParseSpan(s); ok && (d <= 0 || d > 290*365*24*time.Hour) {
 			t.Errorf("%q: %v", s, d)
 		}
 	})

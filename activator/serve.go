@@ -105,9 +105,9 @@ func isModelsPath(path string) bool {
 
 func (a *Activator) newRequest(req *httpserver.Request, forced *functions.Name) *proxyRequest {
 	x := &proxyRequest{a: a, req: req, id: openai.NewID(), began: a.o.Now(), endpoint: findEndpoint(req.Path), forced: forced}
-	if id := req.Header("X-Client-Request-Id"); validID(id) {
+	if id := req.Header("X-Client-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
-	} else if id := req.Header("X-Request-Id"); validID(id) {
+	} else if id := req.Header("X-Request-Id"); openai.ValidID(id) {
 		x.clientID = id
 	}
 	return x
@@ -198,6 +198,14 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if !canSee(id, name.Team) {
 		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
+	if !forced {
+		if r := a.findRouter(asked, name); r != nil {
+			return id, x.chooseTarget(r, id)
+		}
+	}
+	if x.data, e = a.routers.Load().Class(nil, id.Team, req.Header("thaw-data")); e != nil {
+		return id, e
+	}
 	en, alias := a.lookup(name.WithoutAdapter())
 	if en == nil {
 		if alias {
@@ -205,21 +213,13 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		}
 		return id, a.unknownModel(asked, name, id)
 	}
-	f := en.Snapshot()
-	if forced && !f.DeclaresAdapter(name.Adapter) {
+	if forced && !en.Snapshot().DeclaresAdapter(name.Adapter) {
 		name.Adapter = "" // the colon belongs to a name that is ignored
 	}
-	if x.engineName = f.ServedModelName; x.engineName == "" {
-		x.engineName = name.Name
+	if !x.use(en, name) {
+		return id, a.unknownModel(asked, name, id)
 	}
-	if name.Adapter != "" {
-		if !f.DeclaresAdapter(name.Adapter) {
-			return id, a.unknownModel(asked, name, id)
-		}
-		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
-	}
-	x.fn = en
-	return id, nil
+	return id, x.checkData()
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -323,6 +323,9 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.fn != nil {
 		res.Set("Server-Timing", x.serverTiming(now))
 	}
+	if x.routing != nil {
+		res.Set("thaw-route", x.routing.header)
+	}
 }
 
 // setRateLimitFields sets the fields with the rest of the team's limits, where it has
@@ -393,31 +396,16 @@ func (x *proxyRequest) finish(code int) {
 	now := a.o.Now()
 	took := now.Sub(x.began)
 	if x.suspected && x.first > 0 && code < 499 {
-		a.suspects.acquit(x.fingerprint())
+		a.suspects.Acquit(x.fingerprint())
 	}
+	charge := x.remote.End(x.usage, code, now)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
-	if x.fn == nil {
-		if x.endpoint != nil {
-			x.route = x.endpoint.path
-		} else if x.route == "" {
-			x.route = otherLabel
-		}
-		team := x.team
-		if team == "" {
-			team = otherLabel
-		}
-		a.countRefused(team, x.route, code)
-	} else {
-		s := a.metricsOf(x.fn)
-		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
-		if x.usage.Known {
-			s.prompt(float64(x.usage.Prompt))
-			s.completion(float64(x.usage.Completion))
-			s.observeTokenTime(x, took)
-		}
+	x.countEnd(code, now, took)
+	if x.routing != nil {
+		a.decisions.Finish(x.id, code)
 	}
 	ctx := context.Background() // the line is written even if the request was cancelled
-	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.logsEnd(x.team, code, now) {
+	if !a.o.Log.Enabled(ctx, slog.LevelInfo) || !a.refusals.LogsEnd(x.team, code, now, a.o.Log) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
@@ -429,6 +417,9 @@ func (x *proxyRequest) finish(code int) {
 		}
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
+	}
+	if x.routing != nil {
+		attrs = x.routeFields(attrs)
 	}
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
@@ -449,9 +440,38 @@ func (x *proxyRequest) finish(code int) {
 	if x.usage.Known {
 		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
 	}
+	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)
 	a.o.Log.Handler().Handle(ctx, line)
+}
+
+// countEnd counts the request, which ended with code after the time that it took.
+func (x *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
+	a := x.a
+	if x.fn == nil {
+		if x.endpoint != nil {
+			x.route = x.endpoint.path
+		} else if x.route == "" {
+			x.route = otherLabel
+		}
+		team := x.team
+		if team == "" {
+			team = otherLabel
+		}
+		a.countRefused(team, x.route, code)
+	} else {
+		if code == 200 && !x.sentAt.IsZero() {
+			x.fn.Data.pace.Observe(x.stream, x.first, now.Sub(x.sentAt), x.usage.Completion)
+		}
+		s := a.metricsOf(x.fn)
+		s.countEnd(x.endpoint.path, code, x.queued.Cold, took)
+		if x.usage.Known {
+			s.prompt(float64(x.usage.Prompt))
+			s.completion(float64(x.usage.Completion))
+			s.observeTokenTime(x, took)
+		}
+	}
 }
 
 // affinityKey hashes what the choice of replica depends on: the session where the client
@@ -480,35 +500,4 @@ func openingOf(body []byte) []byte {
 		}
 	}
 	return nil
-}
-
-// validID reports whether a client's own request id is accepted.
-func validID(s string) bool {
-	if len(s) == 0 || len(s) > 128 {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
-// validTrace reports whether s is a W3C traceparent of version 00.
-func validTrace(s string) bool {
-	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
-		return false
-	}
-	for i := 3; i < len(s); i++ {
-		switch c := s[i]; {
-		case i == 35 || i == 52:
-		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
-		default:
-			return false
-		}
-	}
-	return true
 }

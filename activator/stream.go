@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
@@ -180,7 +181,7 @@ func (v *eventStream) writeComment(now time.Time) {
 	if x.loadingAdapter.Load() {
 		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
+		v.out = admission.HeldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
 	}
 	period := x.a.o.Comment
 	if g := x.timeouts.Gap; g > 0 {
@@ -229,13 +230,13 @@ func (v *eventStream) forward() {
 		v.engineEnded(err)
 		return
 	}
-	r.Response.Bound(x.a.o.StreamIdle)
+	r.Response.Bound(x.idleBound())
 }
 
 // forwardWhole passes on the events that are whole.
 func (v *eventStream) forwardWhole() {
 	p := v.buf[:v.hi]
-	n := completeEvents(p)
+	n := openai.CompleteEvents(p)
 	switch {
 	case n > 0:
 		v.oversized = false
@@ -260,22 +261,6 @@ func (v *eventStream) pass(p []byte) {
 			v.out, v.mark = v.out[:i], v.out[i:]
 		}
 	}
-}
-
-// completeEvents is how many bytes of p are whole events.
-func completeEvents(p []byte) int {
-	a := bytes.LastIndex(p, []byte("\n\n"))
-	b := -1
-	if bytes.IndexByte(p, '\r') >= 0 {
-		b = bytes.LastIndex(p, []byte("\n\r\n"))
-	}
-	switch {
-	case a < 0 && b < 0:
-		return 0
-	case b > a:
-		return b + 3
-	}
-	return a + 2
 }
 
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
@@ -330,7 +315,7 @@ func (v *eventStream) engineEnded(err error) {
 	default:
 		problem, kind, e := describeBreak(err)
 		x.a.metricsOf(x.fn).countFailure(kind)
-		x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+		x.reportProblem(problem)
 		if kind == "died" {
 			if to := x.countCrash(err, x.a.o.Now()); to != nil {
 				e = to
@@ -364,7 +349,7 @@ func (v *eventStream) countEngineError() {
 	if v.died {
 		x.countCrash(nil, x.a.o.Now())
 	}
-	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), "it sent an error in the middle of an answer")
+	x.reportProblem("it sent an error in the middle of an answer")
 }
 
 // endWithError ends the stream with an error frame.
@@ -415,7 +400,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 			problem, kind, e := describeBreak(err)
 			x.reason = string(e.Code)
 			x.a.metricsOf(x.fn).countFailure(kind)
-			x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+			x.reportProblem(problem)
 			if kind == "died" {
 				x.countCrash(err, x.a.o.Now())
 			}
@@ -423,7 +408,7 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 		}
 		err = errAbort
 	default:
-		x.reply.Response.Bound(x.a.o.StreamIdle)
+		x.reply.Response.Bound(x.idleBound())
 	}
 	return n, err
 }

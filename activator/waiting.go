@@ -17,6 +17,10 @@ func (x *proxyRequest) enter(fresh bool) {
 	size := x.size()
 	x.queued.Team, x.queued.Bytes = x.team, size
 	if fresh {
+		if e := x.beginRemote(now); e != nil {
+			x.refuse(e)
+			return
+		}
 		x.queued.Key = x.affinityKey()
 	}
 	switch x.queued.Enter(q, now) {
@@ -43,7 +47,7 @@ func (x *proxyRequest) enter(fresh bool) {
 		return
 	}
 	if fresh || x.deadline.IsZero() {
-		x.timeouts = parseTimeouts(x.header, x.stream)
+		x.timeouts = admission.ParseTimeouts(x.header, x.stream)
 		x.timeouts.Instant = !x.stream && a.o.Hold == Hold503
 		x.deadline = x.waitDeadline()
 	}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,6 +22,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -39,6 +42,7 @@ type testEnv struct {
 	ln      *memoryListener
 	engines *upstream.Client
 
+	remotes      map[functions.Name]*functions.Remote
 	mu           sync.Mutex
 	up           map[string]*engine // by address
 	wakes        int
@@ -99,7 +103,11 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	if change != nil {
 		change(&o)
 	}
+	if o.Remotes == nil {
+		o.Remotes = remote.New(remote.Options{Dial: w.dialEngine, Getenv: func(string) string { return "*" }})
+	}
 	w.act = New(o)
+	o.Remotes.Attach(w.act)
 	w.reg.Add(w.act.Samples)
 	srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: w.act.Serve})
 	served := make(chan error, 1)
@@ -116,6 +124,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 		srv.Shutdown(ctx)
 		<-served
 		w.engines.Close()
+		o.Remotes.Close()
 		w.mu.Lock()
 		for _, e := range w.up {
 			e.kill()
@@ -324,6 +333,22 @@ func testFunction(name string) snapshot.Snapshot {
 	m.Spec.Queue = functions.Queue{Requests: 1000, Bytes: 64 << 20, Wait: functions.Duration(5 * time.Minute)}
 	m.Spec.Deadlines.FirstToken = functions.Duration(2 * time.Minute)
 	return snapshot.Snapshot{Name: n, Model: m, State: functions.Unloaded, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+}
+
+// publish publishes functions: Remotes as the platform does.
+func (w *testEnv) publish(fs ...snapshot.Snapshot) {
+	if w.remotes == nil {
+		w.remotes = map[functions.Name]*functions.Remote{}
+	}
+	for _, f := range fs {
+		if f.Remote == nil {
+			w.act.Publish(f)
+			continue
+		}
+		f.Remote.Spec.URL, f.Remote.Spec.Limits.Concurrent = f.Replicas[0].Endpoint+"/v1", f.Replicas[0].Slots
+		w.remotes[f.Name] = f.Remote
+	}
+	w.act.o.Remotes.Set(slices.Collect(maps.Values(w.remotes)))
 }
 
 // readyAt makes the function READY at an engine's address.

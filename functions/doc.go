@@ -4,5 +4,6 @@
 //
 // It imports the standard library only, does no I/O and starts no goroutine.
 // platform/catalog decodes files into these types; their defaults and validation are
-// here.
+// here. It is one idea although it is large: a kind is its type, its rules and its schema,
+// and each change of a kind changes all three.
 package functions

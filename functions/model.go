@@ -68,6 +68,8 @@ type ModelSpec struct {
 	Queue     Queue             `json:"queue"`
 	Deadlines Deadlines         `json:"deadlines"`
 	Pod       Pod               `json:"pod,omitzero"`
+	Cache     Cache             `json:"cache,omitzero"`
+	Price     Price             `json:"price,omitzero"`
 }
 
 // Adapter is a LoRA adapter of a model, requested as NAME:ADAPTER. Files are, as
@@ -139,10 +141,12 @@ type Team struct {
 	Origin string `json:"-"`
 }
 
-// TeamSpec is the spec of a team file.
+// TeamSpec is the spec of a team file. Data is the class of the data of the team's
+// requests where a Router names none; unset: internal.
 type TeamSpec struct {
-	GPUs   TeamGPUs `json:"gpus"`
-	Limits Limits   `json:"limits"`
+	GPUs   TeamGPUs  `json:"gpus"`
+	Limits Limits    `json:"limits"`
+	Data   DataClass `json:"data,omitempty"`
 }
 
 // TeamGPUs are the GPUs that a team is guaranteed, and the most it may hold.
@@ -151,15 +155,17 @@ type TeamGPUs struct {
 	Max        int `json:"max"`
 }
 
-// Limits of a team; absent or 0 means no limit.
+// Limits of a team; absent or 0 means no limit. SpendPerDay is in the currency of the
+// installation; a day ends at midnight UTC.
 type Limits struct {
-	Concurrent        int   `json:"concurrent,omitempty"`
-	HeldRequests      int   `json:"heldRequests,omitempty"`
-	RequestsPerMinute int   `json:"requestsPerMinute,omitempty"`
-	TokensPerMinute   int   `json:"tokensPerMinute,omitempty"`
-	ColdStartsPerHour int   `json:"coldStartsPerHour,omitempty"`
-	GPUSecondsPerDay  int   `json:"gpuSecondsPerDay,omitempty"`
-	StoreBytes        Bytes `json:"storeBytes,omitempty"`
+	Concurrent        int     `json:"concurrent,omitempty"`
+	HeldRequests      int     `json:"heldRequests,omitempty"`
+	RequestsPerMinute int     `json:"requestsPerMinute,omitempty"`
+	TokensPerMinute   int     `json:"tokensPerMinute,omitempty"`
+	ColdStartsPerHour int     `json:"coldStartsPerHour,omitempty"`
+	GPUSecondsPerDay  int     `json:"gpuSecondsPerDay,omitempty"`
+	StoreBytes        Bytes   `json:"storeBytes,omitempty"`
+	SpendPerDay       float64 `json:"spendPerDay,omitempty"`
 }
 
 // StagedFiles are the patterns of the files that are staged beside the usual ones: Files

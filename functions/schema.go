@@ -10,108 +10,40 @@ import (
 
 //go:generate go test -run TestSchemaFile -update .
 
-// described has the description of every key of the files. A key without a line, or
-// a line without a key, fails the tests.
-var described = map[string]string{
-	"Model":                              "A model: weights, the engine that serves them, and how it scales.",
-	"Model.apiVersion":                   "The version of this format.",
-	"Model.kind":                         "What this document is.",
-	"Model.metadata":                     "Names the model.",
-	"Model.metadata.name":                "What a client asks for in the OpenAI field model. A DNS label.",
-	"Model.metadata.namespace":           "The team that owns the model. A DNS label.",
-	"Model.metadata.labels":              "Free text for people and tools.",
-	"Model.spec":                         "What to serve and how.",
-	"Model.spec.source":                  "Where the weights are: a path from this file, file:///abs, az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO[@REV], the https form of a blob folder, or https://HOST/FOLDER with a list of its files.",
-	"Model.spec.files":                   "Files of the source that are staged beside weights (safetensors, GGUF), configs, tokenizers and chat templates: patterns of names below its folder, where * stays within one folder. Such as custom/*.py, which may run on the machine.",
-	"Model.spec.engine":                  "The program that serves the weights.",
-	"Model.spec.args":                    "The engine's own arguments; for command the whole argv. {port}, {model} and {name} are filled in.",
-	"Model.spec.env":                     "Added to the engine's environment.",
-	"Model.spec.health":                  "Where a command engine answers its health; /health unless said.",
-	"Model.spec.serves":                  "The endpoints that the engine answers; the first is asked for READY. Left out: the first of this order that answers.",
-	"Model.spec.serves[]":                "One endpoint.",
-	"Model.spec.probe":                   "How a command engine shows that it is ready: auto asks an endpoint of serves, none trusts its health alone, and a path with a body is a POST that it answers with 2xx.",
-	"Model.spec.probe.path":              "Where the request goes.",
-	"Model.spec.probe.body":              "The JSON of the request.",
-	"Model.spec.adapters":                "LoRA adapters, asked for as NAME:ADAPTER.",
-	"Model.spec.adapters[].name":         "The name of the adapter. A DNS label.",
-	"Model.spec.adapters[].source":       "Where the adapter's weights are, spelled as a model's source.",
-	"Model.spec.adapters[].files":        "Files of its source that are staged beside the usual ones, as spec.files.",
-	"Model.spec.adapters[].rank":         "The rank of the adapter, where the engine wants to know it.",
-	"Model.spec.resources":               "What one replica takes.",
-	"Model.spec.resources.gpus":          "How many GPUs.",
-	"Model.spec.resources.gpuMemory":     "Memory on each GPU, such as 40Gi.",
-	"Model.spec.resources.memory":        "The host's memory, such as 4Gi.",
-	"Model.spec.resources.cpu":           "Processors that are set aside for it on Kubernetes, such as 2 or 500m.",
-	"Model.spec.scale":                   "How many replicas.",
-	"Model.spec.scale.min":               "Replicas that stay, asked for or not.",
-	"Model.spec.scale.max":               "Replicas at most.",
-	"Model.spec.scale.target":            "Requests one replica is meant to serve at once.",
-	"Model.spec.scale.idle":              "How long a replica lives after its last request's end.",
-	"Model.spec.queue":                   "Bounds of the requests held while the model is not ready.",
-	"Model.spec.queue.requests":          "How many.",
-	"Model.spec.queue.bytes":             "How many bytes of bodies together.",
-	"Model.spec.queue.wait":              "How long each.",
-	"Model.spec.deadlines":               "Bounds of the stages of a replica's life.",
-	"Model.spec.deadlines.stage":         "For the weights to arrive.",
-	"Model.spec.deadlines.start":         "From the engine's process to its first generated token.",
-	"Model.spec.deadlines.firstToken":    "For a request's first token.",
-	"Model.spec.deadlines.hang":          "How long tokens may stop flowing before the replica is suspected.",
-	"Model.spec.deadlines.drain":         "For requests under way when a replica is told to end.",
-	"Team":                               "A team: a namespace, its GPUs and its limits.",
-	"Team.apiVersion":                    "The version of this format.",
-	"Team.kind":                          "What this document is.",
-	"Team.metadata":                      "Names the team.",
-	"Team.metadata.name":                 "The name of the team, which is the namespace of its models. A DNS label.",
-	"Team.metadata.namespace":            "The same as name, or left out.",
-	"Team.metadata.labels":               "Free text for people and tools.",
-	"Team.spec":                          "What the team may take.",
-	"Team.spec.gpus":                     "The GPUs of the team.",
-	"Team.spec.gpus.guaranteed":          "GPUs the team is owed whenever it asks.",
-	"Team.spec.gpus.max":                 "GPUs the team may hold at most; 0 means no limit.",
-	"Team.spec.limits":                   "Limits of the team; absent or 0 means no limit.",
-	"Team.spec.limits.concurrent":        "Requests at once.",
-	"Team.spec.limits.heldRequests":      "Requests held at once, for models that are cold or busy.",
-	"Team.spec.limits.requestsPerMinute": "Requests a minute.",
-	"Team.spec.limits.tokensPerMinute":   "Tokens a minute.",
-	"Team.spec.limits.coldStartsPerHour": "Cold starts an hour.",
-	"Team.spec.limits.gpuSecondsPerDay":  "Seconds of GPU a day.",
-	"Team.spec.limits.storeBytes":        "Bytes of checkpoints the team may keep in the store.",
-
-	"Model.spec.pod":                         "What the model's pod says to a Kubernetes cluster beside what it takes, spelled as in a pod; elsewhere it is not read.",
-	"Model.spec.pod.nodeSelector":            "Labels of the nodes it may have. Knative has to allow it: kubernetes.podspec-nodeselector.",
-	"Model.spec.pod.tolerations":             "Taints of nodes that it may have all the same. Knative has to allow it: kubernetes.podspec-tolerations.",
-	"Model.spec.pod.tolerations[].key":       "The taint's key; without one, and with operator Exists, every taint.",
-	"Model.spec.pod.tolerations[].operator":  "Equal, which is meant where it is left out, or Exists.",
-	"Model.spec.pod.tolerations[].value":     "The taint's value, with Equal.",
-	"Model.spec.pod.tolerations[].effect":    "The taint's effect; every one where it is left out.",
-	"Model.spec.pod.runtimeClassName":        "The runtime that makes its containers, such as nvidia. Knative has to allow it: kubernetes.podspec-runtimeclassname.",
-	"Model.spec.pod.imagePullSecrets":        "Secrets of the model's namespace with which its images are pulled.",
-	"Model.spec.pod.imagePullSecrets[].name": "The name of the Secret.",
-	"Model.spec.pod.serviceAccountName":      "The account of the model's namespace that it runs as. It gets no token of it.",
-	"Model.spec.pod.priorityClassName":       "The class that says which pods make way for it where nodes are full. Knative has to allow it: kubernetes.podspec-priorityclassname.",
-}
-
 // Schema is the JSON schema of the files, made from the types: indented, with
 // a newline at its end.
 func Schema() []byte {
-	model := schemaOf(reflect.TypeFor[Model](), "Model", reflect.ValueOf(*NewModel()))
-	team := schemaOf(reflect.TypeFor[Team](), "Team", reflect.ValueOf(Team{APIVersion: APIVersion, Kind: KindTeam}))
-	require(model, "apiVersion", "kind", "metadata", "spec")
-	require(team, "apiVersion", "kind", "metadata")
-	constant(model, "apiVersion", APIVersion)
-	constant(model, "kind", KindModel)
-	constant(team, "apiVersion", APIVersion)
-	constant(team, "kind", KindTeam)
-	require(property(model, "metadata"), "name")
-	require(property(team, "metadata"), "name")
-	require(property(model, "spec"), "engine")
+	var oneOf []any
+	defs := map[string]any{}
+	for _, k := range []struct {
+		kind  string
+		empty any // with its defaults
+		spec  []string
+	}{
+		{KindModel, *NewModel(), []string{"engine"}},
+		{KindRouter, *NewRouter(), []string{"rules"}},
+		{KindRemote, *NewRemote(), []string{"url"}},
+		{KindTeam, Team{APIVersion: APIVersion, Kind: KindTeam}, nil},
+	} {
+		s := schemaOf(reflect.TypeOf(k.empty), k.kind, reflect.ValueOf(k.empty))
+		constant(s, "apiVersion", APIVersion)
+		constant(s, "kind", k.kind)
+		require(property(s, "metadata"), "name")
+		require(s, "apiVersion", "kind", "metadata")
+		if k.spec != nil {
+			require(s, "apiVersion", "kind", "metadata", "spec")
+			require(property(s, "spec"), k.spec...)
+		}
+		defs[k.kind] = s
+		oneOf = append(oneOf, map[string]any{"$ref": "#/$defs/" + k.kind})
+	}
 	doc := map[string]any{
 		"$schema":     "https://json-schema.org/draft/2020-12/schema",
 		"$id":         "https://thaw.dev/schema/v1.json",
-		"title":       "thaw: models and teams",
+		"title":       "thaw: models, routers, remotes and teams",
 		"description": "One document of a file that thaw serve --functions reads. A file may hold several, parted by ---.",
-		"oneOf":       []any{map[string]any{"$ref": "#/$defs/Model"}, map[string]any{"$ref": "#/$defs/Team"}},
-		"$defs":       map[string]any{"Model": model, "Team": team},
+		"oneOf":       oneOf,
+		"$defs":       defs,
 	}
 	out, err := json.MarshalIndent(doc, "", "  ")
 	if err != nil {
@@ -138,11 +70,16 @@ const (
 	durationPattern = `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`
 )
 
-// oneOf are the words that a text may be.
-var oneOf = map[string][]string{
+// words are the words that a text may be.
+var words = map[string][]string{
 	"Model.spec.pod.tolerations[].operator": {TolerationEqual, TolerationExists},
 	"Model.spec.serves[]":                   endpointNames(),
 	"Model.spec.pod.tolerations[].effect":   {TaintNoSchedule, TaintPreferNoSchedule, TaintNoExecute},
+	"Router.spec.intents.classifier":        {ClassifierBuiltin},
+	"Router.spec.cache.exact.scope":         CacheScopes,
+	"Router.spec.cache.exact.also[]":        CacheAlso,
+	"Model.spec.cache.exact.scope":          CacheScopes,
+	"Model.spec.cache.exact.also[]":         CacheAlso,
 }
 
 // schemaOf describes one type. def holds the defaults, where there are any.
@@ -167,8 +104,16 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.TypeFor[Engine]():
 		s["type"], s["enum"] = "string", Engines
 		return s
+	case reflect.TypeFor[DataClass]():
+		s["type"], s["enum"] = "string", DataClasses
+		return withDefault(s, def)
+	case reflect.TypeFor[ColdPolicy]():
+		s["type"], s["enum"] = "string", ColdPolicies
+		return withDefault(s, def)
 	}
 	switch t.Kind() {
+	case reflect.Pointer:
+		return schemaOf(t.Elem(), path, reflect.Value{})
 	case reflect.Struct:
 		s["type"], s["additionalProperties"] = "object", false
 		props := map[string]any{}
@@ -187,11 +132,15 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 		switch path {
 		case "Model.spec.adapters[]":
 			require(s, "name", "source")
-		case "Model.spec.pod.imagePullSecrets[]":
+		case "Model.spec.pod.imagePullSecrets[]", "Router.spec.intents.list[]":
 			require(s, "name")
 		case "Model.spec.probe":
 			s["type"], s["pattern"] = []string{"string", "object"}, "^("+probeAuto+"|"+probeNone+")$"
 			require(s, "path", "body")
+		case "Router.spec.rules[]":
+			require(s, "name", "to")
+		case "Router.spec.cache.exact", "Model.spec.cache.exact":
+			require(s, "ttl")
 		}
 	case reflect.Slice:
 		s["type"] = "array"
@@ -200,24 +149,40 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.Map:
 		s["type"] = "object"
 		s["additionalProperties"] = schemaOf(t.Elem(), path+"{}", reflect.Value{})
+	default:
+		describeScalar(s, t, path)
+		return withDefault(s, def)
+	}
+	return s
+}
+
+// describeScalar adds to s what a text, a number, true or false at path may be.
+func describeScalar(s map[string]any, t reflect.Type, path string) {
+	switch t.Kind() {
+	case reflect.Bool:
+		s["type"] = "boolean"
+	case reflect.Float64:
+		s["type"], s["minimum"] = "number", 0
+		if strings.HasPrefix(path, "Router.spec.rules[].when.complexity") || path == "Router.spec.intents.threshold" {
+			s["maximum"] = 1
+		}
 	case reflect.String:
 		s["type"] = "string"
-		if words := oneOf[path]; words != nil {
-			s["enum"] = words
+		if list := words[path]; list != nil {
+			s["enum"] = list
+		} else if path == "Router.spec.intents.list[].name" {
+			s["pattern"] = `^[A-Za-z0-9._-]{1,63}$`
 		} else if path != "Model.spec.pod.imagePullSecrets[].name" && slices.Contains([]string{".name", ".namespace"}, path[strings.LastIndexByte(path, '.'):]) {
 			s["pattern"] = `^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`
 		}
-		return withDefault(s, def)
 	case reflect.Int:
 		s["type"], s["minimum"] = "integer", 0
 		if minimum := map[string]int{"Model.spec.scale.max": 1, "Model.spec.scale.target": 1, "Model.spec.queue.requests": 1}[path]; minimum > 0 {
 			s["minimum"] = minimum
 		}
-		return withDefault(s, def)
 	default:
 		panic(fmt.Sprintf("functions: no schema for %s at %s", t, path))
 	}
-	return s
 }
 
 // withDefault adds the default unless it is "" or 0, which mean absence.

@@ -26,10 +26,6 @@ func (p Problem) String() string {
 	return s
 }
 
-// reserved are names no model may have, because a request gives them a meaning
-// of their own.
-var reserved = []string{"auto"}
-
 // maxCount bounds numbers that are counted out somewhere, so that a slip of
 // the keyboard does not become an allocation.
 const maxCount = 1 << 20
@@ -63,17 +59,26 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	}
 }
 
+func (p *problems) checkNamespace(namespace string) {
+	if !IsLabel(namespace) {
+		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(namespace))
+	}
+}
+
+// checkAuto refuses the name that "model": "auto" means, of anything but a Router.
+func (p *problems) checkAuto(name string) {
+	if name == AutoRouter {
+		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", name)
+	}
+}
+
 // Validate lists the problems of m; none if it can be served. It checks the document
 // alone: whether the weights exist, the loader checks.
 func Validate(m *Model) []Problem {
 	var p problems
 	p.checkHead(m.APIVersion, m.Kind, KindModel, m.Metadata)
-	if !IsLabel(m.Metadata.Namespace) {
-		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(m.Metadata.Namespace))
-	}
-	if slices.Contains(reserved, m.Metadata.Name) {
-		p.add("metadata.name", "take another name", "%q is reserved: a request that names it asks for something else", m.Metadata.Name)
-	}
+	p.checkNamespace(m.Metadata.Namespace)
+	p.checkAuto(m.Metadata.Name)
 	s := &m.Spec
 	p.checkEngine(s)
 	p.checkAdapters(s.Adapters)
@@ -109,6 +114,8 @@ func Validate(m *Model) []Problem {
 	p.checkDuration("spec.deadlines.firstToken", s.Deadlines.FirstToken)
 	p.checkDuration("spec.deadlines.hang", s.Deadlines.Hang)
 	p.checkDuration("spec.deadlines.drain", s.Deadlines.Drain)
+	p.checkCache("spec.cache", s.Cache)
+	p.checkPrice("spec.price", s.Price)
 	return append(p, CheckPod("spec.pod", &s.Pod)...)
 }
 
@@ -138,19 +145,17 @@ func ValidateTeam(t *Team) []Problem {
 		}
 	}
 	p.checkSize("spec.limits.storeBytes", l.StoreBytes)
+	p.checkAmount("spec.limits.spendPerDay", l.SpendPerDay)
+	checkWord(&p, "spec.data", "class of data", t.Spec.Data, DataClasses)
 	return p
 }
 
 func (p *problems) checkEngine(s *ModelSpec) {
 	switch {
 	case s.Engine == "":
-		p.add("spec.engine", "one of "+engineNames(), "an engine is needed")
-	case !slices.Contains(Engines, s.Engine):
-		hint := "one of " + engineNames()
-		if nearest := Nearest(string(s.Engine), strings.Split(engineNames(), ", "), 1); len(nearest) > 0 {
-			hint = "did you mean " + nearest[0] + "? " + hint
-		}
-		p.add("spec.engine", hint, "%q is no engine thaw knows", Clip(string(s.Engine)))
+		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
+	default:
+		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
 	}
 	if s.Engine == EngineCommand {
 		if len(s.Args) == 0 || s.Args[0] == "" {
@@ -298,12 +303,24 @@ func (p *problems) checkDuration(path string, d Duration) {
 	}
 }
 
-func engineNames() string {
-	names := make([]string, len(Engines))
-	for i, e := range Engines {
-		names[i] = string(e)
+// checkWord checks that word, if there is one, is of the list; noun is what the list has.
+func checkWord[T ~string](p *problems, path, noun string, word T, list []T) {
+	if word == "" || slices.Contains(list, word) {
+		return
 	}
-	return strings.Join(names, ", ")
+	hint := "one of " + joinWords(list)
+	if nearest := Nearest(string(word), strings.Split(joinWords(list), ", "), 1); len(nearest) > 0 {
+		hint = "did you mean " + nearest[0] + "? " + hint
+	}
+	p.add(path, hint, "%q is no %s thaw knows", Clip(string(word)), noun)
+}
+
+func joinWords[T ~string](list []T) string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ", ")
 }
 
 func isEnv(s string) bool {

@@ -109,22 +109,15 @@ func TestValidate(t *testing.T) {
 		{"queue bytes", func(m *Model) { m.Spec.Queue.Bytes = 0 }, "spec.queue.bytes", "more than 0"},
 		{"wait", func(m *Model) { m.Spec.Queue.Wait = 0 }, "spec.queue.wait", "bound"},
 		{"hang", func(m *Model) { m.Spec.Deadlines.Hang = 0 }, "spec.deadlines.hang", "bound"},
+		{"cache", func(m *Model) { m.Spec.Cache.Exact = &ExactCache{TTL: -1} }, "spec.cache.exact.ttl", "such as 10m"},
+		{"price", func(m *Model) { m.Spec.Price.Output = -1 }, "spec.price.output", "0 or more"},
 		{"drain", func(m *Model) { m.Spec.Deadlines.Drain = -1 }, "spec.deadlines.drain", "bound"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := validModel()
 			tt.edit(m)
-			got := Validate(m)
-			if tt.path == "" {
-				if len(got) != 0 {
-					t.Fatalf("unexpected %v", got)
-				}
-				return
-			}
-			if len(got) != 1 || got[0].Path != tt.path || !strings.Contains(got[0].String(), tt.wantText) {
-				t.Fatalf("got %v, want one problem at %s that says %q", got, tt.path, tt.wantText)
-			}
+			checkProblems(t, Validate(m), tt.path, tt.wantText)
 		})
 	}
 }
@@ -142,6 +135,8 @@ func TestValidateTeam(t *testing.T) {
 		{"gpus", func(m *Team) { m.Spec.GPUs = TeamGPUs{Guaranteed: 3, Max: 2} }, "spec.gpus.guaranteed"},
 		{"limit", func(m *Team) { m.Spec.Limits.Concurrent = -1 }, "spec.limits.concurrent"},
 		{"held", func(m *Team) { m.Spec.Limits.HeldRequests = -1 }, "spec.limits.heldRequests"},
+		{"data", func(m *Team) { m.Spec.Data = "publik" }, "spec.data"},
+		{"money", func(m *Team) { m.Spec.Limits.SpendPerDay = -0.5 }, "spec.limits.spendPerDay"},
 		{"store", func(m *Team) { m.Spec.Limits.StoreBytes = -1 }, "spec.limits.storeBytes"},
 	}
 	for _, tt := range tests {

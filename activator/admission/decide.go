@@ -95,6 +95,9 @@ func LikelyETA(f *snapshot.Snapshot, now time.Time) time.Duration {
 }
 
 func loadFailedError(f *snapshot.Snapshot) *openai.Error {
+	if f.Remote != nil {
+		return openai.New(openai.ServiceUnavailable, "The remote `"+f.PublicName().Short()+"` does not answer now: "+f.Failure.Reason)
+	}
 	return openai.New(openai.ModelLoadFailed, "The model `"+f.PublicName().Short()+"` could not be loaded: "+f.Failure.Reason)
 }
 

@@ -60,6 +60,9 @@ func (q *Queue) Publish(before, f *snapshot.Snapshot, now time.Time) {
 	defer q.mu.Unlock()
 	if m := f.Model; m != nil && (before == nil || before.Model != m) {
 		q.limits = limits{m.Spec.Queue.Requests, int64(m.Spec.Queue.Bytes)}
+	} else if f.Remote != nil && before == nil {
+		d := functions.Defaults().Queue
+		q.limits = limits{d.Requests, int64(d.Bytes)}
 	}
 	if before != nil || len(f.Replicas) > 0 {
 		q.setReplicas(f)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/contentcoding"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Bounds of what is read of an answer before its head goes out.
@@ -53,9 +54,16 @@ func (r *Answer) Length() int64 {
 	return r.Response.Length
 }
 
+// Sender sends requests: to engines, or to a Remote.
+type Sender interface {
+	Do(context.Context, *upstream.Request) (*upstream.Response, error)
+}
+
 // Ask sends a request and reads up to the first data of a stream, or all of a plain answer
-// that is not large. Begin of a stream lies in a buffer of bufs, which the caller puts back.
-func Ask(ctx context.Context, engines *upstream.Client, out *upstream.Request, stream bool, bufs *Buffers) Answer {
+// that is not large. With comments a stream's comments count as its first data: another
+// thaw may load the model. Begin of a stream lies in a buffer of bufs, which the caller
+// puts back.
+func Ask(ctx context.Context, engines Sender, out *upstream.Request, stream, comments bool, bufs *Buffers) Answer {
 	res, err := engines.Do(ctx, out)
 	if err != nil {
 		return Answer{Err: err}
@@ -68,7 +76,7 @@ func Ask(ctx context.Context, engines *upstream.Client, out *upstream.Request, s
 	if stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
-		for err == nil && n < len(r.Begin) && !hasData(r.Begin[:n]) && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
+		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) && !(comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
@@ -149,21 +157,6 @@ func beginsEvents(p []byte) bool {
 
 // beginsObject reports whether a body begins as JSON's objects do.
 func beginsObject(p []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(p, " \t\r\n"), []byte("{")) }
-
-// hasData reports whether a stream has a whole line of data.
-func hasData(p []byte) bool {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			return false
-		}
-		if bytes.HasPrefix(p, []byte("data:")) {
-			return true
-		}
-		p = p[i+1:]
-	}
-	return false
-}
 
 // Buffers is the pool of read buffers of streams.
 type Buffers struct{ pool sync.Pool }

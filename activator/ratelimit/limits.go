@@ -292,6 +292,18 @@ func (l Lease) NeedsUsage() bool {
 	return l.a.buckets[Tokens].Size() > 0
 }
 
+// SpendPerDay is how much money the team may spend a day; 0 is no limit.
+func (l *Limits) SpendPerDay(team string) float64 {
+	m := l.accounts.Load()
+	if m == nil || (*m)[team] == nil {
+		return 0
+	}
+	a := (*m)[team]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.limits.SpendPerDay
+}
+
 // AdmitColdStart counts a cold start of a team or refuses it.
 func (l *Limits) AdmitColdStart(team string, now time.Time) *Refusal {
 	a := l.account(team)

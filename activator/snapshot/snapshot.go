@@ -12,6 +12,7 @@ import (
 type Snapshot struct {
 	Name              functions.Name
 	Model             *functions.Model
+	Remote            *functions.Remote   // set where another party runs the function; then Model is nil
 	State             functions.State     // of its best replica; Unloaded (or "") when at rest
 	Replicas          []Replica           // READY ones only; draining ones are absent
 	NotReadyEndpoints []Replica           // not READY, but their shim takes requests already (see EarlyHeader)

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,7 +246,7 @@ func (k *conn) send(r *Request) error {
 	k.sentAt = now
 	b := append(k.writeBuf[:0], r.Method...)
 	b = append(append(append(b, ' '), r.Prefix...), r.Path...)
-	b = append(append(b, " HTTP/1.1\r\nhost: "...), r.Addr...)
+	b = append(append(b, " HTTP/1.1\r\nhost: "...), cmp.Or(r.Host, r.Addr)...)
 	if size > 0 || r.Method != "GET" && r.Method != "HEAD" {
 		b = strconv.AppendInt(append(b, "\r\ncontent-length: "...), int64(size), 10)
 	}

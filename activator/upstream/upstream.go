@@ -44,6 +44,7 @@ type Options struct {
 // Request is what goes to an engine. It must not change until Do returns.
 type Request struct {
 	Addr   string // host:port
+	Host   string // of the host field; "" is Addr
 	Secure bool   // over TLS, see Options.TLS
 	Prefix string // of the path, for engines behind an agent: "/replicas/ID"
 	Method string
@@ -384,7 +385,8 @@ type Response struct {
 	// first: from now on each of its connections serves one request.
 	Unsolicited      int
 	FirstUnsolicited bool
-	k                *conn // nil after Close
+	k                *conn     // nil after Close
+	body             io.Reader // what Filter made of k's; nil: k's itself
 }
 
 // Header returns the first value of a field, named in lower case; "" if absent.
@@ -404,8 +406,22 @@ func (r *Response) Read(p []byte) (int, error) {
 	if r.k == nil {
 		return 0, io.ErrClosedPipe
 	}
+	if r.body != nil {
+		return r.body.Read(p)
+	}
 	return r.k.read(p)
 }
+
+// Filter has Read read from what f makes of the body, whose length is unknown then. It is
+// called before the first Read.
+func (r *Response) Filter(f func(body io.Reader) io.Reader) {
+	r.body, r.Length = f(bodyReader{r.k}), -1
+}
+
+// bodyReader reads the body as it came.
+type bodyReader struct{ k *conn }
+
+func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }
 
 // Bound sets how long the engine may be silent from now on, until the next
 // call; a Read that finds it longer silent fails with [ErrSilent], at most an

@@ -24,12 +24,14 @@ Examples:
   bin/thaw-bench loader --out bench/results
   bin/thaw-bench schedule --out bench/results
   bin/thaw-bench ember
+  bin/thaw-bench router --only decision
 
 Benchmarks:
   gateway     CPU, memory and latency of the data path beside nginx and others
   loader      bytes from a blob store to the disk beside azblob, curl and aria2c
   schedule    who gets the GPUs: cold shares, decisions, fairness, the simulator
   ember       the embedded engine: starts, tokens per second, CPU per token
+  router      decisions: their time, and the right rule on labelled prompts
 
   bin/thaw-bench BENCHMARK --help lists its flags.
 `
@@ -39,6 +41,7 @@ var verbs = map[string]bench.Verb{
 	"loader":   {Run: runLoader},
 	"schedule": {Run: runSchedule},
 	"ember":    {Run: runEmber},
+	"router":   {Run: runRouter},
 	// Children of the benchmarks:
 	"blobs":        {Run: runBlobs, Hidden: true},
 	"ceilings":     {Run: runCeilings, Hidden: true},

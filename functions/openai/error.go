@@ -28,11 +28,13 @@ const (
 	HeadTooLarge             Code = "request_header_fields_too_large"
 	MisdirectedRequest       Code = "misdirected_request" // Host is not ours
 	OriginNotAllowed         Code = "origin_not_allowed"
+	DataClassRefused         Code = "data_class_refused" // the data of the request may not be sent to this Remote
 	PermissionDenied         Code = "permission_denied"
 	NotFound                 Code = "not_found"
 	Conflict                 Code = "conflict"
 	ContextLengthExceeded    Code = "context_length_exceeded"
 	RequestQuarantined       Code = "request_quarantined"
+	CompositionCycle         Code = "composition_cycle" // the request went through too many servers
 	AdapterNotFound          Code = "adapter_not_found"
 	AdapterInvalid           Code = "adapter_invalid"
 	AdapterUnavailable       Code = "adapter_unavailable"
@@ -102,6 +104,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{421, typeRequest, "", 0, false, "This server does not answer for that host."}
 	case RequestQuarantined:
 		return catalogueRow{422, typeRequest, "", 0, false, "This request has crashed engines before and is not run again."}
+	case CompositionCycle:
+		return catalogueRow{400, typeRequest, "", 0, false, "The request goes through too many functions."}
 	case AdapterNotFound:
 		return catalogueRow{404, typeRequest, "model", 0, false, "The adapter does not exist."}
 	case AdapterInvalid:
@@ -112,6 +116,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{431, typeRequest, "", 0, false, "The request's head is too large."}
 	case OriginNotAllowed:
 		return catalogueRow{403, typeRequest, "", 0, false, "This origin is not allowed."}
+	case DataClassRefused:
+		return catalogueRow{403, typeRequest, "model", 0, false, "The data of this request may not be sent there."}
 	case PermissionDenied:
 		return catalogueRow{403, typeRequest, "", 0, false, "This key may not do that."}
 	case ContextLengthExceeded:

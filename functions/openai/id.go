@@ -25,3 +25,34 @@ func NewEngineID(gateway string) string {
 	}
 	return gateway + "-" + NewID()[:16]
 }
+
+// ValidID reports whether a client's own request id is accepted.
+func ValidID(s string) bool {
+	if len(s) == 0 || len(s) > 128 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// ValidTrace reports whether s is a W3C traceparent of version 00.
+func ValidTrace(s string) bool {
+	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	for i := 3; i < len(s); i++ {
+		switch c := s[i]; {
+		case i == 35 || i == 52:
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
+		default:
+			return false
+		}
+	}
+	return true
+}

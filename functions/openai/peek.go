@@ -37,6 +37,8 @@ type Envelope struct {
 	none    bool   // there is no model: Splice puts one at model.at
 	empty   bool   // and nothing else either
 	part    string // of a form without a model: how the part that names it begins
+
+	sections [sections]span
 }
 
 // span is body[at:end]; the zero span is absent (no value starts a body).
@@ -200,6 +202,7 @@ func (p *peeker) addKey(key []byte) error {
 // count is how many elements it has.
 func (p *peeker) note(key []byte, at span, count int) error {
 	v := p.b[at.at:at.end]
+	p.env.addSection(key, at, v[0] == 'n')
 	switch string(key) {
 	case "model":
 		switch {

@@ -39,7 +39,7 @@ func TestPeek(t *testing.T) {
 			t.Errorf("%s: %v", x.body, err)
 			continue
 		}
-		e.model, e.options, e.usage, e.bare = span{}, span{}, span{}, false
+		e.model, e.options, e.usage, e.bare, e.sections = span{}, span{}, span{}, false, [sections]span{}
 		if e != x.want {
 			t.Errorf("%s:\n%+v, want\n%+v", x.body, e, x.want)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -61,9 +62,13 @@ type Agents interface {
 type Catalog interface {
 	Model(name functions.Name) *functions.Model
 	Models() []*functions.Model
+	Routers() []*functions.Router
+	Remotes() []*functions.Remote
 	Teams() []*functions.Team
-	// Check reads a model file as Put would keep it.
-	Check(name functions.Name, doc []byte) (m *functions.Model, created bool, err error)
+	// Lookup returns the function of a name, of any kind.
+	Lookup(name functions.Name) (catalog.Document, bool)
+	// Check reads a file as Put would keep it.
+	Check(name functions.Name, doc []byte) (catalog.Checked, error)
 	Put(name functions.Name, doc []byte) (created bool, err error)
 	Delete(name functions.Name) error
 }
@@ -81,12 +86,20 @@ type Options struct {
 	Stores   functions.Stores
 	Ahead    Ahead // may be nil: no hints are taken
 
+	// Decisions has the records of the Routers' decisions, and DryRoute decides about the
+	// body of a request to path, for an identity and a Router ("" is the body's model), and
+	// sends and records nothing. nil: the data path is another process.
+	Decisions *routes.Log
+	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
+
 	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
 	// with an adapter is refused.
 	AdaptersByRequest bool
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
+	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
+	RemoteState func(name functions.Name) (state functions.State, problem string)
 	// Usage is what a team has used of its limits; nil: nothing.
 	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.

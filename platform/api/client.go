@@ -273,6 +273,34 @@ func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 	return p, err
 }
 
+// Route is what a Router would send a request to; router and path may be "". body is the
+// request's, in JSON.
+func (c *Client) Route(ctx context.Context, router, path string, body []byte) (functions.RouteRecord, error) {
+	q := url.Values{}
+	for name, value := range map[string]string{"router": router, "path": path} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	to := "/api/v1/route"
+	if len(q) > 0 {
+		to += "?" + q.Encode()
+	}
+	var rec functions.RouteRecord
+	res, err := c.Do(ctx, "POST", to, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
+	if err == nil {
+		err = read1(res, &rec)
+	}
+	return rec, err
+}
+
+// Decision is the decision about a request, by its id or the client's own.
+func (c *Client) Decision(ctx context.Context, id string) (functions.RouteRecord, error) {
+	var rec functions.RouteRecord
+	err := c.call(ctx, "GET", "/api/v1/routes/"+url.PathEscape(id), nil, &rec)
+	return rec, err
+}
+
 // Stop drains the replicas of a function.
 func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
 	var w WakeReply

@@ -142,12 +142,12 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 	}
 	for _, t := range a.o.Catalog.Teams() {
 		v := get(t.Metadata.Name)
-		v.GPUs, v.Limits = t.Spec.GPUs, t.Spec.Limits
+		v.GPUs, v.Limits, v.Data = t.Spec.GPUs, t.Spec.Limits, t.Spec.Data
 	}
-	for _, m := range a.o.Catalog.Models() {
-		v := get(m.Metadata.Namespace)
+	for _, d := range a.documents() {
+		v := get(d.FullName().Team)
 		v.Functions++
-		active, queued := a.o.Demand(m.FullName())
+		active, queued := a.o.Demand(d.FullName())
 		v.Active += active + queued
 	}
 	for _, k := range a.o.Keys.List("") {

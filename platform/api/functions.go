@@ -14,34 +14,76 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
-// find returns the model that a path names, if the caller may see it.
-func (a *API) find(x *exchange) (*functions.Model, *openai.Error) {
+// documents are all functions by name.
+func (a *API) documents() []catalog.Document {
+	var docs []catalog.Document
+	for _, m := range a.o.Catalog.Models() {
+		docs = append(docs, catalog.Document{Model: m})
+	}
+	for _, r := range a.o.Catalog.Routers() {
+		docs = append(docs, catalog.Document{Router: r})
+	}
+	for _, r := range a.o.Catalog.Remotes() {
+		docs = append(docs, catalog.Document{Remote: r})
+	}
+	slices.SortFunc(docs, func(d, e catalog.Document) int { return cmp.Compare(d.FullName().String(), e.FullName().String()) })
+	return docs
+}
+
+// lookup returns the function that a path names, if the caller may see it.
+func (a *API) lookup(x *exchange) (catalog.Document, *openai.Error) {
 	name := x.name()
-	m := a.o.Catalog.Model(name)
-	if m == nil || !x.mayRead(name.Team) {
+	d, ok := a.o.Catalog.Lookup(name)
+	if !ok || !x.mayRead(name.Team) {
 		var names []string
-		for _, m := range a.o.Catalog.Models() {
-			if x.mayRead(m.Metadata.Namespace) {
-				names = append(names, m.FullName().String())
+		for _, d := range a.documents() {
+			if x.mayRead(d.FullName().Team) {
+				names = append(names, d.FullName().String())
 			}
 		}
 		err := notFound("The function " + name.String())
 		if nearest := functions.Nearest(name.String(), names, 3); len(nearest) > 0 {
 			err.Message += " Did you mean " + strings.Join(nearest, ", ") + "?"
 		}
-		return nil, err
+		return d, err
 	}
-	return m, nil
+	return d, nil
 }
 
-func (a *API) view(m *functions.Model) Function {
-	name := m.FullName()
-	f := Function{Name: name.String(), Team: name.Team, Model: name.Name, State: functions.Unloaded,
-		Engine: m.Spec.Engine, Source: m.Spec.Source, Origin: m.Origin}
+// find returns the model that a path names, if the caller may see it.
+func (a *API) find(x *exchange) (*functions.Model, *openai.Error) {
+	d, err := a.lookup(x)
+	if err == nil && d.Model == nil {
+		err = openai.New(openai.InvalidValue, d.FullName().String()+" is a "+d.Kind()+": it has no replicas that start and stop.")
+	}
+	return d.Model, err
+}
+
+func (a *API) view(d catalog.Document) Function {
+	name := d.FullName()
+	f := Function{Name: name.String(), Team: name.Team, Model: name.Name, Kind: d.Kind(), State: functions.Ready}
 	f.Active, f.Queued = a.o.Demand(name)
+	switch {
+	case d.Model != nil:
+		a.viewModel(&f, d.Model)
+	case d.Router != nil:
+		f.Origin = d.Router.Origin
+	case d.Remote != nil:
+		f.Origin, f.Source = d.Remote.Origin, d.Remote.Spec.URL
+		if a.o.RemoteState != nil {
+			f.State, f.Problem = a.o.RemoteState(name)
+		}
+	}
+	return f
+}
+
+// viewModel completes the view of a model.
+func (a *API) viewModel(f *Function, m *functions.Model) {
+	name := m.FullName()
+	f.State, f.Engine, f.Source, f.Origin = functions.Unloaded, m.Spec.Engine, m.Spec.Source, m.Origin
 	now, ok := a.o.State.Function(name)
 	if !ok {
-		return f
+		return
 	}
 	f.State = cmp.Or(now.State, functions.Unloaded)
 	f.Replicas = len(now.Replicas)
@@ -63,30 +105,48 @@ func (a *API) view(m *functions.Model) Function {
 	case now.Blocked != nil:
 		f.Problem = cmp.Or(now.Blocked.Message, blockedReason(now.Blocked))
 	}
-	return f
 }
 
 func blockedReason(b *snapshot.Blocked) string { return strings.ReplaceAll(b.Code, "_", " ") }
 
 func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
 	items := []Function{}
-	for _, m := range a.o.Catalog.Models() {
-		if x.mayRead(m.Metadata.Namespace) {
-			items = append(items, a.view(m))
+	for _, d := range a.documents() {
+		if x.mayRead(d.FullName().Team) {
+			items = append(items, a.view(d))
 		}
 	}
 	return items, nil
 }
 
 func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
-	m, err := a.find(x)
+	d, err := a.lookup(x)
 	if err != nil {
 		return err
 	}
-	f := a.view(m)
-	f.Spec = x.spec(m)
+	f := a.view(d)
+	x.addSpec(&f, d)
 	return writeJSON(res, 200, f)
 }
+
+// addSpec adds the spec of d to its view, as the caller may see it. Where the server reads
+// the key of a Remote only admins see.
+func (c caller) addSpec(f *Function, d catalog.Document) {
+	switch {
+	case d.Model != nil:
+		f.Spec = c.spec(d.Model)
+	case d.Router != nil:
+		f.Router = &d.Router.Spec
+	case d.Remote != nil:
+		spec := d.Remote.Spec
+		if !c.isAdmin() {
+			spec.KeyFrom = functions.KeyFrom{}
+		}
+		f.Remote = &spec
+	}
+}
+
+func (c caller) isAdmin() bool { return c.authenticated && c.id.Admin }
 
 // hiddenEnv stands for a value that the caller may not see.
 const hiddenEnv = "(hidden)"
@@ -94,7 +154,7 @@ const hiddenEnv = "(hidden)"
 // spec of a model as the caller may see it. What an engine's environment holds
 // is often a secret: only admins see it.
 func (c caller) spec(m *functions.Model) *functions.ModelSpec {
-	if c.authenticated && c.id.Admin || len(m.Spec.Env) == 0 {
+	if c.isAdmin() || len(m.Spec.Env) == 0 {
 		return &m.Spec
 	}
 	spec := m.Spec
@@ -111,23 +171,24 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.InvalidValue, "Team and name are DNS labels: lower-case letters, digits and '-'.")
 	}
 	if len(x.Body) > catalog.MaxFile {
-		return openai.New(openai.RequestTooLarge, "A model file is at most "+functions.Bytes(catalog.MaxFile).Human()+".")
+		return openai.New(openai.RequestTooLarge, "A file of a function is at most "+functions.Bytes(catalog.MaxFile).Human()+".")
 	}
-	m, created, err := a.o.Catalog.Check(name, x.Body)
+	checked, err := a.o.Catalog.Check(name, x.Body)
 	dry := x.query.on("dryRun")
 	if err == nil && !dry {
-		created, err = a.o.Catalog.Put(name, x.Body)
+		checked.Created, err = a.o.Catalog.Put(name, x.Body)
 	}
 	if err != nil {
 		return catalogFailure(err)
 	}
-	if kept := a.o.Catalog.Model(name); kept != nil && !dry {
-		m = kept
+	doc := checked.Document
+	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
+		doc = kept
 	}
-	d := DeployReply{Function: a.view(m), Created: created, DryRun: dry}
-	d.Spec = &m.Spec
+	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Warnings: checked.Warnings}
+	x.addSpec(&d.Function, doc)
 	status := 200
-	if created && !dry {
+	if d.Created && !dry {
 		status = 201
 	}
 	return writeJSON(res, status, d)
@@ -194,7 +255,7 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.InvalidValue, "Here an adapter is loaded by the first request that names it: wake "+m.FullName().String()+" without it.").With("adapter")
 	}
 	id := a.o.Starter.WakeFor(name, lease)
-	f := a.view(m)
+	f := a.view(catalog.Document{Model: m})
 	if f.State == functions.Ready {
 		id = ""
 	}
@@ -207,7 +268,7 @@ func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
 		return err
 	}
 	a.o.Starter.Stop(m.FullName())
-	f := a.view(m)
+	f := a.view(catalog.Document{Model: m})
 	if !f.State.Over() { // it has been told to go, though it has not heard yet
 		f.State = functions.Draining
 	}

@@ -3,16 +3,19 @@ package api
 import (
 	"encoding"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // document is the OpenAPI document of the table.
 func document(rows []endpoint, version string) []byte {
-	s := &schemas{defs: map[string]any{}}
+	s := &schemas{defs: map[string]any{}, types: map[string]reflect.Type{}}
 	paths := map[string]map[string]any{}
 	for _, e := range rows {
 		op := map[string]any{
@@ -33,7 +36,7 @@ func document(rows []endpoint, version string) []byte {
 			op["parameters"] = params
 		}
 		if e.body != nil {
-			op["requestBody"] = map[string]any{"content": content(s.of(reflect.TypeOf(e.body)))}
+			op["requestBody"] = map[string]any{"content": content(s.ofBody(e.body))}
 		}
 		ok := map[string]any{"description": http.StatusText(e.status)}
 		switch {
@@ -89,7 +92,23 @@ func content(schema any) map[string]any {
 }
 
 // schemas describes types; structs by name, once.
-type schemas struct{ defs map[string]any }
+type schemas struct {
+	defs  map[string]any
+	types map[string]reflect.Type
+}
+
+// ofBody describes the body of an endpoint.
+func (s *schemas) ofBody(body any) any {
+	several, ok := body.(oneOf)
+	if !ok {
+		return s.of(reflect.TypeOf(body))
+	}
+	var list []any
+	for _, b := range several {
+		list = append(list, s.of(reflect.TypeOf(b)))
+	}
+	return map[string]any{"oneOf": list}
+}
 
 func (s *schemas) of(t reflect.Type) any {
 	if t.Kind() == reflect.Pointer {
@@ -104,7 +123,10 @@ func (s *schemas) of(t reflect.Type) any {
 	switch t.Kind() {
 	case reflect.Struct:
 		name := defName(t)
-		if _, done := s.defs[name]; !done {
+		if first, done := s.types[name]; done && first != t {
+			panic(fmt.Sprintf("api: %s and %s have one name", first, t))
+		} else if !done {
+			s.types[name] = t
 			props := map[string]any{}
 			s.defs[name] = map[string]any{"type": "object", "properties": props}
 			s.fields(t, props)
@@ -139,6 +161,9 @@ func (s *schemas) fields(t reflect.Type, props map[string]any) {
 
 // defName is the type's name; of a list, with that of its items.
 func defName(t reflect.Type) string {
+	if t == reflect.TypeFor[functions.Cache]() { // Cache is the list of checkpoints
+		return "AnswerCache"
+	}
 	name := t.Name()
 	if base, of, ok := strings.Cut(name, "["); ok {
 		of = strings.TrimSuffix(of, "]")

@@ -32,19 +32,22 @@ type endpoint struct {
 	permission   permission
 	query        []string
 	summary      string
-	body         any // a value of the type of the body; nil: none
+	body         any // a value of the type of the body, or oneOf several; nil: none
 	status       int
 	answer       any // a value of the type of the answer; nil: text, or nothing with 204
 	do           func(*exchange, *httpserver.Response) *openai.Error
 	segments     []string
 }
 
+// oneOf has a value of each type that a body may have.
+type oneOf []any
+
 func (a *API) table() []endpoint {
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
-		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: functions.Model{}, answer: DeployReply{}, do: a.deploy},
-		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed model.", status: 204, do: a.remove},
+		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model, router or remote: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: oneOf{functions.Model{}, functions.Router{}, functions.Remote{}}, answer: DeployReply{}, do: a.deploy},
+		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed function.", status: 204, do: a.remove},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", permission: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: WakeReply{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", permission: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: WakeReply{}, do: a.stop},
 		{method: "GET", path: "/api/v1/replicas", query: []string{"watch"}, summary: "All replicas.", answer: List[functions.Replica]{}, do: listHandler(a, a.replicas, func(r functions.Replica) string { return r.ID })},
@@ -58,7 +61,7 @@ func (a *API) table() []endpoint {
 		{method: "GET", path: "/api/v1/coldstarts/{id}", summary: "One cold start, by its id, a request's id or the client's X-Client-Request-Id.", answer: ColdStart{}, do: a.coldStart},
 		{method: "GET", path: "/api/v1/explain/{kind}/{team}/{name}", summary: "Why a function is as it is: kind is place (where it was placed, or why nowhere), evict (what was evicted for it), cold (why it lost a replica) or scale (why it wants more), with the candidates and scores of the last decision.", answer: functions.Explanation{}, do: a.explain},
 		{method: "GET", path: "/api/v1/events", query: []string{"watch", "since", "function", "kind"}, summary: "What happened, oldest first; since is the last seq already known, function a TEAM/NAME, kind what happened.", answer: List[functions.Event]{}, do: listHandler(a, a.events, func(e functions.Event) string { return "" })},
-		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of model and team files.", answer: map[string]any{}, do: a.schema},
+		{method: "GET", path: "/api/v1/schema", summary: "The JSON schema of the files: models, routers, remotes and teams.", answer: map[string]any{}, do: a.schema},
 		{method: "GET", path: "/api/v1/keys", permission: admin, query: []string{"team"}, summary: "All keys, without their secrets.", answer: List[auth.Key]{}, do: a.keys},
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
@@ -70,6 +73,10 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/prefetch", permission: admin, summary: "Bring a model's weights, or a source, to a node: lines of JSON until one is ready or failed. It is called off when the client leaves; what has arrived stays.", body: PrefetchRequest{}, answer: functions.StoreProgress{}, do: a.prefetch},
 		{method: "POST", path: "/api/v1/prewarm", permission: own, summary: "Announce requests for a model, with a key of its team or of an admin. It is started where no queued request needs the memory, or its bytes are brought near; it is a lease until then, on a budget of GPU time. Once more renews it.", body: PrewarmRequest{}, status: 202, answer: Prewarmed{}, do: a.prewarm},
 		{method: "GET", path: "/api/v1/prewarm", summary: "The prewarms that hold, those of history among them.", answer: Prewarms{}, do: a.prewarms},
+		{method: "POST", path: "/api/v1/route", permission: own, query: []string{"router", "path"}, summary: "Decide what a Router would send a request to, without sending it: the body is that of a request to path (/v1/chat/completions by default), the header fields are its own. router names the Router; else the body's model does, else it is auto.", body: map[string]any{}, answer: functions.RouteRecord{}, do: a.dryRoute},
+		{method: "GET", path: "/api/v1/routes", query: []string{"watch", "limit"}, summary: "The newest decisions of Routers, newest first.", answer: List[functions.RouteRecord]{}, do: listHandler(a, a.decisions, func(r functions.RouteRecord) string { return r.ID })},
+		{method: "GET", path: "/api/v1/routes/{id}", permission: own, summary: "The decision about one request, by its id or the client's X-Client-Request-Id.", answer: functions.RouteRecord{}, do: a.decision},
+		{method: "POST", path: "/api/v1/routes/{id}/outcome", permission: own, summary: "Report how good the answer to a request was, from 0 to 1; it is stored with the decision and counted.", body: Outcome{}, answer: functions.RouteRecord{}, do: a.setOutcome},
 		{method: "GET", path: "/api/v1/agents", permission: admin, summary: "The agents of other machines that have joined.", answer: List[functions.JoinedAgent]{}, do: a.agents},
 		{method: "POST", path: "/api/v1/agents/tokens", permission: admin, summary: "Make a join token, with which one agent may join once. It is in this answer and nowhere else.", body: JoinTokenRequest{}, status: 201, answer: JoinToken{}, do: a.createJoinToken},
 		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: a.removeAgent},

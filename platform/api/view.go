@@ -6,6 +6,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
 // List is every list.
@@ -13,18 +14,20 @@ type List[T any] struct {
 	Items []T `json:"items"`
 }
 
-// Function is a model as it is now. State, percent and ETA are those of its
-// best replica; percent and eta_s are left out where nothing is known.
+// Function is a function as it is now. State, percent and ETA of a model are those of its
+// best replica; percent and eta_s are left out where nothing is known. A Remote is READY or
+// FAILED, a Router READY; their spec is in the key of their kind.
 type Function struct {
 	Name      string               `json:"name"` // TEAM/NAME
 	Team      string               `json:"team"`
 	Model     string               `json:"model"` // what the team's own requests say
+	Kind      string               `json:"type"`  // Model, Router or Remote
 	State     functions.State      `json:"state"`
-	Engine    functions.Engine     `json:"engine"`
-	Source    string               `json:"source,omitempty"`
-	Replicas  int                  `json:"replicas"` // READY ones
-	Active    int                  `json:"active"`   // requests at engines
-	Queued    int                  `json:"queued"`   // requests held
+	Engine    functions.Engine     `json:"engine,omitempty"`
+	Source    string               `json:"source,omitempty"` // of a Remote its URL
+	Replicas  int                  `json:"replicas"`         // READY ones
+	Active    int                  `json:"active"`           // requests at engines
+	Queued    int                  `json:"queued"`           // requests held
 	Percent   *int                 `json:"percent,omitempty"`
 	ETA       *float64             `json:"eta_s,omitempty"`
 	Expected  *float64             `json:"expected_s,omitempty"` // of a cold start, the median
@@ -32,6 +35,9 @@ type Function struct {
 	Problem   string               `json:"problem,omitempty"`    // why it cannot be served now
 	Origin    string               `json:"origin,omitempty"`     // file and line it was read from
 	Spec      *functions.ModelSpec `json:"spec,omitempty"`       // of a single function only
+
+	Router *functions.RouterSpec `json:"router,omitempty"` // likewise
+	Remote *functions.RemoteSpec `json:"remote,omitempty"` // likewise
 }
 
 // Node is one machine with an agent.
@@ -42,11 +48,12 @@ type Node struct {
 
 // Team is a namespace, its bounds and what it has of them.
 type Team struct {
-	Name      string             `json:"name"`
-	GPUs      functions.TeamGPUs `json:"gpus"`
-	Limits    functions.Limits   `json:"limits"`
-	Functions int                `json:"functions"`
-	Active    int                `json:"active"`
+	Name      string              `json:"name"`
+	GPUs      functions.TeamGPUs  `json:"gpus"`
+	Limits    functions.Limits    `json:"limits"`
+	Data      functions.DataClass `json:"data,omitempty"` // of its requests, unless a Router says another
+	Functions int                 `json:"functions"`
+	Active    int                 `json:"active"`
 	// What remains; left out where there is no limit.
 	Requests   *int `json:"requests_left,omitempty"`
 	Tokens     *int `json:"tokens_left,omitempty"`
@@ -80,6 +87,8 @@ type DeployReply struct {
 	Function
 	Created bool `json:"created"`
 	DryRun  bool `json:"dry_run,omitempty"`
+	// Warnings are about targets of a Router that can never be chosen.
+	Warnings catalog.Problems `json:"warnings,omitempty"`
 }
 
 // NewKey is a key with its secret, which is shown once.

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/loader/durable"
 )
 
 // Errors of Put and Delete, beside Problems for a document that does not read.
@@ -36,12 +35,16 @@ const DefaultEvery = time.Second
 // maxFiles bounds one folder.
 const maxFiles = 50_000
 
-// Options of a Catalog. Either folder may be empty.
+// Options of a Catalog. Either folder may be empty. Plain is that of a [Reader].
 type Options struct {
 	Folder   string        // the user's, never written; it must exist
 	Deployed string        // what Put keeps; made when it is not there
 	Every    time.Duration // how often Watch looks; DefaultEvery when 0
+	Plain    func(*url.URL) bool
 }
+
+// reader reads the files of the folders.
+func (o *Options) reader() Reader { return Reader{Examples: true, Plain: o.Plain} }
 
 // Catalog is the functions and teams of two folders. It is safe for concurrent
 // use.
@@ -68,6 +71,7 @@ type file struct {
 	stat     fileVersion // of the bytes that were read
 	lastSeen fileVersion // of the last look, which may be newer
 	docs     []Document
+	examples exampleFiles // that were read for docs
 	problems Problems
 }
 
@@ -80,13 +84,16 @@ type fileVersion struct {
 // view is one consistent view; it is never changed, only replaced.
 type view struct {
 	models   map[functions.Name]*functions.Model
+	routers  map[functions.Name]*functions.Router
+	remotes  map[functions.Name]*functions.Remote
 	teams    map[string]*functions.Team
-	from     map[string]string // Document.Name to file
+	docs     map[string]Document // by Document.key
+	from     map[string]string   // Document.key to file
 	problems Problems
 }
 
 // Change is one notification of Watch. Models has new and changed models, Removed the
-// names of removed ones; Problems are complete.
+// names of removed ones; Problems are complete. A change of other kinds notifies too.
 type Change struct {
 	Models   []*functions.Model
 	Removed  []functions.Name
@@ -136,13 +143,25 @@ func (c *Catalog) folders() []string {
 
 // Models are all models, by name.
 func (c *Catalog) Models() []*functions.Model {
-	p := c.now()
-	return sortedModels(p.models)
+	return sorted(c.now().models)
 }
 
 // Model is one, or nil. The name's adapter is looked past.
 func (c *Catalog) Model(name functions.Name) *functions.Model {
 	return c.now().models[name.WithoutAdapter()]
+}
+
+// Routers are all Routers, by name.
+func (c *Catalog) Routers() []*functions.Router { return sorted(c.now().routers) }
+
+// Remotes are all Remotes, by name.
+func (c *Catalog) Remotes() []*functions.Remote { return sorted(c.now().remotes) }
+
+// Lookup returns the function of a name, of any kind; false if there is none. The name's
+// adapter is ignored.
+func (c *Catalog) Lookup(name functions.Name) (Document, bool) {
+	d, ok := c.now().docs[name.WithoutAdapter().String()]
+	return d, ok
 }
 
 // Teams are all teams with a file, by name.
@@ -265,8 +284,8 @@ func (c *Catalog) scan(wait bool) {
 			}
 			still := !wait || f.lastSeen == st
 			f.lastSeen = st
-			if still && f.stat != st {
-				f.read(path, st)
+			if changed := f.examples.changed(wait); still && (changed || f.stat != st) {
+				f.read(c.o.reader(), path, st)
 			}
 		}
 	}
@@ -303,14 +322,15 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 }
 
 // read replaces the documents of f, or says why they stay.
-func (f *file) read(path string, st fileVersion) {
+func (f *file) read(reader Reader, path string, st fileVersion) {
 	f.stat, f.problems = st, nil
-	data, err := readFile(path)
+	data, err := readFile(path, MaxFile)
 	if err != nil {
 		f.problems = Problems{{File: path, Message: "cannot be read: " + err.Error()}}
 		return
 	}
-	docs, err := Decode(path, data)
+	docs, examples, err := reader.decode(path, data)
+	f.examples = examples
 	if problems, bad := errors.AsType[Problems](err); bad {
 		f.problems = problems
 		return
@@ -318,41 +338,38 @@ func (f *file) read(path string, st fileVersion) {
 	f.docs = docs
 }
 
-func readFile(path string) ([]byte, error) {
+// readFile reads a file up to one byte more than most.
+func readFile(path string, most int64) ([]byte, error) {
+	// Before it is opened: the open of a pipe would wait for a writer.
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, errors.New("no regular file"))
+	}
 	r, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	if info, err := r.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, errors.New("no regular file"))
-	}
-	return io.ReadAll(io.LimitReader(r, MaxFile+1))
+	return io.ReadAll(io.LimitReader(r, most+1))
 }
 
 // assemble makes one picture of all files and puts it in the old one's place.
 // Where two files name the same thing, the one that was there first keeps it.
 func (c *Catalog) assemble(problems Problems) {
 	old := c.now()
-	p := view{models: map[functions.Name]*functions.Model{}, teams: map[string]*functions.Team{}, from: map[string]string{}}
-	definedIn := map[string]Document{}
+	p := view{models: map[functions.Name]*functions.Model{}, routers: map[functions.Name]*functions.Router{}, remotes: map[functions.Name]*functions.Remote{},
+		teams: map[string]*functions.Team{}, docs: map[string]Document{}, from: map[string]string{}}
 	take := func(path string, keepers bool) {
 		for _, d := range c.files[path].docs {
-			name := d.Name()
-			if (old.from[name] == path) != keepers {
+			key := d.key()
+			if (old.from[key] == path) != keepers {
 				continue
 			}
-			if first, taken := definedIn[name]; taken {
-				problems = append(problems, Problem{File: d.File, Line: d.Line, Path: "metadata.name",
-					Message: fmt.Sprintf("%s is here and at %s; the other one counts", name, first.origin()), Hint: "rename one, or remove it"})
+			if first, taken := p.docs[key]; taken {
+				problems = append(problems, duplicate(d, first))
 				continue
 			}
-			definedIn[name], p.from[name] = d, path
-			if d.Model != nil {
-				p.models[d.Model.FullName()] = d.Model
-			} else {
-				p.teams[d.Team.Metadata.Name] = d.Team
-			}
+			p.from[key] = path
+			p.add(key, d)
 		}
 	}
 	// The user's folder comes first, then names in their order.
@@ -367,7 +384,7 @@ func (c *Catalog) assemble(problems Problems) {
 	for _, path := range paths {
 		problems = append(problems, c.files[path].problems...)
 	}
-	p.problems = problems
+	p.problems = append(problems, checkTargets(p.docs)...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, any := filesDiffer(c.view, p); any || c.view.models == nil {
@@ -376,6 +393,27 @@ func (c *Catalog) assemble(problems Problems) {
 		c.changed = make(chan struct{})
 	}
 	c.view = p
+}
+
+// add adds a document to the view.
+func (v *view) add(key string, d Document) {
+	v.docs[key] = d
+	switch {
+	case d.Model != nil:
+		v.models[d.FullName()] = d.Model
+	case d.Router != nil:
+		v.routers[d.FullName()] = d.Router
+	case d.Remote != nil:
+		v.remotes[d.FullName()] = d.Remote
+	case d.Team != nil:
+		v.teams[d.Team.Metadata.Name] = d.Team
+	}
+}
+
+// duplicate is the problem of a document whose name another one has.
+func duplicate(d, first Document) Problem {
+	return Problem{File: d.File, Line: d.Line, Path: "metadata.name",
+		Message: fmt.Sprintf("%s is here and at %s; the other one counts", bothNames(d, first), first.origin()), Hint: "rename one, or remove it"}
 }
 
 func (c *Catalog) rank(path string) int {
@@ -403,12 +441,13 @@ func filesDiffer(old, now view) (Change, bool) {
 	slices.SortFunc(ch.Models, func(a, b *functions.Model) int { return byName(a.FullName(), b.FullName()) })
 	slices.SortFunc(ch.Removed, byName)
 	ch.Problems = slices.Clone(now.problems)
-	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) || !slices.Equal(old.problems, now.problems)
+	any := len(ch.Models) > 0 || len(ch.Removed) > 0 || !maps.Equal(old.teams, now.teams) ||
+		!maps.Equal(old.routers, now.routers) || !maps.Equal(old.remotes, now.remotes) || !slices.Equal(old.problems, now.problems)
 	return ch, any
 }
 
-func sortedModels(m map[functions.Name]*functions.Model) []*functions.Model {
-	return slices.SortedFunc(maps.Values(m), func(a, b *functions.Model) int {
+func sorted[T interface{ FullName() functions.Name }](m map[functions.Name]T) []T {
+	return slices.SortedFunc(maps.Values(m), func(a, b T) int {
 		return cmp.Compare(a.FullName().String(), b.FullName().String())
 	})
 }
@@ -419,134 +458,4 @@ func sortedTeams(m map[string]*functions.Team) []*functions.Team {
 		teams = append(teams, m[name])
 	}
 	return teams
-}
-
-// Check returns what Put would do with a document, without doing it.
-func (c *Catalog) Check(name functions.Name, data []byte) (m *functions.Model, created bool, err error) {
-	docs, err := Decode(name.String(), data)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(docs) != 1 || docs[0].Model == nil {
-		return nil, false, Problems{{Message: "exactly one Model is wanted", Hint: "team files belong in the --functions folder"}}
-	}
-	m = docs[0].Model
-	var problems Problems
-	if m.FullName() != name {
-		problems = append(problems, Problem{Path: "metadata.name", Message: fmt.Sprintf("the document is about %s, the path about %s", m.FullName(), name)})
-	}
-	problems = append(problems, relativeSource("spec.source", m.Spec.Source)...)
-	for i, a := range m.Spec.Adapters {
-		problems = append(problems, relativeSource(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)...)
-	}
-	if len(problems) > 0 {
-		return nil, false, problems
-	}
-	m.Dir, m.Origin = "", ""
-	p := c.now()
-	at, exists := p.from["model "+name.String()]
-	if exists && at != c.path(name) {
-		return nil, false, fmt.Errorf("%s: %w by %s (%s is kept for what is deployed)", name, ErrConflict, p.models[name].Origin, c.path(name))
-	}
-	return m, !exists, nil
-}
-
-func relativeSource(path, source string) Problems {
-	if source == "" || strings.Contains(source, "://") || filepath.IsAbs(source) {
-		return nil
-	}
-	return Problems{{Path: path, Message: "a relative source has no folder to count from here", Hint: "thaw deploy -f FILE makes it absolute"}}
-}
-
-// path is where a deployed model is kept. Labels hold no dot, so no two names
-// share a file.
-func (c *Catalog) path(name functions.Name) string {
-	return filepath.Join(c.o.Deployed, name.Team+"."+name.Name+".yaml")
-}
-
-// Put stores one model under DATA/functions. data is
-// YAML or JSON; name must be the document's own. When it returns, the file is
-// whole on disk and every Watch has delivered it; so a watcher must not call it.
-// Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.
-func (c *Catalog) Put(name functions.Name, data []byte) (created bool, err error) {
-	if c.o.Deployed == "" {
-		return false, ErrReadOnly
-	}
-	if created, err = c.put(name, data); err == nil {
-		c.waitDelivered()
-	}
-	return created, err
-}
-
-func (c *Catalog) put(name functions.Name, data []byte) (created bool, err error) {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
-	m, created, err := c.Check(name, data)
-	if err != nil {
-		return false, err
-	}
-	out, err := EncodeYAML(m)
-	if err != nil {
-		return false, err
-	}
-	if old, err := os.ReadFile(c.path(name)); err == nil && bytes.Equal(old, out) {
-		return false, nil
-	}
-	if err := durable.WriteFile(c.path(name), out, 0o600); err != nil {
-		return false, err
-	}
-	c.refresh(c.path(name))
-	return created, nil
-}
-
-// Delete removes a deployed model. Errors: ErrNotFound, ErrConflict for one of
-// the user's folder, or of the disk. Like Put, it returns when every Watch has delivered it.
-func (c *Catalog) Delete(name functions.Name) error {
-	err := c.remove(name)
-	if err == nil {
-		c.waitDelivered()
-	}
-	return err
-}
-
-func (c *Catalog) remove(name functions.Name) error {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
-	p := c.now()
-	at, exists := p.from["model "+name.String()]
-	switch {
-	case !exists:
-		return fmt.Errorf("%s: %w", name, ErrNotFound)
-	case c.o.Deployed == "" || at != c.path(name):
-		return fmt.Errorf("%s: %w: it stands in %s, which belongs to you and is never written; remove it there", name, ErrConflict, p.models[name].Origin)
-	}
-	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := syncDir(filepath.Dir(at)); err != nil {
-		return err
-	}
-	delete(c.files, at)
-	c.assemble(nil)
-	return nil
-}
-
-// refresh reads one file that was just written. The caller has the turn.
-func (c *Catalog) refresh(path string) {
-	f := new(file)
-	if info, err := os.Stat(path); err == nil {
-		f.lastSeen = fileVersion{info.Size(), info.ModTime()}
-		f.read(path, f.lastSeen)
-	}
-	c.files[path] = f
-	c.assemble(nil)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

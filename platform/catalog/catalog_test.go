@@ -151,8 +151,8 @@ func TestPut(t *testing.T) {
 		t.Fatal("the same again", created, err)
 	}
 	changed := append(absolute("b"), "  scale: {max: 3}\n"...)
-	if _, created, err := c.Check(named("b"), changed); err != nil || created || c.Model(named("b")).Spec.Scale.Max != 1 {
-		t.Fatal("a check changes nothing", created, err)
+	if checked, err := c.Check(named("b"), changed); err != nil || checked.Created || c.Model(named("b")).Spec.Scale.Max != 1 {
+		t.Fatal("a check changes nothing", checked.Created, err)
 	}
 	if created, err := c.Put(named("b"), changed); err != nil || created || c.Model(named("b")).Spec.Scale.Max != 3 {
 		t.Fatal("an update", created, err)

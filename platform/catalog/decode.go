@@ -3,7 +3,7 @@ package catalog
 import (
 	"encoding"
 	"fmt"
-	"path/filepath"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,54 +14,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 )
-
-// Document is one model or team of a file; the other is nil.
-type Document struct {
-	Model *functions.Model
-	Team  *functions.Team
-	File  string
-	Line  int
-}
-
-// Name is what the document is about, for messages: model TEAM/NAME or team NAME.
-func (d Document) Name() string {
-	if d.Team != nil {
-		return "team " + d.Team.Metadata.Name
-	}
-	return "model " + d.Model.FullName().String()
-}
-
-func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
-
-// Decode reads the documents of one file, sets defaults and validates. file is
-// for messages, and its folder is what relative sources count from. JSON is
-// read too. The error is Problems, with everything that is wrong; then no
-// document counts.
-func Decode(file string, data []byte) ([]Document, error) {
-	d := &decoder{file: file, most: MaxFile}
-	return d.documents(data)
-}
-
-// DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
-// it has at most MaxTenant bytes.
-func DecodeTenant(name string, data []byte) ([]Document, error) {
-	d := &decoder{file: name, most: MaxTenant}
-	return d.documents(data)
-}
-
-// documents decodes the documents of a file.
-func (d *decoder) documents(data []byte) (docs []Document, err error) {
-	defer d.recoverProblem(&err)
-	for _, body := range d.parse(data) {
-		if doc, ok := d.document(body); ok {
-			docs = append(docs, doc)
-		}
-	}
-	if len(d.problems) > 0 {
-		return nil, d.problems
-	}
-	return docs, nil
-}
 
 // recoverProblem makes a Problem of a panic of the parser. Deferred.
 func (d *decoder) recoverProblem(err *error) {
@@ -101,26 +53,34 @@ func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
 	if len(d.problems) > 0 {
 		return nil, d.problems
 	}
+	return placesOf(d.places), nil
+}
+
+// placesOf returns the Places of a document.
+func placesOf(places map[string]*token.Position) Places {
 	return func(path string) (int, int) {
-		if p := d.position(path); p != nil {
+		if p := nearestPlace(places, path); p != nil {
 			return p.Line, p.Column
 		}
 		return 0, 0
-	}, nil
+	}
 }
 
-// decoder reads one file. The places and anchors are of the present document.
+// decoder reads one file. The kind, places and anchors are of the present document.
 type decoder struct {
+	Reader
 	file     string
 	most     int // bytes of the file
 	problems Problems
 	nodes    int
+	examples exampleFiles // that were read
+	kind     string
 	places   map[string]*token.Position
 	anchors  map[string]ast.Node
 }
 
 func (d *decoder) begin() {
-	d.places, d.anchors = map[string]*token.Position{}, map[string]ast.Node{}
+	d.kind, d.places, d.anchors = "", map[string]*token.Position{}, map[string]ast.Node{}
 }
 
 func (d *decoder) add(pos *token.Position, path, hint, message string) {
@@ -158,66 +118,12 @@ func position(n ast.Node) *token.Position {
 	return n.GetToken().Position
 }
 
-// document reads a model or a team, by its kind.
-func (d *decoder) document(body ast.Node) (Document, bool) {
-	d.begin()
-	m, ok := mappingValues(body)
-	if !ok {
-		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
-		return Document{}, false
-	}
-	before := len(d.problems)
-	kind, kindAt := "", position(body)
-	for _, kv := range m {
-		if key, _ := keyOf(kv); key == "kind" {
-			if s, ok := kv.Value.(*ast.StringNode); ok {
-				kind, kindAt = s.Value, position(kv)
-			}
-			break
-		}
-	}
-	doc := Document{File: d.file}
-	if p := position(body); p != nil {
-		doc.Line = p.Line
-	}
-	var problems []functions.Problem
-	switch kind {
-	case functions.KindModel:
-		model := functions.NewModel()
-		model.APIVersion = "" // to be said
-		d.value(body, reflect.ValueOf(model).Elem(), "")
-		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
-			model.Spec.Health = functions.DefaultHealth
-		}
-		model.Dir, model.Origin = filepath.Dir(d.file), doc.origin()
-		doc.Model, problems = model, functions.Validate(model)
-	case functions.KindTeam:
-		team := new(functions.Team)
-		d.value(body, reflect.ValueOf(team).Elem(), "")
-		team.Origin = doc.origin()
-		doc.Team, problems = team, functions.ValidateTeam(team)
-	default:
-		message := "a kind is needed"
-		if kind != "" {
-			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(kind))
-		}
-		d.add(kindAt, "kind", suggestName(kind, []string{functions.KindModel, functions.KindTeam}), message)
-		return doc, false
-	}
-	// A value that did not decode is not also reported as missing.
-	if len(d.problems) > before {
-		return doc, false
-	}
-	for _, p := range problems {
-		d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
-	}
-	return doc, len(problems) == 0
-}
-
 // position is where path stands in the file, or the nearest of its parents.
-func (d *decoder) position(path string) *token.Position {
+func (d *decoder) position(path string) *token.Position { return nearestPlace(d.places, path) }
+
+func nearestPlace(places map[string]*token.Position, path string) *token.Position {
 	for {
-		if p := d.places[path]; p != nil || path == "" {
+		if p := places[path]; p != nil || path == "" {
 			return p
 		}
 		path = path[:max(0, strings.LastIndexAny(path, ".["))]
@@ -258,19 +164,30 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok && !(mapping && v.Kind() == reflect.Struct) {
 		raw, _, ok := scalarText(n)
 		if !ok {
-			d.fail(n, path, "", "%s where %s is wanted", describeNode(n), describeType(v.Type()))
+			d.fail(n, path, "", "%s where %s is wanted", d.describe(n, path), describeType(v.Type()))
 		} else if err := u.UnmarshalText([]byte(raw)); err != nil {
 			d.fail(n, path, "", "%v", err)
 		}
 		return
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		d.value(n, v.Elem(), path)
 	case reflect.Struct:
 		d.object(n, v, path)
 	case reflect.Map:
 		d.table(n, v, path)
 	case reflect.Slice:
 		d.list(n, v, path)
+	default:
+		d.scalar(n, v, path)
+	}
+}
+
+// scalar decodes a text, a number, true or false.
+func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
+	switch v.Kind() {
 	case reflect.String:
 		d.text(n, v, path)
 	case reflect.Int, reflect.Int64:
@@ -281,16 +198,31 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 			if isText && err == nil {
 				hint = "without quotes"
 			}
-			d.fail(n, path, hint, "%s where a whole number is wanted", describeNode(n))
+			d.fail(n, path, hint, "%s where a whole number is wanted", d.describe(n, path))
 			return
 		}
 		v.SetInt(i)
 	case reflect.Interface:
 		d.anything(n, v, path)
+	case reflect.Float64:
+		raw, isText, ok := scalarText(n)
+		if n.GetToken().Type == token.StringType { // the lexer takes 1e-3 for text
+			isText = false
+		}
+		f, err := strconv.ParseFloat(raw, 64)
+		if !ok || isText || err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+			hint := ""
+			if isText && err == nil {
+				hint = "without quotes"
+			}
+			d.fail(n, path, hint, "%s where a number is wanted", d.describe(n, path))
+			return
+		}
+		v.SetFloat(f)
 	case reflect.Bool:
 		b, ok := n.(*ast.BoolNode)
 		if !ok {
-			d.fail(n, path, "", "%s where true or false is wanted", describeNode(n))
+			d.fail(n, path, "", "%s where true or false is wanted", d.describe(n, path))
 			return
 		}
 		v.SetBool(b.Value)
@@ -305,9 +237,13 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 	raw, isText, ok := scalarText(n)
 	switch {
 	case !ok:
-		d.fail(n, path, "", "%s where text is wanted", describeNode(n))
+		d.fail(n, path, "", "%s where text is wanted", d.describe(n, path))
 	case !isText:
-		d.fail(n, path, fmt.Sprintf("put it in quotes: %q", functions.Clip(raw)), "%s where text is wanted", describeNode(n))
+		hint := "put it in quotes"
+		if !d.isSecret(path) {
+			hint += fmt.Sprintf(": %q", functions.Clip(raw))
+		}
+		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	default:
 		v.SetString(raw)
 	}
@@ -349,7 +285,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", describeNode(n))
+			d.fail(n, path, "", "%s where keys and values are wanted", d.describe(n, path))
 		}
 		return
 	}
@@ -363,9 +299,13 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	}
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
+		if d.notBuilt(at, kv.Value) {
+			d.fail(kv, at, "", "not supported yet")
+			return
+		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, suggestName(key, names), "unknown key")
+				d.fail(kv, at, d.suggestKey(key, names), "unknown key")
 			}
 			return
 		}
@@ -378,7 +318,7 @@ func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
 	m, ok := mappingValues(n)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where keys and values are wanted", describeNode(n))
+			d.fail(n, path, "", "%s where keys and values are wanted", d.describe(n, path))
 		}
 		return
 	}
@@ -422,7 +362,7 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
 		if _, null := n.(*ast.NullNode); !null {
-			d.fail(n, path, "", "%s where a list is wanted", describeNode(n))
+			d.fail(n, path, "", "%s where a list is wanted", d.describe(n, path))
 		}
 		return
 	}

@@ -15,6 +15,8 @@ type Problem struct {
 	Path    string `json:"path,omitempty"` // such as spec.scale.mx
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	// Warning: the document is used as it is, but something in it has no effect.
+	Warning bool `json:"warning,omitempty"`
 }
 
 func (p Problem) Error() string {
@@ -30,6 +32,9 @@ func (p Problem) Error() string {
 	}
 	if b.Len() > 0 {
 		b.WriteByte(' ')
+	}
+	if p.Warning {
+		b.WriteString("warning: ")
 	}
 	if p.Path != "" {
 		b.WriteString(p.Path + ": ")
@@ -50,6 +55,16 @@ func (p Problems) Error() string {
 		lines[i] = x.Error()
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Wrong are the problems that are no warnings.
+func (p Problems) Wrong() (out Problems) {
+	for _, x := range p {
+		if !x.Warning {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // spellControls keeps a terminal or a log from obeying what a file said: control

@@ -25,7 +25,7 @@ const describedEvents = 10
 
 func (c modelVerbs) describe() *cobra.Command {
 	v := &cobra.Command{
-		Use: "describe NAME", Short: "Everything about one model, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a model"),
+		Use: "describe NAME", Short: "Everything about one function, with its last cold start, or about one team", GroupID: "own", Args: kit.ExactArgs("the name of a function"),
 		Example: `  thaw describe tiny
   thaw describe ml/llama -o json
   thaw describe team ml`,
@@ -83,8 +83,15 @@ func (c printer) printDescription(d description) {
 		row("Problem", "%s", f.Problem)
 	}
 	row("Requests", "%d active, %d queued", f.Active, f.Queued)
-	row("Engine", "%s", f.Engine)
-	row("Source", "%s", f.Source)
+	switch {
+	case f.Router != nil:
+		describeRouter(row, f.Router)
+	case f.Remote != nil:
+		describeRemote(row, f)
+	default:
+		row("Engine", "%s", f.Engine)
+		row("Source", "%s", f.Source)
+	}
 	row("From", "%s", f.Origin)
 	if s := f.Spec; s != nil {
 		row("Scale", "min %d, max %d, target %d, idle %s", s.Scale.Min, s.Scale.Max, s.Scale.Target, s.Scale.Idle)

@@ -53,7 +53,11 @@ func (c doctor) wantedModels(ctx context.Context, folder string, add adder) want
 			add("functions", statusFail, "", "%v", err)
 		} else {
 			for _, p := range cat.Problems() {
-				add("functions", statusFail, "thaw check names the line", "%s", p.Error())
+				status := statusFail
+				if p.Warning {
+					status = statusWarn
+				}
+				add("functions", status, "thaw check names the line", "%s", p.Error())
 			}
 			for _, m := range cat.Models() {
 				name := m.FullName().String()

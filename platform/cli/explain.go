@@ -17,7 +17,7 @@ import (
 
 func (c modelVerbs) explainVerb() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain ID | place|evict|cold|scale NAME", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
+		Use: "explain ID | place|evict|cold|scale NAME | route ID", Short: "Where the time of a cold start went, and why a model is where it is", GroupID: "own", Args: kit.UpToArgs("the id of a cold start or a request, or what to explain of which model", 2),
 		Long: `With an id: where the time of that cold start went, phase by phase.
 
 With a word and the name of a model: what the model does now and why, and the
@@ -29,20 +29,29 @@ last decision of that kind about it, with what else could have been chosen.
   cold    why it lost its last replica and has to start again
   scale   why it wants more replicas than it has
 
+With route and the id of a request to a Router: why its target answered it, with
+the state of every candidate at that moment.
+
 A score is what a choice costs, most of it seconds; the least was taken. Its
 parts add up to it.`,
 		Example: `  thaw explain cs-5f0c9a
   thaw explain 4bf92f3577b34da6a3ce929d0e0e4736     # of a request: the x-request-id of its answer (on a cluster its thaw-cold-start)
   thaw explain place llama
-  thaw explain evict ml/llama -o json`,
+  thaw explain evict ml/llama -o json
+  thaw explain route 4bf92f3577b34da6a3ce929d0e0e4736`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return api.ExplainKinds(), cobra.ShellCompDirectiveNoFileComp
+				return append(api.ExplainKinds(), "route"), cobra.ShellCompDirectiveNoFileComp
 			}
 			return c.completeNames(cmd, args[1:], word)
 		},
 		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			if len(args) == 2 {
+			switch {
+			case args[0] == "route" && len(args) == 2:
+				return c.printDecision(cl.Decision(ctx, args[1]))
+			case args[0] == "route":
+				return kit.Usage("thaw explain route ID", "the id of a request is missing: the x-request-id of its answer")
+			case len(args) == 2:
 				return c.explainDecision(ctx, cl, args[0], args[1])
 			}
 			if slices.Contains(api.ExplainKinds(), args[0]) {

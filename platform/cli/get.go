@@ -155,7 +155,7 @@ func (c modelVerbs) ps() *cobra.Command {
 func (c modelVerbs) models() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "models", Short: "List all models, cold ones too", GroupID: "use", Args: kit.ExactArgs(),
+		Use: "models", Short: "List all functions: models, cold ones too, routers and remotes", GroupID: "use", Args: kit.ExactArgs(),
 		Example: `  thaw models
   thaw models --watch
   thaw models -o name`,

@@ -27,11 +27,19 @@ func stateWithPercent(f api.Function) string {
 	return s
 }
 
+// engineWord is the engine of a model; of other functions, their kind.
+func engineWord(f api.Function) string {
+	if f.Engine == "" {
+		return strings.ToLower(f.Kind)
+	}
+	return string(f.Engine)
+}
+
 func (c printer) functionKind() kit.Kind[api.Function] {
 	return kit.Kind[api.Function]{Word: "Function", Path: "/api/v1/functions", Columns: []kit.Column[api.Function]{
 		kit.Col("NAME", func(f api.Function) string { return shortName(f.Name) }),
 		kit.Col("STATE", stateWithPercent),
-		kit.Col("ENGINE", func(f api.Function) string { return string(f.Engine) }),
+		kit.Col("ENGINE", engineWord),
 		kit.Col("REPLICAS", func(f api.Function) string { return strconv.Itoa(f.Replicas) }),
 		kit.Col("ACTIVE", func(f api.Function) string { return strconv.Itoa(f.Active) }),
 		kit.Col("QUEUED", func(f api.Function) string { return strconv.Itoa(f.Queued) }),

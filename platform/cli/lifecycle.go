@@ -98,11 +98,11 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 
 func (c modelVerbs) rm() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove deployed models", GroupID: "own", Args: kit.UpToArgs("the name of a model", 0),
+		Use: "rm NAME...", Short: "Remove deployed functions", GroupID: "own", Args: kit.UpToArgs("the name of a function", 0),
 		Example: `  thaw rm ml/llama
   thaw rm ml/llama --to knative`,
-		Long: `Remove deployed models and drain their replicas. Models of the --functions folder
-belong to you: remove their files there.`,
+		Long: `Remove deployed models, routers and remotes, and drain the replicas of the models.
+Functions of the --functions folder belong to you: remove their files there.`,
 		ValidArgsFunction: c.completeNames,
 		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			for _, word := range args {

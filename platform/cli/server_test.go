@@ -278,7 +278,8 @@ func start(t *testing.T) *server {
 			}
 			return nil, functions.ErrNotFound
 		},
-		Ready:  func() []string { return s.reasons },
+		Ready:     func() []string { return s.reasons },
+		Decisions: decisions(), DryRoute: dryRoute,
 		Agents: &joinedAgents{}, AgentsURL: "https://10.0.0.1:8090", Open: true, Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -347,6 +348,7 @@ func TestGolden(t *testing.T) {
 		"ps", "ps -o wide", "ps -o json", "ps -o name",
 		"get functions tiny", "get function ml/llama -o yaml", "get nodes", "get nodes -o wide", "get nodes -o json", "get teams", "get coldstarts", "get coldstarts cs-2 -o json", "get events", "get events -o json",
 		"get teams -o json", "describe team ml", "describe team ml -o json", "describe llama", "describe llama -o json", "describe tiny", "explain req-1", "explain cs-2 -o yaml",
+		"explain route req-1", "explain route req-1 -o json", "explain route mine -o name", "route hello --router ml/auto",
 	} {
 		out, errs, exit := s.thaw(t, "", strings.Fields(line)...)
 		if exit != 0 {
@@ -391,6 +393,13 @@ func TestExitCodes(t *testing.T) {
 		{"explain llama", kit.ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
 		{"explain ml/llama", kit.ExitUsage, "thaw explain place ml/llama"},
 		{"explain place", kit.ExitUsage, "the name of a model is missing"},
+		{"explain route", kit.ExitUsage, "the id of a request is missing"},
+		{"explain route none", kit.ExitNotFound, "No decision about the request none is remembered"},
+		{"route", kit.ExitUsage, "either a text or a file is needed"},
+		{"route hello -f " + file, kit.ExitUsage, "either a text or a file is needed"},
+		{"route -f " + gone, kit.ExitNotFound, "there is no file"},
+		{"route hello --router lama", kit.ExitNotFound, "The Router lama does not exist"},
+		{"route hello --path /v1/models", kit.ExitUsage, "path is one of"},
 		{"explain plaice llama", kit.ExitUsage, "did you mean place?"},
 		{"explain place lama", kit.ExitNotFound, "did you mean llama?"},
 		{"events lama", kit.ExitNotFound, "did you mean llama?"},
@@ -413,7 +422,7 @@ func TestExitCodes(t *testing.T) {
 		{"check", kit.ExitUsage, "a file or folder is missing"},
 		{"run", kit.ExitUsage, "the name of a model is missing"},
 		{"run tiny", kit.ExitUsage, "there is no prompt"},
-		{"rm", kit.ExitUsage, "the name of a model is missing"},
+		{"rm", kit.ExitUsage, "the name of a function is missing"},
 		{"keys rm", kit.ExitUsage, "the id of a key is missing"},
 		{"get nodes here there", kit.ExitUsage, "is more than thaw get takes"},
 		{"wake", kit.ExitUsage, "the name of a model is missing"},

@@ -259,7 +259,7 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 		if m := cat.Model(name); m != nil {
 			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles()}, nil
 		}
-		for _, p := range cat.Problems() {
+		for _, p := range cat.Problems().Wrong() {
 			c.Remark("%v", p)
 		}
 		for _, m := range cat.Models() {

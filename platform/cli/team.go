@@ -82,4 +82,10 @@ func (c printer) printTeam(t api.Team) {
 		store = l.StoreBytes.Human()
 	}
 	row("", "%s of the store", store)
+	if l.SpendPerDay > 0 {
+		row("", "%s of money a day", money(l.SpendPerDay))
+	}
+	if t.Data != "" {
+		row("Data", "%s", t.Data)
+	}
 }

@@ -199,6 +199,12 @@ func (r *rendering) check() {
 	for _, p := range functions.CheckPod("pod", &r.s.Pod) {
 		r.addProblem("", p.Hint, "what all pods of the namespace say: %s: %s", p.Path, p.Message)
 	}
+	if m.Spec.Cache != (functions.Cache{}) {
+		r.addProblem("spec.cache", "leave it out", "not on Kubernetes yet")
+	}
+	if m.Spec.Price != (functions.Price{}) {
+		r.addProblem("spec.price", "leave it out", "not on Kubernetes yet")
+	}
 	r.source("spec.source", m.Spec.Source)
 	for i, a := range m.Spec.Adapters {
 		r.source(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)

@@ -208,6 +208,7 @@ func TestRefused(t *testing.T) {
 		{name: "the whole disk", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/"}, want: []string{`the store "/" is not a clean absolute path`}},
 		{name: "a way up", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Store: "/a/../etc"}, want: []string{`the store "/a/../etc"`}},
 		{name: "half a second", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Timeout: 1500 * time.Millisecond}, want: []string{"1.5s is no time for a request"}},
+		{name: "a price and a cache", spec: "source: 'hf://a/b', engine: vllm, price: {input: 1}, cache: {exact: {ttl: 1m}}", want: []string{"spec.cache: not on Kubernetes yet", "spec.price: not on Kubernetes yet"}},
 		{name: "all at once", meta: "name: 7b", spec: "source: ./a, engine: vllm", want: []string{"metadata.name:", "spec.source:"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -45,9 +45,20 @@ var declarations = []metric{
 	counter("thaw_tokens_total", "Tokens that engines reported as used.", "model", "team", "kind"),
 	counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut, protocol or unsolicited (bytes that no request asked for).", "model", "team", "kind"),
 	counter("thaw_retries_total", "Requests tried on another replica because the first one failed before its first byte.", "model", "team"),
+	counter("thaw_route_decisions_total", "Decisions of Routers; stage is what they needed (rules, score or intent), state the target's, cache exact, miss or off.", "router", "team", "rule", "stage", "target", "cache", "state"),
+	counter("thaw_route_escalations_total", "Requests given to the next target because this one failed them before the first byte.", "router", "team", "target"),
+	histogram("thaw_route_outcomes", "How good answers were, from 0 to 1, as their users reported.", []float64{0, .25, .5, .75, 1}, "router", "team", "rule", "target"),
 	gauge("thaw_buffered_requests", "Requests that wait in the queue.", "model", "team"),
 	gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue.", "model", "team"),
 	gauge("thaw_active_requests", "Requests in flight at replicas.", "model", "team"),
+
+	// activator/remote; by is the team that the request counts against
+	counter("thaw_remote_requests_total", "Requests for a Remote; result is ok, failed, left (its client did) or refused (by the circuit, a limit or a budget, before it was sent).", "model", "team", "by", "result"),
+	counter("thaw_remote_tokens_total", "Tokens that a Remote was charged for; kind is prompt or completion.", "model", "team", "by", "kind"),
+	counter("thaw_remote_estimates_total", "Answers of a Remote that named no usage, so that their tokens were estimated.", "model", "team", "by"),
+	counter("thaw_spend_total", "Cost of the requests for a Remote, in the currency of the installation.", "model", "team", "by"),
+	gauge("thaw_remote_spent_today", "What a Remote has cost since midnight UTC.", "model", "team"),
+	gauge("thaw_remote_circuit", "1 for the state that the circuit of a Remote is in: closed, open (it is failed) or half_open (one request tries it).", "model", "team", "state"),
 
 	// activator/httpserver
 	counter("thaw_connections_dropped_total", "Connections of clients that were refused because there were too many of their address (address), of all (total) or open files (descriptors), or were ended while idle to make room for another (idle).", "reason"),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
+	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
@@ -262,7 +263,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	models, err := cli.ReadModels(c.files, teamHint)
+	models, err := files.ReadModels(c.files, teamHint)
 	if err != nil {
 		return err
 	}
@@ -464,7 +465,7 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 	}
 	var models []*functions.Model
 	if len(c.files) > 0 {
-		if models, err = cli.ReadModels(c.files, teamHint); err != nil {
+		if models, err = files.ReadModels(c.files, teamHint); err != nil {
 			return err
 		}
 		if _, err := c.rendered(ctx, settings, models, nil); err != nil {

@@ -19,9 +19,12 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/platform/agent"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -59,6 +62,8 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	part := func(run func(context.Context) error) { parts.Go(func() error { return run(life) }) }
 	part(httpserver.NewProcTuner().Run)
 	part(s.backend.Run)
+	part(s.remotes.Run)
+	part(s.money.Run)
 	part(func(ctx context.Context) error { return ignoreCancel(s.catalog.Watch(ctx, s.onCatalogChange)) })
 	part(func(context.Context) error { return s.front.Serve(listener) })
 	if s.agentsListener != nil {
@@ -96,6 +101,8 @@ type server struct {
 	limits  *ratelimit.Limits
 	backend *local.Local
 	engines *upstream.Client
+	remotes *remote.Remotes
+	money   *spend.Ledger
 	data    *activator.Activator
 	front   httpserver.Server
 	state   readiness
@@ -106,6 +113,7 @@ type server struct {
 
 func (s *server) close() {
 	s.engines.Close()
+	s.remotes.Close()
 	if s.agentsListener != nil {
 		s.agentsListener.Close()
 	}
@@ -114,6 +122,8 @@ func (s *server) close() {
 // onCatalogChange applies changed teams and functions.
 func (s *server) onCatalogChange(catalog.Change) {
 	s.limits.SetTeams(catalogTeams(s.catalog))
+	s.remotes.Set(s.catalog.Remotes())
+	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
 	s.backend.Changed()
 }
 
@@ -131,13 +141,11 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err := os.MkdirAll(c.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("the data folder: %w", err)
 	}
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions")})
+	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts})
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
-	for _, p := range cat.Problems() {
-		log.Error("invalid model file", "problem", p.Error())
-	}
+	logProblems(cat, log)
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
 		return nil, err
@@ -158,14 +166,25 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	}
 	plan := memlimit.Apply(memlimit.BesideEngines, log)
 	metrics := telemetry.NewProcess(backend.Orchestrator.Samples, lines.Samples, telemetry.BuildInfo(cli.Version))
+	money, err := spend.Open(c.Data)
+	if err != nil {
+		return nil, err
+	}
 	s := &server{
+		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log}),
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
 	s.data = activator.New(activator.Options{
+		Remotes: s.remotes,
+		Prewarm: func(n functions.Name, until time.Time, by string) error {
+			_, err := backend.Prewarm(n, until, functions.PrewarmGPU, by)
+			return err
+		},
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
-	metrics.Add(s.data.Samples)
+	metrics.Add(s.data.Samples, s.remotes.Samples)
+	s.remotes.Attach(s.data)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
 	agentsAPI, agentsURL, err := s.listenForAgents(c.AgentsAddr)
@@ -175,6 +194,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
+		Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse,
@@ -187,6 +207,17 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
+}
+
+// logProblems logs what is wrong in the files of functions.
+func logProblems(cat *catalog.Catalog, log *slog.Logger) {
+	for _, p := range cat.Problems() {
+		if p.Warning {
+			log.Warn("file of functions", "problem", p.Error())
+			continue
+		}
+		log.Error("invalid file of functions", "problem", p.Error())
+	}
 }
 
 // listenForAgents opens the port of the agents of other machines; with addr "" none may join.
@@ -297,6 +328,26 @@ func onLoopback(addr string) (bool, error) {
 	}
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.IsLoopback(), nil
+}
+
+// remoteState is the state of a Remote and why it failed.
+func (s *server) remoteState(name functions.Name) (functions.State, string) {
+	state, problem, ok := s.remotes.State(name)
+	if !ok {
+		return functions.Ready, "" // it was made a moment ago
+	}
+	return state, problem
+}
+
+// teamData is the class of data of each team that has set one.
+func teamData(cat *catalog.Catalog) map[string]functions.DataClass {
+	data := map[string]functions.DataClass{}
+	for _, t := range cat.Teams() {
+		if t.Spec.Data != "" {
+			data[t.Metadata.Name] = t.Spec.Data
+		}
+	}
+	return data
 }
 
 func catalogTeams(cat *catalog.Catalog) []functions.Team {

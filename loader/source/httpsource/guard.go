@@ -2,6 +2,7 @@ package httpsource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -89,6 +90,16 @@ func (t *HostTrust) trustsHost(trustsHost, port string) bool {
 	return false
 }
 
+// Trusts reports whether the operator allows the host of a URL, by name or by address.
+func (t *HostTrust) Trusts(u *url.URL) bool {
+	_, port, _ := net.SplitHostPort(hostPort(u))
+	if t.trustsHost(u.Hostname(), port) {
+		return true
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	return err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap().WithZone("")) })
+}
+
 // refusedAddr is the error of a dial to an address that is not public.
 type refusedAddr struct{ addr netip.Addr }
 
@@ -136,6 +147,43 @@ func (t *HostTrust) dial(d *net.Dialer) func(ctx context.Context, network, addr 
 	}
 }
 
+// DialPublic dials TCP by d. Every address is checked at the moment of the dial, unless
+// the operator trusts the host.
+func (t *HostTrust) DialPublic(ctx context.Context, d net.Dialer, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if !t.trustsHost(host, port) {
+		d.Control = func(_, address string, _ syscall.RawConn) error {
+			ap, err := netip.ParseAddrPort(address)
+			if err != nil {
+				return refusedAddr{}
+			}
+			return t.checkAddr(ap.Addr())
+		}
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// DialLoopback dials TCP by d, at addresses of this machine alone.
+func DialLoopback(ctx context.Context, d net.Dialer, addr string) (net.Conn, error) {
+	d.Control = func(_, address string, _ syscall.RawConn) error {
+		if ap, err := netip.ParseAddrPort(address); err != nil || !ap.Addr().Unmap().IsLoopback() {
+			return refusedAddr{ap.Addr()}
+		}
+		return nil
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// IsRefused reports whether err is the refusal of an address that is not public, and which.
+func IsRefused(err error) (addr netip.Addr, ok bool) {
+	var r refusedAddr
+	ok = errors.As(err, &r)
+	return r.addr, ok
+}
+
 // privateNames end names that only a private network knows.
 var privateNames = []string{".local", ".svc", ".home.arpa"}
 
@@ -145,7 +193,7 @@ var privateNames = []string{".local", ".svc", ".home.arpa"}
 // ones there are.
 func (t *HostTrust) CheckURL(u *url.URL) error {
 	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
-	if t.trustsHost(host, strings.TrimPrefix(hostPort(u), net.JoinHostPort(u.Hostname(), ""))) {
+	if t.Trusts(u) {
 		return nil
 	}
 	bad := func(reason string) error {

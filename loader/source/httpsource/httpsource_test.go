@@ -387,3 +387,21 @@ func TestCallerDisconnects(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTrusts(t *testing.T) {
+	trust := NewHostTrust(func(k string) string {
+		return map[string]string{HostsVariable: "models.lan, gate.lan:8000, .corp.example, 10.0.0.0/8"}[k]
+	})
+	for s, want := range map[string]bool{
+		"http://models.lan/v1": true, "http://MODELS.lan:9000": true, "http://gate.lan:8000": true, "http://gate.lan": false, "http://a.corp.example": true, "http://corp.example": false,
+		"http://10.1.2.3:80": true, "http://11.1.2.3": false, "http://[::ffff:10.1.2.3]": true, "http://models.lan.example": false,
+	} {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := trust.Trusts(u); got != want {
+			t.Errorf("%s: %v", s, got)
+		}
+	}
+}

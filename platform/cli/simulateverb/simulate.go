@@ -247,7 +247,7 @@ func (s *simulation) readModels(st *study.Study, t *trace.Trace) error {
 		if err != nil {
 			return usageInput(err)
 		}
-		if p := cat.Problems(); len(p) > 0 {
+		if p := cat.Problems().Wrong(); len(p) > 0 {
 			return p
 		}
 		st.Models, st.Teams = cat.Models(), cat.Teams()

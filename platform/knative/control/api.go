@@ -112,8 +112,21 @@ func (s apiCatalog) Teams() []*functions.Team { return s.r.catalog.Teams() }
 
 var errDeploy = fmt.Errorf("%w: on Kubernetes a model is a Knative Service: thaw deploy --to knative, thaw rm --to knative, or kubectl", catalog.ErrReadOnly)
 
-func (s apiCatalog) Check(functions.Name, []byte) (*functions.Model, bool, error) {
-	return nil, false, errDeploy
+// A cluster has neither Routers nor Remotes yet.
+func (s apiCatalog) Routers() []*functions.Router { return nil }
+func (s apiCatalog) Remotes() []*functions.Remote { return nil }
+
+func (s apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
+	m := s.Model(name)
+	return catalog.Document{Model: m}, m != nil
+}
+
+func (s apiCatalog) Check(name functions.Name, doc []byte) (catalog.Checked, error) {
+	docs, err := catalog.DecodeTenant(name.String(), doc)
+	if err == nil && len(docs) == 1 && docs[0].Model == nil && docs[0].Team == nil {
+		return catalog.Checked{}, fmt.Errorf("%w: a %s is not on Kubernetes yet", catalog.ErrReadOnly, docs[0].Kind())
+	}
+	return catalog.Checked{}, errDeploy
 }
 func (s apiCatalog) Put(functions.Name, []byte) (bool, error) { return false, errDeploy }
 func (s apiCatalog) Delete(functions.Name) error              { return errDeploy }

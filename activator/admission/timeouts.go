@@ -1,30 +1,29 @@
-package activator
+package admission
 
 import (
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// parseTimeouts reads how long the client waits. For a stream, the timeouts of the
+// ParseTimeouts reads how long the client waits. For a stream, the timeouts of the
 // official clients bound the gap between bytes, not the wait.
-func parseTimeouts(header func(string) string, stream bool) admission.ClientTimeouts {
-	var p admission.ClientTimeouts
+func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
+	var p ClientTimeouts
 	shorter := func(d time.Duration, ok bool) {
 		if ok && (p.Wait == 0 || d < p.Wait) {
 			p.Wait = d
 		}
 	}
 	own := func(d time.Duration, ok bool) { shorter(beforeTimeout(d), ok) }
-	shorter(parseSpan(header("thaw-max-wait")))
-	own(parseSpan(header("Request-Timeout")))
-	total, okTotal := parseSpan(header("X-Stainless-Timeout"))
-	gap, okGap := parseSpan(header("X-Stainless-Read-Timeout"))
+	shorter(ParseSpan(header("thaw-max-wait")))
+	own(ParseSpan(header("Request-Timeout")))
+	total, okTotal := ParseSpan(header("X-Stainless-Timeout"))
+	gap, okGap := ParseSpan(header("X-Stainless-Read-Timeout"))
 	if stream {
 		if okGap {
 			p.Gap = gap
@@ -43,9 +42,9 @@ func beforeTimeout(d time.Duration) time.Duration {
 	return max(d/2, d-max(250*time.Millisecond, min(2*time.Second, d/20)))
 }
 
-// parseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s);
+// ParseSpan reads seconds as clients send them (600, 60.0), or a Go duration (30s);
 // false for anything else.
-func parseSpan(s string) (time.Duration, bool) {
+func ParseSpan(s string) (time.Duration, bool) {
 	if s == "" || len(s) > 24 {
 		return 0, false
 	}
@@ -61,9 +60,9 @@ func parseSpan(s string) (time.Duration, bool) {
 	return 0, false
 }
 
-// heldComment appends the comment of a held stream.
-func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
-	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
+// HeldComment appends the comment of a held stream.
+func HeldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, LikelyETA(f, now)
 	switch {
 	case len(f.Replicas) > 0:
 		state, left = functions.Ready.Word(), -1

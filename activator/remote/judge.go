@@ -1,0 +1,219 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json/jsontext"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
+)
+
+// maxPause bounds the pause that another side may ask for.
+const maxPause = 24 * time.Hour
+
+// Judge reads the beginning of the answer: body is its first bytes, all of them where
+// whole is set; err is why there is none, which must not be that the client left. The
+// error, if any, is the answer for the client in place of the other side's.
+func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error) *openai.Error {
+	switch {
+	case err != nil:
+		return c.judgeError(err)
+	case res.Status >= 300:
+		return c.judgeStatus(res.Status, body, whole)
+	}
+	kind := res.Header("content-type")
+	events, isJSON := strings.HasPrefix(kind, "text/event-stream"), strings.HasPrefix(kind, "application/json")
+	if !events && !isJSON && !isMedia(c.request.Endpoint) {
+		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)))
+	}
+	if isJSON && whole && !jsontext.Value(bytes.TrimSpace(body)).IsValid() {
+		return c.garbage("its answer is no JSON")
+	}
+	if events {
+		if e, _ := openai.Failure(body); e != nil {
+			return c.judgeFrame(e)
+		}
+	}
+	c.t.mu.Lock()
+	changed := c.t.circuit.began(c.probe)
+	c.t.mu.Unlock()
+	if changed {
+		c.t.owner.publish(c.t)
+	}
+	return nil
+}
+
+// isMedia reports whether an endpoint answers with other things than JSON too.
+func isMedia(endpoint string) bool { return strings.HasPrefix(endpoint, "/v1/audio/") }
+
+// fail notes a failure of the other side.
+func (c *Call) fail(problem string) { c.proved, c.problem = failed, problem }
+
+// Broke notes that the answer broke off in its middle.
+func (c *Call) Broke(problem string) { c.fail(problem) }
+
+func (c *Call) garbage(problem string) *openai.Error {
+	c.fail(problem)
+	return c.broken(problem)
+}
+
+func (c *Call) broken(problem string) *openai.Error {
+	return openai.New(openai.EngineCrashed, fmt.Sprintf("The remote `%s` failed: %s.", c.t.spec.Metadata.Name, problem))
+}
+
+func (c *Call) judgeError(err error) *openai.Error {
+	switch {
+	case errors.Is(err, upstream.ErrDial):
+		c.fail(c.describeDial(err))
+		return c.t.unavailable(c.problem)
+	case errors.Is(err, upstream.ErrSilent):
+		c.fail("it is silent for longer than its timeouts allow")
+		return openai.New(openai.EngineHung, fmt.Sprintf("The remote `%s` did not answer: %s.", c.t.spec.Metadata.Name, c.problem))
+	case errors.Is(err, upstream.ErrProtocol):
+		return c.garbage("its answer is not HTTP")
+	case errors.Is(err, errEncoded):
+		return c.garbage(err.Error())
+	}
+	return c.garbage("its connection broke before the answer was there")
+}
+
+// describeDial describes why there is no connection, without what a resolver or a
+// certificate of a private network tells.
+func (c *Call) describeDial(err error) string {
+	var certificate *tls.CertificateVerificationError
+	var name *net.DNSError
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	addr, refused := httpsource.IsRefused(err)
+	switch {
+	case refused:
+		return fmt.Sprintf("its address %s is not public; name its host in %s if it is meant", addr, httpsource.HostsVariable)
+	case errors.As(err, &certificate):
+		return "its certificate is not accepted: " + functions.Clip(certificate.Err.Error())
+	case errors.As(err, &record), errors.As(err, &alert):
+		return "it does not speak TLS as it should"
+	case errors.As(err, &name):
+		return "its host name is not found"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "there is no connection to it within " + c.t.timeouts.Connect.Std().String()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "it refuses connections"
+	}
+	return "there is no connection to it"
+}
+
+// judgeStatus handles an answer that is no success.
+func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
+	name := c.t.spec.Metadata.Name
+	switch {
+	case status < 400:
+		c.proved, c.problem = misconfigured, fmt.Sprintf("it redirects (%d), and redirects are not followed; set url to where the API is", status)
+		return c.broken(c.problem).Final()
+	case status == 401 || status == 403:
+		c.proved, c.problem = misconfigured, fmt.Sprintf("it refuses the key of this server (%d); see keyFrom", status)
+		return c.t.unavailable(c.problem).Final()
+	case status == 429:
+		c.proved = good
+		c.holdRequests()
+	case status == 503 && c.after != "": // a side that loads its model, or is full
+		c.proved = good
+	case status >= 500:
+		c.fail(fmt.Sprintf("it answers with status %d", status))
+	default:
+		c.proved = good
+	}
+	if c.passes(body, whole) {
+		return nil
+	}
+	switch {
+	case status == 404 || status == 405:
+		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s.", name, c.request.Endpoint))
+	case status == 429:
+		return openai.New(openai.RateLimitExceeded, fmt.Sprintf("The other side of the remote `%s` takes no more requests now.", name)).After(c.RetryAfter())
+	case status < 500:
+		e := openai.New(openai.InvalidRequest, fmt.Sprintf("The remote `%s` refused the request.", name))
+		e.Status = status
+		return e
+	case status == 503:
+		return c.t.unavailable(fmt.Sprintf("it answers with status %d", status)).After(c.RetryAfter())
+	}
+	return c.broken(fmt.Sprintf("it answers with status %d", status))
+}
+
+// passes reports whether the body of an error may go to the client, in the other side's
+// words: it does not repeat the key.
+func (c *Call) passes(body []byte, whole bool) bool {
+	return whole && (c.key == "" || !bytes.Contains(body, []byte(c.key)))
+}
+
+// judgeFrame handles a stream that begins with an error.
+func (c *Call) judgeFrame(e *openai.Error) *openai.Error {
+	message := functions.Clip(e.Message)
+	if c.key != "" && (strings.Contains(e.Message, c.key) || bytes.Contains(e.JSON, []byte(c.key))) {
+		message = "it sent an error"
+		e.Message, e.JSON = "The remote refused the request.", nil
+	}
+	c.status = e.Status // which is charged for nothing
+	if e.Status < 500 {
+		c.proved = good
+		return e
+	}
+	return c.garbage(message)
+}
+
+// holdRequests keeps requests back until the other side takes some again.
+func (c *Call) holdRequests() {
+	pause, ok := c.pause()
+	if !ok {
+		return
+	}
+	t := c.t
+	until := t.owner.o.Now().Add(pause)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if until.After(t.heldUntil) {
+		t.heldUntil = until
+	}
+}
+
+// pause is the Retry-After of the answer: seconds, or a date.
+func (c *Call) pause() (time.Duration, bool) {
+	if c.after == "" {
+		return 0, false
+	}
+	if s, err := strconv.ParseFloat(c.after, 64); err == nil {
+		if !(s > 0) {
+			return 0, false
+		}
+		return time.Duration(min(s, maxPause.Seconds()) * float64(time.Second)), true
+	}
+	at, err := http.ParseTime(c.after)
+	if err != nil {
+		return 0, false
+	}
+	d := min(at.Sub(c.t.owner.o.Now()), maxPause)
+	return d, d > 0
+}
+
+// RetryAfter is after how long the client may try again: as the other side has it, or in a
+// second, and never more than clients bear.
+func (c *Call) RetryAfter() time.Duration {
+	d, ok := c.pause()
+	if !ok {
+		return time.Second
+	}
+	return min(max(d, time.Second), openai.MaxRetryAfter)
+}

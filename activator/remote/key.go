@@ -1,0 +1,82 @@
+package remote
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// maxKey bounds a key in bytes.
+const maxKey = 4 << 10
+
+// keyFile is what is known of a file that holds a key.
+type keyFile struct {
+	path    string
+	size    int64
+	changed time.Time
+	info    fs.FileInfo // of the last read; nil: there was none
+}
+
+// readEnv reads a key from the environment. The reason, if any, is why there is none; it
+// never has a part of the key.
+func readEnv(name string, getenv func(string) string) (key, reason string) {
+	return cleanKey([]byte(getenv(name)), "the environment variable "+name)
+}
+
+// read reads the key again if the file has changed; fresh is false if it has not.
+func (f *keyFile) read() (key, reason string, fresh bool) {
+	info, err := os.Stat(f.path)
+	if err == nil && f.info != nil && os.SameFile(info, f.info) && info.Size() == f.size && info.ModTime().Equal(f.changed) {
+		return "", "", false
+	}
+	var raw []byte
+	if err == nil {
+		raw, err = readBounded(f.path)
+	}
+	if err != nil {
+		f.info = nil
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			err = errors.New("does not exist")
+		case errors.Is(err, fs.ErrPermission):
+			err = errors.New("may not be read by this server")
+		default:
+			err = errors.New("cannot be read")
+		}
+		return "", fmt.Sprintf("the key file %s %v", f.path, err), true
+	}
+	f.info, f.size, f.changed = info, info.Size(), info.ModTime()
+	key, reason = cleanKey(raw, "the key file "+f.path)
+	return key, reason, true
+}
+
+// readBounded reads a file that is not much larger than a key.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxKey+2))
+}
+
+// cleanKey checks a key that came from the place named.
+func cleanKey(raw []byte, place string) (key, reason string) {
+	raw = bytes.TrimSpace(raw)
+	switch {
+	case len(raw) == 0:
+		return "", place + " is empty or not set"
+	case len(raw) > maxKey:
+		return "", place + " holds more than a key"
+	}
+	for _, c := range raw {
+		if c <= ' ' || c >= 0x7f {
+			return "", place + " holds characters that no key has"
+		}
+	}
+	return string(raw), ""
+}

@@ -1,0 +1,300 @@
+package remote
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/ratelimit"
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/activator/spend"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
+)
+
+// Publisher is the data path that gets the snapshots.
+type Publisher interface {
+	Publish(...snapshot.Snapshot)
+	Remove(...functions.Name)
+}
+
+// Metrics makes the series of counters, which are declared elsewhere.
+type Metrics interface {
+	Series(metric string, labels ...string) func(float64)
+}
+
+// Options of Remotes; each field has the default named.
+type Options struct {
+	// Getenv reads keys and THAW_SOURCE_HOSTS; nil: all are empty.
+	Getenv func(string) string
+	// Ledger holds the money; nil: one that is not kept.
+	Ledger *spend.Ledger
+	// Currency is a word for messages; "".
+	Currency string
+	// Dial opens a connection; nil: to a checked address, see the package.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Roots verify certificates; nil: those of the system.
+	Roots *x509.CertPool
+	// Metrics makes the series; nil: nothing is counted.
+	Metrics Metrics
+	// Log gets changes of state; nil is silence.
+	Log *slog.Logger
+	// Now is the clock; time.Now.
+	Now func() time.Time
+}
+
+// checkPeriod is how often Run looks at key files and at pauses that are over.
+const checkPeriod = time.Second
+
+// Remotes are the Remotes of an installation. The methods may be called concurrently.
+type Remotes struct {
+	o     Options
+	trust *httpsource.HostTrust
+
+	publishing sync.Mutex // orders snapshots, so that the last one is the newest
+	to         Publisher  // guarded by publishing; nil before Attach
+
+	mu     sync.Mutex
+	byName map[functions.Name]*target
+}
+
+// New makes an empty set; it starts nothing.
+func New(o Options) *Remotes {
+	if o.Getenv == nil {
+		o.Getenv = func(string) string { return "" }
+	}
+	if o.Ledger == nil {
+		o.Ledger, _ = spend.Open("")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	getenv := o.Getenv
+	return &Remotes{o: o, byName: map[functions.Name]*target{}, trust: httpsource.NewHostTrust(func(name string) string {
+		if name == httpsource.HostsVariable { // proxies are not used
+			return getenv(name)
+		}
+		return ""
+	})}
+}
+
+// Attach publishes the Remotes to the data path, from now on.
+func (s *Remotes) Attach(to Publisher) {
+	s.publishing.Lock()
+	s.to = to
+	s.publishing.Unlock()
+	for _, t := range s.all() {
+		s.publish(t)
+	}
+}
+
+// Set replaces the Remotes. One that has not changed keeps its circuit, its connections
+// and its limits' use; requests under way go on.
+func (s *Remotes) Set(remotes []*functions.Remote) {
+	next := make(map[functions.Name]*target, len(remotes))
+	var fresh []*target
+	s.mu.Lock()
+	for _, r := range remotes {
+		name := r.FullName()
+		t := s.byName[name]
+		if t == nil || t.spec != r && !reflect.DeepEqual(t.spec, r) {
+			t = s.newTarget(r)
+			fresh = append(fresh, t)
+		}
+		next[name] = t
+	}
+	old := s.byName
+	s.byName = next
+	s.mu.Unlock()
+	for _, t := range fresh {
+		t.refreshKey()
+	}
+	s.publishing.Lock()
+	for name, t := range old {
+		if next[name] != t {
+			t.replaced = true
+			t.client.CloseIdle() // requests that wait go on
+		}
+		if next[name] == nil && s.to != nil {
+			s.to.Remove(name)
+		}
+	}
+	s.publishing.Unlock()
+	for _, t := range fresh {
+		s.publish(t)
+	}
+}
+
+// Run reads keys again and ends pauses until ctx ends.
+func (s *Remotes) Run(ctx context.Context) error {
+	tick := time.NewTicker(checkPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		s.Check()
+	}
+}
+
+// Check reads the keys again whose files have changed, and ends the pauses that are over.
+func (s *Remotes) Check() {
+	for _, t := range s.all() {
+		changed := t.refreshKey()
+		if t.turn(s.o.Now()) || changed {
+			s.publish(t)
+		}
+	}
+}
+
+// Close closes the idle connections.
+func (s *Remotes) Close() {
+	for _, t := range s.all() {
+		t.client.Close()
+	}
+}
+
+func (s *Remotes) all() []*target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.byName))
+}
+
+// find is a Remote by its name; nil if there is none.
+func (s *Remotes) find(name functions.Name) *target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byName[name.WithoutAdapter()]
+}
+
+// publish publishes the present state of t.
+func (s *Remotes) publish(t *target) {
+	s.publishing.Lock()
+	defer s.publishing.Unlock()
+	if s.to == nil || t.replaced {
+		return
+	}
+	f := t.snapshot(s.o.Now())
+	switch {
+	case f.State == t.published:
+	case f.Failure != nil:
+		s.o.Log.Warn("remote failed", "remote", t.full, "reason", f.Failure.Reason)
+	default:
+		s.o.Log.Info("remote ready", "remote", t.full)
+	}
+	t.published = f.State
+	s.to.Publish(f)
+}
+
+// snapshot is the state of t as the data path sees it.
+func (t *target) snapshot(now time.Time) snapshot.Snapshot {
+	f := snapshot.Snapshot{Name: t.spec.FullName(), Remote: t.spec, State: functions.Ready, Progress: functions.NoProgress, Forecast: functions.NoForecast}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reason := t.reason(); reason != "" {
+		at := t.circuit.since
+		if at.IsZero() {
+			at = now
+		}
+		f.State, f.Failure = functions.Failed, &snapshot.Failure{Reason: reason, At: at}
+		return f
+	}
+	slots := t.spec.Spec.Limits.Concurrent
+	if slots <= 0 {
+		slots = math.MaxInt32
+	}
+	f.Replicas = []snapshot.Replica{{ID: "remote", Endpoint: t.spec.Spec.URL, Slots: slots}}
+	return f
+}
+
+// State is the state of a Remote, ready or failed, and why it failed; false where there
+// is none of this name.
+func (s *Remotes) State(name functions.Name) (state functions.State, reason string, ok bool) {
+	t := s.find(name)
+	if t == nil {
+		return "", "", false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reason = t.reason(); reason != "" {
+		return functions.Failed, reason, true
+	}
+	return functions.Ready, "", true
+}
+
+// Refusal is the answer that a request of the team would get now: because of the circuit,
+// a pause that the other side asked for, a limit or a budget. nil: it would be sent. It
+// changes nothing; s may be nil.
+func (s *Remotes) Refusal(name functions.Name, team string, teamBudget float64) *openai.Error {
+	if s == nil {
+		return nil
+	}
+	t := s.find(name)
+	if t == nil {
+		return openai.New(openai.ModelNotFound, "")
+	}
+	now := s.o.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.limited(now); e != nil {
+		return e
+	}
+	if wait, ok := t.circuit.passes(now); !ok {
+		return t.unavailable(t.circuit.reason).After(wait)
+	}
+	if r := s.o.Ledger.Room(now, t.budgets(team, teamBudget)...); r != nil {
+		return t.budgetError(r)
+	}
+	return nil
+}
+
+// Samples yields the circuits and what was spent today.
+func (s *Remotes) Samples(yield func(metric string, value float64, labels ...string)) {
+	now := s.o.Now()
+	for _, t := range s.all() {
+		t.mu.Lock()
+		t.circuit.turn(now)
+		state := t.circuit.state
+		if t.broken() != "" {
+			state = open
+		}
+		t.mu.Unlock()
+		for i, word := range circuitWords {
+			value := 0.0
+			if circuitState(i) == state {
+				value = 1
+			}
+			yield("thaw_remote_circuit", value, t.spec.Metadata.Name, t.spec.Metadata.Namespace, word)
+		}
+		yield("thaw_remote_spent_today", s.o.Ledger.Spent(t.account(), now), t.spec.Metadata.Name, t.spec.Metadata.Namespace)
+	}
+}
+
+// count adds to a counter of the Remote, for requests of the team.
+func (t *target) count(metric string, n float64, team string, labels ...string) {
+	if m := t.owner.o.Metrics; m != nil && n > 0 {
+		m.Series(metric, append([]string{t.spec.Metadata.Name, t.spec.Metadata.Namespace, team}, labels...)...)(n)
+	}
+}
+
+func newBucket(kind ratelimit.Kind, n int) ratelimit.Bucket {
+	b := ratelimit.NewBucket(kind)
+	b.Resize(n, &alone)
+	return b
+}
+
+// alone is a bucket that no other activator shares.
+var alone ratelimit.Membership

@@ -1,0 +1,60 @@
+package activator
+
+import (
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// beginRemote ends the call to the Remote that failed the request before, if one did. It
+// admits one to the present function, if that is a Remote, by its circuit, its limits and
+// the budgets.
+func (x *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
+	x.remote.End(openai.Usage{}, 502, now)
+	x.remote = nil
+	f := x.fn.Snapshot()
+	if f.Remote == nil {
+		return nil
+	}
+	x.remote, e = x.a.o.Remotes.Begin(remote.Request{
+		Name: f.Name, Team: x.team, TeamBudget: x.a.o.Limits.SpendPerDay(x.team),
+		Endpoint: x.endpoint.path, Stream: x.stream, Generates: x.endpoint.streams, Depth: x.header(remote.DepthHeader), Envelope: &x.env,
+	})
+	return e
+}
+
+// onRemoteReply handles the first bytes of a Remote's answer, or their absence. A Remote
+// that fails is not tried again: it may have computed the answer.
+func (x *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
+	e := x.remote.Judge(r.Response, r.Begin, r.End, r.Err)
+	if e == nil {
+		x.acceptReply(r, now)
+		return
+	}
+	if r.Response != nil {
+		r.Response.Close()
+	}
+	x.stopEngine()
+	x.leave()
+	x.refuse(e)
+}
+
+// reportProblem reports a replica that failed in the middle of an answer: to the platform,
+// or to the Remote's circuit.
+func (x *proxyRequest) reportProblem(problem string) {
+	if x.remote != nil {
+		x.remote.Broke(problem)
+		return
+	}
+	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+}
+
+// idleBound is how long an answer that has begun may be silent.
+func (x *proxyRequest) idleBound() time.Duration {
+	if x.remote != nil {
+		return x.remote.Idle()
+	}
+	return x.a.o.StreamIdle
+}

@@ -1,0 +1,178 @@
+// Package complexity rates how likely a request needs a large model: a linear model over
+// hashed words, pairs of words and a few counts. Its weights are in weights.bin, which
+// thaw-bench router --fit writes; bench/router names the public sources.
+package complexity
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"strings"
+)
+
+const (
+	// Buckets is the number of hashed words and pairs.
+	Buckets = 1 << 13
+
+	// Features is the number of weights: the buckets, and behind them a weight for each
+	// range of each count.
+	Features = Buckets + counts*ranges
+
+	counts = 6 // words, numbers, question marks, marks of mathematics, lines, marks of a choice
+	ranges = 8 // 0, 1, 2 and 3, 4 to 7, …
+
+	maxBytes = 8 << 10 // of a longer text the beginning and the end are read, half each
+)
+
+// Text is what a score is computed from: the set of hashed words and pairs, and the
+// counts.
+type Text struct {
+	Found  [Buckets / 64]uint64
+	Counts [counts]int
+}
+
+// Read analyses a text. Case makes no difference, and all numbers are alike.
+func Read(text string) *Text {
+	var t Text
+	if len(text) > maxBytes {
+		t.read(text[:maxBytes/2])
+		text = text[len(text)-maxBytes/2:]
+	}
+	t.read(text)
+	return &t
+}
+
+func (t *Text) read(text string) {
+	previous := uint32(0)
+	for i := 0; i < len(text); {
+		c := text[i]
+		switch {
+		case c|0x20 >= 'a' && c|0x20 <= 'z' || c >= 0x80:
+			start := i
+			for i < len(text) && (text[i]|0x20 >= 'a' && text[i]|0x20 <= 'z' || text[i] >= 0x80 || text[i] == '\'') {
+				i++
+			}
+			h := hashWord(text[start:i])
+			if i == start+1 && i < len(text) && c >= 'A' && c <= 'F' && (text[i] == ')' || text[i] == '.') && (start == 0 || text[start-1] == '\n' || text[start-1] == '(') {
+				t.Counts[5]++
+			}
+			if numerals[h] {
+				t.Counts[1]++
+				h = numberWord
+			} else {
+				t.Counts[0]++
+			}
+			previous = t.add(h, previous)
+			continue
+		case c >= '0' && c <= '9':
+			for i < len(text) && (text[i] >= '0' && text[i] <= '9' || text[i] == '.' || text[i] == ',') {
+				i++
+			}
+			t.Counts[1]++
+			previous = t.add(numberWord, previous)
+			continue
+		case c == '?':
+			t.Counts[2]++
+		case c == '=' || c == '+' || c == '^' || c == '*' || c == '$' || c == '\\' || c == '%' || c == '<' || c == '>':
+			t.Counts[3]++
+			previous = 0
+		case c == '\n':
+			t.Counts[4]++
+			previous = 0
+		case c == '.' || c == '!' || c == ';' || c == ':':
+			previous = 0
+		}
+		i++
+	}
+}
+
+// numberWord is the word that stands for every number.
+const numberWord = 1
+
+// numerals are the hashes of numbers that are spelled out.
+var numerals = func() map[uint32]bool {
+	m := map[uint32]bool{}
+	for word := range strings.FieldsSeq("two three four five six seven eight nine ten eleven twelve fifteen twenty thirty forty fifty hundred thousand half twice") {
+		m[hashWord(word)] = true
+	}
+	return m
+}()
+
+func hashWord(word string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(word) {
+		h = (h ^ uint32(word[i]|0x20)) * 16777619
+	}
+	return h
+}
+
+// add notes a word and its pair with the word before, and returns the word.
+func (t *Text) add(h, previous uint32) uint32 {
+	t.mark(h)
+	if previous != 0 {
+		t.mark(previous*31 + h)
+	}
+	return h
+}
+
+func (t *Text) mark(h uint32) {
+	h ^= h >> 15
+	h *= 0x2c1b3c6d
+	h >>= 32 - 13
+	t.Found[h/64] |= 1 << (h % 64)
+}
+
+// Each calls f with every feature of the text and its value: words and pairs have length
+// 1 together.
+func (t *Text) Each(f func(feature int, value float64)) {
+	n := 0
+	for _, w := range t.Found {
+		n += bits.OnesCount64(w)
+	}
+	value := 1 / math.Sqrt(float64(max(n, 1)))
+	for i, w := range t.Found {
+		for ; w != 0; w &= w - 1 {
+			f(i*64+bits.TrailingZeros64(w), value)
+		}
+	}
+	for k, n := range t.Counts {
+		f(Buckets+k*ranges+min(bits.Len(uint(n)), ranges-1), 0.25)
+	}
+}
+
+// Header is the number of bytes before the weights in weights.bin: the scale of the
+// weights and the bias, as 32-bit floats, little-endian. Each weight is a signed byte.
+const Header = 8
+
+//go:embed weights.bin
+var weights []byte
+
+// Score rates a text, 0 to 1. Above a half the sources call it reasoning.
+func Score(text string) float64 { return scoreBy(Read(text), weights) }
+
+func scoreBy(t *Text, weights []byte) float64 {
+	if len(weights) != Header+Features {
+		panic("complexity: weights.bin is of another version")
+	}
+	scale := float64(math.Float32frombits(binary.LittleEndian.Uint32(weights)))
+	bias := float64(math.Float32frombits(binary.LittleEndian.Uint32(weights[4:])))
+	sum := 0.0
+	t.Each(func(feature int, value float64) { sum += float64(int8(weights[Header+feature])) * value })
+	return math.Round(1e4/(1+math.Exp(-sum*scale-bias))) / 1e4
+}
+
+// Encode returns the content of weights.bin.
+func Encode(w []float64, bias float64) []byte {
+	largest := 1e-9
+	for _, x := range w {
+		largest = max(largest, math.Abs(x))
+	}
+	scale := largest / math.MaxInt8
+	out := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(scale)))
+	out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(bias)))
+	for _, x := range w {
+		out = append(out, byte(int8(math.Round(x/scale))))
+	}
+	return out
+}

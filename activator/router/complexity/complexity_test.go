@@ -1,0 +1,61 @@
+package complexity
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestScore(t *testing.T) {
+	for text, hard := range map[string]bool{
+		"A farmer has 17 sheep and buys 3 more each week. Every sheep eats 2 kg of hay a day. How many kg of hay does he need in the fourth week?":                                 true,
+		"Anna is older than Ben. Ben is older than Carl. Dora is younger than Carl. Which of the following must be true?\n(A) Dora is older than Ben\n(B) Anna is older than Dora": true,
+		"Two trains leave two cities that are 300 km apart at the same time. One travels at 60 km/h, the other at 90 km/h. After how many minutes do they meet?":                   true,
+		"hello, how are you?":                                           false,
+		"Write a short poem about autumn leaves.":                       false,
+		"translate good morning to spanish":                             false,
+		"Please write an e-mail that thanks my team for its good work.": false,
+	} {
+		if s := Score(text); s > 0.5 != hard || s < 0 || s > 1 {
+			t.Errorf("%v: %s", s, text)
+		}
+	}
+	for _, text := range []string{"", "\xff\xfe", strings.Repeat("x", 1<<16), strings.Repeat("1 ", 1<<16)} {
+		if s := Score(text); math.IsNaN(s) || s < 0 || s > 1 {
+			t.Errorf("%v: %.20q", s, text)
+		}
+	}
+}
+
+// TestRead: case makes no difference, all numbers are alike, and the beginning and the end
+// of a long text count.
+func TestRead(t *testing.T) {
+	if *Read("How Many Apples? 12 or three") != *Read("how many apples? 7,500 or 2") {
+		t.Error("case or numbers make a difference")
+	}
+	long := strings.Repeat("and ", 10000)
+	if *Read("prove " + long + "theorem") == *Read(long) {
+		t.Error("the ends of a long text do not count")
+	}
+}
+
+// TestEncode: a score by encoded weights is that of the weights.
+func TestEncode(t *testing.T) {
+	weights := make([]float64, Features)
+	text := Read("prove the theorem")
+	sum := 0.25
+	text.Each(func(feature int, value float64) {
+		weights[feature] = 0.5
+		sum += 0.5 * value
+	})
+	if got, want := scoreBy(text, Encode(weights, 0.25)), 1/(1+math.Exp(-sum)); math.Abs(got-want) > 0.001 {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func BenchmarkScore(b *testing.B) {
+	text := strings.Repeat("The engine starts when a request comes, and stops when it is idle. ", 61)[:4000]
+	for b.Loop() {
+		Score(text)
+	}
+}

@@ -1,0 +1,114 @@
+package intents
+
+import (
+	_ "embed"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Example is an utterance and its intent.
+type Example struct {
+	Text   string
+	Intent string
+}
+
+// Classifier recognises intents. It is immutable and safe for concurrent use.
+type Classifier struct {
+	names       []string // of the classes; the last class, which has no name, is no intent
+	weights     []int8   // buckets rows of len(names)+1
+	bias        []float32
+	scale       float32 // of weights
+	temperature float32
+	extractors  sync.Pool
+}
+
+// background are texts of no intent, one a line: the examples of the last class.
+//
+//go:embed background.txt
+var background string
+
+// Fit fits a classifier. The order of the classes is that of their names.
+func Fit(examples []Example) *Classifier {
+	c := &Classifier{temperature: 1, extractors: sync.Pool{New: func() any { return new(extractor) }}}
+	for _, e := range examples {
+		c.names = append(c.names, e.Intent)
+	}
+	slices.Sort(c.names)
+	c.names = slices.Clone(slices.Compact(c.names))
+	var x extractor
+	var all []sample
+	for _, e := range examples {
+		class, _ := slices.BinarySearch(c.names, e.Intent)
+		all = append(all, sample{slices.Clone(x.extract(e.Text)), class})
+	}
+	for line := range strings.Lines(background) {
+		all = append(all, sample{slices.Clone(x.extract(line)), len(c.names)})
+	}
+	random := rand.New(rand.NewPCG(26, 1))
+	random.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	// The temperature is fitted on texts that the weights have not seen. Of few texts each
+	// counts, so the weights are fitted anew; of many, one more pass is as good.
+	held, rounds := len(all)/5, min(max(samplesSeen/len(all), minRounds), maxRounds)
+	m := newModel(len(c.names) + 1)
+	m.fit(all[held:], rounds, firstRate, lastRate)
+	c.temperature = m.fitTemperature(all[:held])
+	if len(all) < fewSamples {
+		m = newModel(len(c.names) + 1)
+		m.fit(all, rounds, firstRate, lastRate)
+	} else {
+		m.fit(all, 1, lastRate, lastRate)
+	}
+	c.keep(m)
+	return c
+}
+
+// keep stores the weights of a model in a byte each.
+func (c *Classifier) keep(m *model) {
+	largest := float32(0)
+	for _, w := range m.weights {
+		largest = max(largest, w, -w)
+	}
+	c.scale = largest / math.MaxInt8
+	c.bias = m.bias
+	c.weights = make([]int8, len(m.weights))
+	if c.scale > 0 {
+		for i, w := range m.weights {
+			c.weights[i] = int8(math.Round(float64(w / c.scale)))
+		}
+	}
+}
+
+// Classify returns the most likely intent of a text and its probability, 0 to 1; "" with
+// the probability of that if the text most likely has none.
+func (c *Classifier) Classify(text string) (intent string, confidence float64) {
+	x := c.extractors.Get().(*extractor)
+	defer c.extractors.Put(x)
+	found := x.extract(text)
+	n := len(c.bias)
+	sum := make([]int32, n)
+	for _, b := range found {
+		row := c.weights[int(b)*n:][:n]
+		for k, w := range row {
+			sum[k] += int32(w)
+		}
+	}
+	scores := make([]float32, n)
+	by := c.scale * unitValue(len(found))
+	for k := range scores {
+		scores[k] = (float32(sum[k])*by + c.bias[k]) * c.temperature
+	}
+	softmax(scores)
+	best := 0
+	for k, p := range scores {
+		if p > scores[best] {
+			best = k
+		}
+	}
+	if best < len(c.names) {
+		intent = c.names[best]
+	}
+	return intent, math.Round(float64(scores[best])*1e4) / 1e4
+}

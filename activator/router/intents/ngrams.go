@@ -1,0 +1,97 @@
+package intents
+
+import (
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	bucketBits = 16
+	buckets    = 1 << bucketBits
+
+	minGram, maxGram = 3, 5
+
+	// maxRunes bounds the runes of a text that are read: of a longer one the beginning
+	// and the end, half each.
+	maxRunes = 2000
+)
+
+// extractor turns texts into sets of buckets. It is for one goroutine.
+type extractor struct {
+	runes []rune
+	found []uint16
+}
+
+// extract returns the buckets of a text in ascending order, each once: its n-grams of
+// minGram to maxGram characters and its words. Case, punctuation and the amount of white
+// space make no difference. The result is valid until the next call.
+func (x *extractor) extract(text string) []uint16 {
+	x.found = x.found[:0]
+	x.normalise(text)
+	for i := range x.runes {
+		h := uint32(2166136261)
+		for n := 1; n <= maxGram && i+n <= len(x.runes); n++ {
+			h = (h ^ uint32(x.runes[i+n-1])) * 16777619
+			if n >= minGram {
+				x.found = append(x.found, bucketOf(h))
+			}
+		}
+	}
+	word, at := uint32(0), 0
+	for i, r := range x.runes {
+		if r != ' ' {
+			word = (word ^ uint32(r)) * 2654435769
+			continue
+		}
+		if i > at+1 {
+			x.found = append(x.found, bucketOf(word+1))
+		}
+		word, at = 0, i
+	}
+	slices.Sort(x.found)
+	x.found = slices.Compact(x.found)
+	return x.found
+}
+
+// bucketOf mixes a hash so that its low bits depend on all of it.
+func bucketOf(h uint32) uint16 {
+	h ^= h >> 15
+	h *= 0x2c1b3c6d
+	return uint16(h >> (32 - bucketBits))
+}
+
+// normalise fills runes with the text in lower case, one space for whatever is no letter
+// or digit, and a space at both ends.
+func (x *extractor) normalise(text string) {
+	text = clipMiddle(text)
+	x.runes = append(x.runes[:0], ' ')
+	for _, r := range text {
+		switch {
+		case unicode.IsLetter(r) || unicode.IsMark(r):
+			x.runes = append(x.runes, unicode.ToLower(r))
+		case unicode.IsDigit(r):
+			x.runes = append(x.runes, r)
+		case x.runes[len(x.runes)-1] != ' ':
+			x.runes = append(x.runes, ' ')
+		}
+	}
+	if x.runes[len(x.runes)-1] != ' ' {
+		x.runes = append(x.runes, ' ')
+	}
+}
+
+// clipMiddle cuts the middle out of a text of more than maxRunes runes.
+func clipMiddle(text string) string {
+	if len(text) <= maxRunes || utf8.RuneCountInString(text) <= maxRunes {
+		return text
+	}
+	head, tail := 0, len(text)
+	for range maxRunes / 2 {
+		_, n := utf8.DecodeRuneInString(text[head:])
+		head += n
+		_, n = utf8.DecodeLastRuneInString(text[:tail])
+		tail -= n
+	}
+	return text[:head] + " " + text[tail:]
+}

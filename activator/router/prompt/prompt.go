@@ -1,0 +1,340 @@
+// Package prompt reads from the bytes of a request what a Router decides by: an estimate
+// of the tokens, code, a demand for JSON, a demand for a moderation verdict, the language.
+// It builds no tree, and a string with escapes reads as the string that they stand for.
+package prompt
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"sync"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const (
+	tokensOfMessage = 4   // that a chat template adds to each
+	familyBytes     = 512 // at the beginning of a prompt: its family; a shorter prompt has none
+	followUpBytes   = 400 // a message of fewer after one with code is about that code
+	keptBuffer      = 256 << 10
+)
+
+// reader reads one request. Texts are analysed after the roles are known, so those of the
+// newest turn of the user are kept as places in the body until the next turn or the end.
+type reader struct {
+	body []byte // the section that is read
+	turn []span // texts of the user's newest turn
+	open bool   // no other role has spoken since
+
+	tokens  float64
+	system  scan
+	user    scan
+	earlier bool // there is code in an earlier message
+	images  bool
+
+	family []byte // the beginning of all texts
+	buffer []byte // for texts with escapes
+	joined []byte // the newest turn
+}
+
+type span struct{ at, end int }
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// Read returns the features of a body that env was peeked from, all but those that need
+// more than the body: RepeatedPrefix, Session, Complexity (-1) and Intent.
+func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
+	r := readers.Get().(*reader)
+	defer r.release()
+	r.reset()
+	f := functions.RouteFeatures{Complexity: -1}
+	r.readSystem(env.Section(body, openai.SectionSystem))
+	r.readPrompt(env.Section(body, openai.SectionPrompt))
+	r.readTurn()
+	tools := env.Section(body, openai.SectionTools)
+	f.Tools = len(tools) > 0 && tools[0] == '[' && tools[skipSpace(tools, 1)] != ']'
+	r.tokens += float64(len(tools))*tokensPerSchemaByte + float64(len(env.Section(body, openai.SectionTexts)))*tokensPerTextByte
+	f.TokenCount = int(r.tokens + 0.5)
+	f.Images = r.images
+	f.Code = r.user.code.found(r.user.words) || r.earlier && len(r.joined) < followUpBytes && len(r.joined) > 0
+	f.StructuredOutput = env.Structured(body) || r.user.found&foundJSON != 0
+	f.Safety = r.user.found&foundVerdict != 0 || r.system.found&foundSafePair != 0
+	f.Language = r.user.language()
+	if len(r.family) == familyBytes {
+		sum := sha256.Sum256(r.family)
+		f.PromptFamily = hex.EncodeToString(sum[:8])
+	}
+	return f
+}
+
+// Text returns the text that complexity and intents are judged by: that of the user's
+// newest turn, "" if there is none.
+func Text(env *openai.Envelope, body []byte) string {
+	r := readers.Get().(*reader)
+	defer r.release()
+	r.reset()
+	r.readPrompt(env.Section(body, openai.SectionPrompt))
+	r.joinTurn()
+	return string(r.joined)
+}
+
+func (r *reader) reset() {
+	*r = reader{turn: r.turn[:0], family: r.family[:0], buffer: r.buffer[:0], joined: r.joined[:0]}
+}
+
+func (r *reader) release() {
+	r.body = nil
+	if cap(r.buffer)+cap(r.joined)+cap(r.turn) <= keptBuffer {
+		readers.Put(r)
+	}
+}
+
+// readSystem reads system or instructions beside the prompt.
+func (r *reader) readSystem(v []byte) {
+	r.body = v
+	if len(v) > 0 {
+		r.eachText(0, func(at span) { r.addOther(r.text(at), true) })
+	}
+}
+
+// readPrompt reads messages, input or prompt.
+func (r *reader) readPrompt(v []byte) {
+	r.body = v
+	if len(v) == 0 {
+		return
+	}
+	if v[0] != '[' {
+		r.addUser(0)
+		return
+	}
+	for i := skipSpace(v, 1); v[i] != ']'; i = skipSpace(v, i) {
+		switch v[i] {
+		case ',':
+			i++
+			continue
+		case '{':
+			i = r.readMessage(i)
+		case '"', '[':
+			i = r.addUser(i)
+		default: // a token's id
+			r.tokens++
+			i = skipValue(v, i)
+		}
+	}
+}
+
+// addUser adds the texts of a value to the user's turn and returns where it ends. An
+// array of numbers is a prompt of token ids.
+func (r *reader) addUser(i int) int {
+	if !r.open {
+		r.endTurn()
+	}
+	r.open = true
+	if r.body[i] == '[' {
+		if k := skipSpace(r.body, i+1); r.body[k] >= '0' && r.body[k] <= '9' {
+			for ; r.body[k] != ']'; k++ {
+				if r.body[k] == ',' {
+					r.tokens++
+				}
+			}
+			r.tokens++
+			return k + 1
+		}
+	}
+	return r.eachText(i, func(at span) {
+		r.turn = append(r.turn, at)
+		if len(r.family) < familyBytes {
+			r.addFamily(r.beginning(at, familyBytes))
+		}
+	})
+}
+
+// endTurn reads the texts of a turn that was not the newest.
+func (r *reader) endTurn() {
+	for _, at := range r.turn {
+		r.count(r.text(at))
+	}
+	r.turn = r.turn[:0]
+}
+
+// readMessage reads one element of messages or input.
+func (r *reader) readMessage(i int) int {
+	r.tokens += tokensOfMessage
+	end, role, content := r.members(i)
+	switch {
+	case role == "user" || role == "":
+		for _, at := range content {
+			if at.end > 0 {
+				r.addUser(at.at)
+			}
+		}
+	default:
+		r.open = false
+		for _, at := range content {
+			if at.end > 0 {
+				r.eachText(at.at, func(at span) { r.addOther(r.text(at), role == "system" || role == "developer") })
+			}
+		}
+	}
+	return end
+}
+
+// members returns where the object at i ends, its role, and its values that hold text.
+func (r *reader) members(i int) (end int, role string, content [4]span) {
+	b, n := r.body, 0
+	for i = skipSpace(b, i+1); b[i] != '}'; i = skipSpace(b, i) {
+		if b[i] == ',' {
+			i = skipSpace(b, i+1)
+		}
+		name, at := r.member(i)
+		i = skipValue(b, at)
+		switch kind := kindOf(name); {
+		case string(name) == "role":
+			role = internRole(r.name(span{at, i}))
+		case string(name) == "type" && b[at] == '"':
+			switch string(r.name(span{at, i})) {
+			case "function_call_output", "function_call", "reasoning", "web_search_call", "computer_call":
+				role = "tool"
+			case "input_image", "image_url", "image":
+				r.images = true
+			}
+		case kind == imageName && b[at] != 'n':
+			r.images = true
+		case kind == textName && b[at] != 'n' && n < len(content):
+			content[n] = span{at, i}
+			n++
+		}
+	}
+	return i + 1, role, content
+}
+
+// internRole avoids an allocation for the roles that exist.
+func internRole(name []byte) string {
+	switch string(name) {
+	case "user":
+		return "user"
+	case "system":
+		return "system"
+	case "developer":
+		return "developer"
+	}
+	return "other"
+}
+
+// eachText calls f with every text in the value at i and returns where the value ends. It
+// notes images.
+func (r *reader) eachText(i int, f func(span)) int {
+	b := r.body
+	switch b[i] {
+	case '"':
+		end := skipValue(b, i)
+		f(span{i, end})
+		return end
+	case '[':
+		for i = skipSpace(b, i+1); b[i] != ']'; i = skipSpace(b, i) {
+			if b[i] == ',' {
+				i++
+				continue
+			}
+			i = r.eachText(i, f)
+		}
+		return i + 1
+	case '{':
+		for i = skipSpace(b, i+1); b[i] != '}'; i = skipSpace(b, i) {
+			if b[i] == ',' {
+				i = skipSpace(b, i+1)
+			}
+			key, at := r.member(i)
+			i = skipValue(b, at)
+			switch kindOf(key) {
+			case imageName:
+				r.images = r.images || b[at] != 'n'
+			case textName:
+				r.eachText(at, f)
+			default:
+				if string(key) == "type" && b[at] == '"' {
+					switch string(r.name(span{at, i})) {
+					case "image_url", "input_image", "image":
+						r.images = true
+					}
+				}
+			}
+		}
+		return i + 1
+	}
+	return skipValue(b, i)
+}
+
+// member returns the name of the member at i and where its value begins.
+func (r *reader) member(i int) (name []byte, at int) {
+	end := skipValue(r.body, i)
+	return r.name(span{i, end}), skipSpace(r.body, skipSpace(r.body, end)+1)
+}
+
+// name returns the content of a short literal.
+func (r *reader) name(at span) []byte {
+	lit := r.body[at.at:at.end]
+	if lit[0] != '"' {
+		return lit
+	}
+	if hasEscape(lit) {
+		return appendText(nil, lit, len(lit))
+	}
+	return lit[1 : len(lit)-1]
+}
+
+// text returns the content of a string literal; it is valid until the next call.
+func (r *reader) text(at span) []byte { return r.beginning(at, at.end) }
+
+// beginning returns at least the first most bytes of the content of a string literal.
+func (r *reader) beginning(at span, most int) []byte {
+	lit := r.body[at.at:at.end]
+	if !hasEscape(lit) {
+		return lit[1 : len(lit)-1]
+	}
+	r.buffer = appendText(r.buffer[:0], lit, most)
+	return r.buffer
+}
+
+// addOther reads a text that is not of the user's newest turn.
+func (r *reader) addOther(text []byte, system bool) {
+	r.addFamily(text)
+	if system {
+		r.system.read(text)
+		r.tokens += r.system.takeTokens()
+		return
+	}
+	r.count(text)
+}
+
+// count reads a text of which only the tokens and code matter.
+func (r *reader) count(text []byte) {
+	r.tokens += countTokens(text)
+	r.earlier = r.earlier || hasFence(text)
+}
+
+func (r *reader) joinTurn() {
+	for i, at := range r.turn {
+		if i > 0 {
+			r.joined = append(r.joined, '\n')
+		}
+		if lit := r.body[at.at:at.end]; hasEscape(lit) {
+			r.joined = appendText(r.joined, lit, len(lit))
+		} else {
+			r.joined = append(r.joined, lit[1:len(lit)-1]...)
+		}
+	}
+}
+
+// readTurn reads the user's newest turn.
+func (r *reader) readTurn() {
+	r.joinTurn()
+	r.user.read(r.joined)
+	r.tokens += r.user.takeTokens()
+}
+
+func (r *reader) addFamily(text []byte) {
+	if room := familyBytes - len(r.family); room > 0 {
+		r.family = append(r.family, text[:min(len(text), room)]...)
+	}
+}

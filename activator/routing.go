@@ -1,0 +1,220 @@
+package activator
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+
+	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/routes"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// routing is a request's choice by a Router.
+type routing struct {
+	by      *routes.Route
+	request routes.Request
+	record  functions.RouteRecord // of the newest decision
+	header  string                // thaw-route
+}
+
+// SetRouters replaces all Routers, and the classes of data that teams have set. A request
+// under way keeps its Router.
+func (a *Activator) SetRouters(routers []*functions.Router, data map[string]functions.DataClass) {
+	a.routers.Store(routes.NewSet(a.routers.Load(), routers, data, a.o.Log))
+}
+
+// Decisions has the records of recent decisions.
+func (a *Activator) Decisions() *routes.Log { return &a.decisions }
+
+// findRouter returns the Router that a request for a name means; nil: none.
+func (a *Activator) findRouter(asked string, name functions.Name) *routes.Route {
+	set := a.routers.Load()
+	if r := set.Find(name); r != nil || asked != functions.AutoRouter {
+		return r
+	}
+	if e, alias := a.mainFunction(name); e != nil || alias {
+		return nil
+	}
+	return set.Auto()
+}
+
+// functionNow is what a decision about a request of the team knows of a function.
+func (a *Activator) functionNow(team string, name functions.Name) (routes.Function, bool) {
+	e, _ := a.mainFunction(name)
+	if e == nil {
+		return routes.Function{}, false
+	}
+	f := routes.Function{Snapshot: e.Snapshot(), Load: e.Data.queue.Load(a.o.Now()), Pace: &e.Data.pace}
+	if f.Snapshot.Remote != nil {
+		f.Refusal = a.o.Remotes.Refusal(e.Name, team, a.o.Limits.SpendPerDay(team))
+	}
+	return f, true
+}
+
+// newRouting reads what a decision of r depends on.
+func (a *Activator) newRouting(r *routes.Route, q routes.Request, env *openai.Envelope, body []byte, path string, dry bool) (*routing, *openai.Error) {
+	t := &routing{by: r, request: q}
+	t.request.Find = func(name functions.Name) (routes.Function, bool) { return a.functionNow(q.Team, name) }
+	t.request.Now = a.o.Now()
+	if e := a.routers.Load().ReadHeaders(&t.request, r); e != nil {
+		return nil, e
+	}
+	r.Read(&t.request, env, body, path, a.families, dry)
+	return t, nil
+}
+
+// chooseTarget has the Router choose the function of the request.
+func (x *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *openai.Error) {
+	q := routes.Request{ID: x.id, Team: id.Team, Admin: id.Admin, Header: x.req.Header}
+	if x.routing, e = x.a.newRouting(r, q, &x.env, x.req.Body, x.endpoint.path, false); e != nil {
+		return e
+	}
+	x.data = x.routing.request.Data
+	rec := x.routing.by.Choose(&x.routing.request)
+	if e := x.follow(rec); e != nil {
+		return e
+	}
+	return nil
+}
+
+// follow records a decision and takes its target.
+func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
+	a, t := x.a, x.routing
+	if rec.Prewarm != "" {
+		name, _, _ := t.by.Target(&t.request, rec.Prewarm)
+		if refused := a.prewarms.Ask(name, "router "+rec.Router, a.o.Now()); refused != "" {
+			rec.Prewarm = ""
+			rec.Reason += " It is not prewarmed: " + refused + "."
+		}
+	}
+	t.record, t.header = rec, routes.Header(&rec, x.team)
+	a.decisions.Put(x.team, x.clientID, rec)
+	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, x.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
+	if rec.Target == "" {
+		return t.by.Refusal(&t.request, &rec)
+	}
+	name, _, _ := t.by.Target(&t.request, rec.Target)
+	en, _ := a.lookup(name.WithoutAdapter())
+	if en == nil || !x.use(en, name) {
+		return openai.New(openai.ModelNotFound, "")
+	}
+	return nil
+}
+
+// use makes a function the one of the request; false where it lacks the adapter.
+func (x *proxyRequest) use(en *entry, name functions.Name) bool {
+	f := en.Snapshot()
+	if x.engineName = f.ServedModelName; x.engineName == "" {
+		x.engineName = name.Name
+	}
+	if name.Adapter != "" {
+		if !f.DeclaresAdapter(name.Adapter) {
+			return false
+		}
+		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
+	}
+	x.fn = en
+	return true
+}
+
+// escalate gives a request that failed before the first byte of an answer to the next
+// target of its Router, if that says so. It returns false where the failure is the answer.
+func (x *proxyRequest) escalate(async bool) bool {
+	switch {
+	case x.routing == nil || x.answerBegan || x.queued.Alone: // Alone: it is a suspect of two crashes
+		return false
+	case x.phase == refused && routes.MayEscalate(x.fail):
+		return x.moveOn(x.fail.Message, async)
+	case x.phase == answered && routes.FailedStatus(x.reply.Response.Status, x.fn.Snapshot().Remote != nil):
+		return x.moveOn("it answered with status "+strconv.Itoa(x.reply.Response.Status)+".", async)
+	}
+	return false
+}
+
+// moveOn sends the request to the next target of its Router; false where there is none.
+func (x *proxyRequest) moveOn(reason string, async bool) bool {
+	t := x.routing
+	if t == nil || !t.by.Spec.Spec.Retry.Escalate || context.Cause(x.context()) != nil {
+		return false
+	}
+	t.request.Fail(t.record.Target, reason)
+	t.request.Now = x.a.o.Now()
+	rec := t.by.Choose(&t.request)
+	if rec.Target == "" {
+		return false
+	}
+	x.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, x.team, rec.After)(1)
+	x.stopEngine()
+	x.leave()
+	x.queued, x.reply, x.fail = admission.Request{}, answer.Answer{}, nil
+	x.adapterRetried, x.sentEarly, x.refusedEarly, x.first = false, false, "", 0
+	e := x.follow(rec)
+	if e == nil {
+		e = x.checkSuspect()
+	}
+	if e != nil {
+		x.refuse(e)
+		return true
+	}
+	x.enter(true)
+	if x.phase == sent {
+		x.launch(async)
+	}
+	return true
+}
+
+// checkData refuses a request whose data may not be sent to its function.
+func (x *proxyRequest) checkData() *openai.Error {
+	if f := x.fn.Snapshot(); !routes.Allows(f, x.data) {
+		return routes.RefuseData(f, x.data)
+	}
+	return nil
+}
+
+// routeFields are the fields of the log about a Router's choice.
+func (x *proxyRequest) routeFields(attrs []slog.Attr) []slog.Attr {
+	r := &x.routing.record
+	attrs = append(attrs, slog.String("router", r.Router), slog.String("rule", r.Rule), slog.String("stage", string(r.Stage)), slog.String("target", r.Target))
+	if r.Prewarm != "" {
+		attrs = append(attrs, slog.String("prewarm", r.Prewarm))
+	}
+	if r.After != "" {
+		attrs = append(attrs, slog.String("after", r.After))
+	}
+	return attrs
+}
+
+// DryRoute decides what a request would be sent to, and sends and records nothing. router
+// is the name of a Router, "" the model of the body or else "auto".
+func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(string) string, body []byte) (rec functions.RouteRecord, e *openai.Error) {
+	p := findEndpoint(path)
+	if p == nil || p.form {
+		return rec, openai.New(openai.InvalidValue, "path is one of the endpoints with a JSON body, such as /v1/chat/completions.").With("path")
+	}
+	env, err := openai.PeekUnnamed(body)
+	if err != nil {
+		if e, ok := err.(*openai.Error); ok {
+			return rec, e
+		}
+		return rec, openai.New(openai.InvalidJSON, err.Error())
+	}
+	for _, name := range [...]string{env.Model, functions.AutoRouter} {
+		if router == "" {
+			router = name
+		}
+	}
+	name, err := functions.ParseName(router, id.Team)
+	r := a.findRouter(router, name)
+	if err != nil || r == nil || !canSee(id, name.Team) {
+		return rec, openai.New(openai.NotFound, "The Router `"+functions.Clip(router)+"` does not exist, or this key may not use it.").With("router")
+	}
+	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header}, &env, body, path, true)
+	if e != nil {
+		return rec, e
+	}
+	return r.Choose(&t.request), nil
+}

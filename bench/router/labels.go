@@ -1,0 +1,93 @@
+package router
+
+import (
+	"encoding/json"
+
+	"github.com/thaw-dev/thaw/activator/router"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const chatPath = "/v1/chat/completions"
+
+// newRouter returns the Router that the labels are checked with: a rule for each label.
+func newRouter() (*router.Router, error) {
+	yes, half := true, 0.5
+	return router.Compile(&functions.Router{Metadata: functions.Metadata{Namespace: functions.DefaultTeam, Name: functions.AutoRouter}, Spec: functions.RouterSpec{
+		Rules: []functions.Rule{
+			{Name: Extraction, When: functions.When{StructuredOutput: &yes}, To: []string{"small"}},
+			{Name: Code, When: functions.When{Code: &yes}, To: []string{"coder"}},
+			{Name: Reasoning, When: functions.When{ComplexityAbove: &half}, To: []string{"large"}},
+			{Name: General, To: []string{"general"}},
+		},
+	}})
+}
+
+// chatBody is the body of a chat request with one message.
+func chatBody(text string) ([]byte, error) {
+	literal, err := json.Marshal(text)
+	return append(append([]byte(`{"model":"auto","messages":[{"role":"user","content":`), literal...), "}]}"...), err
+}
+
+func decide(r *router.Router, body []byte) (functions.RouteRecord, error) {
+	env, err := openai.Peek(body)
+	if err != nil {
+		return functions.RouteRecord{}, err
+	}
+	return r.Decide(input(r, &env, body)), nil
+}
+
+// input is the input of a decision among targets that are ready.
+func input(r *router.Router, env *openai.Envelope, body []byte) router.Input {
+	return router.Input{
+		Features: r.Features(env, body, chatPath),
+		Text:     func() string { return router.Text(env, body, chatPath) },
+		Candidate: func(string) functions.RouteCandidate {
+			return functions.RouteCandidate{Kind: functions.KindModel, State: functions.Ready.Word(), ExpectedMS: -1, Cost: -1}
+		},
+	}
+}
+
+// Share counts the prompts of one source and label, and to which rules they went.
+type Share struct {
+	Source string         `json:"source"`
+	From   string         `json:"repository"`
+	Held   bool           `json:"held_out"`
+	Label  string         `json:"label"`
+	All    int            `json:"prompts"`
+	Right  int            `json:"right"`
+	Rules  map[string]int `json:"rules"`
+}
+
+// Check routes every prompt.
+func Check(prompts []Prompt) ([]Share, error) {
+	r, err := newRouter()
+	if err != nil {
+		return nil, err
+	}
+	var list []Share
+	at := map[string]int{}
+	for _, p := range prompts {
+		body, err := chatBody(p.Text)
+		if err != nil {
+			return nil, err
+		}
+		rec, err := decide(r, body)
+		if err != nil {
+			return nil, err
+		}
+		key := p.Source.Name + p.Label
+		k, ok := at[key]
+		if !ok {
+			k = len(list)
+			at[key] = k
+			list = append(list, Share{Source: p.Source.Name, From: p.Source.Repository, Held: p.Source.Held, Label: p.Label, Rules: map[string]int{}})
+		}
+		list[k].All++
+		list[k].Rules[rec.Rule]++
+		if rec.Rule == p.Label {
+			list[k].Right++
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,122 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/thaw-dev/thaw/activator/router/complexity"
+)
+
+// writeSources writes a few prompts where the sources are looked for.
+func writeSources(t *testing.T) (checkouts, texts string) {
+	t.Helper()
+	checkouts, texts = t.TempDir(), t.TempDir()
+	for name, content := range map[string]string{
+		"yizhongw/self-instruct/data/seed_tasks.jsonl":                    "{\"instruction\":\"Write a poem.\",\"instances\":[{\"input\":\"about the sea\"}]}\n\n",
+		"lgw863/LogiQA-dataset/Test.txt":                                  "\na\nAnna is older than Ben.\nWho is the oldest?\nA.Anna\nB.Ben\n\nb\nx\ny\nA.z\n",
+		"nlpxucan/WizardLM/WizardCoder/data/mbppplus.json":                `{"Mbpp/2":"Write a python function to add two numbers.","Mbpp/3":"Write a function that sorts."}`,
+		"lm-sys/FastChat/fastchat/llm_judge/data/mt_bench/question.jsonl": "{\"category\":\"coding\",\"turns\":[\"Fix this Python code.\"]}\n{\"category\":\"stem\",\"turns\":[\"left out\"]}\n",
+		"suzgunmirac/BIG-Bench-Hard/bbh/navigate.json":                    `{"canary":"x","examples":[{"input":"Take 2 steps."},{"input":"Take 3 steps."}]}`,
+		"suzgunmirac/BIG-Bench-Hard/bbh/snarks.json":                      `{"examples":[{"input":"left out"}]}`,
+		"kojima-takeshi188/zero_shot_cot/dataset/AQuA/test.json":          "{\"question\":\"What is 2 + 2?\",\"options\":[\"A)3\",\"B)4\"]}\n{\"question\":\"And 3 + 3?\"}\n",
+	} {
+		file := filepath.Join(checkouts, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(texts, "clinc-train.jsonl"), []byte(`{"text":"set an alarm","intent":"alarm"}`+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return checkouts, texts
+}
+
+func TestSources(t *testing.T) {
+	prompts, missing, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range prompts {
+		got = append(got, p.Source.Name+"|"+p.Label+"|"+p.Text)
+	}
+	want := []string{
+		"AQuA|reasoning|What is 2 + 2?\nA)3\nB)4",
+		"AQuA|reasoning|And 3 + 3?",
+		"LogiQA|reasoning|Anna is older than Ben.\nWho is the oldest?\nA.Anna\nB.Ben",
+		"LogiQA|reasoning|x\ny\nA.z",
+		"CLINC150 (train)|general|set an alarm",
+		"self-instruct seeds|general|Write a poem.\nabout the sea",
+		"MBPP+|code|Write a function that sorts.",
+		"MBPP+|code|Write a python function to add two numbers.",
+		"BIG-Bench Hard|reasoning|Take 2 steps.",
+		"BIG-Bench Hard|reasoning|Take 3 steps.",
+		"MT bench|code|Fix this Python code.",
+	}
+	a, _ := json.MarshalIndent(got, "", " ")
+	b, _ := json.MarshalIndent(want, "", " ")
+	if !bytes.Equal(a, b) {
+		t.Errorf("%s, want\n%s", a, b)
+	}
+	if len(missing) != len(Sources)-7 {
+		t.Errorf("missing: %v", missing)
+	}
+	held, repositories := 0, map[string]bool{}
+	for _, s := range Sources {
+		repositories[s.Repository] = true
+		if s.Held {
+			held++
+		}
+	}
+	if held*3 < len(Sources) {
+		t.Errorf("%d of %d sources are held out, want a third", held, len(Sources))
+	}
+}
+
+// TestFit: the same prompts give the same weights, and held-out ones no other.
+func TestFit(t *testing.T) {
+	prompts, _, err := Load(writeSources(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := Fit(prompts)
+	var fitted []Prompt
+	for _, p := range prompts {
+		if !p.Source.Held {
+			fitted = append(fitted, p)
+		}
+	}
+	if len(weights) != complexity.Header+complexity.Features || !bytes.Equal(weights, Fit(fitted)) {
+		t.Errorf("%d bytes, or others without the held-out sources", len(weights))
+	}
+}
+
+func TestRun(t *testing.T) {
+	checkouts, texts := writeSources(t)
+	r, err := Run(context.Background(), Options{Parts: map[string]bool{"decision": true, "labels": true}, Rounds: 20, Checkouts: checkouts, Texts: texts, Progress: func(string) {}}, Result{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Decisions) != 4 || len(r.Labels) != 7 || len(r.Goals) != 7 {
+		t.Errorf("%+v", r)
+	}
+	for _, s := range r.Labels {
+		if s.Label == Code && s.Right != s.All {
+			t.Errorf("%+v", s)
+		}
+	}
+	dir := t.TempDir()
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, "router.md")); err != nil || !bytes.Contains(page, []byte("held-out sources")) {
+		t.Errorf("%v: %s", err, page)
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/bench"
+	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/bench/router"
+)
+
+const aboutRouter = `Measures how a Router decides. Writes router.json and router.md.
+
+Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
+                          rules alone, and with the complexity score
+                labels    labelled prompts of public sources that meet the
+                          right rule; nothing is fitted on a third of them
+
+labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
+repositories that bench/router/sources.go names (--sources), and one with the
+files that it names texts:FILE (--texts). A source that is not there is left out.
+
+--fit FILE fits the weights of the complexity score on the sources that are not
+held out, and measures nothing.
+
+Examples:
+  bin/thaw-bench router --sources DIR --texts DIR --out bench/results
+  bin/thaw-bench router --only decision
+  bin/thaw-bench router --sources DIR --texts DIR --fit activator/router/complexity/weights.bin
+  bin/thaw-bench router --quick
+`
+
+func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	f := bench.Flags("router", aboutRouter, stderr)
+	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
+	only := f.String("only", strings.Join(router.Parts, ","), "parts to run")
+	sources := f.String("sources", os.Getenv("THAW_PROMPTS"), "folder of checkouts of the sources (or THAW_PROMPTS)")
+	texts := f.String("texts", os.Getenv("THAW_TEXTS"), "folder of the texts (or THAW_TEXTS)")
+	fit := f.String("fit", "", "fit the weights and write them to this `file`")
+	reportFlags := bench.ReportFlags(f)
+	if err := bench.Parse(f, args); err != nil {
+		return err
+	}
+	o := router.Options{Parts: map[string]bool{}, Rounds: 100_000, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
+	if *quick {
+		o.Rounds = 100
+	}
+	for part := range strings.SplitSeq(*only, ",") {
+		part = strings.TrimSpace(part)
+		if !slices.Contains(router.Parts, part) {
+			return bench.UsageError(stderr, "--only: there is no part %q; there are %s", part, strings.Join(router.Parts, ", "))
+		}
+		o.Parts[part] = true
+	}
+	if *fit != "" {
+		prompts, missing, err := router.Load(*sources, *texts)
+		if err != nil {
+			return err
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("fitting needs every source; not found: %s (--sources, --texts)", strings.Join(missing, ", "))
+		}
+		return os.WriteFile(*fit, router.Fit(prompts), 0o644)
+	}
+	r := router.Result{Provenance: report.NewProvenance(router.Kind, bench.CommandLine("router", args), time.Now())}
+	r, err := router.Run(ctx, o, r)
+	if err != nil {
+		return err
+	}
+	return reportFlags.Write("router", r, r.Goals, stdout, stderr)
+}

@@ -1,0 +1,85 @@
+package api
+
+import (
+	"math"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Outcome is how good the answer to a request was, from 0 to 1.
+type Outcome struct {
+	Score *float64 `json:"score"`
+}
+
+// noRouters refuses what is about Routers where the data path is another process.
+func (a *API) noRouters() *openai.Error {
+	if a.o.Decisions != nil {
+		return nil
+	}
+	return openai.New(openai.NotFound, "This server keeps no decisions of Routers.")
+}
+
+func (a *API) decisions(x *exchange) ([]functions.RouteRecord, *openai.Error) {
+	if err := a.noRouters(); err != nil {
+		return nil, err
+	}
+	limit, ok := x.query.number("limit", 100, 1000)
+	if !ok {
+		return nil, openai.New(openai.InvalidValue, "limit is a number, at most 1000.").With("limit")
+	}
+	return a.o.Decisions.Newest(x.team(), limit), nil
+}
+
+func noDecision(id string) *openai.Error {
+	return openai.New(openai.NotFound, "No decision about the request "+id+" is remembered: only requests to a Router have one, and the newest 4096 are kept.")
+}
+
+func (a *API) decision(x *exchange, res *httpserver.Response) *openai.Error {
+	if err := a.noRouters(); err != nil {
+		return err
+	}
+	rec, ok := a.o.Decisions.Find(x.team(), x.args[0])
+	if !ok {
+		return noDecision(x.args[0])
+	}
+	return writeJSON(res, 200, rec)
+}
+
+func (a *API) setOutcome(x *exchange, res *httpserver.Response) *openai.Error {
+	if err := a.noRouters(); err != nil {
+		return err
+	}
+	var o Outcome
+	if err := decodeBody(x, &o); err != nil {
+		return err
+	}
+	if o.Score == nil || !(*o.Score >= 0 && *o.Score <= 1) || math.IsNaN(*o.Score) {
+		return openai.New(openai.InvalidValue, `The body is {"score": S} with a number from 0 (bad) to 1 (good).`).With("score")
+	}
+	rec, ok := a.o.Decisions.SetOutcome(x.team(), x.args[0], *o.Score)
+	if !ok {
+		return noDecision(x.args[0])
+	}
+	return writeJSON(res, 200, rec)
+}
+
+func (a *API) dryRoute(x *exchange, res *httpserver.Response) *openai.Error {
+	if err := a.noRouters(); err != nil {
+		return err
+	}
+	id := x.id
+	if id.Admin {
+		id.Team = functions.DefaultTeam
+	}
+	path := x.query["path"]
+	if path == "" {
+		path = "/v1/chat/completions"
+	}
+	rec, err := a.o.DryRoute(id, x.query["router"], path, x.Header, x.Body)
+	if err != nil {
+		return err
+	}
+	return writeJSON(res, 200, rec)
+}

@@ -1,0 +1,279 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// Kinds are the kinds of documents in the order they are listed to people.
+var Kinds = []string{functions.KindModel, functions.KindRouter, functions.KindRemote, functions.KindTeam}
+
+// kindNotBuilt is a kind of the contracts that this program does not have.
+const kindNotBuilt = "Composition"
+
+// keysNotBuilt are keys of the contracts that this program does not have, by kind. They
+// are refused as such: a key is never accepted and ignored.
+var keysNotBuilt = map[string][]string{
+	functions.KindModel:  {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.exclude", "spec.weights", "spec.cache.semantic"},
+	functions.KindRouter: {"spec.cache.semantic", "spec.weights", "spec.profiles"},
+	functions.KindRemote: {"spec.keyFrom.secret"},
+	functions.KindTeam:   {"spec.priority"},
+}
+
+// Document is one document of a file; one of the first four is set.
+type Document struct {
+	Model  *functions.Model
+	Router *functions.Router
+	Remote *functions.Remote
+	Team   *functions.Team
+	File   string
+	Line   int
+
+	places Places // of a Router
+}
+
+// Kind is one of Kinds.
+func (d Document) Kind() string {
+	switch {
+	case d.Router != nil:
+		return functions.KindRouter
+	case d.Remote != nil:
+		return functions.KindRemote
+	case d.Team != nil:
+		return functions.KindTeam
+	}
+	return functions.KindModel
+}
+
+// FullName is the name of the function; of a team, its name twice.
+func (d Document) FullName() functions.Name {
+	switch {
+	case d.Router != nil:
+		return d.Router.FullName()
+	case d.Remote != nil:
+		return d.Remote.FullName()
+	case d.Team != nil:
+		return functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}
+	}
+	return d.Model.FullName()
+}
+
+// Value is the Model, Router, Remote or Team.
+func (d Document) Value() any {
+	switch {
+	case d.Router != nil:
+		return d.Router
+	case d.Remote != nil:
+		return d.Remote
+	case d.Team != nil:
+		return d.Team
+	}
+	return d.Model
+}
+
+// Name is what the document is about, for messages: model TEAM/NAME or team NAME.
+func (d Document) Name() string {
+	if d.Team != nil {
+		return "team " + d.Team.Metadata.Name
+	}
+	return strings.ToLower(d.Kind()) + " " + d.FullName().String()
+}
+
+// key is the same for two documents that exclude each other: functions of all kinds share
+// one name space per team.
+func (d Document) key() string {
+	if d.Team != nil {
+		return d.Name()
+	}
+	return d.FullName().String()
+}
+
+func (d Document) origin() string { return d.File + ":" + strconv.Itoa(d.Line) }
+
+// Duplicates lists the documents whose name an earlier one has.
+func Duplicates(docs []Document) (problems Problems) {
+	first := map[string]Document{}
+	for _, d := range docs {
+		if other, twice := first[d.key()]; twice {
+			problems = append(problems, Problem{File: d.File, Line: d.Line, Path: "metadata.name", Message: fmt.Sprintf("%s is here and at %s", bothNames(d, other), other.origin())})
+			continue
+		}
+		first[d.key()] = d
+	}
+	return problems
+}
+
+// bothNames names d, and its kind and that of other where they differ.
+func bothNames(d, other Document) string {
+	if d.Kind() == other.Kind() {
+		return d.Name()
+	}
+	return fmt.Sprintf("%s: the name of a %s and a %s", d.FullName(), d.Kind(), other.Kind())
+}
+
+// Reader decodes files. What depends on where it runs is in its fields.
+type Reader struct {
+	// Examples: files that intents name are read into them; else they are not looked at.
+	Examples bool
+	// Plain reports whether the operator allows plain HTTP to the host of a URL; nil: it
+	// is not checked.
+	Plain func(*url.URL) bool
+}
+
+// Decode reads the documents of one file, sets defaults and validates. file is
+// for messages, and its folder is what relative sources count from. JSON is
+// read too. The error is Problems, with everything that is wrong; then no
+// document counts.
+func Decode(file string, data []byte) ([]Document, error) { return Reader{}.Decode(file, data) }
+
+// Decode is [Decode] with what the reader knows.
+func (r Reader) Decode(file string, data []byte) ([]Document, error) {
+	docs, _, err := r.decode(file, data)
+	return docs, err
+}
+
+// decode also returns the files of examples that were read, or should have been.
+func (r Reader) decode(file string, data []byte) ([]Document, exampleFiles, error) {
+	d := &decoder{Reader: r, file: file, most: MaxFile, examples: exampleFiles{}}
+	docs, err := d.documents(data)
+	return docs, d.examples, err
+}
+
+// DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
+// it has at most MaxTenant bytes.
+func DecodeTenant(name string, data []byte) ([]Document, error) {
+	d := &decoder{file: name, most: MaxTenant}
+	return d.documents(data)
+}
+
+// documents decodes the documents of a file.
+func (d *decoder) documents(data []byte) (docs []Document, err error) {
+	defer d.recoverProblem(&err)
+	for _, body := range d.parse(data) {
+		if doc, ok := d.document(body); ok {
+			docs = append(docs, doc)
+		}
+	}
+	if len(d.problems) > 0 {
+		return nil, d.problems
+	}
+	return docs, nil
+}
+
+// document reads a document by its kind.
+func (d *decoder) document(body ast.Node) (Document, bool) {
+	d.begin()
+	m, ok := mappingValues(body)
+	if !ok {
+		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
+		return Document{}, false
+	}
+	before := len(d.problems)
+	kindAt := position(body)
+	for _, kv := range m {
+		if key, _ := keyOf(kv); key == "kind" {
+			if s, ok := kv.Value.(*ast.StringNode); ok {
+				d.kind, kindAt = s.Value, position(kv)
+			}
+			break
+		}
+	}
+	doc := Document{File: d.file}
+	if p := position(body); p != nil {
+		doc.Line = p.Line
+	}
+	var problems []functions.Problem
+	switch d.kind {
+	case functions.KindModel:
+		model := functions.NewModel()
+		model.APIVersion = "" // to be said
+		d.value(body, reflect.ValueOf(model).Elem(), "")
+		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
+			model.Spec.Health = functions.DefaultHealth
+		}
+		model.Dir, model.Origin = filepath.Dir(d.file), doc.origin()
+		doc.Model, problems = model, functions.Validate(model)
+	case functions.KindRouter:
+		router := functions.NewRouter()
+		router.APIVersion = ""
+		d.value(body, reflect.ValueOf(router).Elem(), "")
+		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
+		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
+		doc.Router, problems = router, functions.ValidateRouter(router)
+		doc.places = placesOf(d.places)
+		if len(d.problems) == before && len(problems) == 0 && d.Examples {
+			problems = d.readExamples(router)
+		}
+	case functions.KindRemote:
+		remote := functions.NewRemote()
+		remote.APIVersion = ""
+		d.value(body, reflect.ValueOf(remote).Elem(), "")
+		remote.Spec.Allow = cmp.Or(remote.Spec.Allow, functions.DataPublic) // an empty class ranks as secret
+		remote.Dir, remote.Origin = filepath.Dir(d.file), doc.origin()
+		doc.Remote, problems = remote, functions.ValidateRemote(remote, d.Plain)
+	case functions.KindTeam:
+		team := new(functions.Team)
+		d.value(body, reflect.ValueOf(team).Elem(), "")
+		team.Origin = doc.origin()
+		doc.Team, problems = team, functions.ValidateTeam(team)
+	case kindNotBuilt:
+		d.add(kindAt, "kind", "", d.kind+": not supported yet")
+		return doc, false
+	default:
+		message := "a kind is needed"
+		if d.kind != "" {
+			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(d.kind))
+		}
+		d.add(kindAt, "kind", suggestName(d.kind, Kinds), message)
+		return doc, false
+	}
+	// A value that did not decode is not also reported as missing.
+	if len(d.problems) > before {
+		return doc, false
+	}
+	for _, p := range problems {
+		d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
+	}
+	return doc, len(problems) == 0
+}
+
+// notBuilt reports whether a key, or its value, is of the contracts but not built yet.
+func (d *decoder) notBuilt(path string, value ast.Node) bool {
+	if slices.Contains(keysNotBuilt[d.kind], path) {
+		return true
+	}
+	_, mapping := mappingValues(value)
+	return mapping && d.kind == functions.KindRouter && path == "spec.intents.classifier"
+}
+
+// isSecret reports whether a value at path may be a key that was written there by mistake.
+func (d *decoder) isSecret(path string) bool {
+	return d.kind == functions.KindRemote && strings.HasPrefix(path, "spec.keyFrom")
+}
+
+// describe names a value for people, without what may be secret.
+func (d *decoder) describe(n ast.Node, path string) string {
+	if _, _, scalar := scalarText(n); scalar && d.isSecret(path) {
+		return "a value"
+	}
+	return describeNode(n)
+}
+
+// suggestKey is the hint about an unknown key of names.
+func (d *decoder) suggestKey(key string, names []string) string {
+	low := strings.ToLower(key)
+	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
+		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
+	}
+	return suggestName(key, names)
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/files"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+func (c platformVerbs) check() *cobra.Command {
+	var schema bool
+	cmd := &cobra.Command{
+		Use: "check FILE|DIR...", Short: "Say what is wrong with files of models, routers, remotes and teams, without a server", GroupID: "own",
+		Example: `  thaw check model.yaml
+  thaw check functions/ -o json
+  thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if schema {
+				_, err := c.Out.Write(functions.Schema())
+				return err
+			}
+			if len(args) == 0 {
+				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
+			}
+			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(c.getenv).Trusts}
+			docs, warnings, err := files.Read(reader, args)
+			problems, bad := errors.AsType[catalog.Problems](err)
+			if err != nil && !bad {
+				return err
+			}
+			return c.printChecked(docs, append(problems, warnings...))
+		},
+	}
+	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of the files and end")
+	return cmd
+}
+
+// printChecked prints what a check found. It fails if a problem is more than a warning.
+func (c platformVerbs) printChecked(docs []catalog.Document, problems catalog.Problems) error {
+	wrong := problems.Wrong()
+	if c.Output == "json" || c.Output == "yaml" {
+		if err := c.Encode(kit.NewList("ProblemList", problems)); err != nil {
+			return err
+		}
+		if len(wrong) > 0 {
+			return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("%d problems", len(wrong))}
+		}
+	} else if len(wrong) > 0 {
+		return &kit.Error{Exit: kit.ExitFailed, Err: wrong}
+	}
+	if c.Output == "table" || c.Output == "wide" || c.Output == "name" {
+		for _, d := range docs {
+			fmt.Fprintln(c.Out, kit.Plain(d.Name()))
+		}
+		for _, p := range problems {
+			c.Remark("%v", p)
+		}
+	}
+	c.Remark("%d good", len(docs))
+	return nil
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/api"
+)
+
+// describeRouter writes the rows of a Router.
+func describeRouter(row func(key, format string, args ...any), s *functions.RouterSpec) {
+	row("Kind", "router")
+	for _, r := range s.Rules {
+		when := "always"
+		if !r.When.IsZero() {
+			b, _ := json.Marshal(r.When) // it was read from such a text
+			when = string(b)
+		}
+		row("Rule", "%s: %s to %s", r.Name, when, strings.Join(r.To, ", "))
+	}
+	for _, in := range s.Intents.List {
+		words := fmt.Sprintf("%d examples", len(in.Examples))
+		if in.ExamplesFrom != "" {
+			words += " and those of " + in.ExamplesFrom
+		}
+		row("Intent", "%s, %s", in.Name, words)
+	}
+	if o := s.Objective; o != (functions.Objective{}) {
+		var bounds []string
+		if o.FirstToken > 0 {
+			bounds = append(bounds, "first token within "+o.FirstToken.String())
+		}
+		if o.CostPerRequest > 0 {
+			bounds = append(bounds, money(o.CostPerRequest)+" per request")
+		}
+		row("Objective", "%s", strings.Join(bounds, ", "))
+	}
+	cold := string(cmp.Or(s.Cold, functions.ColdWait))
+	if s.Retry.Escalate {
+		cold += "; a failed target is followed by the next"
+	}
+	row("Cold", "%s", cold)
+	row("Data", "%s", cmp.Or(s.Data, "as the team's"))
+	if e := s.Cache.Exact; e != nil {
+		row("Cache", "exact, %s, per %s", e.TTL, cmp.Or(e.Scope, functions.CacheScopeTeam))
+	}
+}
+
+// describeRemote writes the rows of a Remote. Where the key is read only admins learn.
+func describeRemote(row func(key, format string, args ...any), f api.Function) {
+	s := f.Remote
+	row("Kind", "remote")
+	row("URL", "%s", s.URL)
+	row("Model", "%s", cmp.Or(s.Model, f.Model))
+	switch {
+	case s.KeyFrom.Env != "":
+		row("Key", "from the variable %s", s.KeyFrom.Env)
+	case s.KeyFrom.File != "":
+		row("Key", "from the file %s", s.KeyFrom.File)
+	}
+	row("Data", "%s at most", s.Allow)
+	if s.Price != (functions.Price{}) {
+		row("Price", "%s and %s per million tokens in and out", money(s.Price.Input), money(s.Price.Output))
+	}
+	var limits []string
+	for _, l := range []struct {
+		n    float64
+		unit string
+	}{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "of money a day"}} {
+		if l.n > 0 {
+			limits = append(limits, money(l.n)+" "+l.unit)
+		}
+	}
+	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
+	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
+}
+
+// money is an amount without trailing zeros.
+func money(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -1,0 +1,176 @@
+// Package files reads the files of functions and teams for the verbs that check and deploy
+// them.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// Read decodes every document of files and folders (their .yaml and .yml
+// files). The error has all problems of all files; warnings are what the documents work
+// with all the same.
+func Read(reader catalog.Reader, paths []string) (docs []catalog.Document, warnings catalog.Problems, err error) {
+	files, err := listFiles(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	var problems catalog.Problems
+	for _, f := range files {
+		data, err := kit.ReadBounded(f)
+		if err != nil {
+			return nil, nil, err
+		}
+		got, err := reader.Decode(f, data)
+		if p, bad := errors.AsType[catalog.Problems](err); bad {
+			problems = append(problems, p...)
+			continue
+		}
+		docs = append(docs, got...)
+	}
+	problems = append(problems, catalog.Duplicates(docs)...)
+	targets := catalog.CheckTargets(docs)
+	if problems = append(problems, targets.Wrong()...); len(problems) > 0 {
+		return nil, nil, problems
+	}
+	return docs, targets, nil
+}
+
+// listFiles lists the files of paths, and the .yaml and .yml files of folders.
+func listFiles(paths []string) ([]string, error) {
+	var files []string
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, p)
+			continue
+		}
+		entries, err := os.ReadDir(p)
+		if err != nil {
+			return nil, err
+		}
+		found := false
+		for _, e := range entries {
+			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+				files, found = append(files, filepath.Join(p, e.Name())), true
+			}
+		}
+		if !found {
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no .yaml or .yml file in " + p}
+		}
+	}
+	return files, nil
+}
+
+// ReadModels decodes the models of files and folders. All problems of all files
+// are reported at once. It is for clusters, which have models alone: a team among them is
+// refused with teamHint, as are other kinds and an empty list.
+func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
+	docs, _, err := Read(catalog.Reader{}, paths)
+	if err != nil {
+		return nil, err
+	}
+	var models []*functions.Model
+	for _, d := range docs {
+		if d.Team != nil {
+			return nil, kit.Usage(teamHint, "%s:%d: a team cannot be deployed", d.File, d.Line)
+		}
+		if d.Model == nil {
+			return nil, kit.Usage("leave it out, or deploy it to a server", "%s:%d: a %s is not on Kubernetes yet", d.File, d.Line, d.Kind())
+		}
+		models = append(models, d.Model)
+	}
+	if len(models) == 0 {
+		return nil, kit.Usage("", "there is no model in %s", strings.Join(paths, ", "))
+	}
+	return models, nil
+}
+
+// detach makes a document independent of the folder of its file, which the server does not
+// have: paths become absolute, examples of intents become part of the document.
+func detach(d catalog.Document) error {
+	var paths []*string
+	dir := ""
+	switch {
+	case d.Model != nil:
+		dir = d.Model.Dir
+		paths = append(paths, &d.Model.Spec.Source)
+		for i := range d.Model.Spec.Adapters {
+			paths = append(paths, &d.Model.Spec.Adapters[i].Source)
+		}
+	case d.Remote != nil:
+		dir = d.Remote.Dir
+		paths = append(paths, &d.Remote.Spec.KeyFrom.File)
+	case d.Router != nil:
+		for i := range d.Router.Spec.Intents.List {
+			in := &d.Router.Spec.Intents.List[i]
+			in.Examples, in.ExamplesFrom, in.Loaded = append(in.Examples, in.Loaded...), "", nil
+		}
+	}
+	for _, s := range paths {
+		if *s == "" || strings.Contains(*s, "://") || filepath.IsAbs(*s) {
+			continue
+		}
+		abs, err := filepath.Abs(filepath.Join(dir, *s))
+		if err != nil {
+			return err
+		}
+		*s = abs
+	}
+	return nil
+}
+
+// ReadDeployable reads what deploy sends: all kinds but teams, Routers last, so that what
+// they name is there before them. Each is detached from its folder.
+func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
+	docs, _, err = Read(catalog.Reader{Examples: true}, paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(docs) == 0 {
+		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
+	}
+	slices.SortStableFunc(docs, func(a, b catalog.Document) int {
+		switch {
+		case a.Router == nil && b.Router != nil:
+			return -1
+		case a.Router != nil && b.Router == nil:
+			return 1
+		}
+		return 0
+	})
+	for _, d := range docs {
+		at := fmt.Sprintf("%s:%d", d.File, d.Line)
+		if d.Team != nil {
+			return nil, nil, kit.Usage("put it into the server's --functions folder", "%s: a team cannot be deployed", at)
+		}
+		if err := detach(d); err != nil {
+			return nil, nil, err
+		}
+		b, err := catalog.EncodeYAML(d.Value())
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := catalog.Decode(d.FullName().String(), b); d.Router != nil && err != nil {
+			return nil, nil, &kit.Error{Exit: kit.ExitUsage, What: at + ": with the examples of its intents the router is too large to be sent", Err: err,
+				Hint: "put its file and the examples into the server's --functions folder"}
+		}
+		files = append(files, b)
+	}
+	return docs, files, nil
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// routerFiles writes a folder with a Router, its examples and a Remote.
+func routerFiles(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"auto.yaml": "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n  rules:\n  - {name: billing, when: {intent: billing}, to: [tiny]}\n  - {name: all, to: [tiny, cloud]}\n" +
+			"  intents: {list: [{name: billing, examples: [mine], examplesFrom: billing.jsonl}]}\n  objective: {firstToken: 2s}\n  retry: {escalate: true}\n",
+		"billing.jsonl": `{"text": "where is my invoice", "intent": "billing"}` + "\n",
+		"cloud.yaml":    "apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://api.example.com/v1\", keyFrom: {file: ./key}, price: {input: 0.15, output: 0.6}, limits: {concurrent: 4}}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestDeployRouterAndRemote(t *testing.T) {
+	s := start(t)
+	dir := routerFiles(t)
+	const forbidden = "warning: spec.rules[1].to[1]: the Remote cloud takes public data at most"
+	out, errs, exit := s.thaw(t, "", "deploy", "-f", dir)
+	if exit != 0 || out != "default/cloud created\ndefault/auto created\n" || !strings.Contains(errs, "default/auto: "+forbidden) {
+		t.Fatalf("%d %s%s", exit, out, errs)
+	}
+	if got := s.cat.Remotes()[0].Spec.KeyFrom.File; got != filepath.Join(dir, "key") {
+		t.Errorf("the key is read from %q", got)
+	}
+	in := s.cat.Routers()[0].Spec.Intents.List[0]
+	if !slices.Equal(in.Examples, []string{"mine", "where is my invoice"}) || in.ExamplesFrom != "" {
+		t.Errorf("got %+v", in)
+	}
+	for line, wants := range map[string][]string{
+		"models":                     {"auto       ready        router", "cloud      ready        remote", "https://api.example.com/v1"},
+		"get functions auto -o json": {`"type": "Router"`, `"escalate": true`},
+		"describe auto":              {"Kind:       router", `Rule:       billing: {"intent":"billing"} to tiny`, "Rule:       all: always to tiny, cloud", "Intent:     billing, 2 examples", "Objective:  first token within 2s", "Cold:       wait; a failed target is followed by the next"},
+		"describe cloud":             {"URL:        https://api.example.com/v1", "Key:        from the file " + dir, "Data:       public at most", "Price:      0.15 and 0.6 per million", "Limits:     4 at once"},
+	} {
+		checkSays(t, s, line, wants)
+	}
+	checkSays(t, s, "rm auto cloud", []string{"default/auto removed\ndefault/cloud removed\n"})
+
+	// What is wrong is told before anything is sent.
+	if err := os.WriteFile(filepath.Join(dir, "billing.jsonl"), []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := s.thaw(t, "", "deploy", "-f", dir); exit != kit.ExitUsage || !strings.Contains(errs, "billing.jsonl, line 1: there is no text") || len(s.cat.Remotes()) != 0 {
+		t.Errorf("%d %s", exit, errs)
+	}
+	large := strings.Repeat(`{"text": "where is my invoice", "intent": "billing"}`+"\n", catalog.MaxFile/20)
+	if err := os.WriteFile(filepath.Join(dir, "billing.jsonl"), []byte(large), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := s.thaw(t, "", "deploy", "-f", dir); exit != kit.ExitUsage || !strings.Contains(errs, "the router is too large to be sent") || !strings.Contains(errs, "hint: put its file and the examples into the server's --functions folder") || len(s.cat.Remotes()) != 0 {
+		t.Errorf("%d %.500s", exit, errs)
+	}
+}
+
+// checkSays runs thaw and fails unless it succeeds and prints every text.
+func checkSays(t *testing.T, s *server, line string, wants []string) {
+	t.Helper()
+	out, errs, exit := s.thaw(t, "", strings.Fields(line)...)
+	for _, want := range wants {
+		if exit != 0 || !strings.Contains(out, want) {
+			t.Errorf("thaw %s: exit %d, want %q\n%s%s", line, exit, want, out, errs)
+		}
+	}
+}
+
+func TestCheckRouterAndRemote(t *testing.T) {
+	s := start(t)
+	dir := routerFiles(t)
+	shippedToo := []string{"check", dir, filepath.Join(s.dir, "functions")}
+	out, errs, exit := s.thaw(t, "", shippedToo...)
+	if exit != 0 || !strings.HasPrefix(out, "router default/auto\nremote default/cloud\nmodel default/tiny\n") ||
+		!strings.Contains(errs, "auto.yaml:7:28: warning: spec.rules[1].to[1]: the Remote cloud takes public data at most") ||
+		!strings.Contains(errs, "data: public on the Router or its team, or allow: internal on the Remote") || !strings.HasSuffix(errs, "6 good\n") {
+		t.Errorf("%d %s%s", exit, out, errs)
+	}
+	if out, _, exit := s.thaw(t, "", append(shippedToo, "-o", "json")...); exit != 0 || !strings.Contains(out, `"warning": true`) {
+		t.Errorf("%d %s", exit, out)
+	}
+	if _, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || strings.Count(errs, "there is no function default/tiny") != 2 {
+		t.Errorf("%d %s", exit, errs)
+	}
+	// Plain http, and the way out.
+	plain := filepath.Join(dir, "plain.yaml")
+	if err := os.WriteFile(plain, []byte("apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: lan}\nspec: {url: \"http://models.lan:8000/v1\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := s.thaw(t, "", "check", plain); exit != kit.ExitFailed || !strings.Contains(errs, "THAW_SOURCE_HOSTS") {
+		t.Errorf("%d %s", exit, errs)
+	}
+	s.env["THAW_SOURCE_HOSTS"] = "models.lan"
+	if _, errs, exit := s.thaw(t, "", "check", plain); exit != 0 {
+		t.Errorf("%d %s", exit, errs)
+	}
+	// One name in two kinds.
+	if err := os.WriteFile(plain, []byte("apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: tiny}\nspec: {url: \"https://x.example/v1\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := s.thaw(t, "", shippedToo...); exit != kit.ExitFailed || !strings.Contains(errs, "default/tiny: the name of a Model and a Remote is here and at "+plain+":1") {
+		t.Errorf("%d %s", exit, errs)
+	}
+}
