@@ -231,7 +231,7 @@ func (c *code) slash(text []byte, i int, begin bool) {
 		c.structure += 2
 	case classes[next] == charLetter && (i == 0 || classes[text[i-1]] >= charSpace || text[i-1] == '~' || text[i-1] == '.'):
 		part := text[i+1 : min(len(text), i+40)]
-		if k := bytes.IndexByte(part, '/'); k > 0 && bytes.IndexAny(part[:k], " \n") < 0 {
+		if k := bytes.IndexByte(part, '/'); k > 0 && !bytes.ContainsAny(part[:k], " \n") {
 			c.structure += 3
 		}
 	}
