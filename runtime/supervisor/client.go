@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	// Reaps the supervisor if it ends before this process.
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
-	wait, done := time.Millisecond, exited
+	wait, lostSince := time.Millisecond, time.Time{}
 	for {
 		if !backoff.Sleep(ctx, wait) {
 			cmd.Process.Kill()
@@ -76,21 +77,25 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			return c, nil
 		}
 		select {
-		case <-done:
-			// It may have lost the race for the folder to another one that
-			// is about to listen: connect once more.
-			done = nil
-			backoff.Sleep(ctx, 50*time.Millisecond)
-			if c, err := Connect(ctx, s.Socket); err == nil {
-				return c, nil
-			}
+		case <-exited:
 			b, _ := os.ReadFile(s.log())
-			return nil, fmt.Errorf("supervisor: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
+			// Where it lost the folder to another caller's supervisor, that one is about to
+			// listen. A log that is empty was begun anew by such a caller.
+			lost := len(b) == 0 || bytes.Contains(b, []byte(ErrRunning.Error()))
+			if lostSince.IsZero() {
+				lostSince = time.Now()
+			}
+			if !lost || time.Since(lostSince) > listenTimeout {
+				return nil, fmt.Errorf("supervisor: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
+			}
 		default:
 		}
 		wait = min(wait+time.Millisecond, 20*time.Millisecond)
 	}
 }
+
+// listenTimeout bounds the time between a supervisor's taking of a folder and its listening.
+const listenTimeout = 10 * time.Second
 
 // log is the file of the supervisor's output.
 func (s Start) log() string { return filepath.Join(s.Dir, "supervisor.log") }

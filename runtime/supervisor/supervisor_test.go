@@ -510,6 +510,9 @@ func TestOneSupervisorPerFolder(t *testing.T) {
 		wg.Go(func() { clients[i] = h.ensure(time.Minute) })
 	}
 	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 	for _, c := range clients {
 		if c.PID() != clients[0].PID() {
 			t.Errorf("supervisors %d and %d", c.PID(), clients[0].PID())
