@@ -30,6 +30,7 @@ const (
 	DataClassRefused         Code = "data_class_refused" // the data of the request may not be sent to this Remote
 	PermissionDenied         Code = "permission_denied"
 	NotFound                 Code = "not_found"
+	CacheMiss                Code = "cache_miss" // the request takes an answer from the cache only
 	Conflict                 Code = "conflict"
 	ContextLengthExceeded    Code = "context_length_exceeded"
 	RequestQuarantined       Code = "request_quarantined"
@@ -89,6 +90,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{404, typeRequest, "", 0, false, "Unknown endpoint."}
 	case NotFound:
 		return catalogueRow{404, typeRequest, "", 0, false, "Not found."}
+	case CacheMiss:
+		return catalogueRow{404, typeRequest, "", 0, false, "No answer to this request is in the cache."}
 	case MethodNotAllowed:
 		return catalogueRow{405, typeRequest, "", 0, false, "This method is not allowed here."}
 	case RequestTimeout:
