@@ -46,7 +46,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if status != 201 || d.Kind != "Router" || d.State != functions.Ready || len(d.Router.Rules) != 1 || len(d.Warnings) != 2 {
 		t.Fatalf("%d %s", status, body)
 	}
-	for i, want := range []string{"there is no function a/gone", "data: public on the Router or its team, or allow: internal on the Remote"} {
+	for i, want := range []string{"data: public on the Router or its team, or allow: internal on the Remote", "there is no function a/gone"} {
 		if w := d.Warnings[i]; !w.Warning || !strings.Contains(w.Error(), want) {
 			t.Errorf("%v, want %s", w, want)
 		}

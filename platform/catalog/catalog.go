@@ -284,7 +284,7 @@ func (c *Catalog) scan(wait bool) {
 			}
 			still := !wait || f.lastSeen == st
 			f.lastSeen = st
-			if f.examples.changed(wait) || still && f.stat != st {
+			if changed := f.examples.changed(wait); still && (changed || f.stat != st) {
 				f.read(c.o.reader(), path, st)
 			}
 		}

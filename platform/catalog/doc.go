@@ -1,10 +1,10 @@
-// Package catalog reads functions and teams from folders of YAML, strictly, and
-// notifies of changes.
+// Package catalog reads functions (models, routers, remotes) and teams from folders of
+// YAML, strictly, and notifies of changes.
 //
 // Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete
-// alone, one file a model, whole or not at all. The same name in both is an
-// error that names both places.
+// alone, one file a function, whole or not at all. The same name in both, or of
+// functions of two kinds, is an error that names both places.
 //
 // Strict means that everything unexpected is an error: an unknown key, a key
 // twice, a value of another type, each with file, line, column, path and the
@@ -22,6 +22,10 @@
 // A relative source counts from the folder of its file. A deployed model has no
 // such folder: the client resolves the path first (thaw deploy does), and
 // Put refuses a relative one.
+//
+// A Router's intents may name files of examples, read relative to its file and looked at
+// for changes as the file itself. What a Router names is checked over the whole catalog: a
+// target that can never be chosen is a warning, and the Router works without it.
 //
 // A file has at most 128 KiB, 6,000 characters that may begin or end a token, and 1,000
 // keys a document; what a tenant wrote into a cluster has at most 32 KiB. The lexer runs

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -206,6 +207,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router := functions.NewRouter()
 		router.APIVersion = ""
 		d.value(body, reflect.ValueOf(router).Elem(), "")
+		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		doc.places = placesOf(d.places)
@@ -216,6 +218,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		remote := functions.NewRemote()
 		remote.APIVersion = ""
 		d.value(body, reflect.ValueOf(remote).Elem(), "")
+		remote.Spec.Allow = cmp.Or(remote.Spec.Allow, functions.DataPublic) // an empty class ranks as secret
 		remote.Dir, remote.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Remote, problems = remote, functions.ValidateRemote(remote, d.Plain)
 	case functions.KindTeam:

@@ -56,6 +56,7 @@ func nestedTabs(n, depth int) string {
 func TestMemory(t *testing.T) {
 	fill := func(unit string, size int) string { return strings.Repeat(unit, size/len(unit)) }
 	model := tiny + "---\n"
+	router := "apiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec:\n"
 	rows := map[string]string{
 		"11 KB of nested lists":  nestedTabs(1, 5500),
 		"20 KB of nested lists":  nestedTabs(1, 9990),
@@ -70,6 +71,9 @@ func TestMemory(t *testing.T) {
 		"adapters by alias":      tiny + "  adapters:\n  - &a {name: a, source: b, rank: 8, x: 1, y: 2}\n" + strings.Repeat("  - *a\n", 9000),
 		"lists by alias":         tiny + "  files: [&a [x,x,x,x,x,x,x,x,x,x]" + strings.Repeat(",*a", 3900) + "]\n",
 		"maps by alias":          tiny + "  env: &a {A: b, B: c}\n  adapters: [" + strings.Repeat("*a,", 3900) + "]\n",
+		"rules":                  router + "  rules:\n" + strings.Repeat("  - {name: a, when: {code: true, tokensAbove: 1}, to: [a, b]}\n", 240),
+		"rules by alias":         router + "  rules:\n  - &a {name: a, when: {code: true, complexityAbove: 0.5}, to: [a, b]}\n" + strings.Repeat("  - *a\n", 3900),
+		"examples":               router + "  intents:\n    list:\n    - name: a\n      examples:\n" + strings.Repeat("      - where is my invoice\n", 4900),
 		"bad arguments":          tiny + "  args: [" + strings.Repeat("1,", 10_000) + "]\n",
 		"bad environment": tiny + "  env:\n" + func() (s string) {
 			for i := range 1900 {

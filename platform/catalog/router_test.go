@@ -151,6 +151,14 @@ func TestDecodeRefusesRoutersAndRemotes(t *testing.T) {
 	}
 }
 
+// TestEmptyAllowIsPublic: an empty class would rank as secret, and so allow everything.
+func TestEmptyAllowIsPublic(t *testing.T) {
+	docs, err := Decode("f.yaml", []byte(cloudText+"  allow: \"\"\n"))
+	if err != nil || docs[0].Remote.Spec.Allow != functions.DataPublic {
+		t.Error(docs, err)
+	}
+}
+
 // TestOneNameSpace: functions of all kinds share the names of a team; a team has its own.
 func TestOneNameSpace(t *testing.T) {
 	c, user, _ := openCatalog(t)
@@ -209,7 +217,7 @@ func TestTargets(t *testing.T) {
 		{"all there", models + cloudText + router("tiny, \"tiny:pirate\", default/tiny, cloud-mini", "public"), ""},
 		{"unknown", models + cloudText + router("tiny, cloud-mni", "public"), "f.yaml:24:28: warning: spec.rules[0].to[1]: there is no function default/cloud-mni (did you mean cloud-mini?)"},
 		{"of another team", models + cloudText + router("ml/tiny", "public"), "warning: spec.rules[0].to[0]: there is no function ml/tiny"},
-		{"adapter", models + cloudText + router("\"tiny:pirat\"", "public"), "warning: spec.rules[0].to[0]: the model default/tiny has no adapter pirat (did you mean pirate?)"},
+		{"adapter", models + cloudText + router("\"tiny:pirat\", tiny", "public"), "warning: spec.rules[0].to[0]: the model default/tiny has no adapter pirat (did you mean pirate?)"},
 		{"adapter of a Remote", models + cloudText + router("\"cloud-mini:x\"", "public"), "default/cloud-mini is a Remote, and a Remote has no adapters"},
 		{"a Router", models + cloudText + router("tiny, other", "public") + strings.Replace(router("tiny", "public"), "name: chat", "name: other", 1), "f.yaml:24:28: spec.rules[0].to[1]: other is a Router, and a Router is no target (name its targets instead)"},
 		{"forbidden", models + cloudText + router("tiny, cloud-mini", "internal"), "warning: spec.rules[0].to[1]: the Remote cloud-mini takes public data at most, and the data of this Router is internal, so cloud-mini is never chosen (data: public on the Router or its team, or allow: internal on the Remote)"},

@@ -41,32 +41,30 @@ type knownFunctions map[string]Document
 func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 	r := d.Router
 	for i, rule := range r.Spec.Rules {
-		var forbidden Problems
+		var never Problems
 		for j, target := range rule.To {
 			p := Problem{File: d.File, Line: d.Line, Path: fmt.Sprintf("spec.rules[%d].to[%d]", i, j), Warning: true}
 			if d.places != nil {
 				p.Line, p.Column = d.places(p.Path)
 			}
-			p.Message, p.Hint = k.missing(r, target)
-			if p.Message != "" {
-				problems = append(problems, p)
-				continue
-			}
 			name, _ := functions.ParseName(target, r.Metadata.Namespace) // it was validated
-			switch t := k[name.WithoutAdapter().String()]; {
+			t, class := k[name.WithoutAdapter().String()], k.class(r)
+			switch p.Message, p.Hint = k.missing(r, target); {
+			case p.Message != "":
 			case t.Router != nil:
 				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Router, and a Router is no target", target), "name its targets instead"
-				problems = append(problems, p)
-			case t.Remote != nil && k.class(r).Rank() > t.Remote.Spec.Allow.Rank():
-				p.Message, p.Hint = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target, t.Remote.Spec.Allow, k.class(r), target),
-					fmt.Sprintf("data: %s on the Router or its team, or allow: %s on the Remote", t.Remote.Spec.Allow, k.class(r))
-				forbidden = append(forbidden, p)
+			case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
+				p.Message = fmt.Sprintf("the Remote %s takes %s data at most, and the data of this Router is %s, so %s is never chosen", target, t.Remote.Spec.Allow, class, target)
+				p.Hint = fmt.Sprintf("data: %s on the Router or its team, or allow: %s on the Remote", t.Remote.Spec.Allow, class)
+			default:
+				continue
 			}
+			never = append(never, p)
 		}
-		if n := len(forbidden); n > 0 && n == len(rule.To) {
-			forbidden[n-1].Message += "; the rule " + rule.Name + " has no target left"
+		if n := len(never); n > 0 && n == len(rule.To) {
+			never[n-1].Message += "; the rule " + rule.Name + " has no target left"
 		}
-		problems = append(problems, forbidden...)
+		problems = append(problems, never...)
 	}
 	return problems
 }

@@ -48,7 +48,7 @@ parts add up to it.`,
 		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			switch {
 			case args[0] == "route" && len(args) == 2:
-				return c.explainRoute(ctx, cl, args[1])
+				return c.printDecision(cl.Decision(ctx, args[1]))
 			case args[0] == "route":
 				return kit.Usage("thaw explain route ID", "the id of a request is missing: the x-request-id of its answer")
 			case len(args) == 2:

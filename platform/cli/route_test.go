@@ -11,8 +11,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// decision is one whose second target answered after the first had failed.
-func decision() functions.RouteRecord {
+// exampleDecision is one whose second target answered after the first had failed.
+func exampleDecision() functions.RouteRecord {
 	score := 0.75
 	return functions.RouteRecord{
 		ID: "req-1", Time: "2026-11-21T11:59:00Z", Router: "ml/auto", Rule: "hard", Stage: functions.StageScore, Target: "cloud-big", Prewarm: "reasoner", Cold: functions.ColdHedge, Data: functions.DataPublic,
@@ -28,12 +28,12 @@ func decision() functions.RouteRecord {
 
 func decisions() *routes.Log {
 	log := &routes.Log{}
-	log.Put("ml", "mine", decision())
+	log.Put("ml", "mine", exampleDecision())
 	return log
 }
 
 func dryRoute(id auth.Identity, router, path string, _ func(string) string, body []byte) (functions.RouteRecord, *openai.Error) {
-	rec := decision()
+	rec := exampleDecision()
 	switch {
 	case router == "lama":
 		return rec, openai.New(openai.NotFound, "The Router lama does not exist.")
@@ -60,7 +60,7 @@ func TestRouteBody(t *testing.T) {
 			t.Errorf("%v: %d %s %s", c.args, exit, out, errs)
 		}
 	}
-	if out, _, exit := s.thaw(t, strings.Repeat("x", maxRouteBody+1), "route", "-f", "-"); exit != 2 {
+	if out, _, exit := s.thaw(t, strings.Repeat("x", 32<<20+1), "route", "-f", "-"); exit != 2 {
 		t.Errorf("%d %s", exit, out)
 	}
 }

@@ -145,13 +145,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
-	for _, p := range cat.Problems() {
-		if p.Warning {
-			log.Warn("file of functions", "problem", p.Error())
-			continue
-		}
-		log.Error("invalid file of functions", "problem", p.Error())
-	}
+	logProblems(cat, log)
 	keys, admin, err := credentials(c.Data)
 	if err != nil {
 		return nil, err
@@ -213,6 +207,17 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
 	return s, nil
+}
+
+// logProblems logs what is wrong in the files of functions.
+func logProblems(cat *catalog.Catalog, log *slog.Logger) {
+	for _, p := range cat.Problems() {
+		if p.Warning {
+			log.Warn("file of functions", "problem", p.Error())
+			continue
+		}
+		log.Error("invalid file of functions", "problem", p.Error())
+	}
 }
 
 // listenForAgents opens the port of the agents of other machines; with addr "" none may join.

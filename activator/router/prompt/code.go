@@ -17,6 +17,9 @@ type code struct {
 	languages, programs, maybe, syntax int // words
 }
 
+// certain reports whether no further sign is needed.
+func (c *code) certain() bool { return c.structure >= codePoints }
+
 // found reports whether a text of so many words is code or about code. Words count by
 // their density: a long text about anything has some of them.
 func (c *code) found(words int) bool {

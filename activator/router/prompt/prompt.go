@@ -144,7 +144,7 @@ func (r *reader) addUser(i int) int {
 	return r.eachText(i, func(at span) {
 		r.turn = append(r.turn, at)
 		if len(r.family) < familyBytes {
-			r.addFamily(r.text(at))
+			r.addFamily(r.beginning(at, familyBytes))
 		}
 	})
 }
@@ -278,18 +278,21 @@ func (r *reader) name(at span) []byte {
 		return lit
 	}
 	if hasEscape(lit) {
-		return appendText(nil, lit)
+		return appendText(nil, lit, len(lit))
 	}
 	return lit[1 : len(lit)-1]
 }
 
 // text returns the content of a string literal; it is valid until the next call.
-func (r *reader) text(at span) []byte {
+func (r *reader) text(at span) []byte { return r.beginning(at, at.end) }
+
+// beginning returns at least the first most bytes of the content of a string literal.
+func (r *reader) beginning(at span, most int) []byte {
 	lit := r.body[at.at:at.end]
 	if !hasEscape(lit) {
 		return lit[1 : len(lit)-1]
 	}
-	r.buffer = appendText(r.buffer[:0], lit)
+	r.buffer = appendText(r.buffer[:0], lit, most)
 	return r.buffer
 }
 
@@ -316,7 +319,7 @@ func (r *reader) joinTurn() {
 			r.joined = append(r.joined, '\n')
 		}
 		if lit := r.body[at.at:at.end]; hasEscape(lit) {
-			r.joined = appendText(r.joined, lit)
+			r.joined = appendText(r.joined, lit, len(lit))
 		} else {
 			r.joined = append(r.joined, lit[1:len(lit)-1]...)
 		}

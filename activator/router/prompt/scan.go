@@ -72,7 +72,8 @@ func (s *scan) takeTokens() float64 {
 type charClass uint8
 
 const (
-	charMark charClass = iota
+	charMark  charClass = iota
+	charQuiet           // a mark that is a sign of nothing
 	charLetter
 	charHigh // a byte of a character beyond ASCII
 	charDigit
@@ -89,6 +90,8 @@ var classes = func() (t [256]charClass) {
 			t[c] = charLetter
 		case c >= '0' && c <= '9':
 			t[c] = charDigit
+		case c == ',' || c == '"' || c == '\'' || c == '(' || c == ')':
+			t[c] = charQuiet
 		case c == '\n':
 			t[c] = charLine
 		case c == ' ' || c == '\t' || c == '\r':
@@ -159,6 +162,10 @@ func (s *scan) read(text []byte) {
 			i++
 			begin = true
 			continue
+		case charQuiet:
+			s.counts.marks++
+			i++
+			begin = false
 		default:
 			s.counts.marks++
 			s.mark(text, i, begin)
@@ -222,10 +229,8 @@ func (n *counts) word(ascii, high int) {
 		return
 	}
 	n.words++
-	if ascii > 4 {
-		n.middle += min(ascii, 8) - 4
-		n.long += max(ascii-8, 0)
-	}
+	n.middle += max(min(ascii, 8)-4, 0)
+	n.long += max(ascii-8, 0)
 }
 
 // high counts a character by its first byte.
@@ -249,14 +254,21 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 	if text[i] >= firstWide {
 		return s.wide(text, i)
 	}
-	start := i
-	first, inside := kinds[text[i]], kind(0)
-	for i++; i < len(text); i++ {
-		k := kinds[text[i]]
-		if k >= kindWide {
-			break
+	start, first, inside, h := i, kinds[text[i]], kind(0), uint32(0)
+	if n, hash, upper := letters(text[i:]); n > 0 {
+		i += n
+		inside, h = upper, hash
+	} else {
+		for i++; i < len(text); i++ {
+			k := kinds[text[i]]
+			if k >= kindWide {
+				break
+			}
+			inside |= k
 		}
-		inside |= k
+		if i-start <= longestWord {
+			h = hashWord(text, start, i-start)
+		}
 	}
 	n, high := i-start, 0
 	if (first|inside)&kindHigh != 0 {
@@ -265,12 +277,19 @@ func (s *scan) word(text []byte, i int, begin bool) int {
 	s.counts.word(n-high, high)
 	class := wordClass(0)
 	if n <= longestWord {
-		class = lookup(hashWord(text, start, n))
+		class = lookup(h)
 	}
-	if class != 0 {
+	switch class {
+	case 0:
+	case 1 << english:
+		s.stops[english]++
+	default:
 		s.classed(text, start, i, class, begin)
 	}
 	s.previous = class
+	if s.code.certain() {
+		return i
+	}
 	if inside&(kindUpper|kindUnder) != 0 || first == kindUnder || i < len(text) && text[i] == '(' {
 		s.code.identifier(text, start, i, inside)
 	} else if n == 1 && text[start]|0x20 == 'c' && i < len(text) && (text[i] == '#' || text[i] == '+') {
@@ -290,7 +309,7 @@ func (s *scan) classed(text []byte, start, end int, class wordClass, begin bool)
 	}
 	s.phrase(class)
 	s.code.word(class)
-	if begin && class&classStatement != 0 {
+	if begin && class&classStatement != 0 && !s.code.certain() {
 		s.code.statement(text, start, end)
 	}
 	if class&classJSON != 0 && (start > 0 && text[start-1] >= 0x80 || end < len(text) && text[end] >= 0x80) {
@@ -380,8 +399,9 @@ func (s *scan) mark(text []byte, i int, begin bool) {
 		} else {
 			s.code.symbol(text, i, begin)
 		}
-	case ',', '\'', '"', '(', ')', ' ':
 	default:
-		s.code.symbol(text, i, begin)
+		if !s.code.certain() {
+			s.code.symbol(text, i, begin)
+		}
 	}
 }

@@ -85,10 +85,14 @@ func kindOf(name []byte) nameKind {
 	return otherName
 }
 
-// appendText appends the text that a string literal stands for.
-func appendText(dst, literal []byte) []byte {
+// appendText appends the text that a string literal stands for; of a longer one, at least
+// most bytes.
+func appendText(dst, literal []byte, most int) []byte {
 	s := literal[1 : len(literal)-1]
-	for {
+	for most += len(dst); ; {
+		if len(dst) >= most {
+			return dst
+		}
 		i := bytes.IndexByte(s, '\\')
 		if i < 0 {
 			return append(dst, s...)

@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"strings"
 )
 
@@ -71,7 +72,6 @@ type wordEntry struct {
 // hashWord hashes the n bytes at start, at most longestWord, without their case: letters
 // of ASCII and of Latin scripts differ from their capitals by one bit.
 func hashWord(text []byte, start, n int) uint32 {
-	const fold = 0x2020202020202020
 	var low, high uint64
 	if start+longestWord <= len(text) {
 		low, high = binary.LittleEndian.Uint64(text[start:]), binary.LittleEndian.Uint64(text[start+8:])
@@ -85,8 +85,57 @@ func hashWord(text []byte, start, n int) uint32 {
 		copy(b[:], text[start:start+n])
 		low, high = binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint64(b[8:])
 	}
+	return mixWord(low, high, n)
+}
+
+const (
+	fold = 0x2020202020202020
+	ones = 0x0101010101010101
+	tops = 0x8080808080808080
+)
+
+func mixWord(low, high uint64, n int) uint32 {
 	h := (low|fold)*0x9E3779B97F4A7C15 ^ (high|fold)*0xC2B2AE3D27D4EB4F
 	return uint32(h>>32) ^ uint32(n)
+}
+
+// letters reads the word of letters of ASCII alone that text begins with, eight bytes at a
+// time: its length, its [hashWord], and whether it has a capital behind its first letter.
+// The length is 0 where the word has other characters or more than 15, or where text is
+// nearly over.
+func letters(text []byte) (n int, hash uint32, inside kind) {
+	if len(text) < longestWord {
+		return 0, 0, 0
+	}
+	low, high := binary.LittleEndian.Uint64(text), uint64(0)
+	if m := notLetters(low); m != 0 {
+		n = bits.TrailingZeros64(m) / 8
+		low &= 1<<(8*n) - 1
+	} else {
+		high = binary.LittleEndian.Uint64(text[8:])
+		if m = notLetters(high); m == 0 {
+			return 0, 0, 0
+		}
+		n = bits.TrailingZeros64(m) / 8
+		high &= 1<<(8*n) - 1
+		n += 8
+	}
+	if kinds[text[n]] != kindNone {
+		return 0, 0, 0
+	}
+	// A capital has bit 0x20 clear and 0x40 set; behind the word all bits are clear.
+	if (^low&(low>>1)&^0xFF|^high&(high>>1))&fold != 0 {
+		inside = kindUpper
+	}
+	return n, mixWord(low, high, n), inside
+}
+
+// notLetters returns a word whose top bits are set in the bytes that are no letters of
+// ASCII.
+func notLetters(w uint64) uint64 {
+	x := w&^tops | fold
+	letter := (x + (0x80-'a')*ones) &^ (x + (0x7F-'z')*ones) &^ w & tops
+	return letter ^ tops
 }
 
 var table = func() (t [1 << tableBits]wordEntry) {
