@@ -100,7 +100,7 @@ func refusedByNode(r *reply) bool {
 	if r.err != nil {
 		return errors.Is(r.err, upstream.ErrDial)
 	}
-	return r.res.Status >= 400 && r.end && errors.Is(nodeError(r.res.Status, r.begin), upstream.ErrDial)
+	return r.res.Status >= 400 && r.end && errors.Is(upstream.NodeError(r.res.Status, r.begin), upstream.ErrDial)
 }
 
 // cancelEarly ends an early copy that is not needed, and waits for its goroutine.

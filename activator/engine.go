@@ -99,7 +99,7 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (x *proxyRequest) stripsUsage() bool {
-	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage())
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage() || x.cached.Stores())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.
@@ -212,21 +212,6 @@ func isJSON(r *upstream.Response) bool {
 	return strings.HasPrefix(r.Header("content-type"), "application/json")
 }
 
-// nodeError is the error of an answer that an agent or a shim, not the engine behind
-// it, gives where it has no such replica (any more), or its engine did not answer.
-// Engines have no such codes.
-func nodeError(status int, body []byte) error {
-	switch {
-	case status == 503 && (bytes.Contains(body, []byte(`"code":"shutting_down"`)) || bytes.Contains(body, []byte(`"code":"model_loading"`)) || bytes.Contains(body, []byte(`"code":"model_load_failed"`))):
-		return upstream.ErrDial
-	case bytes.Contains(body, []byte(`"code":"replica_not_found"`)), bytes.Contains(body, []byte(`"code":"replica_not_ready"`)):
-		return upstream.ErrDial
-	case bytes.Contains(body, []byte(`"code":"engine_crashed"`)):
-		return upstream.ErrNoAnswer
-	}
-	return nil
-}
-
 // onReply handles the engine's first bytes, or their absence.
 func (x *proxyRequest) onReply(r reply, async bool) {
 	now := x.a.o.Now()
@@ -248,7 +233,7 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 		}
 	}
 	if r.err == nil && r.res.Status >= 400 && r.end {
-		if err := nodeError(r.res.Status, r.begin); err != nil {
+		if err := upstream.NodeError(r.res.Status, r.begin); err != nil {
 			r.res.Close()
 			r = reply{err: err}
 		}

@@ -87,20 +87,20 @@ func (q *Request) configOf() *functions.ExactCache {
 	return nil
 }
 
-// Look looks a request up. The error is the answer to a header that is wrong or that asks
+// Look looks a request up; nil where no cache is on. The error is the answer to a header that is wrong or that asks
 // for an answer that is not there.
 func (s *Store) Look(q Request) (*Use, *openai.Error) {
 	if e := CheckHeader(q.Header); e != nil {
 		return nil, e
 	}
 	c := q.configOf()
-	u := &Use{store: s, word: wordOff, path: q.Path, stream: q.Stream, usage: q.Envelope.IncludeUsage, now: q.Now}
 	if s == nil || c == nil {
 		if q.Header == modeOnly {
-			return u, openai.New(openai.CacheMiss, "No cache is on for `"+q.Function.PublicName().Short()+"`: set cache.exact on it or on its Router.")
+			return nil, openai.New(openai.CacheMiss, "No cache is on for `"+q.Function.PublicName().Short()+"`: set cache.exact on it or on its Router.")
 		}
-		return u, nil
+		return nil, nil
 	}
+	u := &Use{store: s, word: wordOff, path: q.Path, stream: q.Stream, usage: q.Envelope.IncludeUsage, now: q.Now}
 	if q.Header == modeOff {
 		u.field = wordOff
 		return u, nil

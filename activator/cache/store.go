@@ -228,5 +228,5 @@ func (s *Store) Samples(yield func(metric string, value float64, labels ...strin
 	s.mu.Unlock()
 	yield("thaw_answer_cache_bytes", float64(used))
 	yield("thaw_answer_cache_answers", float64(n))
-	yield("thaw_answer_cache_evicted", float64(s.evicted.Load()))
+	yield("thaw_answer_cache_evicted_total", float64(s.evicted.Load()))
 }
