@@ -55,6 +55,7 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if r.Key != "" {
 		out.Fields = append(out.Fields, upstream.Field{Name: "authorization", Value: "Bearer " + r.Key})
 	}
+	out.Fresh = x.queued.Retried // so that it is not sent a third time
 	name := x.engineName
 	if x.remote != nil {
 		name = x.remote.Model()
@@ -132,7 +133,7 @@ func sendToEngine(ctx context.Context, engines sender, out *upstream.Request, st
 		_, comments := engines.(*remote.Call) // they go out: another thaw may load the model
 		buf := bufs.get()
 		n, err := res.Read(buf)
-		for err == nil && n < len(buf) && !hasData(buf[:n]) && !(comments && n > 0 && buf[0] == ':' && buf[n-1] == '\n') { // only comments so far
+		for err == nil && n < len(buf) && !openai.HasData(buf[:n]) && !(comments && n > 0 && buf[0] == ':' && buf[n-1] == '\n') { // only comments so far
 			var m int
 			m, err = res.Read(buf[n:])
 			n += m
@@ -173,21 +174,6 @@ func sendToEngine(ctx context.Context, engines sender, out *upstream.Request, st
 	}
 }
 
-// hasData reports whether a stream has a whole line of data.
-func hasData(p []byte) bool {
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			return false
-		}
-		if bytes.HasPrefix(p, []byte("data:")) {
-			return true
-		}
-		p = p[i+1:]
-	}
-	return false
-}
-
 // buffers is the pool of read buffers of streams.
 type buffers struct{ pool sync.Pool }
 
@@ -218,6 +204,9 @@ func (x *proxyRequest) onReply(r reply, async bool) {
 	if x.remote != nil && !(errors.Is(r.err, upstream.ErrCancelled) && context.Cause(x.context()) != nil) {
 		x.onRemoteReply(r, now)
 		return
+	}
+	if r.res != nil && r.res.Unsolicited > 0 {
+		x.reportUnsolicited(r.res)
 	}
 	if x.sentEarly {
 		x.sentEarly = false

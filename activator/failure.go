@@ -3,6 +3,7 @@ package activator
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
@@ -33,6 +34,8 @@ func (e *engineError) Error() string { return e.message }
 // the caller's is returned as the refusal it would have been without a stream.
 func engineFailure(r *reply, stream bool) (refusal *openai.Error, failure error) {
 	switch {
+	case r.res.Status >= 300 && r.res.Status < 400:
+		return redirectError(r.res), nil
 	case stream && r.res.Status == 200 && isEvents(r.res):
 		status, message, ok := openai.Failure(r.begin)
 		if !ok {
@@ -64,6 +67,9 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 	x.a.metricsOf(x.fn).countFailure(kind)
 	var frame *engineError
 	broken := !errors.As(err, &frame) || frame.dead // else it may have failed over this request alone
+	if sent, ok := errors.AsType[*upstream.Error](err); ok && sent.Resent {
+		x.queued.Retried = true
+	}
 	x.queued.MarkFailed(broken, now)
 	x.leave()
 	if broken {
@@ -76,6 +82,23 @@ func (x *proxyRequest) reportFailure(err error, now time.Time) *openai.Error {
 		}
 	}
 	return e
+}
+
+// reportUnsolicited counts how often a replica was found to write bytes that no request
+// asked for, and logs the first time.
+func (x *proxyRequest) reportUnsolicited(res *upstream.Response) {
+	s := x.a.metricsOf(x.fn)
+	s.m.Series("thaw_engine_errors_total", s.name.Name, s.name.Team, "unsolicited")(float64(res.Unsolicited))
+	if res.FirstUnsolicited {
+		x.a.o.Log.Warn("a replica wrote bytes that no request asked for; each of its connections serves one request from now on", "id", x.id, "model", s.name.Name, "team", s.name.Team, "replica", x.queued.ReplicaID())
+	}
+}
+
+// redirectError is the error of an engine's redirect, which is not followed.
+func redirectError(res *upstream.Response) *openai.Error {
+	e := openai.New(openai.InternalError, fmt.Sprintf("The engine answered with a redirect (%d) to %q, which is not followed: only one to the same host, port and path but for a final slash is, once.", res.Status, functions.Clip(res.Header("location"))))
+	e.Status = 502
+	return e.Final()
 }
 
 // retry tries another replica, once; otherwise e is the answer. With began the engine

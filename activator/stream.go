@@ -12,7 +12,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/httpserver"
-	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -195,21 +194,6 @@ func (v *eventStream) awaitFirstByte() {
 	}
 }
 
-// heldComment appends the comment of a held stream.
-func heldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
-	state, percent, left := f.State.Word(), -1, admission.LikelyETA(f, now)
-	switch {
-	case len(f.Replicas) > 0:
-		state, left = functions.Ready.Word(), -1
-	case f.Starting():
-		percent = f.Progress.Percent
-	}
-	if position == 0 {
-		position = -1
-	}
-	return openai.Comment(b, state, percent, left, position)
-}
-
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
 func (v *eventStream) writeComment(now time.Time) {
@@ -217,7 +201,7 @@ func (v *eventStream) writeComment(now time.Time) {
 	if x.loadingAdapter.Load() {
 		v.out = openai.Comment(v.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
-		v.out = heldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
+		v.out = admission.HeldComment(v.out[:0], x.fn.Snapshot(), now, x.fn.Data.queue.Position(&x.queued))
 	}
 	period := x.a.o.Comment
 	if g := x.timeouts.Gap; g > 0 {
@@ -272,7 +256,7 @@ func (v *eventStream) forward() {
 // forwardWhole passes on the events that are whole.
 func (v *eventStream) forwardWhole() {
 	p := v.buf[:v.hi]
-	n := completeEvents(p)
+	n := openai.CompleteEvents(p)
 	switch {
 	case n > 0:
 		v.oversized = false
@@ -292,30 +276,6 @@ func (v *eventStream) forwardWhole() {
 			v.out, v.mark = v.out[:i], v.out[i:]
 		}
 	}
-}
-
-// completeEvents is how many bytes of p are whole events, and comments between them.
-func completeEvents(p []byte) int {
-	a := bytes.LastIndex(p, []byte("\n\n"))
-	b := -1
-	if bytes.IndexByte(p, '\r') >= 0 {
-		b = bytes.LastIndex(p, []byte("\n\r\n"))
-	}
-	n := 0
-	switch {
-	case b > a:
-		n = b + 3
-	case a >= 0:
-		n = a + 2
-	}
-	for n < len(p) && p[n] == ':' { // comments between events
-		i := bytes.IndexByte(p[n:], '\n')
-		if i < 0 {
-			break
-		}
-		n += i + 1
-	}
-	return n
 }
 
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,

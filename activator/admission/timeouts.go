@@ -4,6 +4,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // ParseTimeouts reads how long the client waits. For a stream, the timeouts of the
@@ -54,4 +58,19 @@ func ParseSpan(s string) (time.Duration, bool) {
 		return d, true
 	}
 	return 0, false
+}
+
+// HeldComment appends the comment of a held stream.
+func HeldComment(b []byte, f *snapshot.Snapshot, now time.Time, position int) []byte {
+	state, percent, left := f.State.Word(), -1, LikelyETA(f, now)
+	switch {
+	case len(f.Replicas) > 0:
+		state, left = functions.Ready.Word(), -1
+	case f.Starting():
+		percent = f.Progress.Percent
+	}
+	if position == 0 {
+		position = -1
+	}
+	return openai.Comment(b, state, percent, left, position)
 }

@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"time"
-
-	"github.com/thaw-dev/thaw/functions"
 )
 
 // maxKey bounds a key in bytes.
@@ -82,6 +80,3 @@ func cleanKey(raw []byte, place string) (key, reason string) {
 	}
 	return string(raw), ""
 }
-
-// hasKey reports whether the Remote has a key.
-func hasKey(k functions.KeyFrom) bool { return k.Env != "" || k.File != "" }

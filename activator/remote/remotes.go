@@ -188,12 +188,14 @@ func (s *Remotes) publish(t *target) {
 		return
 	}
 	f := t.snapshot(s.o.Now())
-	if reason := ""; f.State != t.published {
-		if t.published = f.State; f.Failure != nil {
-			reason = f.Failure.Reason
-		}
-		s.o.Log.Info("remote "+f.State.Word(), "remote", t.full, "reason", reason)
+	switch {
+	case f.State == t.published:
+	case f.Failure != nil:
+		s.o.Log.Warn("remote failed", "remote", t.full, "reason", f.Failure.Reason)
+	default:
+		s.o.Log.Info("remote ready", "remote", t.full)
 	}
+	t.published = f.State
 	s.to.Publish(f)
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strconv"
@@ -20,6 +19,14 @@ import (
 // oneWrite is up to where head and body are copied together and sent in one
 // system call; beyond it copying costs more than a vector write.
 const oneWrite = 32 << 10
+
+// lastWrite is how much of a larger request is held back until the connection was checked
+// for bytes that came meanwhile.
+const lastWrite = 1 << 10
+
+// atOnce is how soon after a request was sent the end of its connection means that the
+// engine had closed it before: longer than any way in a cluster, shorter than any work.
+const atOnce = 200 * time.Millisecond
 
 // An engine must read a request within writeWait, and within a second more for each
 // writeRate bytes of it.
@@ -35,6 +42,8 @@ type conn struct {
 	addr     string
 	secure   bool // TLS
 	netConn  net.Conn
+	socket   *socket   // nil: it cannot be looked at
+	under    *pollable // under TLS
 	reader   *bufio.Reader
 	writeBuf []byte // what is sent
 	headBuf  []byte // the head that came, fields only
@@ -43,6 +52,9 @@ type conn struct {
 
 	reused    bool
 	answered  bool // a byte of the answer came
+	early     bool // it came before the whole request was sent
+	sentAt    time.Time
+	firstByte time.Duration // from sentAt to the answer's first byte
 	idleSince time.Time
 
 	// Where the body stands.
@@ -67,7 +79,7 @@ type conn struct {
 type fieldSpan struct{ name, colon, value, end int }
 
 func newConn(c *Client, addr string, nc net.Conn) *conn {
-	return &conn{c: c, addr: addr, netConn: nc, reader: bufio.NewReaderSize(nc, 8<<10)}
+	return &conn{c: c, addr: addr, netConn: nc, socket: newSocket(nc), reader: bufio.NewReaderSize(nc, 8<<10)}
 }
 
 func (k *conn) closeConn() {
@@ -96,7 +108,7 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	k.inExchange, k.cancelled = true, nil
 	gen := k.gen
 	k.mu.Unlock()
-	k.answered = false
+	k.answered, k.early = false, false
 	if a, ok := ctx.(interface {
 		AfterFunc(func()) func() bool
 	}); ok { // httpserver's own; package context would do the same with four more allocations
@@ -111,12 +123,18 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	case !k.until.IsZero(): // that of the exchange before
 		k.setReadDeadline(time.Time{})
 	}
-	werr := k.send(r)
-	if errors.Is(werr, os.ErrDeadlineExceeded) {
-		return nil, werr
+	if err := k.checkSilent(); err != nil {
+		return nil, err
 	}
-	// An engine may refuse a body before it has read it: then the answer is
-	// there although writing failed.
+	werr := k.send(r)
+	switch {
+	case errors.Is(werr, os.ErrDeadlineExceeded), errors.Is(werr, errEarly):
+		return nil, werr
+	case werr != nil && k.reused && k.look() == spoke:
+		return nil, errEarly
+	}
+	// An engine may refuse a body before it has read it: then the answer is there although
+	// writing failed. It is believed on a new connection only.
 	res := &Response{k: k}
 	if err := k.readHead(res, r.Method == "HEAD"); err != nil {
 		if werr != nil && !errors.Is(err, ErrProtocol) {
@@ -125,7 +143,7 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 		return nil, err
 	}
 	if werr != nil {
-		k.close = true
+		k.close, k.early = true, true
 	}
 	return res, nil
 }
@@ -191,6 +209,9 @@ func (k *conn) finish() {
 	if !k.endExchange() {
 		return
 	}
+	if k.done && !k.close && k.reader.Buffered() > 0 {
+		k.c.markUnsolicited(k.addr)
+	}
 	if !k.done || k.close || k.reader.Buffered() > 0 || k.cancelCause() != nil || k.wasAborted() {
 		k.closeConn()
 		return
@@ -212,6 +233,7 @@ func (k *conn) send(r *Request) error {
 		k.writeUntil = now.Add(wait + writeWait/2) // not per request
 		k.netConn.SetWriteDeadline(k.writeUntil)
 	}
+	k.sentAt = now
 	b := append(k.writeBuf[:0], r.Method...)
 	b = append(append(append(b, ' '), r.Prefix...), r.Path...)
 	b = append(append(b, " HTTP/1.1\r\nhost: "...), cmp.Or(r.Host, r.Addr)...)
@@ -244,8 +266,27 @@ func (k *conn) send(r *Request) error {
 	}
 	k.writeBuf = b
 	bufs := make(net.Buffers, 0, 1+len(r.Body))
-	bufs = append(append(bufs, b), r.Body...)
-	_, err := bufs.WriteTo(k.netConn)
+	bufs = append(bufs, b)
+	for _, p := range r.Body {
+		if len(p) > 0 {
+			bufs = append(bufs, p)
+		}
+	}
+	n := len(bufs) - 1
+	cut := len(bufs[n]) - min(len(bufs[n]), lastWrite)
+	last := bufs[n][cut:]
+	bufs[n] = bufs[n][:cut]
+	if _, err := bufs.WriteTo(k.netConn); err != nil {
+		return err
+	}
+	if k.look() == spoke {
+		if k.reused {
+			return errEarly
+		}
+		k.early = true
+	}
+	k.sentAt = time.Now()
+	_, err := k.netConn.Write(last)
 	return err
 }
 
@@ -267,10 +308,10 @@ func protocolError(format string, args ...any) error {
 // line reads one line without its end. It is valid until the next read.
 func (k *conn) line() ([]byte, error) {
 	l, err := k.reader.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		l, err = k.longLine(l)
+	}
 	if err != nil {
-		if errors.Is(err, bufio.ErrBufferFull) {
-			return nil, protocolError("a line is too long")
-		}
 		return nil, err
 	}
 	l = l[:len(l)-1]
@@ -280,11 +321,28 @@ func (k *conn) line() ([]byte, error) {
 	return l, nil
 }
 
+// longLine reads on a line that began with l and is longer than the reader's buffer.
+func (k *conn) longLine(l []byte) ([]byte, error) {
+	var whole []byte
+	for {
+		whole = append(whole, l...)
+		if len(whole) > k.c.o.MaxHead {
+			return nil, protocolError("a line is too long")
+		}
+		var err error
+		if l, err = k.reader.ReadSlice('\n'); err == nil {
+			return append(whole, l...), nil
+		} else if err != bufio.ErrBufferFull {
+			return nil, err
+		}
+	}
+}
+
 func (k *conn) readHead(res *Response, headOnly bool) error {
 	if _, err := k.reader.Peek(1); err != nil {
 		return err
 	}
-	k.answered = true
+	k.answered, k.firstByte = true, time.Since(k.sentAt)
 	for informational := 0; ; informational++ {
 		if err := k.readOneHead(res); err != nil {
 			return err
@@ -411,137 +469,4 @@ func (k *conn) readOneHead(res *Response) error {
 	}
 	k.fields, res.Fields = fields, fields
 	return nil
-}
-
-// nextChunk reads the line that opens the next chunk, and the end of the one before.
-func (k *conn) nextChunk() error {
-	if k.inChunk {
-		l, err := k.line()
-		if err != nil {
-			return err
-		}
-		if len(l) != 0 {
-			return protocolError("a chunk is longer than it says")
-		}
-		k.inChunk = false
-	}
-	l, err := k.line()
-	if err != nil {
-		return err
-	}
-	n, _, ok := http1.ParseChunkSize(l)
-	if !ok {
-		return protocolError("a chunk's size is %.20q", l)
-	}
-	if k.remain = n; n > 0 {
-		return nil
-	}
-	for range 64 { // trailers are dropped
-		if l, err = k.line(); err != nil {
-			return err
-		}
-		if len(l) == 0 {
-			k.done = true
-			return nil
-		}
-	}
-	return protocolError("its trailers do not end")
-}
-
-// chunkBuffered reports whether nextChunk would return without waiting.
-func (k *conn) chunkBuffered() bool {
-	b, _ := k.reader.Peek(k.reader.Buffered())
-	if k.inChunk {
-		if len(b) < 2 {
-			return false
-		}
-		b = b[2:]
-	}
-	i := bytes.IndexByte(b, '\n')
-	if i < 0 {
-		return false
-	}
-	if b[0] == '0' { // the last one: its empty line must be here too
-		return bytes.HasPrefix(b[i+1:], []byte("\r\n"))
-	}
-	return true
-}
-
-func (k *conn) read(p []byte) (n int, err error) {
-	if k.done {
-		return 0, io.EOF
-	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if k.chunked {
-		n, err = k.readChunks(p)
-	} else {
-		if k.remain > 0 && int64(len(p)) > k.remain {
-			p = p[:k.remain]
-		}
-		n, err = k.reader.Read(p)
-		if k.remain > 0 {
-			if k.remain -= int64(n); k.remain == 0 {
-				k.done = true
-			}
-		} else if err == io.EOF {
-			k.done = true
-		}
-	}
-	if k.done {
-		return n, io.EOF
-	}
-	if err == nil || n > 0 {
-		return n, nil
-	}
-	if cause := k.cancelCause(); cause != nil {
-		return 0, &Error{k.addr, ErrCancelled, cause}
-	}
-	k.close = true
-	if errors.Is(err, ErrProtocol) {
-		return 0, &Error{k.addr, ErrProtocol, err}
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return 0, &Error{k.addr, ErrSilent, err}
-	}
-	return 0, &Error{k.addr, io.ErrUnexpectedEOF, err}
-}
-
-// readChunks fills p from as many chunks as are there; it waits only for the
-// first byte.
-func (k *conn) readChunks(p []byte) (n int, err error) {
-	for n < len(p) {
-		if k.remain == 0 {
-			if n > 0 && !k.chunkBuffered() {
-				return n, nil
-			}
-			if err = k.nextChunk(); err != nil || k.done {
-				return n, err
-			}
-		}
-		if n > 0 && k.reader.Buffered() == 0 {
-			return n, nil
-		}
-		q := p[n:]
-		if int64(len(q)) > k.remain {
-			q = q[:k.remain]
-		}
-		var m int
-		m, err = k.reader.Read(q)
-		n += m
-		if k.remain -= int64(m); k.remain == 0 && m > 0 {
-			k.inChunk = true
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	// The end may already be here: return it together with the last bytes.
-	if k.remain == 0 && k.chunkBuffered() {
-		if b, _ := k.reader.Peek(3); len(b) == 3 && b[2] == '0' {
-			err = k.nextChunk()
-		}
-	}
-	return n, err
 }

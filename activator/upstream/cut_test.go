@@ -83,7 +83,7 @@ func TestAbortRequests(t *testing.T) {
 	c.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.conns) != 0 {
-		t.Errorf("closed connections are kept in the books: %v", c.conns)
+	if len(c.peers) != 0 {
+		t.Errorf("closed connections are kept in the books: %v", c.peers)
 	}
 }

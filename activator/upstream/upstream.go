@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -32,6 +34,9 @@ type Options struct {
 	IdleTimeout time.Duration
 	// MaxIdle is how many unused connections are kept per address; 256.
 	MaxIdle int
+	// Framed: the addresses are servers of ours, which answer each request once, so that
+	// a connection may be used again at once (see peer.rest).
+	Framed bool
 	// MaxHead bounds the head of an answer in bytes; 32 KiB.
 	MaxHead int
 }
@@ -46,6 +51,7 @@ type Request struct {
 	Path   string  // with its query; sent as it is
 	Fields []Field // host and content-length are ours to add; framing fields are dropped
 	Body   [][]byte
+	Fresh  bool // on a new connection, for a request that was sent before
 	// Bound is how long the engine may be silent, until the head and between
 	// two reads of the body; 0 is no bound. Response.Bound sets it anew.
 	Bound time.Duration
@@ -66,6 +72,8 @@ type Error struct {
 	Addr string
 	Kind error // one of the above, or io.ErrUnexpectedEOF: died inside the body
 	Err  error // the cause
+	// Resent: it was sent twice, and the engine may have run it twice.
+	Resent bool
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%v (%s): %v", e.Kind, e.Addr, e.Err) }
@@ -77,10 +85,12 @@ func (e *Error) Unwrap() []error { return []error{e.Kind, e.Err} }
 type Client struct {
 	o Options
 
+	unreported atomic.Int32 // peers with unsolicited bytes that no answer has reported yet
+
 	mu     sync.Mutex
-	conns  map[string]map[*conn]struct{} // all that are open
-	idle   map[string][]*conn            // newest last
-	count  int                           // of idle connections
+	peers  map[string]*peer // by address
+	marked int              // of them, those that get one request per connection
+	count  int              // of idle connections
 	closed bool
 	sweep  *time.Timer // runs while count > 0
 }
@@ -106,120 +116,174 @@ func New(o Options) *Client {
 			return d.DialContext(ctx, "tcp", addr)
 		}
 	}
-	return &Client{o: o, conns: map[string]map[*conn]struct{}{}, idle: map[string][]*conn{}}
+	return &Client{o: o, peers: map[string]*peer{}}
 }
 
 // Do sends r and returns when the head of the answer is there; 1xx answers are
-// skipped. Cancelling ctx, also later while the body is read, closes the
-// connection, which is how the engine learns that its client left. The answer
-// must be closed. The error is an [*Error].
+// skipped, and a redirect to the same path but for a final slash is followed once.
+// Cancelling ctx, also later while the body is read, closes the connection, which is how
+// the engine learns that its client left. The answer must be closed. The error is an
+// [*Error].
 func (c *Client) Do(ctx context.Context, r *Request) (*Response, error) {
-	if ctx.Err() != nil {
-		return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+	res, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
 	}
-	for fresh := false; ; fresh = true {
-		k, err := c.get(ctx, r.Addr, r.Secure, fresh)
+	path, ok := slashRedirect(r, res)
+	if !ok {
+		return res, nil
+	}
+	res.Close()
+	moved := *r
+	moved.Path = path
+	next, err := c.send(ctx, &moved)
+	if err != nil {
+		return nil, err
+	}
+	next.Unsolicited += res.Unsolicited
+	next.FirstUnsolicited = next.FirstUnsolicited || res.FirstUnsolicited
+	return next, nil
+}
+
+// Bounds on how often a request goes on another connection because nothing of it, or not
+// all of it, was sent.
+const (
+	maxStale       = 8 // idle connections that had ended
+	maxUnsolicited = 3 // connections with bytes that no request asked for
+)
+
+// send is Do without redirects.
+func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
+	var stale, unsolicited int
+	reuse, resent, early := !r.Fresh, false, false
+	for {
+		if ctx.Err() != nil {
+			return nil, &Error{Addr: r.Addr, Kind: ErrCancelled, Err: context.Cause(ctx)}
+		}
+		k, err := c.get(ctx, r.Addr, r.Secure, reuse)
 		if err != nil {
+			kind := ErrDial
 			if ctx.Err() != nil {
-				return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+				kind, err = ErrCancelled, context.Cause(ctx)
+			} else if resent { // the connection before may have broken because the engine read this request
+				kind = ErrNoAnswer
 			}
-			if fresh { // the connection before may have broken because the engine read this request
-				return nil, &Error{r.Addr, ErrNoAnswer, err}
-			}
-			return nil, &Error{r.Addr, ErrDial, err}
+			return nil, &Error{Addr: r.Addr, Kind: kind, Err: err}
 		}
 		res, err := k.exchange(ctx, r)
 		if err == nil {
+			if early && !k.early && res.Status < 400 {
+				c.markUnsolicited(r.Addr) // it is no engine that answers before it has read the body
+			}
+			c.report(r.Addr, res)
+			res.takeUnsolicited()
 			return res, nil
 		}
 		k.abandon()
+		failed := &Error{Addr: r.Addr, Kind: ErrNoAnswer, Err: err, Resent: resent}
 		switch {
 		case ctx.Err() != nil:
-			return nil, &Error{r.Addr, ErrCancelled, context.Cause(ctx)}
+			failed.Kind, failed.Err = ErrCancelled, context.Cause(ctx)
+		case errors.Is(err, errStale):
+			stale++
+			reuse = stale < maxStale
+			continue
+		case errors.Is(err, errUnsolicited):
+			c.markUnsolicited(r.Addr)
+			if unsolicited++; unsolicited < maxUnsolicited {
+				reuse = false
+				continue
+			}
+			failed.Kind = ErrProtocol
+		case errors.Is(err, errEarly):
+			reuse, early = false, true
+			continue
 		case errors.Is(err, ErrProtocol):
-			return nil, &Error{r.Addr, ErrProtocol, err}
+			failed.Kind = ErrProtocol
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, &Error{r.Addr, ErrSilent, err}
-		case k.reused && !k.answered && !fresh && !k.wasAborted():
-			continue // the engine closed it while it was idle: the request was never read
+			failed.Kind = ErrSilent
+		case k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce && !k.wasAborted():
+			// The engine closed it while it was idle: the request was never read.
+			reuse, resent = false, true
+			continue
 		}
-		return nil, &Error{r.Addr, ErrNoAnswer, err}
+		return nil, failed
 	}
 }
 
-func (c *Client) get(ctx context.Context, addr string, secure, fresh bool) (*conn, error) {
+// get returns an idle connection, or a new one.
+func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*conn, error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return nil, errClosed
 	}
-	if l := c.idle[addr]; !fresh && len(l) > 0 && l[len(l)-1].secure == secure {
-		k := l[len(l)-1]
-		l[len(l)-1] = nil
-		c.idle[addr] = l[:len(l)-1]
-		c.count--
-		c.mu.Unlock()
-		k.reused = true
-		return k, nil
+	if p := c.peers[addr]; p != nil && reuse {
+		if k, rested := p.take(secure, c.o.Framed); k != nil {
+			c.count--
+			c.mu.Unlock()
+			if rested {
+				k.reused = true
+				return k, nil
+			}
+			k.closeConn()
+			c.mu.Lock()
+		}
 	}
 	c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, c.o.DialTimeout)
 	defer cancel()
 	nc, err := c.o.Dial(ctx, addr)
 	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			c.unmark(addr)
+		}
 		return nil, err
 	}
+	k := newConn(c, addr, nc)
 	if secure {
-		if nc, err = c.startTLS(ctx, addr, nc); err != nil {
+		if err := k.startTLS(ctx); err != nil {
 			return nil, err
 		}
 	}
-	k := newConn(c, addr, nc)
-	k.secure = secure
 	c.mu.Lock()
-	if c.conns[addr] == nil {
-		c.conns[addr] = map[*conn]struct{}{}
-	}
-	c.conns[addr][k] = struct{}{}
+	c.peerAt(addr).conns[k] = struct{}{}
 	c.mu.Unlock()
 	return k, nil
 }
 
-// startTLS makes a new connection TLS.
-func (c *Client) startTLS(ctx context.Context, addr string, nc net.Conn) (net.Conn, error) {
+// startTLS makes a new connection TLS, or closes it.
+func (k *conn) startTLS(ctx context.Context) error {
 	var config *tls.Config
-	if c.o.TLS != nil {
-		config = c.o.TLS(addr)
+	if k.c.o.TLS != nil {
+		config = k.c.o.TLS(k.addr)
 	}
 	if config == nil {
-		nc.Close()
-		return nil, fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", addr)
+		k.netConn.Close()
+		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", k.addr)
 	}
-	conn := tls.Client(nc, config)
+	k.secure = true
+	k.under = &pollable{Conn: k.netConn, socket: k.socket}
+	conn := tls.Client(k.under, config)
+	k.netConn = conn
+	k.reader.Reset(conn)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		nc.Close()
-		return nil, err
+		conn.NetConn().Close()
+		return err
 	}
-	return conn, nil
-}
-
-// forget drops a connection that is closed.
-func (c *Client) forget(k *conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.conns[k.addr], k)
-	if len(c.conns[k.addr]) == 0 {
-		delete(c.conns, k.addr)
-	}
+	return nil
 }
 
 // Cut ends every exchange with addr as if the engine had died, for an engine that is known
 // to be gone while its connections are still open. Idle connections to it are closed.
 func (c *Client) Cut(addr string) {
 	c.mu.Lock()
-	all := slices.Collect(maps.Keys(c.conns[addr]))
-	c.count -= len(c.idle[addr])
-	delete(c.idle, addr)
+	var all []*conn
+	if p := c.peers[addr]; p != nil {
+		all = slices.Collect(maps.Keys(p.conns))
+		c.count -= len(p.idle)
+		p.idle = nil
+	}
 	c.mu.Unlock()
 	for _, k := range all {
 		k.abort()
@@ -230,13 +294,14 @@ func (c *Client) Cut(addr string) {
 func (c *Client) put(k *conn) {
 	k.idleSince = time.Now()
 	c.mu.Lock()
-	l := c.idle[k.addr]
-	if c.closed || len(l) >= c.o.MaxIdle {
+	p := c.peerAt(k.addr)
+	p.observe(k.firstByte)
+	if c.closed || p.single || len(p.idle) >= c.o.MaxIdle {
 		c.mu.Unlock()
 		k.closeConn()
 		return
 	}
-	c.idle[k.addr] = append(l, k)
+	p.idle = append(p.idle, k)
 	c.count++
 	if c.count == 1 {
 		if c.sweep == nil {
@@ -255,19 +320,18 @@ func (c *Client) sweepIdle() {
 	next := c.o.IdleTimeout
 	var old []*conn
 	c.mu.Lock()
-	for addr, l := range c.idle {
-		n := 0 // oldest first
+	for _, p := range c.peers {
+		l, n := p.idle, 0 // oldest first
 		for n < len(l) && now.Sub(l[n].idleSince) >= c.o.IdleTimeout {
 			n++
 		}
 		old = append(old, l[:n]...)
 		c.count -= n
-		if n == len(l) {
-			delete(c.idle, addr)
-			continue
-		}
 		if n > 0 {
-			c.idle[addr] = append([]*conn(nil), l[n:]...)
+			p.idle = append([]*conn(nil), l[n:]...)
+		}
+		if n == len(l) {
+			continue
 		}
 		next = min(next, c.o.IdleTimeout-now.Sub(l[n].idleSince))
 	}
@@ -289,17 +353,19 @@ func (c *Client) Close() { c.drop(true) }
 
 func (c *Client) drop(closed bool) {
 	c.mu.Lock()
-	idle := c.idle
-	c.idle, c.count = map[string][]*conn{}, 0
+	var idle []*conn
+	for _, p := range c.peers {
+		idle = append(idle, p.idle...)
+		p.idle = nil
+	}
+	c.count = 0
 	c.closed = c.closed || closed
 	if c.sweep != nil {
 		c.sweep.Stop()
 	}
 	c.mu.Unlock()
-	for _, l := range idle {
-		for _, k := range l {
-			k.closeConn()
-		}
+	for _, k := range idle {
+		k.closeConn()
 	}
 }
 
@@ -307,10 +373,15 @@ func (c *Client) drop(closed bool) {
 // not to be touched after Close.
 type Response struct {
 	Status int
-	Length int64     // of the body; -1: chunked, or until the connection ends
-	Fields []Field   // in the answer's order, names in lower case, framing fields left out
-	k      *conn     // nil after Close
-	body   io.Reader // what Filter made of k's; nil: k's itself
+	Length int64   // of the body; -1: chunked, or until the connection ends
+	Fields []Field // in the answer's order, names in lower case, framing fields left out
+	// Unsolicited is how often bytes that no request asked for were found on connections
+	// to the address since the answer before, and FirstUnsolicited that they are its
+	// first: from now on each of its connections serves one request.
+	Unsolicited      int
+	FirstUnsolicited bool
+	k                *conn     // nil after Close
+	body             io.Reader // what Filter made of k's; nil: k's itself
 }
 
 // Header returns the first value of a field, named in lower case; "" if absent.

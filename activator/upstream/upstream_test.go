@@ -33,6 +33,11 @@ type engine struct {
 
 func newEngine(t testing.TB, answer func(c net.Conn, r *http.Request, body []byte, n int) bool) *engine {
 	t.Helper()
+	return newWrappedEngine(t, func(c net.Conn) net.Conn { return c }, answer)
+}
+
+func newWrappedEngine(t testing.TB, wrap func(net.Conn) net.Conn, answer func(c net.Conn, r *http.Request, body []byte, n int) bool) *engine {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +53,7 @@ func newEngine(t testing.TB, answer func(c net.Conn, r *http.Request, body []byt
 				return
 			}
 			e.conns.Add(1)
+			c = wrap(c)
 			mu.Lock()
 			all = append(all, c)
 			mu.Unlock()
@@ -138,7 +144,10 @@ func TestAnswers(t *testing.T) {
 		{"bad length", "HTTP/1.1 200 OK\r\ncontent-length: 5x\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
 		{"bad coding", "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
 		{"large head", "HTTP/1.1 200 OK\r\n" + strings.Repeat("x: "+strings.Repeat("y", 1000)+"\r\n", 40) + "\r\n", false, 0, 0, "", ErrProtocol, false},
-		{"long line", "HTTP/1.1 200 OK\r\nx: " + strings.Repeat("y", 10000) + "\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"line of 9 KB", "HTTP/1.1 200 OK\r\nx: " + strings.Repeat("y", 9000) + "\r\ncontent-length: 5\r\n\r\nhello", false, 200, 5, "hello", nil, true},
+		{"line of 31 KB", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx: " + strings.Repeat("y", 31000) + "\r\n\r\nhello", false, 200, 5, "hello", nil, true},
+		{"line of 33 KB", "HTTP/1.1 200 OK\r\nx: " + strings.Repeat("y", 33000) + "\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
+		{"endless line", "HTTP/1.1 200 OK\r\nx: " + strings.Repeat("y", 100000), false, 0, 0, "", ErrProtocol, false},
 		{"control in value", "HTTP/1.1 200 OK\r\nx: a\x00b\r\n\r\n", false, 0, 0, "", ErrProtocol, false},
 		{"endless 1xx", strings.Repeat("HTTP/1.1 102 P\r\n\r\n", 40), false, 0, 0, "", ErrProtocol, false},
 	} {
@@ -707,7 +716,8 @@ func (l *loop) Read(p []byte) (int, error) {
 	l.left = l.left[n:]
 	return n, nil
 }
-func (l *loop) Close() error { return nil }
+func (l *loop) Close() error                     { return nil }
+func (l *loop) SetWriteDeadline(time.Time) error { return nil }
 
 // An engine that says nothing is given up when its bound is over, before its
 // head and inside its body; a connection that goes back to the pool has none.

@@ -22,4 +22,7 @@
 // An engine is shared by many callers, so [Peek] also refuses parameters that multiply
 // an engine's work (bounds.go) or make it fetch something (media.go), and [Public] lists
 // the endpoints that are open to callers. Neither changes the bytes that pass.
+//
+// It is one idea, the wire of OpenAI's API: what a gateway reads of its bytes, and the few
+// that it changes.
 package openai

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 )
@@ -80,3 +81,42 @@ func appendNoop(b []byte, object, delta, model string, created time.Time) []byte
 
 // Done is the event that ends a successful stream.
 const Done = "data: [DONE]\n\n"
+
+// CompleteEvents is how many bytes of p are whole events, and comments between them.
+func CompleteEvents(p []byte) int {
+	a := bytes.LastIndex(p, []byte("\n\n"))
+	b := -1
+	if bytes.IndexByte(p, '\r') >= 0 {
+		b = bytes.LastIndex(p, []byte("\n\r\n"))
+	}
+	n := 0
+	switch {
+	case b > a:
+		n = b + 3
+	case a >= 0:
+		n = a + 2
+	}
+	for n < len(p) && p[n] == ':' { // comments between events
+		i := bytes.IndexByte(p[n:], '\n')
+		if i < 0 {
+			break
+		}
+		n += i + 1
+	}
+	return n
+}
+
+// HasData reports whether a stream has a whole line of data.
+func HasData(p []byte) bool {
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 {
+			return false
+		}
+		if bytes.HasPrefix(p, []byte("data:")) {
+			return true
+		}
+		p = p[i+1:]
+	}
+	return false
+}

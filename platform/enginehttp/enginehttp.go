@@ -55,6 +55,9 @@ func Forward(engines *upstream.Client, req *httpserver.Request, res *httpserver.
 	for _, f := range from.Fields {
 		res.Set(f.Name, f.Value)
 	}
+	if v := from.UnsolicitedValue(); v != "" {
+		res.Set(upstream.UnsolicitedHeader, v)
+	}
 	res.Stream = &relay{from: from, firstByte: c.FirstByte, done: c.Done}
 	return nil
 }

@@ -1,6 +1,7 @@
 package enginehttp
 
 import (
+	"bufio"
 	"io"
 	"net"
 	"net/http"
@@ -76,5 +77,60 @@ func TestForward(t *testing.T) {
 	}
 	if res, body := do("PUT"); res.StatusCode != http.StatusMethodNotAllowed || res.Header.Get("Allow") != "POST" || !strings.Contains(body, "POST") {
 		t.Errorf("%d %v %q", res.StatusCode, res.Header, body)
+	}
+}
+
+// TestForwardReportsUnsolicited: bytes of the engine that no request asked for are reported
+// to the gateway, which counts them, and none of them are passed on.
+func TestForwardReportsUnsolicited(t *testing.T) {
+	engine, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	go func() {
+		for {
+			c, err := engine.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for br := bufio.NewReader(c); ; {
+					if _, err := http.ReadRequest(br); err != nil {
+						return
+					}
+					io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokand more")
+				}
+			}()
+		}
+	}()
+	engines, far := upstream.New(upstream.Options{}), upstream.New(upstream.Options{})
+	defer engines.Close()
+	defer far.Close()
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: func(req *httpserver.Request, res *httpserver.Response) {
+		if err := Forward(engines, req, res, Call{Engine: engine.Addr().String(), Method: "POST", Path: "/v1/completions"}); err != nil {
+			t.Error(err)
+		}
+	}})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	defer func() {
+		srv.Shutdown(t.Context())
+		<-served
+	}()
+	for i := range 3 {
+		r, err := far.Do(t.Context(), &upstream.Request{Addr: listener.Addr().String(), Method: "POST", Path: "/infer"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, _ := io.ReadAll(r); string(b) != "ok" || r.Unsolicited != min(i, 1) || r.FirstUnsolicited != (i == 1) {
+			t.Errorf("answer %d: %q, %d, %v", i, b, r.Unsolicited, r.FirstUnsolicited)
+		}
+		r.Close()
 	}
 }

@@ -43,7 +43,7 @@ var declarations = []metric{
 	histogram("thaw_cold_start_seconds", "Cold starts from the wake to READY.", coldStartBuckets, "model", "team", "result"),
 	counter("thaw_quota_rejections_total", "Requests refused by a limit of their team.", "team", "reason"),
 	counter("thaw_tokens_total", "Tokens that engines reported as used.", "model", "team", "kind"),
-	counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut or protocol.", "model", "team", "kind"),
+	counter("thaw_engine_errors_total", "Answers that an engine broke; kind is error_frame (an error of its own, also one followed by [DONE]), died, hung, refused, cut, protocol or unsolicited (bytes that no request asked for).", "model", "team", "kind"),
 	counter("thaw_retries_total", "Requests tried on another replica because the first one failed before its first byte.", "model", "team"),
 	counter("thaw_route_decisions_total", "Decisions of Routers; stage is what they needed (rules, score or intent), state the target's, cache exact, miss or off.", "router", "team", "rule", "stage", "target", "cache", "state"),
 	counter("thaw_route_escalations_total", "Requests given to the next target because this one failed them before the first byte.", "router", "team", "target"),

@@ -99,7 +99,7 @@ func (o *activatorSettings) run(ctx context.Context, c *command) error {
 	registry := telemetry.NewProcess(telemetry.BuildInfo(cli.Version))
 
 	keys := &keyReceiver{store: auth.NewReplicatedKeyStore(), limits: &ratelimit.Limits{}, log: log}
-	engines := upstream.New(upstream.Options{})
+	engines := upstream.New(upstream.Options{Framed: true})
 	defer engines.Close()
 	var gate *gateway.Gateway // made before the control stream runs
 	platform := controlstream.NewActivator(controlstream.ActivatorOptions{

@@ -1,0 +1,88 @@
+package upstream
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strings"
+)
+
+// HTTP/1.1 has no request ids: an answer belongs to the oldest request that has none. An
+// engine that writes more than it was asked for would shift the answers of a connection,
+// and each client would get that of the one before. So a connection is looked at before
+// it is used, and what is there ends it.
+
+// What look finds on a connection.
+type presence int
+
+const (
+	silent presence = iota
+	ended           // the engine has closed it
+	spoke           // bytes are there
+)
+
+var (
+	errStale       = errors.New("it was closed while it was idle")
+	errUnsolicited = errors.New("it sent bytes before it got the request")
+	errEarly       = errors.New("it sent bytes before it got the whole request")
+)
+
+// checkSilent fails if the connection has ended or has bytes before a request is sent.
+func (k *conn) checkSilent() error {
+	switch k.look() {
+	case spoke:
+		return errUnsolicited
+	case ended:
+		if k.reused {
+			return errStale
+		}
+	}
+	return nil
+}
+
+// look finds what is there to read, without waiting. A connection without a file
+// descriptor, which only tests have, is always silent.
+func (k *conn) look() presence {
+	var b []byte
+	var err error
+	switch {
+	case k.socket == nil:
+		return silent
+	case k.under == nil:
+		b, err = k.socket.peek()
+	default: // TLS may have read it from the socket already
+		k.under.polls = true
+		_, err = k.reader.Peek(1)
+		k.under.polls = false
+		b, _ = k.reader.Peek(k.reader.Buffered())
+	}
+	switch {
+	case len(b) > 0 && isTimeoutAnswer(b):
+		return ended
+	case len(b) > 0:
+		return spoke
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return silent
+	}
+	return ended
+}
+
+// isTimeoutAnswer reports whether b begins a 408, which some servers send when they close
+// an idle connection.
+func isTimeoutAnswer(b []byte) bool {
+	return len(b) >= 12 && strings.HasPrefix(string(b), "HTTP/1.") && string(b[8:12]) == " 408"
+}
+
+// pollable is the connection under TLS.
+type pollable struct {
+	net.Conn
+	socket *socket
+	polls  bool // Read does not wait; os.ErrDeadlineExceeded where it would
+}
+
+func (p *pollable) Read(b []byte) (int, error) {
+	if p.polls {
+		return p.socket.read(b)
+	}
+	return p.Conn.Read(b)
+}
