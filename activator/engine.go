@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"

@@ -60,7 +60,7 @@ func newAnswer(path string, body []byte, events bool, usage openai.Usage) *answe
 				a.usage = u
 			}
 		}
-		a.plain.Store(cut([][]byte{v}, "", ""))
+		a.plain.Store(newText([][]byte{v}, "", ""))
 		return a
 	}
 	chunks, ok := readEvents(body)
@@ -86,9 +86,9 @@ func usageValue(u openai.Usage) []byte {
 
 func (a *answer) setEvents(chunks [][]byte) *text {
 	const before, behind = "data: ", "\n\n"
-	t := cut(chunks, before, behind)
+	t := newText(chunks, before, behind)
 	if a.usage != nil {
-		t.usage = cut([][]byte{usageChunk(chunks[0], a.usage)}, before, behind)
+		t.usage = newText([][]byte{usageChunk(chunks[0], a.usage)}, before, behind)
 	}
 	a.events.Store(t)
 	return t
@@ -108,7 +108,7 @@ func (a *answer) in(events, withUsage bool) *text {
 				t = a.setEvents(chunks)
 			}
 		} else if p := plainOf(a.path, dataOf(a.events.Load().appendTo(nil, "")), a.usage); p != nil {
-			t = cut([][]byte{p}, "", "")
+			t = newText([][]byte{p}, "", "")
 		}
 		to.Store(t)
 	}
@@ -118,14 +118,14 @@ func (a *answer) in(events, withUsage bool) *text {
 	return t
 }
 
-// cut is a text of JSON objects, with something before and behind each, and places for the
+// newText is a text of JSON objects, with something before and behind each, and places for the
 // id of the request in their member "id".
-func cut(objects [][]byte, before, behind string) *text {
+func newText(objects [][]byte, before, behind string) *text {
 	t := &text{}
 	var part []byte
 	for _, o := range objects {
 		part = append(part, before...)
-		if at, end := idIn(o); end > 0 {
+		if at, end := placeOfID(o); end > 0 {
 			part = append(part, o[:at]...)
 			t.parts = append(t.parts, part)
 			t.length += len(part)
@@ -138,9 +138,9 @@ func cut(objects [][]byte, before, behind string) *text {
 	return t
 }
 
-// idIn is where the request's id stands in the member "id" of an object: behind the kind
+// placeOfID is where the request's id stands in the member "id" of an object: behind the kind
 // that the id begins with, such as "chatcmpl-".
-func idIn(object []byte) (at, end int) {
+func placeOfID(object []byte) (at, end int) {
 	split(object, func(name, value []byte) {
 		if string(name) != "id" || len(value) < 2 || value[0] != '"' {
 			return

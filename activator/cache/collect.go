@@ -39,9 +39,9 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 				}
 			case m.name == "usage" || m.name == "obfuscation":
 			case m.name == "object" && path == pathChat:
-				top = set(top, m.name, jsontext.Value(`"chat.completion"`))
+				top = setMember(top, m.name, jsontext.Value(`"chat.completion"`))
 			case value(top, m.name) == nil || !isNull(m.value) && m.name != "id" && m.name != "created":
-				top = set(top, m.name, m.value)
+				top = setMember(top, m.name, m.value)
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func plainOf(path string, chunks [][]byte, usage []byte) []byte {
 	for i, c := range sorted {
 		list[i] = c.object(path == pathChat)
 	}
-	top = set(top, "choices", array(list))
+	top = setMember(top, "choices", array(list))
 	if usage != nil {
 		top = append(top, member{"usage", usage})
 	}
@@ -106,7 +106,7 @@ func (c *collected) add(choice []member) bool {
 			ok = c.addLogprobs(m.value)
 		case "finish_reason", "stop_reason", "matched_stop":
 			if value(c.rest, m.name) == nil || !isNull(m.value) {
-				c.rest = set(c.rest, m.name, m.value)
+				c.rest = setMember(c.rest, m.name, m.value)
 			}
 		default:
 			ok = isNull(m.value)
@@ -197,7 +197,7 @@ func (c *collected) addLogprobs(v jsontext.Value) bool {
 		switch {
 		case isNull(m.value):
 			if value(c.logprobs, m.name) == nil {
-				c.logprobs = set(c.logprobs, m.name, m.value)
+				c.logprobs = setMember(c.logprobs, m.name, m.value)
 			}
 		case m.value.Kind() != '[':
 			return false
@@ -206,7 +206,7 @@ func (c *collected) addLogprobs(v jsontext.Value) bool {
 			if isNull(before) {
 				before = jsontext.Value("[]")
 			}
-			c.logprobs = set(c.logprobs, m.name, concat(before, m.value))
+			c.logprobs = setMember(c.logprobs, m.name, concat(before, m.value))
 		}
 	}
 	return true
@@ -228,7 +228,7 @@ func (c *collected) object(chat bool) jsontext.Value {
 			message = append([]member{{"role", jsontext.Value(`"assistant"`)}}, message...)
 		}
 		if value(message, "content") == nil || len(c.calls) > 0 && string(value(message, "content")) == `""` {
-			message = set(message, "content", jsontext.Value("null"))
+			message = setMember(message, "content", jsontext.Value("null"))
 		}
 		if len(c.calls) > 0 {
 			message = append(message, member{"tool_calls", c.callList()})

@@ -33,8 +33,8 @@ func value(list []member, name string) jsontext.Value {
 
 func isNull(v jsontext.Value) bool { return len(v) == 0 || string(v) == "null" }
 
-// set replaces the value of a member, or adds it.
-func set(list []member, name string, v jsontext.Value) []member {
+// setMember replaces the value of a member, or adds it.
+func setMember(list []member, name string, v jsontext.Value) []member {
 	for i := range list {
 		if list[i].name == name {
 			list[i].value = v
@@ -200,12 +200,12 @@ func eventsOf(path string, plain []byte) (chunks [][]byte) {
 	if !ok {
 		return nil
 	}
-	top = set(without(top, "usage"), "choices", nil)
+	top = setMember(without(top, "usage"), "choices", nil)
 	if path == pathChat {
-		top = set(top, "object", jsontext.Value(`"chat.completion.chunk"`))
+		top = setMember(top, "object", jsontext.Value(`"chat.completion.chunk"`))
 	}
 	add := func(choice []member) {
-		chunks = append(chunks, object(set(top, "choices", array([]jsontext.Value{object(choice)}))))
+		chunks = append(chunks, object(setMember(top, "choices", array([]jsontext.Value{object(choice)}))))
 	}
 	for _, c := range choices {
 		choice := membersOf(c)

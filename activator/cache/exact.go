@@ -119,11 +119,11 @@ func (s *Store) Look(q Request) (*Use, *openai.Error) {
 		u.of.count[1](1)
 	}
 	if q.Header == modeOnly {
-		e := openai.New(openai.CacheMiss, "")
+		message := "No answer to this request is in the cache."
 		if reason != "" {
-			e.Message = "No answer to this request is in the cache, and none is kept: reason " + reason + "."
+			message = "No answer to this request is kept in the cache: reason " + reason + "."
 		}
-		return u, e
+		return u, openai.New(openai.CacheMiss, message)
 	}
 	return u, nil
 }

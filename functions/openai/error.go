@@ -88,10 +88,8 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
 	case UnknownEndpoint:
 		return catalogueRow{404, typeRequest, "", 0, false, "Unknown endpoint."}
-	case NotFound:
+	case NotFound, CacheMiss:
 		return catalogueRow{404, typeRequest, "", 0, false, "Not found."}
-	case CacheMiss:
-		return catalogueRow{404, typeRequest, "", 0, false, "No answer to this request is in the cache."}
 	case MethodNotAllowed:
 		return catalogueRow{405, typeRequest, "", 0, false, "This method is not allowed here."}
 	case RequestTimeout:
