@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -72,6 +73,8 @@ type Options struct {
 	Adapters Adapters
 	// Remotes sends requests to Remotes; nil: no snapshot is one of a Remote.
 	Remotes *remote.Remotes
+	// Cache holds answers; nil: none are kept.
+	Cache *cache.Store
 	// Open lets /v1 be used without a key until the first key exists. For
 	// loopback only.
 	Open bool
@@ -216,6 +219,7 @@ func (a *Activator) Publish(fs ...snapshot.Snapshot) {
 func (a *Activator) onPublish(e *entry, before *snapshot.Snapshot) {
 	f, q := e.Snapshot(), &e.Data.queue
 	q.Publish(before, f, a.o.Now())
+	a.o.Cache.Publish(f)
 	if before == nil {
 		return
 	}
@@ -237,6 +241,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 	a.table.Remove(func(e *entry) {
 		e.Data.queue.Close(e.Snapshot().PublicName())
 		a.removed.add(e, a.o.Now())
+		a.o.Cache.Purge(e.Name)
 		a.forgetMetrics(e)
 	}, names...)
 }

@@ -68,7 +68,7 @@ func BenchmarkDecide(b *testing.B) {
 		name, _ := functions.ParseName(env.Model, id.Team)
 		e := a.table.Lookup(name)
 		lease, _ := limits.Admit(id.Team, began)
-		w := admission.Request{Team: id.Team, Bytes: int64(len(bodies[0])), Key: admission.AffinityKey(openingOf(bodies[i%len(bodies)]))}
+		w := admission.Request{Team: id.Team, Bytes: int64(len(bodies[0])), Key: admission.AffinityKey(admission.Opening(bodies[i%len(bodies)]))}
 		if w.Enter(&e.Data.queue, began) != admission.Admitted {
 			b.Fatal("not admitted")
 		}

@@ -83,7 +83,7 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
 // did not ask for.
 func (x *proxyRequest) stripsUsage() bool {
-	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage())
+	return x.stream && x.endpoint.usage && x.env.AsksUsage() && (x.remote != nil || x.lease.NeedsUsage() || x.cached.Stores())
 }
 
 // splitEndpoint splits a URL into host:port and the prefix of its paths.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -27,14 +28,15 @@ type proxyRequest struct {
 	id, clientID string
 	endpoint     *endpoint
 	route        string // label where there is no endpoint
-	team         string
+	team, keyID  string
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
 	stream       bool
 	lease        ratelimit.Lease
-	fn           *entry   // nil until the function is found
-	routing      *routing // of a request to a Router; else nil
+	fn           *entry     // nil until the function is found
+	routing      *routing   // of a request to a Router; else nil
+	cached       *cache.Use // nil until the function is found
 	data         functions.DataClass
 	finished     bool       // finish was called
 	reason       string     // code of the error it ended with, for the log

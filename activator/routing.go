@@ -8,6 +8,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -84,6 +85,10 @@ func (x *proxyRequest) chooseTarget(r *routes.Route, id auth.Identity) (e *opena
 // follow records a decision and takes its target.
 func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 	a, t := x.a, x.routing
+	e := x.take(&rec)
+	if e != nil || x.cached.Hit() {
+		rec.Prewarm = ""
+	}
 	if rec.Prewarm != "" {
 		name, _, _ := t.by.Target(&t.request, rec.Prewarm)
 		if refused := a.prewarms.Ask(name, "router "+rec.Router, a.o.Now()); refused != "" {
@@ -91,18 +96,38 @@ func (x *proxyRequest) follow(rec functions.RouteRecord) *openai.Error {
 			rec.Reason += " It is not prewarmed: " + refused + "."
 		}
 	}
+	rec.Cache = x.cached.Word()
 	t.record, t.header = rec, routes.Header(&rec, x.team)
 	a.decisions.Put(x.team, x.clientID, rec)
 	a.o.Metrics.Series("thaw_route_decisions_total", rec.Router, x.team, rec.Rule, string(rec.Stage), rec.Target, rec.Cache, routes.StateOf(&rec))(1)
+	return e
+}
+
+// take makes the target of a decision the request's function. The first one is looked up in
+// the cache.
+func (x *proxyRequest) take(rec *functions.RouteRecord) *openai.Error {
+	t := x.routing
 	if rec.Target == "" {
-		return t.by.Refusal(&t.request, &rec)
+		return t.by.Refusal(&t.request, rec)
 	}
 	name, _, _ := t.by.Target(&t.request, rec.Target)
-	en, _ := a.lookup(name.WithoutAdapter())
+	en, _ := x.a.lookup(name.WithoutAdapter())
 	if en == nil || !x.use(en, name) {
 		return openai.New(openai.ModelNotFound, "")
 	}
-	return nil
+	if rec.After != "" {
+		return nil
+	}
+	return x.lookUp(t.by.Spec)
+}
+
+// lookUp looks the request up in the cache of its function, or of the Router that chose it.
+func (x *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
+	x.cached, e = x.a.o.Cache.Look(cache.Request{
+		Header: x.header(cache.Header), Team: x.team, KeyID: x.keyID, Router: r, Function: x.fn.Snapshot(), Adapter: x.queued.Adapter,
+		Path: x.endpoint.path, Stream: x.stream, Envelope: &x.env, Body: x.req.Body, Now: x.began,
+	})
+	return e
 }
 
 // use makes a function the one of the request; false where it lacks the adapter.
@@ -150,6 +175,7 @@ func (x *proxyRequest) moveOn(reason string, async bool) bool {
 	x.a.o.Metrics.Series("thaw_route_escalations_total", rec.Router, x.team, rec.After)(1)
 	x.stopEngine()
 	x.leave()
+	x.cached.Drop()
 	x.queued, x.reply, x.fail = admission.Request{}, answer.Answer{}, nil
 	x.adapterRetried, x.sentEarly, x.refusedEarly, x.first = false, false, "", 0
 	e := x.follow(rec)

@@ -1,7 +1,6 @@
 package activator
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strconv"
@@ -131,16 +130,22 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	if e == nil {
 		e = x.checkSuspect()
 	}
-	if e == nil && x.joinRun(id.KeyID, res) {
+	if e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
 		return
 	}
 	if e == nil {
 		e = x.admitTeam(x.team)
 	}
-	if e != nil {
+	switch {
+	case e != nil:
 		x.refuseNow(res, e)
-	} else {
+	case x.cached.Hit():
+		x.setCommonFields(res)
+		x.cached.Replay(res, x.id)
+		x.finish(200)
+	default:
 		x.run(res)
+		x.cached.Record(res)
 	}
 	x.endRun(res)
 }
@@ -165,7 +170,7 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if e != nil {
 		return id, e
 	}
-	x.team = id.Team
+	x.team, x.keyID = id.Team, id.KeyID
 	forced := x.forced != nil
 	var err error
 	switch {
@@ -219,7 +224,10 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 	if !x.use(en, name) {
 		return id, a.unknownModel(asked, name, id)
 	}
-	return id, x.checkData()
+	if e = x.checkData(); e == nil {
+		e = x.lookUp(nil)
+	}
+	return id, e
 }
 
 func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
@@ -313,7 +321,7 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	now := x.a.o.Now()
 	res.Set("openai-processing-ms", strconv.FormatInt(now.Sub(x.began).Milliseconds(), 10))
 	if x.team != "" {
-		x.setRateLimitFields(res, now)
+		x.a.o.Limits.Usage(x.team, now).SetFields(res)
 	}
 	if x.queued.Cold {
 		if x.resolveColdStart(); x.queued.ColdStart != "" {
@@ -326,22 +334,7 @@ func (x *proxyRequest) setCommonFields(res *httpserver.Response) {
 	if x.routing != nil {
 		res.Set("thaw-route", x.routing.header)
 	}
-}
-
-// setRateLimitFields sets the fields with the rest of the team's limits, where it has
-// some.
-func (x *proxyRequest) setRateLimitFields(res *httpserver.Response, now time.Time) {
-	u := x.a.o.Limits.Usage(x.team, now)
-	if n := u.Limits.RequestsPerMinute; n > 0 {
-		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))
-		res.Set("x-ratelimit-remaining-requests", strconv.Itoa(u.Requests))
-		res.Set("x-ratelimit-reset-requests", u.RequestsReset.Round(time.Millisecond).String())
-	}
-	if n := u.Limits.TokensPerMinute; n > 0 {
-		res.Set("x-ratelimit-limit-tokens", strconv.Itoa(n))
-		res.Set("x-ratelimit-remaining-tokens", strconv.Itoa(u.Tokens))
-		res.Set("x-ratelimit-reset-tokens", u.TokensReset.Round(time.Millisecond).String())
-	}
+	x.cached.SetField(res)
 }
 
 // serverTiming is the Server-Timing of the phases known so far.
@@ -399,6 +392,7 @@ func (x *proxyRequest) finish(code int) {
 		a.suspects.Acquit(x.fingerprint())
 	}
 	charge := x.remote.End(x.usage, code, now)
+	x.cached.End(code, x.usage)
 	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
 	x.countEnd(code, now, took)
 	if x.routing != nil {
@@ -421,6 +415,7 @@ func (x *proxyRequest) finish(code int) {
 	if x.routing != nil {
 		attrs = x.routeFields(attrs)
 	}
+	attrs = x.cached.Attrs(attrs)
 	if x.reason != "" {
 		attrs = append(attrs, slog.String("error", x.reason))
 	}
@@ -487,17 +482,5 @@ func (x *proxyRequest) affinityKey() uint64 {
 		return admission.AffinityKey([]byte(x.env.User))
 	}
 	// The adapter needs no part in the key: it limits the choice already.
-	return admission.AffinityKey(openingOf(x.req.Body))
-}
-
-// openingOf is the first part of the prompt, bounded: requests that share it share an
-// engine's prefix cache.
-func openingOf(body []byte) []byte {
-	const bound, window = 1024, 4096 // a prompt may be megabytes and hold the word too
-	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
-		if i := bytes.Index(body[:min(len(body), window)], []byte(name)); i >= 0 {
-			return body[i:min(len(body), i+bound)]
-		}
-	}
-	return nil
+	return admission.AffinityKey(admission.Opening(x.req.Body))
 }

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -206,6 +207,18 @@ func AffinityKey(text []byte) uint64 {
 		return 0
 	}
 	return xxh3.Hash(text) | 1
+}
+
+// Opening is the first part of a body's prompt, bounded: requests that share it share an
+// engine's prefix cache.
+func Opening(body []byte) []byte {
+	const bound, window = 1024, 4096 // a prompt may be megabytes and hold the word too
+	for _, name := range [...]string{`"messages"`, `"prompt"`, `"input"`} {
+		if i := bytes.Index(body[:min(len(body), window)], []byte(name)); i >= 0 {
+			return body[i:min(len(body), i+bound)]
+		}
+	}
+	return nil
 }
 
 // mixHash is the finaliser of splitmix64.

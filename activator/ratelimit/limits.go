@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -328,6 +329,20 @@ type Usage struct {
 	Spent      int64
 	// When the buckets are full again.
 	RequestsReset, TokensReset time.Duration
+}
+
+// SetFields sets the fields of an answer with the rest of the limits that there are.
+func (u Usage) SetFields(res interface{ Set(name, value string) }) {
+	if n := u.Limits.RequestsPerMinute; n > 0 {
+		res.Set("x-ratelimit-limit-requests", strconv.Itoa(n))
+		res.Set("x-ratelimit-remaining-requests", strconv.Itoa(u.Requests))
+		res.Set("x-ratelimit-reset-requests", u.RequestsReset.Round(time.Millisecond).String())
+	}
+	if n := u.Limits.TokensPerMinute; n > 0 {
+		res.Set("x-ratelimit-limit-tokens", strconv.Itoa(n))
+		res.Set("x-ratelimit-remaining-tokens", strconv.Itoa(u.Tokens))
+		res.Set("x-ratelimit-reset-tokens", u.TokensReset.Round(time.Millisecond).String())
+	}
 }
 
 // Usage of a team now.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/router"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -177,6 +178,9 @@ type refusedTarget struct {
 // ReadHeaders reads the class of data and the policy for cold functions of a request that
 // goes to r.
 func (s *Set) ReadHeaders(q *Request, r *Route) (e *openai.Error) {
+	if e = cache.CheckHeader(q.Header(cache.Header)); e != nil {
+		return e
+	}
 	if q.Data, e = s.Class(r, q.Team, q.Header("thaw-data")); e != nil {
 		return e
 	}

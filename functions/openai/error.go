@@ -31,6 +31,7 @@ const (
 	DataClassRefused         Code = "data_class_refused" // the data of the request may not be sent to this Remote
 	PermissionDenied         Code = "permission_denied"
 	NotFound                 Code = "not_found"
+	CacheMiss                Code = "cache_miss" // the request takes an answer from the cache only
 	Conflict                 Code = "conflict"
 	ContextLengthExceeded    Code = "context_length_exceeded"
 	RequestQuarantined       Code = "request_quarantined"
@@ -88,7 +89,7 @@ func lookup(c Code) catalogueRow {
 		return catalogueRow{400, typeRequest, "model", 0, false, "You must provide a model parameter."}
 	case UnknownEndpoint:
 		return catalogueRow{404, typeRequest, "", 0, false, "Unknown endpoint."}
-	case NotFound:
+	case NotFound, CacheMiss:
 		return catalogueRow{404, typeRequest, "", 0, false, "Not found."}
 	case MethodNotAllowed:
 		return catalogueRow{405, typeRequest, "", 0, false, "This method is not allowed here."}

@@ -92,6 +92,10 @@ type Options struct {
 	Decisions *routes.Log
 	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
 
+	// ForgetAnswers drops the answers of a function from the cache and returns how many
+	// there were; nil: the data path is another process.
+	ForgetAnswers func(name functions.Name) int
+
 	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
 	// with an adapter is refused.
 	AdaptersByRequest bool

@@ -85,6 +85,8 @@ func canonicalHost(e endpoint) (path, body string) {
 		path = "/api/v1/functions/a/gone" // 404: allowed, but there is none
 	case "POST /api/v1/keys":
 		body = `{"team":"a"}`
+	case "DELETE /api/v1/cache":
+		path += "?function=a/one"
 	case "POST /api/v1/prewarm":
 		body = `{"model":"a/one"}`
 	case "POST /api/v1/prefetch":

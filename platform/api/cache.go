@@ -63,6 +63,35 @@ func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, 200, Cache{Items: list, Silent: silent})
 }
 
+// ForgottenAnswers is how many answers of a function were dropped.
+type ForgottenAnswers struct {
+	Function string `json:"function"`
+	Dropped  int    `json:"dropped"`
+}
+
+func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error {
+	if a.o.ForgetAnswers == nil {
+		return openai.New(openai.NotFound, "This server keeps no answers.")
+	}
+	team := functions.DefaultTeam
+	if !x.id.Admin {
+		team = x.id.Team
+	}
+	name, err := functions.ParseName(x.query["function"], team)
+	if err != nil {
+		return openai.New(openai.InvalidValue, "function: "+err.Error()).With("function")
+	}
+	x.args = []string{name.Team, name.Name}
+	d, bad := a.lookup(x)
+	if bad != nil {
+		return bad.With("function")
+	}
+	if d.Router != nil {
+		return openai.New(openai.InvalidValue, name.String()+" is a Router: its answers are kept for its targets; name one of them.").With("function")
+	}
+	return writeJSON(res, 200, ForgottenAnswers{Function: d.FullName().String(), Dropped: a.o.ForgetAnswers(d.FullName())})
+}
+
 // storeAction is an endpoint that does one thing to a checkpoint.
 func (a *API) storeAction(act functions.StoreAction) func(*exchange, *httpserver.Response) *openai.Error {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {

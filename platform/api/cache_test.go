@@ -133,6 +133,43 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestForgetAnswers: a key drops the answers of its team's functions, an admin's of all.
+func TestForgetAnswers(t *testing.T) {
+	var asked []string
+	r := start(t, func(o *Options) {
+		o.ForgetAnswers = func(n functions.Name) int { asked = append(asked, n.String()); return 3 }
+	})
+	r.keys(t)
+	for _, c := range []struct {
+		query, key string
+		status     int
+		has        string
+	}{
+		{"?function=one", r.keyA, 200, `{"function":"a/one","dropped":3}`},
+		{"?function=a/one", r.keyA, 200, `"dropped":3`},
+		{"?function=a/one:lora", r.keyAdm, 200, `"function":"a/one"`},
+		{"?function=b/two", r.keyA, 404, "not_found"},
+		{"?function=b/two", r.keyAdm, 200, `"function":"b/two"`},
+		{"?function=onn", r.keyA, 404, "Did you mean a/one"},
+		{"", r.keyA, 400, "function"},
+		{"?function=", r.keyAdm, 400, "function"},
+		{"?function=a/b/c", r.keyAdm, 400, "function"},
+		{"?model=one", r.keyA, 400, "it takes: function"},
+		{"?function=one", "", 401, "invalid_api_key"},
+	} {
+		if status, _, body := r.ask(t, "DELETE", "/api/v1/cache"+c.query, c.key, ""); status != c.status || !strings.Contains(body, c.has) {
+			t.Errorf("%+v: %d %s", c, status, body)
+		}
+	}
+	if got := strings.Join(asked, " "); got != "a/one a/one a/one b/two" {
+		t.Errorf("dropped: %s", got)
+	}
+	bare := start(t, nil)
+	if status, _, body := bare.ask(t, "DELETE", "/api/v1/cache?function=a/one", bare.admin, ""); status != 404 || !strings.Contains(body, "keeps no answers") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
 func get(t *testing.T, r *testAPI, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))

@@ -66,6 +66,7 @@ func (a *API) table() []endpoint {
 		{method: "POST", path: "/api/v1/keys", permission: admin, summary: "Make a key. Its secret is in this answer and nowhere else.", body: KeyRequest{}, status: 201, answer: NewKey{}, do: a.createKey},
 		{method: "DELETE", path: "/api/v1/keys/{id}", permission: admin, summary: "Revoke a key at once.", status: 204, do: a.deleteKey},
 		{method: "GET", path: "/api/v1/cache", permission: admin, query: []string{"node"}, summary: "The checkpoints in the stores of the nodes, last used first.", answer: Cache{}, do: a.cache},
+		{method: "DELETE", path: "/api/v1/cache", permission: own, query: []string{"function"}, summary: "Drop the cached answers of a model or a Remote, NAME or TEAM/NAME, with a key of its team or of an admin.", answer: ForgottenAnswers{}, do: a.forgetAnswers},
 		{method: "DELETE", path: "/api/v1/cache/{digest}", permission: admin, query: []string{"node"}, summary: "Remove a checkpoint that is not in use; digest is its 64 hex digits.", answer: StoreReply{}, do: a.storeAction(functions.StoreRemove)},
 		{method: "POST", path: "/api/v1/cache/{digest}/pin", permission: admin, query: []string{"node"}, summary: "Keep a checkpoint from being evicted.", answer: StoreReply{}, do: a.storeAction(functions.StorePin)},
 		{method: "POST", path: "/api/v1/cache/{digest}/unpin", permission: admin, query: []string{"node"}, summary: "Take a pin back.", answer: StoreReply{}, do: a.storeAction(functions.StoreUnpin)},

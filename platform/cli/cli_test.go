@@ -38,7 +38,7 @@ func TestServeSettings(t *testing.T) {
 		t.Fatal(errs)
 	}
 	want := ServeConfig{Addr: "127.0.0.1:3", Data: filepath.Join(dir, ".local/share/thaw"), GPUs: kit.Count{N: 2}, Memory: kit.Size{Bytes: 2 << 30},
-		Store: 1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), PeerAddr: "auto",
+		Store: 1 << 40, MaxBody: 32 << 20, ClientShare: 50, Hold: "hold", CacheBytes: 256 << 20, Host: []string{"a.example", "b.example"}, LeaveEngines: true, Warm: "auto", Confine: "auto", Vulnerable: "refuse", Caches: "local", Eviction: "lru", KeepAlive: "fixed", Prewarm: "off", PrewarmBudget: functions.Duration(time.Hour), PeerAddr: "auto",
 		OrphanTimeout: 60e9, Drain: 30e9, LogLevel: "info", LogFormat: "text"}
 	if !equal(got, want) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)

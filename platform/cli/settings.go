@@ -88,7 +88,8 @@ type ServeConfig struct {
 	Functions string `json:"functions" help:"folder of model and team files; read, never written"`
 	NodeSettings
 	RequestSettings
-	Host []string `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
+	CacheBytes functions.Bytes `json:"cache-bytes" default:"256Mi" help:"memory for the answers of Routers and models whose file turns a cache on, at most a quarter of the program's own; 0 keeps none"`
+	Host       []string        `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
 	EngineSettings
 	PolicySettings
 	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty takes none"`

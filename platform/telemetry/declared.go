@@ -52,6 +52,12 @@ var declarations = []metric{
 	gauge("thaw_buffer_bytes", "Bytes of the bodies that wait in the queue.", "model", "team"),
 	gauge("thaw_active_requests", "Requests in flight at replicas.", "model", "team"),
 
+	// activator/cache
+	counter("thaw_answer_cache_requests_total", "Requests to functions with a cache on; result is exact (answered from it) or miss.", "model", "team", "result"),
+	gauge("thaw_answer_cache_bytes", "Memory of the answers in the cache."),
+	gauge("thaw_answer_cache_answers", "Answers in the cache."),
+	counter("thaw_answer_cache_evicted_total", "Answers dropped from the cache because others needed their room."),
+
 	// activator/remote; by is the team that the request counts against
 	counter("thaw_remote_requests_total", "Requests for a Remote; result is ok, failed, left (its client did) or refused (by the circuit, a limit or a budget, before it was sent).", "model", "team", "by", "result"),
 	counter("thaw_remote_tokens_total", "Tokens that a Remote was charged for; kind is prompt or completion.", "model", "team", "by", "kind"),

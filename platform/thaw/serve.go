@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -174,8 +175,9 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		money: money, remotes: remote.New(remote.Options{Getenv: os.Getenv, Ledger: money, Metrics: metrics, Log: log}),
 		log: log, catalog: cat, backend: backend, limits: &ratelimit.Limits{}, engines: upstream.New(upstream.Options{TLS: backend.EngineTLS}), agents: agents,
 	}
+	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
 	s.data = activator.New(activator.Options{
-		Remotes: s.remotes,
+		Remotes: s.remotes, Cache: answers,
 		Prewarm: func(n functions.Name, until time.Time, by string) error {
 			_, err := backend.Prewarm(n, until, functions.PrewarmGPU, by)
 			return err
@@ -183,7 +185,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
-	metrics.Add(s.data.Samples, s.remotes.Samples)
+	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
 	s.remotes.Attach(s.data)
 	backend.Attach(s.data)
 	s.state.superseded = backend.Superseded
@@ -194,7 +196,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	control := api.New(api.Options{
 		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL,
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
-		Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
+		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse,

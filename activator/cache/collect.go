@@ -1,0 +1,265 @@
+package cache
+
+import (
+	"cmp"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"slices"
+	"strconv"
+)
+
+// plainOf makes a plain answer of the chunks of a stream; nil where a chunk holds something
+// whose place in a plain answer is not known.
+func plainOf(path string, chunks [][]byte, usage []byte) []byte {
+	var top []member
+	choices := map[int]*collected{}
+	for _, chunk := range chunks {
+		for _, m := range membersOf(chunk) {
+			switch {
+			case m.name == "choices":
+				list, ok := elements(m.value)
+				if !ok {
+					return nil
+				}
+				for _, c := range list {
+					choice := membersOf(c)
+					i, err := strconv.Atoi(string(value(choice, "index")))
+					if err != nil {
+						return nil
+					}
+					if choices[i] == nil {
+						choices[i] = &collected{index: i}
+					}
+					if !choices[i].add(choice) {
+						return nil
+					}
+				}
+				if value(top, "choices") == nil {
+					top = append(top, member{"choices", jsontext.Value("[]")})
+				}
+			case m.name == "usage" || m.name == "obfuscation":
+			case m.name == "object" && path == pathChat:
+				top = setMember(top, m.name, jsontext.Value(`"chat.completion"`))
+			case value(top, m.name) == nil || !isNull(m.value) && m.name != "id" && m.name != "created":
+				top = setMember(top, m.name, m.value)
+			}
+		}
+	}
+	sorted := make([]*collected, 0, len(choices))
+	for _, c := range choices {
+		sorted = append(sorted, c)
+	}
+	slices.SortFunc(sorted, func(a, b *collected) int { return cmp.Compare(a.index, b.index) })
+	list := make([]jsontext.Value, len(sorted))
+	for i, c := range sorted {
+		list[i] = c.object(path == pathChat)
+	}
+	top = setMember(top, "choices", array(list))
+	if usage != nil {
+		top = append(top, member{"usage", usage})
+	}
+	return object(top)
+}
+
+// collected is one choice of a stream, put together.
+type collected struct {
+	index    int
+	texts    []textMember // of the message, in order
+	calls    map[int]*call
+	logprobs []member
+	rest     []member // of the choice
+}
+
+type textMember struct {
+	name string
+	text []byte
+	null bool
+}
+
+// call is one call of a tool.
+type call struct {
+	index     int
+	id, kind  jsontext.Value
+	name      string
+	arguments []byte
+}
+
+func (c *collected) add(choice []member) bool {
+	for _, m := range choice {
+		ok := true
+		switch m.name {
+		case "index":
+		case "text":
+			ok = c.addText(m)
+		case "delta":
+			for _, d := range membersOf(m.value) {
+				switch d.name {
+				case "role", "content", "reasoning_content", "reasoning", "refusal":
+					ok = ok && c.addText(d)
+				case "tool_calls":
+					ok = ok && c.addCalls(d.value)
+				default:
+					ok = ok && (isNull(d.value) || string(d.value) == "[]")
+				}
+			}
+		case "logprobs":
+			ok = c.addLogprobs(m.value)
+		case "finish_reason", "stop_reason", "matched_stop":
+			if value(c.rest, m.name) == nil || !isNull(m.value) {
+				c.rest = setMember(c.rest, m.name, m.value)
+			}
+		default:
+			ok = isNull(m.value)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *collected) addText(m member) bool {
+	i := slices.IndexFunc(c.texts, func(t textMember) bool { return t.name == m.name })
+	if i < 0 {
+		i = len(c.texts)
+		c.texts = append(c.texts, textMember{name: m.name, null: true})
+	}
+	t := &c.texts[i]
+	if isNull(m.value) {
+		return true
+	}
+	var s string
+	if json.Unmarshal(m.value, &s) != nil {
+		return false
+	}
+	if m.name == "role" {
+		t.text = t.text[:0] // some engines repeat it
+	}
+	t.null = false
+	t.text = append(t.text, s...)
+	return true
+}
+
+func (c *collected) addCalls(v jsontext.Value) bool {
+	if isNull(v) {
+		return true
+	}
+	list, ok := elements(v)
+	if !ok {
+		return false
+	}
+	for _, e := range list {
+		parts := membersOf(e)
+		i, err := strconv.Atoi(string(value(parts, "index")))
+		if err != nil {
+			return false
+		}
+		if c.calls == nil {
+			c.calls = map[int]*call{}
+		}
+		k := c.calls[i]
+		if k == nil {
+			k = &call{index: i, kind: jsontext.Value(`"function"`)}
+			c.calls[i] = k
+		}
+		if id := value(parts, "id"); !isNull(id) && string(id) != `""` {
+			k.id = id
+		}
+		if kind := value(parts, "type"); !isNull(kind) {
+			k.kind = kind
+		}
+		f := membersOf(value(parts, "function"))
+		var name, arguments *string
+		if v := value(f, "name"); v != nil && json.Unmarshal(v, &name) != nil {
+			return false
+		}
+		if v := value(f, "arguments"); v != nil && json.Unmarshal(v, &arguments) != nil {
+			return false
+		}
+		if name != nil && *name != "" {
+			k.name = *name
+		}
+		if arguments != nil {
+			k.arguments = append(k.arguments, *arguments...)
+		}
+	}
+	return true
+}
+
+func (c *collected) addLogprobs(v jsontext.Value) bool {
+	if isNull(v) {
+		return true
+	}
+	if v.Kind() != '{' {
+		return false
+	}
+	for _, m := range membersOf(v) {
+		switch {
+		case isNull(m.value):
+			if value(c.logprobs, m.name) == nil {
+				c.logprobs = setMember(c.logprobs, m.name, m.value)
+			}
+		case m.value.Kind() != '[':
+			return false
+		default:
+			before := value(c.logprobs, m.name)
+			if isNull(before) {
+				before = jsontext.Value("[]")
+			}
+			c.logprobs = setMember(c.logprobs, m.name, concat(before, m.value))
+		}
+	}
+	return true
+}
+
+// object is the choice of a plain answer.
+func (c *collected) object(chat bool) jsontext.Value {
+	out := []member{{"index", jsontext.Value(strconv.Itoa(c.index))}}
+	var message []member
+	for _, t := range c.texts {
+		v := jsontext.Value("null")
+		if !t.null {
+			v, _ = jsontext.AppendQuote(nil, t.text)
+		}
+		message = append(message, member{t.name, v})
+	}
+	if chat {
+		if value(message, "role") == nil {
+			message = append([]member{{"role", jsontext.Value(`"assistant"`)}}, message...)
+		}
+		if value(message, "content") == nil || len(c.calls) > 0 && string(value(message, "content")) == `""` {
+			message = setMember(message, "content", jsontext.Value("null"))
+		}
+		if len(c.calls) > 0 {
+			message = append(message, member{"tool_calls", c.callList()})
+		}
+		out = append(out, member{"message", object(message)})
+	} else {
+		out = append(out, message...)
+	}
+	logprobs := jsontext.Value("null")
+	if c.logprobs != nil {
+		logprobs = object(c.logprobs)
+	}
+	return object(append(append(out, member{"logprobs", logprobs}), c.rest...))
+}
+
+func (c *collected) callList() jsontext.Value {
+	calls := make([]*call, 0, len(c.calls))
+	for _, k := range c.calls {
+		calls = append(calls, k)
+	}
+	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
+	list := make([]jsontext.Value, len(calls))
+	for i, k := range calls {
+		name, _ := jsontext.AppendQuote(nil, k.name)
+		arguments, _ := jsontext.AppendQuote(nil, k.arguments)
+		f := object([]member{{"name", name}, {"arguments", arguments}})
+		var one []member
+		if k.id != nil {
+			one = append(one, member{"id", k.id})
+		}
+		list[i] = object(append(one, member{"type", k.kind}, member{"function", f}))
+	}
+	return array(list)
+}
