@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,11 +49,16 @@ type Mount struct {
 // that wraps ErrUnavailable means that this machine cannot mount. The caller closes
 // the mount.
 func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
-	m := &Mount{dir: dir, done: make(chan struct{}), closed: make(chan struct{})}
 	fd, err := attach(dir)
 	if err != nil {
 		return nil, err
 	}
+	return serveMount(fd, dir, files, from, o)
+}
+
+// serveMount serves files at dir, where the device fd is mounted.
+func serveMount(fd int, dir string, files []File, from Bytes, o Options) (*Mount, error) {
+	m := &Mount{dir: dir, done: make(chan struct{}), closed: make(chan struct{})}
 	root := &rootInode{files: files, sharedState: &sharedState{from: from, log: o.log(), createdAt: time.Now(), logged: make(map[string]bool)}}
 	long := cacheForever
 	options := &fs.Options{
@@ -75,14 +81,37 @@ func New(dir string, files []File, from Bytes, o Options) (*Mount, error) {
 	}()
 	err = server.WaitMount()
 	if err == nil {
-		err = disablePoll(dir)
+		err = withoutDevice(fd, func() error {
+			if err := disablePoll(dir); err != nil {
+				return err
+			}
+			raiseReadAhead(dir)
+			return nil
+		})
 	}
 	if err != nil {
 		m.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	raiseReadAhead(dir)
 	return m, nil
+}
+
+// withoutDevice calls use, which may access the mount, on a thread that does not have the
+// device fd open. A thread whose request this process has taken and not answered cannot be
+// killed. Were the device among its files, the kernel would neither end the process nor
+// the request.
+func withoutDevice(fd int, use func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+			done <- fmt.Errorf("unshare: %w", err)
+			return
+		}
+		unix.Close(fd)
+		done <- use()
+	}()
+	return <-done
 }
 
 // attach opens the device with close-on-exec, which go-fuse does not, and mounts it.

@@ -3,6 +3,7 @@ package mount
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,75 @@ func TestMain(m *testing.M) {
 		readPage(os.Args[2])
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == "read-own-mount" {
+		readOwnMount(os.Args[2])
+		return
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// silentBytes never come. asked is closed when one of them was asked for.
+type silentBytes struct{ asked chan struct{} }
+
+func (b *silentBytes) ReadAt(ctx context.Context, name string, p []byte, off int64) (int, error) {
+	close(b.asked)
+	select {}
+}
+
+// readOwnMount reads a byte that never comes in a mount of its own, past the page cache,
+// whose pages are waited for until a kill, and prints a line when the read waits.
+func readOwnMount(dir string) {
+	fd, err := attach(dir)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	b := &silentBytes{make(chan struct{})}
+	go func() {
+		<-b.asked
+		fmt.Println("waits")
+	}()
+	m, err := serveMount(fd, dir, []File{{Name: "w", Size: 4096}}, b, Options{})
+	if err == nil {
+		err = withoutDevice(fd, func() error {
+			f, err := unix.Open(filepath.Join(dir, "w"), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECT, 0)
+			if err == nil {
+				_, err = unix.Pread(f, make([]byte, 4096), 0)
+			}
+			return err
+		})
+	}
+	fmt.Println(m, err)
+}
+
+// TestKilledInOwnMount: a process that is killed while a thread of it waits for its own
+// mount ends.
+func TestKilledInOwnMount(t *testing.T) {
+	mounted(t, newTap(nil)).Close() // or skips
+	dir := t.TempDir()
+	t.Cleanup(func() { Sweep(filepath.Dir(dir)) })
+	cmd := exec.Command(os.Args[0], "read-own-mount", dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	if line, err := lines.ReadString('\n'); line != "waits\n" {
+		t.Errorf("%q %v", line, err)
+	}
+	cmd.Process.Kill()
+	ended := make(chan struct{})
+	go func() { defer close(ended); cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("it does not end")
+		detach(dir)
+		<-ended
+	}
 }
 
 // readPage reads the first page of a file as Python reads: again after each EINTR. It
