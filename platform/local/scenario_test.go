@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // stage implements the scenarios' world with real processes: two agents with their
@@ -61,7 +62,7 @@ func newStage(t *testing.T) *stage {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
 			GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
 	}
-	eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
+	testkit.Eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
 	return s
 }
 
@@ -140,7 +141,7 @@ func (s *stage) Ask(m string, n int) {
 			}
 		})
 	}
-	eventually(s.t, "the requests have come", func() bool {
+	testkit.Eventually(s.t, "the requests have come", func() bool {
 		s.mu.Lock()
 		left := s.sentCount[m] - s.ended[m]
 		s.mu.Unlock()
@@ -179,7 +180,7 @@ func (s *stage) Leave(m string) {
 }
 
 func (s *stage) Finish(m string) {
-	eventually(s.t, "its requests end", func() bool {
+	testkit.Eventually(s.t, "its requests end", func() bool {
 		s.turn++
 		os.WriteFile(s.file("gate", m), []byte(strconv.Itoa(s.turn)), 0o600)
 		s.Pass(20 * time.Millisecond)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestTurnsOfBusyModels: of two models that are never idle and share one GPU each gets its
@@ -59,7 +60,7 @@ func TestTurnsOfBusyModels(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "each model has had two turns", func() bool {
+	testkit.Eventually(t, "each model has had two turns", func() bool {
 		turns := map[string]int{}
 		for _, e := range s.srv.Events(0) {
 			if e.Kind == "ready" {

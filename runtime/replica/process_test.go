@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // fastRaceExit: a program with the race detector otherwise takes a second to exit.
@@ -53,7 +54,7 @@ func newTestSupervisor(t *testing.T) *testSupervisor {
 		if err := b.client.End(ctx, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the supervisor is gone", func() bool { return processGone(c.PID()) })
+		testkit.Eventually(t, "the supervisor is gone", func() bool { return processGone(c.PID()) })
 	})
 	return b
 }
@@ -151,15 +152,6 @@ func promised(bound time.Duration, slowdown float64) time.Duration {
 	return time.Duration(float64(bound) * slowdown)
 }
 
-func eventually(t *testing.T, description string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !ok(); pause() {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", description)
-		}
-	}
-}
-
 // processGone reports whether a process does not exist or is a zombie.
 func processGone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
@@ -192,7 +184,7 @@ func TestProcessReadyAndUnload(t *testing.T) {
 	if want := []string{"spawn", "load", "warmup"}; !slices.Equal(phases, want) {
 		t.Errorf("phases %v, want %v", phases, want)
 	}
-	eventually(t, "its words are in its log", func() bool { // they come through a pipe
+	testkit.Eventually(t, "its words are in its log", func() bool { // they come through a pipe
 		b, err := os.ReadFile(l.LogPath())
 		return err == nil && strings.Contains(string(b), "fake engine")
 	})
@@ -228,7 +220,7 @@ func (b *testSupervisor) pid(id string) int {
 // children of the engine, as its log tells.
 func (b *testSupervisor) children(l *replicaRun) (out []int) {
 	b.t.Helper()
-	eventually(b.t, "the engine's children", func() bool {
+	testkit.Eventually(b.t, "the engine's children", func() bool {
 		log, _ := os.ReadFile(l.LogPath())
 		for line := range strings.SplitSeq(string(log), "\n") {
 			if v, ok := strings.CutPrefix(line, "child "); ok {
@@ -322,7 +314,7 @@ func TestProcessDies(t *testing.T) {
 				kids = b.children(l)
 			}
 			for _, p := range kids {
-				eventually(t, "no process of the group is left", func() bool { return processGone(p) })
+				testkit.Eventually(t, "no process of the group is left", func() bool { return processGone(p) })
 			}
 			os.Remove(l.LogPath())
 		})
@@ -337,7 +329,7 @@ func TestProcessStopped(t *testing.T) {
 	l := startReplica(t, o, New)
 	l.wait(functions.Ready, testTimeout)
 	l.stream(t)
-	eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+	testkit.Eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 	kids, pid := b.children(l), b.pid("stopped")
 	syscall.Kill(pid, syscall.SIGSTOP)
 	st := l.waitEnd(testTimeout)
@@ -345,7 +337,7 @@ func TestProcessStopped(t *testing.T) {
 		t.Errorf("%s %q", st.State, st.Error)
 	}
 	for _, p := range append(kids, pid) {
-		eventually(t, "nothing is left", func() bool { return processGone(p) })
+		testkit.Eventually(t, "nothing is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -359,13 +351,13 @@ func TestProcessEnds(t *testing.T) {
 		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}
-		eventually(t, "no child", func() bool { return processGone(kids[0]) })
+		testkit.Eventually(t, "no child", func() bool { return processGone(kids[0]) })
 	})
 	t.Run("stream outlasts the drain", func(t *testing.T) {
 		l := startReplica(t, b.options("e"), New)
 		l.wait(functions.Ready, testTimeout)
 		broken := l.stream(t)
-		eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+		testkit.Eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 		pid := b.pid("e")
 		began := time.Now()
 		l.Unload(300*time.Millisecond, "stopped")
@@ -405,7 +397,7 @@ func TestProcessAdopted(t *testing.T) {
 	first.wait(functions.Ready, testTimeout)
 	late := startReplica(t, b.options("late", "slow=300ms"), New)
 	late.wait(functions.Loading, testTimeout)
-	eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
+	testkit.Eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
 	pid := b.pid("keep")
 	first.cancel()
 	late.cancel()

@@ -130,7 +130,7 @@ func TestPhasesFromTheLog(t *testing.T) {
 	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe, on))
 	began := time.Now()
 	l := startReplica(t, o, New)
-	eventually(t, "it loads weights", func() bool {
+	testkit.Eventually(t, "it loads weights", func() bool {
 		st := l.Status()
 		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
 	})

@@ -370,7 +370,7 @@ func (g *vllmEnv) plain(t *testing.T) {
 				t.Errorf("%s: %d %s", n, code, body)
 			}
 		}
-		eventually(t, "its status tells of a and c", func() bool {
+		testkit.Eventually(t, "its status tells of a and c", func() bool {
 			st := l.Status()
 			return slices.Equal(st.Adapters, []string{"a", "c"}) && st.AdapterNotes["a"] != ""
 		})
@@ -406,13 +406,13 @@ func (g *vllmEnv) plain(t *testing.T) {
 			if text, _ := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, `"abort"`) {
 				t.Errorf("in flight, it ended with %q", text[max(0, len(text)-300):])
 			}
-			eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
+			testkit.Eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
 			if asleep, err := l.eng.(*engine.Client).Sleeping(t.Context()); err != nil || !asleep {
 				t.Error(asleep, err)
 			}
 			began := time.Now()
 			l.WakeUp("test")
-			eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
+			testkit.Eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
 			t.Logf("awake from level %d after %v", level, time.Since(began))
 		}
 		if n := l.Status().Adapters; len(n) != 0 {
@@ -527,7 +527,7 @@ func (g *vllmEnv) ends(t *testing.T) {
 	})
 	t.Run("SIGTERM swallowed during the start", func(t *testing.T) {
 		l := startReplica(t, g.options("e6"), New)
-		eventually(t, "it waits for its EngineCore", func() bool {
+		testkit.Eventually(t, "it waits for its EngineCore", func() bool {
 			b, _ := os.ReadFile(l.LogPath())
 			return bytes.Contains(b, []byte("non-default args"))
 		})
@@ -657,7 +657,7 @@ func (g *vllmEnv) startsAndEnds(t *testing.T) {
 		}
 		// Who is killed changes too: the front, the one that computes, all.
 		<-time.After(rand.N(took))
-		eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
+		testkit.Eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
 		pid := g.pid(id)
 		switch i / 2 % 3 {
 		case 0:
