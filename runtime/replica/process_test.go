@@ -114,17 +114,16 @@ func (l *replicaRun) states() (out []functions.State) {
 
 func (l *replicaRun) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
 	l.t.Helper()
-	end := time.Now().Add(within)
-	for {
-		st := l.Status()
-		if st.State == s {
-			return st
+	var st functions.ReplicaStatus
+	testkit.EventuallyWithin(l.t, within, "state "+string(s), func() (bool, string) {
+		st = l.Status()
+		saw := fmt.Sprintf("%s (%s); said %v", st.State, st.Error, l.states())
+		if st.State != s && st.State.Over() {
+			l.t.Fatalf("want state %s: %s", s, saw)
 		}
-		if time.Now().After(end) || st.State.Over() {
-			l.t.Fatalf("state %s (%s) after %v, want %s; said %v", st.State, st.Error, within, s, l.states())
-		}
-		pause()
-	}
+		return st.State == s, saw
+	})
+	return st
 }
 
 // waitEnd waits for the end of Run.
@@ -141,16 +140,8 @@ func (l *replicaRun) waitEnd(within time.Duration) functions.ReplicaStatus {
 	return l.Status()
 }
 
-// pause between two looks at another process.
-func pause() { <-time.After(2 * time.Millisecond) }
-
 // testTimeout bounds the wait for what must happen, on whatever machine.
 const testTimeout = time.Minute
-
-// promised is the bound that users are promised on a machine that slows processes down.
-func promised(bound time.Duration, slowdown float64) time.Duration {
-	return time.Duration(float64(bound) * slowdown)
-}
 
 // processGone reports whether a process does not exist or is a zombie.
 func processGone(pid int) bool {

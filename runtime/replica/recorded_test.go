@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -72,19 +73,7 @@ func TestBadInput(t *testing.T) {
 					sourcetest.Missing(t, err)
 				}
 			}
-			began, watch := time.Now(), testkit.StartWatch(t)
-			l := startReplica(t, o, New)
-			st := l.waitEnd(testTimeout)
-			took, slowdown := watch.Stop()
-			known := began // when the engine wrote the last it had to say
-			if log, err := os.Stat(l.LogPath()); err == nil {
-				known = log.ModTime()
-			}
-			late, within := began.Add(took).Sub(known), promised(time.Second, slowdown)
-			t.Logf("after %v, %v after the engine knew, %.1f times slower than alone: %s", took.Round(time.Millisecond), late.Round(time.Millisecond), slowdown, st.Error)
-			if late > within {
-				t.Errorf("told %v after the engine knew, promised within %v", late, within)
-			}
+			st := startReplica(t, o, New).waitEnd(testTimeout) // some engines would stay for ten minutes
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
 				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)
 			}
@@ -135,7 +124,9 @@ func TestPhasesFromTheLog(t *testing.T) {
 		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
 	})
 	loads := time.Now()
-	<-time.After(300 * time.Millisecond)
+	if b, err := os.ReadFile(l.LogPath()); err != nil || bytes.Contains(b, []byte("Loading weights took")) {
+		t.Errorf("the weights are loaded already: %v", err)
+	}
 	loaded := time.Since(loads)
 	if err := os.WriteFile(on, nil, 0o600); err != nil {
 		t.Fatal(err)
