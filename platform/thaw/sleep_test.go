@@ -146,7 +146,7 @@ func asVLLM(t *testing.T) {
 
 func (p *platform) awaitState(function, want string) {
 	p.t.Helper()
-	p.eventually(patience, function+" is "+want, func() bool { return p.state(function) == want })
+	p.eventually(function+" is "+want, func() bool { return p.state(function) == want })
 }
 
 // coldStart returns a cold start by its id.
@@ -215,7 +215,7 @@ func TestSleepLevels(t *testing.T) {
 		p.file(name+".yaml", sleepy(name, "3s"))
 	}
 	p.awaitState("default/b", "SLEEPING")
-	p.eventually(patience, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
+	p.eventually("all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
 
 // writeAdapter writes an adapter of one module, of rank 8.
@@ -277,7 +277,7 @@ func TestAdapters(t *testing.T) {
 	}
 	// The node's next heartbeat has it.
 	var replica map[string]any
-	p.eventually(patience, "what is loaded is told", func() bool {
+	p.eventually("what is loaded is told", func() bool {
 		replica = p.items("/api/v1/replicas")[0]
 		return fmt.Sprint(replica["adapters"]) == "[pirate]" && strings.Contains(fmt.Sprint(replica["adapter_notes"]), "pirate")
 	})
