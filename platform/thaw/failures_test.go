@@ -218,7 +218,8 @@ func TestEngineKilled(t *testing.T) {
 // TestEngineHangs: a stopped engine answers nothing although its health endpoint may; the
 // hang is detected by missing tokens.
 func TestEngineHangs(t *testing.T) {
-	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\ndeadlines: {hang: 1s, firstToken: 5s}")})
+	t.Parallel()
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\ndeadlines: {hang: 1s, firstToken: 5s}")})
 	res, r := p.open(t.Context(), "m", 1000)
 	defer res.Body.Close()
 	pid := p.engine("m")
@@ -371,6 +372,7 @@ func TestServerKilledAndBack(t *testing.T) {
 }
 
 func TestServerKilledForGood(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan-timeout", "5s")
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
@@ -400,6 +402,7 @@ func TestTermWithStreamInFlight(t *testing.T) {
 
 // TestAgentKilled: replicas of a killed agent are started elsewhere.
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{
 		"m.yaml": tiny(t, "m", "resources: {memory: 2Gi}"),
 	}, "--memory", "1Gi")

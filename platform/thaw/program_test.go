@@ -395,7 +395,7 @@ var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Time
 func (p *platform) do(method, path, body string, header ...string) reply {
 	req, err := http.NewRequest(method, p.url+path, strings.NewReader(body))
 	if err != nil {
-		p.t.Fatal(err)
+		return reply{err: err}
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")

@@ -258,6 +258,7 @@ func (p *platform) running(verb string) (pids []int) {
 // another engine takes over.
 func TestKeeperKilled(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 30ms]")})
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -291,6 +292,7 @@ func TestKeeperKilled(t *testing.T) {
 // that wait for it fail in time, and its models start elsewhere.
 func TestMachineUnreachable(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
 	p.bearer = p.admin()
 	// By this address agents do not know that they are on the server's machine, so requests
@@ -310,10 +312,10 @@ func TestMachineUnreachable(t *testing.T) {
 	p.agent("third", "--memory", "4Gi", "--server", far)
 	p.eventually("three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
 	got := make(chan reply, 4)
-	res, begun := p.open(t.Context(), "m", 200)
+	res, begun := p.open(t.Context(), "m", 100)
 	defer res.Body.Close()
 	for i := range 4 {
-		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":200`, i%2 == 0)) }()
+		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":100`, i%2 == 0)) }()
 	}
 	p.eventually("five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
 	stopped := p.running("engine")

@@ -201,6 +201,13 @@ func TestSleepLevels(t *testing.T) {
 	}
 	p.awaitState("default/b", "SLEEPING")
 
+	idle := func(n float64) {
+		t.Helper()
+		p.eventually("slept for want of requests", func() bool { return p.metric(`thaw_sleeps_total{reason="idle"}`) == n })
+	}
+	p.file("a.yaml", sleepy("a", "500ms")) // one that was woken lately makes way after ten seconds only
+	idle(1)
+
 	// b cannot wake: it is started again, and its client sees no failure.
 	if err := os.WriteFile(broken, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -211,10 +218,8 @@ func TestSleepLevels(t *testing.T) {
 	}
 
 	// After one idle time it sleeps, after two it is unloaded.
-	for _, name := range []string{"a", "b"} {
-		p.file(name+".yaml", sleepy(name, "3s"))
-	}
-	p.awaitState("default/b", "SLEEPING")
+	p.file("b.yaml", sleepy("b", "500ms"))
+	idle(2)
 	p.eventually("all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
 
