@@ -233,13 +233,10 @@ func (r *testController) startController(epoch int64, addr, hash string) {
 }
 
 // again ends the controller and begins another life of it at the same address.
-func (r *testController) again(epoch int64, away time.Duration) {
+func (r *testController) again(epoch int64) {
 	r.t.Helper()
 	sum := sha256.Sum256([]byte(r.key))
 	r.stop()
-	if away > 0 {
-		<-time.After(away)
-	}
 	r.startController(epoch, r.addr, hex.EncodeToString(sum[:]))
 }
 
@@ -511,7 +508,7 @@ func TestControllerAway(t *testing.T) {
 	if code := g.get("/readyz"); code != 200 {
 		t.Errorf("not ready without a controller: %d", code)
 	}
-	r.again(2, 0)
+	r.again(2)
 	testkit.Eventually(t, "the stream is known to the next controller", func() bool {
 		return r.hub.InFlightOf(revision, id) == 1 && r.hub.DemandOf(revision).Active == 1
 	})
@@ -530,7 +527,7 @@ func TestControllerAway(t *testing.T) {
 	testkit.Eventually(t, "the replica is gone", func() bool { _, ended := r.node.counts(); return ended == 1 })
 	r.stop()
 	cold := r.chatAsync(g, false, nil)
-	r.again(3, 0)
+	r.again(3)
 	testkit.Eventually(t, "it is woken", func() bool { n, _ := r.node.counts(); return n > 1 })
 	r.node.ready()
 	if x := await(t, "an answer", cold); x.status != 200 {
