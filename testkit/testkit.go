@@ -11,18 +11,38 @@ import (
 // Timeout is the timeout for an expected event, long enough for a slow CI machine.
 const Timeout = time.Minute
 
-// Eventually polls ok until it is true and fails the test after Soon. what names the
-// awaited state.
-func Eventually(t testing.TB, description string, ok func() bool) {
+// Eventually polls check until it is true, and fails the test if it is not within Timeout.
+// what names the awaited state; the failure also has what a check that returns it last saw.
+// It is for the test's own goroutine.
+func Eventually[C func() bool | func() (ok bool, saw string)](t testing.TB, what string, check C) {
 	t.Helper()
-	end := time.After(Timeout)
+	EventuallyWithin(t, Timeout, what, check)
+}
+
+// EventuallyWithin is Eventually for what takes a real engine or a cluster longer.
+func EventuallyWithin[C func() bool | func() (ok bool, saw string)](t testing.TB, bound time.Duration, what string, check C) {
+	t.Helper()
+	look, sees := any(check).(func() (bool, string))
+	if !sees {
+		look = func() (bool, string) { return any(check).(func() bool)(), "" }
+	}
+	end := time.After(bound)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for !ok() {
+	for late := false; ; {
+		ok, saw := look()
+		switch {
+		case ok:
+			return
+		case late && sees:
+			t.Fatalf("not within %v: %s; last seen: %s", bound, what, saw)
+		case late:
+			t.Fatalf("not within %v: %s", bound, what)
+		}
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("not within %v: %s", Timeout, description)
+			late = true // one more look: the machine may have stood still
 		}
 	}
 }

@@ -14,22 +14,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-)
 
-// waitFor waits until yes holds.
-func waitFor(t testing.TB, what string, yes func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !yes() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("after a minute: %s", what)
-		}
-	}
-}
+	"github.com/thaw-dev/thaw/testkit"
+)
 
 // idlePresence is what is there on the newest idle connection to addr.
 func idlePresence(c *Client, addr string) presence {
@@ -102,7 +89,7 @@ func TestUnsolicitedBytes(t *testing.T) {
 				}
 				ask("stray")
 				stray <- struct{}{}
-				waitFor(t, "no stray bytes on the connection", func() bool { return idlePresence(c, e.addr) != silent })
+				testkit.Eventually(t, "no stray bytes on the connection", func() bool { return idlePresence(c, e.addr) != silent })
 				for i, body := range []string{"a", "b", "c"} {
 					r := ask(body)
 					if want := i == 0 && x.single; r.FirstUnsolicited != want || r.Unsolicited > 0 != want {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -178,12 +180,10 @@ func TestClientDisconnects(t *testing.T) {
 		e, url := start(t, Options{})
 		c, _ := sendRaw(t, url, script)
 		c.Close()
-		for end := time.Now().Add(40 * time.Second); e.Stats().Left != 1 || e.Stats().Running != 0; {
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", script, e.Stats())
-			}
-			<-time.After(time.Millisecond)
-		}
+		testkit.Eventually(t, script+": the client has left", func() (bool, string) {
+			s := e.Stats()
+			return s.Left == 1 && s.Running == 0, fmt.Sprintf("%+v", s)
+		})
 	}
 }
 
@@ -214,7 +214,7 @@ func TestBadHeads(t *testing.T) {
 			t.Fatal(err)
 		}
 		io.WriteString(c, head)
-		c.SetReadDeadline(time.Now().Add(40 * time.Second))
+		c.SetReadDeadline(time.Now().Add(testkit.Timeout))
 		if b, err := io.ReadAll(c); err != nil || strings.Contains(string(b), "200 OK") {
 			t.Errorf("%q: %q %v", head, b, err)
 		}

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/thaw-dev/thaw/bench/fake"
 	"github.com/thaw-dev/thaw/bench/report"
+	"github.com/thaw-dev/thaw/testkit"
 	"go.uber.org/goleak"
 )
 
@@ -108,21 +108,17 @@ func TestProxyProxiesAndEnds(t *testing.T) {
 	go func() { ended <- fake.New(fake.Options{}).Serve(ctx, ln) }()
 	go func() { ended <- Proxy(ctx, addr, ln.Addr().String()) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for end := time.Now().Add(40 * time.Second); ; {
+	testkit.Eventually(t, "an answer", func() (bool, string) {
 		res, err := client.Post("http://"+addr+"/v1/chat/completions", "application/json", strings.NewReader("{}"))
-		if err == nil {
-			b, _ := io.ReadAll(res.Body)
-			res.Body.Close()
-			if string(b) != string(fake.PlainBody()) {
-				t.Errorf("%s", b)
-			}
-			break
+		if err != nil {
+			return false, err.Error()
 		}
-		if time.Now().After(end) {
-			t.Fatal(err)
+		defer res.Body.Close()
+		if b, _ := io.ReadAll(res.Body); string(b) != string(fake.PlainBody()) {
+			t.Errorf("%s", b)
 		}
-		<-time.After(5 * time.Millisecond)
-	}
+		return true, ""
+	})
 	cancel()
 	for range 2 {
 		if err := <-ended; err != nil {

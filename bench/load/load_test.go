@@ -65,10 +65,8 @@ func TestClosedEndsWithContext(t *testing.T) {
 	addr := engine(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	began := time.Now()
-	_, err := Closed(ctx, addr, Request{Stream: true, Prompt: "@fake delay=10m"}.Bytes(), 4, 1000, Exactly(nil))
-	if err == nil || time.Since(began) > 40*time.Second {
-		t.Errorf("%v after %v", err, time.Since(began))
+	if _, err := Closed(ctx, addr, Request{Stream: true, Prompt: "@fake delay=10m"}.Bytes(), 4, 1000, Exactly(nil)); err == nil {
+		t.Error("no error")
 	}
 }
 

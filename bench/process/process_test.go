@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,25 +22,14 @@ func TestEndKillsTheGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	var child string
-	for end := time.Now().Add(40 * time.Second); child == ""; child = p.Tail() {
-		if time.Now().After(end) {
-			t.Fatal("it does not say who its child is")
-		}
-		<-time.After(time.Millisecond)
-	}
+	testkit.Eventually(t, "it says who its child is", func() bool { child = p.Tail(); return child != "" })
 	p.End(50 * time.Millisecond)
 	// The killed process ends when it is next scheduled; then it is a zombie until
 	// its parent reaps it.
-	for end := time.Now().Add(40 * time.Second); ; {
+	testkit.Eventually(t, "the child is gone", func() (bool, string) {
 		b, err := os.ReadFile("/proc/" + child + "/stat")
-		if err != nil || strings.Contains(string(b), ") Z ") {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the child lives: %s", b)
-		}
-		<-time.After(time.Millisecond)
-	}
+		return err != nil || strings.Contains(string(b), ") Z "), string(b)
+	})
 	p.End(0)
 }
 

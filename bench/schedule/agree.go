@@ -270,7 +270,7 @@ func logged(file string) (out []line, err error) {
 func lines(file string, n int) (out []line, err error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(5 * time.Second); ; <-tick.C {
+	for end := time.Now().Add(time.Minute); ; <-tick.C {
 		if out, err = logged(file); err != nil || len(out) >= n || time.Now().After(end) {
 			return out, err
 		}

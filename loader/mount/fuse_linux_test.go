@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestMain: the test binary is also the reader, in a process of its own.
@@ -269,7 +270,7 @@ func TestInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
+	testkit.Eventually(t, "a read of the source", func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
 	cmd.Process.Kill()
 	dead := make(chan struct{})
 	go func() { cmd.Wait(); close(dead) }()
@@ -299,7 +300,7 @@ func TestSignalToReader(t *testing.T) {
 	lines := bufio.NewScanner(out)
 	lines.Scan()
 	thread, _ := strconv.Atoi(lines.Text())
-	waitFor(t, func() bool { return reads() == 1 })
+	testkit.Eventually(t, "one read of the source", func() bool { return reads() == 1 })
 	if err := unix.Tgkill(cmd.Process.Pid, thread, syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +322,7 @@ func TestClose(t *testing.T) {
 		_, err := os.ReadFile(filepath.Join(m.dir, "w"))
 		got <- err
 	}()
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
+	testkit.Eventually(t, "a read of the source", func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 0 })
 	m.Close()
 	if err := <-got; err == nil {
 		t.Error("read without bytes")

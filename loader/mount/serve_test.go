@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // served is an endpoint and a client of it.
@@ -30,7 +32,7 @@ func httpGet(t *testing.T, c *http.Client, method, name, rng string) (status int
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://thaw/"+name, nil)
 	if err != nil {
-		t.Fatal(err)
+		return 0, nil, err
 	}
 	if rng != "" {
 		req.Header.Set("Range", rng)
@@ -88,7 +90,7 @@ func TestServeFails(t *testing.T) {
 		_, _, err := httpGet(t, c, "GET", "w", "")
 		got <- err
 	}()
-	waitFor(t, func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 1 })
+	testkit.Eventually(t, "two reads of the source", func() bool { src.mu.Lock(); defer src.mu.Unlock(); return len(src.reads) > 1 })
 	src.open("w", 1<<19, errors.New("the source is gone"))
 	if err := <-got; err == nil {
 		t.Error("half of it, and no error")

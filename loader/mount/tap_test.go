@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"testing"
-	"time"
 )
 
 // tap lets bytes through up to a mark of each file.
@@ -69,15 +67,4 @@ func random(n int) []byte {
 	r := rand.NewChaCha8([32]byte{1})
 	r.Read(b)
 	return b
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatal("never")
-		}
-	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -230,9 +231,9 @@ func TestColdNodesShareDownload(t *testing.T) {
 	whole := from.egress.Swap(0)
 	var ratios []float64
 	for range rounds {
-		took := shareDownload(t, from, 8)
+		shareDownload(t, from, 8)
 		ratios = append(ratios, float64(from.egress.Swap(0))/float64(whole))
-		t.Logf("egress %.3f of one model, in %v", ratios[len(ratios)-1], took)
+		t.Logf("egress %.3f of one model", ratios[len(ratios)-1])
 		if ratios[len(ratios)-1] <= allowed {
 			return
 		}
@@ -240,15 +241,14 @@ func TestColdNodesShareDownload(t *testing.T) {
 	t.Errorf("the source gave %.2f models, at most %v is right", ratios, allowed)
 }
 
-// shareDownload stages a model on new nodes at once and returns how long that took.
-func shareDownload(t *testing.T, from *origin, nodes int) time.Duration {
+// shareDownload stages a model on new nodes at once.
+func shareDownload(t *testing.T, from *origin, nodes int) {
 	var c cluster
 	var all []*node
 	for i := range nodes {
 		all = append(all, c.join(t, fmt.Sprintf("node-%d", i), from, nil))
 	}
 	var wg sync.WaitGroup
-	began := time.Now()
 	for _, n := range all {
 		wg.Go(func() {
 			cp, err := n.stage(t.Context())
@@ -260,11 +260,9 @@ func shareDownload(t *testing.T, from *origin, nodes int) time.Duration {
 		})
 	}
 	wg.Wait()
-	took := time.Since(began)
 	for _, n := range all {
 		n.stop()
 	}
-	return took
 }
 
 func sumOf(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
@@ -403,7 +401,7 @@ func TestCorruptPeerOfUndigestedFile(t *testing.T) {
 // A node that falls silent in the middle is left out after PeerTimeout, however long a block
 // of a node that answers may take.
 func TestSilentPeer(t *testing.T) {
-	for _, blockTimeout := range []time.Duration{time.Second, time.Minute} {
+	for _, blockTimeout := range []time.Duration{time.Second, time.Hour} {
 		t.Run(blockTimeout.String(), func(t *testing.T) { testSilentPeer(t, blockTimeout) })
 	}
 }
@@ -435,13 +433,11 @@ func testSilentPeer(t *testing.T, blockTimeout time.Duration) {
 	stop()
 	second.mute.Store(true)
 	cancel()
-	began := time.Now()
-	cp, err := s.Wait(t.Context())
+	patient, giveUp := context.WithTimeout(t.Context(), testkit.Timeout)
+	defer giveUp()
+	cp, err := s.Wait(patient)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if d := time.Since(began); d > 30*time.Second {
-		t.Errorf("done %v after the other node fell silent", d)
+		t.Fatalf("the other node fell silent: %v", err)
 	}
 	check(t, cp, from.files)
 	<-gone

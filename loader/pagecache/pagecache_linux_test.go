@@ -2,14 +2,15 @@ package pagecache
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // tempFile of n bytes whose pages are on the disk and, if the file system lets us,
@@ -101,15 +102,10 @@ func TestSampled(t *testing.T) {
 	if got := ReadAhead(t.Context(), []File{f}, size/2); got != size/2 {
 		t.Errorf("asked for %d", got)
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	var n int64
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
-		if n, _ = Resident([]File{f}); within(n, size/2, size/25) {
-			return
-		}
-	}
-	t.Errorf("%d of %d bytes", n, size/2)
+	testkit.Eventually(t, fmt.Sprintf("about %d bytes are resident", size/2), func() (bool, string) {
+		n, _ := Resident([]File{f})
+		return within(n, size/2, size/25), fmt.Sprint(n)
+	})
 }
 
 func TestReadAheadEnds(t *testing.T) {

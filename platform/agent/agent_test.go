@@ -413,11 +413,10 @@ func TestJoin(t *testing.T) {
 	go func() { done <- j.Run(ctx) }()
 	wait := func(n int64) {
 		t.Helper()
-		for end := time.Now().Add(testTimeout); last.Load() != n; <-time.After(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("the server knows %d, not %d", last.Load(), n)
-			}
-		}
+		testkit.Eventually(t, fmt.Sprintf("the server knows %d", n), func() (bool, string) {
+			l := last.Load()
+			return l == n, fmt.Sprint(l)
+		})
 	}
 	for i := range int64(1000) {
 		j.Push(functions.Heartbeat{AgentID: "n", Epoch: i + 1})

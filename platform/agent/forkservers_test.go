@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,11 +12,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/replica"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // pyEngine is a small HTTP engine in Python. Its program is called vllm, beside a nearly
@@ -102,21 +103,20 @@ func (l *lab) wake(id string, env map[string]string) functions.ReplicaStatus {
 func (l *lab) ready(id string) (st functions.ReplicaStatus) {
 	l.t.Helper()
 	seen := false
-	for end := time.Now().Add(testTimeout); ; <-time.After(2 * time.Millisecond) {
+	testkit.Eventually(l.t, id+" is READY", func() (bool, string) {
 		d, err := l.Heartbeat()
 		i := slices.IndexFunc(d.Models, func(m functions.ReplicaStatus) bool { return m.ID == id })
 		switch {
-		case i >= 0 && d.Models[i].State == functions.Ready:
-			return d.Models[i]
 		case i >= 0 && d.Models[i].State.Over():
 			l.t.Fatalf("%s: %+v", id, d.Models[i])
 		case err == nil && i < 0 && seen:
 			l.t.Fatalf("%s was in a heartbeat and is not any more: %+v", id, d.Models)
-		case time.Now().After(end):
-			l.t.Fatalf("%s is not READY after %s: %+v", id, testTimeout, d.Models)
+		case i >= 0:
+			st, seen = d.Models[i], true
 		}
-		seen = seen || i >= 0
-	}
+		return st.State == functions.Ready, fmt.Sprintf("%+v", d.Models)
+	})
+	return st
 }
 
 // parent waits for the only fork server and returns it.

@@ -25,6 +25,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/replica"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestMain lets the test binary be the supervisor and the engine of these tests.
@@ -167,12 +168,11 @@ const testTimeout = time.Minute
 
 func (l *lab) until(description string, ok func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(testTimeout); !ok(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			d, _ := l.Heartbeat()
-			l.t.Fatalf("never: %s; %+v", description, d.Models)
-		}
-	}
+	testkit.Eventually(l.t, description, func() (bool, string) {
+		is := ok()
+		d, _ := l.Heartbeat()
+		return is, fmt.Sprintf("%+v", d.Models)
+	})
 }
 
 func (l *lab) keeper() *supervisor.Client {

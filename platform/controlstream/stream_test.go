@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,21 +47,6 @@ func start(t testing.TB, f func(context.Context) error) (stop func()) {
 	stop = sync.OnceFunc(func() { cancel(); done.Wait() })
 	t.Cleanup(stop)
 	return stop
-}
-
-// eventually waits for a condition, however slow the machine is.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	end := time.After(30 * time.Second)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatal("never: " + what)
-		}
-	}
 }
 
 func name(s string) functions.Name { return functions.Name{Team: "a", Name: s} }
@@ -228,7 +214,7 @@ func TestOneHub(t *testing.T) {
 	f.want(activator.Demand{Name: name("m"), Queued: 3, Oldest: time.Now().Add(-time.Minute), Teams: map[string]int{"b": 3}})
 	a.Stirred()
 	a.Wake(name("m"), "b")
-	eventually(t, "the wake comes", func() bool { return w.asked(name("m")) == "b" })
+	testkit.Eventually(t, "the wake comes", func() bool { return w.asked(name("m")) == "b" })
 	d := gather(h, false)[name("m")]
 	if age := time.Since(d.Oldest); d.Queued != 3 || d.Teams["b"] != 3 || age < time.Minute || age > 2*time.Minute {
 		t.Fatalf("demand %+v", d)
@@ -236,23 +222,23 @@ func TestOneHub(t *testing.T) {
 	if d := gather(h, true)[name("m")]; d.Queued != 3 {
 		t.Fatalf("it is not among all: %+v", d)
 	}
-	eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 && applied.Load() == 1 })
+	testkit.Eventually(t, "the table is applied", func() bool { v, n := h.Applied(); return v == 7 && n == 1 && applied.Load() == 1 })
 
 	h.Publish(ready(name("m"), "r1"))
-	eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })
+	testkit.Eventually(t, "READY is told", func() bool { p, _ := f.has(name("m")); return len(p.Replicas) == 1 })
 	f.fly("r1", 2)
 	f.want(activator.Demand{Name: name("m"), Active: 2})
 	a.Stirred()
-	eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
+	testkit.Eventually(t, "its requests are counted", func() bool { return h.InFlightOf(name("m"), "r1") == 2 })
 	f.fly("r2", 1) // it answered before any snapshot listed it as READY
 	f.want(activator.Demand{Name: name("m"), Active: 3})
 	a.Stirred()
-	eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
+	testkit.Eventually(t, "those of one that no picture names, too", func() bool { return h.InFlightOf(name("m"), "r2") == 1 && h.InFlightOf(name("m"), "r1") == 2 })
 
 	h.Remove(name("n"))
-	eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
+	testkit.Eventually(t, "n is gone", func() bool { _, ok := f.has(name("n")); return !ok })
 	h.Cut("http://10.0.0.9:1")
-	eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
+	testkit.Eventually(t, "cut", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.cuts) == 1 })
 }
 
 // TestNodes: a loader's connection carries its heartbeat and pods, and the controller's
@@ -285,7 +271,7 @@ func TestNodes(t *testing.T) {
 		t.Fatalf("the first message is %+v", d)
 	}
 	c.Send(Report{Pods: []Pod{{UID: "q", Status: functions.ReplicaStatus{State: functions.Ready}}}})
-	eventually(t, "both pods", func() bool { mu.Lock(); defer mu.Unlock(); return len(pods) == 2 && len(beats) == 1 })
+	testkit.Eventually(t, "both pods", func() bool { mu.Lock(); defer mu.Unlock(); return len(pods) == 2 && len(beats) == 1 })
 	if !h.Tell("node", Update{Peers: &[]functions.Peer{}, Stop: []Stop{{UID: "p", Seconds: 3}}}) {
 		t.Fatal("the node is there")
 	}
@@ -319,7 +305,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	stop()
-	eventually(t, "it is gone, and believed", func() bool {
+	testkit.Eventually(t, "it is gone, and believed", func() bool {
 		return value("thaw_control_streams", "activator") == 0 && value("thaw_activators_in_grace", "") == 1
 	})
 }

@@ -69,7 +69,7 @@ func TestBadStarts(t *testing.T) {
 	}
 	// However fast requests come, no start happens before the backoff of the failed ones: a
 	// second, then two.
-	eventually(t, "it is started again", func() bool {
+	testkit.Eventually(t, "it is started again", func() bool {
 		if s, b := postChat(c.Addr, "exits"); s != 503 {
 			t.Fatalf("%d %s", s, b)
 		}
@@ -80,7 +80,7 @@ func TestBadStarts(t *testing.T) {
 		t.Errorf("%d starts in %v, not in %v", n, took, minimum)
 	}
 	os.Remove(breaks)
-	eventually(t, "it is answered after the fix", func() bool { s, _ := postChat(c.Addr, "mends"); return s == http.StatusOK })
+	testkit.Eventually(t, "it is answered after the fix", func() bool { s, _ := postChat(c.Addr, "mends"); return s == http.StatusOK })
 	srv.Process.Signal(os.Interrupt)
 	if err := srv.waitExit(); err != nil {
 		t.Error(err)

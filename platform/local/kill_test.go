@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // engines lists the pids of this test's engines of a model.
@@ -84,7 +85,7 @@ func TestKillServer(t *testing.T) {
 	second := begin(t, "test-server", c)
 	defer showEvents(t, c.Addr)
 	waitReady(t, c.Addr)
-	eventually(t, "the engine is adopted", func() bool { return readyOn(c.Addr, "here") == id })
+	testkit.Eventually(t, "the engine is adopted", func() bool { return readyOn(c.Addr, "here") == id })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] != pids[0] {
 		t.Fatalf("engines %v, were %v", now, pids)
@@ -93,7 +94,7 @@ func TestKillServer(t *testing.T) {
 		t.Fatalf("epoch %q %v", b, err)
 	}
 	second.kill()
-	eventually(t, "nothing is left of a server that does not return", func() bool {
+	testkit.Eventually(t, "nothing is left of a server that does not return", func() bool {
 		return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0
 	})
 }
@@ -112,7 +113,7 @@ func TestKillEngine(t *testing.T) {
 		t.Fatalf("engines %v", pids)
 	}
 	syscall.Kill(pids[0], syscall.SIGKILL)
-	eventually(t, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
+	testkit.Eventually(t, "it is not READY any more", func() bool { return len(replicas(c.Addr)) == 0 })
 	answered(t, c.Addr, "x")
 	if now := engines(tag); len(now) != 1 || now[0] == pids[0] {
 		t.Fatalf("engines %v after %v", now, pids)
@@ -121,7 +122,7 @@ func TestKillEngine(t *testing.T) {
 	if err := srv.waitExit(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
+	testkit.Eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
 }
 
 // TestKillAgent: a restarted agent adopts its engines. Without a restart its replicas
@@ -138,7 +139,7 @@ func TestKillAgent(t *testing.T) {
 	}
 	b := node("b")
 	agentB := begin(t, "test-agent", b)
-	eventually(t, "b joins", func() bool {
+	testkit.Eventually(t, "b joins", func() bool {
 		return slices.ContainsFunc(events(c.Addr), func(e functions.Event) bool { return e.Kind == "node_joined" && e.Node == "b" })
 	})
 	answered(t, c.Addr, "x")
@@ -149,7 +150,7 @@ func TestKillAgent(t *testing.T) {
 	agentB.kill()
 	answered(t, c.Addr, "x") // its engine still serves
 	agentB = begin(t, "test-agent", b)
-	eventually(t, "b returns with it", func() bool {
+	testkit.Eventually(t, "b returns with it", func() bool {
 		for _, e := range events(c.Addr) {
 			if e.Kind == "node_lost" || e.Kind == "ended" {
 				t.Fatalf("%+v", e)
@@ -163,14 +164,14 @@ func TestKillAgent(t *testing.T) {
 	}
 
 	other := begin(t, "test-agent", node("c"))
-	eventually(t, "c joins", func() bool { return strings.Contains(other.out.String(), "joined") })
+	testkit.Eventually(t, "c joins", func() bool { return strings.Contains(other.out.String(), "joined") })
 	agentB.kill()
-	eventually(t, "b is lost", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_lost") })
+	testkit.Eventually(t, "b is lost", func() bool { return strings.Contains(fmt.Sprint(events(c.Addr)), "node_lost") })
 	answered(t, c.Addr, "x")
 	if readyOn(c.Addr, "c") == "" {
 		t.Fatal("it is not placed elsewhere")
 	}
-	eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(processesSpeaking(b.Data)) == 0 })
+	testkit.Eventually(t, "the engine of the lost agent ends", func() bool { return len(engines(tag)) == 1 && len(processesSpeaking(b.Data)) == 0 })
 
 	other.Process.Signal(syscall.SIGTERM)
 	if err := other.waitExit(); err != nil {
@@ -180,5 +181,5 @@ func TestKillAgent(t *testing.T) {
 	if err := srv.waitExit(); err != nil {
 		t.Errorf("the server after SIGTERM: %v", err)
 	}
-	eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
+	testkit.Eventually(t, "nothing is left", func() bool { return len(engines(tag)) == 0 && len(processesSpeaking(c.Data)) == 0 })
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // model returns a model whose engine is this test binary.
@@ -64,15 +65,6 @@ func pause() { <-time.After(5 * time.Millisecond) }
 
 // testTimeout bounds waits for what must happen, on any machine.
 const testTimeout = time.Minute
-
-func eventually(t *testing.T, description string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !ok(); pause() {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", testTimeout, description)
-		}
-	}
-}
 
 // processesSpeaking lists the other processes whose command line contains all texts.
 func processesSpeaking(of ...string) (pids []int) {
@@ -188,7 +180,7 @@ func replicas(addr string) (rs []functions.Replica) {
 
 func waitReady(t *testing.T, addr string) {
 	t.Helper()
-	eventually(t, "the server is up", func() bool {
+	testkit.Eventually(t, "the server is up", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()
@@ -234,7 +226,7 @@ func TestShortestPath(t *testing.T) {
 		t.Fatalf("%d cold starts: %+v", len(lines), lines)
 	}
 	t.Logf("cold start: %.1f ms, %+v", 1000*lines[0].Total, lines[0].Phases)
-	eventually(t, "the engine's words have come through its pipe", func() bool {
+	testkit.Eventually(t, "the engine's words have come through its pipe", func() bool {
 		log, err := s.Logs(ctx, s.Replicas()[0].ID, 10, false)
 		if err != nil {
 			t.Fatal(err)
@@ -255,5 +247,5 @@ func TestShortestPath(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("the server does not end")
 	}
-	eventually(t, "nothing is left", func() bool { return len(processesSpeaking(c.Data)) == 0 })
+	testkit.Eventually(t, "nothing is left", func() bool { return len(processesSpeaking(c.Data)) == 0 })
 }

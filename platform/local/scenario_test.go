@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/orchestrator/scenario"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // stage implements the scenarios' world with real processes: two agents with their
@@ -61,7 +63,7 @@ func newStage(t *testing.T) *stage {
 		s.agents[name] = begin(t, "test-agent", agentConfig{Name: name, Data: t.TempDir(), Server: "http://" + s.c.Addr,
 			GPUs: 1, Memory: 1 << 30, Orphan: 3 * time.Second})
 	}
-	eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
+	testkit.Eventually(t, "both agents join", func() bool { return len(s.srv.Nodes()) == 3 })
 	return s
 }
 
@@ -140,7 +142,7 @@ func (s *stage) Ask(m string, n int) {
 			}
 		})
 	}
-	eventually(s.t, "the requests have come", func() bool {
+	testkit.Eventually(s.t, "the requests have come", func() bool {
 		s.mu.Lock()
 		left := s.sentCount[m] - s.ended[m]
 		s.mu.Unlock()
@@ -179,7 +181,7 @@ func (s *stage) Leave(m string) {
 }
 
 func (s *stage) Finish(m string) {
-	eventually(s.t, "its requests end", func() bool {
+	testkit.Eventually(s.t, "its requests end", func() bool {
 		s.turn++
 		os.WriteFile(s.file("gate", m), []byte(strconv.Itoa(s.turn)), 0o600)
 		s.Pass(20 * time.Millisecond)
@@ -272,18 +274,17 @@ func TestScenarios(t *testing.T) {
 	}
 	blobs := azuretest.New(t)
 	blobs.Put("x/data.onnx", bytes.Repeat([]byte("data"), 1<<10))
-	// Slow enough for a waiter to leave before the bytes are here.
+	// The bytes come once a download was called off.
+	var calledOff atomic.Bool
 	blobs.Fault(func(_ http.ResponseWriter, r *http.Request, _ int) bool {
-		if strings.HasSuffix(r.URL.Path, ".onnx") {
-			select {
-			case <-time.After(3 * time.Second):
-			case <-r.Context().Done():
-			}
+		if strings.HasSuffix(r.URL.Path, ".onnx") && !calledOff.Load() {
+			<-r.Context().Done()
+			calledOff.Store(true)
 		}
 		return false
 	})
 	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.Getenv("AZURE_STORAGE_CONNECTION_STRING"))
-	scenario.Run(t, scenario.Options{Minute: minute, Boot: 30 * time.Second}, func(t *testing.T, story func(*testing.T, scenario.World)) {
+	scenario.Run(t, scenario.Options{Minute: minute, Boot: testkit.Timeout, Least: testkit.Timeout}, func(t *testing.T, story func(*testing.T, scenario.World)) {
 		t.Parallel()
 		s := newStage(t)
 		defer s.end()

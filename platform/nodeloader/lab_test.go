@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -242,11 +242,7 @@ func (l *lab) until(description string, is func(controlstream.Report) bool) cont
 // eventually polls a condition that nothing signals.
 func (l *lab) eventually(description string, is func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(testTimeout); !is(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %s: %s\n%s", testTimeout, description, l.log)
-		}
-	}
+	testkit.Eventually(l.t, description, func() (bool, string) { return is(), l.log.String() })
 }
 
 // caller is a shim's end of a connection.

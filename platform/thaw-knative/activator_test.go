@@ -28,6 +28,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 	"github.com/thaw-dev/thaw/platform/telemetry"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestMain lets the test be the program it tests, in a process of its own that can
@@ -207,7 +208,7 @@ func (r *testController) startController(epoch int64, addr, hash string) {
 	})
 	var l net.Listener
 	var err error
-	eventually(r.t, "the controller's address is free", func() bool { // another connection may have used it
+	testkit.Eventually(r.t, "the controller's address is free", func() bool { // another connection may have used it
 		l, err = net.Listen("tcp", addr)
 		return !errors.Is(err, syscall.EADDRINUSE)
 	})
@@ -232,13 +233,10 @@ func (r *testController) startController(epoch int64, addr, hash string) {
 }
 
 // again ends the controller and begins another life of it at the same address.
-func (r *testController) again(epoch int64, away time.Duration) {
+func (r *testController) again(epoch int64) {
 	r.t.Helper()
 	sum := sha256.Sum256([]byte(r.key))
 	r.stop()
-	if away > 0 {
-		<-time.After(away)
-	}
 	r.startController(epoch, r.addr, hex.EncodeToString(sum[:]))
 }
 
@@ -298,7 +296,7 @@ func (r *testController) gate(id string) *gate {
 	case <-time.After(60 * time.Second):
 		r.t.Fatal("the activator does not begin")
 	}
-	eventually(r.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
+	testkit.Eventually(r.t, "the activator is ready", func() bool { return g.get("/readyz") == http.StatusOK })
 	return g
 }
 
@@ -352,20 +350,6 @@ func (g *gate) get(path string) int {
 	defer res.Body.Close()
 	io.Copy(io.Discard, res.Body)
 	return res.StatusCode
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	end := time.After(60 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatal("never: " + what)
-		}
-	}
 }
 
 // answer is what a client got.
@@ -453,11 +437,11 @@ func TestTwoActivators(t *testing.T) {
 	}
 	a, b := r.chatAsync(one, true, heard), r.chatAsync(two, true, heard)
 	doomed := r.chatAsync(one, false, nil)
-	eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
+	testkit.Eventually(t, "three wait", func() bool { return r.hub.DemandOf(revision).Queued == 3 })
 	if d := r.hub.DemandOf(revision); d.Teams["ml"] != 3 || d.Oldest.IsZero() {
 		t.Errorf("demand %+v", d)
 	}
-	eventually(t, "a replica is asked for", func() bool { n, _ := r.node.counts(); return n > 0 })
+	testkit.Eventually(t, "a replica is asked for", func() bool { n, _ := r.node.counts(); return n > 0 })
 
 	// kill -9 with requests held: they break off at once, and the other's go on.
 	one.cmd.Process.Kill()
@@ -467,23 +451,23 @@ func TestTwoActivators(t *testing.T) {
 	if x := await(t, "the held stream of the dead breaks off", a); x.err == nil && strings.Contains(x.body, "[DONE]") {
 		t.Errorf("a stream of the dead ended well: %+v", x)
 	}
-	eventually(t, "its demand is gone", func() bool { r.nudge(); return r.hub.DemandOf(revision).Queued == 1 })
+	testkit.Eventually(t, "its demand is gone", func() bool { r.nudge(); return r.hub.DemandOf(revision).Queued == 1 })
 
 	three := r.gate("one") // as a Deployment would: the same work, another process
 	c := r.chatAsync(three, true, heard)
-	eventually(t, "two wait", func() bool { return r.hub.DemandOf(revision).Queued == 2 })
+	testkit.Eventually(t, "two wait", func() bool { return r.hub.DemandOf(revision).Queued == 2 })
 	r.node.ready()
 	await(t, "the first word", first)
 	await(t, "the first word of the other", first)
 	id := r.node.replica()
-	eventually(t, "both are in flight", func() bool { return r.hub.InFlightOf(revision, id) == 2 })
+	testkit.Eventually(t, "both are in flight", func() bool { return r.hub.InFlightOf(revision, id) == 2 })
 	close(e.goOn)
 	for _, x := range []answer{await(t, "the end", b), await(t, "the end", c)} {
 		if x.status != 200 || x.err != nil || !strings.Contains(x.body, "[DONE]") {
 			t.Errorf("%+v", x)
 		}
 	}
-	eventually(t, "nothing is in flight", func() bool {
+	testkit.Eventually(t, "nothing is in flight", func() bool {
 		d := r.hub.DemandOf(revision)
 		return r.hub.InFlightOf(revision, id) == 0 && d.Active == 0 && !d.LastEnd.IsZero()
 	})
@@ -524,8 +508,8 @@ func TestControllerAway(t *testing.T) {
 	if code := g.get("/readyz"); code != 200 {
 		t.Errorf("not ready without a controller: %d", code)
 	}
-	r.again(2, 0)
-	eventually(t, "the stream is known to the next controller", func() bool {
+	r.again(2)
+	testkit.Eventually(t, "the stream is known to the next controller", func() bool {
 		return r.hub.InFlightOf(revision, id) == 1 && r.hub.DemandOf(revision).Active == 1
 	})
 	close(e.goOn)
@@ -540,11 +524,11 @@ func TestControllerAway(t *testing.T) {
 	r.node.auto = false
 	r.node.mu.Unlock()
 	r.steer.Stop(revision)
-	eventually(t, "the replica is gone", func() bool { _, ended := r.node.counts(); return ended == 1 })
+	testkit.Eventually(t, "the replica is gone", func() bool { _, ended := r.node.counts(); return ended == 1 })
 	r.stop()
 	cold := r.chatAsync(g, false, nil)
-	r.again(3, 0)
-	eventually(t, "it is woken", func() bool { n, _ := r.node.counts(); return n > 1 })
+	r.again(3)
+	testkit.Eventually(t, "it is woken", func() bool { n, _ := r.node.counts(); return n > 1 })
 	r.node.ready()
 	if x := await(t, "an answer", cold); x.status != 200 {
 		t.Errorf("%+v", x)
@@ -578,7 +562,7 @@ func TestActivatorEnds(t *testing.T) {
 	}
 
 	g.cmd.Process.Signal(syscall.SIGTERM)
-	eventually(t, "it is not ready", func() bool { return g.get("/readyz") == http.StatusServiceUnavailable })
+	testkit.Eventually(t, "it is not ready", func() bool { return g.get("/readyz") == http.StatusServiceUnavailable })
 	close(e.goOn)
 	if x := await(t, "the stream ends", stream); x.err != nil || !strings.Contains(x.body, "[DONE]") {
 		t.Errorf("%+v", x)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // drainChecker is an engine that all replicas share, distinguished by their paths. It knows
@@ -84,10 +86,10 @@ func TestDrainWithTwoActivators(t *testing.T) {
 		})
 	}
 	for i := range 12 {
-		eventually(t, "a replica is there", func() bool { n, ended := r.node.counts(); return n > i && ended == i })
-		eventually(t, "it is used", func() bool { return r.hub.InFlightOf(revision, r.node.replica()) > 0 })
+		testkit.Eventually(t, "a replica is there", func() bool { n, ended := r.node.counts(); return n > i && ended == i })
+		testkit.Eventually(t, "it is used", func() bool { return r.hub.InFlightOf(revision, r.node.replica()) > 0 })
 		r.steer.Stop(revision)
-		eventually(t, "it is ended", func() bool { _, ended := r.node.counts(); return ended > i })
+		testkit.Eventually(t, "it is ended", func() bool { _, ended := r.node.counts(); return ended > i })
 	}
 	close(stop)
 	clients.Wait()

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestLimitsOfTwoActivators: a team's limit is that of both activators, whichever of them it is
@@ -38,7 +39,7 @@ func TestLimitsOfTwoActivators(t *testing.T) {
 	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
 	// Both have heard of it once one of them says how much is left.
 	for _, g := range gates {
-		eventually(t, "the limit is known", func() bool { return r.isLimited(g) })
+		testkit.Eventually(t, "the limit is known", func() bool { return r.isLimited(g) })
 	}
 
 	admitted, refused := 0, 0

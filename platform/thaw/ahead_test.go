@@ -27,7 +27,7 @@ func TestPrewarm(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.body), &w); r.status != 202 || err != nil || w.ID == "" || w.Function != "default/a" || w.Left > 1 {
 		t.Fatalf("%d %s %v", r.status, r.body, err)
 	}
-	p.eventually(patience, "a is ready ahead", func() bool { return p.state("default/a") == "READY" })
+	p.eventually("a is ready ahead", func() bool { return p.state("default/a") == "READY" })
 	if r := p.do("POST", "/api/v1/prewarm", `{"model":"b"}`, auth...); r.status != 429 || r.failure().Code != "prewarm_budget_exceeded" {
 		t.Errorf("over the budget: %d %s", r.status, r.body)
 	}
@@ -35,7 +35,7 @@ func TestPrewarm(t *testing.T) {
 		t.Fatalf("b beside what is only foreseen: %d %s", r.status, r.body)
 	}
 	var evicted bool
-	p.eventually(patience, "the prewarm is over", func() bool {
+	p.eventually("the prewarm is over", func() bool {
 		evicted = len(p.items("/api/v1/prewarm")) == 0
 		return evicted
 	})

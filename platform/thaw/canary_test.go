@@ -102,7 +102,7 @@ func TestCanaries(t *testing.T) {
 		b, _ := io.ReadAll(req)
 		got <- p.do("POST", "/v1/chat/completions", string(b), "Authorization", key)
 	}()
-	p.eventually(patience, "a request in flight", func() bool {
+	p.eventually("a request in flight", func() bool {
 		return value(p.do("GET", "/metrics", "", "Authorization", adminKey).body, `thaw_active_requests{model="tiny"`) > 0 || len(got) > 0
 	})
 	for _, pid := range p.processes() {

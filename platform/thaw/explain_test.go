@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 	if r := p.chat("one", ""); r.status != 200 {
 		t.Fatal(r.status, r.body)
 	}
-	p.eventually(patience, "its request is over", func() bool { return !strings.Contains(explain("place", "one").Now, "serves") })
+	p.eventually("its request is over", func() bool { return !strings.Contains(explain("place", "one").Now, "serves") })
 	if e := explain("place", "one"); !strings.Contains(e.Now, "ready and idle") || e.Chosen == "" || e.Reason != "requests wait for it" || len(e.Candidates) != 1 {
 		t.Errorf("placed: %+v", e)
 	}

@@ -95,7 +95,7 @@ func TestQueueFullAndWaitOver(t *testing.T) {
 			}
 		})
 	}
-	p.eventually(patience, "two wait", func() bool { return p.metric(`thaw_buffered_requests{model="full"`) == 2 })
+	p.eventually("two wait", func() bool { return p.metric(`thaw_buffered_requests{model="full"`) == 2 })
 	for range 3 {
 		told(p.chat("full", ""), "queue_full")
 	}
@@ -161,7 +161,7 @@ func TestStartFails(t *testing.T) {
 				return
 			}
 			c.fix()
-			p.eventually(patience, "an answer after the fix", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+			p.eventually("an answer after the fix", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 		})
 	}
 }
@@ -181,13 +181,13 @@ func TestEngineKilled(t *testing.T) {
 			t.Fatal(r)
 		}
 		signalPID(t, p.engine("idle"), syscall.SIGKILL)
-		p.promptly("the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
-		p.eventually(patience, "an answer again", func() bool { return p.chat("idle", `"max_tokens":2`).status == 200 })
+		p.eventually("the dead replica out of READY", func() bool { return p.state("default/idle") != "READY" })
+		p.eventually("an answer again", func() bool { return p.chat("idle", `"max_tokens":2`).status == 200 })
 	})
 	t.Run("loading", func(t *testing.T) {
 		got := make(chan reply, 1)
 		go func() { got <- p.chat("load", `"max_tokens":2`) }()
-		p.eventually(patience, "the engine's process", func() bool { return p.engine("load") != 0 })
+		p.eventually("the engine's process", func() bool { return p.engine("load") != 0 })
 		signalPID(t, p.engine("load"), syscall.SIGKILL)
 		r := <-got
 		// The request fails with this start and does not wait for another.
@@ -201,7 +201,7 @@ func TestEngineKilled(t *testing.T) {
 			t.Errorf("after %d starts: %d %s", starts, r.status, r.body)
 		}
 		os.Remove(loads)
-		p.eventually(patience, "an answer again", func() bool { return p.chat("load", `"max_tokens":2`).status == 200 })
+		p.eventually("an answer again", func() bool { return p.chat("load", `"max_tokens":2`).status == 200 })
 	})
 	t.Run("mid-stream", func(t *testing.T) {
 		res, r := p.open(t.Context(), "stream", 1000)
@@ -211,14 +211,15 @@ func TestEngineKilled(t *testing.T) {
 		if f := (reply{body: string(rest)}).failure(); err == nil || f.Code != "engine_crashed" || strings.Contains(string(rest), "[DONE]") {
 			t.Errorf("the stream ended with %v\n%s", err, rest)
 		}
-		p.eventually(patience, "an answer again", func() bool { return p.chat("stream", `"max_tokens":2`).status == 200 })
+		p.eventually("an answer again", func() bool { return p.chat("stream", `"max_tokens":2`).status == 200 })
 	})
 }
 
 // TestEngineHangs: a stopped engine answers nothing although its health endpoint may; the
 // hang is detected by missing tokens.
 func TestEngineHangs(t *testing.T) {
-	p := start(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\ndeadlines: {hang: 1s, firstToken: 5s}")})
+	t.Parallel()
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 20ms]\ndeadlines: {hang: 1s, firstToken: 5s}")})
 	res, r := p.open(t.Context(), "m", 1000)
 	defer res.Body.Close()
 	pid := p.engine("m")
@@ -227,8 +228,8 @@ func TestEngineHangs(t *testing.T) {
 	if f := (reply{body: string(rest)}).failure(); f.Code == "" || strings.Contains(string(rest), "[DONE]") {
 		t.Errorf("the stream of a hung engine ended as\n%s", rest)
 	}
-	p.eventually(patience, "the hung process gone", func() bool { return syscall.Kill(pid, 0) != nil })
-	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually("the hung process gone", func() bool { return syscall.Kill(pid, 0) != nil })
+	p.eventually("an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 }
 
 // TestRequestCrashesEngines: a request in flight at two crashes runs alone, and is refused
@@ -247,7 +248,7 @@ func TestRequestCrashesEngines(t *testing.T) {
 		return n
 	}
 	var codes []string
-	p.eventually(patience, "a refusal", func() bool {
+	p.eventually("a refusal", func() bool {
 		r := p.chat("m", `"user":"crash-engine"`)
 		if code := r.failure().Code; len(codes) == 0 || codes[len(codes)-1] != code {
 			codes = append(codes, code)
@@ -257,7 +258,7 @@ func TestRequestCrashesEngines(t *testing.T) {
 	if codes[0] != "engine_crashed" || codes[len(codes)-1] != "request_quarantined" {
 		t.Error(codes)
 	}
-	p.eventually(patience, "an answer to another", func() bool { return p.chat("m", `"user":"b"`).status == 200 })
+	p.eventually("an answer to another", func() bool { return p.chat("m", `"user":"b"`).status == 200 })
 	engine, before := p.engine("m"), crashes()
 	if r := p.chat("m", `"user":"crash-engine"`); r.status != 422 || !strings.Contains(r.failure().Message, "Change the request") {
 		t.Errorf("%d %s", r.status, r.body)
@@ -295,9 +296,9 @@ func TestClientLeaves(t *testing.T) {
 		res, _ := p.open(ctx, "warm", 1000)
 		leave()
 		res.Body.Close()
-		p.promptly("the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
+		p.eventually("the slot free", func() bool { return p.metric(`thaw_active_requests{`) == 0 })
 		endpoint := fmt.Sprint(p.items("/api/v1/replicas")[0]["endpoint"])
-		p.promptly("the generation cancelled", func() bool {
+		p.eventually("the generation cancelled", func() bool {
 			r, err := web.Get(endpoint + "/metrics")
 			if err != nil {
 				return false
@@ -343,14 +344,14 @@ func TestClientLeavesWhileCold(t *testing.T) {
 			r.Body.Close()
 		}
 	}()
-	p.eventually(patience, "a held request, and an engine", func() bool { return p.metric("thaw_buffered_requests{") == 1 && p.engine("m") != 0 })
+	p.eventually("a held request, and an engine", func() bool { return p.metric("thaw_buffered_requests{") == 1 && p.engine("m") != 0 })
 	leave()
 	<-done
-	p.promptly("the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
+	p.eventually("the held request forgotten", func() bool { return p.metric("thaw_buffered_requests{") == 0 })
 	// The engine's process exists: the replica becomes READY and ends after its idle time.
 	os.Remove(loads)
-	p.eventually(patience, "READY all the same", func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 })
-	p.eventually(patience, "gone after its idle time", func() bool { return p.state("default/m") == "" && p.engine("m") == 0 })
+	p.eventually("READY all the same", func() bool { return len(p.items("/api/v1/events?function=default/m&kind=ready")) > 0 })
+	p.eventually("gone after its idle time", func() bool { return p.state("default/m") == "" && p.engine("m") == 0 })
 }
 
 func TestServerKilledAndBack(t *testing.T) {
@@ -361,7 +362,7 @@ func TestServerKilledAndBack(t *testing.T) {
 	engine := p.engine("tiny")
 	p.kill()
 	p.respawn()
-	p.eventually(patience, "the live engine adopted", func() bool { return p.state("default/tiny") == "READY" })
+	p.eventually("the live engine adopted", func() bool { return p.state("default/tiny") == "READY" })
 	if now := p.engine("tiny"); now != engine {
 		t.Errorf("engine %d became %d", engine, now)
 	}
@@ -371,6 +372,7 @@ func TestServerKilledAndBack(t *testing.T) {
 }
 
 func TestServerKilledForGood(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"tiny.yaml": tiny(t, "tiny", "")}, "--orphan-timeout", "5s")
 	if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
@@ -400,11 +402,12 @@ func TestTermWithStreamInFlight(t *testing.T) {
 
 // TestAgentKilled: replicas of a killed agent are started elsewhere.
 func TestAgentKilled(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{
 		"m.yaml": tiny(t, "m", "resources: {memory: 2Gi}"),
 	}, "--memory", "1Gi")
 	a := p.agent("second", "--memory", "4Gi")
-	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually("two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
@@ -412,9 +415,9 @@ func TestAgentKilled(t *testing.T) {
 		t.Fatalf("placed on %v", n)
 	}
 	p.agent("third", "--memory", "4Gi")
-	p.eventually(patience, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
+	p.eventually("three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
 	a()
-	p.eventually(patience, "an answer from another node", func() bool {
+	p.eventually("an answer from another node", func() bool {
 		r := p.chat("m", `"max_tokens":2`)
 		for _, x := range p.items("/api/v1/replicas") {
 			if x["node"] == "third" && x["state"] == "READY" {

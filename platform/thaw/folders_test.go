@@ -26,7 +26,7 @@ func TestFolderOfAnotherMachine(t *testing.T) {
 		"b.yaml": modelFile("b", "  source: "+folder+"\n  files: [\"*.py\"]\n  engine: ember\n  resources: {memory: 64Mi}\n"),
 	}, "--memory", "100Mi", "--peer-addr", "127.0.0.1:0")
 	p.bearer = p.admin()
-	p.eventually(patience, "the server's node is full", func() bool { return p.state("default/a") == "READY" })
+	p.eventually("the server's node is full", func() bool { return p.state("default/a") == "READY" })
 	kill := p.agent("two", "--machine", "another", "--memory", "100Mi", "--addr", "127.0.0.1:0")
 	p.answered("two")
 	if r := p.chat("b", ""); r.status != 200 || r.text() == "" {

@@ -98,7 +98,7 @@ func TestVLLMGuard(t *testing.T) {
 	if r := p.do("POST", "/api/v1/functions/default/v/wake", `{}`, "Authorization", p.admin()); r.status != 202 {
 		t.Fatalf("%d %s", r.status, r.body)
 	}
-	p.eventually(6*time.Minute, "v is READY", func() bool { return p.state("default/v") == "READY" })
+	p.eventuallyWithin(6*time.Minute, "v is READY", func() bool { return p.state("default/v") == "READY" })
 	t.Logf("READY after %v", time.Since(began).Round(time.Millisecond))
 	replica := p.items("/api/v1/replicas")[0]
 	engine := fmt.Sprint(replica["endpoint"])
@@ -182,7 +182,7 @@ func TestVLLMGuard(t *testing.T) {
 	}
 
 	// It sleeps when idle and wakes on a request.
-	p.eventually(2*time.Minute, "v sleeps", func() bool { return p.state("default/v") == "SLEEPING" })
+	p.eventuallyWithin(2*time.Minute, "v sleeps", func() bool { return p.state("default/v") == "SLEEPING" })
 	r := p.chat("v", `"max_tokens":8`)
 	if r.status != 200 || r.text() != base.text() {
 		t.Errorf("after its sleep: %d %s", r.status, r.body)

@@ -66,7 +66,7 @@ func TestIdleToZeroAndBack(t *testing.T) {
 		if r := p.chat("tiny", `"max_tokens":2`); r.status != 200 {
 			t.Fatalf("%d %s", r.status, r.body)
 		}
-		p.eventually(patience, "the idle replica gone", func() bool { return p.state("default/tiny") == "" && p.engine("tiny") == 0 })
+		p.eventually("the idle replica gone", func() bool { return p.state("default/tiny") == "" && p.engine("tiny") == 0 })
 		if m := p.do("GET", "/v1/models", ""); !strings.Contains(m.body, `"id":"tiny"`) || !strings.Contains(m.body, `"unloaded"`) {
 			t.Fatalf("a model at rest in /v1/models: %s", m.body)
 		}
@@ -166,7 +166,7 @@ func TestDeployGetRemove(t *testing.T) {
 	if r := p.do("DELETE", "/api/v1/functions/default/late", "", "Authorization", p.admin()); r.status/100 != 2 {
 		t.Fatalf("DELETE: %d %s", r.status, r.body)
 	}
-	p.eventually(patience, "its engine gone", func() bool { return p.engine("late") == 0 })
+	p.eventually("its engine gone", func() bool { return p.engine("late") == 0 })
 	if r := p.chat("late", ""); r.status != 404 || r.failure().Code != "model_not_found" {
 		t.Errorf("after the end: %d %s", r.status, r.body)
 	}
@@ -195,7 +195,7 @@ func TestTeams(t *testing.T) {
 	}
 	// Wakes the model first: red's rate limit grants another request after half a minute.
 	p.do("POST", "/api/v1/functions/red/tiny/wake", `{"lease":"5m"}`, "Authorization", p.admin())
-	p.eventually(patience, "red's model is READY", func() bool {
+	p.eventually("red's model is READY", func() bool {
 		return strings.Contains(fmt.Sprint(p.itemsAs("/api/v1/replicas", p.admin())), "state:READY")
 	})
 	for i, want := range []int{200, 200, 429} {

@@ -67,7 +67,7 @@ func TestServerKilledAtAnyTime(t *testing.T) {
 			t.Errorf("after %d kills: %q, want %q", kills, got, want)
 		}
 		src.verifyStore(t, p.data)
-		p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+		p.eventually("nothing mounted", func() bool { return mounts(p.data) == 0 })
 	}
 	t.Logf("a cold start took %v; killed in the states %v", full, states)
 }

@@ -182,7 +182,7 @@ func TestLoaderOfANode(t *testing.T) {
 		pods = append(pods, runtimeOf(t, store, inPodOf(azuretest.Location("tiny"), "ember", "")))
 	}
 	for _, p := range pods {
-		p.eventually(60*time.Second, "more than half of it is here", func() bool {
+		p.eventually("more than half of it is here", func() bool {
 			var percent int
 			_, after, _ := strings.Cut(p.do("GET", "/readyz", "").body, ", ")
 			fmt.Sscanf(after, "%d", &percent)
@@ -213,7 +213,7 @@ func TestLoaderOfANode(t *testing.T) {
 	if weights == 0 {
 		t.Errorf("nothing was left to bring: %v", source.Gets())
 	}
-	pods[0].eventually(60*time.Second, "the controller knows both", func() bool { return heard.states(functions.Ready) == 2 })
+	pods[0].eventually("the controller knows both", func() bool { return heard.states(functions.Ready) == 2 })
 	heard.locked(func() {
 		for uid, st := range heard.pods {
 			if !strings.HasPrefix(uid, "local-") || !strings.HasPrefix(st.Endpoint, "http://") || st.Key != "" || st.Team != "" {
@@ -221,7 +221,7 @@ func TestLoaderOfANode(t *testing.T) {
 			}
 		}
 	})
-	pods[0].eventually(60*time.Second, "the controller knows what the node has", func() bool {
+	pods[0].eventually("the controller knows what the node has", func() bool {
 		found := false
 		heard.locked(func() {
 			found = len(heard.node.Cached) == 1 && heard.node.AgentID == "n1" && len(heard.node.Models) == 0
@@ -237,10 +237,10 @@ func TestLoaderOfANode(t *testing.T) {
 	if !hub.Tell("n1", controlstream.Update{Stop: []controlstream.Stop{{UID: uid, Seconds: 5, Reason: "its room is needed"}}}) {
 		t.Error("no loader to tell")
 	}
-	pods[0].eventually(60*time.Second, "it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })
+	pods[0].eventually("it is told to stop", func() bool { return strings.Contains(pods[0].log.String(), "its room is needed") })
 	pods[0].proc.Process.Signal(syscall.SIGTERM)
 	pods[0].ends(0)
-	pods[1].eventually(60*time.Second, "it is gone", func() bool {
+	pods[1].eventually("it is gone", func() bool {
 		gone := false
 		heard.locked(func() { gone = heard.gone[uid] && len(heard.pods) == 1 })
 		return gone

@@ -55,14 +55,14 @@ func TestFullDisk(t *testing.T) {
 	dropped := func() float64 {
 		return value(p.do("GET", "/metrics", "").body, "thaw_log_lines_dropped_total")
 	}
-	p.eventually(patience, "dropped lines are counted", func() bool { return dropped() > 1000 })
+	p.eventually("dropped lines are counted", func() bool { return dropped() > 1000 })
 	if r := p.chat("tiny", `"max_tokens":4`); r.status != 200 {
 		t.Errorf("a cold start on a full disk: %d %v %s", r.status, r.err, r.body)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually(patience, "the number of dropped lines is logged", func() bool {
+	p.eventually("the number of dropped lines is logged", func() bool {
 		p.listModels(4)
 		b, _ := io.ReadAll(io.NewSectionReader(log, 0, 8<<20))
 		return strings.Contains(string(b), "lines of the log were dropped") && strings.Contains(string(b), "no space left on device")

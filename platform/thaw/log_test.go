@@ -147,7 +147,7 @@ func TestLogIsClosed(t *testing.T) {
 	p := spawnWithStderr(t, w, nil)
 	r.Close()
 	p.listModels(100)
-	p.eventually(patience, "dropped lines are counted", func() bool {
+	p.eventually("dropped lines are counted", func() bool {
 		return value(p.do("GET", "/metrics", "").body, "thaw_log_lines_dropped_total") >= 100
 	})
 	p.endsWithin(patience)

@@ -27,7 +27,7 @@ func TestStartShortOfMemory(t *testing.T) {
 			t.Fatalf("%s: %d %s", name, r.status, r.body)
 		}
 		began := time.Now()
-		p.eventually(patience, name+" has been idle for longer than the residency", func() bool {
+		p.eventually(name+" has been idle for longer than the residency", func() bool {
 			return p.state("default/"+name) == "READY" && time.Since(began) > 2*time.Second
 		})
 	}

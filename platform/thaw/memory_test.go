@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // peakRSS is the most resident memory that the server's process has had since it started.
@@ -52,7 +53,7 @@ func TestWrongKeysUseNoMemory(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(15 * time.Second))
+			c.SetDeadline(time.Now().Add(patience))
 			fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer wrong\r\nContent-Length: %d\r\n\r\n", 32<<20)
 			open.Add(1)
 			wg.Go(func() {
@@ -128,9 +129,7 @@ func enterCgroup(t *testing.T, limit int) string {
 			continue
 		}
 		t.Cleanup(func() {
-			for end := time.Now().Add(10 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
-				<-time.After(10 * time.Millisecond) // the kernel ends the group's last process
-			}
+			testkit.Eventually(t, "the kernel has ended the group's last process", func() bool { return os.Remove(dir) == nil })
 		})
 		if os.WriteFile(filepath.Join(dir, group.limit), fmt.Append(nil, limit), 0o644) == nil {
 			return "echo $$ > " + filepath.Join(dir, "cgroup.procs")
@@ -142,8 +141,12 @@ func enterCgroup(t *testing.T, limit int) string {
 
 func loadBeyondMemory(t *testing.T, before string, limit int64) {
 	const clients, size = 96, 4 << 20
+	loads := filepath.Join(t.TempDir(), "loads") // the model is READY once it is gone
+	if err := os.WriteFile(loads, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	p := spawnAfter(t, before, map[string]string{
-		"slow.yaml": tiny(t, "slow", "args: [--ready-delay, 3s]\nqueue: {requests: 1000, bytes: 4Gi, wait: 1m}"),
+		"slow.yaml": fakeModel("slow", "--loads "+loads, "queue: {requests: 1000, bytes: 4Gi, wait: 5m}"),
 	})
 	pid := p.proc.Process.Pid
 	pad := `"max_tokens":1,"x":"` + strings.Repeat("x", size) + `"`
@@ -158,6 +161,17 @@ func loadBeyondMemory(t *testing.T, before string, limit int64) {
 			got[r.status]++
 		})
 	}
+	defer wg.Wait()
+	testkit.Eventually(t, "each client is told, or waits", func() (bool, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		told, held := 0, int(p.metric("thaw_buffered_requests{"))
+		for _, n := range got {
+			told += n
+		}
+		return told+held == clients && told > 0, fmt.Sprint(got, ", ", held, " wait")
+	})
+	os.Remove(loads)
 	wg.Wait()
 	t.Logf("answers by status: %v; at most %d MiB resident", got, p.peakRSS()>>20)
 	if got[200] == 0 || got[200]+got[503]+got[429] != clients || got[200] == clients {

@@ -80,13 +80,13 @@ func TestPodThatVanishes(t *testing.T) {
 			t.Logf("the loader's log:\n%s\nthe shim's:\n%s\nthe engine's:\n%s", log, p.log, p.out)
 		}
 	}()
-	p.eventually(60*time.Second, "an address", func() bool {
+	p.eventually("an address", func() bool {
 		if m := answersOn.FindStringSubmatch(p.log.String()); m != nil {
 			p.url = "http://127.0.0.1:" + m[1]
 		}
 		return p.url != ""
 	})
-	p.eventually(60*time.Second, "it is ready", func() bool { return p.do("GET", "/readyz", "").status == 200 })
+	p.eventually("it is ready", func() bool { return p.do("GET", "/readyz", "").status == 200 })
 	inUse := func() bool {
 		out, errs, code := verb(t, "cache", "ls", "--data", store, "-o", "json")
 		if code != 0 || !strings.Contains(out, `"in_use"`) {
@@ -97,32 +97,32 @@ func TestPodThatVanishes(t *testing.T) {
 	if !inUse() {
 		t.Fatal("what it has is not held")
 	}
-	p.eventually(60*time.Second, "what it arrived by is gone", func() bool { return strings.Count(mounts(), store) == before })
+	p.eventually("what it arrived by is gone", func() bool { return strings.Count(mounts(), store) == before })
 	engines := processesMarked(scratch)
 	if len(engines) < 2 {
 		t.Fatalf("processes of the pod: %v", engines)
 	}
 
 	ended() // SIGKILL of the first process: the kernel kills all others
-	p.eventually(60*time.Second, "the lease is gone", func() bool { return !inUse() })
-	p.eventually(60*time.Second, "all processes are gone", func() bool { return len(processesMarked(scratch)) == 0 })
-	p.eventually(60*time.Second, "the controller hears it", func() bool {
+	p.eventually("the lease is gone", func() bool { return !inUse() })
+	p.eventually("all processes are gone", func() bool { return len(processesMarked(scratch)) == 0 })
+	p.eventually("the controller hears it", func() bool {
 		gone := 0
 		heard.locked(func() { gone = len(heard.gone) })
 		return gone == 1
 	})
-	p.eventually(60*time.Second, "nothing is held for it", func() bool {
+	p.eventually("nothing is held for it", func() bool {
 		b, err := os.ReadFile(filepath.Join(store, "held.json"))
 		return err == nil && string(b) == "[]"
 	})
-	p.eventually(60*time.Second, "no mount of the store is left", func() bool { return strings.Count(mounts(), store) == before })
+	p.eventually("no mount of the store is left", func() bool { return strings.Count(mounts(), store) == before })
 }
 
 // stageFromLoader has a loader stage a source; on gets the progress and may be nil.
 func stageFromLoader(t *testing.T, store, source string, on func(controlstream.Staging)) controlstream.Staged {
 	t.Helper()
 	var conn *jsonsocket.Conn
-	(&platform{t: t}).eventually(60*time.Second, "a loader answers", func() bool {
+	(&platform{t: t}).eventually("a loader answers", func() bool {
 		var err error
 		conn, err = jsonsocket.Dial(t.Context(), filepath.Join(store, "sockets", "loader.sock"), controlstream.MaxLine)
 		return err == nil
@@ -252,7 +252,7 @@ func TestLoadersServeBlocks(t *testing.T) {
 		stores[name] = shortFolder(t)
 		procs[name] = aLoader(t, name, stores[name], args...)
 	}
-	(&platform{t: t}).eventually(60*time.Second, "three loaders have come", func() bool {
+	(&platform{t: t}).eventually("three loaders have come", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(urls) == 3

@@ -22,7 +22,7 @@ func TestNodesDownloadOnce(t *testing.T) {
 		defer p.agent(name)()
 	}
 	known := func(n int) {
-		p.eventually(patience, "the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
+		p.eventually("the agents are known", func() bool { return len(p.items("/api/v1/nodes")) == n })
 	}
 	known(3)
 	blobs.Fault(nil) // forget earlier requests

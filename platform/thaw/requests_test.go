@@ -23,20 +23,19 @@ import (
 // TestTermWithHeldRequests: held requests are answered at once when the server ends, which
 // does not wait for a loading model.
 func TestTermWithHeldRequests(t *testing.T) {
-	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 60s]")})
+	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 10m]\nqueue: {wait: 20m}\ndeadlines: {start: 20m}")})
 	got := make(chan reply, 8)
 	var held sync.WaitGroup
 	for i := range 8 {
 		held.Go(func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t`, i%2 == 0)) })
 	}
 	// Half of them are streams, whose headers are sent after three seconds.
-	p.eventually(patience, "eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
+	p.eventually("eight held", func() bool { return p.metric("thaw_buffered_requests{") == 8 })
 	res, err := newRequest(t.Context(), p.url+"/v1/chat/completions", strings.NewReader(chatBody("m", `"stream":true`)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close() // its headers are sent
-	began := time.Now()
 	p.proc.Process.Signal(syscall.SIGTERM)
 	held.Wait()
 	close(got)
@@ -55,9 +54,6 @@ func TestTermWithHeldRequests(t *testing.T) {
 		t.Errorf("the server ended with %v", err)
 	}
 	p.proc = nil
-	if took := time.Since(began); took > 30*time.Second { // half of the remaining load time
-		t.Errorf("the end took %s", took)
-	}
 	p.awaitNoProcess()
 }
 
@@ -182,7 +178,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 			got <- p.chat([]string{"m", "cold"}[i%2], fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":1000`, i%3 != 0))
 		})
 	}
-	p.eventually(patience, "requests in flight and held", func() bool {
+	p.eventually("requests in flight and held", func() bool {
 		return p.metric("thaw_active_requests{") >= 6 && p.metric("thaw_buffered_requests{") == 6
 	})
 	p.kill()
@@ -195,7 +191,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	}
 	os.Remove(loads)
 	p.respawn()
-	p.eventually(patience, "the live engine adopted", func() bool { return p.state("default/m") == "READY" })
+	p.eventually("the live engine adopted", func() bool { return p.state("default/m") == "READY" })
 	if now := p.engine("m"); now != engine {
 		t.Errorf("engine %d became %d", engine, now)
 	}
@@ -218,7 +214,7 @@ func TestEditedUnderLoad(t *testing.T) {
 	defer res.Body.Close()
 	old := p.engine("m")
 	p.file("m.yaml", tiny(t, "m", "args: [--token-delay, 1ms]"))
-	p.eventually(patience, "another engine", func() bool {
+	p.eventually("another engine", func() bool {
 		a := p.chat("m", `"max_tokens":2`)
 		if a.status != 200 {
 			t.Errorf("while it changes: %d %v %s", a.status, a.err, a.body)
@@ -235,7 +231,7 @@ func TestEditedUnderLoad(t *testing.T) {
 	if err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf("the stream was cut by the edit: %v\n%s", err, rest)
 	}
-	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
+	p.eventually("the old engine gone", func() bool { return syscall.Kill(old, 0) != nil })
 	// The model is removed during a request.
 	res, r = p.open(t.Context(), "m", 150)
 	defer res.Body.Close()
@@ -243,8 +239,8 @@ func TestEditedUnderLoad(t *testing.T) {
 	if rest, err = io.ReadAll(r); err != nil || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf("the stream was cut by the removal: %v\n%s", err, rest)
 	}
-	p.eventually(patience, "the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
-	p.eventually(patience, "its engine gone", func() bool { return p.engine("m") == 0 })
+	p.eventually("the model gone", func() bool { return p.chat("m", "").status == http.StatusNotFound })
+	p.eventually("its engine gone", func() bool { return p.engine("m") == 0 })
 }
 
 // running lists the processes of a verb.
@@ -262,6 +258,7 @@ func (p *platform) running(verb string) (pids []int) {
 // another engine takes over.
 func TestKeeperKilled(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 30ms]")})
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatal(r)
@@ -270,7 +267,7 @@ func TestKeeperKilled(t *testing.T) {
 	for i := range 2 {
 		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":150`, i == 0)) }()
 	}
-	p.eventually(patience, "two in flight", func() bool { return p.metric("thaw_active_requests{") == 2 })
+	p.eventually("two in flight", func() bool { return p.metric("thaw_active_requests{") == 2 })
 	engine := p.engine("m")
 	for _, pid := range p.running("keep") {
 		syscall.Kill(pid, syscall.SIGKILL)
@@ -284,8 +281,8 @@ func TestKeeperKilled(t *testing.T) {
 			t.Errorf("%d %v %s", r.status, r.err, r.body)
 		}
 	}
-	p.eventually(patience, "the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
-	p.eventually(patience, "an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually("the old engine gone", func() bool { return syscall.Kill(engine, 0) != nil })
+	p.eventually("an answer again", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 	if n := len(p.running("engine")); n != 1 {
 		t.Errorf("%d engines", n)
 	}
@@ -295,6 +292,7 @@ func TestKeeperKilled(t *testing.T) {
 // that wait for it fail in time, and its models start elsewhere.
 func TestMachineUnreachable(t *testing.T) {
 	linuxOnly(t)
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--token-delay, 40ms]\nresources: {memory: 2Gi}")}, "--memory", "1Gi", "--addr", "0.0.0.0:0")
 	p.bearer = p.admin()
 	// By this address agents do not know that they are on the server's machine, so requests
@@ -302,7 +300,7 @@ func TestMachineUnreachable(t *testing.T) {
 	server, _ := p.joinToken("")
 	far := strings.Replace(server, "127.0.0.1", "0.0.0.0", 1)
 	p.agent("second", "--memory", "4Gi", "--server", far)
-	p.eventually(patience, "two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually("two nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	if r := p.chat("m", `"max_tokens":2`); r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
@@ -312,14 +310,14 @@ func TestMachineUnreachable(t *testing.T) {
 		}
 	}
 	p.agent("third", "--memory", "4Gi", "--server", far)
-	p.eventually(patience, "three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
+	p.eventually("three nodes", func() bool { return len(p.items("/api/v1/nodes")) == 3 })
 	got := make(chan reply, 4)
-	res, begun := p.open(t.Context(), "m", 200)
+	res, begun := p.open(t.Context(), "m", 100)
 	defer res.Body.Close()
 	for i := range 4 {
-		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":200`, i%2 == 0)) }()
+		go func() { got <- p.chat("m", fmt.Sprintf(`"stream":%t,"ignore_eos":true,"max_tokens":100`, i%2 == 0)) }()
 	}
-	p.eventually(patience, "five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
+	p.eventually("five in flight", func() bool { return p.metric("thaw_active_requests{") == 5 })
 	stopped := p.running("engine")
 	for _, pid := range append(p.running("agent"), p.running("keep")...) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -354,5 +352,5 @@ func TestMachineUnreachable(t *testing.T) {
 		t.Errorf("the stream that had begun: %v\n%s", err, rest)
 	}
 	t.Logf("all were told within %s", time.Since(began))
-	p.eventually(patience, "an answer of another machine", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
+	p.eventually("an answer of another machine", func() bool { return p.chat("m", `"max_tokens":2`).status == 200 })
 }

@@ -487,7 +487,7 @@ func folder(t *testing.T, dir, server string) *tls.Config {
 // agentURL waits until an agent has joined and returns its URL.
 func (p *platform) agentURL(name string) (url string) {
 	p.t.Helper()
-	p.eventually(patience, "the agent's address", func() bool {
+	p.eventually("the agent's address", func() bool {
 		for _, n := range p.items("/api/v1/nodes") {
 			if n["id"] == name {
 				url, _ = n["url"].(string)

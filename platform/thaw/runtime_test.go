@@ -212,13 +212,13 @@ func runtimeOf(t *testing.T, store, model string, args ...string) *podProcess {
 			<-p.ended
 		}
 		// Every engine has the folder in its arguments or its environment.
-		p.eventually(patience, "all processes gone", func() bool { return len(processesMarked(p.scratch)) == 0 })
+		p.eventually("all processes gone", func() bool { return len(processesMarked(p.scratch)) == 0 })
 		if t.Failed() {
 			t.Logf("the shim's log:\n%s\nthe engine's:\n%s", p.log, p.out)
 		}
 		os.RemoveAll(root)
 	})
-	p.eventually(patience, "an address", func() bool {
+	p.eventually("an address", func() bool {
 		if m := answersOn.FindStringSubmatch(p.log.String()); m != nil {
 			p.url = "http://127.0.0.1:" + m[1]
 		}
@@ -266,7 +266,7 @@ func (p *podProcess) ends(exit int, words ...string) {
 // The shim must wait for that, since a container that exits is restarted.
 func (p *podProcess) terminate(l *nodeLoader) {
 	p.t.Helper()
-	p.eventually(patience, "the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.hasEnded() })
+	p.eventually("the loader knows of the failure", func() bool { return l.last().State == functions.Failed || p.hasEnded() })
 	if p.hasEnded() {
 		p.t.Error("it has not waited for its end")
 		return
@@ -276,7 +276,7 @@ func (p *podProcess) terminate(l *nodeLoader) {
 
 func (p *podProcess) ready() {
 	p.t.Helper()
-	p.eventually(60*time.Second, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
+	p.eventually("ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
 	if p.hasEnded() {
 		p.t.Fatalf("it ended with %d", p.exit)
 	}
@@ -325,7 +325,7 @@ func TestRuntime(t *testing.T) {
 			t.Errorf("no phase %s in %+v", want, line.Phases)
 		}
 	}
-	p.eventually(patience, "a word to the loader", func() bool { return l.last().State == functions.Ready })
+	p.eventually("a word to the loader", func() bool { return l.last().State == functions.Ready })
 	st := l.last()
 	l.mu.Lock()
 	port := l.hello.Port
@@ -339,7 +339,7 @@ func TestRuntime(t *testing.T) {
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 	// Its last report may still be in the socket.
-	p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
+	p.eventually("the word of its end", func() bool { return l.last().State == functions.Unloaded })
 	if !strings.Contains(p.out.String(), "listening on") {
 		t.Errorf("what the engine says is not in the container's log: %q", p.out)
 	}
@@ -368,11 +368,11 @@ func TestRuntimeDrains(t *testing.T) {
 			os.WriteFile(hold, nil, 0o600)
 			p := runtimeOf(t, l.store, commandInPod("--holds "+hold, ""))
 			p.ready()
-			p.eventually(patience, "a word to the loader", func() bool { return l.last().State == functions.Ready })
+			p.eventually("a word to the loader", func() bool { return l.last().State == functions.Ready })
 			res, rest := p.open(t.Context(), "tiny", 1)
 			defer res.Body.Close()
 			end(p)
-			p.eventually(patience, "not ready", func() bool {
+			p.eventually("not ready", func() bool {
 				r := p.do("GET", "/readyz", "")
 				return r.status == 503 && strings.Contains(r.body, "draining")
 			})
@@ -383,7 +383,7 @@ func TestRuntimeDrains(t *testing.T) {
 			if b, err := io.ReadAll(rest); err != nil || !strings.Contains(string(b), "[DONE]") {
 				t.Errorf("the stream ended with %q, %v", b, err)
 			}
-			p.eventually(patience, "the word of its end", func() bool { return l.last().State == functions.Unloaded })
+			p.eventually("the word of its end", func() bool { return l.last().State == functions.Unloaded })
 			if name == "by the loader" {
 				// It must not exit: Kubernetes would restart the container until its pod is deleted.
 				if r := p.chat("tiny", ""); p.hasEnded() || r.status != 503 || r.failure().Code != "shutting_down" {
@@ -459,7 +459,7 @@ func TestRuntimeOutputIsNotRead(t *testing.T) {
 		}
 	}
 	p.proc.Process.Signal(syscall.SIGTERM)
-	p.eventually(patience, "the shim has ended", func() bool {
+	p.eventually("the shim has ended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.proc.Process.Pid))
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
@@ -473,7 +473,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l.has(tinySource, tinyDir(t))
 	l.mute = true
 	p := runtimeOf(t, l.store, inPodOf(tinySource, "ember", ""))
-	p.eventually(patience, "a word in the log", func() bool {
+	p.eventually("a word in the log", func() bool {
 		return strings.Contains(p.log.String(), "the weights come from it") && strings.Contains(p.log.String(), `"giving up after"=2m0s`)
 	})
 	if r := p.do("GET", "/readyz", ""); r.status != 503 || !strings.Contains(r.body, "staging") {
@@ -484,16 +484,16 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	}
 	l.open()
 	asked := func(n int) func() bool { return func() bool { return len(l.stages()) >= n } }
-	p.eventually(patience, "a wish for the weights", asked(1))
+	p.eventually("a wish for the weights", asked(1))
 	// The loader ends before the checkpoint is staged; the next one has it.
 	l.close()
 	l.mute = false
 	l.open()
 	p.ready()
-	p.eventually(patience, "that it is ready", func() bool { return l.last().State == functions.Ready })
+	p.eventually("that it is ready", func() bool { return l.last().State == functions.Ready })
 	// The loader ends while the weights are in use.
 	l.close()
-	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
+	p.eventually("a word in the log", func() bool { return strings.Contains(p.log.String(), "dialling again") })
 	if r := p.chat("tiny", ""); r.status != 200 {
 		t.Errorf("without a loader: %d %s", r.status, r.body)
 	}
@@ -502,7 +502,7 @@ func TestRuntimeLoaderComesAndGoes(t *testing.T) {
 	l.said = nil
 	l.mu.Unlock()
 	l.open()
-	p.eventually(patience, "all of it again", func() bool { return asked(n+1)() && l.last().State == functions.Ready })
+	p.eventually("all of it again", func() bool { return asked(n+1)() && l.last().State == functions.Ready })
 	if s := l.stages()[n]; s.Digest != "sha256:checkpoint-0" || s.Source != tinySource {
 		t.Errorf("it asked again for %+v, and not for what it has", s)
 	}
@@ -607,7 +607,7 @@ func TestRuntimeAdapters(t *testing.T) {
 			t.Errorf("%s: %d %s", model, r.status, r.body)
 		}
 	}
-	p.eventually(patience, "a word of it", func() bool { return fmt.Sprint(l.last().Adapters) == "[pirate]" })
+	p.eventually("a word of it", func() bool { return fmt.Sprint(l.last().Adapters) == "[pirate]" })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }
@@ -685,7 +685,7 @@ func TestVLLMRuntime(t *testing.T) {
 	p := runtimeOf(t, l.store, inPodOf(tinySource, "vllm", `args: [--dtype, float32, --enforce-eager, --max-model-len, "512", --max-num-seqs, "8", --kv-cache-memory-bytes, "33554432"]
 env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 `))
-	p.eventually(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
+	p.eventuallyWithin(5*time.Minute, "ready", func() bool { return p.do("GET", "/readyz", "").status == 200 || p.hasEnded() })
 	line := p.timeline()
 	if line.State != functions.Ready || line.Start != functions.StartPlain || !strings.Contains(line.StartNote, "imported the engine while its weights came") {
 		t.Fatalf("%+v", line)
@@ -694,7 +694,7 @@ env: {TORCHDYNAMO_DISABLE: "1", VLLM_TARGET_DEVICE: cpu}
 	if r := p.chat("tiny", `"max_tokens":4`); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	p.eventually(patience, "one process of its own left", func() bool { return !strings.Contains(commands(processesMarked(p.scratch)), "parent-") })
+	p.eventually("one process of its own left", func() bool { return !strings.Contains(commands(processesMarked(p.scratch)), "parent-") })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }
@@ -713,7 +713,7 @@ func commands(pids []int) string {
 // TestRuntimeEndsEarly: a SIGTERM before there is an engine ends the shim.
 func TestRuntimeEndsEarly(t *testing.T) {
 	p := runtimeOf(t, t.TempDir(), inPodOf(tinySource, "ember", ""))
-	p.eventually(patience, "a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
+	p.eventually("a word in the log", func() bool { return strings.Contains(p.log.String(), "the weights come from it") })
 	p.proc.Process.Signal(syscall.SIGTERM)
 	p.ends(0)
 }

@@ -146,7 +146,7 @@ func asVLLM(t *testing.T) {
 
 func (p *platform) awaitState(function, want string) {
 	p.t.Helper()
-	p.eventually(patience, function+" is "+want, func() bool { return p.state(function) == want })
+	p.eventually(function+" is "+want, func() bool { return p.state(function) == want })
 }
 
 // coldStart returns a cold start by its id.
@@ -201,6 +201,13 @@ func TestSleepLevels(t *testing.T) {
 	}
 	p.awaitState("default/b", "SLEEPING")
 
+	idle := func(n float64) {
+		t.Helper()
+		p.eventually("slept for want of requests", func() bool { return p.metric(`thaw_sleeps_total{reason="idle"}`) == n })
+	}
+	p.file("a.yaml", sleepy("a", "500ms")) // one that was woken lately makes way after ten seconds only
+	idle(1)
+
 	// b cannot wake: it is started again, and its client sees no failure.
 	if err := os.WriteFile(broken, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -211,11 +218,9 @@ func TestSleepLevels(t *testing.T) {
 	}
 
 	// After one idle time it sleeps, after two it is unloaded.
-	for _, name := range []string{"a", "b"} {
-		p.file(name+".yaml", sleepy(name, "3s"))
-	}
-	p.awaitState("default/b", "SLEEPING")
-	p.eventually(patience, "all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
+	p.file("b.yaml", sleepy("b", "500ms"))
+	idle(2)
+	p.eventually("all unloaded", func() bool { return len(p.items("/api/v1/replicas")) == 0 })
 }
 
 // writeAdapter writes an adapter of one module, of rank 8.
@@ -277,7 +282,7 @@ func TestAdapters(t *testing.T) {
 	}
 	// The node's next heartbeat has it.
 	var replica map[string]any
-	p.eventually(patience, "what is loaded is told", func() bool {
+	p.eventually("what is loaded is told", func() bool {
 		replica = p.items("/api/v1/replicas")[0]
 		return fmt.Sprint(replica["adapters"]) == "[pirate]" && strings.Contains(fmt.Sprint(replica["adapter_notes"]), "pirate")
 	})

@@ -177,7 +177,7 @@ func TestPrefetch(t *testing.T) {
 	startBlobServer(t)
 	p := start(t, map[string]string{"m.yaml": modelFile("m", "  source: "+azuretest.Location("tiny")+"\n  engine: ember\n"), "here.yaml": tiny(t, "here", "")})
 	p.agent("second")
-	p.eventually(patience, "both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
+	p.eventually("both nodes", func() bool { return len(p.items("/api/v1/nodes")) == 2 })
 	thaw := func(args ...string) (string, string, int) {
 		return verb(t, append(args, "--server", p.url, "--key", strings.TrimPrefix(p.admin(), "Bearer "))...)
 	}
@@ -219,7 +219,7 @@ func TestPrefetch(t *testing.T) {
 		t.Errorf("cache rm of what runs: %d %s", code, errs)
 	}
 	staged := regexp.MustCompile(`thaw_loader_stagings_total\{node="second",result="ready"} [12]\n`) // 2: the pull of the folder came to it too
-	p.eventually(patience, "what the loaders did in /metrics", func() bool {
+	p.eventually("what the loaders did in /metrics", func() bool {
 		m := p.do("GET", "/metrics", "").body
 		return strings.Contains(m, `thaw_loader_bytes_total{node="second",source="az"}`) && staged.MatchString(m)
 	})

@@ -91,7 +91,7 @@ func mounts(dir string) (n int) {
 // skips the test if files cannot be mounted.
 func (p *platform) awaitEarlyStart() {
 	p.t.Helper()
-	p.eventually(patience, "an engine before its bytes", func() bool {
+	p.eventually("an engine before its bytes", func() bool {
 		return p.hasEngine("big") || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if strings.Contains(p.log.String(), "engines start when all their bytes are here") {
@@ -129,7 +129,7 @@ func TestStreamingStart(t *testing.T) {
 	if stage, spawn := spans["stage"], spans["spawn"]; stage.end() <= spawn.Start || spawn.Duration == 0 {
 		t.Errorf("the engine waited for its bytes: %+v", spans)
 	}
-	p.eventually(patience, "the mount is gone", func() bool { return mounts(p.data) == 0 })
+	p.eventually("the mount is gone", func() bool { return mounts(p.data) == 0 })
 	links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 	if len(links) != 1 {
 		t.Fatalf("links %v", links)
@@ -139,8 +139,8 @@ func TestStreamingStart(t *testing.T) {
 	}
 
 	p.do("POST", "/api/v1/functions/default/big/stop", "", "Authorization", p.admin())
-	p.eventually(patience, "stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
-	p.eventually(patience, "its folder is gone", func() bool {
+	p.eventually("stopped", func() bool { return p.state("default/big") == "" || p.state("default/big") == "UNLOADED" })
+	p.eventually("its folder is gone", func() bool {
 		left, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 		return len(left) == 0 || left[0] != links[0]
 	})
@@ -188,7 +188,7 @@ func TestStreamingFails(t *testing.T) {
 	if e := r.failure(); r.status != 503 || e.Code != "model_load_failed" || !strings.Contains(e.Message, "AuthorizationFailure") {
 		t.Errorf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+	p.eventually("nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
 // TestStreamingKilled: a server that is killed during staging leaves a dead mount, which
@@ -208,7 +208,7 @@ func TestStreamingKilled(t *testing.T) {
 	if r := p.chat("big", `"max_tokens":4`); r.status != 200 || r.text() == "" {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(patience, "nothing mounted", func() bool { return mounts(p.data) == 0 })
+	p.eventually("nothing mounted", func() bool { return mounts(p.data) == 0 })
 }
 
 // TestStreamingVLLM: an unmodified vLLM starts while its weights are still being staged.
@@ -227,13 +227,13 @@ func TestStreamingVLLM(t *testing.T) {
 		}
 		return false
 	}
-	p.eventually(patience, "vLLM before its bytes", func() bool {
+	p.eventually("vLLM before its bytes", func() bool {
 		return program() || strings.Contains(p.log.String(), "engines start when all their bytes are here")
 	})
 	if !program() {
 		sourcetest.Missing(t, "nothing can be mounted here")
 	}
-	p.eventually(8*time.Minute, "it reads its weights", func() bool {
+	p.eventuallyWithin(8*time.Minute, "it reads its weights", func() bool {
 		logs, _ := filepath.Glob(filepath.Join(p.data, "agent", "supervisor", "logs", "big-*.log"))
 		for _, l := range logs {
 			if b, _ := os.ReadFile(l); strings.Contains(string(b), "Starting to load model") {
@@ -246,12 +246,12 @@ func TestStreamingVLLM(t *testing.T) {
 		t.Errorf("%d mounts", n)
 	}
 	src.open()
-	p.eventually(5*time.Minute, "READY", func() bool { return p.state("default/big") == "READY" || p.state("default/big") == "FAILED" })
+	p.eventuallyWithin(5*time.Minute, "READY", func() bool { return p.state("default/big") == "READY" || p.state("default/big") == "FAILED" })
 	r := p.chat("big", `"max_tokens":4`)
 	if r.status != 200 {
 		t.Fatalf("%d %v %s", r.status, r.err, r.body)
 	}
-	p.eventually(patience, "its files are the store's", func() bool {
+	p.eventually("its files are the store's", func() bool {
 		links, _ := filepath.Glob(filepath.Join(p.data, "agent", "arriving", "*", "model"))
 		if len(links) != 1 {
 			return false

@@ -38,7 +38,7 @@ func TestVLLMWarmParentDies(t *testing.T) {
 		return ""
 	}
 	ready := func(but int) (pid int) {
-		p.eventually(5*time.Minute, "a warm interpreter", func() bool {
+		p.eventuallyWithin(5*time.Minute, "a warm interpreter", func() bool {
 			for _, n := range p.items("/api/v1/nodes") {
 				parents, _ := n["warm"].([]any)
 				for _, x := range parents {
@@ -72,7 +72,7 @@ func TestVLLMWarmParentDies(t *testing.T) {
 
 	parent = ready(parent)
 	signalPID(t, -p.leader("v"), syscall.SIGKILL)
-	p.eventually(patience, "the engine is gone", func() bool { return p.state("default/v") != "READY" })
+	p.eventually("the engine is gone", func() bool { return p.state("default/v") != "READY" })
 	if again := greedy(); again != words || !strings.HasPrefix(how(), "warm") {
 		t.Errorf("started anew (%s) it says %q, before %q", how(), again, words)
 	}

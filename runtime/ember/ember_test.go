@@ -23,6 +23,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
@@ -89,25 +90,11 @@ func start(t testing.TB, o Options) string {
 }
 
 func (p *process) waitReady(t testing.TB) {
-	eventually(t, "the engine is ready", func() bool { code, _ := getText(t, p.url+"/health"); return code == 200 })
+	testkit.Eventually(t, "the engine is ready", func() bool { code, _ := getText(t, p.url+"/health"); return code == 200 })
 }
 
 // testTimeout bounds the wait for what must happen, on whatever machine.
 const testTimeout = time.Minute
-
-func eventually(t testing.TB, description string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	late := time.After(testTimeout)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within %v: %s", testTimeout, description)
-		}
-	}
-}
 
 func getText(t testing.TB, url string) (int, string) {
 	t.Helper()
@@ -598,7 +585,7 @@ func TestModelsVersionMetrics(t *testing.T) {
 	}
 	postJSON(t, url, textPath, `{"prompt":"x","max_tokens":3,"temperature":0,"ignore_eos":true}`)
 	// What its cache held is counted once the step is over, and the answer does not wait.
-	eventually(t, "its cache is free", func() bool { return metric(t, url, "kv_cache_usage_perc") == "0" })
+	testkit.Eventually(t, "its cache is free", func() bool { return metric(t, url, "kv_cache_usage_perc") == "0" })
 	_, b := getText(t, url+"/metrics")
 	for _, want := range []string{
 		`vllm:num_requests_running{model_name="a"} 0`, `vllm:num_requests_waiting{model_name="a"} 0`, `vllm:kv_cache_usage_perc{model_name="a"} 0`,
@@ -639,15 +626,15 @@ func TestClientsDisconnect(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "one runs, two wait", func() bool {
+	testkit.Eventually(t, "one runs, two wait", func() bool {
 		return metric(t, url, "num_requests_running") == "1" && metric(t, url, "num_requests_waiting") == "2"
 	})
-	eventually(t, "the running sequence holds something", func() bool { return metric(t, url, "kv_cache_usage_perc") != "0" })
+	testkit.Eventually(t, "the running sequence holds something", func() bool { return metric(t, url, "kv_cache_usage_perc") != "0" })
 	for _, l := range cancels {
 		l()
 	}
 	wg.Wait()
-	eventually(t, "all places are free", func() bool {
+	testkit.Eventually(t, "all places are free", func() bool {
 		return metric(t, url, "num_requests_running") == "0" && metric(t, url, "num_requests_waiting") == "0"
 	})
 	if n := metric(t, url, "generation_tokens_total"); len(n) > 3 {
@@ -670,9 +657,9 @@ func TestQueueIsBounded(t *testing.T) {
 		})
 	}
 	hold()
-	eventually(t, "one runs", func() bool { return metric(t, url, "num_requests_running") == "1" })
+	testkit.Eventually(t, "one runs", func() bool { return metric(t, url, "num_requests_running") == "1" })
 	hold()
-	eventually(t, "one waits", func() bool { return metric(t, url, "num_requests_waiting") == "1" })
+	testkit.Eventually(t, "one waits", func() bool { return metric(t, url, "num_requests_waiting") == "1" })
 	code, b := postText(t, url+textPath, `{"prompt":"x"}`)
 	if e := parseReply(t, b).Error; code != 503 || *e.Code != "queue_full" {
 		t.Error(code, b)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func programs(environ ...string) Programs {
@@ -407,7 +408,7 @@ func TestAwait(t *testing.T) {
 		}
 		srv.Serve(ln)
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
 	listening := 0
 	if err := e.Await(ctx, func() { listening++ }); err != nil {

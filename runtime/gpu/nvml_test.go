@@ -20,6 +20,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // fakeDevice is a mock of one healthy GPU.
@@ -201,11 +202,10 @@ func TestHolders(t *testing.T) {
 	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 	f := facts(t, machine(d))
 	var text string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() { // until both have executed
-		if text = f.Holders(0); strings.Contains(text, "(sleep)") && strings.Count(text, "process") == 2 {
-			break
-		}
-	}
+	testkit.Eventually(t, "both have executed", func() (bool, string) {
+		text = f.Holders(0)
+		return strings.Contains(text, "(sleep)") && strings.Count(text, "process") == 2, text
+	})
 	if want := fmt.Sprintf("process %d (sleep) holds 60 GiB, process %d (gpu.test) holds 2 GiB", other.Process.Pid, os.Getpid()); text != want {
 		t.Errorf("%s\nwant %s", text, want)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 	"github.com/thaw-dev/thaw/testkit/gguf"
 )
@@ -129,7 +130,7 @@ func conform(t *testing.T, s replicaKind) {
 	st := l.wait(functions.Ready, s.start)
 	t.Logf("READY after %v", time.Since(began).Round(time.Millisecond))
 	pid := b.pid("c")
-	eventually(t, "READY is told as well", func() bool { return slices.Contains(l.states(), functions.Ready) })
+	testkit.Eventually(t, "READY is told as well", func() bool { return slices.Contains(l.states(), functions.Ready) })
 	if got := fmt.Sprint(l.states()); got != "[DOWNLOADING LOADING_TO_GPU READY]" {
 		t.Errorf("its states: %s", got)
 	}
@@ -236,7 +237,7 @@ func conform(t *testing.T, s replicaKind) {
 		cancel()
 		res.Body.Close()
 		if s.cancels {
-			eventually(t, "nothing runs for a client that left", func() bool {
+			testkit.Eventually(t, "nothing runs for a client that left", func() bool {
 				m := l.readMetrics(t.Context(), time.Second)
 				return m.err == nil && m.Running+m.Waiting == 0
 			})
@@ -262,7 +263,7 @@ func conform(t *testing.T, s replicaKind) {
 		if done := l.waitEnd(testTimeout); done.State != functions.Unloaded || done.Key != "" && done.Endpoint != "" {
 			t.Errorf("%+v", done)
 		}
-		eventually(t, "its process is gone", func() bool { return processGone(pid) })
+		testkit.Eventually(t, "its process is gone", func() bool { return processGone(pid) })
 	})
 	c.CloseIdleConnections()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/engine"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/checkpoint"
 )
 
@@ -50,7 +51,7 @@ func TestEmber(t *testing.T) {
 		if st.Bytes == 0 || len(st.Phases) != 4 {
 			t.Errorf("%+v", st)
 		}
-		eventually(t, "its metrics are read", func() bool {
+		testkit.Eventually(t, "its metrics are read", func() bool {
 			m := l.readMetrics(t.Context(), time.Second)
 			return m.err == nil && m.Load && m.Flow && m.Tokens > 0
 		})

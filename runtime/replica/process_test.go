@@ -19,6 +19,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // fastRaceExit: a program with the race detector otherwise takes a second to exit.
@@ -53,7 +54,7 @@ func newTestSupervisor(t *testing.T) *testSupervisor {
 		if err := b.client.End(ctx, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the supervisor is gone", func() bool { return processGone(c.PID()) })
+		testkit.Eventually(t, "the supervisor is gone", func() bool { return processGone(c.PID()) })
 	})
 	return b
 }
@@ -113,17 +114,16 @@ func (l *replicaRun) states() (out []functions.State) {
 
 func (l *replicaRun) wait(s functions.State, within time.Duration) functions.ReplicaStatus {
 	l.t.Helper()
-	end := time.Now().Add(within)
-	for {
-		st := l.Status()
-		if st.State == s {
-			return st
+	var st functions.ReplicaStatus
+	testkit.EventuallyWithin(l.t, within, "state "+string(s), func() (bool, string) {
+		st = l.Status()
+		saw := fmt.Sprintf("%s (%s); said %v", st.State, st.Error, l.states())
+		if st.State != s && st.State.Over() {
+			l.t.Fatalf("want state %s: %s", s, saw)
 		}
-		if time.Now().After(end) || st.State.Over() {
-			l.t.Fatalf("state %s (%s) after %v, want %s; said %v", st.State, st.Error, within, s, l.states())
-		}
-		pause()
-	}
+		return st.State == s, saw
+	})
+	return st
 }
 
 // waitEnd waits for the end of Run.
@@ -140,25 +140,8 @@ func (l *replicaRun) waitEnd(within time.Duration) functions.ReplicaStatus {
 	return l.Status()
 }
 
-// pause between two looks at another process.
-func pause() { <-time.After(2 * time.Millisecond) }
-
 // testTimeout bounds the wait for what must happen, on whatever machine.
 const testTimeout = time.Minute
-
-// promised is the bound that users are promised on a machine that slows processes down.
-func promised(bound time.Duration, slowdown float64) time.Duration {
-	return time.Duration(float64(bound) * slowdown)
-}
-
-func eventually(t *testing.T, description string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !ok(); pause() {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", description)
-		}
-	}
-}
 
 // processGone reports whether a process does not exist or is a zombie.
 func processGone(pid int) bool {
@@ -192,7 +175,7 @@ func TestProcessReadyAndUnload(t *testing.T) {
 	if want := []string{"spawn", "load", "warmup"}; !slices.Equal(phases, want) {
 		t.Errorf("phases %v, want %v", phases, want)
 	}
-	eventually(t, "its words are in its log", func() bool { // they come through a pipe
+	testkit.Eventually(t, "its words are in its log", func() bool { // they come through a pipe
 		b, err := os.ReadFile(l.LogPath())
 		return err == nil && strings.Contains(string(b), "fake engine")
 	})
@@ -228,7 +211,7 @@ func (b *testSupervisor) pid(id string) int {
 // children of the engine, as its log tells.
 func (b *testSupervisor) children(l *replicaRun) (out []int) {
 	b.t.Helper()
-	eventually(b.t, "the engine's children", func() bool {
+	testkit.Eventually(b.t, "the engine's children", func() bool {
 		log, _ := os.ReadFile(l.LogPath())
 		for line := range strings.SplitSeq(string(log), "\n") {
 			if v, ok := strings.CutPrefix(line, "child "); ok {
@@ -322,7 +305,7 @@ func TestProcessDies(t *testing.T) {
 				kids = b.children(l)
 			}
 			for _, p := range kids {
-				eventually(t, "no process of the group is left", func() bool { return processGone(p) })
+				testkit.Eventually(t, "no process of the group is left", func() bool { return processGone(p) })
 			}
 			os.Remove(l.LogPath())
 		})
@@ -337,7 +320,7 @@ func TestProcessStopped(t *testing.T) {
 	l := startReplica(t, o, New)
 	l.wait(functions.Ready, testTimeout)
 	l.stream(t)
-	eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+	testkit.Eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 	kids, pid := b.children(l), b.pid("stopped")
 	syscall.Kill(pid, syscall.SIGSTOP)
 	st := l.waitEnd(testTimeout)
@@ -345,7 +328,7 @@ func TestProcessStopped(t *testing.T) {
 		t.Errorf("%s %q", st.State, st.Error)
 	}
 	for _, p := range append(kids, pid) {
-		eventually(t, "nothing is left", func() bool { return processGone(p) })
+		testkit.Eventually(t, "nothing is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -359,13 +342,13 @@ func TestProcessEnds(t *testing.T) {
 		if st := l.waitEnd(testTimeout); st.State != functions.Unloaded {
 			t.Error(st.State)
 		}
-		eventually(t, "no child", func() bool { return processGone(kids[0]) })
+		testkit.Eventually(t, "no child", func() bool { return processGone(kids[0]) })
 	})
 	t.Run("stream outlasts the drain", func(t *testing.T) {
 		l := startReplica(t, b.options("e"), New)
 		l.wait(functions.Ready, testTimeout)
 		broken := l.stream(t)
-		eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
+		testkit.Eventually(t, "it is busy", func() bool { return l.Status().InFlight > 0 })
 		pid := b.pid("e")
 		began := time.Now()
 		l.Unload(300*time.Millisecond, "stopped")
@@ -405,7 +388,7 @@ func TestProcessAdopted(t *testing.T) {
 	first.wait(functions.Ready, testTimeout)
 	late := startReplica(t, b.options("late", "slow=300ms"), New)
 	late.wait(functions.Loading, testTimeout)
-	eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
+	testkit.Eventually(t, "both run", func() bool { ps, err := b.client.List(t.Context()); return err == nil && len(ps) == 2 })
 	pid := b.pid("keep")
 	first.cancel()
 	late.cancel()

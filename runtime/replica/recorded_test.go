@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -72,19 +73,7 @@ func TestBadInput(t *testing.T) {
 					sourcetest.Missing(t, err)
 				}
 			}
-			began, watch := time.Now(), testkit.StartWatch(t)
-			l := startReplica(t, o, New)
-			st := l.waitEnd(testTimeout)
-			took, slowdown := watch.Stop()
-			known := began // when the engine wrote the last it had to say
-			if log, err := os.Stat(l.LogPath()); err == nil {
-				known = log.ModTime()
-			}
-			late, within := began.Add(took).Sub(known), promised(time.Second, slowdown)
-			t.Logf("after %v, %v after the engine knew, %.1f times slower than alone: %s", took.Round(time.Millisecond), late.Round(time.Millisecond), slowdown, st.Error)
-			if late > within {
-				t.Errorf("told %v after the engine knew, promised within %v", late, within)
-			}
+			st := startReplica(t, o, New).waitEnd(testTimeout) // some engines would stay for ten minutes
 			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
 				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)
 			}
@@ -130,12 +119,14 @@ func TestPhasesFromTheLog(t *testing.T) {
 	o := b.recorded(t, "log", fmt.Sprintf("#!/bin/sh\nhead -n 45 %[1]s; printf 'Loading safetensors checkpoint shards:  50%%%% Completed | 1/2\\r'; while [ ! -e %[3]s ]; do sleep 0.05; done; tail -n +46 %[1]s\nexport GORACE=atexit_sleep_ms=0\nexec %[2]s test-engine \"$8\" \"$4\" slow=100ms\n", log, exe, on))
 	began := time.Now()
 	l := startReplica(t, o, New)
-	eventually(t, "it loads weights", func() bool {
+	testkit.Eventually(t, "it loads weights", func() bool {
 		st := l.Status()
 		return st.State == functions.Loading && len(st.Phases) == 2 && st.Phases[1].Phase == functions.PhaseSpawn && len(st.Phases[1].Parts) == 2 && st.Percent == 50
 	})
 	loads := time.Now()
-	<-time.After(300 * time.Millisecond)
+	if b, err := os.ReadFile(l.LogPath()); err != nil || bytes.Contains(b, []byte("Loading weights took")) {
+		t.Errorf("the weights are loaded already: %v", err)
+	}
 	loaded := time.Since(loads)
 	if err := os.WriteFile(on, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -105,17 +105,12 @@ func (g *vllmEnv) startForkServer(t *testing.T) (ready func()) {
 		t.Helper()
 		began := time.Now()
 		var facts forkserver.Facts
-		for end := time.Now().Add(3 * time.Minute); ; pause() {
+		testkit.EventuallyWithin(t, 3*time.Minute, "a warm interpreter", func() (bool, string) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
 			facts, err = forkserver.AskFacts(ctx, socket)
-			cancel()
-			if err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("no warm interpreter: %v", err)
-			}
-		}
+			return err == nil, fmt.Sprint(err)
+		})
 		t.Logf("warm interpreter: waited %v, %.1f s of imports, %d MiB", time.Since(began).Round(time.Millisecond), facts.Imports, facts.Bytes>>20)
 		if reason := facts.Unusable(); reason != "" {
 			t.Fatal(reason)
@@ -221,16 +216,15 @@ func (g *vllmEnv) leftovers(leaders ...int) (found []string) {
 // clean waits until nothing of the groups is left.
 func (g *vllmEnv) clean(t *testing.T, leaders ...int) {
 	t.Helper()
-	var found []string
-	for end := time.Now().Add(testTimeout); time.Now().Before(end); pause() {
-		if found = g.leftovers(leaders...); len(found) == 0 {
-			return
+	defer func() {
+		for _, n := range sharedMemory() {
+			g.shared[n] = true // said once
 		}
-	}
-	t.Errorf("left: %s", strings.Join(found, ", "))
-	for _, n := range sharedMemory() {
-		g.shared[n] = true // said once
-	}
+	}()
+	testkit.Eventually(t, "nothing is left", func() (bool, string) {
+		found := g.leftovers(leaders...)
+		return len(found) == 0, strings.Join(found, ", ")
+	})
 }
 
 // postJSON asks the engine as its agent would.
@@ -266,9 +260,9 @@ func answer(t *testing.T, l *replicaRun, path string, body any) (int, string) {
 	return res.StatusCode, string(b)
 }
 
-// stream holds a request open. It returns once the first token came; end gives
-// what came until the end of the connection, and when.
-func stream(t *testing.T, l *replicaRun, tokens int) (end func() (text string, at time.Time)) {
+// stream holds a request open. It returns once the first token came; end gives what came
+// until the end of the connection.
+func stream(t *testing.T, l *replicaRun, tokens int) (end func() (text string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	res, err := postJSON(ctx, l, "/v1/completions", map[string]any{"model": "m", "prompt": "Hello", "stream": true, "max_tokens": tokens, "ignore_eos": true})
@@ -280,24 +274,20 @@ func stream(t *testing.T, l *replicaRun, tokens int) (end func() (text string, a
 	if err != nil {
 		t.Fatal(err)
 	}
-	type over struct {
-		text string
-		at   time.Time
-	}
-	done := make(chan over, 1)
+	done := make(chan string, 1)
 	go func() {
 		b, err := io.ReadAll(in)
-		done <- over{first + string(b) + fmt.Sprint(" ", err), time.Now()}
+		done <- first + string(b) + fmt.Sprint(" ", err)
 	}()
 	t.Cleanup(func() { cancel(); res.Body.Close() })
-	return func() (string, time.Time) {
+	return func() string {
 		t.Helper()
 		select {
-		case o := <-done:
-			return o.text, o.at
-		case <-time.After(time.Minute):
+		case text := <-done:
+			return text
+		case <-time.After(testTimeout):
 			t.Fatal("the stream does not end")
-			return "", time.Time{}
+			return ""
 		}
 	}
 }
@@ -370,7 +360,7 @@ func (g *vllmEnv) plain(t *testing.T) {
 				t.Errorf("%s: %d %s", n, code, body)
 			}
 		}
-		eventually(t, "its status tells of a and c", func() bool {
+		testkit.Eventually(t, "its status tells of a and c", func() bool {
 			st := l.Status()
 			return slices.Equal(st.Adapters, []string{"a", "c"}) && st.AdapterNotes["a"] != ""
 		})
@@ -403,16 +393,16 @@ func (g *vllmEnv) plain(t *testing.T) {
 		for level := 1; level <= 2; level++ {
 			end := stream(t, l, 40)
 			l.Sleep(level, "test")
-			if text, _ := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, `"abort"`) {
+			if text := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, `"abort"`) {
 				t.Errorf("in flight, it ended with %q", text[max(0, len(text)-300):])
 			}
-			eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
+			testkit.Eventually(t, "it sleeps", func() bool { return l.Status().SleepLevel == level })
 			if asleep, err := l.eng.(*engine.Client).Sleeping(t.Context()); err != nil || !asleep {
 				t.Error(asleep, err)
 			}
 			began := time.Now()
 			l.WakeUp("test")
-			eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
+			testkit.Eventually(t, "it is awake", func() bool { return l.Status().State == functions.Ready })
 			t.Logf("awake from level %d after %v", level, time.Since(began))
 		}
 		if n := l.Status().Adapters; len(n) != 0 {
@@ -424,17 +414,11 @@ func (g *vllmEnv) plain(t *testing.T) {
 	})
 	t.Run("EngineCore stopped while it streams", func(t *testing.T) {
 		end := stream(t, l, 250)
-		watch := testkit.StartWatch(t)
 		syscall.Kill(c, syscall.SIGSTOP)
-		began := time.Now()
 		st := l.waitEnd(3 * time.Minute)
-		told, slowdown := watch.Stop()
-		_, at := end()
-		t.Logf("FAILED after %v: %s; the client knew after %v", told, st.Error, at.Sub(began))
-		// 15 s without a token are a hang; a second is promised from there.
-		within := 15*time.Second + promised(time.Second, slowdown)
-		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") || told > within || at.Sub(began) > within {
-			t.Errorf("%s after %v, want within %v on a machine %.1f times slower than alone", st.State, told, within, slowdown)
+		end()
+		if st.State != functions.Failed || !strings.Contains(st.Error, "hung") {
+			t.Error(st.State, st.Error)
 		}
 		g.clean(t, pid)
 	})
@@ -449,33 +433,26 @@ func (g *vllmEnv) coreKilled(t *testing.T) {
 	}
 	pid, c := g.pid("killed"), g.core(t, "killed")
 	end := stream(t, l, 250)
-	watch := testkit.StartWatch(t)
-	began := time.Now()
 	syscall.Kill(c, syscall.SIGKILL)
-	text, at := end()
-	_, slowdown := watch.Stop()
+	text := end()
 	st := l.waitEnd(testTimeout)
-	t.Logf("client told after %v, FAILED after %v: %s", at.Sub(began), time.Since(began), st.Error)
 	if st.State != functions.Failed || !strings.Contains(st.Error, "EngineCore died unexpectedly") {
 		t.Error(st.State, st.Error)
 	}
 	// The stream breaks with its front's end, which vLLM's own watch of its core begins.
-	if d := at.Sub(began); d > promised(time.Second, slowdown) || !strings.Contains(text, `"error"`) {
-		t.Errorf("after %v on a machine %.1f times slower than alone: %q", d, slowdown, text[max(0, len(text)-300):])
+	if !strings.Contains(text, `"error"`) {
+		t.Errorf("%q", text[max(0, len(text)-300):])
 	}
 	g.clean(t, pid)
 }
 
 // ends are the ways in which a vLLM does not want to end.
 func (g *vllmEnv) ends(t *testing.T) {
-	within := func(t *testing.T, l *replicaRun, limit time.Duration, want functions.State) functions.ReplicaStatus {
+	ends := func(t *testing.T, l *replicaRun, want functions.State) functions.ReplicaStatus {
 		t.Helper()
-		watch := testkit.StartWatch(t)
 		st := l.waitEnd(testTimeout)
-		d, slowdown := watch.Stop()
-		t.Logf("%s after %v: %s", st.State, d, st.Error)
-		if st.State != want || d > promised(limit, slowdown) {
-			t.Errorf("%s %s after %v, want %s within %v on a machine %.1f times slower than alone", st.State, st.Error, d, want, limit, slowdown)
+		if st.State != want {
+			t.Errorf("%s %s, want %s", st.State, st.Error, want)
 		}
 		return st
 	}
@@ -483,7 +460,7 @@ func (g *vllmEnv) ends(t *testing.T) {
 		l := g.ready(t, "e1")
 		pid := g.pid("e1")
 		l.Unload(30*time.Second, "idle")
-		within(t, l, 4*time.Second, functions.Unloaded)
+		ends(t, l, functions.Unloaded)
 		g.clean(t, pid)
 	})
 	t.Run("a stream that outlasts the drain", func(t *testing.T) {
@@ -492,7 +469,7 @@ func (g *vllmEnv) ends(t *testing.T) {
 		end := stream(t, l, 250)
 		syscall.Kill(c, syscall.SIGSTOP) // or it would be over too soon
 		l.Unload(time.Second, "stopped")
-		within(t, l, 3*time.Second, functions.Unloaded)
+		ends(t, l, functions.Unloaded)
 		end()
 		g.clean(t, pid)
 	})
@@ -501,10 +478,10 @@ func (g *vllmEnv) ends(t *testing.T) {
 		pid := g.pid("e3")
 		end := stream(t, l, 40)
 		l.Unload(30*time.Second, "stopped")
-		if text, _ := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, "abort") {
+		if text := end(); !strings.Contains(text, "[DONE]") || strings.Contains(text, "abort") {
 			t.Errorf("%q", text[max(0, len(text)-300):])
 		}
-		within(t, l, 4*time.Second, functions.Unloaded)
+		ends(t, l, functions.Unloaded)
 		g.clean(t, pid)
 	})
 	t.Run("API server hangs", func(t *testing.T) {
@@ -512,14 +489,14 @@ func (g *vllmEnv) ends(t *testing.T) {
 		pid := g.pid("e4")
 		syscall.Kill(pid, syscall.SIGSTOP)
 		l.Unload(time.Second, "stopped")
-		within(t, l, 3*time.Second, functions.Unloaded)
+		ends(t, l, functions.Unloaded)
 		g.clean(t, pid)
 	})
 	t.Run("API server killed, EngineCore orphaned", func(t *testing.T) {
 		l := g.ready(t, "e5")
 		pid := g.pid("e5")
 		syscall.Kill(pid, syscall.SIGKILL)
-		st := within(t, l, 2*time.Second, functions.Failed)
+		st := ends(t, l, functions.Failed)
 		if !strings.Contains(st.Error, "ended by signal 9") {
 			t.Error(st.Error)
 		}
@@ -527,18 +504,18 @@ func (g *vllmEnv) ends(t *testing.T) {
 	})
 	t.Run("SIGTERM swallowed during the start", func(t *testing.T) {
 		l := startReplica(t, g.options("e6"), New)
-		eventually(t, "it waits for its EngineCore", func() bool {
+		testkit.Eventually(t, "it waits for its EngineCore", func() bool {
 			b, _ := os.ReadFile(l.LogPath())
 			return bytes.Contains(b, []byte("non-default args"))
 		})
 		pid := g.pid("e6")
 		l.Unload(30*time.Second, "stopped")
-		within(t, l, 2*time.Second+500*time.Millisecond, functions.Unloaded)
+		ends(t, l, functions.Unloaded)
 		g.clean(t, pid)
 	})
 }
 
-// badInput is told with the engine's own first cause, soon after it knows.
+// badInput is told with the engine's own first cause.
 func (g *vllmEnv) badInput(t *testing.T) {
 	// variant is the model with other files.
 	variant := func(t *testing.T, name string, change func(dir string)) func(*Options) {
@@ -561,32 +538,29 @@ func (g *vllmEnv) badInput(t *testing.T) {
 	for _, c := range []struct {
 		name, id string
 		change   func(t *testing.T) func(*Options)
-		pattern  string // what its log says when it knows
 		why      string
 	}{
 		{"a wrong flag", "b1", func(*testing.T) func(*Options) {
 			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--no-such-flag") }
-		}, "unrecognized arguments", "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
+		}, "vllm ended while loading: bad args: unrecognized arguments: --no-such-flag"},
 		{"a model it does not know", "b2", func(t *testing.T) func(*Options) {
 			return variant(t, "unknown", func(dir string) {
 				edit(t, filepath.Join(dir, "config.json"), `"llama"`, `"nosuch"`)
 			})
-		}, "1 validation error for ModelConfig", "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
+		}, "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch`"},
 		{"a shard is missing", "b3", func(t *testing.T) func(*Options) {
 			return variant(t, "shards", func(dir string) { truncateHalf(t, dir) })
-		}, "EngineCore failed to start", "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing"},
+		}, "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing"},
 		{"memory does not suffice", "b4", func(*testing.T) func(*Options) {
 			return func(o *Options) { o.Spec.Args = append(o.Spec.Args, "--kv-cache-memory-bytes", "9000000000000") }
-		}, "EngineCore failed to start", "vllm ended while loading: out of memory: Available memory on node 0"},
+		}, "vllm ended while loading: out of memory: Available memory on node 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			watch := testkit.StartWatch(t)
-			late := g.checkCauseTime(t, c.id, c.change(t), c.pattern, c.why)
-			_, slowdown := watch.Stop()
-			t.Logf("told %v after the engine knew", late.Round(time.Millisecond))
-			if late > promised(time.Second, slowdown) {
-				t.Errorf("told %v after the engine knew, promised within a second, on a machine %.1f times slower than alone", late, slowdown)
+			st := startReplica(t, g.options(c.id, c.change(t)), New).waitEnd(2 * time.Minute)
+			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
+				t.Errorf("%s %s", st.State, st.Error)
 			}
+			g.clean(t)
 		})
 	}
 	t.Run("a chat template that fails", func(t *testing.T) {
@@ -604,31 +578,6 @@ func (g *vllmEnv) badInput(t *testing.T) {
 		l.Unload(0, "done")
 		l.waitEnd(testTimeout)
 	})
-}
-
-// checkCauseTime starts what must fail with why, and returns how long after its engine
-// wrote knows that was.
-func (g *vllmEnv) checkCauseTime(t *testing.T, id string, change func(*Options), pattern, reason string) time.Duration {
-	t.Helper()
-	l := startReplica(t, g.options(id, change), New)
-	found := make(chan time.Time, 1)
-	go func() {
-		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); pause() {
-			if b, _ := os.ReadFile(l.LogPath()); bytes.Contains(b, []byte(pattern)) {
-				break
-			}
-		}
-		found <- time.Now()
-	}()
-	st := l.waitEnd(2 * time.Minute)
-	now := time.Now()
-	late := now.Sub(<-found)
-	t.Log(st.Error)
-	if st.State != functions.Failed || !strings.HasPrefix(st.Error, reason) {
-		t.Errorf("%s %s", st.State, st.Error)
-	}
-	g.clean(t)
-	return late
 }
 
 // startsAndEnds: many starts, half of them killed at a random point, leave
@@ -657,7 +606,7 @@ func (g *vllmEnv) startsAndEnds(t *testing.T) {
 		}
 		// Who is killed changes too: the front, the one that computes, all.
 		<-time.After(rand.N(took))
-		eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
+		testkit.Eventually(t, "it is spawned", func() bool { return l.LogPath() != "" })
 		pid := g.pid(id)
 		switch i / 2 % 3 {
 		case 0:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/confine"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // engineScript does what an engine does, and what a hostile checkpoint would have it do.
@@ -232,7 +233,7 @@ func TestConfinedDoesNotTrace(t *testing.T) {
 	defer c.Wait()
 	defer c.Process.Signal(syscall.SIGTERM)
 	var h *Client
-	eventually(t, "the supervisor", func() bool {
+	testkit.Eventually(t, "the supervisor", func() bool {
 		h, err = Connect(t.Context(), socket)
 		return err == nil
 	})

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestOutputOnFullDisk: the output of a process is read although its log cannot be
@@ -43,25 +45,19 @@ func TestOutputOnFullDisk(t *testing.T) {
 			go j.copy()
 			defer j.finish(time.Second)
 			defer w.Close()
-			w.SetWriteDeadline(time.Now().Add(10 * time.Second))
+			w.SetWriteDeadline(time.Now().Add(testTimeout))
 			if _, err := w.WriteString(strings.Repeat("lost ", 40_000)); err != nil { // more than the pipe holds
 				t.Fatal(err)
 			}
 			for _, name := range fillers {
 				os.Remove(name)
 			}
-			end := time.Now().Add(10 * time.Second)
-			for {
-				<-time.After(20 * time.Millisecond)
+			testkit.Eventually(t, "what was dropped, and why", func() (bool, string) {
+				w.SetWriteDeadline(time.Now().Add(testTimeout))
 				w.WriteString("again\n")
 				b, _ := os.ReadFile(path)
-				if strings.Contains(string(b), "bytes of output were dropped here: ") && strings.Contains(string(b), "no space left on device\n") && strings.HasSuffix(string(b), "again\n") {
-					return
-				}
-				if time.Now().After(end) {
-					t.Fatalf("the log is %.300q", b)
-				}
-			}
+				return strings.Contains(string(b), "bytes of output were dropped here: ") && strings.Contains(string(b), "no space left on device\n") && strings.HasSuffix(string(b), "again\n"), fmt.Sprintf("%.300q", b)
+			})
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestScratch(t *testing.T) {
@@ -55,7 +57,7 @@ func TestScratch(t *testing.T) {
 	if err := h.End(ctx, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the root is gone", func() bool { _, err := os.Stat(root); return err != nil })
+	testkit.Eventually(t, "the root is gone", func() bool { _, err := os.Stat(root); return err != nil })
 }
 
 func TestScratchRoot(t *testing.T) {
@@ -108,8 +110,8 @@ func TestSharedMemory(t *testing.T) {
 	// The leader uses one, a child of its another.
 	c := sh("r1", "exec 3>"+path(ours)+"; (exec 4>"+path(child)+"; sleep 600) & echo up; sleep 600")
 	sh("r2", "exec 3>"+path(other)+"; echo up; sleep 600")
-	eventually(t, "all are there", func() bool { return exists(ours) && exists(child) && exists(other) })
-	eventually(t, "the supervisor knows whose they are", func() bool {
+	testkit.Eventually(t, "all are there", func() bool { return exists(ours) && exists(child) && exists(other) })
+	testkit.Eventually(t, "the supervisor knows whose they are", func() bool {
 		b, _ := os.ReadFile(filepath.Join(h.dir, sharedNote))
 		return strings.Contains(string(b), ours) && strings.Contains(string(b), child) && strings.Contains(string(b), other)
 	})
@@ -121,14 +123,14 @@ func TestSharedMemory(t *testing.T) {
 		t.Errorf("left: leader's %v, child's %v; another process's %v", exists(ours), exists(child), exists(other))
 	}
 	h.Kill(t.Context(), "r2")
-	eventually(t, "the other's is gone", func() bool { return !exists(other) })
+	testkit.Eventually(t, "the other's is gone", func() bool { return !exists(other) })
 
 	// Killed right after it was made: no process uses it, so it is removed.
 	quickly := "psm_" + name("d")
 	t.Cleanup(func() { os.Remove(path(quickly)) })
 	c = sh("r3", "echo x > "+path(quickly)+"; kill -9 $$")
 	waitForExit(t, c)
-	eventually(t, "it is gone", func() bool { return !exists(quickly) })
+	testkit.Eventually(t, "it is gone", func() bool { return !exists(quickly) })
 }
 
 // The supervisor after one that was killed removes what its engines left.

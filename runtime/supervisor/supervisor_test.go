@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/thaw-dev/thaw/runtime/jsonsocket"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // The test binary is also the supervisor, an agent, and what the supervisor runs.
@@ -125,24 +126,29 @@ func start(t *testing.T, orphan time.Duration) *harness {
 			}
 		}
 		h.Client.Close()
-		eventually(t, "no supervisor", func() bool { return processGone(h.PID()) })
+		testkit.Eventually(t, "no supervisor", func() bool { return processGone(h.PID()) })
 	})
 	return h
 }
 
 func (h *harness) ensure(orphan time.Duration) *Client {
 	h.t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), testTimeout)
-	defer cancel()
-	c, err := Ensure(ctx, Start{Exe: exe, Args: []string{"test-supervisor", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{fastRaceExit}})
+	c, err := h.tryEnsure(orphan)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return c
+}
+
+// tryEnsure is ensure for other goroutines than the test's own.
+func (h *harness) tryEnsure(orphan time.Duration) (*Client, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(h.t.Context(), testTimeout)
+	defer cancel()
+	return Ensure(ctx, Start{Exe: exe, Args: []string{"test-supervisor", h.sock, h.dir, orphan.String()}, Socket: h.sock, Dir: h.dir, Env: []string{fastRaceExit}})
 }
 
 func (h *harness) run(id string, args ...string) *Child {
@@ -169,15 +175,6 @@ func waitForExit(t *testing.T, c *Child) Exit {
 // testTimeout bounds the wait for what must happen, on whatever machine.
 const testTimeout = time.Minute
 
-func eventually(t *testing.T, description string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testTimeout); !ok(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", description)
-		}
-	}
-}
-
 // processGone reports whether a process does not exist or is a zombie.
 func processGone(pid int) bool {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
@@ -194,7 +191,7 @@ func processGone(pid int) bool {
 // pids that a log tells of, once there are n.
 func (h *harness) pids(c *Child, n int) (out []int) {
 	h.t.Helper()
-	eventually(h.t, "pids in the log", func() bool {
+	testkit.Eventually(h.t, "pids in the log", func() bool {
 		b, _ := os.ReadFile(c.Log)
 		out = nil
 		for line := range strings.SplitSeq(string(b), "\n") {
@@ -296,7 +293,7 @@ func TestRefusals(t *testing.T) {
 	if err := h.Kill(t.Context(), "busy"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the exit is listed", func() bool {
+	testkit.Eventually(t, "the exit is listed", func() bool {
 		ps, err := h.List(t.Context())
 		return err == nil && len(ps) == 1 && ps[0].Exit != nil && ps[0].Exit.Signal == syscall.SIGKILL
 	})
@@ -316,7 +313,7 @@ func TestFollowAfterEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitForExit(t, c)
-	eventually(t, "the other client heard", func() bool {
+	testkit.Eventually(t, "the other client heard", func() bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
 		return len(other.exits) == 1
@@ -360,7 +357,7 @@ func TestGroupDiesWithItsLeader(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return processGone(p) })
+		testkit.Eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -378,7 +375,7 @@ func TestStraysAreReaped(t *testing.T) {
 	}
 	waitForExit(t, c)
 	for _, p := range pids {
-		eventually(t, "the grandchild that left is gone", func() bool { return processGone(p) })
+		testkit.Eventually(t, "the grandchild that left is gone", func() bool { return processGone(p) })
 	}
 	for _, p := range others {
 		if processGone(p) {
@@ -438,7 +435,7 @@ func TestOrphanEndsEverything(t *testing.T) {
 	}
 	h.Client.Close()
 	for _, p := range append(pids, h.PID()) {
-		eventually(t, "everything has ended", func() bool { return processGone(p) })
+		testkit.Eventually(t, "everything has ended", func() bool { return processGone(p) })
 	}
 	if _, err := os.Lstat(h.sock); !os.IsNotExist(err) {
 		t.Errorf("the socket is left: %v", err)
@@ -453,7 +450,7 @@ func TestSupervisorTerminated(t *testing.T) {
 	if e := waitForExit(t, a); e.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", e)
 	}
-	eventually(t, "all gone", func() bool { return processGone(pids[0]) && processGone(h.PID()) })
+	testkit.Eventually(t, "all gone", func() bool { return processGone(pids[0]) && processGone(h.PID()) })
 }
 
 func TestSupervisorKilled(t *testing.T) {
@@ -468,7 +465,7 @@ func TestSupervisorKilled(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return processGone(p) })
+		testkit.Eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 	if _, err := h.List(t.Context()); !errors.Is(err, ErrLost) {
 		t.Error(err)
@@ -493,11 +490,11 @@ func TestSupervisorAndAgentKilled(t *testing.T) {
 	pids := h.pids(a, 2)
 	h.Client.Close()
 	syscall.Kill(h.PID(), syscall.SIGKILL)
-	eventually(t, "the leader follows the supervisor", func() bool { return processGone(pids[0]) || processGone(pids[1]) })
+	testkit.Eventually(t, "the leader follows the supervisor", func() bool { return processGone(pids[0]) || processGone(pids[1]) })
 	c := h.ensure(time.Minute)
 	defer c.End(t.Context(), 0)
 	for _, p := range pids {
-		eventually(t, "no process is left", func() bool { return processGone(p) })
+		testkit.Eventually(t, "no process is left", func() bool { return processGone(p) })
 	}
 }
 
@@ -505,13 +502,13 @@ func TestOneSupervisorPerFolder(t *testing.T) {
 	dir := t.TempDir()
 	h := &harness{t: t, dir: dir, sock: filepath.Join(dir, "s")}
 	var wg sync.WaitGroup
-	clients := make([]*Client, 4)
+	clients, errs := make([]*Client, 4), make([]error, 4)
 	for i := range clients {
-		wg.Go(func() { clients[i] = h.ensure(time.Minute) })
+		wg.Go(func() { clients[i], errs[i] = h.tryEnsure(time.Minute) })
 	}
 	wg.Wait()
-	if t.Failed() {
-		t.FailNow()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range clients {
 		if c.PID() != clients[0].PID() {
@@ -527,7 +524,7 @@ func TestOneSupervisorPerFolder(t *testing.T) {
 	for _, c := range clients[1:] {
 		<-c.Done()
 	}
-	eventually(t, "gone", func() bool { return processGone(clients[0].PID()) })
+	testkit.Eventually(t, "gone", func() bool { return processGone(clients[0].PID()) })
 }
 
 func TestStaleSocketAndLongPath(t *testing.T) {

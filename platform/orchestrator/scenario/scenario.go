@@ -52,6 +52,9 @@ type Options struct {
 	Minute time.Duration
 	// Boot bounds the time from a wake to READY.
 	Boot time.Duration
+	// Least is the least bound of a wait for what must happen. Worlds in real time have one:
+	// a busy machine is late.
+	Least time.Duration
 }
 
 // Run runs every scenario in a world of its own, which start makes.
@@ -72,10 +75,11 @@ type runner struct {
 	o Options
 }
 
-// until passes time until ok, at most for d.
+// until passes time until ok, at most for d or the world's least bound.
 func (t *runner) until(d time.Duration, what string, ok func() bool) {
 	t.Helper()
 	step := max(d/200, time.Millisecond)
+	d = max(d, t.o.Least)
 	for spent := time.Duration(0); !ok(); spent += step {
 		if spent > d {
 			t.Fatalf("not within %v: %s", d, what)

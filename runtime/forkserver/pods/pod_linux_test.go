@@ -26,6 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/sourcetest"
 	"github.com/thaw-dev/thaw/runtime/forkserver"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -389,18 +390,16 @@ func newLab(t *testing.T, change func(*Options)) *lab {
 // own.
 func (l *lab) ready(not int) int {
 	l.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); <-tick.C {
+	pid := 0
+	testkit.Eventually(l.t, "an interpreter", func() (bool, string) {
 		l.host.mu.Lock()
-		p := l.host.parent
-		l.host.mu.Unlock()
-		if p != nil && p.pid != not {
-			return p.pid
+		defer l.host.mu.Unlock()
+		if p := l.host.parent; p != nil && p.pid != not {
+			pid = p.pid
 		}
-	}
-	l.t.Fatalf("no interpreter: %s", l.log)
-	return 0
+		return pid != 0, l.log.String()
+	})
+	return pid
 }
 
 func (l *lab) who(conn *net.UnixConn) (string, error) {
