@@ -30,6 +30,11 @@ func (x *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 func (x *proxyRequest) onRemoteReply(r answer.Answer, now time.Time) {
 	e := x.remote.Judge(r.Response, r.Begin, r.End, r.Err)
 	if e == nil {
+		if x.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
+			if events := openai.StreamWhole(x.endpoint.path, r.Begin, x.env.IncludeUsage || x.stripsUsage()); events != nil {
+				r.Begin, r.Events = events, true
+			}
+		}
 		x.acceptReply(r, now)
 		return
 	}

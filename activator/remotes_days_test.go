@@ -284,3 +284,44 @@ func TestRemoteCircle(t *testing.T) {
 		}
 	})
 }
+
+// TestRemoteRepeatsItsKey: no answer of a Remote has its key, whatever the pieces that it
+// comes in, and the rest of the answer is unchanged.
+func TestRemoteRepeatsItsKey(t *testing.T) {
+	v := newVendor(t, func(c net.Conn, _ *http.Request, body string) bool {
+		if !strings.Contains(body, `"stream":true`) {
+			return replyComplete(c, vendorPlain[:len(vendorPlain)-1]+`,"echo":"Bearer `+testKey+`"}`)
+		}
+		if !writeString(c, chunkHead) || !chunk(c, event1) {
+			return false
+		}
+		for _, b := range []byte(`data: {"error":{"message":"wrong key sk-secret-of-` + testKey + `!"}}` + "\n\n") {
+			if !chunk(c, string(b)) {
+				return false
+			}
+		}
+		return writeString(c, "0\r\n\r\n")
+	})
+	w, _ := newRemoteEnv(t, v, nil, nil)
+	if r := w.post("/v1/chat/completions", cloudPlain); r.status != 200 || !strings.HasSuffix(r.body, `,"echo":"Bearer ***"}`) {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if r := w.post("/v1/chat/completions", cloudStream); r.status != 200 || !strings.Contains(r.body, `wrong key sk-secret-of-***!"`) || strings.Contains(r.body, testKey) {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+}
+
+// TestRemoteDoesNotStream: the whole answer of a Remote that does not stream comes as a
+// stream to a client that asked for one.
+func TestRemoteDoesNotStream(t *testing.T) {
+	v := newVendor(t, func(c net.Conn, _ *http.Request, _ string) bool { return replyComplete(c, vendorPlain) })
+	w, _ := newRemoteEnv(t, v, nil, nil)
+	r := w.post("/v1/chat/completions", cloudStream)
+	if r.status != 200 || r.head.Get("Content-Type") != "text/event-stream" || !strings.Contains(r.body, `"model":"cloud"`) || !strings.HasSuffix(r.body, "[DONE]\n\n") {
+		t.Fatalf("%d %v %s", r.status, r.head, r.body)
+	}
+	wireRules(t, r.body)
+	if log := w.logs.String(); !strings.Contains(log, "completion_tokens=500") || strings.Contains(log, "estimated") || strings.Contains(r.body, "usage") {
+		t.Errorf("%s\n%s", log, r.body)
+	}
+}

@@ -186,6 +186,8 @@ func TestRemoteIsRude(t *testing.T) {
 		{"silence", stall, short, 504, "engine_hung", "did not answer", true},
 		{"500", json("500", "", `{"error":{"message":"oops","code":"theirs"}}`), nil, 500, "theirs", "oops", true},
 		{"500 in HTML", raw("HTTP/1.1 500 X\r\ncontent-type: text/html\r\ncontent-length: 4\r\n\r\n<br>"), nil, 500, "internal_error", "status 500", true},
+		{"200 that is an error", json("200", "", `{"error":{"message":"upstream failed","code":502}}`), nil, 502, "engine_crashed", "upstream failed", true},
+		{"200 that refuses", json("200", "", `{"error":{"message":"too long","type":"invalid_request_error"}}`), nil, 400, "invalid_request", "too long", false},
 		{"redirect", raw("HTTP/1.1 307 X\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"), nil, 502, "engine_crashed", "redirects are not followed", true},
 		{"401 that repeats the key", json("401", "", `{"error":{"message":"wrong key: `+testKey+`"}}`), nil, 503, "service_unavailable", "refuses the key", true},
 		{"403", json("403", "", `{"error":{"message":"no"}}`), nil, 503, "service_unavailable", "refuses the key", true},

@@ -218,6 +218,7 @@ func TestDataClass(t *testing.T) {
 			{"by name, raised", by("inner", "thaw-data", "secret"), 403},
 			{"a Router of public data", by("auto"), 200},
 			{"raised", by("auto", "thaw-data", "internal"), 403},
+			{"raised, and lowered before", by("auto", "Thaw-Data", "public", "thaw-data", "secret"), 400},
 			{"lowering does nothing", by("inner", "thaw-data", "public"), 200},
 			{"no class", by("inner", "thaw-data", "top"), 400},
 			{"no class, with a Router", by("auto", "thaw-data", "top"), 400},

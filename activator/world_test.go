@@ -392,11 +392,11 @@ func (w *testEnv) do(ctx context.Context, method, path, body string, head ...str
 		w.t.Error(err)
 		return result{err: err}
 	}
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
 	for i := 0; i+1 < len(head); i += 2 {
-		r.Header.Set(head[i], head[i+1])
+		r.Header.Add(head[i], head[i+1])
+	}
+	if body != "" && r.Header.Get("Content-Type") == "" {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	res, err := w.client.Do(r)
 	if err != nil {

@@ -633,6 +633,21 @@ func TestClientDisconnectUnderTLS(t *testing.T) {
 	}
 }
 
+// TestHeaderTwice: of a field that stands twice the first value holds, but our own are all
+// given, so that a reader refuses what contradicts itself.
+func TestHeaderTwice(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{Handler: func(r *Request, w *Response) {
+			w.Body = []byte(r.Header("x-a") + "|" + r.Header("thaw-data") + "|" + r.Header("thaw-cold") + "|" + r.Header("thaw-none"))
+		}})
+		c := s.dial()
+		c.send("GET / HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nThaw-Data: public\r\nthaw-cold: wait\r\nX-A: 2\r\nTHAW-DATA:  secret\r\n\r\n")
+		if _, b := c.ok("GET"); b != "1|public, secret|wait|" {
+			t.Errorf("%q", b)
+		}
+	})
+}
+
 func TestIsHTTP10(t *testing.T) {
 	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = strconv.AppendBool(nil, r.IsHTTP10()) }})

@@ -40,20 +40,32 @@ type Request struct {
 }
 
 // Header returns the first value of the named field as it came, in whatever
-// case; "" if there is none.
-func (r *Request) Header(name string) string {
+// case; "" if there is none. Of a field of our own (thaw-…) it returns all values, with
+// commas between them: they restrict a request, and none may hide another.
+func (r *Request) Header(name string) (value string) {
 	if r.nh != nil {
 		return r.nh.header(name)
 	}
 	w := r.c
 	head := w.headText()
+	found := false
 	for _, f := range w.fields {
-		if int(f.colon-f.name) == len(name) && strings.EqualFold(head[f.name:f.colon], name) {
-			return head[f.value:f.end]
+		if int(f.colon-f.name) != len(name) || !strings.EqualFold(head[f.name:f.colon], name) {
+			continue
+		}
+		if found {
+			value += ", " + head[f.value:f.end]
+			continue
+		}
+		if value, found = head[f.value:f.end], true; !isThawField(name) {
+			break
 		}
 	}
-	return ""
+	return value
 }
+
+// isThawField reports whether a field's name, in small letters, is one of ours.
+func isThawField(name string) bool { return strings.HasPrefix(name, "thaw-") }
 
 // IsHTTP10 reports whether the client speaks HTTP/1.0.
 func (r *Request) IsHTTP10() bool {

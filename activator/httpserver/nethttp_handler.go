@@ -56,6 +56,9 @@ func (v *request) header(name string) string {
 	if f := v.r.Header[name]; len(f) > 0 { // as most are spelled
 		return f[0]
 	}
+	if isThawField(name) {
+		return strings.Join(v.r.Header.Values(name), ", ")
+	}
 	return v.r.Header.Get(name)
 }
 

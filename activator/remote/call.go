@@ -200,17 +200,21 @@ func (c *Call) Do(ctx context.Context, out *upstream.Request) (*upstream.Respons
 		rename = openai.NewRenamer(c.t.spec.Metadata.Name, events)
 	}
 	if res.Status < 300 {
-		res.Filter(func(body io.Reader) io.Reader { return &answer{c: c, body: body, events: events, rename: rename} })
+		res.Filter(func(body io.Reader) io.Reader {
+			return &answer{c: c, body: body, events: events, rename: rename, mask: newKeyMask(c.key)}
+		})
 	}
 	return res, nil
 }
 
-// answer is the body of an answer, in which the model has its public name.
+// answer is the body of an answer, in which the model has its public name, and the key is
+// masked.
 type answer struct {
 	c      *Call
 	body   io.Reader
 	events bool
-	rename *openai.Renamer // nil: the body passes unchanged
+	rename *openai.Renamer // nil: the body has no name of the model
+	mask   *keyMask
 	in     []byte
 	buffer []byte
 	out    []byte // of buffer, to be read next
@@ -218,7 +222,7 @@ type answer struct {
 }
 
 func (a *answer) Read(p []byte) (int, error) {
-	if a.rename == nil {
+	if a.rename == nil && a.mask == nil {
 		n, err := a.body.Read(p)
 		a.c.bytes += int64(n)
 		return n, err
@@ -232,8 +236,11 @@ func (a *answer) Read(p []byte) (int, error) {
 		if a.events {
 			a.c.events += int64(bytes.Count(a.in[:n], []byte("data:")))
 		}
-		a.buffer = a.rename.Append(a.buffer[:0], a.in[:n])
-		a.out, a.err = a.buffer, err
+		a.out, a.err = a.mask.pass(a.in[:n], err != nil), err
+		if a.rename != nil {
+			a.buffer = a.rename.Append(a.buffer[:0], a.out)
+			a.out = a.buffer
+		}
 	}
 	n := copy(p, a.out)
 	if a.out = a.out[n:]; len(a.out) == 0 {

@@ -20,8 +20,8 @@
 // Few header fields, built anew: the key, content type, accept, traceparent, our request
 // id and thaw-depth. A connection goes to an address that was checked when it was dialled:
 // public ones, loopback where the URL says so, others where the operator named the host
-// (THAW_SOURCE_HOSTS). Redirects are not followed. The key is in no message; a body that
-// repeats it is not passed on.
+// (THAW_SOURCE_HOSTS). Redirects are not followed. The key is in no message; an error
+// whose body repeats it is not passed on, and an answer has *** in its place.
 //
 // # Money
 //

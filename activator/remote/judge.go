@@ -42,10 +42,15 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	if isJSON && whole && !jsontext.Value(bytes.TrimSpace(body)).IsValid() {
 		return c.garbage("its answer is no JSON")
 	}
-	if events {
-		if e, _ := openai.Failure(body); e != nil {
-			return c.judgeFrame(e)
-		}
+	var failure *openai.Error
+	switch {
+	case events:
+		failure, _ = openai.Failure(body)
+	case isJSON && whole && c.request.Endpoint != "/v1/responses": // there it is a member of answers
+		failure = openai.WholeError(body)
+	}
+	if failure != nil {
+		return c.judgeFrame(failure)
 	}
 	c.t.mu.Lock()
 	changed := c.t.circuit.began(c.probe)
@@ -159,7 +164,7 @@ func (c *Call) passes(body []byte, whole bool) bool {
 	return whole && (c.key == "" || !bytes.Contains(body, []byte(c.key)))
 }
 
-// judgeFrame handles a stream that begins with an error.
+// judgeFrame handles an error that came with a status of success.
 func (c *Call) judgeFrame(e *openai.Error) *openai.Error {
 	message := functions.Clip(e.Message)
 	if c.key != "" && (strings.Contains(e.Message, c.key) || bytes.Contains(e.JSON, []byte(c.key))) {
