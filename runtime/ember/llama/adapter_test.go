@@ -335,6 +335,7 @@ func TestBadAdapters(t *testing.T) {
 		{set("target_modules", []string{"q_proj", "v_proj"}), "v_proj.lora_A.weight is missing"},
 		{set("target_modules", []string{"v_proj"}), "v_proj.lora_A.weight is missing"},
 		{set("target_modules", "("), "target_modules"},
+		{set("target_modules", strings.Repeat("a", 5000)), "longer than 4096"},
 		{set("target_modules", "nothing"), "does not name it"},
 		{set("layers_to_transform", []int{0}), "layers.1.self_attn.q_proj.lora_A.weight is not supported"},
 		{func(a *adapterFiles) { a.tensors = a.tensors[:3] }, "lora_B.weight is missing"},

@@ -26,6 +26,7 @@ type adapterConfig struct {
 const (
 	maxAdapterConfig = 1 << 20 // bytes of adapter_config.json
 	maxAlpha         = 1 << 20
+	maxExpression    = 4096 // bytes of target_modules as an expression
 )
 
 // knownKeys of adapter_config.json are read, or have no influence on an answer.
@@ -152,6 +153,8 @@ func (c *adapterConfig) targets(raw json.RawMessage) error {
 			}
 		}
 		return nil
+	case len(one) > maxExpression:
+		return fmt.Errorf("target_modules: the expression is longer than %d bytes", maxExpression)
 	case one == "all-linear":
 		one = ".*_proj"
 	}
