@@ -24,7 +24,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run build thaw thaw-knative thaw-bench test test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run switchboard build thaw thaw-knative thaw-bench test test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -56,6 +56,13 @@ run: thaw ## the platform with the shipped model on ADDR, at zero replicas
 	@echo "  or: bin/thaw --server http://$(ADDR) run tiny 'What is thaw?'    (Ctrl-C here stops everything)"
 	@echo
 	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions $(FUNCTIONS)
+
+switchboard: thaw ## the shipped model with two adapters and a Router between them (deploy/example/switchboard)
+	@echo
+	@echo "  curl -N http://$(ADDR)/v1/chat/completions -H 'Content-Type: application/json' \\"
+	@echo "    -d '{\"model\":\"auto\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Where is my invoice?\"}]}'"
+	@echo
+	@exec bin/thaw serve --addr $(ADDR) --data $(DATA) --functions deploy/example/switchboard
 
 test: ## every test that needs nothing but Go; with a C compiler, the race detector where it pays
 	@.ci/tests

@@ -4,7 +4,10 @@
 //
 //	go run ./bench/train -o functions/shipped/tiny
 //
-// The same seed, steps and batch give the same weights on every machine with any number
+//	go run ./bench/train adapter -name billing -o deploy/example/switchboard/billing
+//
+// The second form trains a LoRA adapter of that checkpoint (adapter.go) on the text of
+// desks.go. The same seed, steps and batch give the same weights on every machine with any number
 // of threads: gradients are summed in a fixed order.
 package main
 
@@ -31,6 +34,9 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
+	if len(args) > 0 && args[0] == "adapter" {
+		return runAdapter(args[1:], stdout)
+	}
 	f := flag.NewFlagSet("train", flag.ContinueOnError)
 	out := f.String("o", "", "`folder` to write the checkpoint to")
 	steps := f.Int("steps", 2000, "training steps")
@@ -114,17 +120,19 @@ type batchFeed struct {
 	tok *bpe.Tokenizer
 	rng *rand.Rand
 	eot int
+	// document draws the next document.
+	document func(*rand.Rand) string
 }
 
 func newFeed(tok *bpe.Tokenizer, rng *rand.Rand) *batchFeed {
 	eot, _ := tok.Find(checkpoint.EndOfText)
-	return &batchFeed{tok, rng, eot}
+	return &batchFeed{tok, rng, eot, document}
 }
 
 func (f *batchFeed) next(n int) []int {
 	var ids []int
 	for len(ids) < n {
-		ids = append(ids, f.tok.Encode(document(f.rng), false)...)
+		ids = append(ids, f.tok.Encode(f.document(f.rng), false)...)
 		ids = append(ids, f.eot)
 	}
 	return ids[:n]

@@ -89,3 +89,77 @@ func TestDocumentsEnd(t *testing.T) {
 		t.Error(a, b)
 	}
 }
+
+// TestAdapterRun: the program writes an adapter that the engine loads, and refuses what it
+// cannot do.
+func TestAdapterRun(t *testing.T) {
+	const base = "../../functions/shipped/tiny"
+	dir := t.TempDir()
+	if err := run([]string{"adapter", "-base", base, "-name", "repair", "-o", dir, "-steps", "2", "-batch", "2", "-length", "16"}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	c, err := llama.ReadConfig(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := llama.OpenAdapter(dir, &c, adapterRank)
+	if err != nil || a.Rank() != adapterRank {
+		t.Fatal(a, err)
+	}
+	for _, args := range [][]string{{"adapter"}, {"adapter", "-name", "nobody", "-o", dir}, {"adapter", "-name", "repair", "-o", dir, "-base", dir}, {"adapter", "-name", "repair", "-o", dir, "-length", "0"}} {
+		if run(args, io.Discard) == nil {
+			t.Errorf("%v went through", args)
+		}
+	}
+}
+
+// TestAdapterGradient: the gradients of A and B are the slopes of the loss.
+func TestAdapterGradient(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	n := newNet(checkpoint.Shape{Hidden: 32, Inter: 48, Layers: 1, Heads: 2, KVHeads: 1, MaxPos: 16}, 64, 16, rng)
+	toks := make([]int, 17)
+	for i := range toks {
+		toks[i] = rng.IntN(64)
+	}
+	pairs := newPairs(n, rng)
+	loss := func(g *grads) float64 {
+		for _, l := range pairs {
+			l.merge(n.params[l.of])
+		}
+		n.transpose()
+		return n.learn(toks, g)
+	}
+	for _, l := range pairs {
+		for i := range l.b.w {
+			l.b.w[i] = float32(rng.NormFloat64() * 0.2)
+		}
+	}
+	g := newGrads(n)
+	loss(g)
+	for _, l := range pairs {
+		da, db := make([]float32, len(l.a.w)), make([]float32, len(l.b.w))
+		l.gradients(g.of[l.of], da, db)
+		for _, x := range []struct {
+			p *param
+			d []float32
+		}{{l.a, da}, {l.b, db}} {
+			var want float64
+			for _, v := range x.d {
+				want += float64(v) * float64(v)
+			}
+			want = math.Sqrt(want)
+			at := func(step float64) float64 {
+				old := append([]float32(nil), x.p.w...)
+				for j := range x.p.w {
+					x.p.w[j] += float32(step * float64(x.d[j]) / want)
+				}
+				defer copy(x.p.w, old)
+				return loss(nil)
+			}
+			const e = 1e-2
+			if got := (at(e) - at(-e)) / (2 * e); math.Abs(got-want) > 0.02*want+1e-3 {
+				t.Errorf("%s: slope %v, gradient %v", x.p.name, got, want)
+			}
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
 // usage counts tokens.
@@ -84,11 +86,12 @@ type chatScore struct {
 
 // generation is a way of answering: chat or text.
 type generation struct {
-	isChat bool
-	head   completion // what all bodies of this answer share
-	around string     // echo: the prompt, before the text
-	offset int        // of the next token in the text, for text logprobs
-	e      *engine
+	isChat  bool
+	adapter *llama.Adapter
+	head    completion // what all bodies of this answer share
+	around  string     // echo: the prompt, before the text
+	offset  int        // of the next token in the text, for text logprobs
+	e       *engine
 }
 
 func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) {
@@ -97,10 +100,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		f.write(w)
 		return
 	}
-	f := g.check()
-	if f == nil {
-		f = s.checkModel(g.Model)
-	}
+	adapter, f := s.checkGenerate(&g)
 	var in []input
 	if f == nil {
 		in, f = parseInputs(g.Prompt, "prompt", 1)
@@ -112,7 +112,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 		f.write(w)
 		return
 	}
-	sp := &generation{head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
+	sp := &generation{adapter: adapter, head: completion{ID: "cmpl-" + requestID(r), Object: "text_completion"}}
 	prompt, f := in[0].encode(e.loadedModel, true)
 	if f != nil {
 		f.write(w)
@@ -133,10 +133,7 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	f := g.check()
-	if f == nil {
-		f = s.checkModel(g.Model)
-	}
+	adapter, f := s.checkGenerate(&g)
 	var prompt []int
 	if f == nil {
 		prompt, f = e.render(g.Messages, true)
@@ -145,11 +142,19 @@ func (s *server) chat(e *engine, w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	sp := &generation{isChat: true, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
+	sp := &generation{isChat: true, adapter: adapter, head: completion{ID: "chatcmpl-" + requestID(r), Object: "chat.completion"}}
 	if g.Stream {
 		sp.head.Object = "chat.completion.chunk"
 	}
 	s.generate(e, w, r, &g, sp, prompt)
+}
+
+// checkGenerate validates a request and returns the adapter that it names.
+func (s *server) checkGenerate(g *generate) (*llama.Adapter, *failure) {
+	if f := g.check(); f != nil {
+		return nil, f
+	}
+	return s.checkModel(g.Model)
 }
 
 // render turns messages into tokens. The template writes the special tokens itself.
@@ -168,6 +173,7 @@ func (e *engine) render(ms []message, answer bool) ([]int, *failure) {
 func (s *server) generate(e *engine, w http.ResponseWriter, r *http.Request, g *generate, sp *generation, prompt []int) {
 	q, f := g.sequence(e.loadedModel, sp.isChat, prompt)
 	if f == nil {
+		q.adapter = sp.adapter
 		f = submitSequence(e.loop, q)
 	}
 	if f != nil {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"math"
 	"net/http"
+
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
 // maxInputs bounds the texts of one embeddings request.
@@ -41,9 +43,10 @@ type embedAnswer struct {
 // scaled to length 1 as in OpenAI's API.
 func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g embedRequest
+	var adapter *llama.Adapter
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.checkModel(g.Model)
+		adapter, f = s.checkModel(g.Model)
 	}
 	switch {
 	case f != nil:
@@ -58,7 +61,7 @@ func (s *server) embeddings(e *engine, w http.ResponseWriter, r *http.Request) {
 	}
 	var qs []*sequence
 	for _, x := range in {
-		q := &sequence{sampling: sampling{repetition: 1}, embed: true, logprobs: -1}
+		q := &sequence{sampling: sampling{repetition: 1}, embed: true, logprobs: -1, adapter: adapter}
 		if q.prompt, f = x.encode(e.loadedModel, true); f == nil {
 			f = checkLength(e.loadedModel, q.prompt, 0)
 		}

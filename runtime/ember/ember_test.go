@@ -825,6 +825,7 @@ func TestMainFlags(t *testing.T) {
 		{[]string{"extra"}, 2, "error: unexpected argument"},
 		{[]string{"--port", "x"}, 2, "error: invalid value"},
 		{[]string{"--shutdown-timeout", "-1"}, 2, "error: --shutdown-timeout"},
+		{[]string{"--enable-lora", "--max-loras", "0"}, 2, "error: --max-loras 0"},
 		{nil, 1, "error: no model"},
 		{[]string{"--model", "/nowhere", "--port", "0"}, 1, "error: stat /nowhere: no such file"},
 		{[]string{"--model", "x", "--max-num-seqs", "-1"}, 1, "error: --max-num-seqs"},

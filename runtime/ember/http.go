@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
 // modelName is the default name of a model: that of its folder.
@@ -34,6 +36,8 @@ func (s *server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/embeddings", s.whenLoaded(s.embeddings))
 	mux.HandleFunc("POST /tokenize", s.whenLoaded(s.tokenize))
 	mux.HandleFunc("POST /detokenize", s.whenLoaded(s.detokenize))
+	mux.HandleFunc("POST /v1/load_lora_adapter", s.whenLoaded(s.loadAdapter))
+	mux.HandleFunc("POST /v1/unload_lora_adapter", s.whenLoaded(s.unloadAdapter))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Clear the write deadline of the last answer on this connection.
 		http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -157,6 +161,9 @@ func (s *server) modelCards(e *engine) []modelCard {
 	for _, n := range s.o.Names {
 		out = append(out, modelCard{ID: n, Object: "model", Created: s.created, OwnedBy: "thaw", Root: s.o.Names[0], MaxLen: e.maxLen})
 	}
+	for _, a := range s.adapters.loaded() {
+		out = append(out, modelCard{ID: a.name, Object: "model", Created: s.created, OwnedBy: "thaw", Root: a.path, Parent: &s.o.Names[0], MaxLen: e.maxLen})
+	}
 	return out
 }
 
@@ -185,14 +192,22 @@ func (s *server) model(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	s.checkModel(name).write(w)
+	noModel(name).write(w)
 }
 
-// checkModel says whether a request's model is this one; none at all is, as in vLLM.
-func (s *server) checkModel(model string) *failure {
+// checkModel returns the adapter that a request's model names, nil for the model itself,
+// or the error of an unknown name. No name is the model, as in vLLM.
+func (s *server) checkModel(model string) (*llama.Adapter, *failure) {
 	if model == "" || slices.Contains(s.o.Names, model) {
-		return nil
+		return nil, nil
 	}
+	if a := s.adapters.lookup(model); a != nil {
+		return a, nil
+	}
+	return nil, noModel(model)
+}
+
+func noModel(model string) *failure {
 	return &failure{http.StatusNotFound, "The model `" + strings.ToValidUTF8(model, "\uFFFD") + "` does not exist.", "invalid_request_error", "model", "model_not_found"}
 }
 

@@ -151,6 +151,7 @@ func (l *loop) begin(q *sequence) {
 	} else {
 		q.cache = l.c.model.NewCache(min(len(q.prompt)+64, l.c.maxLen))
 	}
+	q.cache.Use(q.adapter)
 	q.sampler = newSampler(q.sampling, q.seed, q.prompt)
 	if q.embed {
 		q.hidden = make([]float32, l.c.model.Hidden)

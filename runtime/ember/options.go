@@ -37,6 +37,10 @@ type Options struct {
 	// copied into memory as they arrive.
 	WeightsFrom string
 
+	// MaxAdapters is how many LoRA adapters may be loaded at once; 0 allows none.
+	MaxAdapters int
+	MaxRank     int // largest rank of an adapter; default 16
+
 	ChatTemplate    string        // the family of an unknown chat template
 	ShutdownTimeout time.Duration // time for running sequences after the context ends
 
@@ -74,6 +78,7 @@ func (o *Options) defaults() error {
 	}{
 		{"--max-num-seqs", &o.MaxSeqs, 16}, {"--max-num-batched-tokens", &o.MaxBatch, 32},
 		{"--max-num-queued-reqs", &o.MaxQueued, 1024}, {"--threads", &o.Threads, runtime.GOMAXPROCS(0)},
+		{"--max-loras", &o.MaxAdapters, 0}, {"--max-lora-rank", &o.MaxRank, 16},
 	} {
 		if *d.v < 0 || *d.v > 1<<16 {
 			return fmt.Errorf("%s %d: want 1 to 65536", d.name, *d.v)
@@ -100,6 +105,7 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	var o Options
 	var names string
 	var shutdown float64
+	var lora bool
 	f := flag.NewFlagSet("ember", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.Model, "model", "", "`folder` of the checkpoint (Hugging Face: config.json, tokenizer.json, *.safetensors)")
@@ -114,6 +120,9 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	f.BoolVar(&o.Copy, "copy", false, "read the weights into memory instead of mapping them: for files that are still arriving, or that will not stay")
 	f.StringVar(&o.WeightsFrom, "weights-from", "", "`server` of the files of weights, where they are not in the folder: unix: and the path of a socket; implies --copy")
 	f.StringVar(&o.ChatTemplate, "chat-template", "", "`family` of the chat template, where the checkpoint's is unknown: plain, chatml, llama3, llama2, mistral")
+	f.BoolVar(&lora, "enable-lora", false, "take LoRA adapters: /v1/load_lora_adapter and /v1/unload_lora_adapter")
+	f.IntVar(&o.MaxAdapters, "max-loras", 1, "adapters that may be loaded at once, with --enable-lora")
+	f.IntVar(&o.MaxRank, "max-lora-rank", 16, "largest rank of an adapter")
 	f.Float64Var(&shutdown, "shutdown-timeout", 0, "`seconds` that running sequences may go on after SIGTERM")
 	f.DurationVar(&o.BootDelay, "boot-delay", 0, "testing aid: wait so long before reading the checkpoint")
 	f.DurationVar(&o.ReadyDelay, "ready-delay", 0, "testing aid: wait so long before being ready")
@@ -123,6 +132,12 @@ func parseOptions(args []string, stderr io.Writer) (Options, error) {
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.MaxAdapters < 1 {
+		return o, fmt.Errorf("--max-loras %d: want 1 to 65536", o.MaxAdapters)
+	}
+	if !lora {
+		o.MaxAdapters = 0
 	}
 	for n := range strings.SplitSeq(names, ",") {
 		if n = strings.TrimSpace(n); n != "" {

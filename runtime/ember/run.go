@@ -13,11 +13,12 @@ import (
 
 // server is the HTTP server. engine is nil while loading.
 type server struct {
-	o       *Options
-	metrics *metrics
-	created int64
-	engine  atomic.Pointer[engine]
-	active  atomic.Int64 // running handlers
+	o        *Options
+	metrics  *metrics
+	created  int64
+	engine   atomic.Pointer[engine]
+	active   atomic.Int64 // running handlers
+	adapters adapterSet
 }
 
 // engine is the loaded model with its loop.

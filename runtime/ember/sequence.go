@@ -22,6 +22,7 @@ type sequence struct {
 	stopIDs   []int
 	logprobs  int // how many alternatives to report; -1: no logprobs
 	embed     bool
+	adapter   *llama.Adapter // nil for the base
 	arrived   time.Time
 
 	cache     *llama.Cache

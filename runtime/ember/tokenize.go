@@ -17,7 +17,7 @@ func (s *server) tokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	var g tokenizeRequest
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.checkModel(g.Model)
+		_, f = s.checkModel(g.Model)
 	}
 	var ids []int
 	switch {
@@ -59,7 +59,7 @@ func (s *server) detokenize(e *engine, w http.ResponseWriter, r *http.Request) {
 	}
 	f := decodeBody(w, r, &g)
 	if f == nil {
-		f = s.checkModel(g.Model)
+		_, f = s.checkModel(g.Model)
 	}
 	if f == nil && g.Tokens == nil {
 		f = invalidRequest("tokens", "missing_required_parameter", "tokens is missing")

@@ -118,7 +118,7 @@ func (e *Client) UnloadAdapter(ctx context.Context, name string) error {
 func AdapterLoaded(e *StatusError) bool { return strings.Contains(e.Body, "already been loaded") }
 
 func (e *Client) adapterCall(ctx context.Context, path string, v any) error {
-	if !e.row.adapters {
+	if e.row.adapters == nil {
 		return ErrUnsupported
 	}
 	b, err := json.Marshal(v)
@@ -204,7 +204,7 @@ func (e *Client) sleepCall(ctx context.Context, method, path string, into any) e
 // Supports reports which of the optional calls an engine has.
 func Supports(e functions.Engine) (adapters, sleep bool) {
 	r, _ := engineRow(e)
-	return r.adapters, r.sleep
+	return r.adapters != nil, r.sleep
 }
 
 // do sends one request and reads at most limit bytes of its answer. A status other

@@ -236,8 +236,8 @@ func (c *Command) featureEnv(r Request, row row, environ []string) (env []string
 	if row.sleep && hasFlag(r.Spec.Args, "--enable-sleep-mode") {
 		env = append(env, devMode)
 	}
-	if len(r.Spec.Adapters) > 0 && row.adapters {
-		env = append(env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+	if len(r.Spec.Adapters) > 0 {
+		env = append(env, row.adapters...)
 	}
 	if row.notify && r.Notify != "" {
 		env = append(env, "NOTIFY_SOCKET="+r.Notify)

@@ -98,6 +98,8 @@ func TestPrepare(t *testing.T) {
 		{name: "ember", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber, Args: []string{"--threads", "2"}}, Path: "/m", Notify: "@n"},
 			argv: "/opt/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001 --threads 2",
 			env:  []string{"PATH=/bin", "NOTIFY_SOCKET=@n", "CUDA_VISIBLE_DEVICES="}, without: []string{"HF_TOKEN=s3cret"}},
+		{name: "ember with adapters", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber, Args: []string{"--max-loras=1"}, Adapters: []functions.Adapter{{Name: "a", Rank: 4}, {Name: "b"}}}, Path: "/m"},
+			argv: "/opt/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001 --enable-lora --max-lora-rank 8 --max-loras=1", without: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}},
 		{name: "ember elsewhere", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineEmber}, Path: "/m"}, environ: []string{"THAW_ENGINE_EMBER=/x/thaw"},
 			argv: "/x/thaw engine ember --model /m --served-model-name tiny --host 127.0.0.1 --port 7001", without: []string{"THAW_ENGINE_EMBER=/x/thaw"}},
 		{name: "vllm", r: Request{Spec: functions.ModelSpec{Engine: functions.EngineVLLM, Env: map[string]string{"HF_TOKEN": "mine", "HF_HUB_OFFLINE": "0"}}, Path: "/m", Notify: "@n"},

@@ -21,7 +21,7 @@ type row struct {
 	keyFileFrom string
 	args        func(Request) ([]string, error)
 	metrics     metricNames
-	adapters    bool                      // has vLLM's /v1/load_lora_adapter
+	adapters    []string                  // variables with which it has vLLM's /v1/load_lora_adapter; nil: it has not
 	sleep       bool                      // has vLLM's /sleep and /wake_up
 	streams     []string                  // flags with which it maps no file; nil: it cannot be started early
 	cache       func(dir string) []string // variables that set the folder of its compile caches
@@ -65,7 +65,7 @@ func engineRow(e functions.Engine) (row, bool) {
 	case functions.EngineEmber:
 		return row{
 			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
-			streams:  []string{"--copy"},
+			streams: []string{"--copy"}, adapters: []string{},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port"},
 			args: func(r Request) ([]string, error) {
 				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
@@ -73,13 +73,13 @@ func engineRow(e functions.Engine) (row, bool) {
 				if r.Weights != "" {
 					a = append(a, "--weights-from", r.Weights)
 				}
-				return a, nil
+				return append(a, loraArgs(r.Spec)...), nil
 			},
 		}, true
 	case functions.EngineVLLM:
 		return row{
 			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
-			adapters: true, sleep: true, streams: []string{},
+			adapters: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}, sleep: true, streams: []string{},
 			cache:    func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
 			env:      []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
 			reserved: []string{"--model", "--served-model-name", "--host", "--port", "--uds", "--api-key"},

@@ -138,8 +138,8 @@ func readConfig(dir string) (c config) {
 // ranks are the values of --max-lora-rank.
 var ranks = []int{1, 8, 16, 32, 64, 128, 256, 320, 512}
 
-// loraArgs are vLLM's arguments for a model with adapters, without those that the model
-// file sets.
+// loraArgs are the arguments of vLLM and ember for a model with adapters, without those
+// that the model file sets.
 func loraArgs(spec functions.ModelSpec) (a []string) {
 	if len(spec.Adapters) == 0 {
 		return nil

@@ -6,10 +6,12 @@ import (
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
 )
 
-// Cache has the keys and values of one sequence.
+// Cache has the keys and values of one sequence, which are those of one adapter or of
+// the base.
 type Cache struct {
-	n    int         // positions filled
-	k, v [][]float32 // per layer, KVHeads*HeadDim numbers per position
+	n       int         // positions filled
+	k, v    [][]float32 // per layer, KVHeads*HeadDim numbers per position
+	adapter *Adapter    // nil for the base
 }
 
 // NewCache makes an empty cache with capacity for so many positions; it grows.
@@ -44,9 +46,19 @@ func (c *Cache) Bytes() int {
 	return n
 }
 
-// Reset empties the cache and keeps its memory.
+// Use sets the adapter of the cache's sequence, nil for the base. It panics if the cache
+// is not empty: what one adapter computed is wrong for every other.
+func (c *Cache) Use(a *Adapter) {
+	if c.n > 0 {
+		panic("llama: a cache with keys and values changes its adapter")
+	}
+	c.adapter = a
+}
+
+// Reset empties the cache and keeps its memory. Its next sequence is the base's unless
+// Use sets an adapter.
 func (c *Cache) Reset() {
-	c.n = 0
+	c.n, c.adapter = 0, nil
 	for i := range c.k {
 		c.k[i], c.v[i] = c.k[i][:0], c.v[i][:0]
 	}
@@ -72,6 +84,9 @@ type scratch struct {
 	pos                       []int       // of each row
 	owner                     []int       // input of each row
 	att                       [][]float32 // scores, per member of the team
+	adapters                  []*Adapter  // of each row
+	rank                      int         // the largest of adapters, 0 for none
+	low                       [modules][]float32
 }
 
 // growSlice returns s with length n, and capacity for three vectors more of width w: the
@@ -177,6 +192,7 @@ func (m *Model) Forward(in []Input) {
 	}
 	rows := len(s.pos)
 	s.fit(m, rows)
+	s.fitAdapters(in)
 	m.rope.precompute(longest)
 	r := 0
 	for i := range in {
@@ -202,18 +218,22 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	for r := range rows {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.attnNorm, m.Eps)
 	}
+	m.project(layer, s.n, H, rows, moduleQ, moduleK, moduleV)
 	// A piece is a whole head, so that the goroutine that computed it can rotate it.
 	m.pieces(m.Heads+2*m.KVHeads, rows*(qw+2*kvw)*H, func(_, i int) {
 		switch h := i - m.Heads; {
 		case h < 0:
 			l.q.times(s.q, s.n, i*hd, (i+1)*hd, rows)
+			m.addProjected(layer, moduleQ, s.q, qw, i*hd, (i+1)*hd, rows)
 			m.turn(s.q[i*hd:], qw, rows)
 		case h < m.KVHeads:
 			l.k.times(s.k, s.n, h*hd, (h+1)*hd, rows)
+			m.addProjected(layer, moduleK, s.k, kvw, h*hd, (h+1)*hd, rows)
 			m.turn(s.k[h*hd:], kvw, rows)
 		default:
 			h -= m.KVHeads
 			l.v.times(s.v, s.n, h*hd, (h+1)*hd, rows)
+			m.addProjected(layer, moduleV, s.v, kvw, h*hd, (h+1)*hd, rows)
 		}
 	})
 	for r := range rows {
@@ -228,8 +248,10 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	m.pieces(rows*m.Heads, 2*reach*qw, func(member, i int) {
 		m.attend(layer, in, i/m.Heads, i%m.Heads, &s.att[member])
 	})
+	m.project(layer, s.o, qw, rows, moduleO)
 	m.rows(H, qw, rows*qw*H, func(lo, hi int) {
 		l.o.times(s.t, s.o, lo, hi, rows)
+		m.addProjected(layer, moduleO, s.t, H, lo, hi, rows)
 		for r := range rows {
 			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}
@@ -238,9 +260,12 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.mlpNorm, m.Eps)
 	}
 	I := m.Inter
+	m.project(layer, s.n, H, rows, moduleGate, moduleUp)
 	m.rows(I, 2*H, 2*rows*I*H, func(lo, hi int) {
 		l.gate.times(s.g, s.n, lo, hi, rows)
 		l.up.times(s.u, s.n, lo, hi, rows)
+		m.addProjected(layer, moduleGate, s.g, I, lo, hi, rows)
+		m.addProjected(layer, moduleUp, s.u, I, lo, hi, rows)
 		for r := range rows {
 			g, u := s.g[r*I+lo:r*I+hi], s.u[r*I+lo:r*I+hi]
 			for j, v := range g {
@@ -248,8 +273,10 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 			}
 		}
 	})
+	m.project(layer, s.g, I, rows, moduleDown)
 	m.rows(H, I, rows*I*H, func(lo, hi int) {
 		l.down.times(s.t, s.g, lo, hi, rows)
+		m.addProjected(layer, moduleDown, s.t, H, lo, hi, rows)
 		for r := range rows {
 			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}
