@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestBadStarts: whatever prevents an engine's start, every waiting request gets the root

@@ -53,7 +53,7 @@ resources: {memory: 64Mi}
 	if r := ask("m:repair", "My screen is broken."); r.status != 200 {
 		t.Errorf("%d %s", r.status, r.body)
 	}
-	p.eventually(patience, "the replica has the last adapter alone", func() bool {
+	p.eventually("the replica has the last adapter alone", func() bool {
 		return fmt.Sprint(p.items("/api/v1/replicas")[0]["adapters"]) == "[repair]"
 	})
 }

@@ -104,14 +104,14 @@ func TestAuto(t *testing.T) {
 		t.Errorf("%v", seen)
 	}
 	explained := r.header.Get("x-request-id")
-	p.eventually(patience, "the big model is ready ahead", func() bool { return p.state("default/big") == "READY" })
+	p.eventually("the big model is ready ahead", func() bool { return p.state("default/big") == "READY" })
 	if r, rec = ask(hardPrompt, ""); rec.Target != "big" || rec.Prewarm != "" || !names(r, "big") {
 		t.Errorf("the next request: %+v", rec)
 	}
 
 	// What is secret stays here, also where the big model is cold again.
 	p.do("POST", "/api/v1/functions/default/big/stop", "", auth...)
-	p.eventually(patience, "the big model is cold", func() bool { return p.state("default/big") == "" })
+	p.eventually("the big model is cold", func() bool { return p.state("default/big") == "" })
 	if r, rec = ask(hardPrompt, "", "thaw-data", "secret"); rec.Target != "big" || rec.Data != "secret" || !names(r, "big") || !strings.Contains(rec.Candidates[1].WhyNot, "the data is secret") {
 		t.Errorf("secret: %+v", rec)
 	}
