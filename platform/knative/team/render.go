@@ -53,6 +53,12 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 			return nil, fmt.Errorf("%s: %d is not a valid limit", l.Key, n)
 		}
 	}
+	switch { // both are about Remotes
+	case t.Spec.Data != "":
+		return nil, errors.New("spec.data: not on Kubernetes yet; leave it out")
+	case t.Spec.Limits.SpendPerDay != 0:
+		return nil, errors.New("spec.limits.spendPerDay: not on Kubernetes yet; leave it out")
+	}
 	if s.System == "" {
 		s.System = "thaw-system"
 	}
