@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // startHandler runs a NetHTTPHandler in a server of HTTP/1.1 and HTTP/2 without TLS, and
@@ -49,15 +51,10 @@ func startHandler(t *testing.T, o Options) (g *NetHTTPHandler, url string, clien
 // waitUncounted waits until no body is counted: each is for a moment after its answer.
 func waitUncounted(t *testing.T, g *NetHTTPHandler) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(testTimeout); g.o.Bodies.Used() != 0; {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("%d bytes of bodies are still counted", g.o.Bodies.Used())
-		}
-	}
+	testkit.Eventually(t, "no body is counted", func() (bool, string) {
+		n := g.o.Bodies.Used()
+		return n == 0, fmt.Sprint(n, " bytes")
+	})
 }
 
 func TestNetHTTPHandler(t *testing.T) {

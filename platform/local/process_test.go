@@ -60,9 +60,6 @@ func freeAddr(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// pause is the time between two polls of another process.
-func pause() { <-time.After(5 * time.Millisecond) }
-
 // testTimeout bounds waits for what must happen, on any machine.
 const testTimeout = time.Minute
 

@@ -17,7 +17,8 @@ func TestStartShortOfMemory(t *testing.T) {
 	if err := os.WriteFile(memory, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, map[string]string{
+	t.Parallel()
+	p := spawn(t, map[string]string{
 		"one.yaml": fakeModel("one", "--memory "+memory, ""),
 		"two.yaml": fakeModel("two", "--memory "+memory+" --holds "+memory, ""), // a stream lasts
 	})

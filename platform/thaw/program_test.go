@@ -170,7 +170,9 @@ func spawnAfter(t *testing.T, before string, files map[string]string, args ...st
 	t.Cleanup(func() {
 		if p.proc != nil {
 			p.proc.Process.Signal(syscall.SIGTERM)
-			p.proc.Wait()
+			if err := p.proc.Wait(); err != nil {
+				t.Errorf("the server ended with %v", err)
+			}
 		}
 		p.awaitNoProcess()
 	})

@@ -23,6 +23,7 @@ import (
 // TestTermWithHeldRequests: held requests are answered at once when the server ends, which
 // does not wait for a loading model.
 func TestTermWithHeldRequests(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, map[string]string{"m.yaml": tiny(t, "m", "args: [--ready-delay, 10m]\nqueue: {wait: 20m}\ndeadlines: {start: 20m}")})
 	got := make(chan reply, 8)
 	var held sync.WaitGroup

@@ -46,7 +46,8 @@ func TestGuarantee(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := start(t, files, twoGPUs...)
+	t.Parallel()
+	p := spawn(t, files, twoGPUs...)
 	ask := func(model string) <-chan reply {
 		answer := make(chan reply, 1)
 		go func() { answer <- p.chat(model, "") }()
