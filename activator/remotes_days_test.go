@@ -311,6 +311,25 @@ func TestRemoteRepeatsItsKey(t *testing.T) {
 	}
 }
 
+// TestRemoteWithoutUsage: an answer that names no usage counts against the team's tokens by
+// its estimate, as it does against the budgets.
+func TestRemoteWithoutUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{TokensPerMinute: 10}}}})
+		w.engineAt("cloud:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			return replyComplete(c, `{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"`+strings.Repeat("word ", 40)+`"},"finish_reason":"stop"}]}`)
+		})
+		w.cloudAt("cloud:1", nil)
+		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 429 || r.code() != "rate_limit_exceeded" {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
 // TestRemoteDoesNotStream: the whole answer of a Remote that does not stream comes as a
 // stream to a client that asked for one.
 func TestRemoteDoesNotStream(t *testing.T) {
