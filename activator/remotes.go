@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
@@ -73,6 +74,13 @@ func (x *proxyRequest) reportProblem(problem string) {
 		return
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+}
+
+// nameRemote has an error about an engine name the Remote that is meant, if one is.
+func (x *proxyRequest) nameRemote(e *openai.Error) {
+	if x.remote != nil {
+		e.Message = strings.Replace(e.Message, "The engine", "The remote `"+x.fn.Name.Name+"`", 1)
+	}
 }
 
 // idleBound is how long an answer that has begun may be silent.

@@ -150,7 +150,7 @@ func TestRemoteBreaksInTheMiddle(t *testing.T) {
 				r.Price = functions.Price{Input: 1e6, Output: 1e6}
 			})
 			r := w.post("/v1/chat/completions", cloudStream)
-			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || len(e.requests()) != 1 || r.took > 25*time.Second {
+			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || !strings.Contains(r.body, "The remote `cloud` ") || len(e.requests()) != 1 || r.took > 25*time.Second {
 				t.Errorf("%s: %+v", name, r)
 			}
 			synctest.Wait()
