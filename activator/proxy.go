@@ -284,8 +284,8 @@ func (x *proxyRequest) expire(now time.Time) {
 // the engine, so that comments can go out meanwhile.
 func (x *proxyRequest) launch(async bool) {
 	e, _ := x.isQuarantined()
-	if e == nil && x.reservation == nil { // a Remote may have changed while the request waited
-		e = x.checkData()
+	if e == nil {
+		e = x.recheckRemote(x.a.o.Now())
 	}
 	if e != nil {
 		x.leave()

@@ -1,10 +1,12 @@
 package activator
 
 import (
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -23,6 +25,24 @@ func (x *proxyRequest) beginRemote(now time.Time) (e *openai.Error) {
 		Endpoint: x.endpoint.path, Stream: x.stream, Generates: x.endpoint.streams, Depth: x.header(remote.DepthHeader), Envelope: &x.env,
 	})
 	return e
+}
+
+// recheckRemote checks again, before a request is sent, what may be sent to a Remote: it may
+// have changed while the request waited, or taken the name of a model.
+func (x *proxyRequest) recheckRemote(now time.Time) *openai.Error {
+	isRemote := x.fn.Snapshot().Remote != nil
+	switch {
+	case isRemote && x.reservation != nil:
+		return openai.New(openai.ModelNotFound, "The model `"+x.fn.Name.Short()+"` does not exist any more: a Remote has its name.")
+	case isRemote && x.remote == nil:
+		if e := x.beginRemote(now); e != nil {
+			return e
+		}
+	}
+	if r := x.remote.Remote(); r != nil && !r.Allows(x.data) {
+		return routes.RefuseData(r, x.data)
+	}
+	return x.checkData()
 }
 
 // onRemoteReply handles the first bytes of a Remote's answer, or their absence. A Remote
@@ -54,6 +74,13 @@ func (x *proxyRequest) reportProblem(problem string) {
 		return
 	}
 	x.a.o.Waker.ReportFailure(x.fn.Name, x.queued.ReplicaID(), problem)
+}
+
+// nameRemote has an error about an engine name the Remote that is meant, if one is.
+func (x *proxyRequest) nameRemote(e *openai.Error) {
+	if x.remote != nil {
+		e.Message = strings.Replace(e.Message, "The engine", "The remote `"+x.fn.Name.Name+"`", 1)
+	}
 }
 
 // idleBound is how long an answer that has begun may be silent.

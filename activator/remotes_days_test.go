@@ -150,7 +150,7 @@ func TestRemoteBreaksInTheMiddle(t *testing.T) {
 				r.Price = functions.Price{Input: 1e6, Output: 1e6}
 			})
 			r := w.post("/v1/chat/completions", cloudStream)
-			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || len(e.requests()) != 1 || r.took > 25*time.Second {
+			if r.status != 200 || r.code() != code || strings.Contains(r.body, "[DONE]") || !strings.Contains(r.body, "The remote `cloud` ") || len(e.requests()) != 1 || r.took > 25*time.Second {
 				t.Errorf("%s: %+v", name, r)
 			}
 			synctest.Wait()
@@ -309,6 +309,25 @@ func TestRemoteRepeatsItsKey(t *testing.T) {
 	if r := w.post("/v1/chat/completions", cloudStream); r.status != 200 || !strings.Contains(r.body, `wrong key sk-secret-of-***!"`) || strings.Contains(r.body, testKey) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
+}
+
+// TestRemoteWithoutUsage: an answer that names no usage counts against the team's tokens by
+// its estimate, as it does against the budgets.
+func TestRemoteWithoutUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{TokensPerMinute: 10}}}})
+		w.engineAt("cloud:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			return replyComplete(c, `{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"`+strings.Repeat("word ", 40)+`"},"finish_reason":"stop"}]}`)
+		})
+		w.cloudAt("cloud:1", nil)
+		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		if r := w.post("/v1/chat/completions", cloudPlain); r.status != 429 || r.code() != "rate_limit_exceeded" {
+			t.Errorf("%+v", r)
+		}
+	})
 }
 
 // TestRemoteDoesNotStream: the whole answer of a Remote that does not stream comes as a

@@ -195,8 +195,8 @@ func (x *proxyRequest) moveOn(reason string, async bool) bool {
 
 // checkData refuses a request whose data may not be sent to its function.
 func (x *proxyRequest) checkData() *openai.Error {
-	if f := x.fn.Snapshot(); !routes.Allows(f, x.data) {
-		return routes.RefuseData(f, x.data)
+	if r := x.fn.Snapshot().Remote; r != nil && !r.Allows(x.data) {
+		return routes.RefuseData(r, x.data)
 	}
 	return nil
 }

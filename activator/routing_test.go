@@ -273,6 +273,63 @@ func TestDataClassWhileWaiting(t *testing.T) {
 	})
 }
 
+// TestModelBecomesRemote: a request that waits for a model whose name a Remote takes goes
+// there as all requests to Remotes do, or nowhere.
+func TestModelBecomesRemote(t *testing.T) {
+	for _, allow := range []functions.DataClass{functions.DataPublic, functions.DataInternal} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			e := w.engineAt("cloud:1", goodAnswer)
+			w.publish(testFunction("cloud"))
+			name := functions.Name{Team: "default", Name: "cloud"}
+			asked, reserved := make(chan result, 1), make(chan error, 1)
+			go func() { asked <- w.post("/v1/chat/completions", strings.Replace(autoRequest, "auto", "cloud", 1)) }()
+			go func() {
+				if s, err := w.act.Reserve(t.Context(), ReservationRequest{Name: name, Team: "default"}); err != nil {
+					reserved <- err
+				} else {
+					s.Finish(200)
+					reserved <- nil
+				}
+			}()
+			synctest.Wait()
+			w.publish(testRemote("cloud", "cloud:1", allow))
+			r, seen := <-asked, e.requests()
+			if allow == functions.DataPublic && (r.status != 403 || len(seen) != 0) {
+				t.Errorf("%s: %d %s, %d requests left", allow, r.status, r.body, len(seen))
+			}
+			if allow == functions.DataInternal && (r.status != 200 || len(seen) != 1 || seen[0].path != "/v1/chat/completions" || seen[0].head.Get("thaw-depth") != "1") {
+				t.Errorf("%s: %d %s, %+v", allow, r.status, r.body, seen)
+			}
+			if err := <-reserved; err == nil {
+				t.Errorf("%s: a request that nothing has checked got a slot of a Remote", allow)
+			}
+		})
+	}
+}
+
+// TestRemoteReplacedAtArrival: the class of data is checked for the Remote that gets the
+// request, also where the data path does not know that one yet.
+func TestRemoteReplacedAtArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("cloud:1", goodAnswer)
+		e := w.engineAt("cloud:2", goodAnswer)
+		w.publish(testRemote("cloud", "cloud:1", functions.DataInternal))
+		w.act.o.Remotes.Attach(unpublished{})
+		w.publish(testRemote("cloud", "cloud:2", functions.DataPublic))
+		if r := w.post("/v1/chat/completions", strings.Replace(autoRequest, "auto", "cloud", 1)); r.status != 403 || len(e.requests()) != 0 {
+			t.Errorf("%+v, %d requests left", r, len(e.requests()))
+		}
+	})
+}
+
+// unpublished is a data path that has not got the newest snapshots yet.
+type unpublished struct{}
+
+func (unpublished) Publish(...snapshot.Snapshot) {}
+func (unpublished) Remove(...functions.Name)     {}
+
 // TestColdPolicies: with wait a cold target is woken; with hedge another answers and the
 // platform prewarms it, without the request waiting for that.
 func TestColdPolicies(t *testing.T) {

@@ -393,7 +393,11 @@ func (x *proxyRequest) finish(code int) {
 	}
 	charge := x.remote.End(x.usage, code, now)
 	x.cached.End(code, x.usage)
-	x.lease.End(int(x.usage.Prompt+x.usage.Completion), now)
+	used := x.usage
+	if charge.Estimated {
+		used = charge.Usage
+	}
+	x.lease.End(int(used.Prompt+used.Completion), now)
 	x.countEnd(code, now, took)
 	if x.routing != nil {
 		a.decisions.Finish(x.id, code)

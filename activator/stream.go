@@ -321,6 +321,7 @@ func (v *eventStream) engineEnded(err error) {
 				e = to
 			}
 		}
+		x.nameRemote(e)
 		v.endWithError(e)
 	}
 }

@@ -17,6 +17,7 @@ type form struct {
 	sampled bool // the temperature matters
 	events  bool // both forms of an answer are made from either
 	choices bool // the answer has choices, each of which ends with a reason
+	stored  bool // the other side keeps the answer under its id unless "store" is false
 }
 
 // formOf is the form of an endpoint's answers; false: they are not kept.
@@ -24,7 +25,9 @@ func formOf(path string) (form, bool) {
 	switch path {
 	case pathChat, pathCompletions:
 		return form{sampled: true, events: true, choices: true}, true
-	case "/v1/responses", "/v1/messages":
+	case "/v1/responses":
+		return form{sampled: true, stored: true}, true
+	case "/v1/messages":
 		return form{sampled: true}, true
 	case "/v1/embeddings", "/v1/messages/count_tokens", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/tokenize", "/detokenize":
 		return form{}, true
@@ -80,7 +83,7 @@ func keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte,
 	}
 	h := sha256.New()
 	k.write(h)
-	r := reader{form: f, config: c, cold: c.AnyTemperature || !f.sampled}
+	r := reader{form: f, config: c, cold: c.AnyTemperature || !f.sampled, stored: f.stored}
 	split(v, func(name, value []byte) {
 		if r.reason == "" {
 			r.read(name, value)
@@ -97,6 +100,9 @@ func keyOf(k scope, f form, body []byte, c *functions.ExactCache) (key [32]byte,
 	if r.reason == "" && r.media && !slices.Contains(c.Also, "images") {
 		r.reason = byImages
 	}
+	if r.reason == "" && r.stored { // a replay has another id, which the other side does not know
+		r.reason = byState
+	}
 	if r.reason == "" && !r.cold {
 		r.reason = byTemperature
 	}
@@ -112,6 +118,7 @@ type reader struct {
 	form   form
 	config *functions.ExactCache
 	cold   bool // the answer is not sampled, or that does not matter
+	stored bool // the answer can be asked for again by its id
 	media  bool
 	reason string
 }
@@ -123,7 +130,7 @@ func (r *reader) read(name, value []byte) {
 		if t, err := strconv.ParseFloat(string(value), 64); err == nil && t <= 0 {
 			r.cold = true
 		}
-	case "tools", "functions":
+	case "tools", "functions", "web_search_options", "search_parameters", "plugins", "mcp_servers", "data_sources":
 		if !null && string(value) != "[]" && !slices.Contains(r.config.Also, "tools") {
 			r.reason = byTools
 		}
@@ -131,10 +138,16 @@ func (r *reader) read(name, value []byte) {
 		if n, err := strconv.ParseFloat(string(value), 64); !null && (err != nil || n > 1) && !slices.Contains(r.config.Also, "n") {
 			r.reason = byN
 		}
-	case "previous_response_id", "conversation":
+	case "previous_response_id", "conversation", "container":
 		if !null {
 			r.reason = byState
 		}
+	case "prompt": // a text, or a template that is kept at the other side
+		if r.media = r.media || holdsMedia(value); value[0] == '{' {
+			r.reason = byState
+		}
+	case "store":
+		r.stored = string(value) == "true" || null && r.form.stored
 	case "background":
 		if string(value) == "true" {
 			r.reason = byState

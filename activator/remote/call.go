@@ -155,6 +155,14 @@ func (t *target) unavailable(reason string) *openai.Error {
 	return openai.New(openai.ServiceUnavailable, fmt.Sprintf("The remote `%s` does not answer now: %s.", t.spec.Metadata.Name, reason))
 }
 
+// Remote is the one that the call goes to; nil where c is.
+func (c *Call) Remote() *functions.Remote {
+	if c == nil {
+		return nil
+	}
+	return c.t.spec
+}
+
 // Model is what the other side calls the model.
 func (c *Call) Model() string { return c.t.spec.ModelName() }
 

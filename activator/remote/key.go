@@ -21,6 +21,9 @@ type keyFile struct {
 	info    fs.FileInfo // of the last read; nil: there was none
 }
 
+// errNoFile is a path of another kind: opening a pipe waits for its writer.
+var errNoFile = errors.New("is no regular file")
+
 // readEnv reads a key from the environment. The reason, if any, is why there is none; it
 // never has a part of the key.
 func readEnv(name string, getenv func(string) string) (key, reason string) {
@@ -34,7 +37,11 @@ func (f *keyFile) read() (key, reason string, fresh bool) {
 		return "", "", false
 	}
 	var raw []byte
-	if err == nil {
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = errNoFile
+	default:
 		raw, err = readBounded(f.path)
 	}
 	if err != nil {
@@ -44,6 +51,7 @@ func (f *keyFile) read() (key, reason string, fresh bool) {
 			err = errors.New("does not exist")
 		case errors.Is(err, fs.ErrPermission):
 			err = errors.New("may not be read by this server")
+		case errors.Is(err, errNoFile):
 		default:
 			err = errors.New("cannot be read")
 		}

@@ -123,19 +123,10 @@ func (s *Set) Class(r *Route, team, header string) (functions.DataClass, *openai
 	return class, nil
 }
 
-// Allows reports whether data of this class may be sent to the function of a snapshot.
-func Allows(f *snapshot.Snapshot, class functions.DataClass) bool {
-	if f.Remote == nil {
-		return true
-	}
-	return class.Rank() <= cmp.Or(f.Remote.Spec.Allow, functions.DataPublic).Rank()
-}
-
 // RefuseData is the answer to a request whose data may not be sent to a Remote.
-func RefuseData(f *snapshot.Snapshot, class functions.DataClass) *openai.Error {
-	name := f.PublicName().Short()
+func RefuseData(r *functions.Remote, class functions.DataClass) *openai.Error {
 	return openai.New(openai.DataClassRefused, fmt.Sprintf("The data of this request is `%s`, and the Remote `%s` takes `%s`: set `data: %[3]s` on the Router or the team, or `allow: %[1]s` on the Remote. A header thaw-data only raises the class.",
-		class, name, cmp.Or(f.Remote.Spec.Allow, functions.DataPublic)))
+		class, r.FullName().Short(), cmp.Or(r.Spec.Allow, functions.DataPublic)))
 }
 
 // Function is what a decision knows of one function.
@@ -275,8 +266,8 @@ func (r *Route) candidate(q *Request, target string) functions.RouteCandidate {
 	if name.Adapter != "" && !s.DeclaresAdapter(name.Adapter) {
 		return refuse("the adapter does not exist", openai.New(openai.AdapterNotFound, ""))
 	}
-	if !Allows(s, q.Data) {
-		return refuse("the data is "+string(q.Data)+", and it takes "+string(cmp.Or(s.Remote.Spec.Allow, functions.DataPublic)), RefuseData(s, q.Data))
+	if r := s.Remote; r != nil && !r.Allows(q.Data) {
+		return refuse("the data is "+string(q.Data)+", and it takes "+string(cmp.Or(r.Spec.Allow, functions.DataPublic)), RefuseData(r, q.Data))
 	}
 	if d := f.expected(q.Now); d >= 0 {
 		c.ExpectedMS = float64(d.Microseconds()) / 1000
