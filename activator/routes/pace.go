@@ -144,7 +144,8 @@ func (f *Function) price() (functions.Price, bool) {
 func (f *Function) closed(now time.Time) (why string, e *openai.Error) {
 	s := f.Snapshot
 	if f.Refusal != nil {
-		return functions.Clip(strings.TrimSuffix(f.Refusal.Message, ".")), f.Refusal
+		first, _, _ := strings.Cut(f.Refusal.Message, ". ")
+		return functions.Clip(strings.TrimSuffix(first, ".")), f.Refusal
 	}
 	if len(s.Replicas) == 0 {
 		d := admission.Decide(s, f.Load, admission.ClientTimeouts{}, now)

@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 var noon = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -203,5 +204,14 @@ func TestHeader(t *testing.T) {
 	rec.Prewarm, rec.After = "big", "small"
 	if got := Header(&rec, "blue"); got != "router=red/auto; rule=code; target=coder-7b; stage=rules; cache=miss; state=ready; prewarm=big; after=small" {
 		t.Error(got)
+	}
+}
+
+// TestWhyClosed: a record has the first sentence of a refusal, whole.
+func TestWhyClosed(t *testing.T) {
+	refusal := openai.New(openai.InsufficientQuota, "The budget of the remote default/cloud, 0.5 EUR a day, is used up. It renews at 2026-11-30T00:00:00Z.")
+	why, e := (&Function{Refusal: refusal}).closed(time.Time{})
+	if why != "The budget of the remote default/cloud, 0.5 EUR a day, is used up" || e != refusal {
+		t.Errorf("%q %v", why, e)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,10 @@ Parts (--only): decision  the time of a decision about a prompt of 4 KiB: by the
                           rules alone, and with the complexity score
                 labels    labelled prompts of public sources that meet the
                           right rule; nothing is fitted on a third of them
+                requests  processor time of thaw serve per request: by the name of
+                          a model, through Routers, from the cache (Linux)
+                hedge     a cold model with a warm sibling: first tokens, and the
+                          start of the cold one
 
 labels and --fit need the sources: a folder of checkouts OWNER/NAME of the
 repositories that bench/router/sources.go names (--sources), and one with the
@@ -35,20 +40,21 @@ Examples:
   bin/thaw-bench router --quick
 `
 
-func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	f := bench.Flags("router", aboutRouter, stderr)
 	quick := f.Bool("quick", false, "little of everything: shows that it works, its numbers mean nothing")
 	only := f.String("only", strings.Join(router.Parts, ","), "parts to run")
 	sources := f.String("sources", os.Getenv("THAW_PROMPTS"), "folder of checkouts of the sources (or THAW_PROMPTS)")
 	texts := f.String("texts", os.Getenv("THAW_TEXTS"), "folder of the texts (or THAW_TEXTS)")
 	fit := f.String("fit", "", "fit the weights and write them to this `file`")
+	thaw := f.String("thaw", filepath.Join("bin", "thaw"), "thaw to measure")
 	reportFlags := bench.ReportFlags(f)
 	if err := bench.Parse(f, args); err != nil {
 		return err
 	}
-	o := router.Options{Parts: map[string]bool{}, Rounds: 100_000, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
+	o := router.Options{Parts: map[string]bool{}, Rounds: 100_000, RequestRounds: 20, Requests: 4000, Hedges: 60, Checkouts: *sources, Texts: *texts, Progress: func(s string) { fmt.Fprintln(stderr, s) }}
 	if *quick {
-		o.Rounds = 100
+		o.Rounds, o.RequestRounds, o.Requests, o.Hedges = 100, 1, 100, 2
 	}
 	for part := range strings.SplitSeq(*only, ",") {
 		part = strings.TrimSpace(part)
@@ -67,9 +73,21 @@ func runRouter(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		}
 		return os.WriteFile(*fit, router.Fit(prompts), 0o644)
 	}
-	r := router.Result{Provenance: report.NewProvenance(router.Kind, bench.CommandLine("router", args), time.Now())}
-	r, err := router.Run(ctx, o, r)
+	self, err := os.Executable()
 	if err != nil {
+		return err
+	}
+	if o.Thaw, err = filepath.Abs(*thaw); err != nil {
+		return err
+	}
+	dir, done, err := bench.Scratch(stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	o.Dir, o.Engine = dir, []string{self, "engine"}
+	r := router.Result{Load: loadAverage(), Provenance: report.NewProvenance(router.Kind, bench.CommandLine("router", args), time.Now())}
+	if r, err = router.Run(ctx, o, r); err != nil {
 		return err
 	}
 	return reportFlags.Write("router", r, r.Goals, stdout, stderr)

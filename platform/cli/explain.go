@@ -65,6 +65,7 @@ parts add up to it.`,
 				if name, none := c.name(ctx, cl, args[0]); none == nil {
 					return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", shortName(name.String()), shortName(name.String()))}
 				}
+				return &kit.Error{Exit: kit.ExitNotFound, Err: err, Hint: "a request that a Router sent to a ready model: thaw explain route " + functions.Clip(args[0])}
 			}
 			if err != nil {
 				return err

@@ -51,6 +51,9 @@ func TestDeployRouterAndRemote(t *testing.T) {
 	} {
 		checkSays(t, s, line, wants)
 	}
+	if _, errs, exit := s.thaw(t, "", "logs", "auto"); exit != kit.ExitUsage || !strings.Contains(errs, "default/auto is a Router: it has no engine, so no log") || strings.Contains(errs, "wake") {
+		t.Errorf("logs of a Router: %d %s", exit, errs)
+	}
 	checkSays(t, s, "rm auto cloud", []string{"default/auto removed\ndefault/cloud removed\n"})
 
 	// What is wrong is told before anything is sent.

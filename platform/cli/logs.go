@@ -71,6 +71,9 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 	if err != nil {
 		return "", err
 	}
+	if f.Kind == functions.KindRouter || f.Kind == functions.KindRemote {
+		return "", kit.Usage("thaw describe "+shortName(name.String()), "%s is a %s: it has no engine, so no log", name, f.Kind)
+	}
 	if f.ColdStart != "" {
 		if t, err := cl.ColdStart(ctx, f.ColdStart); err == nil && t.Replica != "" {
 			return t.Replica, nil

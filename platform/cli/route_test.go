@@ -20,7 +20,7 @@ func exampleDecision() functions.RouteRecord {
 		Candidates: []functions.RouteCandidate{
 			{Name: "reasoner", Kind: "Model", State: "cold", ExpectedMS: 21500, Cost: -1},
 			{Name: "small", Kind: "Model", State: "ready", ExpectedMS: 80.25, Cost: -1, WhyNot: "it failed this request: \x1b[31mboom"},
-			{Name: "cloud-big", Kind: "Remote", State: "ready", ExpectedMS: -1, Cost: 0.00125},
+			{Name: "cloud-big", Kind: "Remote", State: "ready", ExpectedMS: -1, Cost: 0.0000125},
 		},
 		Features: functions.RouteFeatures{TokenCount: 420, Code: true, Tools: true, Language: "en", Complexity: 0.8125, Intent: "billing", Confidence: 0.9},
 	}

@@ -390,6 +390,7 @@ func TestExitCodes(t *testing.T) {
 		{"get keys --watch", kit.ExitUsage, "keys cannot be watched"},
 		{"models -o jsn", kit.ExitUsage, "table, wide, json, yaml, name"},
 		{"explain none", kit.ExitNotFound, "The cold start none does not exist"},
+		{"explain none", kit.ExitNotFound, "thaw explain route none"},
 		{"explain llama", kit.ExitNotFound, "ml/llama is a model: thaw explain place ml/llama"},
 		{"explain ml/llama", kit.ExitUsage, "thaw explain place ml/llama"},
 		{"explain place", kit.ExitUsage, "the name of a model is missing"},

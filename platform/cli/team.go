@@ -83,7 +83,7 @@ func (c printer) printTeam(t api.Team) {
 	}
 	row("", "%s of the store", store)
 	if l.SpendPerDay > 0 {
-		row("", "%s of money a day", money(l.SpendPerDay))
+		row("", "%s spent a day", money(l.SpendPerDay))
 	}
 	if t.Data != "" {
 		row("Data", "%s", t.Data)

@@ -150,8 +150,17 @@ func candidateKind(rec functions.RouteRecord) kit.Kind[functions.RouteCandidate]
 			if v.Cost < 0 {
 				return "unknown"
 			}
-			return strconv.FormatFloat(v.Cost, 'g', 4, 64)
+			return costText(v.Cost)
 		}),
 		kit.Col("WHY NOT", func(v functions.RouteCandidate) string { return v.WhyNot }),
 	}}
+}
+
+// costText has four digits that count and no exponent: a request costs millionths.
+func costText(v float64) string {
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+	if err != nil {
+		rounded = v
+	}
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
