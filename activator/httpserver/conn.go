@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +84,7 @@ type conn struct {
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
 	w := &conn{Conn: c, s: s, slot: slot, poke: newest.NewSignal(), opened: time.Now()}
-	w.req.c = w
+	w.req.from = w
 	return w
 }
 
@@ -235,6 +236,29 @@ func (w *conn) headText() string {
 	}
 	return w.text
 }
+
+func (w *conn) header(name string) string {
+	head := w.headText()
+	for _, f := range w.fields {
+		if int(f.colon-f.name) == len(name) && strings.EqualFold(head[f.name:f.colon], name) {
+			return head[f.value:f.end]
+		}
+	}
+	return ""
+}
+
+func (w *conn) eachField(yield func(Field) bool) {
+	head := w.headText()
+	for _, f := range w.fields {
+		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
+			return
+		}
+	}
+}
+
+func (w *conn) isHTTP10() bool      { return w.head.http10 }
+func (w *conn) isDraining() bool    { return w.s.draining.Load() }
+func (w *conn) asksWebSocket() bool { return w.head.upgrade }
 
 // Write sends p in pieces, each under a deadline of its own.
 func (w *conn) Write(p []byte) (int, error) {

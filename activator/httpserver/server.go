@@ -15,7 +15,8 @@ import (
 type server struct {
 	o        Options
 	draining atomic.Bool
-	cutting  atomic.Bool // the drain deadline has passed
+	drained  chan struct{} // closed when draining is set
+	cutting  atomic.Bool   // the drain deadline has passed
 	date     date
 
 	mu          sync.Mutex
@@ -27,7 +28,7 @@ type server struct {
 }
 
 func newServer(o Options) *server {
-	return &server{o: o.withDefaults(), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
+	return &server{o: o.withDefaults(), drained: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
 }
 
 // open registers a listener; false if the server is shutting down.
@@ -130,6 +131,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	empty := make(chan struct{})
 	s.mu.Lock()
 	s.draining.Store(true)
+	close(s.drained)
 	for ln := range s.listeners {
 		ln.Close()
 	}
