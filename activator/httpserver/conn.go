@@ -80,6 +80,8 @@ type conn struct {
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended
+
+	onDrain func() // of an upgraded connection
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {

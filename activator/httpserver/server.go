@@ -15,8 +15,7 @@ import (
 type server struct {
 	o        Options
 	draining atomic.Bool
-	drained  chan struct{} // closed when draining is set
-	cutting  atomic.Bool   // the drain deadline has passed
+	cutting  atomic.Bool // the drain deadline has passed
 	date     date
 
 	mu          sync.Mutex
@@ -28,7 +27,7 @@ type server struct {
 }
 
 func newServer(o Options) *server {
-	return &server{o: o.withDefaults(), drained: make(chan struct{}), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
+	return &server{o: o.withDefaults(), listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}}
 }
 
 // open registers a listener; false if the server is shutting down.
@@ -131,7 +130,6 @@ func (s *server) Shutdown(ctx context.Context) error {
 	empty := make(chan struct{})
 	s.mu.Lock()
 	s.draining.Store(true)
-	close(s.drained)
 	for ln := range s.listeners {
 		ln.Close()
 	}
@@ -145,6 +143,9 @@ func (s *server) Shutdown(ctx context.Context) error {
 		defer w.mu.Unlock()
 		if w.phase == idle {
 			w.Conn.Close()
+		}
+		if w.onDrain != nil {
+			go w.onDrain()
 		}
 	})
 

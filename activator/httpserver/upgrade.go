@@ -61,8 +61,14 @@ func (u *Upgraded) Close() error { return u.w.Conn.Close() }
 // connection.
 func (u *Upgraded) Context() *Context { return u.ctx }
 
-// Draining is closed when the server begins to shut down.
-func (u *Upgraded) Draining() <-chan struct{} { return u.w.s.drained }
-
-// RemoteAddr is the client's address without its port.
-func (u *Upgraded) RemoteAddr() string { return addressOf(u.w.RemoteAddr().String()) }
+// OnDrain has f called, in a goroutine of its own, when the server begins to shut down: at
+// once where it has. It is called once, before anything else.
+func (u *Upgraded) OnDrain(f func()) {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	if u.w.s.draining.Load() {
+		go f()
+		return
+	}
+	u.w.onDrain = f
+}

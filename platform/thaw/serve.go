@@ -17,9 +17,11 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/socket"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -201,8 +203,8 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Logs:    openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
-	s.front = httpserver.NewFiberServer(httpserver.Options{
-		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
+	s.front = s.newFront(c, loopback, control, newSockets(s.data, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log), httpserver.Options{
+		MaxBody: int64(c.MaxBody), Logger: log,
 		Bodies:      httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
@@ -274,23 +276,41 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 	return keys, admin, err
 }
 
-// dispatch passes a request to the data path or to the control API.
-func dispatch(data, control httpserver.Handler) httpserver.Handler {
+// newFront makes the HTTP server of the data path, the sockets and the control API.
+func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
+	guard := browser.New(loopback, c.Host, c.Origin)
+	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(sockets.Serve), control.Serve)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Upgrades = socket.Upgrades
+	return httpserver.NewFiberServer(o)
+}
+
+// dispatch passes a request to the data path, to the sockets or to the control API.
+func dispatch(data, sockets, control httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
-		if activator.ServesPath(req.Path) {
+		switch {
+		case activator.ServesPath(req.Path):
 			data(req, res)
-			return
+		case socket.ServesPath(req.Path):
+			sockets(req, res)
+		default:
+			control(req, res)
+			res.Set("x-request-id", openai.NewID())
 		}
-		control(req, res)
-		res.Set("x-request-id", openai.NewID())
 	}
 }
 
-// authorizeBy has the data path or the control API check a head.
-func authorizeBy(data *activator.Activator, control *api.API) func(*httpserver.Request, *httpserver.Response) (string, bool) {
+// headCheck is what Authorize of [httpserver.Options] is.
+type headCheck = func(*httpserver.Request, *httpserver.Response) (key string, ok bool)
+
+// authorizeBy has the data path, the sockets or the control API check a head.
+func authorizeBy(data, sockets headCheck, control *api.API) headCheck {
 	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
-		if activator.ServesPath(req.Path) {
-			return data.Authorize(req, res)
+		switch {
+		case activator.ServesPath(req.Path):
+			return data(req, res)
+		case socket.ServesPath(req.Path):
+			return sockets(req, res)
 		}
 		if key, ok = control.Authorize(req, res); !ok {
 			res.Set("x-request-id", openai.NewID())
