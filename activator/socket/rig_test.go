@@ -78,6 +78,11 @@ func forEachServer(t *testing.T, f func(t *testing.T, start func(change func(*Op
 }
 
 func newRig(t *testing.T, make_ func(httpserver.Options) httpserver.Server, change func(*Options)) *rig {
+	return newRigWithin(t, 30*time.Second, make_, change)
+}
+
+// newRigWithin bounds the writes to clients.
+func newRigWithin(t *testing.T, writes time.Duration, make_ func(httpserver.Options) httpserver.Server, change func(*Options)) *rig {
 	r := &rig{t: t, left: make(chan string, 100), counted: make(chan string, 100), loads: make(chan string, 100), starts: make(chan string, 100),
 		bodies: make(chan string, 100), heads: make(chan http.Header, 100), wakes: make(chan functions.Name, 100)}
 	var err error
@@ -122,7 +127,7 @@ func newRig(t *testing.T, make_ func(httpserver.Options) httpserver.Server, chan
 	r.server = New(o)
 	guard := browser.New(true, nil, []string{"http://localhost:3000", "app://*"})
 	data, sockets := guard.Wrap(r.act.Serve), guard.Wrap(r.server.Serve)
-	r.front = make_(httpserver.Options{Upgrades: Upgrades, Handler: func(req *httpserver.Request, res *httpserver.Response) {
+	r.front = make_(httpserver.Options{Upgrades: Upgrades, WriteTimeout: writes, Handler: func(req *httpserver.Request, res *httpserver.Response) {
 		if ServesPath(req.Path) {
 			sockets(req, res)
 			return

@@ -96,14 +96,17 @@ func (o *socket) drain() {
 
 func (o *socket) goAway() { o.ws.Close(websocket.StatusGoingAway, "shutting down") }
 
-// send writes one frame. Where it fails the connection has ended, which the reader sees.
+// send writes one frame. Where it fails, as it does where the client does not read, the
+// connection ends, and the reader with it.
 func (o *socket) send(frame any) {
 	b, err := json.Marshal(frame)
 	if err != nil {
 		o.s.o.Log.Error("a frame of a socket cannot be written", "error", err)
 		return
 	}
-	o.ws.Write(context.Background(), websocket.MessageText, b) // the connection has its own deadline
+	if o.ws.Write(context.Background(), websocket.MessageText, b) != nil { // by the connection's own deadline
+		o.up.Close()
+	}
 }
 
 func (o *socket) sendError(e *openai.Error) {
@@ -188,7 +191,7 @@ func (o *socket) serve(m message) *openai.Error {
 		o.mu.Lock()
 		g := o.generation
 		o.mu.Unlock()
-		if g == nil {
+		if g == nil || g.last.Load() {
 			return openai.New(openai.Conflict, "There is no generation to cancel.")
 		}
 		g.cancelled.Store(true)
