@@ -64,6 +64,7 @@ type lease struct {
 	ready    time.Time // of an adapter: when it was loaded
 	refused  bool
 	settled  bool // its result is counted
+	used     bool // a request went there: the platform ends the start's lease by its use
 	released bool
 }
 
@@ -93,7 +94,7 @@ func (a *Ahead) begin(p *plan) *lease {
 			l.refused = true
 			l.count(resultRefused)
 		}
-		if l.released && p.kind == kindModel {
+		if l.released && !l.used && p.kind == kindModel {
 			a.endPrewarm(p.function)
 		}
 	}()
@@ -128,6 +129,7 @@ func (l *lease) settle(target string, cold bool, at time.Time) {
 	if l.settled || target != l.target {
 		return
 	}
+	l.used = true
 	saved, ready := at.Sub(l.began), !cold
 	if l.kind == kindAdapter {
 		if ready = !l.ready.IsZero() && !l.ready.After(at); ready {
@@ -151,7 +153,7 @@ func (l *lease) release() {
 	l.mu.Lock()
 	l.released = true
 	l.count(resultWaste)
-	done := !l.ready.IsZero()
+	unused := !l.ready.IsZero() && !l.used
 	l.mu.Unlock()
 	l.cancel()
 	if l.kind != kindModel {
@@ -162,7 +164,7 @@ func (l *lease) release() {
 		delete(l.a.leases, l.function)
 	}
 	l.a.mu.Unlock()
-	if done {
+	if unused {
 		l.a.endPrewarm(l.function)
 	}
 }

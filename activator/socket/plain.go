@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"encoding/json/v2"
+	"encoding/json"
 	"net/url"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"

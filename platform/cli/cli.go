@@ -159,7 +159,15 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 
 // bindServe registers the settings of serve.
 func (c platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
-	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", c.getenv, func() error { return cfg.check(dataDir(c.getenv)) }, "thaw serve --example-config shows every setting")
+	cmd.Flags().Var(unsupportedFlag{}, "sessions", "")
+	cmd.Flags().Lookup("sessions").Hidden = true
+	check := func() error {
+		if err := checkUnsupported(c.getenv); err != nil {
+			return err
+		}
+		return cfg.check(dataDir(c.getenv))
+	}
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", gatewayNames(c.getenv), check, "thaw serve --example-config shows every setting")
 }
 
 func (c platformVerbs) serve() *cobra.Command {

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -46,4 +49,22 @@ func outlook(data *activator.Activator, id auth.Identity, rec *functions.RouteRe
 		o.Replica = f.Replicas[0].ID
 	}
 	return o
+}
+
+// givenRemotes are the Remotes that the environment names: GATEWAY_SGLANG_ROUTER_URL is one
+// that the operator runs, so internal data may go there.
+func givenRemotes(getenv func(string) string) map[string][]byte {
+	const name = "GATEWAY_SGLANG_ROUTER_URL"
+	address := getenv(name)
+	if address == "" {
+		return nil
+	}
+	if u, err := url.Parse(address); err == nil && strings.Trim(u.Path, "/") == "" {
+		address = strings.TrimSuffix(address, "/") + "/v1"
+	}
+	return map[string][]byte{name: fmt.Appendf(nil, `apiVersion: thaw.dev/v1
+kind: Remote
+metadata: {name: sglang-router}
+spec: {url: %q, allow: internal}
+`, address)}
 }
