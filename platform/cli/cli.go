@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/othernames"
 	"github.com/thaw-dev/thaw/platform/cli/simulateverb"
 )
 
@@ -159,15 +160,14 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 
 // bindServe registers the settings of serve.
 func (c platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
-	cmd.Flags().Var(unsupportedFlag{}, "sessions", "")
-	cmd.Flags().Lookup("sessions").Hidden = true
+	othernames.RegisterFlags(cmd.Flags())
 	check := func() error {
-		if err := checkUnsupported(c.getenv); err != nil {
+		if err := othernames.Check(c.getenv); err != nil {
 			return err
 		}
 		return cfg.check(dataDir(c.getenv))
 	}
-	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", gatewayNames(c.getenv), check, "thaw serve --example-config shows every setting")
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(c.getenv), check, "thaw serve --example-config shows every setting")
 }
 
 func (c platformVerbs) serve() *cobra.Command {

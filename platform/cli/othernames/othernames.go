@@ -1,13 +1,17 @@
-package cli
+// Package othernames knows the environment variables that are read as other names of
+// settings, and the settings of later versions, which are refused and not ignored.
+package othernames
 
 import (
 	"errors"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
-// gatewayNames reads settings that have another name too: GATEWAY_LOG_LEVEL and
+// Getenv reads settings that have another name too: GATEWAY_LOG_LEVEL and
 // GATEWAY_DEBUG are THAW_LOG_LEVEL, which overrules them.
-func gatewayNames(getenv func(string) string) func(name string) string {
+func Getenv(getenv func(string) string) func(name string) string {
 	return func(name string) string {
 		value := getenv(name)
 		if name != "THAW_LOG_LEVEL" || value != "" {
@@ -26,8 +30,8 @@ func gatewayNames(getenv func(string) string) func(name string) string {
 	}
 }
 
-// checkUnsupported refuses settings of later versions, which must not be ignored.
-func checkUnsupported(getenv func(string) string) error {
+// Check refuses variables of later versions.
+func Check(getenv func(string) string) error {
 	for _, name := range []string{"GATEWAY_REDIS_URL", "THAW_SESSIONS"} {
 		if getenv(name) != "" {
 			return errors.New(name + ": not supported yet: sessions are in the memory of this server")
@@ -36,7 +40,14 @@ func checkUnsupported(getenv func(string) string) error {
 	return nil
 }
 
-// unsupportedFlag is the flag of such a setting. Help leaves it out.
+// RegisterFlags registers the flags of later versions, which are refused; help leaves
+// them out.
+func RegisterFlags(fs *pflag.FlagSet) {
+	fs.Var(unsupportedFlag{}, "sessions", "")
+	fs.Lookup("sessions").Hidden = true
+}
+
+// unsupportedFlag is the flag of such a setting.
 type unsupportedFlag struct{}
 
 func (unsupportedFlag) String() string   { return "" }
