@@ -247,3 +247,33 @@ func TestPlainPaths(t *testing.T) {
 		res.Body.Close()
 	}
 }
+
+// TestRevokedKey: a socket whose key is deleted makes nothing ready and generates nothing.
+func TestRevokedKey(t *testing.T) {
+	r := newRig(t, servers[0].make, nil)
+	key, stored, err := r.keys.Create("default", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.keys.Create("default", "", false); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := r.dial("/ws/me", http.Header{"Authorization": {"Bearer " + key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.say("hello there ")
+	c.until("intent_change")
+	if err := r.keys.Delete(stored.ID); err != nil {
+		t.Fatal(err)
+	}
+	c.say("__submit__")
+	if f, err := c.next(); err != nil || f.Code != "invalid_api_key" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	c.say("hello there again ")
+	if f, err := c.next(); err != nil || f.Code != "invalid_api_key" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	c.wantClose(websocket.StatusPolicyViolation)
+}

@@ -79,6 +79,9 @@ func ServesPath(path string) bool {
 	return Upgrades(path) || path == predictPath || path == healthPath || path == pagePath
 }
 
+// TakesOrigins reports whether pages of the origins that the operator named may use a path.
+func TakesOrigins(path string) bool { return Upgrades(path) || path == predictPath }
+
 const (
 	predictPath = "/predict"
 	healthPath  = "/health"

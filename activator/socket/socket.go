@@ -207,6 +207,11 @@ func (o *socket) serve(m message) *openai.Error {
 	if m.Type == kindSubmit {
 		return o.submit()
 	}
+	if _, e := o.s.o.Caller(o.handshake.authorization, ""); e != nil { // revoked meanwhile
+		o.sendError(e)
+		o.end(websocket.StatusPolicyViolation, string(e.Code))
+		return nil
+	}
 	return o.predict()
 }
 

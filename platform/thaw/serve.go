@@ -279,7 +279,14 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 // newFront makes the HTTP server of the data path, the sockets and the control API.
 func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
 	guard := browser.New(loopback, c.Host, c.Origin)
-	o.Handler = dispatch(guard.Wrap(s.data.Serve), guard.Wrap(sockets.Serve), control.Serve)
+	named, own := guard.Wrap(sockets.Serve), browser.New(loopback, c.Host, nil).Wrap(sockets.Serve)
+	o.Handler = dispatch(guard.Wrap(s.data.Serve), func(req *httpserver.Request, res *httpserver.Response) {
+		if socket.TakesOrigins(req.Path) {
+			named(req, res)
+		} else {
+			own(req, res)
+		}
+	}, control.Serve)
 	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
 	o.Upgrades = socket.Upgrades
 	return httpserver.NewFiberServer(o)

@@ -88,3 +88,29 @@ func TestSocket(t *testing.T) {
 		t.Errorf("closed by %d", code)
 	}
 }
+
+// TestOrigins: a named origin may use /v1 and /predict, and nothing else.
+func TestOrigins(t *testing.T) {
+	p := start(t, map[string]string{"small.yaml": tiny(t, "small", ""), "auto.yaml": strings.ReplaceAll(intentFile, "money", "small")}, "--origin", "http://localhost:3000")
+	for _, c := range []struct {
+		method, path string
+		named, other int
+		fields       bool
+	}{
+		{"GET", "/v1/models", 200, 403, true},
+		{"POST", "/v1/chat/completions", 400, 403, true},
+		{"POST", "/predict?text=a", 200, 403, true},
+		{"GET", "/ui/socket", 403, 403, false},
+		{"GET", "/health", 403, 403, false},
+		{"GET", "/api/v1/functions", 403, 403, false},
+		{"GET", "/metrics", 403, 403, false},
+	} {
+		for origin, status := range map[string]int{"http://localhost:3000": c.named, "http://localhost:3001": c.other} {
+			r := p.do(c.method, c.path, "", "Origin", origin)
+			allowed := r.header.Get("Access-Control-Allow-Origin")
+			if r.status != status || (allowed == origin) != (c.fields && status == c.named && status != c.other) {
+				t.Errorf("%s %s from %s: %d, allows %q", c.method, c.path, origin, r.status, allowed)
+			}
+		}
+	}
+}
