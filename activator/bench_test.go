@@ -16,6 +16,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -156,7 +157,7 @@ func benchWarm(b *testing.B, stream bool, fields string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: browser.New(true, nil, nil).Wrap(a.Serve)})
 	go srv.Serve(ln)
 	defer srv.Shutdown(context.Background())
 	c, err := net.Dial("tcp", ln.Addr().String())

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -46,7 +47,7 @@ func TestOnRealSockets(t *testing.T) {
 	engines := upstream.New(upstream.Options{})
 	defer engines.Close()
 	a := New(Options{Waker: platform, Keys: keys, Engines: engines, Open: true, Silent: 20 * time.Millisecond})
-	srv := httpserver.NewFiberServer(httpserver.Options{Handler: GuardBrowser(true, nil, a.Serve)})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: browser.New(true, nil, nil).Wrap(a.Serve)})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/routes"
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -243,4 +244,29 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 		return rec, e
 	}
 	return r.Choose(&t.request), nil
+}
+
+// Outlook is what a decision says of the text, and how ready its target is.
+type Outlook struct {
+	Conditional bool // the rule that matched has a condition, or is the only one
+	Function    functions.Name
+	Snapshot    *snapshot.Snapshot // nil: there is no such function any more
+}
+
+// Foresee returns the outlook of a decision about a request of id. It asks and changes
+// nothing.
+func (a *Activator) Foresee(id auth.Identity, rec *functions.RouteRecord) (o Outlook) {
+	name, err := functions.ParseName(rec.Router, id.Team)
+	r := a.routers.Load().Find(name)
+	if err != nil || r == nil {
+		return o
+	}
+	rules := r.Spec.Spec.Rules
+	o.Conditional = len(rules) == 1 || rules[len(rules)-1].Name != rec.Rule
+	q := routes.Request{Team: id.Team, Admin: id.Admin, Now: a.o.Now(), Find: func(name functions.Name) (routes.Function, bool) { return a.functionNow(id.Team, name) }}
+	name, f, ok := r.Target(&q, rec.Target)
+	if ok {
+		o.Function, o.Snapshot = name, f.Snapshot
+	}
+	return o
 }

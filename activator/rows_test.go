@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
-	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
@@ -728,53 +727,6 @@ func TestDecide(t *testing.T) {
 		if d.Verdict != c.want || d.WakeForRetry != c.warm || (d.Error != nil) != (c.code != "") || d.Error != nil && d.Error.Code != c.code {
 			t.Errorf("%s: %+v", name, d)
 		}
-	}
-}
-
-func TestBrowser(t *testing.T) {
-	for _, c := range []struct {
-		host   string
-		head   [2]string
-		status int
-	}{
-		{"127.0.0.1:8080", [2]string{}, 200},
-		{"localhost", [2]string{}, 200},
-		{"LOCALHOST.:8080", [2]string{}, 200},
-		{"[::1]:8080", [2]string{}, 200},
-		{"app.localhost:8080", [2]string{}, 200},
-		{"gpu.lab", [2]string{}, 200},
-		{"evil.example:8080", [2]string{}, 421},
-		{"127.0.0.1.evil.example", [2]string{}, 421},
-		{"10.0.0.1", [2]string{}, 421},
-		{"127.0.0.1:8080", [2]string{"Origin", "http://127.0.0.1:8080"}, 200},
-		{"localhost", [2]string{"Origin", "http://localhost"}, 200},
-		{"127.0.0.1:8080", [2]string{"Origin", "http://127.0.0.1:3000"}, 403},
-		{"127.0.0.1:8080", [2]string{"Origin", "https://evil.example"}, 403},
-		{"127.0.0.1:8080", [2]string{"Origin", "null"}, 403},
-		{"127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "cross-site"}, 403},
-		{"127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "same-origin"}, 200},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			ln := newMemoryListener()
-			srv := httpserver.NewNetHTTPServer(httpserver.Options{Handler: GuardBrowser(true, []string{"gpu.lab"}, func(_ *httpserver.Request, res *httpserver.Response) { res.Body = []byte("ok") })})
-			go srv.Serve(ln)
-			defer srv.Shutdown(t.Context())
-			tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) }}
-			defer tr.CloseIdleConnections()
-			r, _ := http.NewRequest("GET", "http://x/", nil)
-			r.Host = c.host
-			if c.head[0] != "" {
-				r.Header.Set(c.head[0], c.head[1])
-			}
-			res, err := tr.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			res.Body.Close()
-			if res.StatusCode != c.status {
-				t.Errorf("%s %v: %d, want %d", c.host, c.head, res.StatusCode, c.status)
-			}
-		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,11 +80,13 @@ type conn struct {
 	watch  *watcher
 	token  uint64        // in its epoll set; 0: not there
 	ahead  chan struct{} // closed when the look-ahead goroutine has ended
+
+	onDrain func() // of an upgraded connection
 }
 
 func newConn(s *server, c net.Conn, slot *Slot) *conn {
 	w := &conn{Conn: c, s: s, slot: slot, poke: newest.NewSignal(), opened: time.Now()}
-	w.req.c = w
+	w.req.from = w
 	return w
 }
 
@@ -235,6 +238,37 @@ func (w *conn) headText() string {
 	}
 	return w.text
 }
+
+func (w *conn) header(name string) (value string) {
+	head := w.headText()
+	found := false
+	for _, f := range w.fields {
+		if int(f.colon-f.name) != len(name) || !strings.EqualFold(head[f.name:f.colon], name) {
+			continue
+		}
+		if found {
+			value += ", " + head[f.value:f.end]
+			continue
+		}
+		if value, found = head[f.value:f.end], true; !isThawField(name) {
+			break
+		}
+	}
+	return value
+}
+
+func (w *conn) eachField(yield func(Field) bool) {
+	head := w.headText()
+	for _, f := range w.fields {
+		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
+			return
+		}
+	}
+}
+
+func (w *conn) isHTTP10() bool      { return w.head.http10 }
+func (w *conn) isDraining() bool    { return w.s.draining.Load() }
+func (w *conn) asksWebSocket() bool { return w.head.upgrade }
 
 // Write sends p in pieces, each under a deadline of its own.
 func (w *conn) Write(p []byte) (int, error) {

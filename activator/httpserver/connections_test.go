@@ -311,7 +311,7 @@ func serveWithFewDescriptors(t *testing.T) {
 		if req.Path != "/stream" {
 			return
 		}
-		c, sent := req.c, false
+		c, sent := req.from.(*conn), false
 		res.Close = true
 		res.Stream = newStream(func(p []byte) (int, error) {
 			if !sent {

@@ -35,9 +35,16 @@
 // 50 ms, so the fast path pays nothing. Elsewhere, and on connections without a file
 // descriptor, a goroutine reads ahead into the front's buffer.
 //
+// # WebSockets
+//
+// A request for a path of [Options].Upgrades may ask for a WebSocket. Its handler may take
+// the connection over by [Response].Upgrade: it stays one of the server's connections, with
+// its slot, its write deadline and its part in a drain. What is spoken on it is not this
+// package's.
+//
 // # What is refused
 //
-// CONNECT, absolute-form targets, upgrades to WebSocket, bare line feeds, line folding.
+// CONNECT, absolute-form targets, upgrades, bare line feeds, line folding.
 // "Upgrade: h2c" is ignored: Java's client offers it on every plain connection and then
 // uses HTTP/1.1.
 //

@@ -23,7 +23,8 @@ type head struct {
 	close          bool
 	keepAlive      bool
 	encoded        bool // Content-Encoding other than identity
-	upgrade        bool // to something we do not speak and may not ignore
+	upgrade        bool // to something that may not be ignored
+	webSocket      bool // to that, with a Connection that says so
 }
 
 // parseHead checks b, a whole head from its request line to its empty line, and appends
@@ -81,7 +82,11 @@ func malformed(problem string) *openai.Error {
 }
 
 // fieldCounts counts the fields that may stand once.
-type fieldCounts struct{ hosts, lengths, codings, expects int }
+type fieldCounts struct {
+	hosts, lengths, codings, expects int
+	upgrades, webSockets             int
+	connectionUpgrade                bool
+}
 
 // parseRequestLine reads the first line and returns where the next one begins.
 func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
@@ -142,6 +147,9 @@ func (h *head) addField(name, v []byte, f fieldSpan, counts *fieldCounts) *opena
 		}
 	case 7:
 		if http1.EqualFold(name, "upgrade") && !http1.EqualFold(v, "h2c") {
+			if counts.upgrades++; http1.EqualFold(v, "websocket") {
+				counts.webSockets++
+			}
 			h.upgrade = true
 		}
 	case 10:
@@ -152,6 +160,8 @@ func (h *head) addField(name, v []byte, f fieldSpan, counts *fieldCounts) *opena
 					h.close = true
 				case http1.EqualFold(part, "keep-alive"):
 					h.keepAlive = true
+				case http1.EqualFold(part, "upgrade"):
+					counts.connectionUpgrade = true
 				}
 			}
 		}
@@ -192,11 +202,11 @@ func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 		return malformed("it has both Content-Length and Transfer-Encoding")
 	case h.chunked && h.http10:
 		return malformed("HTTP/1.0 has no Transfer-Encoding")
-	case h.upgrade:
-		return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection.")
 	case h.encoded:
 		return openai.New(openai.UnsupportedEncoding, "")
 	}
+	h.webSocket = counts.upgrades == 1 && counts.webSockets == 1 && counts.connectionUpgrade &&
+		!h.http10 && !h.close && !h.chunked && h.length <= 0
 	return nil
 }
 

@@ -35,79 +35,46 @@ type Request struct {
 	Host   string
 	Body   []byte
 
-	c  *conn    // of servers behind the front
-	nh *request // of a NetHTTPHandler, nil elsewhere
+	from exchange
+}
+
+// exchange is where a request came from: a connection behind the front, a request of a
+// NetHTTPHandler, or this program.
+type exchange interface {
+	header(name string) string
+	eachField(yield func(Field) bool)
+	context() *Context
+	isHTTP10() bool
+	isDraining() bool
+	asksWebSocket() bool
 }
 
 // Header returns the first value of the named field as it came, in whatever
 // case; "" if there is none. Of a field of our own (thaw-…) it returns all values, with
 // commas between them: they restrict a request, and none may hide another.
-func (r *Request) Header(name string) (value string) {
-	if r.nh != nil {
-		return r.nh.header(name)
-	}
-	w := r.c
-	head := w.headText()
-	found := false
-	for _, f := range w.fields {
-		if int(f.colon-f.name) != len(name) || !strings.EqualFold(head[f.name:f.colon], name) {
-			continue
-		}
-		if found {
-			value += ", " + head[f.value:f.end]
-			continue
-		}
-		if value, found = head[f.value:f.end], true; !isThawField(name) {
-			break
-		}
-	}
-	return value
-}
+func (r *Request) Header(name string) string { return r.from.header(name) }
 
 // isThawField reports whether a field's name, in small letters, is one of ours.
 func isThawField(name string) bool { return strings.HasPrefix(name, "thaw-") }
 
 // IsHTTP10 reports whether the client speaks HTTP/1.0.
-func (r *Request) IsHTTP10() bool {
-	if r.nh != nil {
-		return !r.nh.r.ProtoAtLeast(1, 1)
-	}
-	return r.c.head.http10
-}
+func (r *Request) IsHTTP10() bool { return r.from.isHTTP10() }
 
 // Fields yields the head's fields in their order and spelling.
-func (r *Request) Fields(yield func(Field) bool) {
-	if r.nh != nil {
-		r.nh.fields(yield)
-		return
-	}
-	w := r.c
-	head := w.headText()
-	for _, f := range w.fields {
-		if !yield(Field{head[f.name:f.colon], head[f.value:f.end]}) {
-			return
-		}
-	}
-}
+func (r *Request) Fields(yield func(Field) bool) { r.from.eachField(yield) }
 
 // Context ends with [ErrGone] when the client left, with [ErrDraining] when the
 // drain deadline passed, and after the request has been answered. The first
 // call arms the watch for departure; a handler that never calls it pays nothing.
-func (r *Request) Context() *Context {
-	if r.nh != nil {
-		return r.nh.context()
-	}
-	return r.c.context()
-}
+func (r *Request) Context() *Context { return r.from.context() }
 
 // Draining reports whether the server has begun to shut down, so that a request
 // that would wait can be refused.
-func (r *Request) Draining() bool {
-	if r.nh != nil {
-		return r.nh.g.draining.Load()
-	}
-	return r.c.s.draining.Load()
-}
+func (r *Request) Draining() bool { return r.from.isDraining() }
+
+// AsksWebSocket reports whether the client asks to go on as a WebSocket, which only
+// requests for a path of [Options].Upgrades may.
+func (r *Request) AsksWebSocket() bool { return r.from.asksWebSocket() }
 
 // Response is what a handler leaves: zero means an empty 200.
 type Response struct {
@@ -129,6 +96,9 @@ type Response struct {
 	Length int64
 	// Close ends the connection after the answer.
 	Close bool
+	// Upgrade, where the request asks for a WebSocket, takes the connection over in place
+	// of an answer: it writes the answer's head itself. The connection ends with it.
+	Upgrade func(*Upgraded)
 }
 
 // Set appends a field.
@@ -147,6 +117,9 @@ type Options struct {
 	// for, "" for the client's address. Where it returns false, Response is the refusal;
 	// the Handler is not called, the body is not read, and the connection ends.
 	Authorize func(*Request, *Response) (account string, ok bool)
+	// Upgrades, if set, reports whether requests for a path may ask for a WebSocket. All
+	// others that do are refused.
+	Upgrades func(path string) bool
 	// MaxBody bounds a body in bytes; 32 MiB.
 	MaxBody int64
 	// Bodies bounds the memory of bodies while they come and while they are answered;

@@ -62,7 +62,7 @@ func (v *request) header(name string) string {
 	return v.r.Header.Get(name)
 }
 
-func (v *request) fields(yield func(Field) bool) {
+func (v *request) eachField(yield func(Field) bool) {
 	for name, values := range v.r.Header {
 		for _, x := range values {
 			if !yield(Field{name, x}) {
@@ -71,6 +71,10 @@ func (v *request) fields(yield func(Field) bool) {
 		}
 	}
 }
+
+func (v *request) isHTTP10() bool      { return !v.r.ProtoAtLeast(1, 1) }
+func (v *request) isDraining() bool    { return v.g.draining.Load() }
+func (v *request) asksWebSocket() bool { return false }
 
 // context is the visit's, made when it is first asked for.
 func (v *request) context() *Context {
@@ -120,7 +124,7 @@ func (g *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 	v.g, v.r = g, r
 	defer g.release(v)
 	q := &v.req
-	*q = Request{Method: r.Method, Host: r.Host, nh: v}
+	*q = Request{Method: r.Method, Host: r.Host, from: v}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	v.res = Response{Fields: v.res.Fields[:0]}
 	if !g.authorize(v) {

@@ -63,6 +63,13 @@ func (l *netHTTPListener) Accept() (net.Conn, error) {
 func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := r.Context().Value(connKey{}).(*conn)
 	res := w.call()
+	if res.Upgrade != nil && w.head.upgrade {
+		if _, _, err := http.NewResponseController(rw).Hijack(); err == nil {
+			defer w.Close()
+			w.upgrade(res.Upgrade)
+		}
+		return
+	}
 	rw.Header()["Date"] = []string{t.date.now(time.Now())}
 	if res.Stream == nil {
 		writeResponse(rw, r.Method, res, nil, nil)

@@ -55,6 +55,9 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			w.used = true
 			w.setRequest()
+			if w.head.upgrade && !(w.head.webSocket && w.req.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(w.req.Path)) {
+				return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection."), nil
+			}
 			return w.readBody()
 		}
 		if w.w >= w.s.o.MaxHead {

@@ -144,6 +144,9 @@ func (s *server) Shutdown(ctx context.Context) error {
 		if w.phase == idle {
 			w.Conn.Close()
 		}
+		if w.onDrain != nil {
+			go w.onDrain()
+		}
 	})
 
 	var err error

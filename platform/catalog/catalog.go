@@ -41,6 +41,8 @@ type Options struct {
 	Deployed string        // what Put keeps; made when it is not there
 	Every    time.Duration // how often Watch looks; DefaultEvery when 0
 	Plain    func(*url.URL) bool
+	// Given are documents in no folder, by what they come from.
+	Given map[string][]byte
 }
 
 // reader reads the files of the folders.
@@ -126,6 +128,13 @@ func Open(o Options) (*Catalog, error) {
 		if _, err := listFiles(dir); err != nil {
 			return nil, fmt.Errorf("folder of functions: %w", err)
 		}
+	}
+	for from, data := range o.Given {
+		f := new(file)
+		if f.readData(o.reader(), from, data); len(f.problems) > 0 {
+			return nil, f.problems
+		}
+		c.files[from] = f
 	}
 	c.Reload()
 	return c, nil
@@ -329,6 +338,10 @@ func (f *file) read(reader Reader, path string, st fileVersion) {
 		f.problems = Problems{{File: path, Message: "cannot be read: " + err.Error()}}
 		return
 	}
+	f.readData(reader, path, data)
+}
+
+func (f *file) readData(reader Reader, path string, data []byte) {
 	docs, examples, err := reader.decode(path, data)
 	f.examples = examples
 	if problems, bad := errors.AsType[Problems](err); bad {

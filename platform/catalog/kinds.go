@@ -28,6 +28,7 @@ var keysNotBuilt = map[string][]string{
 	functions.KindRouter: {"spec.cache.semantic", "spec.weights", "spec.profiles"},
 	functions.KindRemote: {"spec.keyFrom.secret"},
 	functions.KindTeam:   {"spec.priority"},
+	"":                   {"sessions"}, // of a file of settings
 }
 
 // Document is one document of a file; one of the first four is set.

@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/cli/othernames"
 	"github.com/thaw-dev/thaw/platform/cli/simulateverb"
 )
 
@@ -159,7 +160,14 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 
 // bindServe registers the settings of serve.
 func (c platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
-	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", c.getenv, func() error { return cfg.check(dataDir(c.getenv)) }, "thaw serve --example-config shows every setting")
+	othernames.RegisterFlags(cmd.Flags())
+	check := func() error {
+		if err := othernames.Check(c.getenv); err != nil {
+			return err
+		}
+		return cfg.check(dataDir(c.getenv))
+	}
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(c.getenv), check, "thaw serve --example-config shows every setting")
 }
 
 func (c platformVerbs) serve() *cobra.Command {

@@ -115,6 +115,10 @@ func TestUsageErrors(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("adr: x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	sessions := filepath.Join(t.TempDir(), "sessions.yaml")
+	if err := os.WriteFile(sessions, []byte("sessions: redis://x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -126,6 +130,10 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"serve", "--hold", "no"}, `"no" is not one of hold, pad, 503`},
 		{[]string{"serve", "--addr", "8080"}, `want HOST:PORT`},
 		{[]string{"serve", "--config", bad}, `bad.yaml:1:1: adr: unknown key (did you mean addr?)`},
+		{[]string{"serve", "--sessions", "redis://x"}, `"--sessions" flag: not supported yet`},
+		{[]string{"serve", "--config", sessions}, `sessions: not supported yet`},
+		{[]string{"serve", "--origin", "*"}, `* would let every web page in`},
+		{[]string{"serve", "--origin", "http://localhost:3000", "--origin", "null"}, `"null" is no origin`},
 		{[]string{"serve", "x"}, `"x" is more than thaw serve takes`},
 		{[]string{"agent"}, `--server https://HOST:8090`},
 		{[]string{"agent", "--server", "http://x"}, `want https://HOST:PORT`},
@@ -208,6 +216,32 @@ func TestOwnFlags(t *testing.T) {
 	}
 	if _, errs, exit := runCLI(t, p, map[string]string{"THAW_SERVER": "https://y", "THAW_TOKEN_FILE": "f", "THAW_DATA": dir}, "agent"); exit != 0 || server != "https://y" {
 		t.Errorf("%d %s %s", exit, errs, server)
+	}
+}
+
+// TestGatewayNames: other names of settings are read, ours overrule them, and what is not
+// built is refused.
+func TestGatewayNames(t *testing.T) {
+	for _, tt := range []struct {
+		env         map[string]string
+		level, errs string
+	}{
+		{map[string]string{}, "info", ""},
+		{map[string]string{"GATEWAY_LOG_LEVEL": "WARNING"}, "warn", ""},
+		{map[string]string{"GATEWAY_LOG_LEVEL": "error", "GATEWAY_DEBUG": "false"}, "error", ""},
+		{map[string]string{"GATEWAY_LOG_LEVEL": "error", "GATEWAY_DEBUG": "1"}, "debug", ""},
+		{map[string]string{"GATEWAY_DEBUG": "true", "THAW_LOG_LEVEL": "warn"}, "warn", ""},
+		{map[string]string{"GATEWAY_LOG_LEVEL": "loud"}, "", `"loud" is not one of debug`},
+		{map[string]string{"GATEWAY_REDIS_URL": "redis://x"}, "", "GATEWAY_REDIS_URL: not supported yet"},
+		{map[string]string{"THAW_SESSIONS": "redis://x"}, "", "THAW_SESSIONS: not supported yet"},
+	} {
+		level := ""
+		p := Programs{Serve: func(_ context.Context, c ServeConfig, _, _ io.Writer) error { level = c.LogLevel; return nil }}
+		tt.env["HOME"] = "/home/x"
+		_, errs, _ := runCLI(t, p, tt.env, "serve")
+		if level != tt.level || !strings.Contains(errs, tt.errs) || tt.errs == "" && errs != "" {
+			t.Errorf("%v: %q %s", tt.env, level, errs)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/placement"
@@ -90,6 +91,7 @@ type ServeConfig struct {
 	RequestSettings
 	CacheBytes functions.Bytes `json:"cache-bytes" default:"256Mi" help:"memory for the answers of Routers and models whose file turns a cache on, at most a quarter of the program's own; 0 keeps none"`
 	Host       []string        `json:"host" help:"another host name browsers may use on loopback; may be repeated"`
+	Origin     []string        `json:"origin" help:"origin of web pages or desktop apps that may use /v1, /ws and /predict: https://HOST[:PORT], http://HOST[:PORT], or SCHEME://* for other schemes, such as app://*; may be repeated"`
 	EngineSettings
 	PolicySettings
 	AgentsAddr    string             `json:"agents-addr" help:"where agents of other machines join, over TLS: HOST:PORT, such as 10.0.0.1:8090; empty takes none"`
@@ -133,6 +135,11 @@ func (c *ServeConfig) check(dataDir func(string) (string, error)) error {
 	}
 	if err := c.RequestSettings.Check(); err != nil {
 		return err
+	}
+	for _, o := range c.Origin {
+		if err := browser.CheckOrigin(o); err != nil {
+			return err
+		}
 	}
 	if c.OrphanTimeout <= 0 || c.Drain <= 0 {
 		return errors.New("orphan-timeout and drain must be more than 0")

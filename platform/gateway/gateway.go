@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -122,7 +123,7 @@ type Gateway struct {
 func New(o Options) *Gateway {
 	o = o.withDefaults()
 	g := &Gateway{o: o, act: o.Activator, upstreams: trackedConns{open: map[string]map[*trackedConn]struct{}{}}}
-	g.byModel = activator.GuardBrowser(false, nil, g.act.Serve)
+	g.byModel = browser.New(false, nil, nil).Wrap(g.act.Serve)
 	g.openAI = httpserver.NewNetHTTPHandler(httpserver.Options{Handler: g.byModel, Authorize: g.authorize, MaxBody: o.MaxBody, Bodies: o.Bodies, Logger: o.Log})
 	g.h1, g.h2, g.leader = g.transport(false), g.transport(true), g.transport(false)
 	if o.LeaderTLS != nil {
@@ -198,7 +199,7 @@ func secureDial(dial func(ctx context.Context, network, addr string) (net.Conn, 
 // functionHandler serves OpenAI API calls that were routed to a function by host, and
 // /infer, which is one of them by its body.
 func (g *Gateway) functionHandler(name functions.Name) httpserver.Handler {
-	return activator.GuardBrowser(false, nil, func(req *httpserver.Request, res *httpserver.Response) {
+	return browser.New(false, nil, nil).Wrap(func(req *httpserver.Request, res *httpserver.Response) {
 		if req.Path == inferPath {
 			req.Path = openai.InferPath(req.Body)
 		}

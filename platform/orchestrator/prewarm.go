@@ -236,6 +236,33 @@ func (s *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by st
 	return p.record(), nil
 }
 
+// PrewarmBriefly starts a function ahead of demand, unless another lease holds it as long
+// already. EndPrewarm ends the lease.
+func (s *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by string) error {
+	s.mu.Lock()
+	f := s.functions[name.WithoutAdapter()]
+	held := f != nil && f.usage.prewarm != nil && f.usage.prewarm.By != by && !f.usage.prewarm.Until.Before(until)
+	s.mu.Unlock()
+	if held {
+		return nil
+	}
+	_, err := s.Prewarm(name, until, functions.PrewarmGPU, by)
+	return err
+}
+
+// EndPrewarm ends the lease that by holds on the start of a function, where it holds one: a
+// replica that no request has used stops.
+func (s *Orchestrator) EndPrewarm(name functions.Name, by string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.functions[name.WithoutAdapter()]
+	if f == nil || f.usage.prewarm == nil || f.usage.prewarm.By != by {
+		return
+	}
+	s.forecaster.prewarmer.end(f.usage.prewarm, "unused", s.now())
+	s.signal()
+}
+
 // PrewarmLeft is the GPU time that a team may still use for prewarms.
 func (s *Orchestrator) PrewarmLeft(team string) time.Duration {
 	s.mu.Lock()

@@ -285,3 +285,43 @@ func TestHistorySurvivesRestart(t *testing.T) {
 		}
 	}
 }
+
+// TestBriefPrewarm: a lease that is given up stops the unused replica, and touches no lease
+// of another.
+func TestBriefPrewarm(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		defer r.stop()
+		r.host(newFakeAgent("here", 1))
+		brief := func() {
+			t.Helper()
+			if err := r.s.PrewarmBriefly(fname("x"), time.Now().Add(5*time.Minute), "socket"); err != nil {
+				t.Fatal(err)
+			}
+			r.pass(20 * time.Second)
+			r.want("started", r.states("x"), "[READY@here]")
+		}
+		brief()
+		r.s.EndPrewarm(fname("x"), "another")
+		r.pass(5 * time.Second)
+		r.want("by another", r.states("x"), "[READY@here]")
+		r.s.EndPrewarm(fname("x"), "socket")
+		r.s.EndPrewarm(fname("x"), "socket")
+		r.s.EndPrewarm(fname("none"), "socket")
+		r.pass(20 * time.Second)
+		r.want("given up", r.states("x"), "[]")
+		if n := prewarms(r.s, "unused"); n != 1 {
+			t.Errorf("%v unused, want 1", n)
+		}
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(20*time.Minute), functions.PrewarmGPU, "k1"); err != nil {
+			t.Fatal(err)
+		}
+		brief()
+		r.s.EndPrewarm(fname("x"), "socket")
+		r.pass(20 * time.Second)
+		r.want("the longer lease", r.states("x"), "[READY@here]")
+		if p := r.s.Prewarms(); len(p) != 1 || p[0].By != "k1" {
+			t.Errorf("%+v", p)
+		}
+	})
+}

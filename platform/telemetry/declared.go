@@ -66,6 +66,10 @@ var declarations = []metric{
 	gauge("thaw_remote_spent_today", "What a Remote has cost since midnight UTC.", "model", "team"),
 	gauge("thaw_remote_circuit", "1 for the state that the circuit of a Remote is in: closed, open (it is failed) or half_open (one request tries it).", "model", "team", "state"),
 
+	// activator/socket
+	counter("thaw_speculation_total", "What sockets made ready ahead; kind is model or adapter, result hit (it was ready when it was asked for), late (it was asked for while it became ready), waste (it was not asked for) or refused.", "router", "team", "kind", "result"),
+	counter("thaw_speculation_saved_seconds_total", "Seconds of cold starts and of loading adapters that passed before the submit.", "router", "team", "kind"),
+
 	// activator/httpserver
 	counter("thaw_connections_dropped_total", "Connections of clients that were refused because there were too many of their address (address), of all (total) or open files (descriptors), or were ended while idle to make room for another (idle).", "reason"),
 

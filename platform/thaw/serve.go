@@ -17,10 +17,12 @@ import (
 
 	"github.com/thaw-dev/thaw/activator"
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/socket"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
@@ -142,7 +144,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	if err := os.MkdirAll(c.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("the data folder: %w", err)
 	}
-	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts})
+	cat, err := catalog.Open(catalog.Options{Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"), Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
 		return nil, fmt.Errorf("the functions: %w", err)
 	}
@@ -203,8 +205,8 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Logs:    openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
-	s.front = httpserver.NewFiberServer(httpserver.Options{
-		Handler: dispatch(activator.GuardBrowser(loopback, c.Host, s.data.Serve), control.Serve), Authorize: authorizeBy(s.data, control), MaxBody: int64(c.MaxBody), Logger: log,
+	s.front = s.newFront(c, loopback, control, newSockets(s.data, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log), httpserver.Options{
+		MaxBody: int64(c.MaxBody), Logger: log,
 		Bodies:      httpserver.NewBudget(plan.Bodies, c.ShareOf(plan.Bodies)),
 		Connections: httpserver.NewConnections(plan.Connections, int(c.ShareOf(int64(plan.Connections))), metrics.Counter("thaw_connections_dropped_total")),
 	})
@@ -276,23 +278,48 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 	return keys, admin, err
 }
 
-// dispatch passes a request to the data path or to the control API.
-func dispatch(data, control httpserver.Handler) httpserver.Handler {
-	return func(req *httpserver.Request, res *httpserver.Response) {
-		if activator.ServesPath(req.Path) {
-			data(req, res)
-			return
+// newFront makes the HTTP server of the data path, the sockets and the control API.
+func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
+	guard := browser.New(loopback, c.Host, c.Origin)
+	named, own := guard.Wrap(sockets.Serve), browser.New(loopback, c.Host, nil).Wrap(sockets.Serve)
+	o.Handler = dispatch(guard.Wrap(s.data.Serve), func(req *httpserver.Request, res *httpserver.Response) {
+		if socket.TakesOrigins(req.Path) {
+			named(req, res)
+		} else {
+			own(req, res)
 		}
-		control(req, res)
-		res.Set("x-request-id", openai.NewID())
+	}, control.Serve)
+	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
+	o.Upgrades = socket.Upgrades
+	return httpserver.NewFiberServer(o)
+}
+
+// dispatch passes a request to the data path, to the sockets or to the control API.
+func dispatch(data, sockets, control httpserver.Handler) httpserver.Handler {
+	return func(req *httpserver.Request, res *httpserver.Response) {
+		switch {
+		case activator.ServesPath(req.Path):
+			data(req, res)
+		case socket.ServesPath(req.Path):
+			sockets(req, res)
+		default:
+			control(req, res)
+			res.Set("x-request-id", openai.NewID())
+		}
 	}
 }
 
-// authorizeBy has the data path or the control API check a head.
-func authorizeBy(data *activator.Activator, control *api.API) func(*httpserver.Request, *httpserver.Response) (string, bool) {
+// headCheck is what Authorize of [httpserver.Options] is.
+type headCheck = func(*httpserver.Request, *httpserver.Response) (key string, ok bool)
+
+// authorizeBy has the data path, the sockets or the control API check a head.
+func authorizeBy(data, sockets headCheck, control *api.API) headCheck {
 	return func(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
-		if activator.ServesPath(req.Path) {
-			return data.Authorize(req, res)
+		switch {
+		case activator.ServesPath(req.Path):
+			return data(req, res)
+		case socket.ServesPath(req.Path):
+			return sockets(req, res)
 		}
 		if key, ok = control.Authorize(req, res); !ok {
 			res.Set("x-request-id", openai.NewID())

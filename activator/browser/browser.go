@@ -1,0 +1,208 @@
+// Package browser guards handlers against web pages in browsers: the Host must be this
+// server's, and a page of another origin is let in only where the operator named it.
+package browser
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Guard guards handlers. It is immutable.
+type Guard struct {
+	loopback bool
+	hosts    map[string]bool
+	origins  map[string]bool // scheme://host[:port], or scheme://*
+}
+
+// New makes a guard. On loopback, Host must be a loopback name or address, or one of
+// hosts, against DNS rebinding (421). On any listener an Origin other than the Host itself
+// is refused (403) unless it is one of origins, which have passed CheckOrigin.
+func New(loopback bool, hosts, origins []string) *Guard {
+	g := &Guard{loopback: loopback, hosts: map[string]bool{"localhost": true}, origins: map[string]bool{}}
+	for _, h := range hosts {
+		g.hosts[strings.ToLower(strings.TrimSuffix(h, "."))] = true
+	}
+	for _, o := range origins {
+		g.origins[normalize(o)] = true
+	}
+	return g
+}
+
+// CheckOrigin reports what is wrong with an origin that pages may have:
+// https://host[:port], http://host[:port], or scheme://* for other schemes.
+func CheckOrigin(origin string) error {
+	const want = "want https://HOST[:PORT], http://HOST[:PORT], or SCHEME://* for a desktop app's own scheme"
+	scheme, host, ok := strings.Cut(origin, "://")
+	web := strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https")
+	u, err := url.Parse(strings.TrimSuffix(origin, "*"))
+	switch {
+	case origin == "*":
+		return fmt.Errorf("origin: * would let every web page in: name the origins")
+	case !ok || host == "" || strings.ContainsAny(origin, " ,\t"):
+		return fmt.Errorf("origin: %q is no origin: %s", functions.Clip(origin), want)
+	case host == "*" && !web && err == nil:
+		return nil
+	case strings.Contains(host, "*"), !web:
+		return fmt.Errorf("origin: %q: a pattern is SCHEME://*, of a scheme other than http and https", functions.Clip(origin))
+	case err != nil || u.Host != host || u.User != nil || u.Hostname() == "":
+		return fmt.Errorf("origin: %q has more than a scheme, a host and a port: %s", functions.Clip(origin), want)
+	}
+	return nil
+}
+
+// normalize is an origin in lower case without its scheme's own port, as browsers send it.
+func normalize(origin string) string {
+	o := strings.ToLower(origin)
+	switch scheme, host, _ := strings.Cut(o, "://"); scheme {
+	case "http":
+		return "http://" + strings.TrimSuffix(host, ":80")
+	case "https":
+		return "https://" + strings.TrimSuffix(host, ":443")
+	}
+	return o
+}
+
+// lets reports whether a page of a foreign origin may use the server.
+func (g *Guard) lets(origin string) bool {
+	o := normalize(origin)
+	if g.origins[o] {
+		return true
+	}
+	scheme, _, ok := strings.Cut(o, "://")
+	return ok && scheme != "http" && scheme != "https" && g.origins[scheme+"://*"]
+}
+
+// Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
+func (g *Guard) Check(req *httpserver.Request) *openai.Error {
+	if g.loopback && !isLocalHost(req.Host, g.hosts) {
+		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
+	}
+	origin := req.Header("Origin")
+	switch {
+	case origin != "" && (sameOrigin(origin, req.Host) || g.lets(origin)):
+		return nil
+	case origin != "" && CheckOrigin(origin) == nil:
+		return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; to let this one in, start the server with --origin "+functions.Clip(normalize(origin))+" (THAW_ORIGIN).")
+	case origin != "":
+		if scheme, _, ok := strings.Cut(normalize(origin), "://"); ok && CheckOrigin(scheme+"://*") == nil {
+			return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; to let this app in, start the server with --origin "+functions.Clip(scheme)+"://* (THAW_ORIGIN).")
+		}
+	case req.Header("Sec-Fetch-Site") != "cross-site":
+		return nil
+	}
+	return openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused; --origin (THAW_ORIGIN) names the origins that are let in.")
+}
+
+// Wrap guards a handler. It answers the preflights of pages that are let in, and sets the
+// fields that let them read answers, errors too.
+func (g *Guard) Wrap(next httpserver.Handler) httpserver.Handler {
+	return func(req *httpserver.Request, res *httpserver.Response) {
+		if e := g.Check(req); e != nil {
+			res.Status, res.Body = e.Status, e.Body()
+			res.Set("x-request-id", openai.NewID())
+			e.Header(func(name, value string) bool { res.Set(name, value); return true })
+			if len(g.origins) > 0 {
+				res.Set("Vary", "Origin")
+			}
+			return
+		}
+		if req.Method == "OPTIONS" && req.Header("Access-Control-Request-Method") != "" && g.lets(req.Header("Origin")) {
+			g.preflight(req, res)
+			return
+		}
+		next(req, res)
+		g.setFields(req, res)
+	}
+}
+
+// WrapAuthorize guards the check of a head in the same way.
+func (g *Guard) WrapAuthorize(next func(*httpserver.Request, *httpserver.Response) (string, bool)) func(*httpserver.Request, *httpserver.Response) (string, bool) {
+	return func(req *httpserver.Request, res *httpserver.Response) (account string, ok bool) {
+		g.Wrap(func(req *httpserver.Request, res *httpserver.Response) { account, ok = next(req, res) })(req, res)
+		return account, ok
+	}
+}
+
+// exposed are the fields of answers that pages may read.
+const exposed = "x-request-id, thaw-client-request-id, thaw-route, thaw-cold-start, thaw-cache, server-timing, retry-after, x-should-retry, openai-processing-ms, " +
+	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+
+// setFields sets the fields that depend on the origin. The answer's own may be shared with
+// other requests, and are not appended to in place.
+func (g *Guard) setFields(req *httpserver.Request, res *httpserver.Response) {
+	if len(g.origins) == 0 {
+		return
+	}
+	res.Fields = slices.Clip(res.Fields)
+	res.Set("Vary", "Origin")
+	if o := req.Header("Origin"); o != "" && g.lets(o) {
+		res.Set("Access-Control-Allow-Origin", o)
+		res.Set("Access-Control-Expose-Headers", exposed)
+	}
+}
+
+const maxRequestHeaders = 1 << 10
+
+func (g *Guard) preflight(req *httpserver.Request, res *httpserver.Response) {
+	res.Status = 204
+	res.Set("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
+	res.Set("Access-Control-Allow-Origin", req.Header("Origin"))
+	res.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+	if h := req.Header("Access-Control-Request-Headers"); h != "" && len(h) <= maxRequestHeaders {
+		res.Set("Access-Control-Allow-Headers", h)
+	}
+	if strings.EqualFold(req.Header("Access-Control-Request-Private-Network"), "true") {
+		res.Set("Access-Control-Allow-Private-Network", "true")
+	}
+	res.Set("Access-Control-Max-Age", "600")
+}
+
+// isLocalHost reports whether a Host names this machine.
+func isLocalHost(host string, allowed map[string]bool) bool {
+	name := hostname(host)
+	if allowed[name] {
+		return true
+	}
+	if strings.HasSuffix(name, ".localhost") { // always resolves to this machine, RFC 6761
+		return true
+	}
+	a, err := netip.ParseAddr(name)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// hostname is a Host without port, brackets and final dot, in lower case.
+func hostname(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && (strings.IndexByte(host, ':') == i || strings.HasSuffix(host[:i], "]")) {
+		host = host[:i]
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// sameOrigin reports whether an Origin is the very host and port asked. A page
+// of another port on this machine is another site.
+func sameOrigin(origin, host string) bool {
+	u, err := url.Parse(origin)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return false // "null" too
+	}
+	return strings.EqualFold(withPort(u.Host, u.Scheme), withPort(host, u.Scheme))
+}
+
+func withPort(host, scheme string) string {
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	if scheme == "https" {
+		return host + ":443"
+	}
+	return host + ":80"
+}

@@ -1,0 +1,74 @@
+package httpserver
+
+import (
+	"runtime/debug"
+	"time"
+)
+
+// Upgraded is the connection of a client whose request asked for a WebSocket. Each write
+// has the server's deadline; reads have none. One goroutine at a time may read, and one
+// write.
+type Upgraded struct {
+	w        *conn
+	leftover []byte // came behind the head
+	ctx      *Context
+}
+
+// upgrade gives the connection to f, and ends it behind f.
+func (w *conn) upgrade(f func(*Upgraded)) {
+	u := &Upgraded{w: w, leftover: append([]byte(nil), w.buf[w.r:w.w]...), ctx: &Context{}}
+	w.mu.Lock()
+	w.ctx = u.ctx
+	switch {
+	case w.closed, w.gone:
+		u.ctx.End(ErrGone)
+	case w.s.cutting.Load():
+		u.ctx.End(ErrDraining)
+	}
+	w.mu.Unlock()
+	w.charge(0)
+	w.buf, w.large, w.fields, w.text = nil, nil, nil, "" // a socket may live for days
+	w.r, w.w = 0, 0
+	w.readBy(time.Time{})
+	defer func() {
+		if p := recover(); p != nil {
+			w.s.o.Logger.Error("an upgraded connection panicked", "panic", p, "stack", string(debug.Stack()))
+		}
+		w.Close()
+	}()
+	f(u)
+}
+
+// Read returns the bytes that came behind the head first.
+func (u *Upgraded) Read(p []byte) (int, error) {
+	if len(u.leftover) > 0 {
+		n := copy(p, u.leftover)
+		if u.leftover = u.leftover[n:]; len(u.leftover) == 0 {
+			u.leftover = nil
+		}
+		return n, nil
+	}
+	return u.w.Conn.Read(p)
+}
+
+// Write sends p; a client that does not read it in time is reset.
+func (u *Upgraded) Write(p []byte) (int, error) { return u.w.write(p) }
+
+// Close ends the connection, and a Read and a Write that wait. It may be called again.
+func (u *Upgraded) Close() error { return u.w.Conn.Close() }
+
+// Context ends with [ErrDraining] when the drain deadline has passed, and with the
+// connection.
+func (u *Upgraded) Context() *Context { return u.ctx }
+
+// OnDrain has f called, in a goroutine of its own, when the server begins to shut down: at
+// once where it has. It is called once, before anything else.
+func (u *Upgraded) OnDrain(f func()) {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	if u.w.s.draining.Load() {
+		go f()
+		return
+	}
+	u.w.onDrain = f
+}

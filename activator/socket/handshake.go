@@ -1,0 +1,129 @@
+package socket
+
+import (
+	"bufio"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+const (
+	protocol    = "thaw.v1"
+	protocolKey = "thaw.key." // and the key behind it
+)
+
+// handshake is what a request for a WebSocket says.
+type handshake struct {
+	nonce         string // Sec-WebSocket-Key
+	offersV1      bool
+	authorization string // of Authorization, or of a subprotocol
+}
+
+// readHandshake checks what RFC 6455 requires of a request, and reads the subprotocols.
+func readHandshake(req *httpserver.Request) (h handshake, e *openai.Error) {
+	nonces, versions, offered := 0, 0, false
+	req.Fields(func(f httpserver.Field) bool {
+		switch strings.ToLower(f.Name) {
+		case "sec-websocket-key":
+			nonces++
+			h.nonce = strings.Clone(f.Value)
+		case "sec-websocket-version":
+			if versions++; f.Value != "13" {
+				versions = -100
+			}
+		case "sec-websocket-protocol":
+			for p := range strings.SplitSeq(f.Value, ",") {
+				p = strings.Trim(p, " \t")
+				if key, ok := strings.CutPrefix(p, protocolKey); ok && key != "" {
+					h.authorization = "Bearer " + key
+				}
+				offered = true
+				h.offersV1 = h.offersV1 || p == protocol
+			}
+		}
+		return true
+	})
+	nonce, err := base64.StdEncoding.DecodeString(h.nonce)
+	switch {
+	case versions != 1:
+		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Version is 13.")
+	case nonces != 1 || err != nil || len(nonce) != 16:
+		return h, openai.New(openai.InvalidRequest, "Sec-WebSocket-Key is not 16 bytes in base64.")
+	case offered && !h.offersV1:
+		return h, openai.New(openai.InvalidRequest, "The subprotocols do not offer thaw.v1, the one that is spoken here.")
+	}
+	if a := req.Header("Authorization"); a != "" {
+		h.authorization = strings.Clone(a)
+	}
+	return h, nil
+}
+
+const bufferBytes = 1 << 10 // of reads and of writes, per socket
+
+// accept answers the handshake: the subprotocol in the answer is thaw.v1 alone.
+func (h *handshake) accept(u *httpserver.Upgraded) (*websocket.Conn, error) {
+	r := &http.Request{Method: "GET", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {h.nonce},
+	}}
+	if h.offersV1 {
+		r.Header.Set("Sec-WebSocket-Protocol", protocol)
+	}
+	return websocket.Accept(&switcher{u: u, header: http.Header{}}, r, &websocket.AcceptOptions{
+		Subprotocols: []string{protocol}, InsecureSkipVerify: true, // origins are checked before
+	})
+}
+
+// switcher is the http.ResponseWriter of an upgraded connection.
+type switcher struct {
+	u      *httpserver.Upgraded
+	header http.Header
+}
+
+func (s *switcher) Header() http.Header { return s.header }
+
+func (s *switcher) Write(p []byte) (int, error) { return s.u.Write(p) }
+
+func (s *switcher) WriteHeader(status int) {
+	b := []byte("HTTP/1.1 " + strconv.Itoa(status) + " " + http.StatusText(status) + "\r\n")
+	for name, values := range s.header {
+		for _, v := range values {
+			b = append(b, name+": "+v+"\r\n"...)
+		}
+	}
+	s.u.Write(append(b, "\r\n"...))
+}
+
+func (s *switcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c := netConn{s.u}
+	return c, bufio.NewReadWriter(bufio.NewReaderSize(c, bufferBytes), bufio.NewWriterSize(c, bufferBytes)), nil
+}
+
+// netConn is an upgraded connection as a net.Conn. The library sets no deadlines.
+type netConn struct{ *httpserver.Upgraded }
+
+func (netConn) LocalAddr() net.Addr              { return noAddr{} }
+func (netConn) RemoteAddr() net.Addr             { return noAddr{} }
+func (netConn) SetDeadline(time.Time) error      { return nil }
+func (netConn) SetReadDeadline(time.Time) error  { return nil }
+func (netConn) SetWriteDeadline(time.Time) error { return nil }
+
+type noAddr struct{}
+
+func (noAddr) Network() string { return "tcp" }
+func (noAddr) String() string  { return "" }
+
+// writeRefusal answers a handshake with an error.
+func writeRefusal(u *httpserver.Upgraded, e *openai.Error) {
+	body := e.Body()
+	b := []byte("HTTP/1.1 " + strconv.Itoa(e.Status) + " " + http.StatusText(e.Status) + "\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n")
+	e.Header(func(name, value string) bool { b = append(b, name+": "+value+"\r\n"...); return true })
+	u.Write(append(append(b, "\r\n"...), body...))
+}

@@ -1,0 +1,106 @@
+package socket
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// predict answers POST /predict?text=TEXT[&router=NAME] with the record of the decision.
+func (s *Server) predict(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+	if e := allowMethods(req, "POST"); e != nil {
+		return e
+	}
+	id, e := s.o.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+	if e != nil {
+		return e
+	}
+	q, err := url.ParseQuery(req.Query)
+	o := &socket{s: s, id: id, router: functions.AutoRouter}
+	text := q["text"]
+	if r := q["router"]; len(r) == 1 && r[0] != "" {
+		o.router = r[0]
+		delete(q, "router")
+	}
+	if delete(q, "text"); err != nil || len(q) > 0 || len(text) != 1 || text[0] == "" {
+		return openai.New(openai.InvalidValue, "The query is text, percent-encoded, and optionally router.").With("text")
+	}
+	body, err := o.body(text[0], nil)
+	if err != nil {
+		return openai.New(openai.InvalidValue, "The text is not UTF-8.").With("text")
+	}
+	rec, e := s.o.Decide(id, o.router, generatePath, req.Header, body)
+	if e != nil {
+		return e
+	}
+	if res.Body, err = json.Marshal(rec); err != nil {
+		return openai.New(openai.InternalError, "")
+	}
+	res.Set("content-type", "application/json")
+	res.Set("cache-control", "no-store")
+	res.Set("x-request-id", openai.NewID())
+	return nil
+}
+
+func allowMethods(req *httpserver.Request, allowed ...string) *openai.Error {
+	e := openai.New(openai.MethodNotAllowed, "Use "+allowed[0]+" here.")
+	for i, m := range allowed {
+		if req.Method == m {
+			return nil
+		}
+		if i > 0 {
+			e.Allow += ", "
+		}
+		e.Allow += m
+	}
+	return e
+}
+
+// serveHealth answers that this program serves; /readyz tells more.
+func serveHealth(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+	if e := allowMethods(req, "GET", "HEAD"); e != nil {
+		return e
+	}
+	res.Body = []byte(`{"status":"ok"}`)
+	res.Set("content-type", "application/json")
+	res.Set("cache-control", "no-store")
+	return nil
+}
+
+// page tries the protocol out in a browser. It loads nothing and keeps nothing.
+//
+//go:embed page.html
+var page []byte
+
+// pagePolicy lets the page run its own script and style, known by their hashes, and talk to
+// this server alone.
+var pagePolicy = "default-src 'none'; connect-src 'self'; script-src " + hashOf("script") + "; style-src " + hashOf("style") + "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// hashOf is the source of a policy that means the content of the page's only such element.
+func hashOf(element string) string {
+	_, content, _ := bytes.Cut(page, []byte("<"+element+">"))
+	content, _, _ = bytes.Cut(content, []byte("</"+element+">"))
+	sum := sha256.Sum256(content)
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+func servePage(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+	if e := allowMethods(req, "GET", "HEAD"); e != nil {
+		return e
+	}
+	res.Body = page
+	res.Set("content-type", "text/html; charset=utf-8")
+	res.Set("cache-control", "no-cache")
+	res.Set("content-security-policy", pagePolicy)
+	res.Set("x-content-type-options", "nosniff")
+	res.Set("referrer-policy", "no-referrer")
+	res.Set("x-frame-options", "DENY")
+	return nil
+}

@@ -1,0 +1,268 @@
+package socket
+
+import (
+	"encoding/json/v2"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
+)
+
+// Path is what the paths of sockets begin with; the rest is the client_id.
+const Path = "/ws/"
+
+// Options of a Server. Generate, Caller and Decide must be set.
+type Options struct {
+	// Generate is the handler of the data path.
+	Generate httpserver.Handler
+	// Caller is the identity of a client that sent these two header fields.
+	Caller func(authorization, apiKey string) (auth.Identity, *openai.Error)
+	// Decide decides what a request would be sent to, and sends and records nothing.
+	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
+	// Ahead makes targets ready that a decision is sure of; nil: none is.
+	Ahead *Ahead
+	// Sockets bounds the open sockets, and SocketsOfKey those of one key; 65,536 and all.
+	Sockets, SocketsOfKey int
+	// Idle bounds the silence of a client; 1 h.
+	Idle time.Duration
+	// SessionBytes bounds the memory of sessions; 64 MiB.
+	SessionBytes int
+	// Log gets a line per socket that was ended for its faults; nil is silence.
+	Log *slog.Logger
+	// Now is the clock; time.Now.
+	Now func() time.Time
+}
+
+// Server serves sockets. Its methods may be called concurrently.
+type Server struct {
+	o        Options
+	sessions sessions
+
+	mu   sync.Mutex
+	open map[string]int // sockets by key
+	all  int
+}
+
+// New makes a server; it starts nothing.
+func New(o Options) *Server {
+	if o.Sockets <= 0 {
+		o.Sockets = 65_536
+	}
+	if o.SocketsOfKey <= 0 {
+		o.SocketsOfKey = o.Sockets
+	}
+	if o.Idle <= 0 {
+		o.Idle = time.Hour
+	}
+	if o.SessionBytes <= 0 {
+		o.SessionBytes = 64 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Server{o: o, sessions: sessions{max: o.SessionBytes}, open: map[string]int{}}
+}
+
+// Upgrades reports whether requests for a path may ask for a WebSocket.
+func Upgrades(path string) bool { return strings.HasPrefix(path, Path) }
+
+// ServesPath reports whether a path is this server's.
+func ServesPath(path string) bool {
+	return Upgrades(path) || path == predictPath || path == healthPath || path == pagePath
+}
+
+// TakesOrigins reports whether pages of the origins that the operator named may use a path.
+func TakesOrigins(path string) bool { return Upgrades(path) || path == predictPath }
+
+const (
+	predictPath = "/predict"
+	healthPath  = "/health"
+	pagePath    = "/ui/socket"
+)
+
+// Serve answers a request for a path of this server. It is a [httpserver.Handler].
+func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
+	var e *openai.Error
+	switch req.Path {
+	case predictPath:
+		e = s.predict(req, res)
+	case healthPath:
+		e = serveHealth(req, res)
+	case pagePath:
+		e = servePage(req, res)
+	default:
+		e = s.upgrade(req, res)
+	}
+	if e != nil {
+		answerError(res, e)
+	}
+}
+
+// Authorize refuses the body of a request whose key is wrong. It is
+// [httpserver.Options].Authorize.
+func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
+	id, e := s.o.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+	if e != nil {
+		answerError(res, e)
+	}
+	return id.KeyID, e == nil
+}
+
+// upgrade checks the request, the key and the bounds, and then the connection is a socket.
+func (s *Server) upgrade(req *httpserver.Request, res *httpserver.Response) *openai.Error {
+	o, e := s.check(req)
+	if e != nil {
+		return e
+	}
+	res.Upgrade = func(u *httpserver.Upgraded) { // after this handler, whose request is over
+		if e := s.enter(o.account()); e != nil {
+			writeRefusal(u, e)
+			return
+		}
+		defer s.leave(o.account())
+		o.run(u)
+	}
+	return nil
+}
+
+func answerError(res *httpserver.Response, e *openai.Error) {
+	res.Status, res.Body = e.Status, e.Body()
+	res.Set("x-request-id", openai.NewID())
+	e.Header(func(name, value string) bool { res.Set(name, value); return true })
+}
+
+// enter counts a socket, or refuses it.
+func (s *Server) enter(account string) *openai.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.all >= s.o.Sockets:
+		return openai.New(openai.QueueFull, "The server has as many sockets as it may.").After(5 * time.Second)
+	case s.open[account] >= s.o.SocketsOfKey:
+		return openai.New(openai.RateLimitExceeded, "This key has as many sockets as one may.").After(5 * time.Second)
+	}
+	s.all++
+	s.open[account]++
+	return nil
+}
+
+func (s *Server) leave(account string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.open[account]--; s.open[account] == 0 {
+		delete(s.open, account)
+	}
+}
+
+// Open is how many sockets are open.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all
+}
+
+// check checks a request before its upgrade.
+func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
+	client, _ := strings.CutPrefix(req.Path, Path)
+	switch {
+	case !req.AsksWebSocket():
+		return nil, openai.New(openai.InvalidRequest, "A WebSocket is served here: ask for one by GET with Upgrade: websocket.")
+	case req.Draining():
+		return nil, openai.New(openai.ShuttingDown, "")
+	case !openai.ValidID(client):
+		return nil, openai.New(openai.InvalidValue, "The path is /ws/CLIENT_ID, of up to 128 letters, digits, dots, hyphens and underscores.")
+	}
+	router, ok := readQuery(req.Query)
+	if !ok {
+		return nil, openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: router. A key belongs into Authorization or the subprotocol thaw.key.KEY, never into a URL.")
+	}
+	h, e := readHandshake(req)
+	if e != nil {
+		return nil, e
+	}
+	o := &socket{s: s, handshake: h, router: router}
+	if o.id, e = s.o.Caller(h.authorization, req.Header("X-Api-Key")); e != nil {
+		return nil, e
+	}
+	if h.authorization == "" && req.Header("X-Api-Key") != "" {
+		o.handshake.authorization = "Bearer " + strings.Clone(req.Header("X-Api-Key"))
+	}
+	o.key = sessionKey{o.id.Team, o.id.KeyID, strings.Clone(client)}
+	req.Fields(func(f httpserver.Field) bool {
+		if isKept(f.Name) {
+			o.fields = append(o.fields, httpserver.Field{Name: strings.Clone(f.Name), Value: strings.Clone(f.Value)})
+		}
+		return true
+	})
+	body, _ := o.body("", nil)
+	if _, e := s.o.Decide(o.id, router, generatePath, o.header, body); e != nil {
+		return nil, e
+	}
+	return o, nil
+}
+
+// generatePath is the endpoint that generations use.
+const generatePath = "/v1/chat/completions"
+
+// readQuery reads ?router=NAME.
+func readQuery(query string) (router string, ok bool) {
+	if query == "" {
+		return functions.AutoRouter, true
+	}
+	router, ok = strings.CutPrefix(query, "router=")
+	if !ok || router == "" || strings.ContainsAny(router, "&+") {
+		return "", false
+	}
+	router = strings.NewReplacer("%2F", "/", "%2f", "/").Replace(router)
+	return strings.Clone(router), !strings.Contains(router, "%")
+}
+
+// isKept reports whether a field of the handshake goes on with each generation.
+func isKept(name string) bool {
+	name = strings.ToLower(name)
+	switch name {
+	case "authorization", "x-api-key", "api-key", "cookie", "connection", "upgrade", "host", "origin", "content-length",
+		"content-type", "x-stainless-read-timeout", "x-stainless-timeout", "thaw-session", "x-request-id", "x-client-request-id":
+		return false
+	}
+	return !strings.HasPrefix(name, "sec-")
+}
+
+// header is a field of each of the socket's requests.
+func (o *socket) header(name string) string {
+	for _, f := range o.fields {
+		if strings.EqualFold(f.Name, name) {
+			return f.Value
+		}
+	}
+	if strings.EqualFold(name, "thaw-session") {
+		return o.key.client
+	}
+	return ""
+}
+
+// body is that of a chat request with a text, or with messages.
+func (o *socket) body(text string, messages any) ([]byte, error) {
+	type turn struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	if messages == nil {
+		messages = []turn{{"user", text}}
+	}
+	return json.Marshal(struct {
+		Model    string          `json:"model"`
+		Messages any             `json:"messages"`
+		Stream   bool            `json:"stream"`
+		Options  map[string]bool `json:"stream_options"`
+	}{o.router, messages, true, map[string]bool{"include_usage": true}})
+}

@@ -1,0 +1,55 @@
+// Package othernames knows the environment variables that are read as other names of
+// settings, and the settings of later versions, which are refused and not ignored.
+package othernames
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Getenv reads settings that have another name too: GATEWAY_LOG_LEVEL and
+// GATEWAY_DEBUG are THAW_LOG_LEVEL, which overrules them.
+func Getenv(getenv func(string) string) func(name string) string {
+	return func(name string) string {
+		value := getenv(name)
+		if name != "THAW_LOG_LEVEL" || value != "" {
+			return value
+		}
+		switch strings.ToLower(getenv("GATEWAY_DEBUG")) {
+		case "", "0", "false", "no", "off":
+		default:
+			return "debug"
+		}
+		level := strings.ToLower(getenv("GATEWAY_LOG_LEVEL"))
+		if level == "warning" {
+			return "warn"
+		}
+		return level
+	}
+}
+
+// Check refuses variables of later versions.
+func Check(getenv func(string) string) error {
+	for _, name := range []string{"GATEWAY_REDIS_URL", "THAW_SESSIONS"} {
+		if getenv(name) != "" {
+			return errors.New(name + ": not supported yet: sessions are in the memory of this server")
+		}
+	}
+	return nil
+}
+
+// RegisterFlags registers the flags of later versions, which are refused; help leaves
+// them out.
+func RegisterFlags(fs *pflag.FlagSet) {
+	fs.Var(unsupportedFlag{}, "sessions", "")
+	fs.Lookup("sessions").Hidden = true
+}
+
+// unsupportedFlag is the flag of such a setting.
+type unsupportedFlag struct{}
+
+func (unsupportedFlag) String() string   { return "" }
+func (unsupportedFlag) Type() string     { return "string" }
+func (unsupportedFlag) Set(string) error { return errors.New("not supported yet") }
