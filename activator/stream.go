@@ -2,6 +2,7 @@ package activator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -161,7 +162,7 @@ func (v *eventStream) awaitFirstByte() {
 		return
 	}
 	if x.endpoint.noop != nil && !now.Before(v.noop) {
-		v.out = x.endpoint.noop(v.out[:0], x.engineName, now)
+		v.out = x.endpoint.noop(v.out[:0], cmp.Or(x.answerName, x.engineName), now)
 		v.noop = now.Add(x.a.o.Noop)
 		return
 	}
