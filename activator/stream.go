@@ -49,10 +49,8 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 	}
 	if x.reply.End {
 		res.Body = x.reply.Begin
-		if up.Status < 300 && answer.IsJSON(up) {
-			var t openai.Tail
-			t.Pass(res.Body)
-			x.usage = t.Usage()
+		if up.Status < 300 {
+			x.scanUsage(res.Body)
 		}
 		status := up.Status
 		if status >= 400 {
@@ -376,10 +374,17 @@ func (v *eventStream) endWithEngineError() {
 	v.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
 }
 
+// scanUsage reads the usage of a whole plain answer.
+func (x *proxyRequest) scanUsage(body []byte) {
+	var s openai.UsageScan
+	s.Pass(body)
+	x.usage = s.Usage()
+}
+
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
 type bodyStream struct {
 	x      *proxyRequest
-	tail   openai.Tail
+	scan   openai.UsageScan
 	status int
 }
 
@@ -391,10 +396,10 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = x.reply.Read(p)
 	}
-	r.tail.Pass(p[:n])
+	r.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.usage = r.tail.Usage()
+		x.usage = r.scan.Usage()
 		x.finish(r.status)
 	case err != nil:
 		if context.Cause(x.context()) == nil {
@@ -471,9 +476,7 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 				d.end = err
 				return n, err
 			}
-			var t openai.Tail
-			t.Pass(x.reply.Begin)
-			x.usage = t.Usage()
+			x.scanUsage(x.reply.Begin)
 			d.out, d.end = x.reply.Begin, io.EOF
 			if len(d.out) == 0 {
 				d.out = []byte{'\n'}
