@@ -72,8 +72,8 @@ func (x *proxyRequest) sendEarly() {
 	ctx, cancel := context.WithCancelCause(x.context())
 	h := &earlyCopy{replica: r, sent: x.a.o.Now(), cancel: cancel, answers: make(chan answer.Answer, 1)}
 	x.early = h
-	engines, stream, bufs, answers := x.a.o.Engines, x.stream, &x.a.buffers, h.answers
-	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
+	engines, want, bufs, answers := x.a.o.Engines, x.want(), &x.a.buffers, h.answers
+	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, nil) }() // ends with the request: cancelEarly cancels and waits
 }
 
 // onEarlyReply handles the answer to an early copy. A refusal or a failed replica is

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/answer"
-	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -70,14 +69,14 @@ func (x *proxyRequest) sendToEngine(f *snapshot.Snapshot, r *snapshot.Replica, a
 		engines = x.remote
 	}
 	if !async {
-		x.onReply(sendToEngine(ctx, engines, out, x.stream, nil, fetch), false)
+		x.onReply(sendToEngine(ctx, engines, out, x.want(), nil, fetch), false)
 		return
 	}
 	ctx, x.cancel = context.WithCancelCause(ctx)
 	answers := make(chan answer.Answer, 1)
 	x.answers = answers
-	stream, bufs := x.stream, &x.a.buffers
-	go func() { answers <- sendToEngine(ctx, engines, out, stream, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
+	want, bufs := x.want(), &x.a.buffers
+	go func() { answers <- sendToEngine(ctx, engines, out, want, bufs, fetch) }() // ends with the request: stopEngine cancels and waits
 }
 
 // stripsUsage reports whether the engine is asked for a usage chunk that the client
@@ -97,14 +96,17 @@ func splitEndpoint(endpoint string) (addr, prefix string) {
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
 // comes before.
-func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Request, stream bool, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
+func sendToEngine(ctx context.Context, engines answer.Sender, out *upstream.Request, want answer.Want, bufs *answer.Buffers, fetch func(context.Context) error) answer.Answer {
 	if fetch != nil {
 		if err := fetch(ctx); err != nil {
 			return answer.Answer{Err: &adapterLoadError{err}}
 		}
 	}
-	_, remote := engines.(*remote.Call)
-	return answer.Ask(ctx, engines, out, stream, remote, bufs)
+	return answer.Ask(ctx, engines, out, want, bufs)
+}
+
+func (x *proxyRequest) want() answer.Want {
+	return answer.Want{Stream: x.stream, Comments: x.remote != nil, Model: x.answerName}
 }
 
 // onReply handles the engine's first bytes, or their absence.

@@ -32,6 +32,7 @@ type proxyRequest struct {
 	env          openai.Envelope
 	forced       *functions.Name // the function, where the body does not name it; else nil
 	engineName   string          // what the engine calls the model
+	answerName   string          // the model's name in the answer; "": as the engine writes it
 	stream       bool
 	lease        ratelimit.Lease
 	fn           *entry     // nil until the function is found

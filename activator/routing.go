@@ -134,6 +134,7 @@ func (x *proxyRequest) lookUp(r *functions.Router) (e *openai.Error) {
 // use makes a function the one of the request; false where it lacks the adapter.
 func (x *proxyRequest) use(en *entry, name functions.Name) bool {
 	f := en.Snapshot()
+	x.answerName = ""
 	if x.engineName = f.ServedModelName; x.engineName == "" {
 		x.engineName = name.Name
 	}
@@ -141,6 +142,7 @@ func (x *proxyRequest) use(en *entry, name functions.Name) bool {
 		if !f.DeclaresAdapter(name.Adapter) {
 			return false
 		}
+		x.answerName = x.engineName + ":" + name.Adapter
 		x.engineName, x.queued.Adapter = name.Adapter, name.Adapter
 	}
 	x.fn = en

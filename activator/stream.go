@@ -2,6 +2,7 @@ package activator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -48,10 +49,8 @@ func (x *proxyRequest) respond(res *httpserver.Response) {
 	}
 	if x.reply.End {
 		res.Body = x.reply.Begin
-		if up.Status < 300 && answer.IsJSON(up) {
-			var t openai.Tail
-			t.Pass(res.Body)
-			x.usage = t.Usage()
+		if up.Status < 300 {
+			x.scanUsage(res.Body)
 		}
 		status := up.Status
 		if status >= 400 {
@@ -101,6 +100,7 @@ type eventStream struct {
 	lo, hi    int    // buf[lo:hi] is the beginning of an event
 	oversized bool   // part of an event that was too long to keep has been sent
 	mark      []byte // the end mark, kept back
+	sequence  int64  // of the next event, at the responses endpoint
 	died      bool   // the engine wrote that it is about to exit
 	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
 }
@@ -161,7 +161,7 @@ func (v *eventStream) awaitFirstByte() {
 		return
 	}
 	if x.endpoint.noop != nil && !now.Before(v.noop) {
-		v.out = x.endpoint.noop(v.out[:0], x.engineName, now)
+		v.out = x.endpoint.noop(v.out[:0], cmp.Or(x.answerName, x.engineName), now)
 		v.noop = now.Add(x.a.o.Noop)
 		return
 	}
@@ -252,6 +252,9 @@ func (v *eventStream) pass(p []byte) {
 	was, failed := v.seen.Done, v.seen.Failed
 	v.out = v.seen.Pass(p)
 	v.died = v.died || v.seen.Failed && !failed && answer.EngineDied(v.out)
+	if v.x.endpoint == &responsesEndpoint {
+		v.sequence = openai.NextSequence(v.out, v.sequence)
+	}
 	if v.seen.Token && v.x.firstToken == 0 {
 		v.x.recordFirstToken()
 	}
@@ -363,7 +366,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	if v.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	v.out = append(out, e.Frame()...)
+	v.out = append(out, e.FrameFor(x.endpoint.path, v.sequence)...)
 	v.end = httpserver.ErrLast
 	x.finish(e.Status)
 }
@@ -376,10 +379,17 @@ func (v *eventStream) endWithEngineError() {
 	v.endWithError(x.reply.StreamError(x.endpoint.path, x.a.o.Now()))
 }
 
+// scanUsage reads the usage of a whole plain answer.
+func (x *proxyRequest) scanUsage(body []byte) {
+	var s openai.UsageScan
+	s.Pass(body)
+	x.usage = s.Usage()
+}
+
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
 type bodyStream struct {
 	x      *proxyRequest
-	tail   openai.Tail
+	scan   openai.UsageScan
 	status int
 }
 
@@ -391,10 +401,10 @@ func (r *bodyStream) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = x.reply.Read(p)
 	}
-	r.tail.Pass(p[:n])
+	r.scan.Pass(p[:n])
 	switch {
 	case err == io.EOF:
-		x.usage = r.tail.Usage()
+		x.usage = r.scan.Usage()
 		x.finish(r.status)
 	case err != nil:
 		if context.Cause(x.context()) == nil {
@@ -471,9 +481,7 @@ func (d *paddedBody) Read(p []byte) (int, error) {
 				d.end = err
 				return n, err
 			}
-			var t openai.Tail
-			t.Pass(x.reply.Begin)
-			x.usage = t.Usage()
+			x.scanUsage(x.reply.Begin)
 			d.out, d.end = x.reply.Begin, io.EOF
 			if len(d.out) == 0 {
 				d.out = []byte{'\n'}

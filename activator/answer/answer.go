@@ -25,21 +25,35 @@ const (
 
 // Answer is the beginning of an engine's answer, and what reads on in it.
 type Answer struct {
-	Response *upstream.Response    // nil where Err is set; the caller closes it
-	Encoding string                // that the body still has; "": none
-	Events   bool                  // the body is an event stream
-	Begin    []byte                // first bytes of the body, decoded; all of it where End is set
-	End      bool                  // nothing follows Begin
-	Err      error                 // there is no answer; Begin has what came before it broke
-	decoder  *contentcoding.Reader // of a compressed body; nil: there is nothing to decode
+	Response *upstream.Response // nil where Err is set; the caller closes it
+	Encoding string             // that the body still has; "": none
+	Events   bool               // the body is an event stream
+	Begin    []byte             // first bytes of the body, decoded; all of it where End is set
+	End      bool               // nothing follows Begin
+	Err      error              // there is no answer; Begin has what came before it broke
+	body     io.Reader          // the rest of it, if it is changed on its way; nil: Response
+}
+
+// Want is what a request wants of its answer.
+type Want struct {
+	Stream   bool
+	Comments bool   // a stream's comments count as its first data: another thaw may load the model
+	Model    string // its name in the answer; "": as the engine writes it
 }
 
 // Read reads on in the body, after Begin.
 func (r *Answer) Read(p []byte) (int, error) {
-	if r.decoder == nil {
+	if r.body == nil {
 		return r.Response.Read(p)
 	}
-	n, err := r.decoder.Read(p)
+	return r.body.Read(p)
+}
+
+// decodedBody is a body that came compressed.
+type decodedBody struct{ decoder *contentcoding.Reader }
+
+func (b decodedBody) Read(p []byte) (int, error) {
+	n, err := b.decoder.Read(p)
 	if errors.Is(err, contentcoding.ErrMalformed) || errors.Is(err, contentcoding.ErrTooLarge) {
 		err = fmt.Errorf("%w: %w", upstream.ErrProtocol, err)
 	}
@@ -48,7 +62,7 @@ func (r *Answer) Read(p []byte) (int, error) {
 
 // Length is that of the body as the client gets it; -1 is unknown.
 func (r *Answer) Length() int64 {
-	if r.decoder != nil {
+	if r.body != nil {
 		return -1
 	}
 	return r.Response.Length
@@ -60,23 +74,27 @@ type Sender interface {
 }
 
 // Ask sends a request and reads up to the first data of a stream, or all of a plain answer
-// that is not large. With comments a stream's comments count as its first data: another
-// thaw may load the model. Begin of a stream lies in a buffer of bufs, which the caller
-// puts back.
-func Ask(ctx context.Context, engines Sender, out *upstream.Request, stream, comments bool, bufs *Buffers) Answer {
+// that is not large. Begin of a stream lies in a buffer of bufs, which the caller puts back.
+func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, bufs *Buffers) Answer {
 	res, err := engines.Do(ctx, out)
 	if err != nil {
 		return Answer{Err: err}
 	}
 	r := Answer{Response: res}
-	var known bool
-	if r.decoder, known = contentcoding.NewReader(res.Header("content-encoding"), res); !known {
+	decoder, known := contentcoding.NewReader(res.Header("content-encoding"), res)
+	switch {
+	case !known:
 		r.Encoding = res.Header("content-encoding")
+	case decoder != nil:
+		r.body = decodedBody{decoder}
 	}
-	if stream && IsSuccess(res.Status) && r.Encoding == "" {
+	if want.Model != "" && known && namesModel(res) {
+		r.body = &renamedBody{body: &Answer{Response: res, body: r.body}, model: want.Model}
+	}
+	if want.Stream && IsSuccess(res.Status) && r.Encoding == "" {
 		r.Begin = bufs.get()
 		n, err := r.Read(r.Begin)
-		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) && !(comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
+		for err == nil && n < len(r.Begin) && !openai.HasData(r.Begin[:n]) && !(want.Comments && n > 0 && r.Begin[0] == ':' && r.Begin[n-1] == '\n') && (n < 8 || isEvents(res) || beginsEvents(r.Begin[:n])) { // only comments so far
 			var m int
 			m, err = r.Read(r.Begin[n:])
 			n += m
@@ -95,7 +113,7 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, stream, com
 			return r.ended(err)
 		}
 	}
-	if stream && IsSuccess(res.Status) && (IsJSON(res) || beginsObject(r.Begin)) {
+	if want.Stream && IsSuccess(res.Status) && (IsJSON(res) || beginsObject(r.Begin)) {
 		return r.readWhole(maxUnstreamed)
 	}
 	return r.readWhole(maxWholeAnswer)

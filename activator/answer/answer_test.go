@@ -46,7 +46,7 @@ func TestAsk(t *testing.T) {
 			e := rude.Start(t, x.answer)
 			c := upstream.New(upstream.Options{})
 			defer c.Close()
-			a := Ask(context.Background(), c, &upstream.Request{Addr: e.Addr, Method: "POST", Path: "/"}, x.stream, false, &Buffers{})
+			a := Ask(context.Background(), c, &upstream.Request{Addr: e.Addr, Method: "POST", Path: "/"}, Want{Stream: x.stream}, &Buffers{})
 			if a.Err != nil {
 				t.Fatal(a.Err)
 			}

@@ -105,7 +105,7 @@ func (g *Guard) Check(req *httpserver.Request) *openai.Error {
 // fields that let them read answers, errors too.
 func (g *Guard) Wrap(next httpserver.Handler) httpserver.Handler {
 	return func(req *httpserver.Request, res *httpserver.Response) {
-		if e := g.Check(req); e != nil {
+		if e := g.Check(req).For(req.Path); e != nil {
 			res.Status, res.Body = e.Status, e.Body()
 			res.Set("x-request-id", openai.NewID())
 			e.Header(func(name, value string) bool { res.Set(name, value); return true })

@@ -58,7 +58,8 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			if w.head.upgrade && !(w.head.webSocket && w.req.Method == "GET" && w.s.o.Upgrades != nil && w.s.o.Upgrades(w.req.Path)) {
 				return openai.New(openai.InvalidRequest, "Upgrades are not served on this connection."), nil
 			}
-			return w.readBody()
+			refusal, err := w.readBody()
+			return refusal.For(w.req.Path), err
 		}
 		if w.w >= w.s.o.MaxHead {
 			return openai.New(openai.HeadTooLarge, ""), nil

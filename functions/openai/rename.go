@@ -1,6 +1,9 @@
 package openai
 
-import "encoding/json/jsontext"
+import (
+	"bytes"
+	"encoding/json/jsontext"
+)
 
 // Renamer replaces the model's name in an answer that passes in pieces of any size: the
 // value of "model" at the top of the JSON, and in "response" and "message" there, where
@@ -159,19 +162,17 @@ func (r *Renamer) holdsModel() bool {
 }
 
 func (r *Renamer) keyIs(name string) bool {
-	if r.keyLength > len(r.key) {
-		return false
-	}
-	key := r.key[:r.keyLength]
+	return r.keyLength <= len(r.key) && keyEquals(r.key[:r.keyLength], name)
+}
+
+// keyEquals reports whether a key, as encoded and without its quotes, is name.
+func keyEquals(key []byte, name string) bool {
 	if string(key) == name {
 		return true
 	}
-	for _, c := range key {
-		if c == '\\' {
-			literal := append(append([]byte{'"'}, key...), '"')
-			out, err := jsontext.AppendUnquote(nil, literal)
-			return err == nil && string(out) == name
-		}
+	if bytes.IndexByte(key, '\\') < 0 {
+		return false
 	}
-	return false
+	out, err := jsontext.AppendUnquote(nil, append(append([]byte{'"'}, key...), '"'))
+	return err == nil && string(out) == name
 }

@@ -284,6 +284,9 @@ func memberValue(b []byte, name string) int {
 	}
 }
 
+// maxUsage is how much of a usage object in a stream is read.
+const maxUsage = 2 << 10
+
 // read parses the last usage object in b; false if there is none.
 func (u *Usage) read(b []byte) bool {
 	found := false
@@ -296,7 +299,7 @@ func (u *Usage) read(b []byte) bool {
 		if len(b) == 0 || b[0] != '{' {
 			continue
 		}
-		object := b[:min(len(b), keepTail)]
+		object := b[:min(len(b), maxUsage)]
 		for _, name := range [...]string{"prompt_tokens", "input_tokens"} {
 			if n, ok := memberNumber(object, name); ok {
 				u.Prompt, found = n, true
@@ -323,35 +326,3 @@ func memberNumber(b []byte, name string) (n int64, ok bool) {
 	}
 	return n, ok
 }
-
-// Tail keeps the end of a plain JSON answer, which contains its usage.
-type Tail struct {
-	b [2 * keepTail]byte
-	n int
-}
-
-const keepTail = 2 << 10
-
-// Pass looks at p.
-func (t *Tail) Pass(p []byte) {
-	if len(p) >= keepTail {
-		t.n = copy(t.b[:], p[len(p)-keepTail:])
-		return
-	}
-	if t.n+len(p) > len(t.b) {
-		t.n = copy(t.b[:], t.b[t.n-keepTail:t.n])
-	}
-	t.n += copy(t.b[t.n:], p)
-}
-
-// Usage is the answer's usage; Known is false if its end has none.
-func (t *Tail) Usage() (u Usage) {
-	b := t.b[:t.n]
-	if i := bytes.LastIndex(b, []byte(`"usage"`)); i >= 0 { // it is near the end
-		u.read(b[i:])
-	}
-	return u
-}
-
-// Reset makes t ready for another answer.
-func (t *Tail) Reset() { t.n = 0 }

@@ -297,30 +297,6 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-func TestTail(t *testing.T) {
-	body := `{"choices":[{"message":{"content":"` + strings.Repeat(`lorem \"usage\":{\"prompt_tokens\":1} `, 500) + `"}}],"usage":{"prompt_tokens":17,"total_tokens":229,"completion_tokens":212}}`
-	for _, size := range []int{1, 7, 1500, 4096, len(body)} {
-		var tail Tail
-		for p := body; len(p) > 0; {
-			n := min(size, len(p))
-			tail.Pass([]byte(p[:n]))
-			p = p[n:]
-		}
-		if u := tail.Usage(); u != (Usage{17, 212, true}) {
-			t.Errorf("%d: %+v", size, u)
-		}
-		tail.Reset()
-		if tail.Usage().Known {
-			t.Error("not reset")
-		}
-	}
-	var tail Tail
-	tail.Pass([]byte(`{"error":{"message":"no"}}`))
-	if tail.Usage().Known {
-		t.Error("usage out of nothing")
-	}
-}
-
 func BenchmarkStream(b *testing.B) {
 	for _, take := range []bool{false, true} {
 		b.Run(fmt.Sprint("take=", take), func(b *testing.B) {
