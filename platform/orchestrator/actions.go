@@ -33,7 +33,7 @@ func (s *Orchestrator) stopFunction(name functions.Name, now placement.Instant) 
 func (s *Orchestrator) stopReplica(r *replicaState, drain time.Duration, reason, whom string, now placement.Instant) {
 	r.stopping, r.reason = true, reason
 	r.drainEnd = now + drain
-	s.draining.add(r)
+	s.draining.Add(r)
 	s.markDirty(r.function)
 	s.replicaEvent("stop", r, reason, whom)
 	s.counts.add("thaw_evictions_total", 1, reason)
@@ -134,7 +134,7 @@ func (s *Orchestrator) startReplica(ctx context.Context, a *placement.Action, no
 // unloadDrained unloads stopping replicas that have no requests in flight or whose
 // drain time is over. It reports whether it must run again soon.
 func (s *Orchestrator) unloadDrained(ctx context.Context, now placement.Instant) (again bool) {
-	for _, r := range s.draining.list {
+	for _, r := range s.draining.List {
 		if r.unloading {
 			continue
 		}

@@ -67,17 +67,17 @@ func (s *Orchestrator) requestAdapter(ctx context.Context, replica, adapter stri
 // loadWantedAdapters loads the adapters named to WakeFor into every READY replica, once
 // there is one.
 func (s *Orchestrator) loadWantedAdapters(ctx context.Context) {
-	s.wantedAdapters.each(func(name functions.Name) {
+	s.wantedAdapters.Each(func(name functions.Name) {
 		f := s.functions[name.WithoutAdapter()]
 		if f == nil || f.Gone || f.coldStart != nil && f.coldStart.over && len(f.replicas) == 0 {
-			s.wantedAdapters.drop(name)
+			s.wantedAdapters.Drop(name)
 			return
 		}
 		for _, r := range f.replicas {
 			if r.readyAt == 0 || r.stopping {
 				continue
 			}
-			s.wantedAdapters.drop(name)
+			s.wantedAdapters.Drop(name)
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}

@@ -88,8 +88,8 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 func (s *Orchestrator) deleteFunctions(dead []*functionState) {
 	for _, f := range dead {
 		s.finishColdStart(f.coldStart, functions.Unloaded, "removed")
-		s.busyFunctions.drop(f)
-		s.coldStarts.starting.drop(f)
+		s.busyFunctions.Drop(f)
+		s.coldStarts.starting.Drop(f)
 		s.planner.Drop(f.Name)
 		delete(s.functions, f.Name)
 		s.forecaster.forget(f)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -82,9 +83,9 @@ type forecaster struct {
 	Foresight
 	learned       bool // idle functions are kept by their forecasts
 	prewarmer     prewarmer
-	idleFunctions orderedSet[*functionState] // idle functions with replicas, whose forecasts are renewed
-	nextAsk       time.Time                  // next call of History.Ahead; zero: after the next use
-	asked         bool                       // History.Ahead was called since the last use
+	idleFunctions orderedset.Set[*functionState] // idle functions with replicas, whose forecasts are renewed
+	nextAsk       time.Time                      // next call of History.Ahead; zero: after the next use
+	asked         bool                           // History.Ahead was called since the last use
 
 	restored map[functions.Name]forecast.SavedStarts // starts of an earlier process, until their function is in the catalogue
 	saved    placement.Instant
@@ -154,7 +155,7 @@ func (a *forecaster) recordUse(f *functionState, now placement.Instant) {
 		return
 	}
 	if !u.inUse && len(f.replicas) > 0 && !f.Gone {
-		a.idleFunctions.add(f)
+		a.idleFunctions.Add(f)
 	}
 }
 
@@ -208,10 +209,10 @@ func (a *forecaster) run(ctx context.Context, now placement.Instant) {
 	if a == nil {
 		return
 	}
-	a.idleFunctions.each(func(f *functionState) {
+	a.idleFunctions.Each(func(f *functionState) {
 		switch {
 		case f.usage.inUse || len(f.replicas) == 0 || f.Gone:
-			a.idleFunctions.drop(f)
+			a.idleFunctions.Drop(f)
 		case f.usage.nextForecast <= now:
 			a.updateForecast(f, now)
 			a.registry.enqueue(f)
@@ -235,7 +236,7 @@ func (a *forecaster) run(ctx context.Context, now placement.Instant) {
 			}
 		})
 	}
-	a.prewarmer.leases.each(func(p *prewarm) { a.prewarmer.check(ctx, p, now) })
+	a.prewarmer.leases.Each(func(p *prewarm) { a.prewarmer.check(ctx, p, now) })
 }
 
 // restoreStarts adds starts measured by an earlier process to a new function.
@@ -298,6 +299,6 @@ func (a *forecaster) file(now placement.Instant) *forecast.File {
 func (a *forecaster) forget(f *functionState) {
 	if a != nil {
 		a.History.Forget(f.Name)
-		a.idleFunctions.drop(f)
+		a.idleFunctions.Drop(f)
 	}
 }

@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func TestHeldRequestsScaleAtOnce(t *testing.T) {
 		r.stop()
 		r.s.mu.Lock()
 		defer r.s.mu.Unlock()
-		if f := r.s.functions[fname("x")]; f.load != nil || f.Needed+f.Desired > 0 || r.s.busyFunctions.has(f) {
+		if f := r.s.functions[fname("x")]; f.load != nil || f.Needed+f.Desired > 0 || slices.Contains(r.s.busyFunctions.List, f) {
 			t.Errorf("remembered at rest: %+v, %d needed, %d desired", f.load, f.Needed, f.Desired)
 		}
 	})

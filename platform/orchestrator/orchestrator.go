@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/newest"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
 )
@@ -124,13 +125,13 @@ type Orchestrator struct {
 	teams          teamAccounts
 	forecaster     *forecaster // nil: none
 	coldStarts     coldStartLog
-	busyFunctions  orderedSet[*functionState]   // functions that had demand in the last turn
-	orphans        map[string]placement.Instant // unknown replicas, by the time of their first heartbeat
-	draining       orderedSet[*replicaState]
-	unloadRetries  orderedSet[*replicaState]  // replicas whose unload is repeated
-	wantedAdapters orderedSet[functions.Name] // adapters to load before any request
-	goingToSleep   orderedSet[*replicaState]  // draining before the sleep command
-	wakingUp       orderedSet[*replicaState]  // the wake command was sent
+	busyFunctions  orderedset.Set[*functionState] // functions that had demand in the last turn
+	orphans        map[string]placement.Instant   // unknown replicas, by the time of their first heartbeat
+	draining       orderedset.Set[*replicaState]
+	unloadRetries  orderedset.Set[*replicaState]  // replicas whose unload is repeated
+	wantedAdapters orderedset.Set[functions.Name] // adapters to load before any request
+	goingToSleep   orderedset.Set[*replicaState]  // draining before the sleep command
+	wakingUp       orderedset.Set[*replicaState]  // the wake command was sent
 
 	lastTick         placement.Instant // the last turn that evaluated all busy functions
 	turns            uint64

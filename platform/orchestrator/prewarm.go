@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -22,7 +23,7 @@ const (
 // prewarmer holds the leases on starts ahead of demand, and the budgets of GPU time that
 // they draw on.
 type prewarmer struct {
-	leases     orderedSet[*prewarm] // in the order of their grants
+	leases     orderedset.Set[*prewarm] // in the order of their grants
 	budgets    *forecast.Budgets
 	prefetches int // running prefetches
 	prefetch   func(ctx context.Context, m *functions.Model, memory bool) error
@@ -76,11 +77,11 @@ func (w *prewarmer) grant(f *functionState, h functions.Prewarm, now placement.I
 	}
 	p := old
 	if p == nil || h.Tier != functions.PrewarmGPU {
-		if len(w.leases.list) >= maxHints {
+		if len(w.leases.List) >= maxHints {
 			return nil, functions.ErrTooManyPrewarms
 		}
 		p = &prewarm{function: f, Prewarm: functions.Prewarm{ID: w.newID("pw"), Function: f.Name.String(), State: "planned"}, charged: now}
-		w.leases.add(p)
+		w.leases.Add(p)
 	}
 	p.Tier, p.By, p.Why, p.Until, p.until, p.gpus = h.Tier, h.By, h.Why, h.Until, until, gpus
 	w.reserve(p, until, now)
@@ -115,7 +116,7 @@ func (w *prewarmer) check(ctx context.Context, p *prewarm, now placement.Instant
 	if p.Tier != functions.PrewarmGPU {
 		w.startPrefetch(ctx, p, now)
 		if now >= p.until || f.Gone {
-			w.leases.drop(p)
+			w.leases.Drop(p)
 		}
 		return
 	}
@@ -169,7 +170,7 @@ func (w *prewarmer) onUse(f *functionState, now placement.Instant) {
 func (w *prewarmer) end(p *prewarm, result string, now placement.Instant) {
 	f := p.function
 	w.refund(p, now)
-	w.leases.drop(p)
+	w.leases.Drop(p)
 	w.counts.add("thaw_prewarms_total", 1, result)
 	switch result {
 	case "hit", "late":
@@ -280,8 +281,8 @@ func (s *Orchestrator) Prewarms() []functions.Prewarm {
 	if s.forecaster == nil {
 		return nil
 	}
-	out := make([]functions.Prewarm, 0, len(s.forecaster.prewarmer.leases.list))
-	for _, p := range s.forecaster.prewarmer.leases.list {
+	out := make([]functions.Prewarm, 0, len(s.forecaster.prewarmer.leases.List))
+	for _, p := range s.forecaster.prewarmer.leases.List {
 		out = append(out, p.record())
 	}
 	slices.SortFunc(out, func(a, b functions.Prewarm) int {

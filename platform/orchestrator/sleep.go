@@ -42,7 +42,7 @@ func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 		r.sleep.hostMemory = 0
 	}
 	r.reason = a.Reason
-	s.goingToSleep.add(r)
+	s.goingToSleep.Add(r)
 	s.markDirty(r.function)
 	s.replicaEvent("sleep", r, a.Reason, a.For)
 	s.counts.add("thaw_sleeps_total", 1, a.Reason)
@@ -51,10 +51,10 @@ func (s *Orchestrator) beginSleep(r *replicaState, a *placement.Action, now plac
 // sleepWhenIdle sends the sleep command to drained replicas, and stops those that do
 // not fall asleep or wake in time. It reports whether it must run again soon.
 func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant) (again bool) {
-	s.goingToSleep.each(func(r *replicaState) {
+	s.goingToSleep.Each(func(r *replicaState) {
 		switch n := s.nodes[r.node]; {
 		case r.stopping || !r.sleep.goingToSleep || s.replicas[r.id] != r:
-			s.goingToSleep.drop(r)
+			s.goingToSleep.Drop(r)
 		case r.sleep.sent:
 			if now > r.sleep.sleepBy+sleepGrace {
 				s.sleepFailed(r, "it does not fall asleep", now)
@@ -66,13 +66,13 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 			s.commands.sleep(ctx, r, n, r.sleep.level, r.reason)
 		}
 	})
-	s.wakingUp.each(func(r *replicaState) {
+	s.wakingUp.Each(func(r *replicaState) {
 		switch {
 		case !r.sleep.wakingUp || r.stopping:
-			s.wakingUp.drop(r)
+			s.wakingUp.Drop(r)
 		case now > r.sleep.wokenAt+r.wakeTimeout():
 			s.sleepFailed(r, "it does not wake", now)
-			s.wakingUp.drop(r)
+			s.wakingUp.Drop(r)
 		}
 	})
 	return again
@@ -81,7 +81,7 @@ func (s *Orchestrator) sleepWhenIdle(ctx context.Context, now placement.Instant)
 // sleepFailed stops a replica that did not fall asleep or wake; its waiters get a cold
 // start.
 func (s *Orchestrator) sleepFailed(r *replicaState, why string, now placement.Instant) {
-	s.goingToSleep.drop(r)
+	s.goingToSleep.Drop(r)
 	if r.sleep.wakingUp {
 		s.counts.add("thaw_sleep_wakeups_total", 1, "failed")
 	}
@@ -100,7 +100,7 @@ func (s *Orchestrator) wakeUp(ctx context.Context, a *placement.Action, now plac
 	}
 	f := r.function
 	r.sleep.wakingUp, r.sleep.wokenAt, r.cause = true, now, a.Reason
-	s.wakingUp.add(r)
+	s.wakingUp.Add(r)
 	c := f.coldStart
 	switch {
 	case c != nil && !c.over && c.replica == nil:
@@ -133,7 +133,7 @@ func (s *Orchestrator) onSleepStatus(r *replicaState, st functions.ReplicaStatus
 			r.sleep.asleepSince = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 		}
 		r.sleep.level = st.SleepLevel
-		s.goingToSleep.drop(r)
+		s.goingToSleep.Drop(r)
 		s.event("asleep", r.function.Name, r.id, r.node, r.reason, "")
 	case st.State == functions.Loading:
 		r.sleep.asleepSince, r.sleep.goingToSleep = 0, false // it woke up, with or without a command

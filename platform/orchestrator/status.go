@@ -39,7 +39,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 			if before == "" && r.coldStart == nil { // adopted: READY since before this process began
 				r.readyAt = max(1, now-time.Duration(max(0, min(st.Since, 1e12)))*time.Millisecond)
 				if f.adoptLoad(s.policy.Autoscale, now) {
-					s.busyFunctions.add(f)
+					s.busyFunctions.Add(f)
 				}
 			}
 			f.failures, f.failure = placement.StartFailures{}, nil
@@ -91,10 +91,10 @@ func plannedStatusOf(st *functions.ReplicaStatus) plannedStatus {
 func (s *Orchestrator) removeReplica(r *replicaState, why string) {
 	f := r.function
 	s.dropReplica(r)
-	s.draining.drop(r)
-	s.goingToSleep.drop(r)
-	s.unloadRetries.drop(r)
-	s.wakingUp.drop(r)
+	s.draining.Drop(r)
+	s.goingToSleep.Drop(r)
+	s.unloadRetries.Drop(r)
+	s.wakingUp.Drop(r)
 	if why == "vanished" && r.reason != "" {
 		why = r.reason // it ended on command
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/orderedset"
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -29,7 +30,7 @@ type coldStart struct {
 type coldStartLog struct {
 	byID     map[string]*coldStart
 	ring     []*coldStart
-	starting orderedSet[*functionState]
+	starting orderedset.Set[*functionState]
 
 	inbox *inbox
 	clock *clock
@@ -52,7 +53,7 @@ func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldSta
 		id = l.inbox.startID(f.Name, func(id string) bool { return l.byID[id] != nil })
 	}
 	f.coldStart = l.record(f, id, at)
-	l.starting.add(f)
+	l.starting.Add(f)
 	return f.coldStart
 }
 
@@ -82,7 +83,7 @@ func (s *Orchestrator) finishColdStart(c *coldStart, st functions.State, cause s
 	t := c.timeline(c.end)
 	c.over, c.function.RetryOn = true, ""
 	if c.function.coldStart == c {
-		s.coldStarts.starting.drop(c.function)
+		s.coldStarts.starting.Drop(c.function)
 	}
 	t.State, t.Error = st, cause
 	t.Progress = functions.Progress{State: st, Percent: t.Progress.Percent, Bytes: t.Progress.Bytes, Total: t.Progress.Total, ETA: -1}

@@ -69,7 +69,7 @@ func (s *Orchestrator) Turn(ctx context.Context) time.Duration {
 	next := s.decide(ctx, now, all)
 	if s.progress > 0 && now-s.progressAt >= s.progress {
 		s.progressAt = now
-		for _, f := range s.coldStarts.starting.list {
+		for _, f := range s.coldStarts.starting.List {
 			if f.coldStart.replica != nil {
 				s.markForPublish(f)
 			}
@@ -95,14 +95,14 @@ func (s *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 			if x.Value.err == nil {
 				r.retryUnloadAt = now + unloadRetryAfter // the replica should be gone by then
 			}
-			s.unloadRetries.add(r)
+			s.unloadRetries.Add(r)
 		}
 	}
-	s.unloadRetries.each(func(r *replicaState) {
+	s.unloadRetries.Each(func(r *replicaState) {
 		if now >= r.retryUnloadAt || s.replicas[r.id] != r {
 			r.unloading, r.cancelled = false, false
 			s.enqueue(r.function)
-			s.unloadRetries.drop(r)
+			s.unloadRetries.Drop(r)
 		}
 	})
 	for _, x := range in.healthReports.Entries() {
@@ -113,7 +113,7 @@ func (s *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placem
 		s.commands.run(ctx, func(ctx context.Context) { s.requestAdapter(ctx, u.replica, u.adapter) })
 	}
 	for _, x := range in.wantedAdapters.Entries() {
-		s.wantedAdapters.add(x.Key)
+		s.wantedAdapters.Add(x.Key)
 	}
 	for _, x := range in.sleepRefusals.Entries() {
 		if r := s.replicas[x.Key]; r != nil && !r.stopping {
@@ -212,9 +212,9 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 		}
 		f.LastEnd = max(f.LastEnd, min(s.instant(d.LastEnd), now))
 		if f.updateLoad(s.policy.Autoscale, now) {
-			s.busyFunctions.add(f)
+			s.busyFunctions.Add(f)
 		} else {
-			s.busyFunctions.drop(f)
+			s.busyFunctions.Drop(f)
 		}
 		// The same counts and no ended request: nothing changed.
 		if was != [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)} || !all {
@@ -225,7 +225,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 	if !all {
 		return
 	}
-	s.busyFunctions.each(func(f *functionState) {
+	s.busyFunctions.Each(func(f *functionState) {
 		if f.demandTurn != s.turns && f.Active+f.Queued > 0 {
 			if f.Active > 0 {
 				f.LastEnd = max(f.LastEnd, now)
@@ -238,7 +238,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 		}
 		needed, desired := f.Needed, f.Desired
 		if !f.updateLoad(s.policy.Autoscale, now) {
-			s.busyFunctions.drop(f)
+			s.busyFunctions.Drop(f)
 		}
 		if needed != f.Needed || desired != f.Desired {
 			s.enqueue(f)
@@ -307,7 +307,7 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		s.endUnwantedStart(f, now)
 	}
 	if all {
-		s.coldStarts.starting.each(func(f *functionState) { s.endUnwantedStart(f, now) })
+		s.coldStarts.starting.Each(func(f *functionState) { s.endUnwantedStart(f, now) })
 	}
 	clear(news)
 	s.sparePending = news[:0]
