@@ -21,15 +21,15 @@ func GuardBrowser(loopback bool, hosts []string, next httpserver.Handler) httpse
 	}
 	return func(req *httpserver.Request, res *httpserver.Response) {
 		if loopback && !isLocalHost(req.Host, allowed) {
-			refuseBrowser(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
+			refuseBrowser(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.").For(req.Path))
 			return
 		}
 		if o := req.Header("Origin"); o != "" && !sameOrigin(o, req.Host) {
-			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused.").For(req.Path))
 			return
 		}
 		if s := req.Header("Sec-Fetch-Site"); s == "cross-site" {
-			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused."))
+			refuseBrowser(res, openai.New(openai.OriginNotAllowed, "Requests from other web sites are refused.").For(req.Path))
 			return
 		}
 		next(req, res)

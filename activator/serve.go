@@ -300,7 +300,7 @@ func unescapeModelName(s string) string {
 func (x *proxyRequest) refuseNow(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status
 	x.setCommonFields(res)
-	writeError(res, e)
+	writeError(res, e.For(x.req.Path))
 	x.finish(e.Status)
 }
 

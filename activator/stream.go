@@ -100,6 +100,7 @@ type eventStream struct {
 	lo, hi    int    // buf[lo:hi] is the beginning of an event
 	oversized bool   // part of an event that was too long to keep has been sent
 	mark      []byte // the end mark, kept back
+	sequence  int64  // of the next event, at the responses endpoint
 	died      bool   // the engine wrote that it is about to exit
 	end       error  // io.EOF, httpserver.ErrLast or errAbort once nothing but out is left
 }
@@ -251,6 +252,9 @@ func (v *eventStream) pass(p []byte) {
 	was, failed := v.seen.Done, v.seen.Failed
 	v.out = v.seen.Pass(p)
 	v.died = v.died || v.seen.Failed && !failed && answer.EngineDied(v.out)
+	if v.x.endpoint == &responsesEndpoint {
+		v.sequence = openai.NextSequence(v.out, v.sequence)
+	}
 	if v.seen.Token && v.x.firstToken == 0 {
 		v.x.recordFirstToken()
 	}
@@ -361,7 +365,7 @@ func (v *eventStream) endWithError(e *openai.Error) {
 	if v.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
 	}
-	v.out = append(out, e.Frame()...)
+	v.out = append(out, e.FrameFor(x.endpoint.path, v.sequence)...)
 	v.end = httpserver.ErrLast
 	x.finish(e.Status)
 }

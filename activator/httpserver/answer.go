@@ -78,7 +78,7 @@ func callHandler(h Handler, req *Request, res *Response, log *slog.Logger) {
 				closeStream(res.Stream, log)
 			}
 			*res = Response{Close: true}
-			setRefusal(res, openai.New(openai.InternalError, ""))
+			setRefusal(res, openai.New(openai.InternalError, "").For(req.Path))
 		}
 	}()
 	h(req, res)

@@ -55,7 +55,8 @@ func (w *conn) readRequest() (refusal *openai.Error, err error) {
 			}
 			w.used = true
 			w.setRequest()
-			return w.readBody()
+			refusal, err := w.readBody()
+			return refusal.For(w.req.Path), err
 		}
 		if w.w >= w.s.o.MaxHead {
 			return openai.New(openai.HeadTooLarge, ""), nil

@@ -1,0 +1,100 @@
+package activator
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/testkit/rude"
+)
+
+// TestErrorsOfEndpoints: on /v1/messages and /v1/responses the clients find an error in the
+// form that they know, whatever ended the request.
+func TestErrorsOfEndpoints(t *testing.T) {
+	const messageHead = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"content\":[]}}\n\n"
+	const responseHead = "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0}\n\nevent: response.in_progress\ndata: {\"type\":\"response.in_progress\",\"sequence_number\":1}\n\n"
+	anthropic := func(errType string) string { return `{"type":"error","error":{"type":"` + errType + `","message":"` }
+	refused := rude.Plain(400, "application/json", `{"error":{"message":"too long","type":"invalid_request_error","param":null,"code":"x"}}`)
+	for _, x := range []struct {
+		name, path string
+		stream     bool
+		held       bool
+		answer     rude.Answer
+		status     int
+		want       string
+		absent     string
+	}{
+		{"a stream breaks", "/v1/messages", true, false, rude.Chunked(200, "text/event-stream", false, messageHead), 200, messageHead + "event: error\ndata: " + anthropic("api_error") + "The engine died", `"code"`},
+		{"a stream breaks", "/v1/responses", true, false, rude.Chunked(200, "text/event-stream", false, responseHead), 200, responseHead + "event: error\ndata: {\"type\":\"error\",\"code\":\"engine_crashed\",\"message\":\"The engine died in the middle of the answer.\",\"param\":null,\"sequence_number\":2}\n\n", `{"error"`},
+		{"a held stream is refused", "/v1/messages", true, true, refused, 200, "event: error\ndata: " + anthropic("invalid_request_error") + "too long\"}}\n\n", `"code"`},
+		{"a held stream is refused", "/v1/responses", true, true, refused, 200, "event: error\ndata: {\"type\":\"error\",\"code\":\"x\",\"message\":\"too long\",\"param\":null,\"sequence_number\":0}\n\n", `{"error"`},
+		{"an engine's frame of OpenAI's form", "/v1/messages", true, true, rude.Chunked(200, "text/event-stream", true, "data: {\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}\n\n"), 200, "event: error\ndata: " + anthropic("rate_limit_error") + "slow down\"}}\n\n", `"code"`},
+		{"an engine refuses", "/v1/messages", false, false, refused, 400, anthropic("invalid_request_error") + `too long"}}`, `"code"`},
+		{"an engine refuses", "/v1/responses", false, false, refused, 400, `{"error":{"message":"too long"`, `"type":"error"`},
+		{"an engine refuses in its form", "/v1/messages", true, false, rude.Plain(529, "application/json", `{"type":"error","error":{"type":"overloaded_error","message":"busy"},"request_id":"r"}`), 529, anthropic("overloaded_error") + `busy"},"request_id":"r"}`, `"code"`},
+		{"an engine dies", "/v1/messages", false, false, rude.Answer{{Then: rude.Close}}, 502, anthropic("api_error"), `"code"`},
+		{"an engine refuses to count", "/v1/messages/count_tokens", false, false, refused, 400, anthropic("invalid_request_error") + `too long"}}`, `"code"`},
+	} {
+		t.Run(x.name+" on "+x.path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestEnv(t, nil)
+				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.answer.Play(c) })
+				ready := readyAt(testFunction("tiny"), 4, "e:1")
+				body := plainRequest
+				if x.stream {
+					body = streamRequest
+				}
+				if x.held {
+					w.act.Publish(testFunction("tiny"))
+					w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(ready) }
+				} else {
+					w.act.Publish(ready)
+				}
+				r := w.post(x.path, body)
+				if events := plainEvents(r.body); r.status != x.status || !strings.HasPrefix(events, x.want) || strings.Contains(events, x.absent) {
+					t.Errorf("%d %q\nwant %d %q", r.status, events, x.status, x.want)
+				}
+				if (r.err != nil) != (x.status == 200) { // a broken stream has no clean end
+					t.Errorf("the body ended with %v", r.err)
+				}
+			})
+		})
+	}
+}
+
+// TestPlainErrorsOfMessages: Anthropic's form also where no engine is asked.
+func TestPlainErrorsOfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("e:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		check := func(r result, status int, errType string) {
+			t.Helper()
+			if r.status != status || !strings.HasPrefix(r.body, `{"type":"error","error":{"type":"`+errType+`","message":"`) || r.head.Get("x-request-id") == "" || r.head.Get("x-should-retry") == "" {
+				t.Errorf("want %d %s: %d %v %s", status, errType, r.status, r.head, r.body)
+			}
+		}
+		check(w.post("/v1/messages", strings.Replace(plainRequest, "tiny", "huge", 1)), 404, "not_found_error")
+		check(w.post("/v1/messages", `{"model":`), 400, "invalid_request_error")
+		check(w.do(t.Context(), "GET", "/v1/messages", ""), 405, "invalid_request_error")
+		check(w.post("/v1/messages", `{"model":"tiny","x":"`+strings.Repeat("x", 33<<20)+`"}`), 413, "request_too_large")
+		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{RequestsPerMinute: 1}}}})
+		w.post("/v1/messages", plainRequest)
+		r := w.post("/v1/messages", plainRequest)
+		if check(r, 429, "rate_limit_error"); r.head.Get("Retry-After") == "" {
+			t.Errorf("%v", r.head)
+		}
+		_, _, err := w.keys.Create("default", "", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(w.post("/v1/messages", plainRequest, "x-api-key", "wrong"), 401, "authentication_error")
+		if r := w.post("/v1/responses", plainRequest, "x-api-key", "wrong"); r.status != 401 || r.code() != "invalid_api_key" {
+			t.Errorf("%+v", r)
+		}
+	})
+}

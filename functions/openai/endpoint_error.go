@@ -1,0 +1,99 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json/jsontext"
+	"strconv"
+)
+
+// For returns e in the form of the endpoint at path: Anthropic's on the messages endpoints,
+// e itself on others. e may be nil.
+func (e *Error) For(path string) *Error {
+	if e == nil || path != "/v1/messages" && path != "/v1/messages/count_tokens" || isAnthropicError(e.JSON) {
+		return e
+	}
+	own := *e
+	own.JSON = appendQuoted([]byte(`{"type":"error","error":{"type":`), e.anthropicType())
+	own.JSON = append(appendQuoted(append(own.JSON, `,"message":`...), e.Message), '}', '}')
+	return &own
+}
+
+// isAnthropicError reports whether d is {"type":"error","error":{"type","message"}}.
+func isAnthropicError(d []byte) bool {
+	inner := errorMember(d)
+	if !holdsMessage(inner) || memberValue(inner, "type") < 0 {
+		return false
+	}
+	named := false
+	eachMember(d, func(name, value []byte) bool {
+		named = named || string(name) == "type" && string(value) == `"error"`
+		return !named
+	})
+	return named
+}
+
+// anthropicType is the error's type among those of Anthropic's API: its own if that is one of
+// them, else that of its status.
+func (e *Error) anthropicType() string {
+	switch e.Type {
+	case "authentication_error", "billing_error", "permission_error", "not_found_error", "request_too_large", "rate_limit_error", "api_error", "timeout_error", "overloaded_error":
+		return e.Type
+	}
+	switch e.Status {
+	case 401:
+		return "authentication_error"
+	case 402:
+		return "billing_error"
+	case 403:
+		return "permission_error"
+	case 404:
+		return "not_found_error"
+	case 413:
+		return "request_too_large"
+	case 429:
+		return "rate_limit_error"
+	case 504:
+		return "timeout_error"
+	case 503, 529:
+		return "overloaded_error"
+	}
+	if e.Status < 500 {
+		return "invalid_request_error"
+	}
+	return "api_error"
+}
+
+// FrameFor is the error as one event of a stream in the form of the endpoint at path.
+// sequence is the number of the event, which those of the responses endpoint have.
+func (e *Error) FrameFor(path string, sequence int64) []byte {
+	var d jsontext.Value
+	switch path {
+	case "/v1/messages":
+		if d = bytes.Clone(e.For(path).JSON); d.Compact() != nil {
+			return e.Frame()
+		}
+	case "/v1/responses":
+		d = appendQuoted([]byte(`{"type":"error","code":`), string(e.Code))
+		d = append(appendQuoted(append(d, `,"message":`...), e.Message), `,"param":`...)
+		if e.Param == "" {
+			d = append(d, "null"...)
+		} else {
+			d = appendQuoted(d, e.Param)
+		}
+		d = append(strconv.AppendInt(append(d, `,"sequence_number":`...), sequence, 10), '}')
+	default:
+		return e.Frame()
+	}
+	return append(append([]byte("event: error\ndata: "), d...), '\n', '\n')
+}
+
+// NextSequence is the number of the event that follows events of the responses endpoint; next
+// if they have no number.
+func NextSequence(events []byte, next int64) int64 {
+	if i := bytes.LastIndex(events, []byte(`"sequence_number"`)); i >= 0 {
+		if n, ok := memberNumber(events[i:], "sequence_number"); ok {
+			return n + 1
+		}
+	}
+	return next
+}
