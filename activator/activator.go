@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
+	"github.com/thaw-dev/thaw/activator/usageoption"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -173,6 +174,7 @@ type Activator struct {
 	runs      sharedRuns
 	suspects  suspects.Table[fingerprint]
 	buffers   answer.Buffers
+	usages    usageoption.Table
 	removed   removedFunctions
 	refusals  refusals.Log
 	draining  atomic.Bool

@@ -42,7 +42,8 @@ func (x *proxyRequest) buildRequest(f *snapshot.Snapshot, r *snapshot.Replica) *
 	if x.remote != nil {
 		name = x.remote.Model()
 	}
-	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, name, x.stripsUsage())
+	x.asksUsage = x.asksUsageOf(r)
+	out.Body = x.env.Splice(make([][]byte, 0, 4), x.req.Body, name, x.asksUsage)
 	if x.remote != nil {
 		x.remote.Address(out)
 		return out
@@ -149,7 +150,7 @@ func (x *proxyRequest) onReply(r answer.Answer, async bool) {
 			return
 		}
 	}
-	if r.Err == nil && x.refuseAsEngine(&r) {
+	if x.retryWithoutUsage(&r, async) || r.Err == nil && x.refuseAsEngine(&r) {
 		return
 	}
 	if r.Err == nil {
@@ -206,6 +207,9 @@ func (x *proxyRequest) acceptReply(r answer.Answer, now time.Time) {
 	x.phase = answered
 	x.first = max(1, now.Sub(x.sentAt))
 	x.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+	if answer.IsSuccess(r.Response.Status) && x.remote == nil {
+		x.noteUsageOption()
+	}
 	if !r.End {
 		r.Response.Bound(x.idleBound())
 	}

@@ -79,6 +79,10 @@ type proxyRequest struct {
 	answerBegan    bool          // an engine failed behind the first byte of its answer
 	fail           *openai.Error // the answer in phase refused
 	usage          openai.Usage
+	estimated      bool   // usage is: the engine was not asked for it
+	asksUsage      bool   // the request was sent with the option that asks for usage
+	usageRefused   string // the replica that may have refused the option
+	events         int64  // of a stream whose usage is to be estimated
 }
 
 type phase uint8

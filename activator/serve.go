@@ -393,6 +393,7 @@ func (x *proxyRequest) finish(code int) {
 	}
 	charge := x.remote.End(x.usage, code, now)
 	x.cached.End(code, x.usage)
+	x.estimateUsage()
 	used := x.usage
 	if charge.Estimated {
 		used = charge.Usage
@@ -436,9 +437,7 @@ func (x *proxyRequest) finish(code int) {
 		attrs = append(attrs, slog.Duration("first_token", x.first))
 	}
 	attrs = append(attrs, slog.Duration("took", took))
-	if x.usage.Known {
-		attrs = append(attrs, slog.Int64("prompt_tokens", x.usage.Prompt), slog.Int64("completion_tokens", x.usage.Completion))
-	}
+	attrs = x.usageAttrs(attrs)
 	attrs = charge.Attrs(attrs)
 	line := slog.NewRecord(now, slog.LevelInfo, "request", 0) // without the source position, which is always this
 	line.AddAttrs(attrs...)

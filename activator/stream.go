@@ -249,6 +249,7 @@ func (v *eventStream) forwardWhole() {
 
 // pass passes on whole events, but keeps the end mark back.
 func (v *eventStream) pass(p []byte) {
+	v.x.countEvents(p)
 	was, failed := v.seen.Done, v.seen.Failed
 	v.out = v.seen.Pass(p)
 	v.died = v.died || v.seen.Failed && !failed && answer.EngineDied(v.out)

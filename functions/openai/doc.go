@@ -13,7 +13,8 @@
 //   - A comment on a held stream ends with one newline, never with a blank
 //     line: openai-go 1.12 and 3.8 decode an empty event from any blank line.
 //   - An error inside a stream is a bare "data:" line without an "event:" line:
-//     openai-python 1.3.9 to 1.12 drop named events.
+//     openai-python 1.3.9 to 1.12 drop named events. The messages and responses endpoints
+//     have a named one, which their clients look for.
 //   - Retry-After never exceeds 55 s: clients ignore more, sleep it out unbounded, or
 //     stop retrying.
 //

@@ -56,7 +56,7 @@ const (
 	wholeMessage = `{"id":"m","type":"message","role":"assistant","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":2}}`
 )
 
-// Rows are the cases of an engine's answers (E1 to E4, E7, E8, E11 and E12).
+// Rows are the cases of an engine's answers (E1 to E4, E7 to E9, E11 and E12).
 func Rows() (rows []Row) {
 	rows = append(rows, errorRows()...)
 	rows = append(rows, wholeRows()...)
@@ -151,9 +151,12 @@ func encodedRows() []Row {
 	}
 }
 
-// frameRows are error frames: at the beginning (E7), and with a close behind them (E12).
+// frameRows are errors on other endpoints (E9), and error frames: at the beginning (E7), and with a close behind them (E12).
 func frameRows() []Row {
 	return []Row{
+		{ID: "E9", Name: "messages, OpenAI's error", Path: "/v1/messages", Stream: true, Answer: Plain(400, jsonType, `{"error":{"message":"too long","type":"BadRequestError","code":400}}`), Status: 400, Words: []string{`{"type":"error","error":{"type":"invalid_request_error","message":"too long"}}`}, Absent: []string{`"code"`}, Requests: 1},
+		{ID: "E9", Name: "messages, a frame of OpenAI's", Path: "/v1/messages", Stream: true, Answer: Chunked(200, eventsType, true, "data: {\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}\n\n"), Status: 429, Words: []string{`{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`}, Absent: []string{`"code"`}, Requests: 1},
+		{ID: "E9", Name: "responses, a frame of OpenAI's", Path: "/v1/responses", Stream: true, Answer: Chunked(200, eventsType, true, "data: {\"error\":{\"message\":\"slow down\",\"type\":\"rate_limit_error\"}}\n\n"), Status: 429, Words: []string{"slow down"}, Code: "rate_limit_exceeded", Requests: 1},
 		{ID: "E7", Name: "a frame with a text", Stream: true, Answer: Chunked(200, eventsType, true, "data: {\"error\":\"out of memory\"}\n\n"), Status: 500, Words: []string{"out of memory"}, Absent: []string{"engine_crashed", "[DONE]"}, Requests: 1, Blamed: true},
 		{ID: "E7", Name: "a frame with a text and an end", Stream: true, Answer: Chunked(200, eventsType, true, "data: {\"error\":\"out of memory\"}\n\n", end+"\n\n"), Status: 500, Words: []string{"out of memory"}, Absent: []string{"engine_crashed", "[DONE]"}, Requests: 1, Blamed: true},
 		{ID: "E7", Name: "a frame without its blank line", Stream: true, Answer: Chunked(200, eventsType, true, "data: {\"error\": \"out of memory\"}"), Status: 500, Words: []string{"out of memory"}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true},
