@@ -1,6 +1,6 @@
 # thaw. `make run` and `make test` need Go, make and git, nothing else.
 # `make` alone checks format, vet and lint, tests and builds; .ci/run does the same and decides
-# whether a change lands.
+# whether a change lands. .ci/full runs everything else.
 
 # Some machines pin GOTOOLCHAIN to "local" with an older Go; the module needs this one.
 export GOTOOLCHAIN := go1.27.3
@@ -24,7 +24,7 @@ RACE := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env 
 # More flags for go test, such as -json or -run.
 TESTFLAGS ?=
 
-.PHONY: all run switchboard build thaw thaw-knative thaw-bench test test-real test-vllm test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
+.PHONY: all run switchboard build thaw thaw-knative thaw-bench test test-llamacpp simulate-faults cluster cluster-kwok cluster-down cluster-test chart-test e2e bench-knative lint vet fmt fmt-check cross schema clean help
 .DEFAULT_GOAL := all
 
 all: fmt-check vet lint test build ## format check, vet, lint, test, build
@@ -71,11 +71,43 @@ test-llamacpp: ## the engines' contract on llama.cpp: THAW_ENGINE_LLAMACPP is a 
 	@[ -n "$$THAW_ENGINE_LLAMACPP" ] || { echo "set THAW_ENGINE_LLAMACPP: python3 -m venv V && V/bin/pip install 'llama-cpp-python[server]==0.3.36' (six minutes), then V/bin/python"; exit 1; }
 	$(GO) test $(RACE) -count 1 -v -run 'TestConformance/llamacpp' ./runtime/replica
 
-test-real: ## tests with real components, which it installs (node, npm, python3 are needed)
-	.ci/full components real vllm
+.PHONY: full test-race test-real test-vllm test-cluster test-conformance test-scenes test-charts test-behaviours fuzz bench-quick
+full: ## the parts of the full run below, and cross, release-check, vulnerabilities, simulate-faults
+	.ci/full
 
-test-vllm: ## of these, the ones with a real vLLM
-	.ci/full components vllm
+test-race: ## every test under the race detector
+	.ci/full race
+
+test-real: ## tests with real components, which it installs (node, npm, python3 are needed)
+	.ci/full real
+
+test-vllm: ## tests with a real vLLM, which it installs
+	.ci/full vllm
+
+test-cluster: ## the suite on a cluster that it starts and ends (Linux, root)
+	.ci/full cluster
+
+test-conformance: ## Knative's own tests of ingress classes, on a cluster that it starts and ends
+	.ci/full conformance
+
+test-scenes: ## scenes, classes, many nodes, vLLM in pods, on a cluster that it starts and ends
+	.ci/full scenes
+
+test-charts: ## the tests of what the cluster is made of, and of the Helm chart
+	.ci/full charts
+
+fuzz: ## every fuzz test for FUZZ_TIME=6s, or those of FUZZ_PACKAGES=./functions/openai
+	.ci/full fuzz
+
+bench-quick: ## that the benchmarks run; what they measure is not kept
+	.ci/full benches
+
+# How many behaviours of an engine are played, and from which seed; 0 is a new one.
+BEHAVIOURS ?= 1000000
+BEHAVIOUR_SEED ?= 0
+
+test-behaviours: ## BEHAVIOURS=1000000 random behaviours of an engine that writes bytes no request asked for
+	.ci/tests -race=false -timeout=90m -run='^TestStrayBytes$$' ./activator/upstream -args -behaviours=$(BEHAVIOURS) -behaviour-seed=$(BEHAVIOUR_SEED)
 
 # How many seeds are played.
 SEEDS ?= 1000
