@@ -142,7 +142,7 @@ func checkField(name string, value []byte) error {
 	case "n":
 		err = between(key, literal, 1, MaxN)
 	case "max_completion_tokens", "max_output_tokens", "max_tokens":
-		err = between(key, literal, 0, MaxOutput)
+		_, err = parseMaxTokens(key, value)
 	default:
 		err = new(peeker).checkMember(key, literal, 0)
 	}

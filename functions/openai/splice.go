@@ -2,7 +2,7 @@ package openai
 
 // Splice returns the body in pieces whose concatenation names the model as the
 // engine knows it and, when usage is set, asks a stream for its usage chunk;
-// nothing else is touched or encoded anew. The pieces alias body, at most five
+// nothing else is touched or encoded anew, but a byte order mark is left out. The pieces alias body, at most five
 // of them; dst is appended to, so that a caller can keep the array.
 func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) [][]byte {
 	usage = usage && e.Stream && !e.IncludeUsage && !e.form
@@ -51,6 +51,9 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 		cuts[0], cuts[1] = cuts[1], cuts[0]
 	}
 	at := 0
+	if !e.form {
+		at = skipMark(body) // some engines refuse it
+	}
 	for _, c := range cuts[:n] {
 		if c.at > at {
 			dst = append(dst, body[at:c.at])
