@@ -215,7 +215,7 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 			err.Allow = strings.Join(allow, ", ")
 			return nil, nil, caller{}, err
 		}
-		return nil, nil, caller{}, openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
+		return nil, nil, caller{}, openai.UnknownPath("this server does not answer", req.Path)
 	}
 	c, err := a.identify(req, e.permission)
 	return e, args, c, err
@@ -273,8 +273,8 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 	secret := auth.Bearer(bearer)
 	if bearer == "" {
 		// What stands between may keep that one for itself, as Kubernetes' API server does.
-		bearer = req.Header("X-Api-Key")
-		secret = bearer
+		secret = auth.Secret(req.Header)
+		bearer = secret
 	}
 	if r == probe {
 		id, ok := a.o.Keys.Lookup(secret)
