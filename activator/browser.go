@@ -20,7 +20,7 @@ func GuardBrowser(loopback bool, hosts []string, next httpserver.Handler) httpse
 		allowed[strings.ToLower(strings.TrimSuffix(h, "."))] = true
 	}
 	return func(req *httpserver.Request, res *httpserver.Response) {
-		if loopback && !isLocalHost(req.Host, allowed) {
+		if loopback && !isLocalHost(req.Host, allowed) && !hasNoHost(req) {
 			refuseBrowser(res, openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one."))
 			return
 		}
@@ -35,6 +35,9 @@ func GuardBrowser(loopback bool, hosts []string, next httpserver.Handler) httpse
 		next(req, res)
 	}
 }
+
+// hasNoHost reports whether a request of HTTP/1.0 came without Host. No browser sends such.
+func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.IsHTTP10() }
 
 func refuseBrowser(res *httpserver.Response, e *openai.Error) {
 	res.Status = e.Status

@@ -190,6 +190,9 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		return id, openai.New(openai.InvalidJSON, err.Error())
 	}
 	x.stream = x.env.Stream && x.endpoint.streams
+	if x.stream && hasNoHost(req) {
+		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
+	}
 	asked, name := x.env.Model, functions.Name{}
 	if forced {
 		name = *x.forced

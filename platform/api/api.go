@@ -239,7 +239,8 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 // browser refuses requests of foreign web pages.
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
-	if a.o.Open && !isLoopback(host) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+	// A browser always sends Host: without one there is no name that it was led by.
+	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "")
 	}
 	if origin := req.Header("Origin"); origin != "" {
