@@ -38,6 +38,7 @@ type Envelope struct {
 	form    bool   // multipart: the model's name is not quoted
 	none    bool   // there is no model: Splice puts one at model.at
 	empty   bool   // and nothing else either
+	whole   span   // of a form: from its first boundary to its last
 	part    string // of a form without a model: how the part that names it begins
 
 	sections [sections]span

@@ -309,8 +309,15 @@ func TestPeekMultipart(t *testing.T) {
 		{"attachment", ct, newForm("Content-Disposition: attachment; name=\"model\"\r\n\r\nx"), InvalidRequest},
 		{"newline in model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\na\nb"), InvalidRequest},
 		{"long model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\n" + strings.Repeat("x", 300)), InvalidRequest},
-		{"preamble", ct, append([]byte("hi\r\n"), newForm(modelPart)...), InvalidRequest},
-		{"epilogue", ct, append(newForm(modelPart), "more"...), InvalidRequest},
+		{"preamble without a line end", ct, append([]byte("hi"), newForm(modelPart)...), InvalidRequest},
+		{"preamble with a bare LF", ct, append([]byte("hi\n"), newForm(modelPart)...), InvalidRequest},
+		{"data at the end", ct, append(bytes.TrimRight(newForm(modelPart), "\r\n"), "more"...), InvalidRequest},
+		{"a form behind the end", ct, append(newForm(modelPart), newForm(modelPart)...), InvalidRequest},
+		{"bare LF behind a boundary", ct, []byte("--B\n" + modelPart + "\r\n--B--\r\n"), InvalidRequest},
+		{"bare LF in a head", ct, newForm("Content-Disposition: form-data; name=\"model\"\nX: y\r\n\r\nx"), InvalidRequest},
+		{"extended name behind a quoted one", ct, newForm("Content-Disposition: form-data; name=\"a\"; NAME *=utf-8''model\r\n\r\nx"), InvalidRequest},
+		{"name in pieces", ct, newForm("Content-Disposition: form-data; name*0=mo; name*1=del\r\n\r\nx"), InvalidRequest},
+		{"extended name behind an escaped quote", ct, newForm("Content-Disposition: form-data; filename=\"a\\\"\"; name*=utf-8''model\r\n\r\nx"), InvalidRequest},
 		{"no end", ct, []byte("--B\r\n" + modelPart), InvalidRequest},
 		{"cut head", ct, []byte("--B\r\nContent-Dis"), InvalidRequest},
 		{"nothing", ct, nil, InvalidRequest},
@@ -323,6 +330,38 @@ func TestPeekMultipart(t *testing.T) {
 		var e *Error
 		if !errors.As(err, &e) || e.Code != x.code {
 			t.Errorf("%s: %v", x.name, err)
+		}
+	}
+}
+
+func TestFormsAsClientsSendThem(t *testing.T) {
+	const ct = `multipart/form-data; boundary="B"`
+	clean := string(newForm(modelPart))
+	clean = clean[:len(clean)-2]
+	file := func(disposition string) string {
+		return "Content-Disposition: form-data; " + disposition + "\r\nContent-Type: audio/wav\r\n\r\nRIFF"
+	}
+	for _, x := range []struct{ name, body, want string }{
+		{"preamble", "This is a message in MIME format.\r\n\r\n" + clean, clean},
+		{"an empty line first", "\r\n" + clean, clean},
+		{"epilogue", clean + "\r\nend\nof it", clean + "\r\n"},
+		{"blanks behind the end", clean + " \t", clean},
+		{"no line end at the end", clean, clean},
+		{"blanks behind a boundary", strings.Replace(clean, "--B\r\n", "--B \t\r\n", 1), strings.Replace(clean, "--B\r\n", "--B \t\r\n", 1)},
+		{".NET", string(newForm(modelPart, file("name=file; filename=\"a.wav\"; filename*=UTF-8''a.wav"))), ""},
+		{"filename* alone", string(newForm(modelPart, file("name=\"file\"; filename*=UTF-8''%e2%82%ac.wav"))), ""},
+		{"name* in a file's name", string(newForm(modelPart, file("name=\"file\"; filename=\"x; name*=model\""))), ""},
+	} {
+		e, err := PeekMultipart(ct, []byte(x.body))
+		if err != nil || e.Model != "t/whisper" {
+			t.Errorf("%s: %+v %v", x.name, e, err)
+			continue
+		}
+		if x.want == "" {
+			x.want = x.body
+		}
+		if got := string(bytes.Join(e.Splice(nil, []byte(x.body), "whisper", true), nil)); got != strings.Replace(x.want, "t/whisper", "whisper", 1) {
+			t.Errorf("%s: %q", x.name, got)
 		}
 	}
 }
