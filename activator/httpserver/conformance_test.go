@@ -681,6 +681,32 @@ func TestTargetsAndHosts(t *testing.T) {
 	})
 }
 
+// A client that shuts down its sending half has left: its request is cancelled, and the
+// connection ends without a status that has no name.
+func TestHalfClosedClientGetsNoStatus(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{WatchAfter: time.Millisecond, Handler: func(r *Request, w *Response) {
+			select {
+			case <-r.Context().Done():
+				w.Status = StatusClientLeft
+			case <-time.After(testTimeout):
+			}
+		}})
+		for _, request := range []string{get, postRequest("hello"), "GET / HTTP/1.0\r\n\r\n"} {
+			c := s.dial()
+			c.send(request)
+			if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			c.SetDeadline(time.Now().Add(testTimeout))
+			if answer, err := io.ReadAll(c.br); err != nil || len(answer) > 0 {
+				t.Errorf("%.20q: %q %v", request, answer, err)
+			}
+			c.Close()
+		}
+	})
+}
+
 func TestIsHTTP10(t *testing.T) {
 	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
 		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = strconv.AppendBool(nil, r.IsHTTP10()) }})

@@ -109,6 +109,9 @@ func (r *Request) Draining() bool {
 	return r.c.s.draining.Load()
 }
 
+// StatusClientLeft in a Response without a Stream ends the connection without an answer.
+const StatusClientLeft = 499
+
 // Response is what a handler leaves: zero means an empty 200.
 type Response struct {
 	Status int // 0 is 200
