@@ -178,7 +178,7 @@ func TestForcedFunction(t *testing.T) {
 				t.Errorf("%s: %d %s, %+v", body, r.status, r.body, got[before:])
 			}
 		}
-		for body, code := range map[string]string{`{"model":1}`: "invalid_json", `x`: "invalid_json"} {
+		for body, code := range map[string]string{`{"model":1}`: "invalid_value", `x`: "invalid_json"} {
 			if r := w2.post("/v1/chat/completions", body); r.status != 400 || r.code() != code {
 				t.Error(body, r.status, r.body)
 			}

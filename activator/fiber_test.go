@@ -154,3 +154,48 @@ func TestOnRealSockets(t *testing.T) {
 		t.Error("the replica is not to blame")
 	}
 }
+
+// Old health checks speak HTTP/1.0 without Host, and proxies send absolute targets.
+func TestOldClients(t *testing.T) {
+	keys, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(Options{Keys: keys, Open: true})
+	srv := httpserver.NewFiberServer(httpserver.Options{Handler: browser.New(true, nil, nil).Wrap(a.Serve)})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	defer func() {
+		srv.Shutdown(t.Context())
+		<-served
+	}()
+	stream := `{"model":"tiny","stream":true,"messages":[]}`
+	for _, c := range []struct {
+		raw, says string
+		status    int
+	}{
+		{"GET /v1/models HTTP/1.0\r\n\r\n", `"object":"list"`, 200},
+		{"GET /v1/models HTTP/1.0\r\nOrigin: http://evil.example\r\n\r\n", "origin_not_allowed", 403},
+		{"GET /v1/models HTTP/1.1\r\n\r\n", "exactly one Host", 400},
+		{"GET http://localhost:8080/v1/models HTTP/1.1\r\nHost: localhost:8080\r\nConnection: close\r\n\r\n", `"object":"list"`, 200},
+		{"GET http://localhost/v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", "another host", 400},
+		{"GET http://evil.example/v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", "misdirected_request", 421},
+		{"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " + fmt.Sprint(len(stream)) + "\r\n\r\n" + stream, "A stream needs HTTP/1.1", 400},
+	} {
+		conn, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(time.Minute))
+		io.WriteString(conn, c.raw)
+		answer, _ := io.ReadAll(conn)
+		conn.Close()
+		if !strings.HasPrefix(string(answer), fmt.Sprintf("HTTP/1.1 %d ", c.status)) || !strings.Contains(string(answer), c.says) {
+			t.Errorf("%q: %s", c.raw, answer)
+		}
+	}
+}

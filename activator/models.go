@@ -168,10 +168,18 @@ func (a *Activator) unknownModel(asked string, name functions.Name, id auth.Iden
 		team = name.Team
 	}
 	lookup := name.Name
-	if lookup == "" {
-		lookup = strings.ToLower(asked)
+	if lookup == "" { // ORGANISATION/Name:tag, as elsewhere
+		lookup, _, _ = strings.Cut(asked[strings.LastIndexByte(asked, '/')+1:], ":")
+		lookup = strings.ToLower(strings.TrimSpace(lookup))
 	}
-	nearest := a.table.Nearest(team, lookup, 3, append(slices.Clip(a.aliases.Load().teamNames(team)), a.routers.Load().Names(team)...)...)
+	inTeam := func() []string {
+		return a.table.Nearest(team, lookup, 3, append(slices.Clip(a.aliases.Load().teamNames(team)), a.routers.Load().Names(team)...)...)
+	}
+	nearest := inTeam()
+	if len(nearest) == 0 && team != id.Team {
+		team = id.Team
+		nearest = inTeam()
+	}
 	for i, n := range nearest {
 		if team != id.Team {
 			n = team + "/" + n

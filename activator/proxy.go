@@ -140,8 +140,7 @@ func (x *proxyRequest) answerWithout(res *httpserver.Response) {
 		return
 	}
 	x.reason = "client_left"
-	res.Status = 499 // for the log; the client left
-	res.Close = true
+	res.Status = httpserver.StatusClientLeft
 	x.finish(499)
 }
 

@@ -47,6 +47,9 @@ func TestBadInput(t *testing.T) {
 			{"duplicate model", "POST", "/v1/chat/completions", `{"model":"tiny","model":"blue/secret"}`, red, 400, "invalid_json", "/model", ""},
 			{"mis-cased model", "POST", "/v1/chat/completions", `{"Model":"tiny"}`, red, 400, "missing_required_parameter", "model", "case-sensitive"},
 			{"no model", "POST", "/v1/chat/completions", `{}`, red, 400, "missing_required_parameter", "model", ""},
+			{"another team's, by the name of one's own", "POST", "/v1/chat/completions", `{"model":"blue/tiny"}`, red, 404, "model_not_found", "model", "Nearest: `tiny`"},
+			{"organisation", "POST", "/v1/chat/completions", `{"model":"org/Tiny"}`, red, 404, "model_not_found", "model", "Nearest: `tiny`"},
+			{"a path misspelt", "POST", "/v1/chat/completion", plainRequest, red, 404, "unknown_endpoint", "", "Nearest: `/v1/chat/completions`."},
 			{"denied path", "POST", "/v1/load_lora_adapter", plainRequest, red, 404, "unknown_endpoint", "", ""},
 			{"denied path", "POST", "/pause", plainRequest, red, 404, "unknown_endpoint", "", ""},
 			{"path games", "POST", "/v1//chat/completions", plainRequest, red, 404, "unknown_endpoint", "", ""},
@@ -92,9 +95,21 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("%s: the engine saw %s", model, got)
 			}
 		}
-		// Anthropic's clients send their key so.
-		if r := w.post("/v1/messages", plainRequest, "X-Api-Key", red); r.status != 200 {
-			t.Errorf("%+v", r)
+		// The clients of Anthropic and Azure send their key so, some beside an empty bearer.
+		for _, field := range []string{"X-Api-Key", "api-key", "API-KEY"} {
+			if r := w.post("/v1/messages", plainRequest, field, red); r.status != 200 {
+				t.Errorf("%s: %+v", field, r)
+			}
+			if r := w.post("/v1/messages", plainRequest, field, red, "Authorization", "Bearer "); r.status != 200 {
+				t.Errorf("%s: %+v", field, r)
+			}
+			if r := w.post("/v1/messages", plainRequest, field, "sk-wrong"); r.status != 401 {
+				t.Errorf("%s: %+v", field, r)
+			}
+			s := e.requests()
+			if head := s[len(s)-1].head; head.Get(field) != "" {
+				t.Errorf("%s: the engine got the key", field)
+			}
 		}
 		// A form goes on as it came.
 		form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--b--\r\n"
@@ -116,6 +131,15 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 		}
 		if r := w.do(t.Context(), "GET", "/v1/models", ""); !strings.Contains(r.body, `"blue/tiny"`) || !strings.Contains(r.body, `"tiny"`) {
 			t.Fatal(r.body)
+		}
+		for model, nearest := range map[string]string{
+			"openai/tiny": "`tiny`", "org/tiny": "`tiny`", "org/Tiny": "`tiny`", " tiny ": "`tiny`", "Org/sub/tiny:latest": "`tiny`", "ollama/tin": "`tiny`",
+			"blue/tin": "`blue/tiny`", "openai/unlike-any": "",
+		} {
+			r := w.post("/v1/chat/completions", strings.Replace(plainRequest, "tiny", model, 1))
+			if _, got, _ := strings.Cut(r.body, " Nearest: "); r.status != 404 || !strings.HasPrefix(got, nearest) || (got == "") != (nearest == "") {
+				t.Errorf("%q: %+v", model, r)
+			}
 		}
 		w.keys.Trust("admin-token-of-forty-characters-or-so....")
 		blue, _, _ := w.keys.Create("blue", "", false)

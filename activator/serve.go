@@ -153,7 +153,7 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 // checkHead checks the endpoint, the method and the key.
 func (x *proxyRequest) checkHead() (auth.Identity, *openai.Error) {
 	if x.endpoint == nil {
-		return auth.Identity{}, openai.New(openai.UnknownEndpoint, "Unknown endpoint: this server does not answer "+functions.Clip(x.req.Path)+".")
+		return auth.Identity{}, openai.UnknownPath("this server does not answer", x.req.Path)
 	}
 	if x.req.Method != "POST" {
 		e := openai.New(openai.MethodNotAllowed, "Use POST here.")
@@ -190,6 +190,9 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		return id, openai.New(openai.InvalidJSON, err.Error())
 	}
 	x.stream = x.env.Stream && x.endpoint.streams
+	if x.stream && req.Host == "" && req.IsHTTP10() {
+		return id, openai.New(openai.InvalidRequest, "A stream needs HTTP/1.1, with Host: over HTTP/1.0 its break cannot be told from its end.")
+	}
 	asked, name := x.env.Model, functions.Name{}
 	if forced {
 		name = *x.forced
@@ -238,16 +241,13 @@ func (x *proxyRequest) limitError(r *ratelimit.Refusal) *openai.Error {
 // identify returns the identity of the caller. A key that is sent must be right,
 // except before the first key exists: clients insist on sending a dummy.
 func (a *Activator) identify(req *httpserver.Request) (auth.Identity, *openai.Error) {
-	return a.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+	return a.Caller(req.Header)
 }
 
-// Caller is the identity of a client that sent these two header fields; the second is
-// that of Anthropic's clients. The error is the answer to an unknown one.
-func (a *Activator) Caller(authorization, apiKey string) (auth.Identity, *openai.Error) {
-	secret := auth.Bearer(authorization)
-	if secret == "" {
-		secret = apiKey
-	}
+// Caller is the identity of a client; header returns the value of a field that it sent. The
+// error is the answer to an unknown one.
+func (a *Activator) Caller(header func(name string) string) (auth.Identity, *openai.Error) {
+	secret := auth.Secret(header)
 	if secret != "" {
 		if id, ok := a.o.Keys.Lookup(secret); ok {
 			return id, nil

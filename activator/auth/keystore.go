@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -227,6 +228,12 @@ func Bearer(authorization string) string {
 		return ""
 	}
 	return strings.TrimSpace(authorization[len(scheme):])
+}
+
+// Secret is the key that a request sends: as a bearer, or in a field of its own as the clients
+// of Anthropic and Azure do. header returns the value of a field.
+func Secret(header func(name string) string) string {
+	return cmp.Or(Bearer(header("Authorization")), header("X-Api-Key"), header("Api-Key"))
 }
 
 // AdminToken reads dir/admin-token, or makes it.

@@ -80,9 +80,12 @@ func (g *Guard) lets(origin string) bool {
 	return ok && scheme != "http" && scheme != "https" && g.origins[scheme+"://*"]
 }
 
+// hasNoHost reports whether a request of HTTP/1.0 came without Host. No browser sends such.
+func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.IsHTTP10() }
+
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {
-	if g.loopback && !isLocalHost(req.Host, g.hosts) {
+	if g.loopback && !isLocalHost(req.Host, g.hosts) && !hasNoHost(req) {
 		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
 	}
 	origin := req.Header("Origin")

@@ -357,7 +357,18 @@ var refused = []struct {
 	{"space in target", "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"fragment", "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"non-ASCII target", "GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
-	{"absolute target", "GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target of another host", "GET http://h/ HTTP/1.1\r\nHost: g\r\n\r\n", 400, "invalid_request"},
+	{"absolute target of another port", "GET http://h:80/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target in capitals", "GET http://H/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target with a user", "GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target, user in both", "GET http://u@h/ HTTP/1.1\r\nHost: u@h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target of another scheme", "GET ftp://h/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target without a path", "GET http://h HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target with a query alone", "GET http://h?/ HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target without a host", "GET http:/// HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
+	{"absolute target, no Host", "GET http://h/ HTTP/1.0\r\n\r\n", 400, "invalid_request"},
+	{"absolute target, Host empty", "GET http://h/ HTTP/1.0\r\nHost:\r\n\r\n", 400, "invalid_request"},
+	{"two hosts on 1.0", "GET / HTTP/1.0\r\nHost: h\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"asterisk", "GET * HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"target without slash", "GET v1 HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
 	{"method not a token", "G(T / HTTP/1.1\r\nHost: h\r\n\r\n", 400, "invalid_request"},
@@ -644,6 +655,54 @@ func TestHeaderTwice(t *testing.T) {
 		c.send("GET / HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nThaw-Data: public\r\nthaw-cold: wait\r\nX-A: 2\r\nTHAW-DATA:  secret\r\n\r\n")
 		if _, b := c.ok("GET"); b != "1|public, secret|wait|" {
 			t.Errorf("%q", b)
+		}
+	})
+}
+
+// The handler sees the origin form alone, and no Host where HTTP/1.0 has none.
+func TestTargetsAndHosts(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{Handler: func(r *Request, w *Response) { w.Body = []byte(r.Host + " " + r.Path + " " + r.Query) }})
+		for head, want := range map[string]string{
+			"GET http://localhost:8080/v1/models?a=http://b/ HTTP/1.1\r\nHost: localhost:8080\r\n\r\n": "localhost:8080 /v1/models a=http://b/",
+			"GET HTTPS://[::1]:8080//x HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n":                           "[::1]:8080 //x ",
+			"GET http://h/ HTTP/1.0\r\nHost: h\r\n\r\n":                                                "h / ",
+			"GET /readyz HTTP/1.0\r\n\r\n":                                                             " /readyz ",
+			"GET /http://h/ HTTP/1.1\r\nHost: h\r\n\r\n":                                               "h /http://h/ ",
+		} {
+			c := s.dial()
+			c.send("GET /before HTTP/1.1\r\nHost: before\r\n\r\n" + head) // nothing of the one before is kept
+			c.ok("GET")
+			if r, b := c.ok("GET"); r.StatusCode != 200 || string(b) != want {
+				t.Errorf("%q: %d %q, want %q", head, r.StatusCode, b, want)
+			}
+			c.Close()
+		}
+	})
+}
+
+// A client that shuts down its sending half has left: its request is cancelled, and the
+// connection ends without a status that has no name.
+func TestHalfClosedClientGetsNoStatus(t *testing.T) {
+	forEachServer(t, func(t *testing.T, serve func(Options) *testServer) {
+		s := serve(Options{WatchAfter: time.Millisecond, Handler: func(r *Request, w *Response) {
+			select {
+			case <-r.Context().Done():
+				w.Status = StatusClientLeft
+			case <-time.After(testTimeout):
+			}
+		}})
+		for _, request := range []string{get, postRequest("hello"), "GET / HTTP/1.0\r\n\r\n"} {
+			c := s.dial()
+			c.send(request)
+			if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			c.SetDeadline(time.Now().Add(testTimeout))
+			if answer, err := io.ReadAll(c.br); err != nil || len(answer) > 0 {
+				t.Errorf("%.20q: %q %v", request, answer, err)
+			}
+			c.Close()
 		}
 	})
 }

@@ -66,6 +66,11 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 		ctx.Hijack(func(net.Conn) { w.upgrade(res.Upgrade) })
 		return nil
 	}
+	if res.Status == StatusClientLeft && res.Stream == nil {
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(func(net.Conn) {})
+		return nil
+	}
 	h := &ctx.Response.Header
 	h.SetStatusCode(res.Status)
 	// fasthttp has no setter for Date, and its own clock is a goroutine without end; but

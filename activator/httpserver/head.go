@@ -14,8 +14,9 @@ type fieldSpan struct{ name, colon, value, end int32 }
 
 // head is what one pass over a raw head finds. Offsets are into the head.
 type head struct {
-	method, target [2]int32
+	method, target [2]int32 // the target in origin form
 	host           [2]int32
+	authority      [2]int32 // of a target in absolute form
 	http10         bool
 	chunked        bool
 	length         int64 // -1 without Content-Length
@@ -74,6 +75,9 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 	if i != len(b) {
 		return h, fields, malformed("it goes on behind its end")
 	}
+	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
+		return h, fields, malformed("the target is of another host than Host")
+	}
 	return h, fields, h.checkFraming(&counts)
 }
 
@@ -120,6 +124,17 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 	}
 	if string(l[:sp]) == "CONNECT" {
 		return 0, openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
+	}
+	if n := bytes.Index(target, []byte("://")); n > 0 && (http1.EqualFold(target[:n], "http") || http1.EqualFold(target[:n], "https")) {
+		n += len("://")
+		path := bytes.IndexByte(target[n:], '/')
+		if path <= 0 {
+			return 0, malformed("the target has no path")
+		}
+		from := h.target[0] + int32(n)
+		h.authority = [2]int32{from, from + int32(path)}
+		h.target[0] = h.authority[1]
+		target = target[n+path:]
 	}
 	if len(target) == 0 || target[0] != '/' && (string(target) != "*" || string(l[:sp]) != "OPTIONS") {
 		return 0, malformed("the target is not a path")
@@ -192,7 +207,7 @@ func (h *head) addField(name, v []byte, f fieldSpan, counts *fieldCounts) *opena
 // checkFraming refuses a head whose fields contradict each other, and what is not served.
 func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 	switch {
-	case counts.hosts != 1:
+	case counts.hosts > 1 || counts.hosts == 0 && !h.http10:
 		return malformed("exactly one Host is expected")
 	case counts.lengths > 1:
 		return malformed("Content-Length stands twice")

@@ -76,6 +76,9 @@ func (r *Request) Draining() bool { return r.from.isDraining() }
 // requests for a path of [Options].Upgrades may.
 func (r *Request) AsksWebSocket() bool { return r.from.asksWebSocket() }
 
+// StatusClientLeft in a Response without a Stream ends the connection without an answer.
+const StatusClientLeft = 499
+
 // Response is what a handler leaves: zero means an empty 200.
 type Response struct {
 	Status int // 0 is 200

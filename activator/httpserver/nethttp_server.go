@@ -84,6 +84,9 @@ func (t *netHTTPServer) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 // bytes, read by next, and flushes each piece. It ends with the clean end of the stream,
 // and panics with http.ErrAbortHandler where the stream or the client breaks.
 func writeResponse(rw http.ResponseWriter, method string, res *Response, next func([]byte) (int, error), buf []byte) {
+	if res.Status == StatusClientLeft && res.Stream == nil {
+		panic(http.ErrAbortHandler)
+	}
 	h := rw.Header()
 	h["Content-Type"] = nil // net/http does not guess one
 	for _, x := range res.Fields {

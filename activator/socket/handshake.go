@@ -127,3 +127,11 @@ func writeRefusal(u *httpserver.Upgraded, e *openai.Error) {
 	e.Header(func(name, value string) bool { b = append(b, name+": "+value+"\r\n"...); return true })
 	u.Write(append(append(b, "\r\n"...), body...))
 }
+
+// field is the value of a header field that names the caller, as [auth.Secret] reads them.
+func (h *handshake) field(name string) string {
+	if name == "Authorization" {
+		return h.authorization
+	}
+	return ""
+}

@@ -18,7 +18,7 @@ func (s *Server) predict(req *httpserver.Request, res *httpserver.Response) *ope
 	if e := allowMethods(req, "POST"); e != nil {
 		return e
 	}
-	id, e := s.o.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+	id, e := s.o.Caller(req.Header)
 	if e != nil {
 		return e
 	}

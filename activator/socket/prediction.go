@@ -68,6 +68,7 @@ func (o *socket) predict() *openai.Error {
 	}
 	frame := intentFrame{Type: "intent_change", Old: o.session.intent, New: intent, Confidence: confidence, Rule: rec.Rule, Target: rec.Target}
 	o.session.intent, o.session.rule = intent, rec.Rule
+	o.remember()
 	frame.Prepares = p.prepare(o, &rec)
 	p.target = rec.Target
 	o.send(frame)

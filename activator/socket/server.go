@@ -20,8 +20,8 @@ const Path = "/ws/"
 type Options struct {
 	// Generate is the handler of the data path.
 	Generate httpserver.Handler
-	// Caller is the identity of a client that sent these two header fields.
-	Caller func(authorization, apiKey string) (auth.Identity, *openai.Error)
+	// Caller is the identity of a client; header returns the value of a field that it sent.
+	Caller func(header func(name string) string) (auth.Identity, *openai.Error)
 	// Decide decides what a request would be sent to, and sends and records nothing.
 	Decide func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
 	// Ahead makes targets ready that a decision is sure of; nil: none is.
@@ -109,7 +109,7 @@ func (s *Server) Serve(req *httpserver.Request, res *httpserver.Response) {
 // Authorize refuses the body of a request whose key is wrong. It is
 // [httpserver.Options].Authorize.
 func (s *Server) Authorize(req *httpserver.Request, res *httpserver.Response) (key string, ok bool) {
-	id, e := s.o.Caller(req.Header("Authorization"), req.Header("X-Api-Key"))
+	id, e := s.o.Caller(req.Header)
 	if e != nil {
 		answerError(res, e)
 	}
@@ -189,12 +189,12 @@ func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 	if e != nil {
 		return nil, e
 	}
-	o := &socket{s: s, handshake: h, router: router}
-	if o.id, e = s.o.Caller(h.authorization, req.Header("X-Api-Key")); e != nil {
-		return nil, e
+	if secret := auth.Secret(req.Header); h.authorization == "" && secret != "" {
+		h.authorization = "Bearer " + strings.Clone(secret)
 	}
-	if h.authorization == "" && req.Header("X-Api-Key") != "" {
-		o.handshake.authorization = "Bearer " + strings.Clone(req.Header("X-Api-Key"))
+	o := &socket{s: s, handshake: h, router: router}
+	if o.id, e = s.o.Caller(h.field); e != nil {
+		return nil, e
 	}
 	o.key = sessionKey{o.id.Team, o.id.KeyID, strings.Clone(client)}
 	req.Fields(func(f httpserver.Field) bool {

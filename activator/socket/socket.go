@@ -76,9 +76,10 @@ func (o *socket) run(u *httpserver.Upgraded) {
 		<-g.done
 	}
 	o.prediction.end()
-	o.remember()
 }
 
+// remember stores the session at each change, so that a client finds it however soon it
+// connects again.
 func (o *socket) remember() {
 	o.s.sessions.store(o.key, o.session, o.s.o.Now())
 }
@@ -203,11 +204,12 @@ func (o *socket) serve(m message) *openai.Error {
 		if m.Text != nil {
 			o.session.text = *m.Text
 		}
+		o.remember()
 	}
 	if m.Type == kindSubmit {
 		return o.submit()
 	}
-	if _, e := o.s.o.Caller(o.handshake.authorization, ""); e != nil { // revoked meanwhile
+	if _, e := o.s.o.Caller(o.handshake.field); e != nil { // revoked meanwhile
 		o.sendError(e)
 		o.end(websocket.StatusPolicyViolation, string(e.Code))
 		return nil

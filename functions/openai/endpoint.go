@@ -1,16 +1,64 @@
 package openai
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// public is the whole allow-list of [Public].
+var public = []string{
+	"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+	"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/tokenize", "/detokenize",
+	"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations",
+}
+
 // Public reports whether a client may reach an endpoint of an engine, with POST.
 // It is the whole allow-list: engines have many more paths, and some of them
 // load code, stop the engine or tell of other people's requests.
-func Public(path string) bool {
-	switch path {
-	case "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
-		"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/tokenize", "/detokenize",
-		"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations":
-		return true
+func Public(path string) bool { return slices.Contains(public, path) }
+
+// UnknownPath is the answer to a path that is not served. It names the one that is meant, if
+// there is one; what says who does not answer it.
+func UnknownPath(what, path string) *Error {
+	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
+	if nearest := nearestPath(path); nearest != "" && nearest != path {
+		text += " Nearest: `" + nearest + "`."
 	}
-	return false
+	return New(UnknownEndpoint, text)
+}
+
+// nearestPath is the path that is meant by one of other spelling: with another prefix or none,
+// with a slash too many, in capitals, or with a typing error; "" if there is none.
+func nearestPath(path string) string {
+	if len(path) > 256 {
+		return ""
+	}
+	path = strings.ToLower("/" + strings.Join(strings.FieldsFunc(path, func(r rune) bool { return r == '/' }), "/"))
+	if Public(path) {
+		return path
+	}
+	best, ending, short := "", "", make([]string, 0, len(public)+1)
+	for _, p := range append(public[:len(public):len(public)], "/v1/models") {
+		s := strings.TrimPrefix(p, "/v1")
+		short = append(short, s)
+		for _, s := range []string{p, s} {
+			if len(s) > len(ending) && strings.HasSuffix(path, s) {
+				best, ending = p, s
+			}
+		}
+	}
+	if best != "" {
+		return best
+	}
+	if nearest := functions.Nearest(strings.TrimPrefix(path, "/v1"), short, 1); len(nearest) > 0 {
+		if p := "/v1" + nearest[0]; slices.Contains(public, p) || nearest[0] == "/models" {
+			return p
+		}
+		return nearest[0]
+	}
+	return ""
 }
 
 // IsForm reports whether a public endpoint accepts multipart/form-data. All others accept JSON.

@@ -95,3 +95,33 @@ func TestPeekPublic(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownPathNamesThePathMeant(t *testing.T) {
+	for path, want := range map[string]string{
+		"/chat/completions":                       "/v1/chat/completions",
+		"/v1/chat/completion":                     "/v1/chat/completions",
+		"/v1/chat/completions/":                   "/v1/chat/completions",
+		"/v1//chat/completions":                   "/v1/chat/completions",
+		"/v1/v1/chat/completions":                 "/v1/chat/completions",
+		"/V1/Chat/Completions":                    "/v1/chat/completions",
+		"/openai/deployments/f0/chat/completions": "/v1/chat/completions",
+		"/v1/engines/f0/completions":              "/v1/completions",
+		"/api/v1/rerank":                          "/v1/rerank",
+		"/v3/rerank":                              "/v1/rerank",
+		"/rerank/":                                "/rerank",
+		"/models":                                 "/v1/models",
+		"/embedings":                              "/v1/embeddings",
+		"/v1/tokenize":                            "/tokenize",
+		"/pause":                                  "",
+		"/v1/load_lora_adapter":                   "",
+		"/v1/files":                               "",
+		"/":                                       "",
+		"":                                        "",
+		"/" + strings.Repeat("a/", 4000):          "",
+	} {
+		e := UnknownPath("this server does not answer", path)
+		if _, nearest, _ := strings.Cut(e.Message, " Nearest: "); e.Status != 404 || strings.Trim(nearest, "`.") != want {
+			t.Errorf("%.100q: %s", path, e.Message)
+		}
+	}
+}

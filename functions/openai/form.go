@@ -14,9 +14,9 @@ const (
 )
 
 // PeekMultipart finds the model field of a multipart/form-data body (the audio
-// endpoints). contentType is the request's own field. It is as strict as [Peek]:
-// no preamble, no epilogue, no part whose name could be read in two ways, and
-// one model. The error is an *[Error].
+// endpoints). contentType is the request's own field. It is as strict as [Peek]: no
+// boundary and no part's name that could be read in two ways, and one model. Splice leaves
+// a preamble and an epilogue out. The error is an *[Error].
 func PeekMultipart(contentType string, body []byte) (Envelope, error) {
 	return peekForm(contentType, body, false, maxParts)
 }
@@ -37,22 +37,28 @@ func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Enve
 	open := []byte("--" + boundary)
 	delimiter := []byte("\r\n--" + boundary)
 	env := Envelope{N: 1, form: true}
-	if !bytes.HasPrefix(body, open) {
-		return fail("it does not start with its boundary.")
+	i := bytes.Index(body, open)
+	if i < 0 || i > 0 && !bytes.HasSuffix(body[:i], []byte("\r\n")) {
+		return fail("its boundary does not begin a line.")
 	}
-	i := len(open)
+	env.whole.at = i
+	i += len(open)
 	seen := map[string]bool{}
 	for parts := 0; ; parts++ {
 		if bytes.HasPrefix(body[i:], []byte("--")) {
-			if rest := body[i+2:]; len(rest) != 0 && string(rest) != "\r\n" {
+			env.whole.end = i + 2
+			if end := skipBlanks(body, i+2); end != len(body) && !bytes.HasPrefix(body[end:], []byte("\r\n")) || bytes.Contains(body[end:], open) {
 				return fail("data follows its end.")
+			}
+			if bytes.HasPrefix(body[i+2:], []byte("\r\n")) {
+				env.whole.end += 2
 			}
 			break
 		}
 		if parts == maxParts {
 			return fail("it has too many parts.")
 		}
-		if !bytes.HasPrefix(body[i:], []byte("\r\n")) {
+		if i = skipBlanks(body, i); !bytes.HasPrefix(body[i:], []byte("\r\n")) {
 			return fail("a boundary is not followed by a line end.")
 		}
 		i += 2
@@ -95,6 +101,35 @@ func peekForm(contentType string, body []byte, unnamed bool, maxParts int) (Enve
 
 func malformedForm(what string) error {
 	return New(InvalidRequest, "The form is not well formed: "+what)
+}
+
+// skipBlanks returns the first index from i that is neither a space nor a tab.
+func skipBlanks(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// hasExtendedName reports whether a disposition has the name of its part in another form
+// beside the plain one (name*, name*0): parsers differ about which counts.
+func hasExtendedName(disposition string) bool {
+	quoted, begins := false, 0
+	for i := 0; i <= len(disposition); i++ {
+		switch {
+		case i == len(disposition) || disposition[i] == ';' && !quoted:
+			key, _, _ := strings.Cut(disposition[begins:i], "=")
+			if key, _, extended := strings.Cut(strings.ToLower(strings.TrimSpace(key)), "*"); extended && strings.TrimSpace(key) == "name" {
+				return true
+			}
+			begins = i + 1
+		case disposition[i] == '"':
+			quoted = !quoted
+		case disposition[i] == '\\' && quoted:
+			i++
+		}
+	}
+	return false
 }
 
 // addPart reads the Envelope's fields from one part; at is the offset of its value.
@@ -142,7 +177,7 @@ func checkField(name string, value []byte) error {
 	case "n":
 		err = between(key, literal, 1, MaxN)
 	case "max_completion_tokens", "max_output_tokens", "max_tokens":
-		err = between(key, literal, 0, MaxOutput)
+		_, err = parseMaxTokens(key, value)
 	default:
 		err = new(peeker).checkMember(key, literal, 0)
 	}
@@ -164,8 +199,7 @@ func partName(head string) (name string, file, ok bool) {
 			continue
 		}
 		media, params, err := mime.ParseMediaType(v)
-		lower := strings.ToLower(v)
-		if ok || err != nil || media != "form-data" || strings.Contains(lower, "name*") || strings.Contains(params["name"], "\\") {
+		if ok || err != nil || media != "form-data" || hasExtendedName(v) || strings.Contains(params["name"], "\\") {
 			return "", false, false
 		}
 		name, ok = params["name"]

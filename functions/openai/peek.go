@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,6 +38,7 @@ type Envelope struct {
 	form    bool   // multipart: the model's name is not quoted
 	none    bool   // there is no model: Splice puts one at model.at
 	empty   bool   // and nothing else either
+	whole   span   // of a form: from its first boundary to its last
 	part    string // of a form without a model: how the part that names it begins
 
 	sections [sections]span
@@ -86,13 +89,10 @@ func invalidJSON(param, format string, args ...any) *Error {
 
 func (p *peeker) run() error {
 	b := p.b
-	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
-		return invalidJSON("", "it starts with a byte order mark.")
-	}
 	if !utf8.Valid(b) {
 		return invalidJSON("", "it is not valid UTF-8.")
 	}
-	i := skipSpace(b, 0)
+	i := skipSpace(b, skipMark(b))
 	if i == len(b) {
 		return invalidJSON("", "it is empty.")
 	}
@@ -207,8 +207,13 @@ func (p *peeker) note(key []byte, at span, count int) error {
 	case "model":
 		switch {
 		case len(v) > MaxName:
-			return invalidJSON("/model", "model is longer than any name.")
+			return outside(key, "is longer than any name")
 		case v[0] == '"':
+			if bytes.IndexByte(v, '\\') >= 0 {
+				if _, err := jsontext.AppendUnquote(nil, v); err != nil {
+					return outside(key, "has half of a surrogate pair, as no name has")
+				}
+			}
 			p.env.Model = unquoteText(v)
 			p.env.model = at
 		case string(v) == "null":
@@ -216,7 +221,7 @@ func (p *peeker) note(key []byte, at span, count int) error {
 				p.env.model = at
 			}
 		default:
-			return invalidJSON("/model", "model must be a string.")
+			return outside(key, "must be a string")
 		}
 	case "stream":
 		switch string(v) {
@@ -224,19 +229,19 @@ func (p *peeker) note(key []byte, at span, count int) error {
 			p.env.Stream = true
 		case "false", "null":
 		default:
-			return invalidJSON("/stream", "stream must be a boolean.")
+			return outside(key, "must be a boolean, true or false")
 		}
 	case "stream_options":
 		if string(v) != "null" {
-			return invalidJSON("/stream_options", "stream_options must be an object.")
+			return outside(key, "must be an object")
 		}
 		p.env.options = at
 	case "max_completion_tokens":
-		return p.maxTokens(v, "/max_completion_tokens", 3)
+		return p.maxTokens(key, v, 3)
 	case "max_output_tokens":
-		return p.maxTokens(v, "/max_output_tokens", 2)
+		return p.maxTokens(key, v, 2)
 	case "max_tokens":
-		return p.maxTokens(v, "/max_tokens", 1)
+		return p.maxTokens(key, v, 1)
 	case "n":
 		if string(v) != "null" {
 			n, ok := parseInteger(v)
@@ -310,7 +315,7 @@ func (p *peeker) streamOptions(i int) (int, error) {
 				p.env.IncludeUsage = true
 			case "false", "null":
 			default:
-				return 0, invalidJSON("/stream_options/include_usage", "include_usage must be a boolean.")
+				return 0, outside(key, "must be a boolean, true or false").With("/stream_options/include_usage")
 			}
 		}
 		i = skipSpace(b, end)
@@ -328,21 +333,35 @@ func (p *peeker) streamOptions(i int) (int, error) {
 	}
 }
 
-func (p *peeker) maxTokens(v []byte, param string, rank int) error {
+func (p *peeker) maxTokens(key, v []byte, rank int) error {
 	if string(v) == "null" {
 		return nil
 	}
+	n, err := parseMaxTokens(key, v)
+	if err == nil && rank > p.sawMax {
+		p.sawMax, p.env.MaxTokens = rank, max(n, 0)
+	}
+	return err
+}
+
+// parseMaxTokens reads a bound of the answer's tokens: a whole number, in whatever spelling,
+// or -1, by which clients ask for no bound.
+func parseMaxTokens(key, v []byte) (int64, error) {
 	n, ok := parseInteger(v)
-	if !ok {
-		return invalidJSON(param, "%s must be an integer of zero or more.", param[1:])
+	if !ok && len(v) > 0 && (v[0] == '-' || v[0] >= '0' && v[0] <= '9') {
+		x, err := strconv.ParseFloat(string(v), 64)
+		if ok = err == nil && x == math.Trunc(x) && x >= -1 && x <= MaxOutput; ok {
+			n = int64(x)
+		}
 	}
-	if n > MaxOutput {
-		return outside([]byte(param[1:]), "must be an integer from 0 to %d", MaxOutput)
+	if ok && n <= MaxOutput {
+		return n, nil
 	}
-	if rank > p.sawMax {
-		p.sawMax, p.env.MaxTokens = rank, n
+	text := fmt.Sprintf("%s must be an integer from 0 to %d, or -1 for no bound.", key, MaxOutput)
+	if len(v) > 0 && v[0] == '"' {
+		text += " It is a string: send the number without quotes."
 	}
-	return nil
+	return 0, New(InvalidValue, text).With(string(key))
 }
 
 // parseInteger reads a literal of digits alone. 1.0 and 1e3 are integers to some

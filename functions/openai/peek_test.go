@@ -22,6 +22,12 @@ func TestPeek(t *testing.T) {
 		{`{"model":"m","stream":true,"n":3,"user":"a\"b","max_tokens":5}`, Envelope{Model: "m", Stream: true, N: 3, User: `a"b`, MaxTokens: 5}},
 		{`{"model":"m","max_completion_tokens":7,"max_tokens":5}`, Envelope{Model: "m", N: 1, MaxTokens: 7}},
 		{`{"model":"m","max_tokens":5,"max_output_tokens":6}`, Envelope{Model: "m", N: 1, MaxTokens: 6}},
+		{"\xef\xbb\xbf {\"model\":\"m\"}", Envelope{Model: "m", N: 1}},
+		{`{"model":"m","input":"a\ud83d b\udc00\ud800\ud83d\ude00\ud83d","x\ud800":{"\udfff":1}}`, Envelope{Model: "m", N: 1, Messages: 1, PromptBytes: 41}},
+		{`{"model":"m","max_tokens":-1}`, Envelope{Model: "m", N: 1}},
+		{`{"model":"m","max_tokens":5,"max_completion_tokens":-1.0}`, Envelope{Model: "m", N: 1}},
+		{`{"model":"m","max_tokens":16.0}`, Envelope{Model: "m", N: 1, MaxTokens: 16}},
+		{`{"model":"m","max_output_tokens":1e3}`, Envelope{Model: "m", N: 1, MaxTokens: 1000}},
 		{`{"model":"m","max_tokens":null,"n":null,"stream":null,"user":null,"messages":null}`, Envelope{Model: "m", N: 1}},
 		{`{"model":"m","messages":[{"role":"user"},{"role":"x","content":[1,2,{}]}]}`, Envelope{Model: "m", N: 1, Messages: 2, PromptBytes: 49}},
 		{`{"model":"m","messages":[]}`, Envelope{Model: "m", N: 1, PromptBytes: 2}},
@@ -66,7 +72,8 @@ func TestPeekRefuses(t *testing.T) {
 		{"not json", "hello", InvalidJSON, "", "object"},
 		{"array", "[]", InvalidJSON, "", "object"},
 		{"form", "model=tiny", InvalidJSON, "", "object"},
-		{"BOM", "\xef\xbb\xbf{\"model\":\"m\"}", InvalidJSON, "", "byte order mark"},
+		{"two byte order marks", "\xef\xbb\xbf\xef\xbb\xbf{\"model\":\"m\"}", InvalidJSON, "", "object"},
+		{"byte order mark alone", "\xef\xbb\xbf", InvalidJSON, "", "empty"},
 		{"utf-16", "\xff\xfe{\x00", InvalidJSON, "", "UTF-8"},
 		{"invalid utf-8", "{\"model\":\"m\xff\"}", InvalidJSON, "", "UTF-8"},
 		{"surrogate in utf-8", "{\"model\":\"\xed\xa0\x80\"}", InvalidJSON, "", "UTF-8"},
@@ -98,9 +105,10 @@ func TestPeekRefuses(t *testing.T) {
 		{"control far in a string", "{\"model\":\"m\",\"x\":\"aaaaaaaaaaaaaaaaaaaaaaa\x1fbbbbbbbbbbbbbbbbbb\"}", InvalidJSON, "", "control"},
 		{"bad escape", `{"model":"\x"}`, InvalidJSON, "", "escape"},
 		{"bad unicode escape", `{"model":"\u12g4"}`, InvalidJSON, "", "escape"},
-		{"lone high surrogate", `{"model":"\ud800"}`, InvalidJSON, "", "surrogate"},
-		{"lone low surrogate", `{"model":"\udc00"}`, InvalidJSON, "", "surrogate"},
-		{"two high surrogates", `{"model":"\ud800\ud800"}`, InvalidJSON, "", "surrogate"},
+		{"lone high surrogate", `{"model":"\ud800"}`, InvalidValue, "/model", "surrogate"},
+		{"lone low surrogate", `{"model":"a\udc00b"}`, InvalidValue, "/model", "surrogate"},
+		{"two high surrogates", `{"model":"\ud800\ud800"}`, InvalidValue, "/model", "surrogate"},
+		{"half of an escape behind a surrogate", `{"model":"m","x":"\ud800\u12"}`, InvalidJSON, "", "escape"},
 		{"deep", `{"model":"m","x":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, InvalidJSON, "", "deeper"},
 		{"very deep", `{"model":"m","x":` + strings.Repeat(`{"a":`, 100_000), InvalidJSON, "", "deeper"},
 		{"duplicate model", `{"model":"cheap","model":"secret"}`, InvalidJSON, "/model", "twice"},
@@ -117,21 +125,26 @@ func TestPeekRefuses(t *testing.T) {
 		{"Model", `{"Model":"m"}`, MissingRequiredParameter, "model", "case-sensitive, use model and not Model"},
 		{"MODEL", `{"MODEL":"m"}`, MissingRequiredParameter, "model", "MODEL"},
 		{"model and Model", `{"model":"m","Model":"x"}`, InvalidJSON, "/model", "ambiguous"},
-		{"number model", `{"model":5}`, InvalidJSON, "/model", "string"},
-		{"list model", `{"model":["m"]}`, InvalidJSON, "/model", "string"},
-		{"stream string", `{"model":"m","stream":"true"}`, InvalidJSON, "/stream", "boolean"},
-		{"stream number", `{"model":"m","stream":1}`, InvalidJSON, "/stream", "boolean"},
-		{"options list", `{"model":"m","stream_options":[]}`, InvalidJSON, "/stream_options", "object"},
-		{"usage string", `{"model":"m","stream_options":{"include_usage":"x"}}`, InvalidJSON, "/stream_options/include_usage", "boolean"},
+		{"number model", `{"model":5}`, InvalidValue, "/model", "string"},
+		{"list model", `{"model":["m"]}`, InvalidValue, "/model", "string"},
+		{"stream string", `{"model":"m","stream":"true"}`, InvalidValue, "/stream", "boolean"},
+		{"stream number", `{"model":"m","stream":1}`, InvalidValue, "/stream", "boolean"},
+		{"options list", `{"model":"m","stream_options":[]}`, InvalidValue, "/stream_options", "object"},
+		{"usage string", `{"model":"m","stream_options":{"include_usage":"x"}}`, InvalidValue, "/stream_options/include_usage", "boolean"},
 		{"usage twice", `{"model":"m","stream_options":{"include_usage":true,"include_\u0075sage":false}}`, InvalidJSON, "/stream_options/include_usage", "twice"},
 		{"options cut", `{"model":"m","stream_options":{"a":1`, InvalidJSON, "/stream_options", "ends"},
 		{"n zero point", `{"model":"m","n":1.0}`, InvalidValue, "/n", "integer"},
 		{"n negative", `{"model":"m","n":-1}`, InvalidValue, "/n", "integer"},
 		{"n zero", `{"model":"m","n":0}`, InvalidValue, "/n", "integer"},
-		{"long model", `{"model":"` + strings.Repeat("m", 600) + `"}`, InvalidJSON, "/model", "longer"},
+		{"long model", `{"model":"` + strings.Repeat("m", 600) + `"}`, InvalidValue, "/model", "longer"},
 		{"n huge", `{"model":"m","n":99999999999}`, InvalidValue, "/n", "integer"},
-		{"max_tokens string", `{"model":"m","max_tokens":"5"}`, InvalidJSON, "/max_tokens", "integer"},
-		{"max_tokens exponent", `{"model":"m","max_tokens":1e3}`, InvalidJSON, "/max_tokens", "integer"},
+		{"max_tokens string", `{"model":"m","max_tokens":"100"}`, InvalidValue, "max_tokens", "It is a string: send the number without quotes."},
+		{"max_completion_tokens string", `{"model":"m","max_completion_tokens":""}`, InvalidValue, "max_completion_tokens", "is a string"},
+		{"max_output_tokens list", `{"model":"m","max_output_tokens":[1]}`, InvalidValue, "max_output_tokens", "max_output_tokens must be an integer from 0 to 2147483647, or -1 for no bound."},
+		{"max_tokens fraction", `{"model":"m","max_tokens":16.5}`, InvalidValue, "max_tokens", "integer"},
+		{"max_tokens huge", `{"model":"m","max_tokens":2147483648}`, InvalidValue, "max_tokens", "integer"},
+		{"max_tokens huge exponent", `{"model":"m","max_tokens":1e300}`, InvalidValue, "max_tokens", "integer"},
+		{"max_tokens bool", `{"model":"m","max_tokens":true}`, InvalidValue, "max_tokens", "integer"},
 	} {
 		_, err := Peek([]byte(x.body))
 		var e *Error
@@ -161,6 +174,8 @@ func TestSplice(t *testing.T) {
 		want  string
 	}{
 		{`{"model":"tiny","a":1}`, false, `{"model":"tiny","a":1}`},
+		{"\xef\xbb\xbf{\"model\":\"t/tiny\",\"a\":\"\\ud83d\"}", false, `{"model":"tiny","a":"\ud83d"}`},
+		{"\xef\xbb\xbf{\"model\":\"tiny\"}", false, `{"model":"tiny"}`},
 		{`{"model":"tin\u0079","a":1}`, false, `{"model":"tin\u0079","a":1}`},
 		{`{"a":1, "model" : "t/tiny" }`, false, `{"a":1, "model" : "tiny" }`},
 		{`{"model":"t/tiny","stream":true}`, true, `{"model":"tiny","stream_options":{"include_usage":true},"stream":true}`},
@@ -188,7 +203,7 @@ func FuzzPeek(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"m","stream":true,"n":2,"stream_options":{"include_usage":false},"messages":[{"role":"user","content":"hi"}]}`,
 		`{"model":"cheap","mo\u0064el":"secret"}`, `{"Model":"x"}`, `{"model":"\ud83d\ude00","x":[1e5,-0.1,{"a":null}]}`,
-		`{"model":"m","stream_options":null,"stream":true}`, `{"stream":true,"model":"m","stream_options":{}}`, "{\"model\":\"aaaaaaaaaaaaaaa\x1f\"}",
+		`{"model":"m","stream_options":null,"stream":true}`, `{"stream":true,"model":"m","stream_options":{}}`, "\xef\xbb\xbf{\"model\":\"m\"}", `{"model":"m","messages":"\ud83d"}`, "{\"model\":\"aaaaaaaaaaaaaaa\x1f\"}",
 	} {
 		f.Add([]byte(s))
 	}
@@ -203,12 +218,12 @@ func FuzzPeek(f *testing.F) {
 			_        map[string]string `json:"-"`
 		}
 		read := func(b []byte) (m meaning, err error) {
-			err = json.Unmarshal(b, &m, jsontext.AllowDuplicateNames(true))
+			err = json.Unmarshal(b[skipMark(b):], &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 			return m, err
 		}
 		e, err := Peek(body)
 		var top map[string]jsontext.Value
-		strict := json.Unmarshal(body, &top) // no duplicate at any depth
+		strict := json.Unmarshal(body[skipMark(body):], &top, jsontext.AllowInvalidUTF8(true)) // no duplicate at any depth
 		if err != nil {
 			var typed *Error
 			if !errors.As(err, &typed) || typed.Status != 400 {
@@ -256,7 +271,7 @@ func FuzzPeek(f *testing.F) {
 }
 
 func json1Valid(b []byte) bool {
-	return jsontext.Value(b).IsValid(jsontext.AllowDuplicateNames(true))
+	return jsontext.Value(b[skipMark(b):]).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 func newForm(parts ...string) []byte {
@@ -294,8 +309,15 @@ func TestPeekMultipart(t *testing.T) {
 		{"attachment", ct, newForm("Content-Disposition: attachment; name=\"model\"\r\n\r\nx"), InvalidRequest},
 		{"newline in model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\na\nb"), InvalidRequest},
 		{"long model", ct, newForm("Content-Disposition: form-data; name=\"model\"\r\n\r\n" + strings.Repeat("x", 300)), InvalidRequest},
-		{"preamble", ct, append([]byte("hi\r\n"), newForm(modelPart)...), InvalidRequest},
-		{"epilogue", ct, append(newForm(modelPart), "more"...), InvalidRequest},
+		{"preamble without a line end", ct, append([]byte("hi"), newForm(modelPart)...), InvalidRequest},
+		{"preamble with a bare LF", ct, append([]byte("hi\n"), newForm(modelPart)...), InvalidRequest},
+		{"data at the end", ct, append(bytes.TrimRight(newForm(modelPart), "\r\n"), "more"...), InvalidRequest},
+		{"a form behind the end", ct, append(newForm(modelPart), newForm(modelPart)...), InvalidRequest},
+		{"bare LF behind a boundary", ct, []byte("--B\n" + modelPart + "\r\n--B--\r\n"), InvalidRequest},
+		{"bare LF in a head", ct, newForm("Content-Disposition: form-data; name=\"model\"\nX: y\r\n\r\nx"), InvalidRequest},
+		{"extended name behind a quoted one", ct, newForm("Content-Disposition: form-data; name=\"a\"; NAME *=utf-8''model\r\n\r\nx"), InvalidRequest},
+		{"name in pieces", ct, newForm("Content-Disposition: form-data; name*0=mo; name*1=del\r\n\r\nx"), InvalidRequest},
+		{"extended name behind an escaped quote", ct, newForm("Content-Disposition: form-data; filename=\"a\\\"\"; name*=utf-8''model\r\n\r\nx"), InvalidRequest},
 		{"no end", ct, []byte("--B\r\n" + modelPart), InvalidRequest},
 		{"cut head", ct, []byte("--B\r\nContent-Dis"), InvalidRequest},
 		{"nothing", ct, nil, InvalidRequest},
@@ -308,6 +330,38 @@ func TestPeekMultipart(t *testing.T) {
 		var e *Error
 		if !errors.As(err, &e) || e.Code != x.code {
 			t.Errorf("%s: %v", x.name, err)
+		}
+	}
+}
+
+func TestFormsAsClientsSendThem(t *testing.T) {
+	const ct = `multipart/form-data; boundary="B"`
+	clean := string(newForm(modelPart))
+	clean = clean[:len(clean)-2]
+	file := func(disposition string) string {
+		return "Content-Disposition: form-data; " + disposition + "\r\nContent-Type: audio/wav\r\n\r\nRIFF"
+	}
+	for _, x := range []struct{ name, body, want string }{
+		{"preamble", "This is a message in MIME format.\r\n\r\n" + clean, clean},
+		{"an empty line first", "\r\n" + clean, clean},
+		{"epilogue", clean + "\r\nend\nof it", clean + "\r\n"},
+		{"blanks behind the end", clean + " \t", clean},
+		{"no line end at the end", clean, clean},
+		{"blanks behind a boundary", strings.Replace(clean, "--B\r\n", "--B \t\r\n", 1), strings.Replace(clean, "--B\r\n", "--B \t\r\n", 1)},
+		{".NET", string(newForm(modelPart, file("name=file; filename=\"a.wav\"; filename*=UTF-8''a.wav"))), ""},
+		{"filename* alone", string(newForm(modelPart, file("name=\"file\"; filename*=UTF-8''%e2%82%ac.wav"))), ""},
+		{"name* in a file's name", string(newForm(modelPart, file("name=\"file\"; filename=\"x; name*=model\""))), ""},
+	} {
+		e, err := PeekMultipart(ct, []byte(x.body))
+		if err != nil || e.Model != "t/whisper" {
+			t.Errorf("%s: %+v %v", x.name, e, err)
+			continue
+		}
+		if x.want == "" {
+			x.want = x.body
+		}
+		if got := string(bytes.Join(e.Splice(nil, []byte(x.body), "whisper", true), nil)); got != strings.Replace(x.want, "t/whisper", "whisper", 1) {
+			t.Errorf("%s: %q", x.name, got)
 		}
 	}
 }

@@ -2,7 +2,8 @@ package openai
 
 // Splice returns the body in pieces whose concatenation names the model as the
 // engine knows it and, when usage is set, asks a stream for its usage chunk;
-// nothing else is touched or encoded anew. The pieces alias body, at most five
+// nothing else is touched or encoded anew, but a byte order mark is left out,
+// and what stands before and behind a form. The pieces alias body, at most five
 // of them; dst is appended to, so that a caller can keep the array.
 func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) [][]byte {
 	usage = usage && e.Stream && !e.IncludeUsage && !e.form
@@ -50,7 +51,10 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 	if n == 2 && cuts[1].at < cuts[0].at {
 		cuts[0], cuts[1] = cuts[1], cuts[0]
 	}
-	at := 0
+	at, end := skipMark(body), len(body) // some engines refuse the mark
+	if e.form {
+		at, end = e.whole.at, e.whole.end
+	}
 	for _, c := range cuts[:n] {
 		if c.at > at {
 			dst = append(dst, body[at:c.at])
@@ -58,8 +62,8 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 		dst = append(dst, c.with)
 		at = c.end
 	}
-	if at < len(body) {
-		dst = append(dst, body[at:])
+	if at < end {
+		dst = append(dst, body[at:end])
 	}
 	return dst
 }

@@ -56,8 +56,16 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	}
 }
 
-// scanEscape checks the escape sequence at i and returns the index behind it. A
-// surrogate must be half of a pair: Python keeps a lone one, Go replaces it.
+// skipMark returns the index behind the byte order mark that b may begin with.
+func skipMark(b []byte) int {
+	if len(b) >= 3 && b[0] == 0xEF && b[1] == 0xBB && b[2] == 0xBF {
+		return 3
+	}
+	return 0
+}
+
+// scanEscape checks the escape sequence at i and returns the index behind it. Half of a
+// surrogate pair may stand alone: Python writes and reads it.
 func scanEscape(b []byte, i int) (int, error) {
 	if i+1 < len(b) {
 		switch b[i+1] {
@@ -76,7 +84,7 @@ func scanEscape(b []byte, i int) (int, error) {
 					return i + 12, nil
 				}
 			}
-			return 0, invalidJSON("", "half of a surrogate pair stands alone at byte %d.", i)
+			return i + 6, nil
 		}
 	}
 	return 0, invalidJSON("", "an escape sequence is wrong at byte %d.", i)

@@ -215,7 +215,7 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 			err.Allow = strings.Join(allow, ", ")
 			return nil, nil, caller{}, err
 		}
-		return nil, nil, caller{}, openai.New(openai.UnknownEndpoint, "Unknown endpoint: "+functions.Clip(req.Path))
+		return nil, nil, caller{}, openai.UnknownPath("this server does not answer", req.Path)
 	}
 	c, err := a.identify(req, e.permission)
 	return e, args, c, err
@@ -239,7 +239,8 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 // browser refuses requests of foreign web pages.
 func (a *API) browser(req *httpserver.Request) *openai.Error {
 	host := hostname(req.Host)
-	if a.o.Open && !isLoopback(host) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+	// A browser always sends Host: without one there is no name that it was led by.
+	if a.o.Open && !isLoopback(host) && !(host == "" && req.IsHTTP10()) && !slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return openai.New(openai.MisdirectedRequest, "")
 	}
 	if origin := req.Header("Origin"); origin != "" {
@@ -273,8 +274,8 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 	secret := auth.Bearer(bearer)
 	if bearer == "" {
 		// What stands between may keep that one for itself, as Kubernetes' API server does.
-		bearer = req.Header("X-Api-Key")
-		secret = bearer
+		secret = auth.Secret(req.Header)
+		bearer = secret
 	}
 	if r == probe {
 		id, ok := a.o.Keys.Lookup(secret)

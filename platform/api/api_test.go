@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -286,6 +287,23 @@ func TestBrowsers(t *testing.T) {
 		}
 		if status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", h...); status != tt.status {
 			t.Errorf("Host %q, Origin %q: %d %s, want %d", tt.host, tt.origin, status, body, tt.status)
+		}
+	}
+	for raw, want := range map[string]string{
+		"GET /livez HTTP/1.0\r\n\r\n": "200", "GET /healthz HTTP/1.0\r\n\r\n": "200", "GET /readyz HTTP/1.0\r\n\r\n": "200", // as old health checks do
+		"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": "200",
+		"GET /readyz HTTP/1.0\r\nHost: evil.example\r\n\r\n":                  "421",
+		"GET /readyz HTTP/1.1\r\n\r\n":                                        "400",
+	} {
+		conn, err := net.Dial("tcp", self)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, raw)
+		answer, _ := io.ReadAll(conn)
+		conn.Close()
+		if fields := strings.Fields(string(answer)); len(fields) < 2 || fields[1] != want {
+			t.Errorf("%q: %s", raw, answer)
 		}
 	}
 	public := start(t, func(o *Options) { o.Open = false })

@@ -83,6 +83,7 @@ func (a *API) table() []endpoint {
 		{method: "DELETE", path: "/api/v1/agents/{id}", permission: admin, summary: "Remove an agent: the server listens to it no more until it joins again.", status: 204, do: a.removeAgent},
 		{method: "GET", path: "/metrics", summary: "Metrics, as Prometheus reads them.", do: a.metrics},
 		{method: "GET", path: "/healthz", permission: probe, summary: "200 while the process lives.", do: a.healthz},
+		{method: "GET", path: "/livez", permission: probe, summary: "The same as /healthz.", do: a.healthz},
 		{method: "GET", path: "/readyz", permission: probe, summary: "200 when requests are taken, else 503.", answer: Readiness{}, do: a.readyz},
 		{method: "GET", path: "/openapi.json", summary: "This document.", answer: map[string]any{}, do: a.openapi},
 	}

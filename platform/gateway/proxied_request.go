@@ -140,6 +140,7 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 		}
 		if !s.External {
 			delete(h, "X-Api-Key")
+			delete(h, "Api-Key")
 		}
 	}
 	if p.split == nil {
@@ -301,14 +302,14 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		g.openAI.Serve(w, r, by.serve)
 		return
 	case !isShimPath(r.URL.Path):
-		writeError(w, openai.New(openai.UnknownEndpoint, "Unknown endpoint: a model's host does not answer "+functions.Clip(r.URL.Path)+"."))
+		writeError(w, openai.UnknownPath("a model's host does not answer", r.URL.Path))
 		return
 	}
 	team := by.function.Team
 	account, _, _ := net.SplitHostPort(r.RemoteAddr) // the program checks its own credentials
 	if !plain {
 		// The pods of our engines need a key on every path.
-		id, e := g.act.Caller(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
+		id, e := g.act.Caller(r.Header.Get)
 		if e == nil && id.Team != team && !id.Admin {
 			e = openai.New(openai.PermissionDenied, "This key is of another team.")
 		}

@@ -845,7 +845,7 @@ func testLeader(t *testing.T, secure func() (*tls.Config, error), serve func(tes
 func TestKeys(t *testing.T) {
 	w := newWorld(t, func(_ *Options, a *activator.Options) { a.Open = false })
 	addr := backend(t, func(rw http.ResponseWriter, r *http.Request) {
-		io.WriteString(rw, r.Header.Get("Authorization")+"|"+r.Header.Get("X-Api-Key"))
+		io.WriteString(rw, r.Header.Get("Authorization")+"|"+r.Header.Get("X-Api-Key")+r.Header.Get("Api-Key"))
 	})
 	red, _, _ := w.book.Create("red", "", false)
 	blue, _, _ := w.book.Create("blue", "", false)
@@ -864,6 +864,7 @@ func TestKeys(t *testing.T) {
 		{"ours", "/timeline", "Authorization", "Bearer " + blue, 403, "permission_denied"},
 		{"ours", "/timeline", "Authorization", "Bearer " + red, 200, "|"},
 		{"ours", "/readyz", "X-Api-Key", red, 200, "|"},
+		{"ours", "/timeline", "api-key", red, 200, "|"},
 		{"ours", "/x", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
 		{"ours", "/infer/", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
 		{"ours", "/%69nfer", "Authorization", "Bearer " + red, 404, "unknown_endpoint"},
@@ -874,6 +875,7 @@ func TestKeys(t *testing.T) {
 		{"plain", "/v1/chat/completions", "", "", 200, "|"},
 		{"plain", "/x", "Authorization", "Bearer " + blue, 200, "Bearer " + blue + "|"},
 		{"plain", "/x", "X-Api-Key", "own", 200, "|own"},
+		{"plain", "/x", "api-key", "own", 200, "|own"},
 	} {
 		res, body := w.get(c.host, c.path, postRequest(`{"messages":[]}`), func(r *http.Request) {
 			if c.field != "" {

@@ -278,7 +278,8 @@ func escapePlainly(text string) string {
 
 // FuzzRead: no body that Peek accepts breaks the reader.
 func FuzzRead(f *testing.F) {
-	for _, s := range []string{`{}`, `{"messages":[[1],[["a"]],{},null,{"role":1,"content":{"text":["x"]}}]}`, `{"prompt":[[1,2],[3]]}`, `{"system":[{"text":"x"}],"tools":[ ]}`, chat("a", "b")} {
+	for _, s := range []string{`{}`, `{"messages":[[1],[["a"]],{},null,{"role":1,"content":{"text":["x"]}}]}`, `{"prompt":[[1,2],[3]]}`, `{"system":[{"text":"x"}],"tools":[ ]}`, chat("a", "b"),
+		`{"messages":[{"content":"\ud83d"},{"content":"\ud83dabcdef\udc00\ud83d\ud83d\ude00\ud83d\n"}]}`, `{"prompt":"a\ud83d\\u12"}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -114,9 +114,14 @@ func appendText(dst, literal []byte, most int) []byte {
 		case 'u':
 			r := parseHex(s)
 			s = s[4:]
-			if utf16.IsSurrogate(r) {
-				r = utf16.DecodeRune(r, parseHex(s[2:]))
-				s = s[6:]
+			if utf16.IsSurrogate(r) { // alone, it is written as U+FFFD
+				pair := utf8.RuneError
+				if len(s) >= 6 && s[0] == '\\' && s[1] == 'u' {
+					pair = utf16.DecodeRune(r, parseHex(s[2:]))
+				}
+				if r = pair; pair != utf8.RuneError {
+					s = s[6:]
+				}
 			}
 			dst = utf8.AppendRune(dst, r)
 			continue
