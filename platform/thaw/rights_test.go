@@ -162,7 +162,8 @@ func TestRights(t *testing.T) {
 					if want == 0 && !let || want != 0 && r.status != want {
 						t.Errorf("%s %s as %q (%s): %d %s %v, want %d", row.method, row.path, auth, is, r.status, r.body, r.err, want)
 					}
-					if want != 0 && (r.failure().Code == "" || strings.Contains(r.body, "red/a") || strings.Contains(r.body, "blue/b")) {
+					typed := r.failure().Code != "" || strings.HasPrefix(row.path, "/v1/messages") && strings.Contains(r.body, `{"type":"error","error":{"type":"`)
+					if want != 0 && (!typed || strings.Contains(r.body, "red/a") || strings.Contains(r.body, "blue/b")) {
 						t.Errorf("%s %s as %q: %s", row.method, row.path, auth, r.body)
 					}
 				}
@@ -218,7 +219,8 @@ func TestPathConfusion(t *testing.T) {
 		"case":            strings.ToUpper,
 		"backslash":       func(s string) string { return strings.ReplaceAll(s, "/", `\`) },
 		"inner backslash": func(s string) string { return strings.Replace(s, "v1/", `v1\`, 1) },
-		"absolute":        func(s string) string { return "http://" + host + s },
+		"absolute, name":  func(s string) string { return "http://" + strings.Replace(host, "127.0.0.1", "localhost", 1) + s },
+		"absolute, user":  func(s string) string { return "http://a@" + host + s },
 		"absolute, other": func(s string) string { return "http://x/healthz" + s },
 		"authority":       func(s string) string { return "//" + host + s },
 		"fragment":        func(s string) string { return "/healthz#" + s },
@@ -246,6 +248,13 @@ func TestPathConfusion(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+	// A target in absolute form with the authority of Host is the same path, with the same rights.
+	for who, want := range map[string]string{"": "401", "Authorization: " + team + "\r\n": "403"} {
+		got := p.raw("POST http://" + host + "/api/v1/keys HTTP/1.1\r\nHost: " + host + "\r\n" + who + "Content-Type: application/json\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"team\":\"red\"}")
+		if m := status.FindStringSubmatch(got); m == nil || m[1] != want {
+			t.Errorf("absolute form with %q: %.300q, want %s", who, got, want)
 		}
 	}
 	// X-Original-URL and similar headers are ignored, and so is a method in a header.
