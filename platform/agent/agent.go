@@ -157,17 +157,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := os.MkdirAll(a.o.Dir, 0o700); err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-	k, err := a.connectSupervisor(ctx)
-	if err != nil {
-		return fmt.Errorf("agent: %w", err)
-	}
 	// Replicas live in a context of their own: when it ends they leave their
 	// processes to the keeper, which then ends them, or not.
 	rctx, stopReplicas := context.WithCancel(context.WithoutCancel(ctx))
 	defer a.running.Wait()
 	defer stopReplicas()
-	if err := a.adopt(ctx, rctx, k); err != nil {
-		k.Close()
+	k, err := a.connectAndAdopt(ctx, rctx)
+	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	a.running.Go(func() { a.forkServers.Run(rctx) })
@@ -199,6 +195,24 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.setSupervisor(k, "")
 		}
 	}
+}
+
+// connectAndAdopt connects to the supervisor and adopts what it runs. A supervisor that ends
+// before it has listed its processes is followed by another, once.
+func (a *Agent) connectAndAdopt(ctx, rctx context.Context) (k *supervisor.Client, err error) {
+	for range 2 {
+		if k, err = a.connectSupervisor(ctx); err != nil {
+			return nil, err
+		}
+		if err = a.adopt(ctx, rctx, k); err == nil {
+			return k, nil
+		}
+		k.Close()
+		if !errors.Is(err, supervisor.ErrLost) {
+			break
+		}
+	}
+	return nil, err
 }
 
 // adopt makes replicas of the engines that an earlier agent left running.

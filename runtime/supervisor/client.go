@@ -57,9 +57,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)
 	}
-	// Reaps the supervisor if it ends before this process.
-	exited := make(chan struct{})
-	go func() { cmd.Wait(); close(exited) }()
+	exited := reap(cmd)
 	wait, lostSince := time.Millisecond, time.Time{}
 	for {
 		if !backoff.Sleep(ctx, wait) {
@@ -79,8 +77,8 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 		select {
 		case <-exited:
 			b, _ := os.ReadFile(s.log())
-			// Where it lost the folder to another caller's supervisor, that one is about to
-			// listen. A log that is empty was begun anew by such a caller.
+			// Where another supervisor has the folder, that one is about to listen, or to
+			// end. A log that is empty was begun anew by another caller.
 			lost := len(b) == 0 || bytes.Contains(b, []byte(ErrRunning.Error()))
 			if lostSince.IsZero() {
 				lostSince = time.Now()
@@ -88,14 +86,30 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			if !lost || time.Since(lostSince) > listenTimeout {
 				return nil, fmt.Errorf("supervisor: %s ended with %v: %.500s", s.Exe, cmd.ProcessState, b)
 			}
+			if cmd, err = s.command(); err != nil {
+				return nil, fmt.Errorf("supervisor: %w", err)
+			}
+			exited, wait = reap(cmd), restartDelay
+			continue
 		default:
 		}
 		wait = min(wait+time.Millisecond, 20*time.Millisecond)
 	}
 }
 
-// listenTimeout bounds the time between a supervisor's taking of a folder and its listening.
-const listenTimeout = 10 * time.Second
+const (
+	// listenTimeout bounds how long another supervisor has a folder without a greeting:
+	// until it listens, or until it has ended its processes.
+	listenTimeout = 10 * time.Second
+	restartDelay  = 50 * time.Millisecond
+)
+
+// reap waits for the end of a supervisor's process, which closes the channel.
+func reap(cmd *exec.Cmd) <-chan struct{} {
+	exited := make(chan struct{})
+	go func() { cmd.Wait(); close(exited) }()
+	return exited
+}
 
 // log is the file of the supervisor's output.
 func (s Start) log() string { return filepath.Join(s.Dir, "supervisor.log") }

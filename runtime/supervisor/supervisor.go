@@ -208,6 +208,8 @@ func (k *supervisor) onClient(e clientEvent) {
 		if len(k.clients) == 0 {
 			k.orphan.Reset(k.o.Orphan)
 		}
+	case e.req == nil && k.ending:
+		e.from.close() // without a greeting: its agent starts the next supervisor
 	case e.req == nil:
 		k.clients[e.from] = true
 		k.orphan.Stop()

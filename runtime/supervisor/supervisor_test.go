@@ -442,6 +442,33 @@ func TestOrphanEndsEverything(t *testing.T) {
 	}
 }
 
+// TestConnectWhileItEnds: an agent that comes while the supervisor ends gets the next one.
+func TestConnectWhileItEnds(t *testing.T) {
+	h := start(t, time.Minute)
+	stubborn := h.run("stubborn", "stubborn")
+	h.pids(stubborn, 1)
+	old := h.Client
+	ended := make(chan error, 1)
+	go func() { ended <- old.End(context.Background(), time.Second) }()
+	testkit.Eventually(t, "the supervisor ends", func() bool {
+		_, err := old.Spawn(context.Background(), Process{ID: "late", Argv: []string{os.Args[0], "test-run", "exit", "0"}})
+		return err != nil
+	})
+	c := h.ensure(time.Minute)
+	if c.PID() == old.PID() {
+		t.Error("the supervisor that ends was used")
+	}
+	if _, err := c.List(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if !processGone(stubborn.PID) {
+		t.Error("its process runs on")
+	}
+}
+
 func TestSupervisorTerminated(t *testing.T) {
 	h := start(t, time.Minute)
 	a := h.run("a", "stubborn")
