@@ -5,7 +5,9 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -197,7 +199,25 @@ func TestLinkStatsAreReused(t *testing.T) {
 					return float64(len(s.body)) / s.all / took.Seconds()
 				}
 				stage(func(*slowRemote) {}, links)
-				fresh, known := stage(tc.change, ""), stage(tc.change, links)
+				learned, err := os.ReadFile(links)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// The order in which goroutines run at one instant has a part in each result.
+				median := func(links string) float64 {
+					var parts []float64
+					for range 3 {
+						if links != "" {
+							if err := os.WriteFile(links, learned, 0o600); err != nil {
+								t.Fatal(err)
+							}
+						}
+						parts = append(parts, stage(tc.change, links))
+					}
+					slices.Sort(parts)
+					return parts[1]
+				}
+				fresh, known := median(""), median(links)
 				t.Logf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
 				if known < fresh+tc.minGain {
 					t.Errorf("%.2f of the link where nothing is known, %.2f where it was another time", fresh, known)
