@@ -92,7 +92,6 @@ type (
 	platformVerbs struct{ *connection } // verbs that call no server
 	modelVerbs    struct{ *connection } // verbs of models, teams and keys
 	cacheVerbs    struct{ *connection } // verbs of the stores of weights
-	doctor        struct{ *connection } // the verb that checks this machine
 )
 
 // newRoot makes the program with all its verbs.
@@ -133,7 +132,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
-	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(), m.explainVerb(), m.route(), m.events(), doctor{c}.verb())
+	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(), cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(), m.explainVerb(), m.route(), m.events(), c.doctor())
 	return root
 }
 

@@ -1,4 +1,4 @@
-package cli
+package doctor
 
 import (
 	"context"
@@ -37,10 +37,10 @@ func (c doctor) wantedModels(ctx context.Context, folder string, add adder) want
 		}
 	}
 	if folder == "" {
-		folder = c.getenv("THAW_FUNCTIONS")
+		folder = c.Getenv("THAW_FUNCTIONS")
 	}
 	deployed := ""
-	if dirs, err := c.dataFolders(); err == nil {
+	if dirs, err := c.DataFolders(); err == nil {
 		for _, d := range slices.Backward(dirs) {
 			if info, err := os.Stat(filepath.Join(d, "functions")); err == nil && info.IsDir() {
 				deployed = filepath.Join(d, "functions")
@@ -66,15 +66,15 @@ func (c doctor) wantedModels(ctx context.Context, folder string, add adder) want
 			}
 		}
 	}
-	cl, err := c.client()
+	cl, err := c.Client()
 	if err != nil {
 		return w
 	}
 	defer cl.Close()
-	if !isLocal(cl.Server()) {
+	if !c.IsLocal(cl.Server()) {
 		return w // what it serves, it serves elsewhere
 	}
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.QueryTimeout)
 	defer cancel()
 	if list, err := cl.Functions(ctx); err == nil {
 		for _, f := range list {
@@ -100,7 +100,7 @@ func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 	programs := engine.Programs{Thaw: exe, Environ: func() []string {
 		env := os.Environ()
 		for _, name := range []string{"EMBER", "VLLM", "SGLANG", "LLAMACPP"} {
-			env = append(env, "THAW_ENGINE_"+name+"="+c.getenv("THAW_ENGINE_"+name))
+			env = append(env, "THAW_ENGINE_"+name+"="+c.Getenv("THAW_ENGINE_"+name))
 		}
 		return env
 	}}
@@ -113,7 +113,7 @@ func (c doctor) examineEngines(ctx context.Context, w wanted, add adder) {
 		}
 		switch s.Engine {
 		case functions.EngineEmber:
-			if c.programs.Engines["ember"] != nil {
+			if c.Embedded("ember") {
 				add(check, statusOK, "", "in this program")
 				continue
 			}
@@ -220,8 +220,8 @@ func (c doctor) examineStart(w wanted, add adder) {
 		add("fuse", statusOK, "", "engines start while their checkpoints arrive")
 	}
 	gpus := 0
-	if c.programs.GPUs != nil {
-		if list, _, err := c.programs.GPUs(); err == nil {
+	if c.GPUs != nil {
+		if list, _, err := c.GPUs(); err == nil {
 			gpus = len(list)
 		}
 	}

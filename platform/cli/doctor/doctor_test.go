@@ -1,14 +1,42 @@
-package cli
+package doctor
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/runtime/confine"
 )
+
+// runDoctor runs the verb where no server runs.
+func runDoctor(t *testing.T, env map[string]string, args ...string) (out, errs string, exit int) {
+	t.Helper()
+	const server = "http://127.0.0.1:1"
+	getenv := func(k string) string { return env[k] }
+	var o, e bytes.Buffer
+	terminal := kit.NewTerminal(nil, &o, &e, getenv)
+	terminal.Output = "table"
+	cmd := New(Options{
+		Terminal: terminal, Getenv: getenv,
+		Embedded:      func(string) bool { return false },
+		DataFolders:   func() ([]string, error) { return []string{env["THAW_DATA"]}, nil },
+		Client:        func() (*api.Client, error) { return api.NewClient(server, "") },
+		Explain:       func(_ *api.Client, err error) error { return err },
+		ServerNamed:   func() bool { return false },
+		DefaultServer: server,
+		IsLocal:       func(string) bool { return true },
+		QueryTimeout:  time.Minute,
+	})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	exit = terminal.Report(t.Context(), cmd.ExecuteContext(t.Context()))
+	return o.String(), e.String(), exit
+}
 
 // python makes an environment that looks installed: a program, an interpreter,
 // packages of these versions, and modules with or without bytecode.
@@ -79,7 +107,7 @@ func TestDoctorOfEngines(t *testing.T) {
 			for k, v := range x.env {
 				env[k] = v
 			}
-			out, errs, exit := runCLI(t, Programs{}, env, "doctor", "--functions", dir)
+			out, errs, exit := runDoctor(t, env, "--functions", dir)
 			if exit != x.exit {
 				t.Errorf("exit %d", exit)
 			}
@@ -124,7 +152,7 @@ func TestDoctorOfDataFolder(t *testing.T) {
 	}
 	const warning = "every engine may read what is below /proc"
 	for data, want := range map[string]bool{"/proc/thaw-data": confine.Unavailable() == "", filepath.Join(dir, "data"): false} {
-		out, _, _ := runCLI(t, Programs{}, map[string]string{"HOME": dir, "THAW_DATA": data}, "doctor", "--functions", dir)
+		out, _, _ := runDoctor(t, map[string]string{"HOME": dir, "THAW_DATA": data}, "--functions", dir)
 		if strings.Contains(out, warning) != want {
 			t.Errorf("data in %s, warned should be %v:\n%s", data, want, out)
 		}
