@@ -167,6 +167,32 @@ func TestRemoteBreaksInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestRemoteComments: comments end the silence of a stream, but not for ever.
+func TestRemoteComments(t *testing.T) {
+	for _, wait := range []time.Duration{9 * time.Minute, 24 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			w.engineAt("cloud:1", func(c net.Conn, r *http.Request, body string) bool {
+				ok := writeString(c, chunkHead) && chunk(c, event1)
+				for until := time.Now().Add(wait); ok && time.Now().Before(until); time.Sleep(15 * time.Second) {
+					ok = chunk(c, ": loading\n\n")
+				}
+				return ok && chunk(c, event2) && chunk(c, event3) && chunk(c, eventDone) && writeString(c, "0\r\n\r\n")
+			})
+			w.cloudAt("cloud:1", func(r *functions.RemoteSpec) { r.Timeouts.Idle = functions.Duration(20 * time.Second) })
+			r := w.post("/v1/chat/completions", cloudStream)
+			if whole := strings.Contains(r.body, "[DONE]"); whole != (wait < leastOfComments) || !whole && (r.code() != "engine_hung" || r.took > 11*time.Minute) {
+				t.Errorf("%s of comments: after %s %s", wait, r.took, r.body[max(0, len(r.body)-300):])
+			}
+			time.Sleep(time.Minute) // the other side notes that its connection is closed
+			synctest.Wait()
+		})
+	}
+}
+
+// leastOfComments is how long comments alone are borne with a short idle timeout.
+const leastOfComments = 10 * time.Minute
+
 // TestRemoteClientLeaves: a client that leaves closes the connection to the Remote, before
 // the answer and within it.
 func TestRemoteClientLeaves(t *testing.T) {

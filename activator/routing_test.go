@@ -157,7 +157,7 @@ func TestRouterNames(t *testing.T) {
 				t.Errorf("%s: %d %q %s", c.model, res.status, res.head.Get("thaw-route"), res.body)
 			}
 		}
-		if res := ask(blue, "auto"); !strings.Contains(res.body, "the caller may not use it") {
+		if res := ask(blue, "auto"); !strings.Contains(res.body, "the caller may not use it. The team `blue` needs a function of one of these names, or a Router `auto` of its own.") {
 			t.Errorf("%s", res.body)
 		}
 		if rec := w.decision(ask(admin, "auto")); rec.Candidates[0].WhyNot != "" {

@@ -39,6 +39,7 @@ func TestBadInput(t *testing.T) {
 			{"wrong key", "POST", "/v1/chat/completions", plainRequest, "sk-wrong", 401, "invalid_api_key", "", "Incorrect API key provided"},
 			{"no key for the list", "GET", "/v1/models", "", "", 401, "invalid_api_key", "", "Incorrect API key provided"},
 			{"unknown model", "POST", "/v1/chat/completions", `{"model":"tin"}`, red, 404, "model_not_found", "model", "Nearest: `tiny`, `tinny`."},
+			{"auto without a Router", "POST", "/v1/chat/completions", `{"model":"auto"}`, red, 404, "model_not_found", "model", "deploy one, or name a model"},
 			{"no name at all", "POST", "/v1/chat/completions", `{"model":"A B\u0000"}`, red, 404, "model_not_found", "model", ""},
 			{"another team's", "POST", "/v1/chat/completions", `{"model":"blue/secret"}`, red, 404, "model_not_found", "model", "does not exist or you do not have access"},
 			{"no such in another team", "POST", "/v1/chat/completions", `{"model":"blue/nothing"}`, red, 404, "model_not_found", "model", "does not exist or you do not have access"},

@@ -209,7 +209,7 @@ func (c *Call) Do(ctx context.Context, out *upstream.Request) (*upstream.Respons
 	}
 	if res.Status < 300 {
 		res.Filter(func(body io.Reader) io.Reader {
-			return &answer{c: c, body: body, events: events, rename: rename, mask: newKeyMask(c.key)}
+			return &answer{c: c, body: body, events: events, rename: rename, mask: newKeyMask(c.key), data: c.t.owner.o.Now()}
 		})
 	}
 	return res, nil
@@ -223,6 +223,7 @@ type answer struct {
 	events bool
 	rename *openai.Renamer // nil: the body has no name of the model
 	mask   *keyMask
+	data   time.Time // of the last data of a stream
 	in     []byte
 	buffer []byte
 	out    []byte // of buffer, to be read next
@@ -242,7 +243,7 @@ func (a *answer) Read(p []byte) (int, error) {
 		n, err := a.body.Read(a.in)
 		a.c.bytes += int64(n)
 		if a.events {
-			a.c.events += int64(bytes.Count(a.in[:n], []byte("data:")))
+			err = a.countEvents(a.in[:n], err)
 		}
 		a.out, a.err = a.mask.pass(a.in[:n], err != nil), err
 		if a.rename != nil {
@@ -255,6 +256,27 @@ func (a *answer) Read(p []byte) (int, error) {
 		return n, a.err
 	}
 	return n, nil
+}
+
+// The time in which a stream may have comments alone: so many idle timeouts, and so long at
+// least. Another thaw sends comments while it loads a model, so they end the silence.
+const (
+	commentsPerIdle = 10
+	leastComments   = 10 * time.Minute
+)
+
+// countEvents counts the data lines of a part of a stream. It returns err, or else
+// [upstream.ErrSilent] where comments alone have come for too long.
+func (a *answer) countEvents(p []byte, err error) error {
+	now := a.c.t.owner.o.Now()
+	switch n := bytes.Count(p, []byte("data:")); {
+	case n > 0:
+		a.c.events += int64(n)
+		a.data = now
+	case err == nil && now.Sub(a.data) > max(commentsPerIdle*a.c.Idle(), leastComments):
+		return upstream.ErrSilent
+	}
+	return err
 }
 
 // End ends the call: what it used is charged, and the circuit learns how it went. code is

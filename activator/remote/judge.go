@@ -127,9 +127,11 @@ func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
 	case status < 400:
 		c.proved, c.problem = misconfigured, fmt.Sprintf("it redirects (%d), and redirects are not followed; set url to where the API is", status)
 		return c.broken(c.problem).Final()
-	case status == 401 || status == 403:
+	case status == 401 || status == 403 && judgeForbidden(body) == misconfigured:
 		c.proved, c.problem = misconfigured, fmt.Sprintf("it refuses the key of this server (%d); see keyFrom", status)
 		return c.t.unavailable(c.problem).Final()
+	case status == 403:
+		c.proved, c.problem = judgeForbidden(body), "it refuses what this server asks it for (403)"
 	case status == 429:
 		c.proved = good
 		c.holdRequests()

@@ -229,6 +229,29 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
+// TestForbidden: what a 403 proves of a Remote, whose circuit is that of all callers.
+func TestForbidden(t *testing.T) {
+	for _, c := range []struct {
+		body string
+		want outcome
+	}{
+		{`{"error":{"message":"Country not supported","type":"request_forbidden","code":"unsupported_country_region_territory"}}`, misconfigured},
+		{`{"error":{"message":"The account is suspended","type":"account_suspended"}}`, misconfigured},
+		{`{"error":{"message":"no such key","code":"INVALID_API_KEY"}}`, misconfigured},
+		{`{"error":{"message":"violates the policy","type":"invalid_request_error","code":"content_policy_violation"}}`, good},
+		{`{"error":{"message":"the project has no access to this model","type":"invalid_request_error","code":"model_not_found"}}`, good},
+		{`{"error":{"message":"the data is internal","type":"invalid_request_error","code":"data_class_refused"}}`, good},
+		{`{"type":"error","error":{"type":"permission_error","message":"no"}}`, failed},
+		{`{"error":{"code":403,"message":"denied","status":"PERMISSION_DENIED"}}`, failed},
+		{`<html>Forbidden</html>`, failed},
+		{``, failed},
+	} {
+		if got := judgeForbidden([]byte(c.body)); got != c.want {
+			t.Errorf("%s: %d, want %d", c.body, got, c.want)
+		}
+	}
+}
+
 // TestAddresses: which URLs a Remote may have, before anything is dialled.
 func TestAddresses(t *testing.T) {
 	for _, c := range []struct{ url, hosts, bad, path string }{

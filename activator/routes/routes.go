@@ -311,8 +311,16 @@ func (r *Route) Refusal(q *Request, rec *functions.RouteRecord) *openai.Error {
 		}
 		text += "`" + c.Name + "`: " + c.WhyNot
 	}
+	text += "."
+	switch {
+	case e.Code != openai.ModelNotFound && e.Code != openai.AdapterNotFound:
+	case r.Name.Team != q.Team:
+		text += fmt.Sprintf(" The team `%s` needs a function of one of these names, or a Router `%s` of its own.", q.Team, r.Name.Name)
+	default:
+		text += " Deploy one of them, or give the rule other targets."
+	}
 	out := *e
-	out.Message, out.Param = text+".", ""
+	out.Message, out.Param = text, ""
 	return &out
 }
 

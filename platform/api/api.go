@@ -68,7 +68,7 @@ type Catalog interface {
 	// Lookup returns the function of a name, of any kind.
 	Lookup(name functions.Name) (catalog.Document, bool)
 	// Check reads a file as Put would keep it.
-	Check(name functions.Name, doc []byte) (catalog.Checked, error)
+	Check(name functions.Name, doc []byte, beside ...functions.Name) (catalog.Checked, error)
 	Put(name functions.Name, doc []byte) (created bool, err error)
 	Delete(name functions.Name) error
 }

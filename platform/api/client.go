@@ -231,11 +231,15 @@ func (c *Client) Function(ctx context.Context, name functions.Name) (Function, e
 	return f, err
 }
 
-// Deploy keeps a model file on the server.
-func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool) (DeployReply, error) {
+// Deploy keeps a file of a function on the server. For a dry run the functions beside it
+// count as deployed.
+func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool, beside ...functions.Name) (DeployReply, error) {
 	path := functionPath(name)
 	if dryRun {
 		path += "?dryRun"
+		for i, n := range beside[max(0, len(beside)-maxBeside):] {
+			path += map[bool]string{true: "&beside=", false: ","}[i == 0] + n.String()
+		}
 	}
 	var d DeployReply
 	res, err := c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, bytes.NewReader(file))

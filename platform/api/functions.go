@@ -165,6 +165,9 @@ func (c caller) spec(m *functions.Model) *functions.ModelSpec {
 	return &spec
 }
 
+// maxBeside bounds the names of a dry run.
+const maxBeside = 256
+
 func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	name := x.name()
 	if !functions.IsLabel(name.Team) || !functions.IsLabel(name.Name) {
@@ -173,8 +176,12 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if len(x.Body) > catalog.MaxFile {
 		return openai.New(openai.RequestTooLarge, "A file of a function is at most "+functions.Bytes(catalog.MaxFile).Human()+".")
 	}
-	checked, err := a.o.Catalog.Check(name, x.Body)
+	beside, ok := x.query.names("beside")
 	dry := x.query.on("dryRun")
+	if !ok || len(beside) > 0 && !dry {
+		return openai.New(openai.InvalidValue, "beside is names of functions, TEAM/NAME,TEAM/NAME, and goes with dryRun.").With("beside")
+	}
+	checked, err := a.o.Catalog.Check(name, x.Body, beside...)
 	if err == nil && !dry {
 		checked.Created, err = a.o.Catalog.Put(name, x.Body)
 	}

@@ -42,14 +42,25 @@ func TestRoutersAndRemotes(t *testing.T) {
 	if status, d, body := put("cloud", cloudFile, ""); status != 201 || d.Kind != "Remote" || d.Remote.Allow != functions.DataPublic || d.Spec != nil {
 		t.Errorf("%d %s", status, body)
 	}
-	status, d, body := put("auto", autoFile, "")
-	if status != 201 || d.Kind != "Router" || d.State != functions.Ready || len(d.Router.Rules) != 1 || len(d.Warnings) != 2 {
+	for _, query := range []string{"", "?dryRun", "?dryRun&beside=a/other"} {
+		if status, _, body := put("auto", autoFile, query); status != 400 || !strings.Contains(body, "there is no function a/gone (deploy it before, or with the Router") {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+	for _, query := range []string{"?beside=a/gone", "?dryRun&beside=gone", "?dryRun&beside=A"} {
+		if status, _, body := put("auto", autoFile, query); status != 400 || !strings.Contains(body, `"param":"beside"`) {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+	if status, d, body := put("auto", autoFile, "?dryRun&beside=a/other,a/gone"); status != 200 || !d.Created || len(d.Warnings) != 1 {
+		t.Errorf("%d %s", status, body)
+	}
+	status, d, body := put("auto", strings.Replace(autoFile, ", gone", "", 1), "")
+	if status != 201 || d.Kind != "Router" || d.State != functions.Ready || len(d.Router.Rules) != 1 || len(d.Warnings) != 1 {
 		t.Fatalf("%d %s", status, body)
 	}
-	for i, want := range []string{"data: public on the Router or its team, or allow: internal on the Remote", "there is no function a/gone"} {
-		if w := d.Warnings[i]; !w.Warning || !strings.Contains(w.Error(), want) {
-			t.Errorf("%v, want %s", w, want)
-		}
+	if w := d.Warnings[0]; !w.Warning || !strings.Contains(w.Error(), "data: public on the Router or its team, or allow: internal on the Remote") {
+		t.Error(w)
 	}
 	if status, _, body := put("auto", strings.Replace(autoFile, "gone", "auto", 1), ""); status != 400 || !strings.Contains(body, "a Router is no target") || !strings.Contains(body, `"param":"spec.rules[0].to[2]"`) {
 		t.Errorf("%d %s", status, body)

@@ -4,6 +4,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // query is the parsed query of a request; only names its row lists are in it.
@@ -39,4 +42,19 @@ func (q query) number(name string, def, maximum int) (int, bool) {
 	}
 	n, err := strconv.Atoi(v)
 	return n, err == nil && n >= 0 && n <= maximum
+}
+
+// names are names of functions, each with its team, parted by commas.
+func (q query) names(name string) (names []functions.Name, ok bool) {
+	for text := range strings.SplitSeq(q[name], ",") {
+		if text == "" {
+			continue
+		}
+		n, err := functions.ParseName(text, "")
+		if err != nil || n.Team == "" || len(names) >= maxBeside {
+			return nil, false
+		}
+		names = append(names, n)
+	}
+	return names, true
 }

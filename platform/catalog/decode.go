@@ -66,7 +66,7 @@ func placesOf(places map[string]*token.Position) Places {
 	}
 }
 
-// decoder reads one file. The kind, places and anchors are of the present document.
+// decoder reads one file. The kind, and what follows it, are of the present document.
 type decoder struct {
 	Reader
 	file     string
@@ -74,13 +74,15 @@ type decoder struct {
 	problems Problems
 	nodes    int
 	examples exampleFiles // that were read
+	unnamed  bool         // there is a document whose name is not known
 	kind     string
+	failed   []string // paths of values that did not decode
 	places   map[string]*token.Position
 	anchors  map[string]ast.Node
 }
 
 func (d *decoder) begin() {
-	d.kind, d.places, d.anchors = "", map[string]*token.Position{}, map[string]ast.Node{}
+	d.kind, d.failed, d.places, d.anchors = "", nil, map[string]*token.Position{}, map[string]ast.Node{}
 }
 
 func (d *decoder) add(pos *token.Position, path, hint, message string) {
@@ -98,6 +100,7 @@ func (d *decoder) fail(n ast.Node, path, hint, format string, args ...any) {
 	if len(d.problems) >= maxProblems {
 		return
 	}
+	d.failed = append(d.failed, path)
 	d.add(position(n), path, hint, fmt.Sprintf(format, args...))
 }
 
@@ -306,6 +309,9 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
 				d.fail(kv, at, d.suggestKey(key, names), "unknown key")
+				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
+					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
+				}
 			}
 			return
 		}

@@ -22,8 +22,9 @@ type Checked struct {
 	Warnings Problems
 }
 
-// Check returns what Put would do with a document, without doing it.
-func (c *Catalog) Check(name functions.Name, data []byte) (Checked, error) {
+// Check returns what Put would do with a document, without doing it. The functions beside
+// it, which are to be deployed before it, count as there.
+func (c *Catalog) Check(name functions.Name, data []byte, beside ...functions.Name) (Checked, error) {
 	docs, err := Reader{Plain: c.o.Plain}.Decode(name.String(), data)
 	if err != nil {
 		return Checked{}, err
@@ -40,13 +41,21 @@ func (c *Catalog) Check(name functions.Name, data []byte) (Checked, error) {
 	p := c.now()
 	if out.Router != nil {
 		with := maps.Clone(p.docs)
+		for _, n := range beside {
+			if _, there := with[n.String()]; !there {
+				with[n.String()] = Document{Model: &functions.Model{Metadata: functions.Metadata{Name: n.Name, Namespace: n.Team}}, incomplete: true}
+			}
+		}
 		with[out.key()] = out.Document
-		for _, x := range checkTargets(with) {
+		for _, x := range checkTargets(with).RequireTargets() {
 			switch {
 			case x.File != out.File:
 			case x.Warning:
 				out.Warnings = append(out.Warnings, x)
 			default:
+				if x.Unknown {
+					x.Hint = strings.TrimSuffix("deploy it before, or with the Router; "+x.Hint, "; ")
+				}
 				problems = append(problems, x)
 			}
 		}

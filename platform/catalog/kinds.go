@@ -40,7 +40,8 @@ type Document struct {
 	File   string
 	Line   int
 
-	places Places // of a Router
+	places     Places // of a Router
+	incomplete bool   // it has problems, or it is elsewhere: its name alone counts
 }
 
 // Kind is one of Kinds.
@@ -147,31 +148,51 @@ func (r Reader) Decode(file string, data []byte) ([]Document, error) {
 func (r Reader) decode(file string, data []byte) ([]Document, exampleFiles, error) {
 	d := &decoder{Reader: r, file: file, most: MaxFile, examples: exampleFiles{}}
 	docs, err := d.documents(data)
+	if err != nil {
+		docs = nil
+	}
 	return docs, d.examples, err
+}
+
+// Survey is [Reader.Decode] for checks that go on after a problem: it returns documents with
+// problems too, which are for [Duplicates] and [CheckTargets] alone, and whether the names of
+// all documents of the file are known.
+func (r Reader) Survey(file string, data []byte) (docs []Document, allNamed bool, err error) {
+	d := &decoder{Reader: r, file: file, most: MaxFile, examples: exampleFiles{}}
+	docs, err = d.documents(data)
+	return docs, !d.unnamed, err
 }
 
 // DecodeTenant is [Decode] for a text that a tenant wrote into an object of the cluster:
 // it has at most MaxTenant bytes.
 func DecodeTenant(name string, data []byte) ([]Document, error) {
 	d := &decoder{file: name, most: MaxTenant}
-	return d.documents(data)
+	docs, err := d.documents(data)
+	if err != nil {
+		docs = nil
+	}
+	return docs, err
 }
 
-// documents decodes the documents of a file.
+// documents decodes the documents of a file; with an error, those that have a name.
 func (d *decoder) documents(data []byte) (docs []Document, err error) {
 	defer d.recoverProblem(&err)
-	for _, body := range d.parse(data) {
+	bodies := d.parse(data)
+	d.unnamed = len(d.problems) > 0
+	for _, body := range bodies {
 		if doc, ok := d.document(body); ok {
 			docs = append(docs, doc)
+		} else {
+			d.unnamed = true
 		}
 	}
 	if len(d.problems) > 0 {
-		return nil, d.problems
+		return docs, d.problems
 	}
 	return docs, nil
 }
 
-// document reads a document by its kind.
+// document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
 	d.begin()
 	m, ok := mappingValues(body)
@@ -212,8 +233,8 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		doc.places = placesOf(d.places)
-		if len(d.problems) == before && len(problems) == 0 && d.Examples {
-			problems = d.readExamples(router)
+		if d.Examples && !d.spoils("spec.intents") && !slices.ContainsFunc(problems, func(p functions.Problem) bool { return strings.HasPrefix(p.Path, "spec.intents") }) {
+			problems = append(problems, d.readExamples(router)...)
 		}
 	case functions.KindRemote:
 		remote := functions.NewRemote()
@@ -238,14 +259,28 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		d.add(kindAt, "kind", suggestName(d.kind, Kinds), message)
 		return doc, false
 	}
-	// A value that did not decode is not also reported as missing.
-	if len(d.problems) > before {
-		return doc, false
-	}
 	for _, p := range problems {
-		d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
+		if !d.spoils(p.Path) {
+			d.add(d.position(p.Path), p.Path, p.Hint, p.Message)
+		}
 	}
-	return doc, len(problems) == 0
+	doc.incomplete = len(d.problems) > before
+	name := doc.FullName()
+	return doc, functions.IsLabel(name.Team) && functions.IsLabel(name.Name)
+}
+
+// spoils reports whether a value that did not decode may be the cause of a problem at path:
+// it is there, within or around it, or beside it in an object other than the spec.
+func (d *decoder) spoils(path string) bool {
+	within := func(a, b string) bool {
+		return a == b || strings.HasPrefix(a, b) && (b == "" || a[len(b)] == '.' || a[len(b)] == '[')
+	}
+	return slices.ContainsFunc(d.failed, func(f string) bool {
+		parent := f[:max(0, strings.LastIndexAny(f, ".["))]
+		return within(path, f) || within(f, path) ||
+			parent != "" && parent != "spec" && within(path, parent) && path[len(parent)] == '.' ||
+			f == "spec.engine" && within(path, "spec") || within(f, "spec.intents") && strings.HasSuffix(path, ".intent")
+	})
 }
 
 // notBuilt reports whether a key, or its value, is of the contracts but not built yet.

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -17,6 +18,9 @@ type Problem struct {
 	Hint    string `json:"hint,omitempty"`
 	// Warning: the document is used as it is, but something in it has no effect.
 	Warning bool `json:"warning,omitempty"`
+	// Unknown: a Router names a target that is not there. It is a warning in a folder that
+	// is watched, since the target may come, and an error to [Problems.RequireTargets].
+	Unknown bool `json:"-"`
 }
 
 func (p Problem) Error() string {
@@ -63,6 +67,15 @@ func (p Problems) Wrong() (out Problems) {
 		if !x.Warning {
 			out = append(out, x)
 		}
+	}
+	return out
+}
+
+// RequireTargets makes errors of the targets that are not there.
+func (p Problems) RequireTargets() Problems {
+	out := slices.Clone(p)
+	for i := range out {
+		out[i].Warning = out[i].Warning && !out[i].Unknown
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -241,6 +242,52 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestProblemsAtOnce: what a document means is checked although some of its values do not
+// decode, and what may only follow from those is not reported.
+func TestProblemsAtOnce(t *testing.T) {
+	const head = "apiVersion: thaw.dev/v1\n"
+	router := func(spec string) string { return head + "kind: Router\nmetadata: {name: auto}\nspec:\n" + spec }
+	for _, tt := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"of both", router("  retry: 7\n  cold: warm\n  data: open\n  rules: [{name: all, to: [a]}]\n"), []string{"spec.retry: ", "spec.cold: ", "spec.data: "}},
+		{"a misspelt key is not also missing", router("  rles: [{name: all, to: [a]}]\n  cold: warm\n"), []string{"spec.rles: unknown key", "spec.cold: "}},
+		{"in one rule of three", router("  rules:\n  - {name: x, when: {codee: true}, to: [a]}\n  - {name: y, to: [b]}\n  - {name: y, to: []}\n"), []string{"spec.rules[0].when.codee: unknown key", "spec.rules[2].name: ", "spec.rules[2].to: "}},
+		{"intents that did not decode", router("  intents: [billing]\n  rules: [{name: x, when: {intent: billing}, to: [a]}, {name: all, to: []}]\n"), []string{"spec.intents: ", "spec.rules[1].to: "}},
+		{"a bound and what it bounds", head + "kind: Model\nmetadata: {name: auto}\nspec: {engine: vllm, source: \"hf://a/b\", scale: {min: 5, max: two}}\n", []string{"spec.scale.max: ", "metadata.name: \"auto\" is reserved"}},
+	} {
+		_, err := Decode("f.yaml", []byte(tt.text))
+		problems, _ := errors.AsType[Problems](err)
+		var paths []string
+		for _, p := range problems {
+			paths = append(paths, p.Path+": "+p.Message)
+		}
+		for _, want := range tt.want {
+			if !slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, want) }) {
+				t.Errorf("%s: nothing about %s", tt.name, want)
+			}
+		}
+		if len(problems) != len(tt.want) {
+			t.Errorf("%s: %q", tt.name, paths)
+		}
+	}
+}
+
+// TestSurvey: the name of a document with problems counts, and it is no target's problem.
+func TestSurvey(t *testing.T) {
+	docs, named, err := Reader{}.Survey("f.yaml", []byte(strings.Replace(tiny, "spec:", "spec:\n  scal: {}", 1)+"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {rules: [{name: all, to: [\"tiny:x\", gone]}]}\n"))
+	if err == nil || !named || len(docs) != 2 {
+		t.Fatal(docs, named, err)
+	}
+	if p := CheckTargets(docs); len(p) != 1 || !p[0].Warning || len(p.RequireTargets().Wrong()) != 1 || !strings.Contains(p[0].Message, "default/gone") {
+		t.Error(p)
+	}
+	if _, named, _ := (Reader{}).Survey("f.yaml", []byte("kind: Modell\nmetadata: {name: gone}\n")); named {
+		t.Error("a document without a kind has a name")
+	}
+}
+
 // TestUnknownTargetKeepsRouter: a target that is not there is told, and the Router serves;
 // the warning goes when the target comes.
 func TestUnknownTargetKeepsRouter(t *testing.T) {
@@ -362,14 +409,17 @@ func TestExamplesAreWatched(t *testing.T) {
 }
 
 func TestPutOtherKinds(t *testing.T) {
-	c, _, deployed := openCatalog(t)
+	c, user, deployed := openCatalog(t)
 	put := func(name, text string) (bool, error) { return c.Put(named(name), []byte(text)) }
 	if created, err := put("cloud-mini", cloudText); err != nil || !created {
 		t.Fatal(created, err)
 	}
 	auto := strings.NewReplacer("[ml/big]", "[a]", `"tiny:pirate", `, "", "[tiny, cloud-mini]", "[a, cloud-mini]", "to: [tiny]", "to: [a]").Replace(autoText)
-	checked, err := c.Check(named("auto"), []byte(replaced(t, auto, "[a, cloud-mini]", "[a, none]")))
-	if err != nil || !checked.Created || len(checked.Warnings) != 1 || !strings.Contains(checked.Warnings[0].Error(), "there is no function default/none") || len(c.Routers()) != 0 {
+	unknown := []byte(replaced(t, auto, "[a, cloud-mini]", "[a, none]"))
+	if _, err := c.Check(named("auto"), unknown); err == nil || !strings.Contains(err.Error(), "there is no function default/none (deploy it before, or with the Router") || len(c.Routers()) != 0 {
+		t.Fatal(err)
+	}
+	if checked, err := c.Check(named("auto"), unknown, named("none")); err != nil || !checked.Created || len(checked.Warnings) != 0 || len(c.Routers()) != 0 {
 		t.Fatal(checked, err)
 	}
 	if created, err := put("auto", auto); err != nil || !created || len(c.Problems()) != 0 {
@@ -384,7 +434,6 @@ func TestPutOtherKinds(t *testing.T) {
 		t.Fatal(err, again.Routers(), again.Remotes(), again.Problems())
 	}
 	for _, tt := range []struct{ what, name, text, want string }{
-		{"a Router as target", "chat", strings.NewReplacer("name: auto", "name: chat", "[a, cloud-mini]", "[chat2, a]").Replace(auto), ""},
 		{"auto as target", "chat", strings.NewReplacer("name: auto", "name: chat", "[a, cloud-mini]", "[auto]").Replace(auto), "a Router is no target"},
 		{"another kind, deployed", "cloud-mini", strings.Replace(auto, "name: auto", "name: cloud-mini", 1), "a Router is no target"},
 		{"another kind", "cloud-mini", strings.NewReplacer("name: auto", "name: cloud-mini", ", cloud-mini]", "]", "[cloud-mini]", "[a]").Replace(auto), "default/cloud-mini: the name is taken by a deployed Remote, and this is a Router"},
@@ -399,7 +448,9 @@ func TestPutOtherKinds(t *testing.T) {
 			t.Errorf("%s: %v\n    want %s", tt.what, err, tt.want)
 		}
 	}
-	// chat targets a name that is free; a Router of that name is told as a problem.
+	// chat, in the folder, targets a name that is free; a Router of that name is told as a problem.
+	write(t, filepath.Join(user, "chat.yaml"), strings.NewReplacer("name: auto", "name: chat", "[a, cloud-mini]", "[a, chat2]").Replace(auto))
+	c.Reload()
 	if _, err := put("chat2", strings.Replace(auto, "name: auto", "name: chat2", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -421,12 +472,16 @@ func TestPutOtherKinds(t *testing.T) {
 func TestWatchOtherKinds(t *testing.T) {
 	c, _, _ := openCatalog(t)
 	var seen []int
-	done := make(chan struct{})
+	watching, done := make(chan struct{}, 10), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer close(done)
-		_ = c.Watch(ctx, func(ch Change) { seen = append(seen, len(c.Remotes())) })
+		_ = c.Watch(ctx, func(ch Change) {
+			seen = append(seen, len(c.Remotes()))
+			watching <- struct{}{}
+		})
 	}()
+	<-watching
 	for range 2 {
 		if _, err := c.Put(named("cloud-mini"), []byte(cloudText)); err != nil {
 			t.Fatal(err)

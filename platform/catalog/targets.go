@@ -9,7 +9,8 @@ import (
 )
 
 // CheckTargets lists what is wrong between the Routers of docs and what they name. A
-// target that can never be chosen is a warning: the Router works without it.
+// target that can never be chosen is a warning: the Router works without it. One that is not
+// there is a warning with Unknown set.
 func CheckTargets(docs []Document) Problems {
 	byKey := map[string]Document{}
 	for _, d := range docs {
@@ -23,7 +24,7 @@ func checkTargets(docs map[string]Document) (problems Problems) {
 	known := knownFunctions(docs)
 	var routers []string
 	for key, d := range docs {
-		if d.Router != nil {
+		if d.Router != nil && !d.incomplete {
 			routers = append(routers, key)
 		}
 	}
@@ -51,6 +52,9 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 			t, class := k[name.WithoutAdapter().String()], k.class(r)
 			switch p.Message, p.Hint = k.missing(r, target); {
 			case p.Message != "":
+				p.Unknown = true
+			case t.incomplete && t.Router == nil:
+				continue
 			case t.Router != nil:
 				p.Warning, p.Message, p.Hint = false, fmt.Sprintf("%s is a Router, and a Router is no target", target), "name its targets instead"
 			case t.Remote != nil && class.Rank() > t.Remote.Spec.Allow.Rank():
@@ -88,7 +92,7 @@ func (k knownFunctions) missing(r *functions.Router, target string) (message, hi
 	}
 	d, ok := k[name.WithoutAdapter().String()]
 	switch {
-	case ok && name.Adapter == "":
+	case ok && (name.Adapter == "" || d.incomplete):
 		return "", ""
 	case ok && d.Model == nil && d.Remote != nil:
 		return fmt.Sprintf("%s is a Remote, and a Remote has no adapters", name.WithoutAdapter()), "leave out :" + name.Adapter

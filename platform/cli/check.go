@@ -29,7 +29,7 @@ func (c platformVerbs) check() *cobra.Command {
 				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
 			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(c.getenv).Trusts}
-			docs, warnings, err := files.Read(reader, args)
+			docs, warnings, err := files.Read(reader, args, files.HasFolder(args))
 			problems, bad := errors.AsType[catalog.Problems](err)
 			if err != nil && !bad {
 				return err

@@ -20,8 +20,9 @@ func (c modelVerbs) deploy() *cobra.Command {
 		Long: `Add or change models, routers and remotes. What is given is checked whole before anything
 is sent, and kept by the server under DATA/functions. A relative source, or file of a key,
 counts from its file and is made absolute, so it must be on the server's machine. Examples
-of intents in files of their own are sent with the router. A target of a router that can
-never be chosen is named as a warning.
+of intents in files of their own are sent with the router. A target of a router that is
+neither on the server nor deployed with it is an error; one that can never be chosen is
+named as a warning.
 
 With --to knative each model becomes a Knative Service on a Kubernetes cluster. The
 program thaw-knative, beside this one, does that; with --dry-run -o yaml it prints
@@ -45,7 +46,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			}
 			var done []api.DeployReply
 			for i, doc := range docs {
-				d, err := cl.Deploy(ctx, doc.FullName(), bodies[i], dry)
+				d, err := cl.Deploy(ctx, doc.FullName(), bodies[i], dry, files.TargetsAmong(docs[:i], doc)...)
 				if err != nil {
 					return err
 				}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -85,9 +86,9 @@ func (c printer) printDescription(d description) {
 	row("Requests", "%d active, %d queued", f.Active, f.Queued)
 	switch {
 	case f.Router != nil:
-		describeRouter(row, f.Router)
+		describe.WriteRouter(row, f.Router)
 	case f.Remote != nil:
-		describeRemote(row, f)
+		describe.WriteRemote(row, f)
 	default:
 		row("Engine", "%s", f.Engine)
 		row("Source", "%s", f.Source)

@@ -32,6 +32,13 @@ func TestDeployRouterAndRemote(t *testing.T) {
 	s := start(t)
 	dir := routerFiles(t)
 	const forbidden = "warning: spec.rules[1].to[1]: the Remote cloud takes public data at most"
+	alone := filepath.Join(dir, "auto.yaml")
+	if _, errs, exit := s.thaw(t, "", "deploy", "-f", alone); exit == 0 || !strings.Contains(errs, "there is no function default/cloud (deploy it before, or with the Router") || len(s.cat.Routers()) != 0 {
+		t.Errorf("%d %s", exit, errs)
+	}
+	if out, errs, exit := s.thaw(t, "", "deploy", "--dry-run", "-f", dir); exit != 0 || out != "default/cloud would be created\ndefault/auto would be created\n" || len(s.cat.Remotes()) != 0 {
+		t.Errorf("%d %s%s", exit, out, errs)
+	}
 	out, errs, exit := s.thaw(t, "", "deploy", "-f", dir)
 	if exit != 0 || out != "default/cloud created\ndefault/auto created\n" || !strings.Contains(errs, "default/auto: "+forbidden) {
 		t.Fatalf("%d %s%s", exit, out, errs)
@@ -96,8 +103,11 @@ func TestCheckRouterAndRemote(t *testing.T) {
 	if out, _, exit := s.thaw(t, "", append(shippedToo, "-o", "json")...); exit != 0 || !strings.Contains(out, `"warning": true`) {
 		t.Errorf("%d %s", exit, out)
 	}
-	if _, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || strings.Count(errs, "there is no function default/tiny") != 2 {
-		t.Errorf("%d %s", exit, errs)
+	if _, errs, exit := s.thaw(t, "", "check", dir); exit != kit.ExitFailed || strings.Count(errs, "there is no function default/tiny") != 2 {
+		t.Errorf("a folder: %d %s", exit, errs)
+	}
+	if _, errs, exit := s.thaw(t, "", "check", filepath.Join(dir, "auto.yaml")); exit != 0 || strings.Count(errs, "there is no function default/tiny") != 2 {
+		t.Errorf("one of its files: %d %s", exit, errs)
 	}
 	// Plain http, and the way out.
 	plain := filepath.Join(dir, "plain.yaml")

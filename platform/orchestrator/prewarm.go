@@ -120,12 +120,7 @@ func (w *prewarmer) check(ctx context.Context, p *prewarm, now placement.Instant
 		}
 		return
 	}
-	alive, ready := false, false
-	for _, r := range f.replicas {
-		if !r.stopping && !r.cancelled && !r.asleep() && !r.sleep.goingToSleep {
-			alive, ready = true, ready || r.serves()
-		}
-	}
+	alive, ready := slices.ContainsFunc(f.replicas, isStartedAhead), slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return isStartedAhead(r) && r.serves() })
 	if p.started { // accurate to a tick: too short at the begin, too long at the end
 		p.held += time.Duration(p.gpus) * max(now-p.charged, 0)
 	}
@@ -133,7 +128,7 @@ func (w *prewarmer) check(ctx context.Context, p *prewarm, now placement.Instant
 	switch {
 	case f.Gone, f.usage.prewarm != p:
 		w.end(p, "called_off", now)
-	case now >= p.until && !p.started:
+	case now >= p.until && !p.started && !alive:
 		w.end(p, "no_room", now)
 	case now >= p.until:
 		w.end(p, "unused", now)
@@ -149,6 +144,11 @@ func (w *prewarmer) check(ctx context.Context, p *prewarm, now placement.Instant
 	}
 }
 
+// isStartedAhead reports whether r starts or serves, and does not stop or sleep.
+func isStartedAhead(r *replicaState) bool {
+	return !r.stopping && !r.cancelled && !r.asleep() && !r.sleep.goingToSleep
+}
+
 // onUse ends f's prewarm, because the predicted use has begun.
 func (w *prewarmer) onUse(f *functionState, now placement.Instant) {
 	p := f.usage.prewarm
@@ -159,7 +159,7 @@ func (w *prewarmer) onUse(f *functionState, now placement.Instant) {
 	switch {
 	case ready:
 		w.end(p, "hit", now)
-	case p.started:
+	case p.started, slices.ContainsFunc(f.replicas, isStartedAhead): // check may not have run since
 		w.end(p, "late", now) // starting: the wait is shorter
 	default:
 		w.end(p, "no_room", now)

@@ -286,6 +286,23 @@ func TestHistorySurvivesRestart(t *testing.T) {
 	}
 }
 
+// TestPrewarmUsedAtOnce: a start ahead that is used while it goes on was late, and had room.
+func TestPrewarmUsedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := seeing(t, &Foresight{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		defer r.stop()
+		r.host(newFakeAgent("here", 1))
+		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(5*time.Minute), functions.PrewarmGPU, "router default/auto"); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Millisecond) // the start began, and no tick has passed
+		r.use("x")
+		if late, none := prewarms(r.s, "late"), prewarms(r.s, "no_room"); late != 1 || none != 0 {
+			t.Errorf("%v late and %v without room, want 1 and 0", late, none)
+		}
+	})
+}
+
 // TestBriefPrewarm: a lease that is given up stops the unused replica, and touches no lease
 // of another.
 func TestBriefPrewarm(t *testing.T) {

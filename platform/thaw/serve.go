@@ -180,11 +180,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 	answers := cache.NewStore(min(int64(c.CacheBytes), plan.Limit/4), metrics)
 	s.data = activator.New(activator.Options{
 		Remotes: s.remotes, Cache: answers,
-		Prewarm: func(n functions.Name, until time.Time, by string) error {
-			_, err := backend.Prewarm(n, until, functions.PrewarmGPU, by)
-			return err
-		},
-		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		Prewarm: backend.PrewarmBriefly, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)

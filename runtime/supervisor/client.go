@@ -57,7 +57,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)
 	}
-	exited := reap(cmd)
+	exited := reapProcess(cmd)
 	wait, lostSince := time.Millisecond, time.Time{}
 	for {
 		if !backoff.Sleep(ctx, wait) {
@@ -89,7 +89,7 @@ func Ensure(ctx context.Context, s Start) (*Client, error) {
 			if cmd, err = s.command(); err != nil {
 				return nil, fmt.Errorf("supervisor: %w", err)
 			}
-			exited, wait = reap(cmd), restartDelay
+			exited, wait = reapProcess(cmd), restartDelay
 			continue
 		default:
 		}
@@ -104,8 +104,8 @@ const (
 	restartDelay  = 50 * time.Millisecond
 )
 
-// reap waits for the end of a supervisor's process, which closes the channel.
-func reap(cmd *exec.Cmd) <-chan struct{} {
+// reapProcess waits for the end of a supervisor's process, which closes the channel.
+func reapProcess(cmd *exec.Cmd) <-chan struct{} {
 	exited := make(chan struct{})
 	go func() { cmd.Wait(); close(exited) }()
 	return exited

@@ -18,31 +18,43 @@ import (
 
 // Read decodes every document of files and folders (their .yaml and .yml
 // files). The error has all problems of all files; warnings are what the documents work
-// with all the same.
-func Read(reader catalog.Reader, paths []string) (docs []catalog.Document, warnings catalog.Problems, err error) {
+// with all the same. whole: they are all there is, so that a Router that names another
+// function is wrong.
+func Read(reader catalog.Reader, paths []string, whole bool) (docs []catalog.Document, warnings catalog.Problems, err error) {
 	files, err := listFiles(paths)
 	if err != nil {
 		return nil, nil, err
 	}
 	var problems catalog.Problems
+	allNamed := true
 	for _, f := range files {
 		data, err := kit.ReadBounded(f)
 		if err != nil {
 			return nil, nil, err
 		}
-		got, err := reader.Decode(f, data)
+		got, named, err := reader.Survey(f, data)
 		if p, bad := errors.AsType[catalog.Problems](err); bad {
 			problems = append(problems, p...)
-			continue
 		}
-		docs = append(docs, got...)
+		docs, allNamed = append(docs, got...), allNamed && named
 	}
 	problems = append(problems, catalog.Duplicates(docs)...)
 	targets := catalog.CheckTargets(docs)
+	if whole && allNamed {
+		targets = targets.RequireTargets()
+	}
 	if problems = append(problems, targets.Wrong()...); len(problems) > 0 {
 		return nil, nil, problems
 	}
 	return docs, targets, nil
+}
+
+// HasFolder reports whether one of paths is a folder.
+func HasFolder(paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool {
+		info, err := os.Stat(p)
+		return err == nil && info.IsDir()
+	})
 }
 
 // listFiles lists the files of paths, and the .yaml and .yml files of folders.
@@ -81,7 +93,7 @@ func listFiles(paths []string) ([]string, error) {
 // are reported at once. It is for clusters, which have models alone: a team among them is
 // refused with teamHint, as are other kinds and an empty list.
 func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
-	docs, _, err := Read(catalog.Reader{}, paths)
+	docs, _, err := Read(catalog.Reader{}, paths, false)
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +111,24 @@ func ReadModels(paths []string, teamHint string) ([]*functions.Model, error) {
 		return nil, kit.Usage("", "there is no model in %s", strings.Join(paths, ", "))
 	}
 	return models, nil
+}
+
+// TargetsAmong are the documents of docs that d names, if it is a Router.
+func TargetsAmong(docs []catalog.Document, d catalog.Document) (names []functions.Name) {
+	if d.Router == nil {
+		return nil
+	}
+	for _, x := range docs {
+		if slices.ContainsFunc(d.Router.Spec.Rules, func(r functions.Rule) bool {
+			return slices.ContainsFunc(r.To, func(target string) bool {
+				n, err := functions.ParseName(target, d.Router.Metadata.Namespace)
+				return err == nil && n.WithoutAdapter() == x.FullName()
+			})
+		}) {
+			names = append(names, x.FullName())
+		}
+	}
+	return names
 }
 
 // detach makes a document independent of the folder of its file, which the server does not
@@ -138,7 +168,7 @@ func detach(d catalog.Document) error {
 // ReadDeployable reads what deploy sends: all kinds but teams, Routers last, so that what
 // they name is there before them. Each is detached from its folder.
 func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
-	docs, _, err = Read(catalog.Reader{Examples: true}, paths)
+	docs, _, err = Read(catalog.Reader{Examples: true}, paths, false)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -121,7 +121,7 @@ func (s apiCatalog) Lookup(name functions.Name) (catalog.Document, bool) {
 	return catalog.Document{Model: m}, m != nil
 }
 
-func (s apiCatalog) Check(name functions.Name, doc []byte) (catalog.Checked, error) {
+func (s apiCatalog) Check(name functions.Name, doc []byte, _ ...functions.Name) (catalog.Checked, error) {
 	docs, err := catalog.DecodeTenant(name.String(), doc)
 	if err == nil && len(docs) == 1 && docs[0].Model == nil && docs[0].Team == nil {
 		return catalog.Checked{}, fmt.Errorf("%w: a %s is not on Kubernetes yet", catalog.ErrReadOnly, docs[0].Kind())

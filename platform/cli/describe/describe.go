@@ -1,4 +1,6 @@
-package cli
+// Package describe writes what thaw describe shows of Routers and Remotes, and what to try
+// after a deployment.
+package describe
 
 import (
 	"cmp"
@@ -11,8 +13,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/api"
 )
 
-// describeRouter writes the rows of a Router.
-func describeRouter(row func(key, format string, args ...any), s *functions.RouterSpec) {
+// A Row writes one row.
+type Row func(key, format string, args ...any)
+
+// WriteRouter writes the rows of a Router.
+func WriteRouter(row Row, s *functions.RouterSpec) {
 	row("Kind", "router")
 	for _, r := range s.Rules {
 		when := "always"
@@ -35,7 +40,7 @@ func describeRouter(row func(key, format string, args ...any), s *functions.Rout
 			bounds = append(bounds, "first token within "+o.FirstToken.String())
 		}
 		if o.CostPerRequest > 0 {
-			bounds = append(bounds, money(o.CostPerRequest)+" per request")
+			bounds = append(bounds, FormatMoney(o.CostPerRequest)+" per request")
 		}
 		row("Objective", "%s", strings.Join(bounds, ", "))
 	}
@@ -50,8 +55,8 @@ func describeRouter(row func(key, format string, args ...any), s *functions.Rout
 	}
 }
 
-// describeRemote writes the rows of a Remote. Where the key is read only admins learn.
-func describeRemote(row func(key, format string, args ...any), f api.Function) {
+// WriteRemote writes the rows of a Remote. Where the key is read only admins learn.
+func WriteRemote(row Row, f api.Function) {
 	s := f.Remote
 	row("Kind", "remote")
 	row("URL", "%s", s.URL)
@@ -64,7 +69,7 @@ func describeRemote(row func(key, format string, args ...any), f api.Function) {
 	}
 	row("Data", "%s at most", s.Allow)
 	if s.Price != (functions.Price{}) {
-		row("Price", "%s and %s per million tokens in and out", money(s.Price.Input), money(s.Price.Output))
+		row("Price", "%s and %s per million tokens in and out", FormatMoney(s.Price.Input), FormatMoney(s.Price.Output))
 	}
 	var limits []string
 	for _, l := range []struct {
@@ -72,12 +77,12 @@ func describeRemote(row func(key, format string, args ...any), f api.Function) {
 		unit string
 	}{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"}} {
 		if l.n > 0 {
-			limits = append(limits, money(l.n)+" "+l.unit)
+			limits = append(limits, FormatMoney(l.n)+" "+l.unit)
 		}
 	}
 	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
 	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
 }
 
-// money is an amount without trailing zeros.
-func money(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+// FormatMoney is an amount without trailing zeros.
+func FormatMoney(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
