@@ -80,10 +80,18 @@ func (r *run) coldReserved(q *Call) int {
 	return 0
 }
 
-// callsLeft returns how many calls but the synthesis the budget allows, at most limit.
+// callsLeft returns how many calls but the synthesis the budget allows, 0 to limit.
 func (r *run) callsLeft(limit int) int {
 	if c := r.plan.Budget.Calls; c > 0 {
-		limit = min(limit, c-1-len(r.result.Calls))
+		limit = max(min(limit, c-1-len(r.result.Calls)), 0)
+	}
+	return limit
+}
+
+// coldLeft returns how many cold starts the budget allows, 0 to limit.
+func (r *run) coldLeft(limit int) int {
+	if c := r.plan.Budget.ColdStarts; c != 0 {
+		limit = max(min(limit, c-r.coldSpent-r.coldFlying), 0)
 	}
 	return limit
 }
