@@ -40,10 +40,26 @@ var (
 
 // fillPrompt replaces {{name}} by value, given in pairs. A value is not searched again.
 func fillPrompt(prompt string, pairs ...string) string {
-	for i := 0; i < len(pairs); i += 2 {
-		pairs[i] = "{{" + pairs[i] + "}}"
+	size := len(prompt)
+	for _, p := range pairs {
+		size += len(p)
 	}
-	return strings.NewReplacer(pairs...).Replace(prompt)
+	var b strings.Builder
+	b.Grow(size)
+	for {
+		before, rest, found := strings.Cut(prompt, "{{")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		var name string
+		name, prompt, _ = strings.Cut(rest, "}}")
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				b.WriteString(pairs[i+1])
+			}
+		}
+	}
 }
 
 // maxQuoted bounds a quoted text in bytes, so that a member that repeats itself without
@@ -57,15 +73,17 @@ type quotation struct{ title, text string }
 // drawn now, after every quoted text was complete, and again if one should contain it:
 // the members saw the marks of earlier messages, never this one.
 func (r *run) quote(list ...quotation) (string, error) {
-	texts := make([]string, len(list))
+	texts, size := make([]string, len(list)), 0
 	for i, q := range list {
 		texts[i] = clipText(strings.ToValidUTF8(q.text, "\uFFFD"))
+		size += len(q.title) + len(texts[i]) + 100
 	}
 	mark, err := drawMark(r.random, texts)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
+	b.Grow(size)
 	for i, q := range list {
 		if i > 0 {
 			b.WriteString("\n\n")
