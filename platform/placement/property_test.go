@@ -324,7 +324,7 @@ func (y *toyCluster) live() {
 				r.State = functions.Loading
 			case y.rnd.IntN(60) == 0: // it dies
 				f.Active -= r.InFlight
-				f.RetryAt = y.now + Backoff(1+y.rnd.IntN(4))
+				f.RetryAt = y.now + time.Second<<y.rnd.IntN(4)
 				y.drop(f, r.ID)
 				continue
 			}
