@@ -12,13 +12,10 @@ import (
 // PriorityHeader is the field of a request's head that sets its priority.
 const PriorityHeader = "thaw-priority"
 
-// PriorityBounds are the highest priorities that teams may use, of those that have a bound.
-type PriorityBounds map[string]functions.Priority
-
-// Parse returns the priority of a request of the team with this header. Without one it is
-// normal, or the team's bound where that is lower.
-func (b PriorityBounds) Parse(team, header string) (Priority, *openai.Error) {
-	most := cmp.Or(b[team], functions.PriorityHigh)
+// ParsePriority returns the priority of a request of the team with this header. Without one
+// it is normal, or the highest that the team may use ("" is high) where that is lower.
+func ParsePriority(header, team string, most functions.Priority) (Priority, *openai.Error) {
+	most = cmp.Or(most, functions.PriorityHigh)
 	asked := functions.Priority(header)
 	switch {
 	case header == "" && functions.PriorityNormal.Above(most):

@@ -118,6 +118,7 @@ func (r *Request) ReplicaID() string {
 func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) (d Decision, alone bool) {
 	l := r.queue.Load(now)
 	d = Decide(f, l, t, now)
+	d.WakeForRetry = d.WakeForRetry && r.Priority != Low // that wake evicts idle replicas
 	if d.Verdict != Refuse && len(f.Replicas) == 0 {
 		r.Cold = true
 	}

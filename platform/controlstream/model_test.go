@@ -18,6 +18,7 @@ type naive struct {
 	now   time.Time
 	peers map[string]*said
 	ends  map[functions.Name]time.Time
+	uses  map[functions.Name]time.Time // ends of the requests that are not of priority low
 	seq   uint64
 	left  map[string]uint64 // by replica: since when it is in no snapshot
 }
@@ -35,6 +36,9 @@ func (n *naive) expire() {
 				if d.Active > 0 && p.lost.After(n.ends[name]) {
 					n.ends[name] = p.lost
 				}
+				if d.Active > d.Low.Active && p.lost.After(n.uses[name]) {
+					n.uses[name] = p.lost
+				}
 			}
 			delete(n.peers, id)
 		}
@@ -43,11 +47,24 @@ func (n *naive) expire() {
 
 func (n *naive) of(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: n.ends[name]}
+	out.Low.LastUse = n.uses[name]
+	var low, others time.Time // the oldest waiters
+	note := func(to *time.Time, at time.Time) {
+		if !at.IsZero() && (to.IsZero() || at.Before(*to)) {
+			*to = at
+		}
+	}
 	for _, p := range n.peers {
 		d := p.demand[name]
 		out.Active, out.Queued = out.Active+d.Active, out.Queued+d.Queued
-		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || d.Oldest.Before(out.Oldest)) {
-			out.Oldest = d.Oldest
+		out.Low.Active, out.Low.Queued = out.Low.Active+d.Low.Active, out.Low.Queued+d.Low.Queued
+		if d.Queued > d.Low.Queued {
+			note(&others, d.Oldest)
+		} else {
+			note(&low, d.Oldest)
+		}
+		if out.Oldest = others; others.IsZero() {
+			out.Oldest = low
 		}
 		for team, k := range d.Teams {
 			if out.Teams == nil {
@@ -74,7 +91,7 @@ func (n *naive) inFlight(name functions.Name, replica string) (k int) {
 func TestHubIsNaive(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, left: map[string]uint64{}}
+		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, uses: map[functions.Name]time.Time{}, left: map[string]uint64{}}
 		h := NewHub(HubOptions{Token: secret, Now: func() time.Time { return n.now }})
 		links := map[string]*peer{}
 		names := []functions.Name{name("a"), name("b"), name("c")}
@@ -94,6 +111,10 @@ func TestHubIsNaive(t *testing.T) {
 			if r.IntN(2) == 0 {
 				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
 			}
+			if r.IntN(2) == 0 {
+				d.Low.LastUse = d.LastEnd
+			}
+			d.Low.Active, d.Low.Queued = r.IntN(d.Active+1), r.IntN(d.Queued+1)
 			if d.Active > 0 {
 				d.InFlight = map[string]int{of.Name + replicas[r.IntN(2)]: d.Active}
 			}
@@ -112,6 +133,9 @@ func TestHubIsNaive(t *testing.T) {
 					p.demand[of] = d
 					if d.LastEnd.After(n.ends[of]) {
 						n.ends[of] = d.LastEnd
+					}
+					if d.Low.LastUse.After(n.uses[of]) {
+						n.uses[of] = d.Low.LastUse
 					}
 				}
 			}

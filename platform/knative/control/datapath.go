@@ -154,10 +154,13 @@ func (p *dataPath) hasQueued(name functions.Name) bool {
 }
 
 func (o outsideDemand) addTo(d orchestrator.Demand) orchestrator.Demand {
+	if o.queued > 0 && (d.Queued == d.Low.Queued || o.queuedSince.Before(d.Oldest)) {
+		d.Oldest = o.queuedSince
+	}
 	d.Active += o.active
 	d.Queued += o.queued
-	if o.queued > 0 && (d.Oldest.IsZero() || o.queuedSince.Before(d.Oldest)) {
-		d.Oldest = o.queuedSince
+	if o.endedAt.After(d.Low.LastUse) {
+		d.Low.LastUse = o.endedAt
 	}
 	if o.endedAt.After(d.LastEnd) {
 		d.LastEnd = o.endedAt
