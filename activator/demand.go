@@ -13,8 +13,8 @@ type Demand struct {
 	Name    functions.Name
 	Active  int
 	Queued  int
-	Oldest  time.Time      // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
-	LastEnd time.Time      // of the last request; zero if there was none
+	Oldest  time.Time // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
+	LastEnd time.Time // of the last request; zero if there was none
 	Low     admission.LowLoad
 	Teams   map[string]int // waiting requests per team; nil if none waits
 }

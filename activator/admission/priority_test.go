@@ -211,10 +211,17 @@ func TestLoadOfPriorities(t *testing.T) {
 		t.Error("the low one is behind")
 	}
 	other.Leave(at(6))
-	if l := q.Load(at(6)); l.Low.Active != 1 || !l.Low.LastUse.Equal(at(6)) {
+	if l := q.Load(at(6)); l.Low.Active != 1 || !l.Low.LastUse.IsZero() {
 		t.Errorf("%+v", l)
 	}
 	low.Leave(at(7))
+	var second Queue
+	publish(&second, at(1), replicaOf("a", 1))
+	only, _ := admitted(&second, Request{Priority: Low}, at(1))
+	only.Leave(at(2))
+	if l := second.Load(at(2)); l.Low != (LowLoad{LastUse: BeforeAll}) {
+		t.Errorf("%+v", l)
+	}
 	if l := q.Load(at(7)); l.Low != (LowLoad{LastUse: at(6)}) || !l.LastEnd.Equal(at(7)) {
 		t.Errorf("%+v", l)
 	}

@@ -30,7 +30,7 @@ type Queue struct {
 	active    int        // requests that hold a slot
 	lowActive int        // of active: of priority Low
 	lastEnd   time.Time
-	lastUse   time.Time     // lastEnd of the requests that are not Low
+	lastUse   time.Time     // see LowLoad.LastUse
 	lastReady time.Time     // when a replica was last READY; zero: never
 	changed   chan struct{} // nil while there is no listener
 	announced bool          // Demand was called and TakeDemand not since
@@ -221,8 +221,13 @@ type Load struct {
 // of a request of a higher priority wherever one waits.
 type LowLoad struct {
 	Active, Queued int
-	LastUse        time.Time // when the last request that is not Low left, zero if none did
+	// LastUse is when the last request that is not Low left, where a Low one left since, and
+	// BeforeAll if none ever did. Zero: LastEnd is of a request that is not Low.
+	LastUse time.Time
 }
+
+// BeforeAll is a moment before all requests.
+var BeforeAll = time.Unix(0, 0)
 
 // Free reports whether a request would be admitted at once.
 func (l Load) Free() bool { return l.Queued == 0 && l.FreeSlots > 0 }

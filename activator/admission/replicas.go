@@ -162,10 +162,16 @@ func (g *Grant) release(now time.Time) {
 	}
 	r.inFlight--
 	q.active--
+	switch {
+	case !g.low:
+		q.lastUse = time.Time{}
+	case q.lastUse.IsZero() && q.lastEnd.IsZero():
+		q.lastUse = BeforeAll
+	case q.lastUse.IsZero():
+		q.lastUse = q.lastEnd
+	}
 	if q.lastEnd = now; g.low {
 		q.lowActive--
-	} else {
-		q.lastUse = now
 	}
 	if r.inFlight == 0 && !r.listed {
 		q.replicas = slices.DeleteFunc(q.replicas, func(x *replica) bool { return x == r })

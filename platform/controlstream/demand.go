@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -22,7 +23,7 @@ func (h *Hub) expire(now time.Time) {
 			case d.Active > d.Low.Active:
 				h.noteRequestEnd(name, p.lost, p.lost)
 			case d.Active > 0:
-				h.noteRequestEnd(name, p.lost, time.Time{})
+				h.noteRequestEnd(name, p.lost, admission.BeforeAll)
 			}
 			h.demandChanged.Put(name, name)
 		}
@@ -35,6 +36,9 @@ type requestEnds struct{ any, use time.Time }
 
 func (h *Hub) noteRequestEnd(name functions.Name, at, use time.Time) {
 	e := h.ends[name]
+	if use.IsZero() {
+		use = at // of a request that is not of priority low
+	}
 	if at.After(e.any) {
 		e.any = at
 	}
@@ -49,7 +53,9 @@ func (h *Hub) noteRequestEnd(name functions.Name, at, use time.Time) {
 // sum adds up the demand for a function at all activators; mu must be held.
 func (h *Hub) sum(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: h.ends[name].any}
-	out.Low.LastUse = h.ends[name].use
+	if e := h.ends[name]; e.use.Before(e.any) {
+		out.Low.LastUse = e.use
+	}
 	for _, p := range h.peers[KindActivator] {
 		d, ok := p.demand[name]
 		if !ok {

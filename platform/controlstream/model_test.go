@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -36,8 +37,8 @@ func (n *naive) expire() {
 				if d.Active > 0 && p.lost.After(n.ends[name]) {
 					n.ends[name] = p.lost
 				}
-				if d.Active > d.Low.Active && p.lost.After(n.uses[name]) {
-					n.uses[name] = p.lost
+				if d.Active > 0 {
+					n.use(name, map[bool]time.Time{true: p.lost, false: admission.BeforeAll}[d.Active > d.Low.Active])
 				}
 			}
 			delete(n.peers, id)
@@ -45,9 +46,17 @@ func (n *naive) expire() {
 	}
 }
 
+func (n *naive) use(name functions.Name, at time.Time) {
+	if at.After(n.uses[name]) {
+		n.uses[name] = at
+	}
+}
+
 func (n *naive) of(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: n.ends[name]}
-	out.Low.LastUse = n.uses[name]
+	if n.uses[name].Before(n.ends[name]) {
+		out.Low.LastUse = n.uses[name]
+	}
 	var low, others time.Time // the oldest waiters
 	note := func(to *time.Time, at time.Time) {
 		if !at.IsZero() && (to.IsZero() || at.Before(*to)) {
@@ -111,8 +120,10 @@ func TestHubIsNaive(t *testing.T) {
 			if r.IntN(2) == 0 {
 				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
 			}
-			if r.IntN(2) == 0 {
-				d.Low.LastUse = d.LastEnd
+			if !d.LastEnd.IsZero() && r.IntN(2) == 0 { // low ones ended since
+				if d.Low.LastUse = admission.BeforeAll; r.IntN(2) == 0 {
+					d.Low.LastUse = d.LastEnd.Add(-time.Second)
+				}
 			}
 			d.Low.Active, d.Low.Queued = r.IntN(d.Active+1), r.IntN(d.Queued+1)
 			if d.Active > 0 {
@@ -134,8 +145,8 @@ func TestHubIsNaive(t *testing.T) {
 					if d.LastEnd.After(n.ends[of]) {
 						n.ends[of] = d.LastEnd
 					}
-					if d.Low.LastUse.After(n.uses[of]) {
-						n.uses[of] = d.Low.LastUse
+					if n.use(of, d.Low.LastUse); d.Low.LastUse.IsZero() {
+						n.use(of, d.LastEnd)
 					}
 				}
 			}

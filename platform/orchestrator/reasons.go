@@ -84,6 +84,8 @@ func (f *functionState) summary(now placement.Instant, wall time.Time, atHand bo
 		return f.startSummary(start, now)
 	case f.failure != nil && wall.Before(f.failure.Until):
 		return fmt.Sprintf("It did not start: %s; it is not tried again before %s have passed.", f.failure.Reason, words.Age(f.failure.Until.Sub(wall)))
+	case f.blocked != nil && f.OnlyLow():
+		return fmt.Sprintf("It is not started: %s%s.", f.blocked.Message, waitingSuffix(f.Queued))
 	case f.blocked != nil:
 		eta := ""
 		if left := f.blocked.Remaining(wall); left > 0 {

@@ -140,6 +140,9 @@ func (a *teamAccounts) recordEviction(x *placement.Action, now placement.Instant
 // recordRestart records that f is started or woken. Soon after an eviction that is
 // thrash, and f's replicas are protected for a while.
 func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
+	if f.OnlyLow() {
+		return // it is not protected for these
+	}
 	back := f.ColdStart
 	if back <= 0 {
 		back = max(f.starts.Forecast(a.registry.bytesAtHand(f)).P50, 0)

@@ -10,7 +10,7 @@ import (
 // sentence.
 func TestReasonsAreSentences(t *testing.T) {
 	for _, x := range [][2]string{
-		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"rise", "demand"}, {"rise", "lease"},
+		{"start", "demand"}, {"start", "min"}, {"start", "lease"}, {"start", "prewarm"}, {"start", "low"}, {"rise", "low"}, {"scale", "low"}, {"stop", "priority"}, {"sleep", "priority"}, {"rise", "demand"}, {"rise", "lease"},
 		{"stop", "idle"}, {"stop", "surplus"}, {"stop", "evicted"}, {"stop", "time_slice"}, {"stop", "pressure"}, {"stop", "share"}, {"stop", "unused"}, {"sleep", "share"}, {"stop", "budget"}, {"stop", "changed"},
 		{"stop", "removed"}, {"stop", "gpu_unhealthy"}, {"stop", "asked"}, {"stop", "sleepless"}, {"sleep", "idle"}, {"sleep", "evicted"}, {"sleep", "time_slice"},
 		{"call_off", "called_off"}, {"ended", "vanished"}, {"ended", "node_lost"}, {"ended", "load_refused"}, {"ended", "failed"}, {"node_lost", "silent"},
