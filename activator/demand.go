@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -12,8 +13,9 @@ type Demand struct {
 	Name    functions.Name
 	Active  int
 	Queued  int
-	Oldest  time.Time      // arrival of the longest waiting request; zero if none waits
-	LastEnd time.Time      // of the last request; zero if there was none
+	Oldest  time.Time // arrival of the longest waiting request, of a low one only where no other waits; zero if none waits
+	LastEnd time.Time // of the last request; zero if there was none
+	Low     admission.LowLoad
 	Teams   map[string]int // waiting requests per team; nil if none waits
 }
 
@@ -40,7 +42,7 @@ func (f *function) OnChange() {
 // demand is the demand for the function now; later changes call OnChange again.
 func (f *function) demand(now time.Time) Demand {
 	l, teams := f.queue.TakeDemand(now)
-	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Teams: teams}
+	return Demand{Name: f.self.Name, Active: l.Active, Queued: l.Queued, Oldest: l.Oldest, LastEnd: l.LastEnd, Low: l.Low, Teams: teams}
 }
 
 // Demand yields the functions whose demand, or the requests in flight at one of their

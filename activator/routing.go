@@ -179,7 +179,7 @@ func (x *proxyRequest) moveOn(reason string, async bool) bool {
 	x.stopEngine()
 	x.leave()
 	x.cached.Drop()
-	x.queued, x.reply, x.fail = admission.Request{}, answer.Answer{}, nil
+	x.queued, x.reply, x.fail = admission.Request{Priority: x.queued.Priority}, answer.Answer{}, nil
 	x.adapterRetried, x.sentEarly, x.refusedEarly, x.first = false, false, "", 0
 	e := x.follow(rec)
 	if e == nil {

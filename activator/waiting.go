@@ -99,7 +99,11 @@ func (x *proxyRequest) buffer(size int64, now time.Time) *openai.Error {
 		return x.limitError(r)
 	}
 	x.counted = true
-	if x.a.buffered.Add(size) > x.a.o.BufferBytes {
+	limit := x.a.o.BufferBytes
+	if x.queued.Priority == admission.Low {
+		limit /= 2 // the rest is for others
+	}
+	if x.a.buffered.Add(size) > limit {
 		return admission.QueueFullError()
 	}
 	return nil
@@ -144,9 +148,12 @@ func (x *proxyRequest) wake(f *snapshot.Snapshot, again bool) *openai.Error {
 	return nil
 }
 
-// admitTeam counts the request against the team's limits. It waits a moment for units
-// that another activator holds.
-func (x *proxyRequest) admitTeam(team string) *openai.Error {
+// admitTeam reads the request's priority and counts it against the team's limits. It waits
+// a moment for units that another activator holds.
+func (x *proxyRequest) admitTeam(team string) (e *openai.Error) {
+	if x.queued.Priority, e = admission.ParsePriority(x.header(admission.PriorityHeader), team, x.a.o.Limits.MaxPriority(team)); e != nil {
+		return e
+	}
 	r := ratelimit.RetryUntilAllotment(x.context, func() (r *ratelimit.Refusal) {
 		x.lease, r = x.a.o.Limits.Admit(team, x.began)
 		return r

@@ -90,6 +90,8 @@ var described = map[string]string{
 	"Model.spec.price.input":                "Of the prompt.",
 	"Model.spec.price.output":               "Of the answer.",
 	"Team.spec.limits.spendPerDay":          "Money a day, in the currency of the installation; a day ends at midnight UTC.",
+	"Team.spec.priority":                    "The order of the team's requests.",
+	"Team.spec.priority.max":                "The highest priority that a request of the team may ask for by thaw-priority: high (meant where it is left out), normal or low.",
 	"Team.spec.data":                        "How far the data of the team's requests may travel where a Router names no class: public, internal (meant where it is left out) or secret. A Remote gets only classes up to its allow.",
 
 	"Router":                                    "A router: a function that chooses a function for each request. The one named auto is what \"model\": \"auto\" means.",

@@ -144,9 +144,15 @@ type Team struct {
 // TeamSpec is the spec of a team file. Data is the class of the data of the team's
 // requests where a Router names none; unset: internal.
 type TeamSpec struct {
-	GPUs   TeamGPUs  `json:"gpus"`
-	Limits Limits    `json:"limits"`
-	Data   DataClass `json:"data,omitempty"`
+	GPUs     TeamGPUs     `json:"gpus"`
+	Limits   Limits       `json:"limits"`
+	Data     DataClass    `json:"data,omitempty"`
+	Priority TeamPriority `json:"priority,omitzero"`
+}
+
+// TeamPriority bounds the priority of a team's requests; unset: high.
+type TeamPriority struct {
+	Max Priority `json:"max,omitempty"`
 }
 
 // TeamGPUs are the GPUs that a team is guaranteed, and the most it may hold.

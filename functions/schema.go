@@ -107,6 +107,9 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.TypeFor[DataClass]():
 		s["type"], s["enum"] = "string", DataClasses
 		return withDefault(s, def)
+	case reflect.TypeFor[Priority]():
+		s["type"], s["enum"] = "string", Priorities
+		return withDefault(s, def)
 	case reflect.TypeFor[ColdPolicy]():
 		s["type"], s["enum"] = "string", ColdPolicies
 		return withDefault(s, def)

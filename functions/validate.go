@@ -147,6 +147,7 @@ func ValidateTeam(t *Team) []Problem {
 	p.checkSize("spec.limits.storeBytes", l.StoreBytes)
 	p.checkAmount("spec.limits.spendPerDay", l.SpendPerDay)
 	checkWord(&p, "spec.data", "class of data", t.Spec.Data, DataClasses)
+	checkWord(&p, "spec.priority.max", "priority", t.Spec.Priority.Max, Priorities)
 	return p
 }
 

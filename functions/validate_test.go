@@ -135,6 +135,8 @@ func TestValidateTeam(t *testing.T) {
 		{"gpus", func(m *Team) { m.Spec.GPUs = TeamGPUs{Guaranteed: 3, Max: 2} }, "spec.gpus.guaranteed"},
 		{"limit", func(m *Team) { m.Spec.Limits.Concurrent = -1 }, "spec.limits.concurrent"},
 		{"held", func(m *Team) { m.Spec.Limits.HeldRequests = -1 }, "spec.limits.heldRequests"},
+		{"priority", func(m *Team) { m.Spec.Priority.Max = "normal" }, ""},
+		{"unknown priority", func(m *Team) { m.Spec.Priority.Max = "lowest" }, "spec.priority.max"},
 		{"data", func(m *Team) { m.Spec.Data = "publik" }, "spec.data"},
 		{"money", func(m *Team) { m.Spec.Limits.SpendPerDay = -0.5 }, "spec.limits.spendPerDay"},
 		{"store", func(m *Team) { m.Spec.Limits.StoreBytes = -1 }, "spec.limits.storeBytes"},

@@ -44,7 +44,7 @@ func (q *Queue) ReleaseAlone(now time.Time) {
 	defer q.mu.Unlock()
 	for r := q.alone.take(); r != nil; r = q.alone.take() {
 		r.Alone = false
-		q.waiting.add(r)
+		q.orderOf(r).add(r)
 	}
 	q.rejoin()
 	q.admit(now)
@@ -52,8 +52,11 @@ func (q *Queue) ReleaseAlone(now time.Time) {
 
 // orderOf is the order in which r waits.
 func (q *Queue) orderOf(r *Request) *order {
-	if r.Alone {
+	switch {
+	case r.Alone:
 		return &q.alone
+	case r.Priority == Low:
+		return &q.low
 	}
 	return &q.waiting
 }

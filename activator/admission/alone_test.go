@@ -146,7 +146,7 @@ func TestAloneAmongMany(t *testing.T) {
 		}
 		for i := 0; i < n || len(waiting) > 0; {
 			if i < n && (rnd.IntN(2) == 0 || len(running) == 0) {
-				r := &Request{Team: fmt.Sprint(rnd.IntN(3)), Alone: rnd.IntN(4) == 0}
+				r := &Request{Team: fmt.Sprint(rnd.IntN(3)), Alone: rnd.IntN(4) == 0, Priority: Priority(rnd.IntN(3) - 1)}
 				if r.Enter(q, t0) == Full {
 					t.Fatalf("seed %d: full", seed)
 				}

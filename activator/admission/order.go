@@ -1,7 +1,10 @@
 package admission
 
-// order is the order in which waiting requests are admitted: one lane per team,
-// the lanes in a ring. It takes no lock and reads no clock.
+import "time"
+
+// order is the order in which waiting requests are admitted: teams take turns, in a ring,
+// and in its turn a team has the first of its requests of the highest priority. It takes
+// no lock and reads no clock.
 type order struct {
 	teamQueues map[string]*teamQueue
 	turn       *teamQueue // whose first request is admitted next; nil when the order is empty
@@ -9,18 +12,32 @@ type order struct {
 	bytes      int64
 }
 
-// teamQueue is one team's waiting requests in order of arrivao. Places are numbered
-// as they are given out; a Fenwick tree counts the places still taken, so that
+// teamQueue is one team's waiting requests, high ones before the others.
+type teamQueue struct {
+	team       string
+	prev, next *teamQueue // ring of teams that have requests here
+	lanes      [2]lane
+	count      int
+}
+
+// lane is the waiting requests of one team and priority in order of arrival. Places are
+// numbered as they are given out; a Fenwick tree counts the places still taken, so that
 // the position of any request costs O(log n) although others leave from the
 // middle. Places of requests that left are skipped, and removed when they are
 // the greater part.
-type teamQueue struct {
-	team       string
-	prev, next *teamQueue // ring of lanes that are not empty
-	requests   []*Request
-	waiting    []int32 // Fenwick tree over place, one-based
-	head       int     // the first place that may be taken
-	count      int
+type lane struct {
+	requests []*Request
+	waiting  []int32 // Fenwick tree over place, one-based
+	head     int     // the first place that may be taken
+	count    int
+}
+
+// laneOf is the index of the lane in which r waits.
+func laneOf(r *Request) int {
+	if r.Priority == High {
+		return 0
+	}
+	return 1
 }
 
 func (o *order) add(r *Request) {
@@ -33,20 +50,22 @@ func (o *order) add(r *Request) {
 		o.teamQueues[r.Team] = a
 		if o.turn == nil {
 			a.prev, a.next, o.turn = a, a, a
-		} else { // behind the lanes that have a turn to come
+		} else { // behind the teams that have a turn to come
 			a.prev, a.next = o.turn.prev, o.turn
 			a.prev.next, o.turn.prev = a, a
 		}
 	}
-	r.teamQueue, r.at = a, a.put(r)
+	r.teamQueue, r.at = a, a.lanes[laneOf(r)].put(r)
+	a.count++
 	o.count++
 	o.bytes += r.Bytes
 }
 
 func (o *order) remove(r *Request) {
 	a := r.teamQueue
-	a.clear(r.at)
+	a.lanes[laneOf(r)].clear(r.at)
 	r.teamQueue = nil
+	a.count--
 	o.count--
 	o.bytes -= r.Bytes
 	if a.count > 0 {
@@ -81,11 +100,46 @@ func (o *order) take() *Request {
 	return r
 }
 
+// newest is the last to arrive of the team that has the most requests here, nil if the
+// order is empty.
+func (o *order) newest() *Request {
+	if o.turn == nil {
+		return nil
+	}
+	most := o.turn
+	for a := most.next; a != o.turn; a = a.next {
+		if a.count > most.count {
+			most = a
+		}
+	}
+	l := &most.lanes[1]
+	if l.count == 0 {
+		l = &most.lanes[0]
+	}
+	return l.requests[len(l.requests)-1]
+}
+
+// oldest is the arrival of the request that has waited for longest; zero if none waits.
+func (o *order) oldest() (at time.Time) {
+	for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
+		for k := range a.lanes {
+			if l := &a.lanes[k]; l.count > 0 && (at.IsZero() || l.first().since.Before(at)) {
+				at = l.first().since
+			}
+		}
+	}
+	return at
+}
+
 // position counts the turns until r is admitted: 1 is the next.
 func (o *order) position(r *Request) int {
-	k := r.teamQueue.taken(r.at) // requests of its own team before it
+	k := 0 // requests of its own team before it
+	if i := laneOf(r); i > 0 {
+		k = r.teamQueue.lanes[0].count
+	}
+	k += r.teamQueue.lanes[laneOf(r)].taken(r.at)
 	n := k + 1
-	before := true // lanes between the current turn and its own have one turn more
+	before := true // teams between the current turn and its own have one turn more
 	for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
 		switch {
 		case a == r.teamQueue:
@@ -99,65 +153,76 @@ func (o *order) position(r *Request) int {
 	return n
 }
 
-func (a *teamQueue) put(r *Request) int {
-	if len(a.requests) == cap(a.requests) {
-		a.pack()
+// first is the request that its team has in its next turn.
+func (a *teamQueue) first() *Request {
+	if a.lanes[0].count > 0 {
+		return a.lanes[0].first()
 	}
-	at := len(a.requests)
-	a.requests = append(a.requests, r)
-	for len(a.waiting) <= at+1 {
-		a.waiting = append(a.waiting, 0)
-		if i := len(a.waiting) - 1; i > 0 { // the new node counts the places that it spans
-			a.waiting[i] = int32(a.taken(i-1) - a.taken(i-(i&-i)))
+	return a.lanes[1].first()
+}
+
+func (l *lane) put(r *Request) int {
+	if len(l.requests) == cap(l.requests) {
+		l.pack()
+	}
+	at := len(l.requests)
+	l.requests = append(l.requests, r)
+	for len(l.waiting) <= at+1 {
+		l.waiting = append(l.waiting, 0)
+		if i := len(l.waiting) - 1; i > 0 { // the new node counts the places that it spans
+			l.waiting[i] = int32(l.taken(i-1) - l.taken(i-(i&-i)))
 		}
 	}
-	a.addAt(at, 1)
-	a.count++
+	l.addAt(at, 1)
+	l.count++
 	return at
 }
 
-func (a *teamQueue) clear(at int) {
-	a.requests[at] = nil
-	a.addAt(at, -1)
-	a.count--
-	for a.head < len(a.requests) && a.requests[a.head] == nil {
-		a.head++
+func (l *lane) clear(at int) {
+	l.requests[at] = nil
+	l.addAt(at, -1)
+	l.count--
+	for l.head < len(l.requests) && l.requests[l.head] == nil {
+		l.head++
+	}
+	for n := len(l.requests); n > l.head && l.requests[n-1] == nil; n-- {
+		l.requests = l.requests[:n-1] // newest reads the last place
 	}
 }
 
-func (a *teamQueue) first() *Request { return a.requests[a.head] }
+func (l *lane) first() *Request { return l.requests[l.head] }
 
 // taken is how many of the first n places are taken.
-func (a *teamQueue) taken(n int) (sum int) {
+func (l *lane) taken(n int) (sum int) {
 	for i := n; i > 0; i -= i & -i {
-		sum += int(a.waiting[i])
+		sum += int(l.waiting[i])
 	}
 	return sum
 }
 
-func (a *teamQueue) addAt(at int, by int32) {
-	for i := at + 1; i < len(a.waiting); i += i & -i {
-		a.waiting[i] += by
+func (l *lane) addAt(at int, by int32) {
+	for i := at + 1; i < len(l.waiting); i += i & -i {
+		l.waiting[i] += by
 	}
 }
 
 // pack removes the places of requests that left, or doubles the lane. Either
 // moves at most as many requests as arrived or left since the last time.
-func (a *teamQueue) pack() {
-	size := max(8, 2*a.count)
+func (l *lane) pack() {
+	size := max(8, 2*l.count)
 	packed := make([]*Request, 0, size)
-	for _, r := range a.requests[a.head:] {
+	for _, r := range l.requests[l.head:] {
 		if r != nil {
 			r.at = len(packed)
 			packed = append(packed, r)
 		}
 	}
-	a.requests, a.head = packed, 0
-	a.waiting = make([]int32, len(packed)+1, size+1)
-	for i := 1; i < len(a.waiting); i++ {
-		a.waiting[i]++
-		if j := i + i&-i; j < len(a.waiting) {
-			a.waiting[j] += a.waiting[i]
+	l.requests, l.head = packed, 0
+	l.waiting = make([]int32, len(packed)+1, size+1)
+	for i := 1; i < len(l.waiting); i++ {
+		l.waiting[i]++
+		if j := i + i&-i; j < len(l.waiting) {
+			l.waiting[j] += l.waiting[i]
 		}
 	}
 }

@@ -23,11 +23,14 @@ type Queue struct {
 
 	mu        sync.Mutex // guards everything below
 	waiting   order
-	alone     order // requests that run alone
+	low       order // requests of priority Low: behind waiting
+	alone     order // requests that run alone, of any priority
 	limits    limits
 	replicas  []*replica // the newest snapshot's in its order, then those that end
 	active    int        // requests that hold a slot
+	lowActive int        // of active: of priority Low
 	lastEnd   time.Time
+	lastUse   time.Time     // see LowLoad.LastUse
 	lastReady time.Time     // when a replica was last READY; zero: never
 	changed   chan struct{} // nil while there is no listener
 	announced bool          // Demand was called and TakeDemand not since
@@ -108,24 +111,59 @@ func (q *Queue) RejectAll(reason *openai.Error) {
 	q.reject(reason)
 }
 
+// orders lists the orders of the requests that wait.
+func (q *Queue) orders() [3]*order { return [...]*order{&q.waiting, &q.low, &q.alone} }
+
+// hasPlace reports whether r may wait within the limits. Requests of priority Low make
+// place for others: the newest of the team that has the most of them is rejected. mu is
+// held.
+func (q *Queue) hasPlace(r *Request) bool {
+	full := func(low *order) bool {
+		return q.waiting.count+low.count >= q.limits.requests || r.Bytes > q.limits.bytes-q.waiting.bytes-low.bytes-q.alone.bytes
+	}
+	if r.Priority == Low {
+		return !full(&q.low)
+	}
+	if full(&order{}) {
+		return false
+	}
+	for full(&q.low) {
+		out := q.low.newest()
+		q.low.remove(out)
+		out.rejection = QueueFullError()
+		out.wake()
+	}
+	return true
+}
+
 // admit gives free slots to waiting requests, in their order. mu is held.
 func (q *Queue) admit(now time.Time) {
-	for r := q.waiting.peek(); r != nil; r = q.waiting.peek() {
-		at := q.choose(r, now)
-		if at == nil {
-			break
-		}
-		q.waiting.take()
-		q.hold(r, at)
-		r.wake()
-		q.demandChanged()
+	if q.admitFrom(&q.waiting, now) {
+		q.admitAlone(now)
+		q.admitFrom(&q.low, now)
+		return
 	}
 	q.admitAlone(now)
 }
 
+// admitFrom gives free slots to the requests of o. It reports whether none is left in it.
+func (q *Queue) admitFrom(o *order, now time.Time) bool {
+	for r := o.peek(); r != nil; r = o.peek() {
+		at := q.choose(r, now)
+		if at == nil {
+			return false
+		}
+		o.take()
+		q.hold(r, at)
+		r.wake()
+		q.demandChanged()
+	}
+	return true
+}
+
 // reject ends all waits with why. mu is held.
 func (q *Queue) reject(reason *openai.Error) {
-	for _, o := range [...]*order{&q.waiting, &q.alone} {
+	for _, o := range q.orders() {
 		for r := o.take(); r != nil; r = o.take() {
 			r.rejection = reason
 			r.wake()
@@ -142,7 +180,11 @@ func (q *Queue) Position(r *Request) int {
 	if r.teamQueue == nil {
 		return 0
 	}
-	return q.orderOf(r).position(r)
+	n := q.orderOf(r).position(r)
+	if q.orderOf(r) == &q.low {
+		n += q.waiting.count
+	}
+	return n
 }
 
 // Changed is closed at the next Broadcast.
@@ -172,7 +214,20 @@ type Load struct {
 	FreeSlots      int       // of replicas that may be given requests
 	Oldest         time.Time // arrival of the longest waiting request; zero if none
 	LastEnd        time.Time // when the last request left, zero if none did
+	Low            LowLoad
 }
+
+// LowLoad is the part of a load that is of priority Low. Oldest of the load is the arrival
+// of a request of a higher priority wherever one waits.
+type LowLoad struct {
+	Active, Queued int
+	// LastUse is when the last request that is not Low left, where a Low one left since, and
+	// BeforeAll if none ever did. Zero: LastEnd is of a request that is not Low.
+	LastUse time.Time
+}
+
+// BeforeAll is a moment before all requests.
+var BeforeAll = time.Unix(0, 0)
 
 // Free reports whether a request would be admitted at once.
 func (l Load) Free() bool { return l.Queued == 0 && l.FreeSlots > 0 }
@@ -188,24 +243,27 @@ func (q *Queue) Load(now time.Time) Load {
 }
 
 func (q *Queue) load(now time.Time) Load {
-	l := Load{Active: q.active, Queued: q.queued(), Bytes: q.waiting.bytes + q.alone.bytes, LastEnd: q.lastEnd}
+	l := Load{
+		Active: q.active, Queued: q.queued(), Bytes: q.waiting.bytes + q.low.bytes + q.alone.bytes, LastEnd: q.lastEnd,
+		Low: LowLoad{Active: q.lowActive, Queued: q.low.count, LastUse: q.lastUse},
+	}
 	for _, r := range q.replicas {
 		if r != q.apart && r.usable(now) {
 			l.FreeSlots += max(0, r.slots-r.inFlight)
 		}
 	}
-	for _, o := range [...]*order{&q.waiting, &q.alone} {
-		for a, i := o.turn, 0; i < len(o.teamQueues); a, i = a.next, i+1 {
-			if t := a.first().since; l.Oldest.IsZero() || t.Before(l.Oldest) {
-				l.Oldest = t
-			}
-		}
+	l.Oldest = q.waiting.oldest()
+	if t := q.alone.oldest(); l.Oldest.IsZero() || !t.IsZero() && t.Before(l.Oldest) {
+		l.Oldest = t
+	}
+	if l.Oldest.IsZero() {
+		l.Oldest = q.low.oldest()
 	}
 	return l
 }
 
 // queued is how many requests wait. mu is held.
-func (q *Queue) queued() int { return q.waiting.count + q.alone.count }
+func (q *Queue) queued() int { return q.waiting.count + q.low.count + q.alone.count }
 
 // TakeDemand is the load, with the number of waiting requests per team (nil if
 // none waits). Changes after it are announced to Demand again.
@@ -215,7 +273,7 @@ func (q *Queue) TakeDemand(now time.Time) (l Load, teams map[string]int) {
 	q.announced = false
 	if q.queued() > 0 {
 		teams = make(map[string]int, len(q.waiting.teamQueues))
-		for _, o := range [...]*order{&q.waiting, &q.alone} {
+		for _, o := range q.orders() {
 			for team, a := range o.teamQueues {
 				teams[team] += a.count
 			}

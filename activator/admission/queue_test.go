@@ -246,7 +246,7 @@ func TestConcurrentAccounting(t *testing.T) {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 2))
 			for range 100 {
-				w := requestOf(fmt.Sprint(i%3), 10)
+				w := Request{Team: fmt.Sprint(i % 3), Bytes: 10, Priority: Priority(r.IntN(3) - 1)}
 				switch w.Enter(q, t0) {
 				case Full:
 					continue

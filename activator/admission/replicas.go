@@ -26,6 +26,7 @@ type Grant struct {
 	queue *Queue
 	slot  *replica // nil once released
 	alone bool     // no other request is given the replica meanwhile
+	low   bool     // the request is of priority Low
 
 	listing uint64 // of the replica
 }
@@ -146,7 +147,10 @@ func affinityMargin(slots int) int { return max(1, slots/4) }
 func (q *Queue) hold(req *Request, r *replica) {
 	r.inFlight++
 	q.active++
-	req.Grant = Grant{Target: r.Target, queue: q, slot: r, listing: r.listing}
+	req.Grant = Grant{Target: r.Target, queue: q, slot: r, listing: r.listing, low: req.Priority == Low}
+	if req.Grant.low {
+		q.lowActive++
+	}
 }
 
 // release takes the slot back. mu is held.
@@ -158,7 +162,17 @@ func (g *Grant) release(now time.Time) {
 	}
 	r.inFlight--
 	q.active--
-	q.lastEnd = now
+	switch {
+	case !g.low:
+		q.lastUse = time.Time{}
+	case q.lastUse.IsZero() && q.lastEnd.IsZero():
+		q.lastUse = BeforeAll
+	case q.lastUse.IsZero():
+		q.lastUse = q.lastEnd
+	}
+	if q.lastEnd = now; g.low {
+		q.lowActive--
+	}
 	if r.inFlight == 0 && !r.listed {
 		q.replicas = slices.DeleteFunc(q.replicas, func(x *replica) bool { return x == r })
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// Priority orders the requests of one team. All requests are Normal until a
-// client can choose.
+// Priority orders the requests of one team; Low ones come behind those of all teams.
 type Priority int8
 
 // The priorities.
@@ -65,7 +64,7 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	r.rejection, r.done = nil, nil
-	if !r.Alone && q.waiting.count == 0 {
+	if !r.Alone && q.waiting.count == 0 && (r.Priority != Low || q.low.count == 0) {
 		if at := q.choose(r, now); at != nil {
 			r.queue = q
 			q.hold(r, at)
@@ -73,7 +72,7 @@ func (r *Request) Enter(q *Queue, now time.Time) Admission {
 			return Admitted
 		}
 	}
-	if q.waiting.count >= q.limits.requests || r.Bytes > q.limits.bytes-q.waiting.bytes-q.alone.bytes || r.Alone && q.alone.count >= maxAlone {
+	if r.Alone && q.alone.count >= maxAlone || !q.hasPlace(r) {
 		return Full
 	}
 	r.queue, r.since = q, now
@@ -119,6 +118,7 @@ func (r *Request) ReplicaID() string {
 func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) (d Decision, alone bool) {
 	l := r.queue.Load(now)
 	d = Decide(f, l, t, now)
+	d.WakeForRetry = d.WakeForRetry && r.Priority != Low // that wake evicts idle replicas
 	if d.Verdict != Refuse && len(f.Replicas) == 0 {
 		r.Cold = true
 	}

@@ -47,6 +47,7 @@ type account struct {
 	limiter    *Limits
 	mu         sync.Mutex
 	limits     functions.Limits
+	priority   functions.Priority // the highest of the team's requests; "": any
 	buckets    [kindCount]Bucket
 	allotments uint64
 	spent      int64 // tokens charged since the start
@@ -83,28 +84,29 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := map[string]*account{}
-	limits := map[string]functions.Limits{}
+	specs := map[string]functions.TeamSpec{}
 	for _, t := range teams {
-		limits[t.Metadata.Name] = t.Spec.Limits
+		specs[t.Metadata.Name] = t.Spec
 	}
 	if old := l.accounts.Load(); old != nil {
 		maps.Copy(next, *old)
 	}
-	for name := range limits {
+	for name := range specs {
 		if next[name] == nil {
 			next[name] = l.newAccount()
 		}
 	}
 	for name, a := range next {
-		a.setLimits(limits[name])
+		a.setLimits(specs[name])
 	}
 	l.accounts.Store(&next)
 }
 
-func (a *account) setLimits(lim functions.Limits) {
+func (a *account) setLimits(spec functions.TeamSpec) {
+	lim := spec.Limits
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.limits = lim
+	a.limits, a.priority = lim, spec.Priority.Max
 	for k, n := range Sizes(lim) {
 		a.buckets[k].Resize(n, a.limiter.memberOf())
 	}
@@ -303,6 +305,18 @@ func (l *Limits) SpendPerDay(team string) float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.limits.SpendPerDay
+}
+
+// MaxPriority is the highest priority that requests of the team may have; "" is any.
+func (l *Limits) MaxPriority(team string) functions.Priority {
+	m := l.accounts.Load()
+	if m == nil || (*m)[team] == nil {
+		return ""
+	}
+	a := (*m)[team]
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.priority
 }
 
 // AdmitColdStart counts a cold start of a team or refuses it.

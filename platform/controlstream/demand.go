@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -18,33 +19,56 @@ func (h *Hub) expire(now time.Time) {
 		}
 		delete(h.peers[KindActivator], id)
 		for name, d := range p.demand {
-			if d.Active > 0 {
-				h.noteRequestEnd(name, p.lost)
+			switch {
+			case d.Active > d.Low.Active:
+				h.noteRequestEnd(name, p.lost, p.lost)
+			case d.Active > 0:
+				h.noteRequestEnd(name, p.lost, admission.BeforeAll)
 			}
 			h.demandChanged.Put(name, name)
 		}
 	}
 }
 
-func (h *Hub) noteRequestEnd(name functions.Name, at time.Time) {
-	if at.After(h.ends[name]) {
-		h.ends[name] = at
+// requestEnds is when the last request for a function ended, and the last one that is not
+// of priority low.
+type requestEnds struct{ any, use time.Time }
+
+func (h *Hub) noteRequestEnd(name functions.Name, at, use time.Time) {
+	e := h.ends[name]
+	if use.IsZero() {
+		use = at // of a request that is not of priority low
+	}
+	if at.After(e.any) {
+		e.any = at
+	}
+	if use.After(e.use) {
+		e.use = use
+	}
+	if e != h.ends[name] {
+		h.ends[name] = e
 	}
 }
 
 // sum adds up the demand for a function at all activators; mu must be held.
 func (h *Hub) sum(name functions.Name) activator.Demand {
-	out := activator.Demand{Name: name, LastEnd: h.ends[name]}
+	out := activator.Demand{Name: name, LastEnd: h.ends[name].any}
+	if e := h.ends[name]; e.use.Before(e.any) {
+		out.Low.LastUse = e.use
+	}
 	for _, p := range h.peers[KindActivator] {
 		d, ok := p.demand[name]
 		if !ok {
 			continue
 		}
-		out.Active += d.Active
-		out.Queued += d.Queued
-		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || d.Oldest.Before(out.Oldest)) {
+		others, more := out.Queued > out.Low.Queued, d.Queued > d.Low.Queued
+		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || more && !others || more == others && d.Oldest.Before(out.Oldest)) {
 			out.Oldest = d.Oldest
 		}
+		out.Active += d.Active
+		out.Queued += d.Queued
+		out.Low.Active += d.Low.Active
+		out.Low.Queued += d.Low.Queued
 		for team, n := range d.Teams {
 			if out.Teams == nil {
 				out.Teams = map[string]int{}
@@ -113,7 +137,7 @@ func (h *Hub) prune() {
 		}
 	}
 	for name, at := range h.ends {
-		if h.snapshots[name] == nil && now.Sub(at) > forgetAfter {
+		if h.snapshots[name] == nil && now.Sub(at.any) > forgetAfter {
 			delete(h.ends, name)
 		}
 	}
@@ -156,10 +180,10 @@ func (h *Hub) applyReport(p *peer, f *reportFrame, u Report) {
 	}
 	for _, d := range u.Demand {
 		maps.DeleteFunc(d.InFlight, func(_ string, n int) bool { return n == 0 })
-		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].Add(jitter)) {
+		if before, ok := p.demand[d.Name]; ok && f.FullSync && d.like(&before) && !d.LastEnd.After(h.ends[d.Name].any.Add(jitter)) && !d.Low.LastUse.After(h.ends[d.Name].use.Add(jitter)) {
 			continue // unchanged
 		}
-		h.noteRequestEnd(d.Name, d.LastEnd)
+		h.noteRequestEnd(d.Name, d.LastEnd, d.Low.LastUse)
 		h.demandChanged.Put(d.Name, d.Name)
 		if d.Active+d.Queued+len(d.InFlight) == 0 {
 			delete(p.demand, d.Name)
@@ -179,6 +203,6 @@ const jitter = 20 * time.Millisecond
 
 // like reports whether two demands for one function are equal, within jitter.
 func (d *Demand) like(o *Demand) bool {
-	return d.Active == o.Active && d.Queued == o.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
+	return d.Active == o.Active && d.Queued == o.Queued && d.Low.Active == o.Low.Active && d.Low.Queued == o.Low.Queued && d.Oldest.IsZero() == o.Oldest.IsZero() &&
 		d.Oldest.Sub(o.Oldest).Abs() <= jitter && maps.Equal(d.InFlight, o.InFlight) && maps.Equal(d.Teams, o.Teams)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -31,8 +32,11 @@ type demandFrame struct {
 	Name            functions.Name
 	Active, Queued  int
 	Oldest, LastEnd time.Duration // ago; negative: none
-	Teams           map[string]int
-	InFlight        map[string]int
+
+	LowActive, LowQueued int           // of Active and Queued: of priority low
+	LastUse              time.Duration // ago, of admission.LowLoad; an older peer says 0
+	Teams                map[string]int
+	InFlight             map[string]int
 }
 
 // updateFrame is the wire form of an Update.
@@ -79,6 +83,7 @@ func (u Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
 	for _, d := range u.Demand {
 		f.Demand = append(f.Demand, demandFrame{
 			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now), Teams: d.Teams, InFlight: d.InFlight,
+			LowActive: d.Low.Active, LowQueued: d.Low.Queued, LastUse: elapsedSince(d.Low.LastUse, now),
 		})
 	}
 	return f
@@ -91,7 +96,7 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 	u := f.Report
 	u.Demand = nil
 	for _, d := range f.Demand {
-		if d.Active < 0 || d.Queued < 0 {
+		if d.Active < 0 || d.Queued < 0 || d.LowActive < 0 || d.LowQueued < 0 {
 			return Report{}, errDemand
 		}
 		for _, n := range d.Teams {
@@ -105,7 +110,8 @@ func (f *reportFrame) unpack(now time.Time) (Report, error) {
 			}
 		}
 		u.Demand = append(u.Demand, Demand{
-			Demand:   activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams},
+			Demand: activator.Demand{Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now), Teams: d.Teams,
+				Low: admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)}},
 			InFlight: d.InFlight,
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -255,6 +256,7 @@ func TestBadFrames(t *testing.T) {
 	for what, d := range map[string]Demand{
 		"active":  {Demand: activator.Demand{Active: -1}},
 		"queued":  {Demand: activator.Demand{Queued: -1}},
+		"low":     {Demand: activator.Demand{Low: admission.LowLoad{Queued: -1}}},
 		"teams":   {Demand: activator.Demand{Teams: map[string]int{"a": -1}}},
 		"flights": {InFlight: map[string]int{"a": -1}},
 	} {

@@ -69,7 +69,7 @@ type Hub struct {
 	keys          *Keys
 	peers         map[Kind]map[string]*peer // connected, or an activator within its grace
 	demandChanged newest.Map[functions.Name, functions.Name]
-	ends          map[functions.Name]time.Time        // when each function's last request ended, at any activator
+	ends          map[functions.Name]requestEnds      // at any activator
 	removed       map[functions.Name][]removedReplica // replicas that have left the routes
 	streams       map[*stream]bool
 	serving       sync.WaitGroup // handlers of streams
@@ -136,7 +136,7 @@ func NewHub(o HubOptions) *Hub {
 		streams:    map[*stream]bool{},
 		models:     map[functions.Name]sentModel{},
 		modelBytes: map[string]int{},
-		ends:       map[functions.Name]time.Time{},
+		ends:       map[functions.Name]requestEnds{},
 		removed:    map[functions.Name][]removedReplica{},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/thaw-dev/thaw/activator"
+	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -18,6 +19,7 @@ type naive struct {
 	now   time.Time
 	peers map[string]*said
 	ends  map[functions.Name]time.Time
+	uses  map[functions.Name]time.Time // ends of the requests that are not of priority low
 	seq   uint64
 	left  map[string]uint64 // by replica: since when it is in no snapshot
 }
@@ -35,19 +37,43 @@ func (n *naive) expire() {
 				if d.Active > 0 && p.lost.After(n.ends[name]) {
 					n.ends[name] = p.lost
 				}
+				if d.Active > 0 {
+					n.use(name, map[bool]time.Time{true: p.lost, false: admission.BeforeAll}[d.Active > d.Low.Active])
+				}
 			}
 			delete(n.peers, id)
 		}
 	}
 }
 
+func (n *naive) use(name functions.Name, at time.Time) {
+	if at.After(n.uses[name]) {
+		n.uses[name] = at
+	}
+}
+
 func (n *naive) of(name functions.Name) activator.Demand {
 	out := activator.Demand{Name: name, LastEnd: n.ends[name]}
+	if n.uses[name].Before(n.ends[name]) {
+		out.Low.LastUse = n.uses[name]
+	}
+	var low, others time.Time // the oldest waiters
+	note := func(to *time.Time, at time.Time) {
+		if !at.IsZero() && (to.IsZero() || at.Before(*to)) {
+			*to = at
+		}
+	}
 	for _, p := range n.peers {
 		d := p.demand[name]
 		out.Active, out.Queued = out.Active+d.Active, out.Queued+d.Queued
-		if !d.Oldest.IsZero() && (out.Oldest.IsZero() || d.Oldest.Before(out.Oldest)) {
-			out.Oldest = d.Oldest
+		out.Low.Active, out.Low.Queued = out.Low.Active+d.Low.Active, out.Low.Queued+d.Low.Queued
+		if d.Queued > d.Low.Queued {
+			note(&others, d.Oldest)
+		} else {
+			note(&low, d.Oldest)
+		}
+		if out.Oldest = others; others.IsZero() {
+			out.Oldest = low
 		}
 		for team, k := range d.Teams {
 			if out.Teams == nil {
@@ -74,7 +100,7 @@ func (n *naive) inFlight(name functions.Name, replica string) (k int) {
 func TestHubIsNaive(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, left: map[string]uint64{}}
+		n := &naive{now: moment, peers: map[string]*said{}, ends: map[functions.Name]time.Time{}, uses: map[functions.Name]time.Time{}, left: map[string]uint64{}}
 		h := NewHub(HubOptions{Token: secret, Now: func() time.Time { return n.now }})
 		links := map[string]*peer{}
 		names := []functions.Name{name("a"), name("b"), name("c")}
@@ -94,6 +120,12 @@ func TestHubIsNaive(t *testing.T) {
 			if r.IntN(2) == 0 {
 				d.LastEnd = n.now.Add(-time.Duration(r.IntN(10)) * 100 * time.Millisecond)
 			}
+			if !d.LastEnd.IsZero() && r.IntN(2) == 0 { // low ones ended since
+				if d.Low.LastUse = admission.BeforeAll; r.IntN(2) == 0 {
+					d.Low.LastUse = d.LastEnd.Add(-time.Second)
+				}
+			}
+			d.Low.Active, d.Low.Queued = r.IntN(d.Active+1), r.IntN(d.Queued+1)
 			if d.Active > 0 {
 				d.InFlight = map[string]int{of.Name + replicas[r.IntN(2)]: d.Active}
 			}
@@ -112,6 +144,9 @@ func TestHubIsNaive(t *testing.T) {
 					p.demand[of] = d
 					if d.LastEnd.After(n.ends[of]) {
 						n.ends[of] = d.LastEnd
+					}
+					if n.use(of, d.Low.LastUse); d.Low.LastUse.IsZero() {
+						n.use(of, d.LastEnd)
 					}
 				}
 			}

@@ -67,7 +67,7 @@ func (s *Orchestrator) readCatalog(now placement.Instant) {
 		}
 		f.Gone = true
 		f.wakeLease, f.userLease, f.untilReady = 0, 0, false
-		f.Active, f.Queued, f.Oldest = 0, 0, 0
+		f.clearDemand()
 		s.enqueue(f)
 		s.path.Remove(f.Name)
 		s.event("removed", f.Name, "", "", "", "")

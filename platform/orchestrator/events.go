@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/words"
 )
 
 const (
@@ -57,7 +58,7 @@ func (e *eventLog) replicaEvent(kind string, r *replicaState, reason, whom strin
 func (e *eventLog) publishEvent(v functions.Event, name functions.Name) {
 	v.At = e.wallClock()
 	if v.Message == "" {
-		v.Message = reasonSentence(v.Kind, v.Reason)
+		v.Message = words.Sentence(v.Kind, v.Reason)
 	}
 	if name.Name != "" {
 		v.Function = name.String()

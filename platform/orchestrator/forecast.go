@@ -102,6 +102,7 @@ type forecaster struct {
 type usageHistory struct {
 	inUse        bool
 	lastUse      placement.Instant // the last use recorded in the history
+	low          bool              // only requests of priority low when recordUse was called last
 	nextForecast placement.Instant // time of its next forecast
 	prewarm      *prewarm          // its lease of tier gpu
 }
@@ -125,7 +126,12 @@ func newForecaster(o *Foresight, s *Orchestrator) *forecaster {
 // changed function, before planning. Without a forecaster only f.Uses counts them.
 func (a *forecaster) recordUse(f *functionState, now placement.Instant) {
 	u := &f.usage
-	in := f.Active+f.Queued > 0
+	low := f.OnlyLow()
+	in := f.Active+f.Queued > 0 && !low
+	if low || u.low && !in { // requests of priority low are no use that comes again
+		u.lastUse = max(u.lastUse, f.LastEnd)
+	}
+	u.low = low
 	missed := !in && !u.inUse && f.LastEnd > u.lastUse // a use began and ended since the last call
 	if in && !u.inUse || missed {
 		at := now

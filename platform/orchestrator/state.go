@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/forecast"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
+	"github.com/thaw-dev/thaw/platform/setbacks"
 	"github.com/thaw-dev/thaw/runtime/engine"
 )
 
@@ -26,7 +27,7 @@ type functionState struct {
 	recipe     uint64
 	load       *autoscale.Load // its load windows; nil at rest
 	replicas   []*replicaState
-	failures   placement.StartFailures
+	failures   setbacks.StartFailures
 	refusals   int               // consecutive refused loads
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over

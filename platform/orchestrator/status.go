@@ -9,6 +9,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
+	"github.com/thaw-dev/thaw/platform/setbacks"
 )
 
 // onStatus applies the status of a replica.
@@ -42,7 +43,7 @@ func (s *Orchestrator) onStatus(ctx context.Context, r *replicaState, st functio
 					s.busyFunctions.Add(f)
 				}
 			}
-			f.failures, f.failure = placement.StartFailures{}, nil
+			f.failures, f.failure = setbacks.StartFailures{}, nil
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it
 			s.markDirty(f)
 			if r.coldStart != nil {
@@ -148,7 +149,7 @@ func (s *Orchestrator) onFailure(ctx context.Context, r *replicaState, cause str
 		} else {
 			f.deaths = 1
 		}
-		pause = placement.Backoff(f.deaths - 1)
+		pause = setbacks.Backoff(f.deaths - 1)
 	} else {
 		pause = f.failures.Add(cause, functions.EngineTime(now-r.requestedAt, r.status.Phases))
 	}
@@ -198,7 +199,7 @@ func (s *Orchestrator) backOff(f *functionState, cause string, backOff time.Dura
 
 // endPause allows a start at once, as if none had failed.
 func (f *functionState) endPause() {
-	f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = placement.StartFailures{}, 0, 0, nil, 0
+	f.failures, f.deaths, f.refusals, f.failure, f.RetryAt = setbacks.StartFailures{}, 0, 0, nil, 0
 }
 
 // onLoaded applies the result of a load command.

@@ -7,6 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/quota"
+	"github.com/thaw-dev/thaw/platform/setbacks"
 )
 
 // teamAccounts charges teams for the resources of their functions, and applies their
@@ -14,10 +15,10 @@ import (
 type teamAccounts struct {
 	*quota.Accounts
 	settledAt      placement.Instant
-	storeLimited   bool             // some team's share of the stores is limited
-	budgetsChanged bool             // a team's budget was used up or became available
-	ghosts         placement.Ghosts // recently evicted functions
-	keepRestarted  bool             // functions evicted too early are protected after their restart
+	storeLimited   bool            // some team's share of the stores is limited
+	budgetsChanged bool            // a team's budget was used up or became available
+	ghosts         setbacks.Ghosts // recently evicted functions
+	keepRestarted  bool            // functions evicted too early are protected after their restart
 
 	registry *registry
 	clock    *clock
@@ -139,6 +140,9 @@ func (a *teamAccounts) recordEviction(x *placement.Action, now placement.Instant
 // recordRestart records that f is started or woken. Soon after an eviction that is
 // thrash, and f's replicas are protected for a while.
 func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
+	if f.OnlyLow() {
+		return // it is not protected for these
+	}
 	back := f.ColdStart
 	if back <= 0 {
 		back = max(f.starts.Forecast(a.registry.bytesAtHand(f)).P50, 0)

@@ -205,8 +205,9 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			return true
 		}
 		f.demandTurn = s.turns
-		was := [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)}
+		was := f.demandSummary()
 		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
+		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(s.instant(d.Low.LastUse), now)
 		if d.Queued > 0 && !d.Oldest.IsZero() {
 			f.Oldest = min(s.instant(d.Oldest), now)
 		}
@@ -217,7 +218,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			s.busyFunctions.Drop(f)
 		}
 		// The same counts and no ended request: nothing changed.
-		if was != [...]int64{int64(f.Active), int64(f.Queued), int64(f.Oldest), int64(f.LastEnd), int64(f.Needed), int64(f.Desired)} || !all {
+		if was != f.demandSummary() || !all {
 			s.enqueue(f)
 		}
 		return true
@@ -230,7 +231,7 @@ func (s *Orchestrator) readDemand(now placement.Instant, all bool) {
 			if f.Active > 0 {
 				f.LastEnd = max(f.LastEnd, now)
 			}
-			f.Active, f.Queued, f.Oldest = 0, 0, 0
+			f.clearDemand()
 			s.enqueue(f)
 		}
 		if f.demandTurn == s.turns {
@@ -270,7 +271,10 @@ func (s *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 		}
 		f.Size, f.Expect = s.sizes[f.Source], f.starts.Expected()
 		s.forecaster.recordUse(f, now)
-		f.Lease = max(f.wakeLease, f.userLease)
+		f.Lease = f.userLease
+		if !f.OnlyLow() {
+			f.Lease = max(f.wakeLease, f.userLease)
+		}
 		if f.untilReady {
 			f.Lease = forever
 		}

@@ -65,6 +65,7 @@ type decision struct {
 
 	// State of the need that is being placed.
 	placing      bool                // a need is being placed
+	low          bool                // it is for requests of priority low
 	freed        functions.Resources // by the replicas evicted for it; GPUMemory is the sum over GPUs
 	freeingTeams []string            // the teams of these replicas
 	reserved     bool                // freed room was reserved for the need
@@ -103,6 +104,7 @@ type victim struct {
 	key       float64         // the lowest is evicted first
 	bytes     functions.Bytes // freed by evicting it; 0: no score was computed
 	sliceOver bool            // it is busy and its time slice is over
+	low       lowUse
 }
 
 // aliveFunctions yields the functions that have replicas or demand.

@@ -68,7 +68,7 @@
 // team less; its team borrows GPUs that the waiting team is guaranteed.
 //
 // A function that is needed again soon after its eviction was evicted too early. The
-// caller's Ghosts detect that, and Function.MinResidency then protects its replicas,
+// caller detects that (setbacks.Ghosts), and Function.MinResidency then protects its replicas,
 // the longer the more often it happens, except from requests that waited for Patience.
 //
 // # Teams

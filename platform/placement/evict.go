@@ -21,7 +21,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		d.dueAt(f.Lease)
 		return idle, busy
 	}
-	spare := f.ready() - f.Scale.Min
+	spare, yields := f.ready()-f.Scale.Min, d.yielding(f)
 	somewhere := f.unattributed()
 	for i := range f.Replicas {
 		r := &f.Replicas[i]
@@ -32,7 +32,7 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		v := victim{f: f, r: r, room: at, lastUse: max(f.LastEnd, r.ReadyAt)}
 		switch {
 		case r.asleep(): // it holds host memory and is never in use
-			if f.Queued == 0 {
+			if f.Queued == 0 || f.OnlyLow() {
 				d.weighVictim(&v)
 				idle = append(idle, v)
 			}
@@ -40,6 +40,9 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			if f.onlyForeseen(d.now) { // a prewarm: no request waits for it yet
 				d.dueAt(f.Prewarm)
 				d.weighVictim(&v)
+				idle = append(idle, v)
+			} else if i >= yields && !r.Stale {
+				d.lowUseOf(r).order(&v)
 				idle = append(idle, v)
 			} else if f.Scale.Min == 0 && !r.Stale {
 				v.lastUse = math.MaxInt64 / 2 // evicted last: its load would be lost
@@ -49,6 +52,12 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 		case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:
 			if r.InFlight == 0 {
 				somewhere--
+			}
+			if i >= yields {
+				d.lowUseOf(r).order(&v)
+				idle = append(idle, v)
+				spare--
+				continue
 			}
 			v.lastUse = r.ReadyAt
 			v.key = v.lastUse.Seconds()
@@ -70,6 +79,9 @@ func (d *decision) offer(f *Function, idle, busy []victim) ([]victim, []victim) 
 			spare--
 		default:
 			d.weighVictim(&v)
+			if d.idleAfterLow(f, r) {
+				lowIdle.order(&v)
+			}
 			idle = append(idle, v)
 			spare--
 		}
@@ -192,6 +204,9 @@ func compareVictims(a, b victim) int {
 // evictionCost is the cost of evicting v; costs of several victims add up. LRU defines
 // no cost, so its cost is the freed memory over the idle time.
 func (d *decision) evictionCost(v *victim) float64 {
+	if v.low != notLow {
+		return toGiB(freedBytes(v.r.Reserved)) * v.low.cost()
+	}
 	if v.bytes == 0 || d.policy.Eviction == LRU {
 		return toGiB(freedBytes(v.r.Reserved)) / (1 + max(d.now-v.lastUse, 0).Seconds())
 	}
@@ -209,6 +224,9 @@ const (
 // taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
 	if v.f == f || v.residing || d.isLeaving(v) {
+		return false
+	}
+	if d.low && v.low != lowIdle && v.low != lowOver {
 		return false
 	}
 	owner, asker := v.f.Name.Team, f.Name.Team
@@ -268,6 +286,9 @@ func (d *decision) evict(v *victim, f *Function, reason string, needs functions.
 		drain = 0 // a starting replica has no requests in flight
 	default:
 		drain = d.policy.TimeSliceDrain
+	}
+	if v.low != notLow {
+		reason = reasonPriority
 	}
 	if v.r.Reserved.GPUs > 0 && v.r.State == functions.Ready {
 		// v must not keep host memory asleep that f needs.

@@ -8,7 +8,8 @@ import (
 )
 
 // rank orders pending starts; lower ranks are placed first. Demand comes before
-// leases, leases before minimums, prewarms last. Between teams, claims within a
+// leases, leases before minimums, minimums before prewarms, and requests of priority low
+// come last. Between teams, claims within a
 // guarantee come first, then the team that used less lately and holds less now, so
 // that one long queue does not delay other teams; then the longer wait. overShare
 // evicts in the same order, so freed room does not return to its previous holder.
@@ -22,7 +23,7 @@ type rank struct {
 
 func (d *decision) rank(e *functionEntry) rank {
 	owed := e.f.Resources.GPUs > 0 && d.computeClaim(e.f)
-	return rank{urgencyOf(e.need.since), !owed, d.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
+	return rank{urgencyOf(e.need), !owed, d.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (a rank) before(b rank) bool {
@@ -87,10 +88,13 @@ func (d *decision) place(n need) bool {
 	if d.makeRoom(f, false, reasonIdle) {
 		return true
 	}
+	if d.low {
+		return d.dropStale(f) || d.refuse(f)
+	}
 	if d.hasRivals(f) && (z != nil && d.freeFor(f, z, true, reasonTeamShare) || d.makeRoom(f, true, reasonTeamShare)) {
 		return true
 	}
-	if d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 {
+	if d.policy.TimeSlice > 0 && f.waits() {
 		d.timeSlice = true
 		if f.Oldest+d.policy.Patience > d.now {
 			// A later plan tries the class again.
@@ -176,7 +180,7 @@ func (d *decision) fitsMaximum(f *Function, most int) bool {
 // fitsAfterEvictions reports whether f fits some node once all that may be evicted is.
 func (d *decision) fitsAfterEvictions(f *Function) bool {
 	z := d.sleeper(f)
-	late := d.policy.TimeSlice > 0 && f.Queued > 0 && f.Oldest > 0 && f.Oldest+d.policy.Patience <= d.now
+	late := d.policy.TimeSlice > 0 && f.waits() && f.Oldest+d.policy.Patience <= d.now
 	for at := range d.rooms {
 		m := &d.rooms[at]
 		here := z != nil && z.Node == m.node.ID

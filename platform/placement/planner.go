@@ -89,6 +89,7 @@ type offerKey struct {
 	sliceOver bool
 	residing  bool
 	ready     bool
+	low       lowUse
 }
 
 // reservation is the share of its node and of its team's count that a replica holds.
@@ -311,7 +312,7 @@ func (c *Planner) updateOffers(e *functionEntry) {
 			}
 			at, _ := slices.BinarySearchFunc(*list, v, func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
-			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing, ready: v.r.State == functions.Ready}
+			o := offerKey{replica: v.r.ID, room: v.room, busy: busy, sliceOver: v.sliceOver, residing: v.residing, ready: v.r.State == functions.Ready, low: v.low}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
 				c.helpCount++

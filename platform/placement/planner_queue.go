@@ -71,7 +71,7 @@ func (c *Planner) setPending(e *functionEntry) {
 		return
 	}
 	n, lacks := c.needy[0], len(c.needy)
-	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.Queued > 0 && n.f.Oldest > 0}
+	key := equivalenceClass{team: n.f.Name.Team, machine: n.f.Machine, requires: n.f.Requires, reason: n.reason, resources: n.f.Resources, waits: n.f.waits()}
 	if len(n.f.Replicas) > 0 || n.f.Size > c.store || n.f.CachedNodesOnly != "" || n.f.RetryOn != "" || n.reason == reasonPrewarm { // prewarms depend on the function's own score
 		key.own = e
 	}
@@ -219,6 +219,7 @@ func (c *Planner) placeFirst(k *pendingClass) {
 func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 	d := &c.decision
 	d.check = guaranteeCheck{}
+	d.low = e.need.reason == reasonLow
 	d.placing, d.reserved, d.freed, d.freeingTeams = true, false, functions.Resources{}, d.freeingTeams[:0]
 	c.placed = true
 	switch {
@@ -227,7 +228,7 @@ func (c *Planner) tryPlace(e *functionEntry) (ok bool) {
 	case !c.demandBlocked():
 		ok = d.placeAhead(e.need)
 	}
-	d.placing = false
+	d.placing, d.low = false, false
 	if len(d.freeingTeams) > 0 {
 		if d.freedTooMuch(e.f) {
 			d.helpCount++

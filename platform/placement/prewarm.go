@@ -84,7 +84,7 @@ func (d *decision) worthLess(v *victim, f *Function) bool {
 // demandBlocked reports whether this plan found no room for some waiting request.
 func (c *Planner) demandBlocked() bool {
 	for _, k := range c.classList {
-		if (k.waits || k.reason == "demand") && k.cursor < len(k.items) {
+		if (k.waits || k.reason == "demand") && k.reason != reasonLow && k.cursor < len(k.items) {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -26,7 +27,7 @@ type toyCluster struct {
 
 	loads map[*Function]*autoscale.Load
 
-	sleeps, rises int
+	sleeps, rises, priority int
 	// wantAt and idleFrom are the reference for invariant 11.
 	idleFrom map[string]Instant
 }
@@ -204,9 +205,10 @@ func (y *toyCluster) act(p Plan) {
 			if r == nil || r.Stopping {
 				y.fail("stop of %s that is none", a.Replica)
 			}
-			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" && a.Reason != "share" {
+			if r.InFlight > 0 && a.Reason != "removed" && a.Reason != "changed" && a.Reason != "gpu_unhealthy" && a.Reason != "time_slice" && a.Reason != "share" && a.Reason != "priority" {
 				y.fail("busy %s stopped: %s", a.Replica, a.Reason)
 			}
+			y.yields(a, f, r)
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt, r.SleptAt) < f.Scale.Idle.Std() {
 				y.fail("%s stopped before its idle time", a.Replica)
 			}
@@ -228,9 +230,10 @@ func (y *toyCluster) act(p Plan) {
 			if r == nil || r.Stopping || r.GoingToSleep || r.State != functions.Ready || !f.Sleeps || r.Stale {
 				y.fail("%s cannot sleep: %+v", a.Replica, r)
 			}
-			if r.InFlight > 0 && a.Reason != "time_slice" && a.Reason != "share" {
+			if r.InFlight > 0 && a.Reason != "time_slice" && a.Reason != "share" && a.Reason != "priority" {
 				y.fail("busy %s sent to sleep: %s", a.Replica, a.Reason)
 			}
+			y.yields(a, f, r)
 			if a.Reason == "idle" && y.now-max(f.LastEnd, r.ReadyAt) < f.Scale.Idle.Std() {
 				y.fail("%s sent to sleep before its idle time", a.Replica)
 			}
@@ -263,10 +266,44 @@ func (y *toyCluster) act(p Plan) {
 			r.Cancelled = true
 		case MarkNodeLost:
 			for _, f := range y.w.Functions {
-				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool { return r.Node == a.Node })
+				f.Replicas = slices.DeleteFunc(f.Replicas, func(r Replica) bool {
+					if r.Node == a.Node && !r.Stopping && !r.Cancelled && !r.GoingToSleep && !r.asleep() {
+						held[f.Name.Team] -= r.Reserved.GPUs
+					}
+					return r.Node == a.Node
+				})
 			}
 			y.w.Nodes = slices.DeleteFunc(y.w.Nodes, func(n *Node) bool { return n.ID == a.Node })
 		}
+	}
+}
+
+// yields checks an eviction on account of priorities: low requests get only what such
+// requests have finished with, and others only what low requests hold.
+func (y *toyCluster) yields(a Action, f *Function, r *Replica) {
+	i := slices.IndexFunc(y.w.Functions, func(g *Function) bool { return g.Name.String() == a.For })
+	low := i >= 0 && y.w.Functions[i].OnlyLow() && y.w.Functions[i].Scale.Min == 0
+	if low && a.Reason != "priority" && !(r.asleep() && f.OnlyLow()) {
+		y.fail("%s makes room for low requests: %s", a.Replica, a.Reason)
+	}
+	if a.Reason != "priority" {
+		return
+	}
+	y.priority++
+	busy := r.State != functions.Ready || r.InFlight > 0 || f.Queued > 0
+	idle := f.Scale.Idle.Std()
+	if f.KeepFor > 0 && y.policy.KeepAlive == Learned {
+		idle = f.KeepFor
+	}
+	switch {
+	case !busy && (f.LowSince == 0 || f.LowSince > 1 && y.now < f.LowSince+idle) && f.Active == 0:
+		y.fail("%s was in use by others: %v, %v", a.Replica, f.LowSince, f.LastEnd)
+	case busy && f.LowActive+f.LowQueued == 0:
+		y.fail("%s is in use by others", a.Replica)
+	case busy && low && (r.State != functions.Ready || y.now < r.ReadyAt+y.policy.LowSlice):
+		y.fail("%s leaves for other low requests before its time", a.Replica)
+	case a.For == "":
+		y.fail("%s leaves for nothing", a.Replica)
 	}
 }
 
@@ -324,13 +361,20 @@ func (y *toyCluster) live() {
 				r.State = functions.Loading
 			case y.rnd.IntN(60) == 0: // it dies
 				f.Active -= r.InFlight
-				f.RetryAt = y.now + Backoff(1+y.rnd.IntN(4))
+				f.LowActive = min(f.LowActive, f.Active)
+				f.RetryAt = y.now + time.Second<<y.rnd.IntN(4)
 				y.drop(f, r.ID)
 				continue
 			}
 			if r.InFlight > 0 && y.rnd.IntN(3) == 0 {
 				r.InFlight--
 				f.Active--
+				if f.LowActive > f.Active || f.LowActive > 0 && y.rnd.IntN(2) == 0 {
+					f.LowActive--
+					f.LowSince = cmp.Or(f.LowSince, f.LastEnd, 1)
+				} else {
+					f.LowSince = 0
+				}
 				f.LastEnd = y.now
 			}
 			if r.State == functions.Ready && !r.Stopping && !r.GoingToSleep {
@@ -339,11 +383,19 @@ func (y *toyCluster) live() {
 					r.InFlight++
 					f.Active++
 					f.Queued--
+					if f.LowQueued > f.Queued {
+						f.LowQueued--
+						f.LowActive++
+					}
 				}
 			}
 		}
 		if y.rnd.IntN(10) == 0 {
-			f.Queued += y.rnd.IntN(5)
+			n := y.rnd.IntN(5)
+			f.Queued += n
+			if y.rnd.IntN(3) == 0 {
+				f.LowQueued += n
+			}
 			f.Uses, f.UsesAt, f.NextUse = f.Uses*math.Exp(-float64(y.now-f.UsesAt)/float64(UsesDecay))+1, y.now, y.now+time.Duration(y.rnd.IntN(200))*time.Second
 		}
 		if y.rnd.IntN(60) == 0 {
@@ -356,7 +408,7 @@ func (y *toyCluster) live() {
 			f.MinResidency = y.now + time.Duration(y.rnd.IntN(60))*time.Second
 		}
 		if y.rnd.IntN(20) == 0 {
-			f.Queued = 0 // all waiters leave
+			f.Queued, f.LowQueued = 0, 0 // all waiters leave
 		}
 		if f.Queued == 0 {
 			f.Oldest = 0
@@ -380,7 +432,7 @@ func TestInvariants(t *testing.T) {
 	if testing.Short() {
 		seeds = 30
 	}
-	starts, sleeps, rises := 0, 0, 0
+	starts, sleeps, rises, priority := 0, 0, 0, 0
 	for seed := range seeds {
 		y := newToyCluster(t, seed)
 		for range 200 {
@@ -400,10 +452,13 @@ func TestInvariants(t *testing.T) {
 				y.check()
 			}
 		}
-		starts, sleeps, rises = starts+y.next, sleeps+y.sleeps, rises+y.rises
+		starts, sleeps, rises, priority = starts+y.next, sleeps+y.sleeps, rises+y.rises, priority+y.priority
 	}
 	if sleeps < int(seeds) || rises < int(seeds)/2 {
 		t.Errorf("%d sleeps and %d rises in %d worlds: the ladder is not tested", sleeps, rises, seeds)
+	}
+	if priority < int(seeds)/2 {
+		t.Errorf("%d replicas in %d worlds make room by their priority: that is not tested", priority, seeds)
 	}
 	if starts < int(seeds)*10 {
 		t.Errorf("only %d starts in %d worlds: the worlds test nothing", starts, seeds)

@@ -116,12 +116,18 @@ func (d *decision) scaleFunction(f *Function) {
 		n = 1
 	}
 	reason, since := "min", Instant(math.MaxInt64)
+	others := d.policy.wantWithoutLow(f, d.now) - live
+	if others > 0 {
+		n = min(n, others)
+	}
 	switch {
-	case f.Queued > 0 && f.Oldest > 0:
+	case others <= 0 && f.LowActive+f.LowQueued > 0:
+		reason, since = reasonLow, max(f.Oldest, f.LastEnd)
+	case f.waits():
 		// The wait counts from the last served request: otherwise an endless queue would
 		// regain the room that it was evicted from.
 		reason, since = "demand", max(f.Oldest, f.LastEnd)
-	case f.Queued > 0 || f.Active > 0:
+	case f.Active+f.Queued > 0 && !f.OnlyLow():
 		reason, since = "demand", math.MaxInt64-2
 	case f.Lease > d.now:
 		reason, since = "lease", math.MaxInt64-1

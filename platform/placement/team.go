@@ -76,7 +76,7 @@ func (d *decision) computeClaim(f *Function) bool {
 // the holder must end first.
 func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
-	if owner == asker || f.Queued == 0 {
+	if owner == asker || f.Queued == 0 || f.OnlyLow() {
 		return false
 	}
 	o, a, gpus := d.world.Teams[owner], d.world.Teams[asker], v.r.Reserved.GPUs > 0
@@ -104,7 +104,7 @@ func (d *decision) overShare(v *victim, f *Function, taken int) bool {
 // hasRivals reports whether another team used more than f's lately, or may borrow
 // GPUs that f's team is guaranteed.
 func (d *decision) hasRivals(f *Function) bool {
-	if f.Queued == 0 || f.Oldest == 0 {
+	if !f.waits() {
 		return false
 	}
 	gpus := f.Resources.GPUs > 0
@@ -152,9 +152,13 @@ func (d *decision) drainOverBudget(f *Function) {
 	}
 }
 
-// urgencyOf is the class of a need: 0 demand, 1 lease, 2 minimum, 3 prewarm.
-func urgencyOf(since Instant) int {
-	switch since {
+// urgencyOf is the class of a need: 0 demand, 1 lease, 2 minimum, 3 prewarm, 4 requests of
+// priority low.
+func urgencyOf(n need) int {
+	if n.reason == reasonLow {
+		return 4
+	}
+	switch n.since {
 	case math.MaxInt64:
 		return 2
 	case math.MaxInt64 - 1:

@@ -45,6 +45,8 @@ func (d *decision) refuse(f *Function) bool {
 		d.verdict = Verdict{Code: CodeBudget, Message: f.CachedNodesOnly, ETA: -1}
 	case !possible:
 		d.verdict = Verdict{Code: CodeCapacity, Message: d.tooSmallText(f), ETA: -1}
+	case d.low:
+		return d.refuseLow(f)
 	case soon:
 	case over:
 		d.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, gpusText(quota.Max)), ETA: d.estimateWait(f, true)}

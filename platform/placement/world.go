@@ -24,6 +24,10 @@ type Policy struct {
 	// TimeSlice 0: never.
 	TimeSlice, Patience, TimeSliceDrain time.Duration
 
+	// Requests of priority low finish with the model that is loaded, before those for
+	// another model get its room: for at most LowSlice while they wait. 0: without limit.
+	LowSlice time.Duration
+
 	Autoscale autoscale.Settings // replicas per load; zero: its defaults
 	Eviction  Eviction           // the order of eviction
 	KeepAlive KeepAlive          // how long an idle replica stays
@@ -66,6 +70,7 @@ const (
 var DefaultPolicy = Policy{
 	Lease: 6 * time.Second, Residency: time.Second, Surplus: 30 * time.Second,
 	TimeSlice: 2 * time.Minute, Patience: 30 * time.Second, TimeSliceDrain: 10 * time.Minute,
+	LowSlice: 15 * time.Minute,
 }
 
 // World is the state of nodes, functions and teams. Decide only reads it.
@@ -129,8 +134,12 @@ type Function struct {
 	Queued  int     // waiting requests
 	Needed  int     // replicas that its load needs (Load.Scale)
 	Desired int     // replicas that must not be scaled down (Load.Scale)
-	Oldest  Instant // arrival of the oldest waiting request; 0 none
+	Oldest  Instant // arrival of the oldest waiting request, of a low one only where no other waits; 0 none
 	LastEnd Instant // end of the last request; 0 never
+
+	LowActive, LowQueued int     // of Active and Queued: requests of priority low
+	LowSince             Instant // end of the last request that is not, if such ones ended since; 0: none did
+
 	Lease   Instant // one replica is kept until then without demand; 0 none
 	RetryAt Instant // no start before: the backoff after a failure
 	Gone    bool    // it left the catalogue

@@ -104,7 +104,7 @@ func teamVerb() verb {
 		}
 		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
 		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
-		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=NUMBER; may be repeated: "+strings.Join(limits, ", "))
+		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
 		f.StringVar(&c.pod, "pod", "", "file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+team.PodAnnotation)
 		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
 		f.StringArrayVar(&c.users, "user", nil, "the same of a user")

@@ -154,13 +154,15 @@ func (p *dataPath) hasQueued(name functions.Name) bool {
 }
 
 func (o outsideDemand) addTo(d orchestrator.Demand) orchestrator.Demand {
-	d.Active += o.active
-	d.Queued += o.queued
-	if o.queued > 0 && (d.Oldest.IsZero() || o.queuedSince.Before(d.Oldest)) {
+	if o.queued > 0 && (d.Queued == d.Low.Queued || o.queuedSince.Before(d.Oldest)) {
 		d.Oldest = o.queuedSince
 	}
+	d.Active += o.active
+	d.Queued += o.queued
 	if o.endedAt.After(d.LastEnd) {
-		d.LastEnd = o.endedAt
+		d.LastEnd, d.Low.LastUse = o.endedAt, time.Time{}
+	} else if !d.Low.LastUse.IsZero() && o.endedAt.After(d.Low.LastUse) {
+		d.Low.LastUse = o.endedAt
 	}
 	if o.queued > 0 {
 		teams := map[string]int{d.Name.Team: o.queued}

@@ -4,6 +4,7 @@
 //	spec.gpus.guaranteed        annotation thaw.dev/gpus-guaranteed
 //	spec.limits                 annotations thaw.dev/concurrent, held-requests, requests-per-minute,
 //	                            tokens-per-minute, cold-starts-per-hour, gpu-seconds-per-day, store-bytes
+//	spec.priority.max           annotation thaw.dev/priority-max
 //	keys                        the Secret thaw-keys, an entry for each: the hash, never the key
 //
 // The right to annotate a namespace is the right to set its limits, so a team does not have

@@ -47,9 +47,17 @@ var Limits = []Limit{
 	newLimit("cold-starts-per-hour", "cold starts an hour", func(t *functions.TeamSpec) *int { return &t.Limits.ColdStartsPerHour }),
 	newLimit("gpu-seconds-per-day", "GPU seconds a day", func(t *functions.TeamSpec) *int { return &t.Limits.GPUSecondsPerDay }),
 	newLimit(storeBytes, "bytes of the stores, such as 200Gi", func(t *functions.TeamSpec) *functions.Bytes { return &t.Limits.StoreBytes }),
+	{maxPriority, "highest priority of its requests: high, normal or low", // the number is a place in functions.Priorities, from 1
+		func(t *functions.TeamSpec, n int64) { t.Priority.Max = functions.Priorities[n-1] },
+		func(t *functions.TeamSpec) int64 {
+			return int64(slices.Index(functions.Priorities, t.Priority.Max) + 1)
+		}},
 }
 
-const storeBytes = "store-bytes"
+const (
+	storeBytes  = "store-bytes"
+	maxPriority = "priority-max"
+)
 
 // IsTeam reports whether a namespace can be a team: not the cluster's own nor thaw's.
 func IsTeam(namespace string) bool {
@@ -118,6 +126,12 @@ func FromNamespace(ns *corev1.Namespace, quotas []*corev1.ResourceQuota) (t func
 
 // read parses the annotation's value.
 func (l Limit) read(s string) (int64, error) {
+	if l.Key == maxPriority {
+		if n := slices.Index(functions.Priorities, functions.Priority(s)); n >= 0 {
+			return int64(n) + 1, nil
+		}
+		return 0, fmt.Errorf("%.40q is not high, normal or low", s)
+	}
 	if l.Key == storeBytes {
 		var b functions.Bytes
 		if err := b.UnmarshalText([]byte(s)); err != nil {
@@ -138,6 +152,9 @@ func Annotations(t *functions.Team) map[string]string {
 	for _, l := range Limits {
 		if n := l.get(&t.Spec); n != 0 {
 			out[Prefix+l.Key] = strconv.FormatInt(n, 10)
+		}
+		if l.Key == maxPriority && t.Spec.Priority.Max != "" {
+			out[Prefix+l.Key] = string(t.Spec.Priority.Max)
 		}
 	}
 	return out

@@ -33,10 +33,10 @@ func quota(name, key, value string) *corev1.ResourceQuota {
 func TestFromNamespace(t *testing.T) {
 	all := map[string]string{
 		"thaw.dev/gpus-guaranteed": "1", "thaw.dev/concurrent": "2", "thaw.dev/held-requests": "3", "thaw.dev/requests-per-minute": "4",
-		"thaw.dev/tokens-per-minute": "5", "thaw.dev/cold-starts-per-hour": "6", "thaw.dev/gpu-seconds-per-day": "7", "thaw.dev/store-bytes": "2Gi", "other.dev/x": "y",
+		"thaw.dev/tokens-per-minute": "5", "thaw.dev/cold-starts-per-hour": "6", "thaw.dev/gpu-seconds-per-day": "7", "thaw.dev/store-bytes": "2Gi", "thaw.dev/priority-max": "normal", "other.dev/x": "y",
 	}
 	full := functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 1, Max: 4}, Limits: functions.Limits{
-		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30}}
+		Concurrent: 2, HeldRequests: 3, RequestsPerMinute: 4, TokensPerMinute: 5, ColdStartsPerHour: 6, GPUSecondsPerDay: 7, StoreBytes: 2 << 30}, Priority: functions.TeamPriority{Max: functions.PriorityNormal}}
 	scoped := quota("scoped", "requests.nvidia.com/gpu", "1")
 	scoped.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
 	for _, x := range []struct {
@@ -53,6 +53,7 @@ func TestFromNamespace(t *testing.T) {
 		{name: "no GPU at all", quotas: []*corev1.ResourceQuota{quota("none", "requests.nvidia.com/gpu", "0")}, problems: []string{"ResourceQuota none allows no GPU"}},
 		{name: "no numbers", annotations: map[string]string{"thaw.dev/concurrent": "many", "thaw.dev/requests-per-minute": "-1", "thaw.dev/store-bytes": "big", "thaw.dev/tokens-per-minute": "1e3", "thaw.dev/held-requests": "99999999999999999999", "thaw.dev/gpu-seconds-per-day": ""},
 			problems: []string{"concurrent: \"many\" is not a number", "held-requests", "requests-per-minute", "tokens-per-minute", "gpu-seconds-per-day", "store-bytes"}},
+		{name: "no priority", annotations: map[string]string{"thaw.dev/priority-max": "lowest"}, problems: []string{`priority-max: "lowest" is not high, normal or low`}},
 		{name: "a slip", annotations: map[string]string{"thaw.dev/request-per-minute": "4"}, problems: []string{"did you mean thaw.dev/requests-per-minute?"}},
 		{name: "more than there may be", annotations: map[string]string{"thaw.dev/gpus-guaranteed": "3"}, quotas: []*corev1.ResourceQuota{quota("a", "requests.nvidia.com/gpu", "2")},
 			want: functions.TeamSpec{GPUs: functions.TeamGPUs{Guaranteed: 2, Max: 2}}, problems: []string{"3 GPUs are more than the 2"}},
@@ -88,6 +89,8 @@ func TestRenderRoundTrip(t *testing.T) {
 			case name == "Data" || name == "SpendPerDay":
 			case f.Kind() == reflect.Struct:
 				fill(f)
+			case f.Type() == reflect.TypeFor[functions.Priority]():
+				f.SetString("low")
 			default:
 				f.SetInt(n)
 				n++
@@ -126,7 +129,7 @@ func TestRender(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	for _, x := range []struct{ key, value, problem string }{
-		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"concurrent", "-3", "not a number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is not a limit"}, {"store-bytes", "x", "store-bytes: "},
+		{"concurrent", "3", ""}, {"store-bytes", "1Ti", ""}, {"priority-max", "low", ""}, {"priority-max", "Low", "not high, normal or low"}, {"concurrent", "-3", "not a number"}, {"concurent", "3", "did you mean concurrent?"}, {"wages", "1", "is not a limit"}, {"store-bytes", "x", "store-bytes: "},
 	} {
 		var team functions.Team
 		err := SetLimit(&team, x.key, x.value)

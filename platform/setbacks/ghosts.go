@@ -1,4 +1,4 @@
-package placement
+package setbacks
 
 import (
 	"time"
@@ -8,15 +8,16 @@ import (
 
 // Ghosts remember recently evicted functions. They detect thrash, a function that is
 // needed again soon after its eviction, and return how long it then keeps its
-// replicas. The zero value is empty. Ghosts are bounded and not safe for concurrent use.
+// replicas. Moments are those of placement.Instant. The zero value is empty. Ghosts are
+// bounded and not safe for concurrent use.
 type Ghosts struct {
 	seen map[functions.Name]*evictedFunction
 }
 
 type evictedFunction struct {
-	at      Instant // time of the eviction; 0: loaded since
-	bounced Instant // last time it was needed again too soon
-	times   int     // consecutive bounces
+	at      time.Duration // time of the eviction; 0: loaded since
+	bounced time.Duration // last time it was needed again too soon
+	times   int           // consecutive bounces
 }
 
 const (
@@ -27,7 +28,7 @@ const (
 )
 
 // Evicted records that name was evicted while idle.
-func (g *Ghosts) Evicted(name functions.Name, now Instant) {
+func (g *Ghosts) Evicted(name functions.Name, now time.Duration) {
 	if g.seen == nil {
 		g.seen = map[functions.Name]*evictedFunction{}
 	}
@@ -45,7 +46,7 @@ func (g *Ghosts) Evicted(name functions.Name, now Instant) {
 // Loaded records that name is started or woken, which takes back. missed reports that
 // it was evicted too early. stay is then how long to keep it: the start and as long
 // again, doubled with each consecutive miss, at most five minutes more.
-func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (missed bool, stay time.Duration) {
+func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now time.Duration) (missed bool, stay time.Duration) {
 	x := g.seen[name]
 	if x == nil || x.at == 0 {
 		return false, 0
@@ -67,9 +68,9 @@ func (g *Ghosts) Loaded(name functions.Name, back time.Duration, now Instant) (m
 }
 
 // dropOldest drops expired entries, or the oldest one if the map is still full.
-func (g *Ghosts) dropOldest(now Instant) {
+func (g *Ghosts) dropOldest(now time.Duration) {
 	var first functions.Name
-	var since Instant = -1
+	var since time.Duration = -1
 	for name, x := range g.seen {
 		last := max(x.at, x.bounced)
 		if now-last > forgetBounceAfter {

@@ -1,4 +1,4 @@
-package placement
+package setbacks
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ func TestGhosts(t *testing.T) {
 	name := functions.Name{Team: "a", Name: "m"}
 	const back = 20 * time.Second
 	var g Ghosts
-	now := Instant(time.Hour)
+	now := time.Duration(time.Hour)
 	if missed, _ := g.Loaded(name, back, now); missed {
 		t.Error("a function that was never evicted was missed")
 	}

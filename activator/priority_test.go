@@ -1,0 +1,94 @@
+package activator
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+)
+
+// TestPriorities: waiting requests are served by priority, one that asks for more than its
+// team may is refused, and a refused low request wakes nothing for its retry.
+func TestPriorities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		team := func(max functions.Priority) {
+			w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Priority: functions.TeamPriority{Max: max}}}})
+		}
+		f := testFunction("tiny")
+		w.act.Publish(f)
+		var mu sync.Mutex
+		var served []string
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			mu.Lock()
+			_, name, _ := strings.Cut(body, `"user":"`)
+			name, _, _ = strings.Cut(name, `"`)
+			served = append(served, name)
+			mu.Unlock()
+			return goodAnswer(c, r, body)
+		})
+		var all sync.WaitGroup
+		for i, p := range []string{"low", "normal", "", "high", "low", "high"} {
+			all.Go(func() {
+				var head []string
+				if p != "" {
+					head = []string{"thaw-priority", p}
+				}
+				body := strings.Replace(plainRequest, `{`, `{"user":"`+p+strconv.Itoa(i)+`",`, 1)
+				if r := w.post("/v1/chat/completions", body, head...); r.status != 200 {
+					t.Errorf("%s: %+v", p, r)
+				}
+			})
+			synctest.Wait()
+		}
+		w.act.Demand(true, func(d Demand) bool {
+			if d.Queued != 6 || d.Low.Queued != 2 {
+				t.Errorf("%+v", d)
+			}
+			return true
+		})
+		w.act.Publish(readyAt(f, 1, "e:1"))
+		all.Wait()
+		if got := strings.Join(served, " "); got != "high3 high5 normal1 2 low0 low4" {
+			t.Errorf("served %s", got)
+		}
+
+		for _, c := range []struct {
+			max, header, code, says string
+			status                  int
+		}{
+			{"normal", "high", "permission_denied", "the team `default` are at most `normal`", 403},
+			{"", "urgent", "invalid_value", "high, normal or low, not `urgent`", 400},
+			{"normal", "low", "", "", 200},
+			{"low", "", "", "", 200},
+		} {
+			team(functions.Priority(c.max))
+			r := w.post("/v1/chat/completions", plainRequest, "thaw-priority", c.header)
+			if r.status != c.status || r.code() != c.code || !strings.Contains(r.body, c.says) {
+				t.Errorf("%+v: %+v", c, r)
+			}
+		}
+		team("")
+		if _, e := w.act.Reserve(t.Context(), ReservationRequest{Name: f.Name, Team: "default", Header: func(string) string { return "urgent" }}); e == nil || e.Status != 400 {
+			t.Errorf("a reservation: %v", e)
+		}
+		// A low request that cannot wait for long enough wakes nothing for its retry.
+		f.Forecast = functions.Forecast{P50: time.Minute, P90: time.Minute}
+		w.act.Publish(f)
+		wakes := w.count(&w.wakes)
+		for want, head := range []string{"low", "normal"} {
+			if r := w.post("/v1/chat/completions", plainRequest, "thaw-max-wait", "10s", "thaw-priority", head); r.status != 503 {
+				t.Errorf("%+v", r)
+			}
+			if got := w.count(&w.wakes) - wakes; got != want {
+				t.Errorf("%s: %d wakes", head, got)
+			}
+		}
+	})
+}
