@@ -140,6 +140,7 @@ type API struct {
 	o      Options
 	routes []endpoint
 	spec   []byte // the OpenAPI document
+	shared sharedLists
 }
 
 // New makes an API; it starts nothing.

@@ -623,9 +623,13 @@ func TestAuthorizationIsExact(t *testing.T) {
 func TestWatchSendsEmptyLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watch[Team]{ctx: ctx, cancel: cancel, key: func(x Team) string { return x.Name }, sent: map[string]string{},
-			get: func() ([]Team, bool) { return []Team{{Name: "a"}}, true }}
-		w.compare([]Team{{Name: "a"}, {Name: "b"}})
+		c := &watch[Team]{key: func(x Team) string { return x.Name }, sent: map[string]string{}}
+		c.compare([]Team{{Name: "a"}, {Name: "b"}})
+		w := &stream{ctx: ctx, cancel: cancel, buf: c.buf, look: func(b []byte) ([]byte, bool) {
+			c.buf = b
+			c.compare([]Team{{Name: "a"}})
+			return c.buf, true
+		}}
 		buf := make([]byte, 4096)
 		var got []string
 		began := time.Now()
