@@ -332,10 +332,11 @@ func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
 	return a.requests.coldStart(id)
 }
 
-// Complete adds the phase that only the data path measures, from READY to the engine's
-// first byte, to a timeline of the platform's.
+// Complete adds what only the data path knows to a timeline of the platform's: the phase
+// from READY to the engine's first byte, and the first request.
 func (a *Activator) Complete(t functions.Timeline) functions.Timeline {
-	took, ok := a.requests.firstToken(t.ID)
+	took, ok, request := a.requests.ofColdStart(t.ID)
+	t.Request = request
 	if !ok || t.State != functions.Ready {
 		return t
 	}

@@ -42,6 +42,7 @@ type requestIndex struct {
 	count       int                      // of requests in waiting
 	empty       chan struct{}            // made by a drain; closed when no request waits
 	started     recent[string]           // cold start ids, by request id and client's own
+	causes      recent[string]           // the first request's id, by cold start id
 	firstTokens recent[time.Duration]    // times to the first token, by cold start id
 }
 
@@ -100,6 +101,9 @@ func (l *requestIndex) rememberColdStart(id, coldStart string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.started.put(id, coldStart, rememberRequests)
+	if _, ok := l.causes.of[coldStart]; !ok {
+		l.causes.put(coldStart, id, rememberColdStarts)
+	}
 }
 
 func (l *requestIndex) coldStart(id string) (string, bool) {
@@ -121,9 +125,10 @@ func (l *requestIndex) rememberFirstToken(coldStart string, took time.Duration) 
 	return true
 }
 
-func (l *requestIndex) firstToken(coldStart string) (time.Duration, bool) {
+// ofColdStart returns a cold start's time to the first token, and the id of its first request.
+func (l *requestIndex) ofColdStart(coldStart string) (took time.Duration, ok bool, request string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d, ok := l.firstTokens.of[coldStart]
-	return d, ok
+	took, ok = l.firstTokens.of[coldStart]
+	return took, ok, l.causes.of[coldStart]
 }

@@ -100,6 +100,9 @@ func TestColdStream(t *testing.T) {
 		if id, ok := w.act.ColdStartOf(r.head.Get("x-request-id")); !ok || id != "cs-1" {
 			t.Error("the request's cold start is remembered", id)
 		}
+		if got := w.act.Complete(functions.Timeline{ID: "cs-1"}).Request; got != r.head.Get("x-request-id") {
+			t.Errorf("the cold start's first request is %q", got)
+		}
 		synctest.Wait() // the waiter is let through before Publish returns
 		for name, want := range map[string]string{
 			"thaw_cold_start_seconds":          `model="tiny" result="ready" team="default" 1`,

@@ -28,7 +28,11 @@ type Replica struct {
 	Bytes          Bytes   `json:"bytes,omitempty"`   // of the checkpoint, staged so far
 	Total          Bytes   `json:"total_bytes,omitempty"`
 	GPUs           []int   `json:"gpus,omitempty"`
+	GPUMemory      Bytes   `json:"gpu_memory,omitempty"` // of each of its GPUs: measured, else reserved
+	Memory         Bytes   `json:"memory,omitempty"`     // reserved of the host's
 	Error          string  `json:"error,omitempty"`
+	// IdleEnd is when it stops or sleeps unless a request comes; absent: not for idleness.
+	IdleEnd time.Time `json:"idle_end,omitzero"`
 	// Start is "warm" for a process forked from a warm interpreter, else "plain";
 	// StartNote says why it is plain where warm was configured.
 	Start      string   `json:"start,omitempty"`

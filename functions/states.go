@@ -117,6 +117,7 @@ type Timeline struct {
 	ID       string `json:"id"`
 	Function string `json:"function"`
 	Replica  string `json:"replica,omitempty"`
+	Request  string `json:"request,omitempty"` // the first request that waited for it, once it no longer waits
 	// Start is StartWarm or StartPlain, "" before the process is there;
 	// StartNote says why it is plain where warm was wanted.
 	Start     string    `json:"start,omitempty"`

@@ -102,6 +102,8 @@ type Options struct {
 
 	// Demand is how many requests of a function are at engines and held.
 	Demand func(name functions.Name) (active, queued int)
+	// Oldest is when the request that is held longest arrived; may be nil.
+	Oldest func(name functions.Name) time.Time
 	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
 	RemoteState func(name functions.Name) (state functions.State, problem string)
 	// Usage is what a team has used of its limits; nil: nothing.
@@ -140,6 +142,7 @@ type API struct {
 	o      Options
 	routes []endpoint
 	spec   []byte // the OpenAPI document
+	shared sharedLists
 }
 
 // New makes an API; it starts nothing.

@@ -411,7 +411,7 @@ func TestClient(t *testing.T) {
 	if err != nil || len(fs) != 2 {
 		t.Fatal(fs, err)
 	}
-	want := Function{Name: "a/one", Team: "a", Model: "one", Kind: functions.KindModel, State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2,
+	want := Function{Name: "a/one", Team: "a", Model: "one", Kind: functions.KindModel, State: functions.Loading, Engine: "ember", Source: "/w/x", Active: 1, Queued: 2, Waiting: new(began),
 		Percent: positivePtr(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1", Origin: fs[0].Origin}
 	if !reflect.DeepEqual(fs[0], want) {
 		t.Errorf("got %+v", fs[0])
@@ -623,9 +623,13 @@ func TestAuthorizationIsExact(t *testing.T) {
 func TestWatchSendsEmptyLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watch[Team]{ctx: ctx, cancel: cancel, key: func(x Team) string { return x.Name }, sent: map[string]string{},
-			get: func() ([]Team, bool) { return []Team{{Name: "a"}}, true }}
-		w.compare([]Team{{Name: "a"}, {Name: "b"}})
+		c := &watch[Team]{key: func(x Team) string { return x.Name }, sent: map[string]string{}}
+		c.compare([]Team{{Name: "a"}, {Name: "b"}})
+		w := &stream{ctx: ctx, cancel: cancel, buf: c.buf, look: func(b []byte) ([]byte, bool) {
+			c.buf = b
+			c.compare([]Team{{Name: "a"}})
+			return c.buf, true
+		}}
 		buf := make([]byte, 4096)
 		var got []string
 		began := time.Now()

@@ -156,6 +156,7 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	o := Options{
 		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform, Stores: &stores{}, Ahead: &fakeAhead{},
 		Demand:  func(n functions.Name) (int, int) { return 1, 2 },
+		Oldest:  func(n functions.Name) time.Time { return began },
 		TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
 		Agents:  &fakeAgents{}, AgentsURL: "https://server:1",
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {

@@ -63,6 +63,11 @@ func (a *API) view(d catalog.Document) Function {
 	name := d.FullName()
 	f := Function{Name: name.String(), Team: name.Team, Model: name.Name, Kind: d.Kind(), State: functions.Ready}
 	f.Active, f.Queued = a.o.Demand(name)
+	if f.Queued > 0 && a.o.Oldest != nil {
+		if at := a.o.Oldest(name); !at.IsZero() {
+			f.Waiting = &at
+		}
+	}
 	switch {
 	case d.Model != nil:
 		a.viewModel(&f, d.Model)

@@ -24,10 +24,11 @@ type Function struct {
 	Kind      string               `json:"type"`  // Model, Router or Remote
 	State     functions.State      `json:"state"`
 	Engine    functions.Engine     `json:"engine,omitempty"`
-	Source    string               `json:"source,omitempty"` // of a Remote its URL
-	Replicas  int                  `json:"replicas"`         // READY ones
-	Active    int                  `json:"active"`           // requests at engines
-	Queued    int                  `json:"queued"`           // requests held
+	Source    string               `json:"source,omitempty"`        // of a Remote its URL
+	Replicas  int                  `json:"replicas"`                // READY ones
+	Active    int                  `json:"active"`                  // requests at engines
+	Queued    int                  `json:"queued"`                  // requests held
+	Waiting   *time.Time           `json:"waiting_since,omitempty"` // arrival of the one held longest
 	Percent   *int                 `json:"percent,omitempty"`
 	ETA       *float64             `json:"eta_s,omitempty"`
 	Expected  *float64             `json:"expected_s,omitempty"` // of a cold start, the median

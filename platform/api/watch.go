@@ -34,43 +34,56 @@ func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key fu
 		if !x.query.on("watch") {
 			return writeJSON(res, 200, List[T]{items})
 		}
-		ctx, cancel := context.WithCancel(x.Context())
-		w := &watch[T]{ctx: ctx, cancel: cancel, key: key, sent: map[string]string{}}
-		// A stream outlives the handler, and may outlive the caller's key: it is
-		// asked for anew at every look.
-		w.get = func() ([]T, bool) {
-			if caller, err := a.identify(x.Request, read); err != nil || caller != x.caller || x.Draining() {
-				return nil, false
-			}
-			items, err := get(x)
-			return items, err == nil
-		}
-		if a.o.Changed != nil {
-			w.changed = a.o.Changed(ctx)
-		}
+		w := &watch[T]{key: key, sent: map[string]string{}}
 		w.compare(items)
 		w.line(Change[T]{Event: "synced"})
-		res.Set("content-type", "application/x-ndjson")
-		res.Set("x-accel-buffering", "no")
-		res.Stream, res.Length = w, -1
+		a.stream(x, res, func(b []byte) ([]byte, bool) {
+			items, err := get(x)
+			if err != nil {
+				return b, false
+			}
+			w.buf = b
+			w.compare(items)
+			return w.buf, true
+		}).buf = w.buf
 		return nil
 	}
 }
 
-// watch is the stream: each Read blocks until there is a change. It has no
-// goroutine; the one that writes to the client drives it.
-type watch[T any] struct {
+// stream answers with what look appends, at once after a change and every second; it ends
+// when look returns false.
+func (a *API) stream(x *exchange, res *httpserver.Response, look func([]byte) ([]byte, bool)) *stream {
+	s := &stream{}
+	s.ctx, s.cancel = context.WithCancel(x.Context())
+	// A stream outlives the handler, and may outlive the caller's key: it is asked for
+	// anew at every look.
+	s.look = func(b []byte) ([]byte, bool) {
+		if caller, err := a.identify(x.Request, read); err != nil || caller != x.caller || x.Draining() {
+			return b, false
+		}
+		return look(b)
+	}
+	if a.o.Changed != nil {
+		s.changed = a.o.Changed(s.ctx)
+	}
+	res.Set("content-type", "application/x-ndjson")
+	res.Set("x-accel-buffering", "no")
+	res.Stream, res.Length = s, -1
+	return s
+}
+
+// stream blocks in each Read until there is a change. It has no goroutine; the one that
+// writes to the client drives it.
+type stream struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	changed <-chan struct{}
-	get     func() ([]T, bool)
-	key     func(T) string
-	sent    map[string]string // what the client knows, as JSON
-
-	buf []byte
+	look    func([]byte) ([]byte, bool)
+	closed  func() // may be nil
+	buf     []byte
 }
 
-func (w *watch[T]) Read(p []byte) (int, error) {
+func (w *stream) Read(p []byte) (int, error) {
 	last := time.Now()
 	for len(w.buf) == 0 {
 		look := time.NewTimer(pollEvery)
@@ -90,11 +103,10 @@ func (w *watch[T]) Read(p []byte) (int, error) {
 		case <-look.C:
 		}
 		look.Stop()
-		items, ok := w.get()
-		if !ok {
+		var ok bool
+		if w.buf, ok = w.look(w.buf); !ok {
 			return 0, io.EOF
 		}
-		w.compare(items)
 		if len(w.buf) == 0 && time.Since(last) >= aliveEvery {
 			w.buf = append(w.buf, '\n')
 		}
@@ -104,9 +116,19 @@ func (w *watch[T]) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *watch[T]) Close() error {
+func (w *stream) Close() error {
 	w.cancel()
+	if w.closed != nil {
+		w.closed()
+	}
 	return nil
+}
+
+// watch compares a list with what the client knows.
+type watch[T any] struct {
+	key  func(T) string
+	sent map[string]string // what the client knows, as JSON
+	buf  []byte
 }
 
 // compare writes the difference between items and the last ones to the buffer.

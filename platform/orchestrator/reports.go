@@ -43,7 +43,7 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 	for _, r := range s.replicas {
 		v := functions.Replica{
 			ID: r.id, Function: r.function.Name.String(), Node: r.node, State: r.status.State, Tier: r.status.Tier,
-			Endpoint: r.status.Endpoint, GPUs: r.gpus, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
+			Endpoint: r.status.Endpoint, GPUs: r.gpus, GPUMemory: cmp.Or(r.status.GPUMemory, r.reserved.GPUMemory), Memory: r.reserved.Memory, Bytes: r.status.Bytes, Total: r.status.TotalBytes, Error: r.status.Error,
 			Start: r.status.Start, StartNote: r.status.StartNote, SleepLevel: r.status.SleepLevel, Unprobed: r.isUnprobed(), QueueLength: r.status.QueueLength, KVCacheHitRate: r.status.KVCacheHitRate, Adapters: r.status.Adapters, Notes: r.status.AdapterNotes,
 			Since: s.wallTime(r.requestedAt),
 		}
@@ -55,6 +55,9 @@ func (s *Orchestrator) Replicas() []functions.Replica {
 		}
 		if r.stopping && !v.State.Over() {
 			v.State = functions.Draining
+		}
+		if end := s.policy.IdleEnd(&r.function.Function, r.readyAt); end > 0 && r.serves() {
+			v.IdleEnd = s.wallTime(end)
 		}
 		if r.readyAt > 0 {
 			v.InFlight = s.path.InFlightOf(r.function.Name, r.id)

@@ -26,6 +26,18 @@ func (p Policy) idle(f *Function) time.Duration {
 	return idle
 }
 
+// IdleEnd is when a replica of f, READY since readyAt, has been idle for long enough to stop;
+// 0: requests or the model file's minimum keep it.
+func (p Policy) IdleEnd(f *Function, readyAt Instant) Instant {
+	switch {
+	case f.Active+f.Queued > 0 || f.Scale.Min > 0 || readyAt == 0:
+		return 0
+	case f.Prewarm > 0 && readyAt > f.LastEnd:
+		return max(f.Prewarm, f.Lease)
+	}
+	return max(f.LastEnd, readyAt, f.Lease) + p.idle(f)
+}
+
 // onlyForeseen reports whether a prewarm is the only reason to run f.
 func (f *Function) onlyForeseen(now Instant) bool {
 	return f.Prewarm > now && !f.Gone && f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0

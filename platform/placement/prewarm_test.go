@@ -82,3 +82,28 @@ func TestLearnedIdle(t *testing.T) {
 		}
 	}
 }
+
+func TestIdleEnd(t *testing.T) {
+	const minute = Instant(time.Minute)
+	now := 100 * minute
+	for name, c := range map[string]struct {
+		set     func(*Function)
+		readyAt Instant
+		want    Instant
+	}{
+		"since the last request":        {func(f *Function) { f.LastEnd = now - minute }, now - 9*minute, now + 4*minute},
+		"since READY":                   {func(f *Function) { f.LastEnd = now - 9*minute }, now - minute, now + 4*minute},
+		"after a lease":                 {func(f *Function) { f.Lease = now + minute }, now, now + 6*minute},
+		"unused ahead of demand":        {func(f *Function) { f.Prewarm = now + minute }, now, now + minute},
+		"used, started ahead of demand": {func(f *Function) { f.Prewarm, f.LastEnd = now+minute, now }, now - minute, now + 5*minute},
+		"with a request":                {func(f *Function) { f.Active = 1 }, now, 0},
+		"with a waiting request":        {func(f *Function) { f.Queued = 1 }, now, 0},
+		"with a minimum":                {func(f *Function) { f.Scale.Min = 1 }, now, 0},
+		"not READY":                     {func(*Function) {}, 0, 0},
+	} {
+		f := model("x", 1, func(f *Function) { f.Scale.Idle = functions.Duration(5 * time.Minute) }, c.set)
+		if got := DefaultPolicy.IdleEnd(f, c.readyAt); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

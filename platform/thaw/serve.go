@@ -196,6 +196,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Catalog: cat, Keys: keys, State: backend, History: history{backend, s.data}, Starter: backend, Requests: s.data, Stores: backend, Ahead: backend,
 		ForgetAnswers: answers.Purge, Decisions: s.data.Decisions(), DryRoute: s.data.DryRoute, RemoteState: s.remoteState,
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
+		Oldest:  func(n functions.Name) time.Time { d, _ := s.data.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
 		TeamUse: backend.TeamUse,
 		Logs:    openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
