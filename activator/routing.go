@@ -239,7 +239,7 @@ func (a *Activator) DryRoute(id auth.Identity, router, path string, header func(
 	name, err := functions.ParseName(router, id.Team)
 	r := a.findRouter(router, name)
 	if err != nil || r == nil || !canSee(id, name.Team) {
-		return rec, openai.New(openai.NotFound, "The Router `"+functions.Clip(router)+"` does not exist, or this key may not use it.").With("router")
+		return rec, a.routers.Load().Unknown(router, id.Team)
 	}
 	t, e := a.newRouting(r, routes.Request{Team: id.Team, Admin: id.Admin, Header: header}, &env, body, path, true)
 	if e != nil {

@@ -569,6 +569,11 @@ func TestDryRoute(t *testing.T) {
 				t.Errorf("%+v: %d %+v", c, status, rec)
 			}
 		}
+		for asked, want := range map[string]string{"autoo": "Nearest: `auto`.", "xyzzyxyzzy": "may not use it."} {
+			if _, err := w.act.DryRoute(id, asked, "/v1/completions", func(string) string { return "" }, []byte("{}")); err == nil || !strings.HasSuffix(err.Message, want) {
+				t.Errorf("%s: %v", asked, err)
+			}
+		}
 		if len(e.requests()) != 0 || len(w.act.Decisions().Newest("", 10)) != 0 {
 			t.Error("a dry run left a trace")
 		}

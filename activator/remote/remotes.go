@@ -261,6 +261,19 @@ func (s *Remotes) Refusal(name functions.Name, team string, teamBudget float64) 
 	return nil
 }
 
+// SpentToday is what a Remote has cost today, for all teams.
+func (s *Remotes) SpentToday(name functions.Name) float64 {
+	if t := s.find(name); t != nil {
+		return s.o.Ledger.Spent(t.account(), s.o.Now())
+	}
+	return 0
+}
+
+// TeamSpentToday is what the requests of a team have cost today.
+func (s *Remotes) TeamSpentToday(team string) float64 {
+	return s.o.Ledger.Spent(teamAccount(team), s.o.Now())
+}
+
 // Samples yields the circuits and what was spent today.
 func (s *Remotes) Samples(yield func(metric string, value float64, labels ...string)) {
 	now := s.o.Now()

@@ -185,11 +185,13 @@ func (t *target) reason() string {
 // account is the name of the Remote's money.
 func (t *target) account() string { return "remote " + t.full }
 
+func teamAccount(team string) string { return "team " + team }
+
 // budgets are those that a request of the team is charged to.
 func (t *target) budgets(team string, teamLimit float64) []spend.Budget {
 	return []spend.Budget{
 		{Account: t.account(), Title: "the remote " + t.full, Limit: t.spec.Spec.Limits.SpendPerDay},
-		{Account: "team " + team, Title: "the team " + team, Limit: teamLimit},
+		{Account: teamAccount(team), Title: "the team " + team, Limit: teamLimit},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/admission"
@@ -92,6 +93,21 @@ func (s *Set) Names(team string) (names []string) {
 		}
 	}
 	return names
+}
+
+// Unknown is the answer about a Router that does not exist, or that the team may not use.
+func (s *Set) Unknown(asked, team string) *openai.Error {
+	text := "The Router `" + functions.Clip(asked) + "` does not exist, or this key may not use it."
+	names := s.Names(team)
+	if s.Auto() != nil && !slices.Contains(names, functions.AutoRouter) {
+		names = append(names, functions.AutoRouter)
+	}
+	if nearest := functions.Nearest(asked, names, 3); len(nearest) > 0 {
+		text += " Nearest: `" + strings.Join(nearest, "`, `") + "`."
+	} else if len(names) == 0 {
+		text += " There is none yet: thaw deploy -f FILE adds one."
+	}
+	return openai.New(openai.NotFound, text).With("router")
 }
 
 // Class is the class of the data of a request: that of the Router (nil: the function is

@@ -75,6 +75,12 @@ type Catalog interface {
 
 var _ Catalog = (*catalog.Catalog)(nil)
 
+// Spending is the money of today, which ends at midnight UTC.
+type Spending interface {
+	SpentToday(remote functions.Name) float64
+	TeamSpentToday(team string) float64
+}
+
 // Options of an API. Those without "may be nil" must be set.
 type Options struct {
 	Catalog  Catalog
@@ -106,6 +112,8 @@ type Options struct {
 	Oldest func(name functions.Name) time.Time
 	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
 	RemoteState func(name functions.Name) (state functions.State, problem string)
+	// Spending is what was spent today; nil: nothing.
+	Spending Spending
 	// Usage is what a team has used of its limits; nil: nothing.
 	Usage func(team string) ratelimit.Usage
 	// TeamUse is what a team has had and has of the fleet; may be nil.

@@ -254,6 +254,13 @@ func (c *Client) Remove(ctx context.Context, name functions.Name) error {
 	return c.call(ctx, "DELETE", functionPath(name), nil, nil)
 }
 
+// ForgetAnswers drops the cached answers of a model or a Remote.
+func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
+	var d ForgottenAnswers
+	err := c.call(ctx, "DELETE", "/api/v1/cache?function="+name.String(), nil, &d)
+	return d, err
+}
+
 // Wake asks for a replica, to stay for lease (0: for its idle time, at
 // least a minute).
 func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (WakeReply, error) {

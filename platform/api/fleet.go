@@ -172,6 +172,9 @@ func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
 			t.ColdStarts = &u.ColdStarts
 		}
 		t.Held = u.Held
+		if a.o.Spending != nil {
+			t.Spent = a.o.Spending.TeamSpentToday(name)
+		}
 		if a.o.TeamUse != nil {
 			t.TeamUse = a.o.TeamUse(name)
 		}

@@ -78,6 +78,9 @@ func (a *API) view(d catalog.Document) Function {
 		if a.o.RemoteState != nil {
 			f.State, f.Problem = a.o.RemoteState(name)
 		}
+		if a.o.Spending != nil {
+			f.Spent = a.o.Spending.SpentToday(name)
+		}
 	}
 	return f
 }

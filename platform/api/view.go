@@ -31,11 +31,12 @@ type Function struct {
 	Waiting   *time.Time           `json:"waiting_since,omitempty"` // arrival of the one held longest
 	Percent   *int                 `json:"percent,omitempty"`
 	ETA       *float64             `json:"eta_s,omitempty"`
-	Expected  *float64             `json:"expected_s,omitempty"` // of a cold start, the median
-	ColdStart string               `json:"cold_start,omitempty"` // the newest one's id
-	Problem   string               `json:"problem,omitempty"`    // why it cannot be served now
-	Origin    string               `json:"origin,omitempty"`     // file and line it was read from
-	Spec      *functions.ModelSpec `json:"spec,omitempty"`       // of a single function only
+	Expected  *float64             `json:"expected_s,omitempty"`  // of a cold start, the median
+	ColdStart string               `json:"cold_start,omitempty"`  // the newest one's id
+	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now
+	Origin    string               `json:"origin,omitempty"`      // file and line it was read from
+	Spent     float64              `json:"spent_today,omitempty"` // of a Remote: money, since midnight UTC
+	Spec      *functions.ModelSpec `json:"spec,omitempty"`        // of a single function only
 
 	Router *functions.RouterSpec `json:"router,omitempty"` // likewise
 	Remote *functions.RemoteSpec `json:"remote,omitempty"` // likewise
@@ -60,6 +61,8 @@ type Team struct {
 	Tokens     *int `json:"tokens_left,omitempty"`
 	ColdStarts *int `json:"cold_starts_left,omitempty"`
 	Held       int  `json:"held"` // requests that wait
+
+	Spent float64 `json:"spent_today,omitempty"` // at Remotes: money, since midnight UTC
 
 	functions.TeamUse
 }

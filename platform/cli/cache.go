@@ -18,7 +18,7 @@ import (
 
 func (c cacheVerbs) cache() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{
-		Use: "cache VERB", Short: "See and change what is in the stores of weights", GroupID: "run",
+		Use: "cache VERB", Short: "See and change what is in the stores of weights, and drop cached answers", GroupID: "run",
 		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
 (--node), or with --data DIR of DIR/store on this machine, for which no server
 is needed.
@@ -36,7 +36,7 @@ or by the last part of that.`,
 	cmd.AddCommand(c.cacheLs(&node), c.cacheVerify(&node),
 		c.cacheAct(&node, functions.StoreRemove, "rm", "Remove checkpoints that are not in use", "removed"),
 		c.cacheAct(&node, functions.StorePin, "pin", "Keep checkpoints from being evicted", "pinned"),
-		c.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"))
+		c.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"), c.cacheForget())
 	return cmd
 }
 
@@ -210,6 +210,32 @@ func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, abou
 				}
 			}
 			return nil
+		}),
+	}
+}
+
+// cacheForget drops answers, which a change of the weights at one source leaves behind.
+func (c cacheVerbs) cacheForget() *cobra.Command {
+	return &cobra.Command{
+		Use: "forget FUNCTION...", Short: "Drop the cached answers of models and remotes", Args: kit.UpToArgs("the name of a function", 0),
+		Example: "  thaw cache forget small\n  thaw cache forget ml/llama cloud",
+		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+			var done []api.ForgottenAnswers
+			for _, word := range args {
+				name, err := c.name(ctx, cl, word)
+				if err != nil {
+					return err
+				}
+				d, err := cl.ForgetAnswers(ctx, name)
+				if err != nil {
+					return err
+				}
+				done = append(done, d)
+			}
+			return kit.PrintList(c.Terminal, kit.Kind[api.ForgottenAnswers]{Word: "ForgottenAnswers", Columns: []kit.Column[api.ForgottenAnswers]{
+				kit.Col("NAME", func(d api.ForgottenAnswers) string { return shortName(d.Function) }),
+				kit.Col("DROPPED", func(d api.ForgottenAnswers) string { return fmt.Sprint(d.Dropped) }),
+			}, Name: func(d api.ForgottenAnswers) string { return d.Function }}, done)
 		}),
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -57,7 +58,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 					}
 				}
 			}
-			return c.printDeployed(cl, done, dry)
+			return c.printDeployed(ctx, cl, done, dry)
 		}),
 	}
 	cmd.Flags().StringArrayVarP(&paths, "filename", "f", nil, "file or folder; may be repeated")
@@ -87,7 +88,7 @@ func (c *connection) untilReady(ctx context.Context, cl *api.Client, name functi
 	return c.followColdStart(ctx, cl, name, w.ColdStart)
 }
 
-func (c *connection) printDeployed(cl *api.Client, done []api.DeployReply, dry bool) error {
+func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []api.DeployReply, dry bool) error {
 	switch c.Output {
 	case "json", "yaml":
 		return c.Encode(kit.NewList("DeployedList", done))
@@ -112,6 +113,12 @@ func (c *connection) printDeployed(cl *api.Client, done []api.DeployReply, dry b
 	}
 	if !dry && c.Output != "name" {
 		d := done[len(done)-1]
+		if d.Remote != nil {
+			if why := describe.WhyRefused(d.Remote, teamData(ctx, cl, d.Team)); why != "" {
+				c.Remark("%s", why)
+				return nil
+			}
+		}
 		key := ""
 		if c.keyFrom == "--key" || c.keyFrom == "THAW_KEY" {
 			key = " -H \"Authorization: Bearer $THAW_KEY\""
@@ -121,4 +128,15 @@ func (c *connection) printDeployed(cl *api.Client, done []api.DeployReply, dry b
 		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key, shortName(d.Name))
 	}
 	return nil
+}
+
+// teamData is the class of a team's data; "" where it has set none, or is not to be seen.
+func teamData(ctx context.Context, cl *api.Client, team string) functions.DataClass {
+	teams, _ := cl.Teams(ctx) // advice is given without them too
+	for _, t := range teams {
+		if t.Name == team {
+			return t.Data
+		}
+	}
+	return ""
 }

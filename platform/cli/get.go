@@ -17,11 +17,12 @@ import (
 const manyColdStarts = 1000
 
 func (c modelVerbs) get() *cobra.Command {
-	words := []string{"functions", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
+	words := []string{"functions", "models", "routers", "remotes", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "get KIND [NAME]", Short: "List functions, replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
+		Use: "get KIND [NAME]", Short: "List functions (models, routers, remotes), replicas, nodes, teams, coldstarts, events or keys", GroupID: "own",
 		Example: `  thaw get functions
+  thaw get routers
   thaw get nodes -o wide
   thaw get events --watch
   thaw get functions tiny -o yaml`,
@@ -38,7 +39,8 @@ func (c modelVerbs) get() *cobra.Command {
 			if !slices.Contains(words, word) {
 				return kit.Usage(kit.DidYouMean(word, words, 1, "one of "+strings.Join(words, ", ")), "%q is no kind", functions.Clip(word))
 			}
-			if word == "functions" && len(args) == 2 && !follow {
+			kindOf := map[string]string{"models": functions.KindModel, "routers": functions.KindRouter, "remotes": functions.KindRemote}[word]
+			if (word == "functions" || kindOf != "") && len(args) == 2 && !follow {
 				name, err := c.name(ctx, cl, args[1])
 				if err != nil {
 					return err
@@ -47,6 +49,9 @@ func (c modelVerbs) get() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if kindOf != "" && f.Kind != kindOf {
+					return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("%s is a %s", f.Name, f.Kind), Hint: "thaw get functions " + args[1]}
+				}
 				return kit.PrintOne(c.Terminal, c.functionKind(), f)
 			}
 			var want string
@@ -54,8 +59,10 @@ func (c modelVerbs) get() *cobra.Command {
 				want = args[1]
 			}
 			switch word {
-			case "functions":
-				return showList(ctx, c.printer, cl, c.functionKind(), follow, want, cl.Functions)
+			case "functions", "models", "routers", "remotes":
+				k := c.functionKind()
+				k.Keep = func(f api.Function) bool { return kindOf == "" || f.Kind == kindOf }
+				return showList(ctx, c.printer, cl, k, follow, want, cl.Functions)
 			case "replicas":
 				return showList(ctx, c.printer, cl, c.replicaKind(), follow, want, cl.Replicas)
 			case "nodes":
@@ -88,7 +95,9 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 
 // showList lists or watches one kind; want, when given, is the name of one.
 func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string, get func(context.Context) ([]T, error)) error {
-	is := func(v T) bool { return want == "" || k.Name(v) == want || shortName(k.Name(v)) == want }
+	is := func(v T) bool {
+		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || shortName(k.Name(v)) == want)
+	}
 	if follow {
 		return watchList(ctx, c, cl, k, is)
 	}
@@ -99,7 +108,7 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 		return err
 	}
 	if want == "" {
-		return kit.PrintList(c.Terminal, k, items)
+		return kit.PrintList(c.Terminal, k, slices.DeleteFunc(items, func(v T) bool { return !is(v) }))
 	}
 	var names []string
 	for _, v := range items {

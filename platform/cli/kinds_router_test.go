@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -54,7 +55,9 @@ func TestDeployRouterAndRemote(t *testing.T) {
 		"models":                     {"auto       ready        router", "cloud      ready        remote", "https://api.example.com/v1"},
 		"get functions auto -o json": {`"type": "Router"`, `"escalate": true`},
 		"describe auto":              {"Kind:       router", `Rule:       billing: {"intent":"billing"} to tiny`, "Rule:       all: always to tiny, cloud", "Intent:     billing, 2 examples", "Objective:  first token within 2s", "Cold:       wait; a failed target is followed by the next"},
-		"describe cloud":             {"URL:        https://api.example.com/v1", "Key:        from the file " + dir, "Data:       public at most", "Price:      0.15 and 0.6 per million", "Limits:     4 at once"},
+		"describe cloud":             {"URL:        https://api.example.com/v1", "Key:        from the file " + dir, "Data:       public at most", "Price:      0.15 and 0.6 per million", "Limits:     4 at once", "Spent:      0.75 today"},
+		"describe cloud -o json":     {`"spent_today": 0.75`},
+		"describe team default":      {"Spent today:    1.5"},
 	} {
 		checkSays(t, s, line, wants)
 	}
@@ -80,6 +83,52 @@ func TestDeployRouterAndRemote(t *testing.T) {
 }
 
 // checkSays runs thaw and fails unless it succeeds and prints every text.
+// spending is what was spent today.
+type spending struct{}
+
+func (spending) SpentToday(functions.Name) float64  { return 0.75 }
+func (spending) TeamSpentToday(team string) float64 { return 1.5 }
+
+// TestGetKinds: each kind of function is listed by its word.
+func TestGetKinds(t *testing.T) {
+	s := start(t)
+	if _, errs, exit := s.thaw(t, "", "deploy", "-f", routerFiles(t)); exit != 0 {
+		t.Fatal(errs)
+	}
+	for line, want := range map[string]string{
+		"get routers -o name":        "default/auto\n",
+		"get router auto -o name":    "default/auto\n",
+		"get remotes -o name":        "default/cloud\n",
+		"get models -o name":         "default/tiny\nml/broken\nml/llama\n",
+		"cache forget cloud":         "NAME   DROPPED\ncloud  5\n",
+		"cache forget cloud -o name": "default/cloud\n",
+	} {
+		if out, errs, exit := s.thaw(t, "", strings.Fields(line)...); exit != 0 || out != want {
+			t.Errorf("thaw %s: %d %q%s", line, exit, out, errs)
+		}
+	}
+	if _, errs, exit := s.thaw(t, "", "cache", "forget", "auto"); exit == 0 || !strings.Contains(errs, "default/auto is a Router: its answers are kept for its targets") {
+		t.Errorf("%d %s", exit, errs)
+	}
+}
+
+// TestDeployRemoteAdvice: what to try after the deployment of a Remote is not refused.
+func TestDeployRemoteAdvice(t *testing.T) {
+	s := start(t)
+	file := filepath.Join(t.TempDir(), "cloud.yaml")
+	for _, tt := range []struct{ allow, want, not string }{
+		{"public", "a request by its name is refused: the team's data is internal, and it takes public data at most. Set allow: internal in its file, or name it in a Router with data: public", "thaw run"},
+		{"internal", "thaw run cloud", "refused"},
+	} {
+		if err := os.WriteFile(file, []byte("apiVersion: thaw.dev/v1\nkind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://api.example.com/v1\", allow: "+tt.allow+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, errs, exit := s.thaw(t, "", "deploy", "-f", file); exit != 0 || !strings.Contains(errs, tt.want) || strings.Contains(errs, tt.not) {
+			t.Errorf("%s: %d %s", tt.allow, exit, errs)
+		}
+	}
+}
+
 func checkSays(t *testing.T, s *server, line string, wants []string) {
 	t.Helper()
 	out, errs, exit := s.thaw(t, "", strings.Fields(line)...)

@@ -252,6 +252,7 @@ func start(t *testing.T) *server {
 			}
 			return 0, 0
 		},
+		Spending: spending{}, ForgetAnswers: func(n functions.Name) int { return len(n.Name) },
 		TeamUse: func(team string) functions.TeamUse {
 			if team != "ml" {
 				return functions.TeamUse{}
@@ -387,6 +388,8 @@ func TestExitCodes(t *testing.T) {
 		{"describe A_B", kit.ExitUsage, "is no function name"},
 		{"get nodes heree", kit.ExitNotFound, "did you mean here"},
 		{"get nods", kit.ExitUsage, "did you mean nodes?"},
+		{"get routes", kit.ExitUsage, "did you mean routers?"},
+		{"get remote tiny", kit.ExitNotFound, "default/tiny is a Model"},
 		{"get keys --watch", kit.ExitUsage, "keys cannot be watched"},
 		{"models -o jsn", kit.ExitUsage, "table, wide, json, yaml, name"},
 		{"explain none", kit.ExitNotFound, "The cold start none does not exist"},

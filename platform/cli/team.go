@@ -65,6 +65,7 @@ func (c printer) printTeam(t api.Team) {
 		row("Begins anew", "in %s", kit.Span(t.Resets.Sub(c.Now())))
 	}
 	row("GPU time", "%.0f s in all", t.Total)
+	row("Spent today", "%s", describe.FormatMoney(t.Spent))
 	row("Evictions", "%d of others for this team, %d of this team's for others", t.EvictionsInflicted, t.EvictionsSuffered)
 	row("Thrash", "%d evicted and missed soon after", t.Thrash)
 	l := t.Limits

@@ -71,6 +71,7 @@ func WriteRemote(row Row, f api.Function) {
 	if s.Price != (functions.Price{}) {
 		row("Price", "%s and %s per million tokens in and out", FormatMoney(s.Price.Input), FormatMoney(s.Price.Output))
 	}
+	row("Spent", "%s today", FormatMoney(f.Spent))
 	var limits []string
 	for _, l := range []struct {
 		n    float64
@@ -82,6 +83,17 @@ func WriteRemote(row Row, f api.Function) {
 	}
 	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
 	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
+}
+
+// WhyRefused returns why a request for a Remote by its name is refused, and the ways out;
+// "" where it is not. data is the class of the team's data, "" the default.
+func WhyRefused(r *functions.RemoteSpec, data functions.DataClass) string {
+	data = cmp.Or(data, functions.DataInternal)
+	if (&functions.Remote{Spec: *r}).Allows(data) {
+		return ""
+	}
+	allow := cmp.Or(r.Allow, functions.DataPublic)
+	return fmt.Sprintf("a request by its name is refused: the team's data is %s, and it takes %s data at most. Set allow: %[1]s in its file, or name it in a Router with data: %[2]s", data, allow)
 }
 
 // FormatMoney is an amount without trailing zeros.

@@ -35,6 +35,7 @@ type Kind[T any] struct {
 	Path    string // of its list in the API
 	Columns []Column[T]
 	Name    func(T) string
+	Keep    func(T) bool // which of the list are of this kind; nil: all
 }
 
 // Document is what -o json and yaml print: versioned, because programs read it.
