@@ -400,3 +400,34 @@ func TestNextWithinBudget(t *testing.T) {
 		}
 	}
 }
+
+// TestColdCritic: a critic that would not be loaded within patience is done without.
+func TestColdCritic(t *testing.T) {
+	for _, c := range []struct {
+		wait time.Duration
+		ends time.Duration
+		call int // number of calls
+	}{{time.Hour, 3 * time.Second, 4}, {0, 23 * time.Second, 5}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(everyPattern[Maestro])}
+			s.took = func(q Call) time.Duration {
+				if q.Role == RoleCritic {
+					return time.Minute
+				}
+				return time.Second
+			}
+			ready := func(_, want []string) []Group {
+				if want[0] == "b" {
+					return []Group{{Cold: want, Wait: c.wait}}
+				}
+				return []Group{{Warm: want}}
+			}
+			plan, start := planOf(Maestro), time.Now()
+			plan.Patience = 20 * time.Second
+			result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+			if err != nil || time.Since(start) != c.ends || len(result.Calls) != c.call || len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonPatience {
+				t.Errorf("%v after %v, %d calls, left out %+v", err, time.Since(start), len(result.Calls), result.LeftOut)
+			}
+		})
+	}
+}
