@@ -94,6 +94,7 @@ func TestSpent(t *testing.T) {
 		{"calls for the revisions of one", Plan{Pattern: Debate, Budget: Budget{Calls: 5}}, []string{"a/member/1", "a/member/2", "b/member/1", "c/member/1", "j/coordinator/3/final"}, ReasonCalls, "", ""},
 		{"cold starts", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: 3}}, []string{"a/member/1", "b/member/1", "j/coordinator/1/final"}, ReasonColdStarts, "", ""},
 		{"cold starts below the quorum", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: 2}}, []string{"a/member/1"}, ReasonColdStarts, ReasonColdStarts, "budget: coldStarts is spent: 1 of 2 needed (b: budget: coldStarts; c: budget: coldStarts)"},
+		{"cold starts over two rounds", Plan{Pattern: Debate, Budget: Budget{ColdStarts: 5}}, []string{"a/member/1", "a/member/2", "b/member/1", "c/member/1", "j/coordinator/2/final"}, ReasonColdStarts, "", ""},
 		{"no cold starts", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: -1}}, nil, ReasonColdStarts, ReasonColdStarts, "0 of 2 needed"},
 	} {
 		s := &script{answer: replies(everyPattern[Debate])}
@@ -194,6 +195,54 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// TestForecastAfterWait: what is left of patience counts when a later group begins.
+func TestForecastAfterWait(t *testing.T) {
+	for _, c := range []struct {
+		wait  time.Duration
+		calls int
+	}{{4 * time.Second, 4}, {6 * time.Second, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(everyPattern[Ensemble]), took: func(q Call) time.Duration {
+				return map[string]time.Duration{"a": time.Second, "b": 15 * time.Second}[q.Member]
+			}}
+			ready := func(busy, want []string) []Group {
+				switch {
+				case len(want) == 3:
+					return []Group{{Warm: []string{"a", "b"}}, {Cold: []string{"c"}}}
+				case len(busy) > 0:
+					return []Group{{}}
+				}
+				return []Group{{Cold: want, Wait: c.wait}}
+			}
+			plan := planOf(Ensemble)
+			plan.Patience = 20 * time.Second
+			if result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); err != nil || len(result.Calls) != c.calls {
+				t.Errorf("%v: %v, %d calls", c.wait, err, len(result.Calls))
+			}
+		})
+	}
+}
+
+// TestLateAnswer: an answer that arrives although its call was given up counts.
+func TestLateAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{answer: replies(everyPattern[Ensemble])}
+		ask := func(ctx context.Context, q Call) (Reply, error) {
+			if q.Member == "c" {
+				<-ctx.Done()
+			}
+			return s.ask(ctx, q)
+		}
+		plan := planOf(Ensemble)
+		plan.Patience = time.Second
+		ready := func(_, want []string) []Group { return []Group{{Cold: want}} }
+		result, err := Run(t.Context(), plan, question("?"), ask, ready, nil)
+		if err != nil || len(result.LeftOut) > 0 || result.Agreement.Answers != 3 {
+			t.Errorf("%v, left out %+v, %+v", err, result.LeftOut, result.Agreement)
+		}
+	})
+}
+
 // TestForecastIsWrong: a member that was put off is asked after all when the others fail.
 func TestForecastIsWrong(t *testing.T) {
 	s := &script{answer: replies(map[string]string{"a": "42", "b": "!", "c": "42"})}
@@ -208,19 +257,81 @@ func TestForecastIsWrong(t *testing.T) {
 	}
 }
 
-// TestDecided: a member that is being loaded and cannot change the majority is not waited for.
+// TestDecided: a member that is being loaded is not waited for once more than half of all
+// members agree, and no earlier.
 func TestDecided(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newPlaces(3)
-		s.loaded = []string{"a", "b"}
-		s.text = func(q Call) string { return "42" }
-		start := time.Now()
-		result, err := Run(t.Context(), planOf(Ensemble), question("?"), s.ask, s.ready, nil)
-		if err != nil || result.Text != "42" || time.Since(start) != s.generate || result.Agreement != (Agreement{2, 2, true}) ||
-			len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonDecided {
-			t.Errorf("%q, %v, loads %v, %+v", result.Text, err, s.loads, result.LeftOut)
+	for _, c := range []struct {
+		name      string
+		members   string
+		loaded    string
+		maxTokens int
+		ends      time.Duration
+		left      int
+	}{
+		{"two of three", "abc", "ab", 0, time.Second, 1},
+		{"two of three, too long for the client", "abc", "ab", 1, 12 * time.Second, 0},
+		{"two of five", "abcde", "ab", 0, 11 * time.Second, 0},
+		{"three of five", "abcde", "abc", 0, time.Second, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, start := newPlaces(6), time.Now()
+			s.loaded = append(strings.Split(c.loaded, ""), "j")
+			s.text = func(q Call) string { return "42" }
+			plan, in := planOf(Ensemble), question("?")
+			plan.Members, plan.Quorum, in.MaxTokens = strings.Split(c.members, ""), 2, c.maxTokens
+			ask := func(ctx context.Context, q Call) (Reply, error) {
+				reply, err := s.ask(ctx, q)
+				reply.Usage.Completion = 2
+				return reply, err
+			}
+			result, err := Run(t.Context(), plan, in, ask, s.ready, nil)
+			if err != nil || result.Text != "42" || time.Since(start) != c.ends || len(result.LeftOut) != c.left {
+				t.Errorf("%s: %q, %v after %v, left out %+v", c.name, result.Text, err, time.Since(start), result.LeftOut)
+			}
+			for _, l := range result.LeftOut {
+				if l.Reason != ReasonDecided {
+					t.Errorf("%s: %+v", c.name, l)
+				}
+			}
+		})
+	}
+}
+
+// TestBudgetOrFailures: a run that the budget alone did not fail is no spent budget; a plan
+// that cannot be repaired within it is one.
+func TestBudgetOrFailures(t *testing.T) {
+	ready := func(_, want []string) []Group {
+		if len(want) == 3 {
+			return []Group{{Warm: want[:2], Cold: want[2:]}}
 		}
-	})
+		return []Group{{Warm: want}}
+	}
+	for _, c := range []struct {
+		texts  map[string]string
+		quorum int
+		kind   ErrorKind
+	}{
+		{map[string]string{"a": "1", "b": "2"}, 3, BudgetSpent},
+		{map[string]string{"a": "1", "b": "!"}, 2, BudgetSpent},
+		{map[string]string{"a": "1", "b": "!"}, 3, NoQuorum},
+	} {
+		s := &script{answer: replies(c.texts)}
+		plan := planOf(Ensemble)
+		plan.Quorum, plan.Budget.ColdStarts = c.quorum, -1
+		var e *Error
+		if _, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil); !errors.As(err, &e) || e.Kind != c.kind || (e.Reason != "") != (c.kind == BudgetSpent) {
+			t.Errorf("%v with quorum %d: %v", c.texts, c.quorum, err)
+		}
+	}
+	for _, pattern := range []Pattern{Maestro, Graph} {
+		s := &script{answer: replies(everyPattern[pattern])} // a plan of two parts
+		plan := planOf(pattern)
+		plan.Budget.Calls = 3
+		_, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
+		if err == nil || !strings.Contains(err.Error(), "budget: calls is spent: no call is left to repair the coordinator's plan") || len(s.calls) != 1 {
+			t.Errorf("%s: %v; calls %v", pattern, err, s.names())
+		}
+	}
 }
 
 // TestCancel: the end of ctx ends every call, and Run returns after the last one.
@@ -398,5 +509,36 @@ func TestNextWithinBudget(t *testing.T) {
 		if got := strings.Join(s.find(t, "a/member/1").Next, ""); got != c.next {
 			t.Errorf("%+v: after a %q, want %q", c.budget, got, c.next)
 		}
+	}
+}
+
+// TestColdCritic: a critic that would not be loaded within patience is done without.
+func TestColdCritic(t *testing.T) {
+	for _, c := range []struct {
+		wait time.Duration
+		ends time.Duration
+		call int // number of calls
+	}{{time.Hour, 3 * time.Second, 4}, {0, 23 * time.Second, 5}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{answer: replies(everyPattern[Maestro])}
+			s.took = func(q Call) time.Duration {
+				if q.Role == RoleCritic {
+					return time.Minute
+				}
+				return time.Second
+			}
+			ready := func(_, want []string) []Group {
+				if want[0] == "b" {
+					return []Group{{Cold: want, Wait: c.wait}}
+				}
+				return []Group{{Warm: want}}
+			}
+			plan, start := planOf(Maestro), time.Now()
+			plan.Patience = 20 * time.Second
+			result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+			if err != nil || time.Since(start) != c.ends || len(result.Calls) != c.call || len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonPatience {
+				t.Errorf("%v after %v, %d calls, left out %+v", err, time.Since(start), len(result.Calls), result.LeftOut)
+			}
+		})
 	}
 }

@@ -84,6 +84,7 @@ type Plan struct {
 	Quorum      int           // answers that are enough; 0: more than half of those asked for
 	Patience    time.Duration // how long a round waits for cold members beyond the quorum; 0: no bound. Not for graph
 	Budget      Budget
+	Quoted      int       // bytes of all answers that one message quotes; 0: 128 KiB. Long ones are cut first
 	Random      io.Reader // source of the marks around quotations, of one run at a time; nil: crypto/rand
 }
 

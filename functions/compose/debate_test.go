@@ -46,8 +46,13 @@ func TestRevision(t *testing.T) {
 			t.Errorf("no %q in %s", want, text)
 		}
 	}
-	if strings.Contains(text, ">>>\none\n") {
-		t.Errorf("the former answer is still there: %s", text)
+	for member, next := range map[string]string{"a/member/1": "", "a/member/2": "", "a/member/3": "j"} {
+		if got := strings.Join(s.find(t, member).Next, ""); got != next {
+			t.Errorf("after %s: %q, want %q", member, got, next)
+		}
+	}
+	if strings.Count(text, ">>>\ntwo\n") != 1 || strings.Contains(text, ">>>\none\n") {
+		t.Errorf("the own answer twice, or a former one: %s", text)
 	}
 	if !slices.Contains(s.names(), "j/coordinator/3/final") {
 		t.Errorf("calls %v", s.names())

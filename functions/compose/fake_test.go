@@ -315,6 +315,31 @@ func TestPlaceIsReused(t *testing.T) {
 	})
 }
 
+// TestNoRoom: while Ready has no room beside a busy member, no other call begins.
+func TestNoRoom(t *testing.T) {
+	for name, none := range map[string][]Group{"empty": {{}}, "nothing": nil, "empty and later": {{}, {Cold: []string{"a", "b", "c", "j"}}}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{took: func(q Call) time.Duration { return time.Second }, answer: replies(everyPattern[Ensemble])}
+			ready := func(busy, want []string) []Group {
+				if len(busy) > 0 {
+					return none
+				}
+				return []Group{{Cold: want[:1]}, {Cold: want[1:]}}
+			}
+			ask := func(ctx context.Context, q Call) (Reply, error) {
+				if q.Member == "b" { // an event while b is busy and c has no room
+					q.Began()
+				}
+				return s.ask(ctx, q)
+			}
+			start := time.Now()
+			if _, err := Run(t.Context(), planOf(Ensemble), question("?"), ask, ready, nil); err != nil || time.Since(start) != 4*time.Second {
+				t.Errorf("%s: %v after %v", name, err, time.Since(start))
+			}
+		})
+	}
+}
+
 // TestReadyIsUntrusted: a Ready that repeats, omits or invents members loses and doubles none.
 func TestReadyIsUntrusted(t *testing.T) {
 	for name, ready := range map[string]Ready{

@@ -67,6 +67,37 @@ func TestGraphOrder(t *testing.T) {
 	})
 }
 
+// TestMemberInUse: a subtask whose member has a call in flight does not wait for its end.
+func TestMemberInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took := map[string]time.Duration{"w": 1 * time.Second, "x": 10 * time.Second, "v": 1 * time.Second, "y": 2 * time.Second}
+		s := &script{took: func(q Call) time.Duration { return took[q.Step] }}
+		s.answer = func(q Call) (Reply, error) {
+			if q.JSON != nil {
+				return Reply{Text: decomposition("w", "x", "v", "u<w", "y<w")}, nil // a, b, c, a, b
+			}
+			return Reply{Text: "result " + q.Step}, nil
+		}
+		ready := func(busy, want []string) []Group {
+			for _, m := range want {
+				if slices.Contains(busy, m) {
+					t.Errorf("asked for %v beside %v", want, busy)
+				}
+			}
+			return []Group{{Warm: want}}
+		}
+		result, err := Run(t.Context(), planOf(Graph), question("Do it."), s.ask, ready, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range result.Calls {
+			if m.Step == "y" && m.Began != time.Second {
+				t.Errorf("y began after %v", m.Began)
+			}
+		}
+	})
+}
+
 // TestGraphOnPlaces: free subtasks of loaded members go first.
 func TestGraphOnPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -140,6 +171,7 @@ func TestDecomposition(t *testing.T) {
 	}
 	for _, c := range []struct{ name, text, says string }{
 		{"valid", one, ""},
+		{"in the wrong order", decomposition("z<y", "y<x", "x<w", "w"), ""},
 		{"twelve", decomposition(many[:12]...), ""},
 		{"in a fence", "```json\n" + one + "\n```", ""},
 		{"in a fence without a language", " \n```\n" + one + "\n```\n", ""},

@@ -407,3 +407,41 @@ func (p *phase) report(i int, reason Reason) {
 	p.result.LeftOut = append(p.result.LeftOut, LeftOut{Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
 	p.on(Event{Kind: EventLeftOut, Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
 }
+
+// exhausted returns which part of the budget forbids another call, or "". The synthesis is
+// bound by the number of calls only, and one call is reserved for it.
+func (p *phase) exhausted(q *Call, cold bool) Reason {
+	b, used := p.plan.Budget, p.result.Usage
+	reserved := 1
+	if q.Final {
+		reserved = 0
+	}
+	switch {
+	case b.Calls > 0 && len(p.result.Calls)+reserved >= b.Calls:
+		return ReasonCalls
+	case q.Final:
+		return ""
+	case b.Tokens > 0 && used.Prompt+used.Completion >= b.Tokens:
+		return ReasonTokens
+	case b.Cost > 0 && p.result.Cost >= b.Cost:
+		return ReasonCost
+	case cold && b.ColdStarts != 0 && p.coldSpent+p.coldFlying+p.coldReserved(q) >= max(b.ColdStarts, 0):
+		return ReasonColdStarts
+	}
+	return ""
+}
+
+// coldReserved returns 1 if the coordinator is not loaded and has no call in flight, for its
+// own later cold start.
+func (p *phase) coldReserved(q *Call) int {
+	busy := p.busy()
+	if q.Member == p.plan.Coordinator || slices.Contains(busy, p.plan.Coordinator) {
+		return 0
+	}
+	for _, g := range p.groups(busy, []string{p.plan.Coordinator}) {
+		if len(g.Cold) > 0 {
+			return 1
+		}
+	}
+	return 0
+}
