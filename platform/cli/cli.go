@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/othernames"
@@ -48,6 +49,8 @@ type Programs struct {
 	Client func(key string) (*api.Client, error)
 	// OpenStore opens the store below a data folder.
 	OpenStore func(LocalStoreOptions) (LocalStore, error)
+	// Sources opens the sources of weights, by scheme; end closes their connections.
+	Sources func() (all map[string]loader.Source, end func())
 	// GPUs lists the GPUs of the driver. driver is its name, or why there is none.
 	GPUs func() (gpus []functions.GPU, driver string, err error)
 	// Getenv is os.Getenv when nil, Now is time.Now.
@@ -126,7 +129,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
 	p, m := platformVerbs{c}, modelVerbs{c}
-	own := []*cobra.Command{p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(), simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check()}
+	own := []*cobra.Command{p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(), simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check(), p.init()}
 	for _, cmd := range own {
 		// They call no server, so they do not list how to find one.
 		kit.HideInherited(cmd)

@@ -74,7 +74,7 @@ func Open(o Options) (*Store, error) {
 			return nil, storeError(err)
 		}
 	}
-	from, end := openSources()
+	from, end := OpenSources()
 	if o.Copies {
 		from["file"] = copiedSource{from["file"]}
 	}

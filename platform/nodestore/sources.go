@@ -10,9 +10,9 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/web"
 )
 
-// openSources returns all sources that a node can stage from, by scheme; end closes their
+// OpenSources returns all sources that a node can stage from, by scheme; end closes their
 // connections.
-func openSources() (all map[string]loader.Source, end func()) {
+func OpenSources() (all map[string]loader.Source, end func()) {
 	blobs, buckets, objects := azure.New(azure.Options{}), s3.New(s3.Options{}), gcs.New(gcs.Options{})
 	repositories, pages := huggingface.New(huggingface.Options{}), web.New(web.Options{})
 	all = map[string]loader.Source{"file": dir.Source{}, "az": blobs, "s3": buckets, "gs": objects, "hf": repositories, "https": pages}

@@ -28,6 +28,7 @@ func programs() cli.Programs {
 		Bench:     runBench,
 		Knative:   siblingProgram("thaw-knative"),
 		OpenStore: openStore,
+		Sources:   nodestore.OpenSources,
 		GPUs:      listGPUs,
 	}
 }

@@ -1,0 +1,257 @@
+package gguf
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// Bounds of the metadata.
+const (
+	maxBytes = 64 << 20 // read at most
+	maxKeys  = 4096
+	maxKey   = 1024      // bytes of a key's name
+	maxText  = 4096      // bytes of a text that is kept; longer ones are passed over
+	maxList  = 4096      // numbers of a list that is kept; longer ones are counted
+	chunk    = 256 << 10 // read at once
+)
+
+// Types of values.
+const (
+	typeU8 = iota
+	typeI8
+	typeU16
+	typeI16
+	typeU32
+	typeI32
+	typeF32
+	typeBool
+	typeText
+	typeList
+	typeU64
+	typeI64
+	typeF64
+)
+
+var widths = map[uint32]int{typeU8: 1, typeI8: 1, typeU16: 2, typeI16: 2, typeU32: 4, typeI32: 4, typeF32: 4, typeBool: 1, typeU64: 8, typeI64: 8, typeF64: 8}
+
+// Metadata are the keys and values. Numbers and booleans are float64, which holds every
+// size that a configuration names exactly; texts are string; lists of numbers are
+// []float64. A list that is not kept is in Lengths only.
+type Metadata struct {
+	Values  map[string]any
+	Lengths map[string]uint64
+}
+
+// Text returns the text of a key, or "".
+func (m *Metadata) Text(key string) string {
+	s, _ := m.Values[key].(string)
+	return s
+}
+
+// Numbers returns the numbers of a key: one, or those of a list.
+func (m *Metadata) Numbers(key string) []float64 {
+	switch v := m.Values[key].(type) {
+	case float64:
+		return []float64{v}
+	case []float64:
+		return v
+	}
+	return nil
+}
+
+// Int returns the whole number of a key, the largest of a list; 0 if there is none.
+func (m *Metadata) Int(key string) int {
+	most := 0.0
+	for _, v := range m.Numbers(key) {
+		most = max(most, v)
+	}
+	return int(min(most, math.MaxInt32))
+}
+
+// Error reports a file that is not valid.
+type Error struct {
+	Truncated bool // the file ends inside its metadata
+	Reason    string
+}
+
+func (e *Error) Error() string { return e.Reason }
+
+func invalid(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }
+
+// Read reads the metadata of a file of size bytes, and ends early when the tokenizer's
+// list has been counted: writers put it last, and it is most of the bytes. Errors are
+// *Error, or those of r.
+func Read(r io.ReaderAt, size int64) (*Metadata, error) {
+	d := &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, min(size, maxBytes)), chunk), size: size}
+	m := &Metadata{Values: map[string]any{}, Lengths: map[string]uint64{}}
+	if head := d.bytes(4); d.err == nil && string(head) != "GGUF" {
+		return nil, invalid("it does not begin with GGUF")
+	}
+	if v := d.u32(); d.err == nil && (v < 2 || v > 3) {
+		return nil, invalid("version %d is not known", v)
+	}
+	d.u64() // number of tensors
+	keys := d.u64()
+	if d.err == nil && keys > maxKeys {
+		return nil, invalid("%d keys; at most %d are read", keys, maxKeys)
+	}
+	for range keys {
+		key := d.text(maxKey)
+		kind := d.u32()
+		if d.err != nil {
+			break
+		}
+		d.value(m, key, kind)
+		if d.err != nil || d.done {
+			break
+		}
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return m, nil
+}
+
+type decoder struct {
+	r    *bufio.Reader
+	size int64
+	err  error
+	done bool // the rest does not matter
+	buf  [8]byte
+}
+
+// fail keeps the first error. An end of the file is one of the file.
+func (d *decoder) fail(err error) {
+	switch {
+	case d.err != nil || err == nil:
+	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		d.err = err
+	case d.size > maxBytes:
+		d.err = invalid("its metadata is longer than %d bytes", maxBytes)
+	default:
+		d.err = &Error{Truncated: true, Reason: "the file ends inside its metadata: it was cut short"}
+	}
+}
+
+func (d *decoder) bytes(n int) []byte {
+	b := d.buf[:n]
+	if d.err == nil {
+		_, err := io.ReadFull(d.r, b)
+		d.fail(err)
+	}
+	return b
+}
+
+func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
+func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
+
+// skip passes over n bytes.
+func (d *decoder) skip(n uint64) {
+	if d.err != nil {
+		return
+	}
+	if n > maxBytes {
+		d.err = invalid("a value of %d bytes", n)
+		return
+	}
+	_, err := d.r.Discard(int(n))
+	d.fail(err)
+}
+
+// text reads a text of at most most bytes; a longer key is an error.
+func (d *decoder) text(most int) string {
+	n := d.u64()
+	if d.err == nil && n > uint64(most) {
+		d.err = invalid("a name of %d bytes", n)
+	}
+	if d.err != nil {
+		return ""
+	}
+	b := make([]byte, n)
+	_, err := io.ReadFull(d.r, b)
+	d.fail(err)
+	return string(b)
+}
+
+func (d *decoder) value(m *Metadata, key string, kind uint32) {
+	switch kind {
+	case typeText:
+		n := d.u64()
+		if d.err != nil || n > maxText {
+			d.skip(n)
+			return
+		}
+		b := make([]byte, n)
+		_, err := io.ReadFull(d.r, b)
+		d.fail(err)
+		m.Values[key] = string(b)
+	case typeList:
+		d.list(m, key)
+	default:
+		if widths[kind] == 0 {
+			d.fail(invalid("a value of the unknown type %d", kind))
+			return
+		}
+		m.Values[key] = d.number(kind)
+	}
+}
+
+func (d *decoder) list(m *Metadata, key string) {
+	kind, n := d.u32(), d.u64()
+	m.Lengths[key] = n
+	width := widths[kind]
+	switch {
+	case d.err != nil:
+	case key == "tokenizer.ggml.tokens" && m.Int(m.Text("general.architecture")+".block_count") > 0:
+		d.done = true
+	case kind == typeText:
+		for range n {
+			if d.skip(d.u64()); d.err != nil {
+				return
+			}
+		}
+	case width == 0:
+		d.fail(invalid("a list of the unknown type %d", kind))
+	case n > maxList:
+		if n > maxBytes {
+			d.fail(invalid("a list of %d numbers", n))
+			return
+		}
+		d.skip(n * uint64(width))
+	default:
+		list := make([]float64, n)
+		for i := range list {
+			list[i] = d.number(kind)
+		}
+		m.Values[key] = list
+	}
+}
+
+func (d *decoder) number(kind uint32) float64 {
+	b := d.bytes(widths[kind])
+	switch kind {
+	case typeU8, typeBool:
+		return float64(b[0])
+	case typeI8:
+		return float64(int8(b[0]))
+	case typeU16:
+		return float64(binary.LittleEndian.Uint16(b))
+	case typeI16:
+		return float64(int16(binary.LittleEndian.Uint16(b)))
+	case typeU32:
+		return float64(binary.LittleEndian.Uint32(b))
+	case typeI32:
+		return float64(int32(binary.LittleEndian.Uint32(b)))
+	case typeF32:
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	case typeU64:
+		return float64(binary.LittleEndian.Uint64(b))
+	case typeI64:
+		return float64(int64(binary.LittleEndian.Uint64(b)))
+	}
+	return math.Float64frombits(binary.LittleEndian.Uint64(b))
+}

@@ -1,0 +1,14 @@
+// Package sizing works out how much memory a checkpoint takes in an engine: its weights,
+// the KV cache of so many requests of so many tokens, and what the engine takes beside
+// them. It is arithmetic: values in, verdict out.
+//
+// A cache of keys and values has, for each token and layer, 2 x KV heads x head size
+// values (Shazeer 2019, Ainslie et al. 2023); latent attention has one vector of rank plus
+// rotary part instead (DeepSeek-AI 2024); a layer with a window has at most the window's
+// tokens; a layer with linear attention has a state of fixed size. Tensor parallelism
+// divides weights and KV heads between GPUs, but a GPU has at least one head, and each
+// has the whole latent vector.
+//
+// What an engine takes beside them is not in any file. The constants here are rounded up
+// from what the engines print at their start; each says what it is for.
+package sizing

@@ -1,0 +1,252 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/gguf"
+	"github.com/thaw-dev/thaw/functions/safetensors"
+	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// maxHeader bounds the header that is read of one safetensors file.
+const maxHeader = 16 << 20
+
+// readSafetensors reads the configuration and the header of the first file.
+func (c *Checkpoint) readSafetensors(r *reader, files []source.File) error {
+	f, _ := r.file(configName) // it is there, or the weights had not been chosen
+	raw, err := r.small(f)
+	if err != nil {
+		return err
+	}
+	c.Config = raw
+	facts, err := parseConfig(raw)
+	if err != nil {
+		return err
+	}
+	c.Architecture, c.Kind, c.DType, c.Quantization = facts.architecture, facts.kind, facts.dtype, facts.quantization
+	c.Experts, c.Latent, c.ContextFrom, c.Sizing = facts.experts, facts.latent, facts.contextFrom, facts.model
+	if c.Quantization == "" {
+		if f, ok := r.file("hf_quant_config.json"); ok { // of NVIDIA's ModelOpt
+			if c.Quantization, err = r.modelOpt(f); err != nil {
+				return err
+			}
+			c.Sizing.Quantized = c.Quantization != ""
+		}
+	}
+	first := files[0]
+	if err := r.checkPointer(first); err != nil {
+		return err
+	}
+	tensors, _, err := safetensors.Read(&rangeReader{r, first}, first.Size, maxHeader)
+	if err != nil {
+		return headerError(err, first.Name)
+	}
+	c.Sizing.Weights = c.Stored
+	if wide, all := floatBytes(tensors); c.Quantization == "" && all > 0 {
+		// The first file is taken as an example of all: a checkpoint has one type but for
+		// a few small tensors.
+		c.Sizing.Weights = int64(float64(c.Stored) * float64(wide) / float64(all))
+	}
+	if c.DType == "" && len(tensors) > 0 {
+		c.DType = tensors[len(tensors)-1].DType
+	}
+	return nil
+}
+
+// floatBytes returns the bytes of tensors once floats are of 16 bits, and those now.
+func floatBytes(tensors []safetensors.Tensor) (narrow, now int64) {
+	for _, t := range tensors {
+		n := t.End - t.Begin
+		now += n
+		switch t.DType {
+		case "F32":
+			n /= 2
+		case "F64":
+			n /= 4
+		}
+		narrow += n
+	}
+	return narrow, now
+}
+
+// headerError makes an error about a file's header one of the source.
+func headerError(err error, name string) error {
+	kind := source.Corrupt
+	e, ok := errors.AsType[*safetensors.Error](err)
+	g, isGGUF := errors.AsType[*gguf.Error](err)
+	switch {
+	case !ok && !isGGUF:
+		return inFile(err, name)
+	case ok && e.Truncated || isGGUF && g.Truncated:
+		kind = source.Truncated
+	}
+	return &source.Error{Kind: kind, File: name, Detail: "its header cannot be used: " + err.Error(), Fix: "copy the file again"}
+}
+
+// modelOpt names the quantisation of a hf_quant_config.json.
+func (r *reader) modelOpt(f source.File) (string, error) {
+	raw, err := r.small(f)
+	if err != nil {
+		return "", err
+	}
+	var doc struct {
+		Quantization struct {
+			Algo string `json:"quant_algo"`
+		} `json:"quantization"`
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return "", &source.Error{Kind: source.Corrupt, File: f.Name, Detail: "is no JSON object", Err: err}
+	}
+	if doc.Quantization.Algo == "" {
+		return "", nil
+	}
+	return "modelopt, " + strings.ToLower(functions.Clip(doc.Quantization.Algo)), nil
+}
+
+// slidingPeriods are the architectures whose pattern of windows llama.cpp knows by name:
+// every so many-th layer sees everything.
+var slidingPeriods = map[string]int{"gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4}
+
+// readGGUF reads the metadata of the first file.
+func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
+	if err := r.checkPointer(first); err != nil {
+		return err
+	}
+	m, err := gguf.Read(&rangeReader{r, first}, first.Size)
+	if err != nil {
+		return headerError(err, first.Name)
+	}
+	arch := m.Text("general.architecture")
+	key := func(name string) int { return m.Int(arch + "." + name) }
+	layers, hidden, heads, context := key("block_count"), key("embedding_length"), key("attention.head_count"), key("context_length")
+	if arch == "" || layers == 0 || hidden == 0 || heads == 0 || context == 0 || layers > 4096 {
+		return &source.Error{Kind: source.Refused, File: first.Name, Detail: fmt.Sprintf("its metadata does not say how many layers, heads and tokens of context the architecture %q has", functions.Clip(arch)), Fix: byHand}
+	}
+	c.Architecture, c.Kind, c.ContextFrom, c.Experts = arch, Generates, arch+".context_length", key("expert_count")
+	if slices.Contains([]string{"bert", "nomic-bert", "jina-bert-v2", "modern-bert"}, arch) {
+		c.Kind = Embeds
+	}
+	c.Quantization = fileType(m)
+	vocab := key("vocab_size")
+	if vocab == 0 {
+		vocab = int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24))
+	}
+	inter := max(key("feed_forward_length"), key("expert_feed_forward_length")*key("expert_used_count"))
+	c.Sizing = sizing.Model{Weights: c.Stored, Quantized: true, Context: context, Heads: heads, Hidden: hidden, Inter: inter, Vocab: vocab}
+	if c.Kind == Generates {
+		c.Sizing.Cache, c.Latent = ggufCache(m, arch, layers, hidden, heads)
+	}
+	for _, f := range r.files {
+		if strings.HasPrefix(path.Base(f.Name), "mmproj") && strings.HasSuffix(f.Name, ".gguf") {
+			c.Sizing.Media = true
+			c.Sizing.Weights += f.Size
+		}
+	}
+	return nil
+}
+
+// ggufCache returns the layers that keep a cache.
+func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups []sizing.Layers, latent bool) {
+	key := func(name string) int { return m.Int(arch + "." + name) }
+	if rank := key("attention.kv_lora_rank"); rank > 0 {
+		return []sizing.Layers{{Count: layers, Token: int64(rank+key("rope.dimension_count")) * width}}, true
+	}
+	k, v := key("attention.key_length"), key("attention.value_length")
+	if k == 0 {
+		k = hidden / heads
+	}
+	if v == 0 {
+		v = k
+	}
+	// One number, or one for each layer: 0 where it keeps none.
+	perLayer := m.Numbers(arch + ".attention.head_count_kv")
+	if len(perLayer) == 0 {
+		perLayer = []float64{float64(heads)}
+	}
+	window, period := key("attention.sliding_window"), slidingPeriods[arch]
+	alike := map[sizing.Layers]int{}
+	for i := range layers {
+		kv := int(perLayer[min(i, len(perLayer)-1)])
+		if kv <= 0 || kv > 1<<16 {
+			continue
+		}
+		l := sizing.Layers{Token: int64(kv) * int64(k+v) * width, Heads: kv}
+		if window > 0 && period > 0 && (i+1)%period != 0 {
+			l.Window = window
+		}
+		alike[l]++
+	}
+	for l, n := range alike {
+		l.Count = n
+		groups = append(groups, l)
+	}
+	slices.SortFunc(groups, func(a, b sizing.Layers) int { return a.Window - b.Window })
+	return groups, false
+}
+
+// fileTypes are the names of general.file_type (ggml's llama_ftype), the usual ones.
+var fileTypes = map[int]string{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16"}
+
+func fileType(m *gguf.Metadata) string {
+	if _, ok := m.Values["general.file_type"]; !ok {
+		return "GGUF"
+	}
+	if name := fileTypes[m.Int("general.file_type")]; name != "" {
+		return name
+	}
+	return "GGUF"
+}
+
+// adapter reads the LoRA adapter in a folder of the source.
+func (r *reader) adapter(folder string) (Adapter, error) {
+	a := Adapter{Folder: folder}
+	f, _ := r.file(path.Join(folder, adapterName))
+	raw, err := r.small(f)
+	if err != nil {
+		return a, err
+	}
+	var doc struct {
+		Rank int    `json:"r"`
+		Base string `json:"base_model_name_or_path"`
+		Type string `json:"peft_type"`
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return a, &source.Error{Kind: source.Corrupt, File: f.Name, Detail: "is no JSON object", Err: err}
+	}
+	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
+		return a, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)), Fix: "merge it into its model"}
+	}
+	a.Rank, a.Base = doc.Rank, doc.Base
+	for _, f := range r.files {
+		if path.Dir(f.Name) == path.Clean(folder) && strings.HasSuffix(f.Name, ".safetensors") {
+			a.Bytes += f.Size
+		}
+	}
+	if a.Bytes == 0 {
+		return a, &source.Error{Kind: source.Missing, File: path.Join(folder, "adapter_model.safetensors"), Detail: "is not there, so the adapter has no weights", Fix: "save it as safetensors beside " + adapterName}
+	}
+	return a, nil
+}
+
+// onlyAdapter is the error of a source that is an adapter and no model.
+func (r *reader) onlyAdapter() error {
+	a, err := r.adapter("")
+	if err != nil {
+		return err
+	}
+	of, base := "", "BASE"
+	if a.Base != "" {
+		of, base = " of "+functions.Clip(a.Base), functions.Clip(a.Base)
+		if strings.Count(base, "/") == 1 && !strings.HasPrefix(base, "/") && !strings.HasPrefix(base, ".") {
+			base = "hf://" + base
+		}
+	}
+	return &source.Error{Kind: source.Refused, Detail: "is a LoRA adapter" + of + ", not a model", Fix: "thaw init " + base + " --adapter NAME=SOURCE"}
+}

@@ -1,0 +1,315 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/headercheck"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+const (
+	configName  = "config.json"
+	adapterName = "adapter_config.json"
+	byHand      = "write its model file by hand, with resources, as the guide on model files shows; engine: command serves what no engine here does"
+)
+
+// Format of the weights.
+type Format string
+
+const (
+	Safetensors Format = "safetensors"
+	GGUF        Format = "gguf"
+)
+
+// Checkpoint is what a source holds.
+type Checkpoint struct {
+	// Scheme and Location are those of the source, canonical.
+	Scheme, Location string
+	Format           Format
+	// Files of the weights and their bytes.
+	Files  int
+	Stored int64
+	// Architecture, as its own files name it, what it answers, and how its weights are kept.
+	Architecture string
+	Kind         Kind
+	DType        string
+	Quantization string // "" for none
+	Experts      int    // 0 for none
+	Latent       bool   // attention over a latent vector
+	ContextFrom  string // the key that names the longest context
+	// Sizing is what package sizing computes with.
+	Sizing   sizing.Model
+	Adapters []Adapter
+	// Config is config.json; nil for GGUF.
+	Config []byte
+	// Left are files of weights that no engine would read.
+	Left []string
+}
+
+// Adapter is a LoRA adapter.
+type Adapter struct {
+	Folder string // below the source; empty for a source of its own
+	Base   string // the model that it says it was trained on
+	Rank   int
+	Bytes  int64
+}
+
+// Options of a read.
+type Options struct {
+	Sources map[string]loader.Source
+	// Folder is what a relative path counts from.
+	Folder string
+	// Format to take where a source holds both; "" is an error then.
+	Format Format
+}
+
+// Read looks at a source. The bytes it reads are a few MiB at most, whatever the size of
+// the checkpoint; ctx bounds it. Errors are *source.Error, but for those of ctx.
+func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
+	r, err := open(ctx, src, o)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Scheme: r.scheme, Location: r.location}
+	shape, err := r.chooseWeights(o.Format)
+	if err != nil {
+		return nil, r.named(err)
+	}
+	c.Format, c.Left = shape.format, shape.left
+	for _, f := range shape.files {
+		c.Files++
+		c.Stored += f.Size
+	}
+	if c.Format == GGUF {
+		err = c.readGGUF(r, shape.files[0])
+	} else {
+		err = c.readSafetensors(r, shape.files)
+	}
+	if err != nil {
+		return nil, r.named(err)
+	}
+	if c.Adapters, err = r.adapters(); err != nil {
+		return nil, r.named(err)
+	}
+	return c, nil
+}
+
+// ReadAdapter looks at a source that is a LoRA adapter.
+func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, error) {
+	r, err := open(ctx, src, o)
+	if err != nil {
+		return Adapter{}, "", err
+	}
+	if _, ok := r.file(adapterName); !ok {
+		return Adapter{}, "", r.named(&source.Error{Kind: source.Missing, Detail: "is no LoRA adapter: it has no " + adapterName, Fix: "name the folder that PEFT wrote"})
+	}
+	a, err := r.adapter("")
+	return a, r.location, r.named(err)
+}
+
+// weightSet is the files that an engine would load.
+type weightSet struct {
+	format Format
+	files  []source.File
+	left   []string
+}
+
+// chooseWeights finds the one set of weights of a listing.
+func (r *reader) chooseWeights(want Format) (weightSet, error) {
+	var st, gguf []source.File
+	var pickles, below []string
+	for _, f := range r.files {
+		base := strings.ToLower(path.Base(f.Name))
+		ext := path.Ext(base)
+		switch {
+		case ext == ".bin" && (strings.HasPrefix(base, "pytorch_model") || strings.HasPrefix(base, "adapter_model") || strings.HasPrefix(base, "model")) || ext == ".pt" || ext == ".pth" || ext == ".ckpt":
+			pickles = append(pickles, f.Name)
+		case !source.Weights(f.Name):
+		case strings.Contains(f.Name, "/"):
+			below = append(below, f.Name)
+		case ext == ".gguf" && !strings.HasPrefix(base, "mmproj"):
+			gguf = append(gguf, f)
+		case ext == ".safetensors":
+			st = append(st, f)
+		}
+	}
+	_, hasConfig := r.file(configName)
+	if _, lora := r.file(adapterName); lora && !hasConfig {
+		return weightSet{}, r.onlyAdapter()
+	}
+	switch {
+	case len(st) > 0 && len(gguf) > 0 && want == "":
+		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds two sets of weights: %s in safetensors and %s in GGUF", sizeOf(st), sizeOf(gguf)),
+			Fix: "--engine llamacpp means the GGUF, --engine vllm the safetensors"}
+	case len(gguf) > 0 && (want == GGUF || len(st) == 0):
+		return oneGGUF(gguf)
+	case len(st) > 0 && want != GGUF:
+		return r.oneSafetensors(st, hasConfig)
+	case want == GGUF:
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other", Fix: "leave --engine out, or name a source with a GGUF file"}
+	case len(pickles) > 0:
+		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
+			Fix: "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
+	case len(below) > 0:
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)), Fix: "name the folder that holds config.json and the weights"}
+	}
+	if len(r.files) > 0 && !hasConfig {
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json", Fix: "name the folder of one model"}
+	}
+	return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file", Fix: "copy them beside config.json, or name the folder that has them"}
+}
+
+// oneGGUF groups the shards of a model. Several models are an error that lists them.
+func oneGGUF(files []source.File) (weightSet, error) {
+	sets := map[string][]source.File{}
+	for _, f := range files {
+		key := f.Name
+		if name, _, _, ok := shard(f.Name); ok {
+			key = name
+		}
+		sets[key] = append(sets[key], f)
+	}
+	if len(sets) > 1 {
+		var list []string
+		for key, s := range sets {
+			list = append(list, key+" ("+sizeOf(s)+")")
+		}
+		slices.Sort(list)
+		return weightSet{}, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights: %s", len(sets), shortList(list)), Fix: "copy the one that is meant into a folder of its own and name that"}
+	}
+	slices.SortFunc(files, func(a, b source.File) int { return strings.Compare(a.Name, b.Name) })
+	if _, _, of, ok := shard(files[0].Name); ok && of != len(files) {
+		return weightSet{}, incomplete(files, of)
+	}
+	return weightSet{format: GGUF, files: files}, nil
+}
+
+func incomplete(files []source.File, of int) error {
+	return &source.Error{Kind: source.Missing, Detail: fmt.Sprintf("has %d of the %d files that the name %s counts", len(files), of, files[0].Name), Fix: "copy the missing files beside them"}
+}
+
+// shard splits NAME-00001-of-00005.gguf.
+func shard(name string) (stem string, i, of int, ok bool) {
+	stem = strings.TrimSuffix(name, path.Ext(name))
+	at := strings.LastIndex(stem, "-of-")
+	if at < 6 || stem[at-6] != '-' {
+		return name, 0, 0, false
+	}
+	if _, err := fmt.Sscanf(stem[at-5:], "%05d-of-%05d", &i, &of); err != nil || i < 1 || i > of {
+		return name, 0, 0, false
+	}
+	return stem[:at-6], i, of, true
+}
+
+// oneSafetensors is what vLLM reads of a folder: the shards of its index, else all files
+// but consolidated ones, which repeat the others in another layout.
+func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet, error) {
+	if !hasConfig {
+		if _, ok := r.file("params.json"); ok {
+			return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has params.json and no config.json: that is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
+		}
+		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has weights and no config.json", Fix: "copy config.json and the tokenizer beside the weights"}
+	}
+	s := weightSet{format: Safetensors}
+	if index, ok := r.file("model.safetensors.index.json"); ok && !hasFile(files, "model.safetensors") {
+		used, err := r.shards(index, files)
+		if err != nil {
+			return s, err
+		}
+		for _, f := range files {
+			if used[f.Name] {
+				s.files = append(s.files, f)
+			} else {
+				s.left = append(s.left, f.Name)
+			}
+		}
+		return s, nil
+	}
+	sets := map[string][]source.File{}
+	for _, f := range files {
+		if strings.HasPrefix(f.Name, "consolidated") && len(files) > 1 {
+			s.left = append(s.left, f.Name)
+			continue
+		}
+		key := f.Name
+		if stem, _, _, ok := shard(f.Name); ok {
+			key = stem
+		}
+		sets[key] = append(sets[key], f)
+		s.files = append(s.files, f)
+	}
+	if len(sets) > 1 {
+		var list []string
+		for key, set := range sets {
+			list = append(list, key+" ("+sizeOf(set)+")")
+		}
+		slices.Sort(list)
+		return s, &source.Error{Kind: source.Refused, Detail: fmt.Sprintf("holds %d sets of weights and no index that says which are meant: %s", len(sets), shortList(list)), Fix: "copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that"}
+	}
+	if len(s.files) == 0 {
+		return s, &source.Error{Kind: source.Missing, Detail: "has consolidated weights only, which is Mistral's own layout", Fix: "name a source in Hugging Face's layout"}
+	}
+	if _, _, of, ok := shard(s.files[0].Name); ok && of != len(s.files) {
+		return s, incomplete(s.files, of)
+	}
+	return s, nil
+}
+
+func hasFile(files []source.File, name string) bool {
+	return slices.ContainsFunc(files, func(f source.File) bool { return f.Name == name })
+}
+
+// shards returns the names of the files that an index uses; all must be there.
+func (r *reader) shards(index source.File, files []source.File) (map[string]bool, error) {
+	raw, err := r.small(index)
+	if err != nil {
+		return nil, err
+	}
+	var have []string
+	for _, f := range files {
+		have = append(have, f.Name)
+	}
+	if err := headercheck.Shards(index.Name, bytesAt(raw), int64(len(raw)), have); err != nil {
+		return nil, inFile(err, index.Name)
+	}
+	var doc struct {
+		Map map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return nil, &source.Error{Kind: source.Corrupt, File: index.Name, Detail: "is no index of shards", Err: err}
+	}
+	used := map[string]bool{}
+	for _, name := range doc.Map {
+		used[name] = true
+	}
+	return used, nil
+}
+
+func sizeOf(files []source.File) string {
+	var n int64
+	for _, f := range files {
+		n += f.Size
+	}
+	return functions.Bytes(n).Human()
+}
+
+// shortList names the first few of a list.
+func shortList(list []string) string {
+	const most = 4
+	clipped := make([]string, 0, most)
+	for _, s := range list[:min(len(list), most)] {
+		clipped = append(clipped, functions.Clip(s))
+	}
+	if len(list) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(clipped, ", "), len(list)-most)
+	}
+	return strings.Join(clipped, ", ")
+}

@@ -1,0 +1,192 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+const (
+	attempts = 3
+	maxSmall = 64 << 20 // bytes of a file that is read whole: an index of shards
+)
+
+// reader reads the files of one listing.
+type reader struct {
+	ctx              context.Context
+	from             loader.Source
+	scheme, location string
+	files            []source.File
+}
+
+// open lists a source.
+func open(ctx context.Context, src string, o Options) (*reader, error) {
+	scheme, location, err := loader.Locate(src, o.Folder)
+	if err != nil {
+		return nil, err
+	}
+	from, ok := o.Sources[scheme]
+	if !ok {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme), Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(o.Sources)), ", ")}
+	}
+	r := &reader{ctx: ctx, from: from, scheme: scheme, location: location}
+	var plan source.Plan
+	err = r.try(func() (err error) {
+		plan, err = from.Plan(ctx, location, nil)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.files = plan.Files
+	return r, nil
+}
+
+// try runs a read up to attempts times, as long as its failures may pass.
+func (r *reader) try(read func() error) error {
+	pause := backoff.Backoff{First: 200 * time.Millisecond, Max: 5 * time.Second}
+	for n := 1; ; n++ {
+		err := read()
+		if kind := source.KindOf(err); err == nil || n == attempts || kind != source.Unavailable && kind != source.Malformed {
+			return err
+		}
+		wait := pause.Next()
+		if e, ok := errors.AsType[*source.Error](err); ok && e.RetryAfter > wait {
+			wait = min(e.RetryAfter, time.Minute)
+		}
+		if !backoff.Sleep(r.ctx, wait) {
+			return err
+		}
+	}
+}
+
+// named adds the source to an error.
+func (r *reader) named(err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.Source == "" {
+		e.Source = r.location
+	}
+	return err
+}
+
+// inFile adds the file to an error.
+func inFile(err error, name string) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.File == "" {
+		e.File = name
+	}
+	return err
+}
+
+func (r *reader) file(name string) (source.File, bool) {
+	i := slices.IndexFunc(r.files, func(f source.File) bool { return f.Name == name })
+	if i < 0 {
+		return source.File{}, false
+	}
+	return r.files[i], true
+}
+
+// small returns a whole file.
+func (r *reader) small(f source.File) ([]byte, error) {
+	if f.Size > maxSmall {
+		return nil, &source.Error{Kind: source.Refused, File: f.Name, Detail: fmt.Sprintf("has %d bytes; at most %d are read", f.Size, maxSmall)}
+	}
+	raw := make([]byte, f.Size)
+	if _, err := (&rangeReader{r, f}).ReadAt(raw, 0); err != nil && err != io.EOF {
+		return nil, err
+	}
+	if isPointer(raw) {
+		return nil, pointerError(f.Name)
+	}
+	return raw, nil
+}
+
+// isPointer reports whether a file is what Git LFS leaves in place of a large file.
+func isPointer(raw []byte) bool {
+	return bytes.HasPrefix(raw, []byte("version https://git-lfs.github.com/spec/"))
+}
+
+func pointerError(name string) error {
+	return &source.Error{Kind: source.Missing, File: name, Detail: "is a Git LFS pointer: the file itself was not downloaded", Fix: "git lfs pull"}
+}
+
+// checkPointer looks whether a file of weights is a pointer; such are shorter than 1 KiB.
+func (r *reader) checkPointer(f source.File) error {
+	if f.Size >= 1024 {
+		return nil
+	}
+	_, err := r.small(f)
+	return err
+}
+
+func bytesAt(raw []byte) io.ReaderAt { return bytes.NewReader(raw) }
+
+// rangeReader reads ranges of a file.
+type rangeReader struct {
+	r *reader
+	f source.File
+}
+
+func (a *rangeReader) ReadAt(b []byte, off int64) (int, error) {
+	short := off+int64(len(b)) > a.f.Size
+	if short {
+		b = b[:max(0, a.f.Size-off)]
+	}
+	if len(b) > 0 {
+		err := a.r.try(func() error {
+			body, err := a.r.from.Read(a.r.ctx, a.f, off, int64(len(b)))
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			if _, err := io.ReadFull(body, b); err != nil {
+				if a.r.ctx.Err() != nil {
+					return context.Cause(a.r.ctx)
+				}
+				return inFile(asSourceError(err), a.f.Name)
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	if short {
+		return len(b), io.EOF
+	}
+	return len(b), nil
+}
+
+func asSourceError(err error) error {
+	if source.KindOf(err) != "" {
+		return err
+	}
+	return &source.Error{Kind: source.Malformed, Detail: "the body ended early", Err: err}
+}
+
+// adapters returns those that lie in folders of the source.
+func (r *reader) adapters() (out []Adapter, err error) {
+	const most = 64
+	for _, f := range r.files {
+		folder, base := path.Split(f.Name)
+		if base != adapterName || folder == "" || len(out) == most {
+			continue
+		}
+		a, err := r.adapter(path.Clean(folder))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b Adapter) int { return strings.Compare(a.Folder, b.Folder) })
+	return out, nil
+}

@@ -1,0 +1,247 @@
+// Package initverb is the verb thaw init: it prints a model file that is worked out from
+// the configuration of a checkpoint at its source.
+package initverb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/inspect"
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/kit"
+)
+
+// readTimeout bounds the reads of a source.
+const readTimeout = 2 * time.Minute
+
+// Options is what the verb uses of the program.
+type Options struct {
+	*kit.Terminal
+	// Sources opens the sources by scheme; end closes their connections.
+	Sources func() (all map[string]loader.Source, end func())
+	// GPUs lists those of this machine; nil: not known.
+	GPUs func() (gpus []functions.GPU, driver string, err error)
+	// Folder is what a relative path counts from.
+	Folder func() (string, error)
+}
+
+// wishes are the flags.
+type wishes struct {
+	name, engine         string
+	context, concurrency int
+	gpus                 int // -1: chosen
+	gpuMemory            functions.Bytes
+	adapters             []string
+}
+
+// New makes the verb.
+func New(o Options) *kit.Command {
+	var w wishes
+	cmd := &kit.Command{
+		Use: "init SOURCE", Short: "Print a model file worked out from a checkpoint", GroupID: "own", Args: kit.ExactArgs("a source"),
+		Long: `Print a model file that is worked out from what a checkpoint says of itself: its
+engine, context, adapters, and how much memory it takes (weights, KV cache of
+--concurrency requests of --context tokens, and the engine's own), with the
+arithmetic as comments. Read are the listing, config.json, the index of shards and
+one header (of GGUF the metadata); no weights are downloaded.
+
+SOURCE is spelled as in a model file: a folder, az://…, s3://…, gs://…,
+hf://ORG/REPO[@REV] or https://…. A folder is printed with its whole path, so the
+file may be put anywhere on this machine.
+
+GPUs are those of this machine, unless --gpus or --gpu-memory name others. Where
+the model does not fit on them, the file is printed all the same, and what would
+make it fit is told: more GPUs, a shorter context, a quantised variant.`,
+		Example: `  thaw init ./my-model > model.yaml; thaw deploy -f model.yaml
+  thaw init hf://Qwen/Qwen3-8B --context 32768 --concurrency 16
+  thaw init az://acct/models/llama-70b --gpu-memory 80Gi
+  thaw init hf://ORG/MODEL-GGUF --gpus 0
+  thaw init hf://ORG/BASE --adapter pirate=hf://ORG/PIRATE-LORA`,
+		RunE: func(cmd *kit.Command, args []string) error { return o.run(cmd.Context(), args[0], w) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&w.name, "name", "", "name of the model (default: of the source's last part)")
+	f.StringVar(&w.engine, "engine", "", "engine: vllm, sglang, llamacpp or ember (default: by the checkpoint)")
+	f.IntVar(&w.context, "context", 0, "tokens of a request, prompt and answer (default: what the model takes, at most 8192)")
+	f.IntVar(&w.concurrency, "concurrency", functions.Defaults().Scale.Target, "requests that a replica serves at once")
+	f.IntVar(&w.gpus, "gpus", -1, "GPUs that share the model; 0 is processors only (default: the fewest that hold it)")
+	f.Var(kit.BytesFlag{Bytes: &w.gpuMemory}, "gpu-memory", "memory of one GPU, where other GPUs than this machine's are meant")
+	f.StringArrayVar(&w.adapters, "adapter", nil, "NAME=SOURCE of a LoRA adapter; may be repeated")
+	return cmd
+}
+
+func (o Options) run(ctx context.Context, src string, w wishes) error {
+	if err := w.check(); err != nil {
+		return err
+	}
+	folder, err := o.Folder()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	sources, end := o.Sources()
+	defer end()
+	read := inspect.Options{Sources: sources, Folder: folder}
+	switch functions.Engine(w.engine) {
+	case functions.EngineLlamaCpp:
+		read.Format = inspect.GGUF
+	case functions.EngineVLLM, functions.EngineSGLang, functions.EngineEmber:
+		read.Format = inspect.Safetensors
+	}
+	c, err := inspect.Read(ctx, src, read)
+	if err != nil {
+		return explain(err, src)
+	}
+	d := draft{wishes: w, checkpoint: c, machine: o.machine()}
+	if err := d.readAdapters(ctx, read); err != nil {
+		return explain(err, src)
+	}
+	if err := d.plan(); err != nil {
+		return err
+	}
+	text := d.file()
+	if _, err := catalog.Decode("model.yaml", []byte(text)); err != nil {
+		return fmt.Errorf("the model file that was worked out is not valid: %w", err)
+	}
+	if _, err := fmt.Fprint(o.Out, text); err != nil {
+		return err
+	}
+	for _, r := range d.remarks {
+		o.Remark("%s", r)
+	}
+	return nil
+}
+
+func (w *wishes) check() error {
+	engines := []functions.Engine{functions.EngineVLLM, functions.EngineSGLang, functions.EngineLlamaCpp, functions.EngineEmber}
+	switch {
+	case w.engine == string(functions.EngineCommand):
+		return kit.Usage("thaw check --schema shows its keys", "a command is your own, so nothing can be worked out for it")
+	case w.engine != "" && !slices.Contains(engines, functions.Engine(w.engine)):
+		return kit.Usage(kit.DidYouMean(w.engine, []string{"vllm", "sglang", "llamacpp", "ember"}, 1, "vllm, sglang, llamacpp or ember"), "%q is no engine that init knows", functions.Clip(w.engine))
+	case w.name != "" && !functions.IsLabel(w.name):
+		return kit.Usage("1 to 63 lower-case letters, digits and '-'", "--name %q is no DNS label", functions.Clip(w.name))
+	case w.context < 0 || w.context > 1<<30:
+		return kit.Usage("such as 8192", "--context: %d tokens", w.context)
+	case w.concurrency < 1 || w.concurrency > 1<<16:
+		return kit.Usage("1 or more", "--concurrency: %d requests", w.concurrency)
+	case w.gpus < -1 || w.gpus > 1024:
+		return kit.Usage("0 or more", "--gpus: %d", w.gpus)
+	case w.gpus == 0 && w.gpuMemory > 0:
+		return kit.Usage("leave one out", "--gpu-memory is of a GPU, and --gpus 0 means none")
+	}
+	for _, a := range w.adapters {
+		if name, src, ok := strings.Cut(a, "="); !ok || src == "" || !functions.IsLabel(name) {
+			return kit.Usage("--adapter pirate=./pirate", "--adapter %q is no NAME=SOURCE", functions.Clip(a))
+		}
+	}
+	return nil
+}
+
+// explain gives an error about a source its exit code, and a hint where the word looks like
+// a repository.
+func explain(err error, src string) error {
+	e, ok := errors.AsType[*source.Error](err)
+	if !ok {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return &kit.Error{Exit: kit.ExitTimeout, What: "the source did not answer within " + kit.Span(readTimeout), Hint: "try again; thaw doctor looks at this machine"}
+		}
+		return err
+	}
+	out := &kit.Error{Exit: kit.ExitFailed, Err: err}
+	switch e.Kind {
+	case source.BadSource:
+		out.Exit = kit.ExitUsage
+	case source.NotFound:
+		out.Exit = kit.ExitNotFound
+		if strings.Count(src, "/") == 1 && !strings.Contains(src, "://") && !strings.HasPrefix(src, ".") && !strings.HasPrefix(src, "/") {
+			out.Hint = "did you mean hf://" + functions.Clip(src) + "?"
+		}
+	case source.Denied:
+		out.Exit = kit.ExitDenied
+	case source.Unavailable:
+		out.Exit = kit.ExitUnavailable
+	}
+	return out
+}
+
+// machine is the GPUs that a model is planned for.
+type machine struct {
+	count  int
+	memory int64 // of the smallest
+	name   string
+}
+
+func (o Options) machine() machine {
+	if o.GPUs == nil {
+		return machine{}
+	}
+	gpus, _, err := o.GPUs()
+	if err != nil {
+		return machine{}
+	}
+	var m machine
+	for _, g := range gpus {
+		if m.count++; m.memory == 0 || int64(g.MemoryTotal) < m.memory {
+			m.memory, m.name = int64(g.MemoryTotal), g.Name
+		}
+	}
+	return m
+}
+
+// readAdapters adds the adapters of the flags to those of the source.
+func (d *draft) readAdapters(ctx context.Context, read inspect.Options) error {
+	for _, a := range d.checkpoint.Adapters {
+		d.adapters = append(d.adapters, adapter{d.freeName(label(path.Base(a.Folder))), d.sourceText() + "/" + a.Folder, a})
+	}
+	for _, w := range d.wishes.adapters {
+		name, src, _ := strings.Cut(w, "=")
+		a, location, err := inspect.ReadAdapter(ctx, src, read)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(d.adapters, func(a adapter) bool { return a.name == name }) {
+			return kit.Usage("take another NAME", "there are two adapters %q", name)
+		}
+		d.adapters = append(d.adapters, adapter{name, strings.TrimPrefix(location, "file://"), a})
+	}
+	return nil
+}
+
+// freeName returns a name that no adapter has yet.
+func (d *draft) freeName(name string) string {
+	for i, try := 2, name; ; i++ {
+		if !slices.ContainsFunc(d.adapters, func(a adapter) bool { return a.name == try }) {
+			return try
+		}
+		try = fmt.Sprintf("%.58s-%d", name, i)
+	}
+}
+
+// label makes a DNS label of the last part of a source.
+func label(word string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(word) {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	s := strings.Trim(b.String(), "-")
+	s = strings.Trim(s[:min(len(s), 63)], "-")
+	if s == "" || s == functions.AutoRouter {
+		return "model"
+	}
+	return s
+}

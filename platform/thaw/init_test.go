@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/thaw-dev/thaw/testkit/checkpoint"
+)
+
+var guideInit = regexp.MustCompile("(?s)```yaml\n(# Worked out by thaw init.*?)```")
+
+// TestInit: what thaw init prints is checked and deployed as it is, and the model answers.
+// Of the shipped model the guide shows it.
+func TestInit(t *testing.T) {
+	p := start(t, nil)
+	thaw := func(args ...string) string {
+		t.Helper()
+		var out, errs strings.Builder
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &errs); code != 0 {
+			t.Fatalf("thaw %v: %d %s", args, code, &errs)
+		}
+		return out.String()
+	}
+	generated := filepath.Join(t.TempDir(), "Small_One")
+	if err := os.Mkdir(generated, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkpoint.Folder(generated, checkpoint.Tiny, "What is thaw? It is what ice does in spring.", 5); err != nil {
+		t.Fatal(err)
+	}
+	for source, name := range map[string]string{tinyDir(t): "tiny", generated: "small-one"} {
+		text := thaw("init", source)
+		if name == "tiny" {
+			page, err := os.ReadFile("../../deploy/docs/models.md")
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := guideInit.FindStringSubmatch(string(page))
+			if shown == nil || strings.Replace(shown[1], "/home/me/thaw/functions/shipped/tiny", source, 1) != text {
+				t.Errorf("the guide does not show\n%s", text)
+			}
+		}
+		file := filepath.Join(t.TempDir(), "model.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		thaw("check", file)
+		thaw("deploy", "-f", file, "--server", p.url, "--data", p.data)
+		if r := p.chat(name, `"max_tokens":4`); r.status != 200 {
+			t.Errorf("%s: %d %s", name, r.status, r.body)
+		}
+	}
+}
