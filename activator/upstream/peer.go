@@ -22,11 +22,12 @@ const minRest = time.Millisecond
 
 // A connection is opened beside resting ones only where the rest is no longer than
 // maxBesideRest. Where the first answer of one has not begun after firstPatience times the
-// rest, none is opened for minFull, and for twice as long each time.
+// rest, and minPatience, none is opened for minFull, and for twice as long each time.
 const (
 	maxBesideRest = 100 * time.Millisecond
 	firstPatience = 8
-	minFull       = time.Minute
+	minPatience   = 100 * time.Millisecond
+	minFull       = 10 * time.Second
 )
 
 // peer is what a Client knows of an address. Client.mu guards it.
@@ -111,7 +112,7 @@ func (p *peer) grows(now time.Time) bool {
 func (c *Client) watch(k *conn) (done func()) {
 	c.mu.Lock()
 	p := c.peerAt(k.addr)
-	wait := firstPatience * max(p.rest, minRest)
+	wait := max(minPatience, firstPatience*p.rest)
 	c.mu.Unlock()
 	late, over := false, false // mu guards them
 	timer := time.AfterFunc(wait, func() {
