@@ -52,6 +52,7 @@ type conn struct {
 	spans    []fieldSpan
 	fields   []Field
 
+	watched   bool // in its first exchange: others were open beside it
 	reused    bool
 	answered  bool // a byte of the answer came
 	early     bool // it came before the whole request was sent
@@ -134,6 +135,10 @@ func (k *conn) exchange(ctx context.Context, r *Request) (*Response, error) {
 	}
 	if err := k.checkSilent(); err != nil {
 		return nil, err
+	}
+	if k.watched {
+		k.watched = false
+		defer k.c.watch(k)()
 	}
 	werr := k.send(r)
 	switch {

@@ -17,7 +17,8 @@
 // large one: bytes that are there end it, the request goes on another connection, and the
 // engine gets one request per connection from then on. Bytes that come later reach the
 // request that is under way. So that the answer which they displace does not reach the
-// next one, a connection is used again only once it could have come (peer.rest).
+// next one, a connection is used again only once it could have come (peer.rest). While
+// connections rest, others serve (peer.grows).
 //
 // A late cancel must not close a connection under its next user. Every exchange has a
 // generation; a cancel applies to its own generation only, and one lock orders it

@@ -20,6 +20,16 @@ const minAnswers = 8
 // which a new connection would be most of the cost.
 const minRest = time.Millisecond
 
+// A connection is opened beside resting ones only where the rest is no longer than
+// maxBesideRest. Where the first answer of one has not begun after firstPatience times the
+// rest, and minPatience, none is opened for minFull, and for twice as long each time.
+const (
+	maxBesideRest = 100 * time.Millisecond
+	firstPatience = 8
+	minPatience   = 100 * time.Millisecond
+	minFull       = 10 * time.Second
+)
+
 // peer is what a Client knows of an address. Client.mu guards it.
 type peer struct {
 	conns map[*conn]struct{} // all that are open
@@ -36,6 +46,10 @@ type peer struct {
 	// the slowest of about the last 64 answers took to begin. Were the last answer a stray
 	// one, the true one comes in that time and must not reach another request.
 	rest time.Duration
+
+	starved   int           // connections that wait for long for their first answer, see watch
+	fullUntil time.Time     // none is opened beside resting ones until then
+	fullFor   time.Duration // how long that was
 }
 
 // peerAt returns the peer at an address. mu is held.
@@ -50,8 +64,9 @@ func (c *Client) peerAt(addr string) *peer {
 
 // take removes the newest idle connection that may be used again. If none may, it removes
 // the newest and rested is false: that is to be closed, since engines that have a thread
-// per connection must not get more of them. nil is none. An agent, which is reached over
-// TLS, is a server of ours, see Options.Framed.
+// per connection must not get more of them. nil is none, or that a new one may be opened
+// beside those that rest. An agent, which is reached over TLS, is a server of ours, see
+// Options.Framed.
 func (p *peer) take(secure, framed bool) (k *conn, rested bool) {
 	var now time.Time
 	if !secure && !framed && p.answers >= minAnswers && len(p.idle) > 0 {
@@ -68,7 +83,7 @@ func (p *peer) take(secure, framed bool) (k *conn, rested bool) {
 			at = i
 		}
 	}
-	if at < 0 {
+	if at < 0 || !rested && p.grows(now) {
 		return nil, false
 	}
 	k = p.idle[at]
@@ -80,6 +95,65 @@ func (p *peer) take(secure, framed bool) (k *conn, rested bool) {
 func (p *peer) observe(firstByte time.Duration) {
 	p.answers++
 	p.rest = max(firstByte, p.rest-p.rest/64)
+}
+
+// grows reports whether a connection may be opened beside those that rest, so that they
+// rest while it serves: where an engine answers so soon that opening connections is much of
+// the cost, and no more of them rest than are in use. One that is used by one request at a
+// time thus gets none, it may serve a single connection.
+func (p *peer) grows(now time.Time) bool {
+	busy := len(p.conns) - len(p.idle)
+	return len(p.idle) <= busy && p.rest <= maxBesideRest && !now.Before(p.fullUntil)
+}
+
+// watch ends the idle connections if the first answer on k does not begin, and those in use
+// when their exchanges end: an engine with a fixed number of threads, each for one
+// connection, serves k only when another ends. done is called once it has begun or failed.
+func (c *Client) watch(k *conn) (done func()) {
+	c.mu.Lock()
+	p := c.peerAt(k.addr)
+	wait := max(minPatience, firstPatience*p.rest)
+	c.mu.Unlock()
+	late, over := false, false // mu guards them
+	timer := time.AfterFunc(wait, func() {
+		c.mu.Lock()
+		if over {
+			c.mu.Unlock()
+			return
+		}
+		late = true
+		p.starved++
+		p.fullFor = max(minFull, 2*p.fullFor)
+		p.fullUntil = time.Now().Add(p.fullFor)
+		idle := c.takeIdle(p)
+		c.mu.Unlock()
+		closeAll(idle)
+	})
+	return func() {
+		if timer.Stop() {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		over = true
+		if late {
+			p.starved--
+		}
+	}
+}
+
+// takeIdle removes the idle connections of a peer. mu is held.
+func (c *Client) takeIdle(p *peer) []*conn {
+	idle := p.idle
+	p.idle = nil
+	c.count -= len(idle)
+	return idle
+}
+
+func closeAll(l []*conn) {
+	for _, k := range l {
+		k.closeConn()
+	}
 }
 
 // forget drops a connection that is closed.
@@ -109,13 +183,9 @@ func (c *Client) markUnsolicited(addr string) {
 	if p.found++; p.found == 1 {
 		c.unreported.Add(1)
 	}
-	idle := p.idle
-	p.idle = nil
-	c.count -= len(idle)
+	idle := c.takeIdle(p)
 	c.mu.Unlock()
-	for _, k := range idle {
-		k.closeConn()
-	}
+	closeAll(idle)
 }
 
 // dropMark forgets the mark of some address other than addr where there are too many. mu

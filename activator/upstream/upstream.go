@@ -253,6 +253,7 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	p := c.peerAt(addr)
 	p.conns[k] = struct{}{}
 	k.lastByte = &p.lastByte
+	k.watched = p.answers >= minAnswers && len(p.conns) > 1 && !secure && !c.o.Framed
 	c.mu.Unlock()
 	return k, nil
 }
@@ -286,8 +287,7 @@ func (c *Client) Cut(addr string) {
 	var all []*conn
 	if p := c.peers[addr]; p != nil {
 		all = slices.Collect(maps.Keys(p.conns))
-		c.count -= len(p.idle)
-		p.idle = nil
+		c.takeIdle(p)
 	}
 	c.mu.Unlock()
 	for _, k := range all {
@@ -295,13 +295,14 @@ func (c *Client) Cut(addr string) {
 	}
 }
 
-// put takes a connection back; it closes it where there are enough.
+// put takes a connection back; it closes it where there are enough, or others wait for its
+// end.
 func (c *Client) put(k *conn) {
 	k.idleSince = time.Now()
 	c.mu.Lock()
 	p := c.peerAt(k.addr)
 	p.observe(k.firstByte)
-	if c.closed || p.single || len(p.idle) >= c.o.MaxIdle {
+	if c.closed || p.single || p.starved > 0 || len(p.idle) >= c.o.MaxIdle {
 		c.mu.Unlock()
 		k.closeConn()
 		return
@@ -344,9 +345,7 @@ func (c *Client) sweepIdle() {
 		c.sweep.Reset(max(next, time.Millisecond))
 	}
 	c.mu.Unlock()
-	for _, k := range old {
-		k.closeConn()
-	}
+	closeAll(old)
 }
 
 // CloseIdle closes the idle connections.
@@ -360,18 +359,14 @@ func (c *Client) drop(closed bool) {
 	c.mu.Lock()
 	var idle []*conn
 	for _, p := range c.peers {
-		idle = append(idle, p.idle...)
-		p.idle = nil
+		idle = append(idle, c.takeIdle(p)...)
 	}
-	c.count = 0
 	c.closed = c.closed || closed
 	if c.sweep != nil {
 		c.sweep.Stop()
 	}
 	c.mu.Unlock()
-	for _, k := range idle {
-		k.closeConn()
-	}
+	closeAll(idle)
 }
 
 // Response is the answer of one exchange. It belongs to one goroutine and is
