@@ -9,8 +9,8 @@
 // is an answer. Requests of one team are admitted by priority (high, then normal) and
 // within one in order of arrival; teams take turns, so a team with ten thousand requests
 // delays another team's by one turn. Requests of priority low come behind all others,
-// whatever their team, wait for as long as others do, and make place for others in a full
-// queue. A request that leaves frees its place and its bytes at once.
+// whatever their team, make place for others in a full queue, and do not wait inside an
+// engine. A request that leaves frees its place and its bytes at once.
 //
 // Rules of the choice, in order: replicas that failed a moment ago or have no
 // free slot are left out; a request for an adapter goes to a replica that has it

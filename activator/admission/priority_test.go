@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
 
@@ -189,6 +190,25 @@ func TestLowMakesPlace(t *testing.T) {
 	enter(q, "b", Normal, 16, Full)
 	if l := q.Load(t0); l.Bytes > 100 || l.Queued > 4 || l.Low.Queued != 1 {
 		t.Fatalf("%+v", l)
+	}
+}
+
+// TestLowSlots: where an engine works on half of its slots at once, low requests do not wait
+// in it.
+func TestLowSlots(t *testing.T) {
+	m := &functions.Model{}
+	m.Spec.Queue.Requests, m.Spec.Queue.Bytes, m.Spec.Scale.Target = 100, 1000, 2
+	q := &Queue{}
+	none, one := &snapshot.Snapshot{Model: m}, &snapshot.Snapshot{Model: m, Replicas: []snapshot.Replica{{ID: "a"}}}
+	q.Publish(nil, none, t0)
+	q.Publish(none, one, t0)
+	for i, c := range []struct {
+		p    Priority
+		want Admission
+	}{{Low, Admitted}, {Low, Admitted}, {Low, Waiting}, {Normal, Admitted}, {High, Admitted}, {Normal, Waiting}} {
+		if got := (&Request{Priority: c.p}).Enter(q, t0); got != c.want {
+			t.Errorf("request %d: %v, want %v", i, got, c.want)
+		}
 	}
 }
 

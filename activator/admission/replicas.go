@@ -38,6 +38,7 @@ type replica struct {
 	listing  uint64 // number of this stay in the snapshots, from its first to its last one
 	seed     uint64
 	slots    int
+	lowSlots int // how many of the slots may be in use for a request of priority Low to get one
 	inFlight int
 	listed   bool      // in the newest snapshot; others end the requests they have
 	coolsAt  time.Time // when the cool-down after a failure ends; zero: it did not fail
@@ -79,6 +80,10 @@ func (q *Queue) setReplicas(f *snapshot.Snapshot) {
 	for i := range f.Replicas {
 		r := findReplica(q.replicas, f.Replicas[i].ID)
 		r.Replica, r.slots = &f.Replicas[i], f.SlotsOf(&f.Replicas[i])
+		r.lowSlots = r.slots
+		if r.Replica.Slots == 0 { // the engine works on half of them at once: the others find no low one waiting there
+			r.lowSlots = max(1, r.slots/2)
+		}
 	}
 }
 
@@ -121,7 +126,11 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 	var minimum, preferred *replica
 	var highest uint64
 	for _, r := range q.replicas {
-		if r == q.apart || r.inFlight >= r.slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
+		slots := r.slots
+		if req.Priority == Low {
+			slots = r.lowSlots
+		}
+		if r == q.apart || r.inFlight >= slots || !r.usable(now) || not != "" && r.Replica.ID == not || loaded && !slices.Contains(r.Replica.Adapters, req.Adapter) {
 			continue
 		}
 		if minimum == nil || r.load() < minimum.load() || r.load() == minimum.load() && r.Replica.HitRate > minimum.Replica.HitRate {

@@ -27,7 +27,6 @@ var keysNotBuilt = map[string][]string{
 	functions.KindModel:  {"spec.queue.maxDelay", "spec.queue.batch", "spec.profiles", "spec.exclude", "spec.weights", "spec.cache.semantic"},
 	functions.KindRouter: {"spec.cache.semantic", "spec.weights", "spec.profiles"},
 	functions.KindRemote: {"spec.keyFrom.secret"},
-	functions.KindTeam:   {"spec.priority"},
 	"":                   {"sessions"}, // of a file of settings
 }
 

@@ -127,7 +127,7 @@ func TestDecodeRefusesRoutersAndRemotes(t *testing.T) {
 		{"two at once", replaced(t, replaced(t, autoText, "data: public", "data: all"), "[ml/big]", "[]"), "spec.rules[2].to: a target is needed"},
 		{"model's batch", tiny + "  queue: {batch: {max: 4}}\n", `f.yaml:7:11: spec.queue.batch: not supported yet`},
 		{"model's kinds", tiny + "  profiles: auto\n", `spec.profiles: not supported yet`},
-		{"team's priority", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\nspec: {priority: {max: high}}\n", `spec.priority: not supported yet`},
+		{"team's priority", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\nspec: {priority: {max: hihg}}\n", `f.yaml:4:19: spec.priority.max: "hihg" is no priority thaw knows (did you mean high? one of high, normal, low)`},
 		{"composition", "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\n", `f.yaml:2:1: kind: Composition: not supported yet`},
 		{"auto is no Remote", replaced(t, cloudText, "name: cloud-mini", "name: auto"), `f.yaml:3:12: metadata.name: "auto" is reserved for a Router`},
 		{"plain http", replaced(t, cloudText, "https://", "http://"), `f.yaml:5:3: spec.url: plain http would send the key and the prompts readable`},

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 	"time"
@@ -402,65 +403,39 @@ func (d *decision) mixPromise(s string) {
 // timerHeap is a heap of functions by the time of their next evaluation.
 type timerHeap []*functionEntry
 
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (h *timerHeap) Push(x any) {
+	e := x.(*functionEntry)
+	e.at = len(*h)
+	*h = append(*h, e)
+}
+
+// Pop implements heap.Interface.
+func (h *timerHeap) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last], e.at = nil, -1
+	*h = (*h)[:last]
+	return e
+}
+
 // set changes e's due time; math.MaxInt64 removes e.
 func (h *timerHeap) set(e *functionEntry, due Instant) {
-	s := *h
+	e.due = due
 	switch {
-	case due == math.MaxInt64 && e.at < 0:
-		e.due = due
-		return
+	case due == math.MaxInt64 && e.at >= 0:
+		heap.Remove(h, e.at)
 	case due == math.MaxInt64:
-		last := len(s) - 1
-		at := e.at
-		if at != last {
-			s[at] = s[last]
-			s[at].at = at
-		}
-		s[last] = nil
-		*h = s[:last]
-		if at != last {
-			h.down(h.up(at))
-		}
-		e.at, e.due = -1, due
 	case e.at < 0:
-		e.at, e.due = len(s), due
-		*h = append(s, e)
-		h.up(e.at)
+		heap.Push(h, e)
 	default:
-		e.due = due
-		h.down(h.up(e.at))
-	}
-}
-
-func (h *timerHeap) up(at int) int {
-	s := *h
-	for at > 0 {
-		p := (at - 1) / 2
-		if s[p].due <= s[at].due {
-			break
-		}
-		s[p], s[at] = s[at], s[p]
-		s[p].at, s[at].at = p, at
-		at = p
-	}
-	return at
-}
-
-func (h *timerHeap) down(at int) {
-	s := *h
-	for {
-		c := 2*at + 1
-		if c >= len(s) {
-			return
-		}
-		if c+1 < len(s) && s[c+1].due < s[c].due {
-			c++
-		}
-		if s[at].due <= s[c].due {
-			return
-		}
-		s[c], s[at] = s[at], s[c]
-		s[c].at, s[at].at = c, at
-		at = c
+		heap.Fix(h, e.at)
 	}
 }

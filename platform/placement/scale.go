@@ -111,17 +111,23 @@ func (d *decision) scaleFunction(f *Function) {
 	if ready == 0 && starting > 0 {
 		return // a function without READY replicas gets one start at a time
 	}
-	n := want - live
+	n, what := want-live, d.needOf(f, live)
+	if others := d.policy.wantWithoutLow(f, d.now) - live; others > 0 {
+		n = min(n, others) // those for requests of priority low follow
+	}
 	if ready == 0 {
 		n = 1
 	}
-	reason, since := "min", Instant(math.MaxInt64)
-	others := d.policy.wantWithoutLow(f, d.now) - live
-	if others > 0 {
-		n = min(n, others)
+	for range n {
+		d.needy = append(d.needy, what)
 	}
+}
+
+// needOf is the need for one replica of f more than the live ones.
+func (d *decision) needOf(f *Function, live int) need {
+	reason, since := "min", Instant(math.MaxInt64)
 	switch {
-	case others <= 0 && f.LowActive+f.LowQueued > 0:
+	case f.LowActive+f.LowQueued > 0 && d.policy.wantWithoutLow(f, d.now) <= live:
 		reason, since = reasonLow, max(f.Oldest, f.LastEnd)
 	case f.waits():
 		// The wait counts from the last served request: otherwise an endless queue would
@@ -134,9 +140,7 @@ func (d *decision) scaleFunction(f *Function) {
 	case f.onlyForeseen(d.now):
 		reason, since = reasonPrewarm, sincePrewarm
 	}
-	for range n {
-		d.needy = append(d.needy, need{f: f, reason: reason, since: since})
-	}
+	return need{f: f, reason: reason, since: since}
 }
 
 // unloadSleepers stops replicas that have slept for the idle time, and all but one if

@@ -42,6 +42,7 @@ type RequestEnd struct {
 	Message string
 	First   time.Duration // time of its first token; 0 if none came
 	Replica string        // the last one that failed it; "" if none did
+	Low     bool          // its priority was low
 }
 
 // Codes of requests that ended without an answer or a refusal.

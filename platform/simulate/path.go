@@ -109,6 +109,9 @@ func (st *State) arrive(x *Request) {
 	if q.output <= 0 {
 		q.output = st.c.Output
 	}
+	if x.Low {
+		q.Priority = admission.Low
+	}
 	if x.ClientTimeout > 0 {
 		q.disconnectAt = q.at + x.ClientTimeout
 	}
@@ -404,7 +407,7 @@ func (q *request) end(code openai.Code, message string) {
 	st.active[last] = nil
 	st.active = st.active[:last]
 	if st.OnRequestEnd != nil {
-		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Arrived: q.at, Code: code, Message: message, First: q.first, Replica: q.FailedReplica})
+		st.OnRequestEnd(RequestEnd{ID: q.id, Function: q.f.name, Arrived: q.at, Code: code, Message: message, First: q.first, Replica: q.FailedReplica, Low: q.Priority == admission.Low})
 	}
 	st.pool = append(st.pool, q)
 }

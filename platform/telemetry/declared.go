@@ -81,9 +81,9 @@ var declarations = []metric{
 	gauge("thaw_activators_in_grace", "Activators whose link has ended and whose requests still count."),
 
 	// platform/orchestrator
-	counter("thaw_evictions_total", "Replicas stopped; reason is evicted (for another function), idle, surplus, changed, asked, …", "reason"),
+	counter("thaw_evictions_total", "Replicas stopped; reason is evicted (for another function), priority (the same, of one that only low requests use), idle, surplus, changed, asked, …", "reason"),
 	counter("thaw_engine_restarts_total", "Engines that broke; cause is start, died or hung.", "cause"),
-	counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted (for another function) or time_slice.", "reason"),
+	counter("thaw_sleeps_total", "Replicas sent to sleep; reason is idle, evicted or priority (for another function) or time_slice.", "reason"),
 	counter("thaw_sleep_wakeups_total", "Replicas woken from sleep; result is ready or failed.", "result"),
 	counter("thaw_heartbeats_late_total", "Heartbeats that came twice, or after a newer one, and were passed over."),
 	counter("thaw_thrash_total", "Functions that were evicted and missed soon after."),

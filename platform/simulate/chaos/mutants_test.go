@@ -36,7 +36,7 @@ var bugs = []struct {
 		{"activator/admission/queue.go", "\tq.admit(now)\n\tswitch {", "\tswitch {"},
 	}},
 	{"queue twice as many requests as allowed", []edit{
-		{"activator/admission/request.go", `q.waiting.count >= q.limits.requests`, `q.waiting.count >= 2*q.limits.requests`},
+		{"activator/admission/queue.go", `low.count >= q.limits.requests`, `low.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a lost node", []edit{
 		{"platform/orchestrator/actions.go", `s.removeReplica(r, "node_lost")`, `_ = r`},

@@ -171,7 +171,7 @@ func (p *run) host(i int) string { return hostName(i % len(p.experiment.Hosts)) 
 func (p *run) sendRequests(model, n int) {
 	for range n {
 		p.checker.asked++
-		p.st.Ask(simulate.Request{Function: p.experiment.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200)})
+		p.st.Ask(simulate.Request{Function: p.experiment.name(model), Input: 100 + p.rng.IntN(400), Output: 1 + p.rng.IntN(200), Low: p.rng.IntN(4) == 0})
 	}
 }
 

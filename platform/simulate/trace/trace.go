@@ -25,6 +25,7 @@ type Request struct {
 	Input         int            // tokens of the prompt; 0: unknown
 	Output        int            // tokens of the answer; 0: unknown
 	ClientTimeout time.Duration  // the client disconnects if the answer has not begun by then; 0: never
+	Low           bool           // its priority is low
 }
 
 // Requests is a trace's requests in the order of At; the first error ends it.
