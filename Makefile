@@ -231,6 +231,21 @@ cross: ## builds for every system we ship to
 	  echo "build $$os/$$arch"; for program in thaw thaw-knative; do \
 	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./platform/$$program || exit 1; done; done; done
 
+# What the console takes from npm, with its versions; the script modules are the packages' own.
+PREACT ?= 11.2.0
+HTM    ?= 3.1.1
+
+.PHONY: console-vendor
+console-vendor: ## platform/console/assets/npm from npm, at the versions PREACT= and HTM= (needs npm)
+	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && into=platform/console/assets/npm && \
+	for package in preact@$(PREACT) htm@$(HTM); do name=$${package%@*} && mkdir "$$new/$$name" && \
+	  npm pack --silent --pack-destination "$$new/$$name" "$$package" >/dev/null && \
+	  tar xzf "$$new/$$name"/*.tgz -C "$$new/$$name" --strip-components=1 || exit 1; done && \
+	put() { sed -e 's|from"preact"|from"./preact.mjs"|' -e '/^\/\/# sourceMappingURL/d' "$$new/$$1" >"$$into/$$2"; } && \
+	put preact/dist/preact.mjs preact.mjs && put preact/hooks/dist/hooks.mjs hooks.mjs && put htm/dist/htm.module.js htm.mjs && \
+	cp "$$new/preact/LICENSE" $$into/LICENSE-preact.txt && cp "$$new/htm/LICENSE" $$into/LICENSE-htm.txt && \
+	printf 'preact %s, MIT: preact.mjs, hooks.mjs (its import is made relative)\nhtm %s, Apache-2.0: htm.mjs\n' $(PREACT) $(HTM) >$$into/VERSIONS.txt && cat $$into/VERSIONS.txt
+
 schema: ## functions/schema.json from the types
 	$(GO) generate ./functions
 

@@ -102,7 +102,7 @@ func (a *API) viewModel(f *Function, m *functions.Model) {
 		f.Expected = optionalSeconds(now.Forecast.P50)
 	}
 	if now.ColdStart != nil {
-		f.ColdStart = now.ColdStart.ID
+		f.ColdStart, f.Bytes = now.ColdStart.ID, max(now.ColdStart.Bytes, now.ColdStart.Progress.Total)
 	}
 	switch {
 	case now.Failure != nil:

@@ -31,6 +31,7 @@ type Function struct {
 	Waiting   *time.Time           `json:"waiting_since,omitempty"` // arrival of the one held longest
 	Percent   *int                 `json:"percent,omitempty"`
 	ETA       *float64             `json:"eta_s,omitempty"`
+	Bytes     functions.Bytes      `json:"bytes,omitempty"`       // of its checkpoint, as its newest cold start found it
 	Expected  *float64             `json:"expected_s,omitempty"`  // of a cold start, the median
 	ColdStart string               `json:"cold_start,omitempty"`  // the newest one's id
 	Problem   string               `json:"problem,omitempty"`     // why it cannot be served now

@@ -33,6 +33,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/console"
 	"github.com/thaw-dev/thaw/platform/enroll"
 	"github.com/thaw-dev/thaw/platform/local"
 	"github.com/thaw-dev/thaw/platform/memlimit"
@@ -198,8 +199,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.data.DemandOf(n); return d.Active, d.Queued },
 		Oldest:  func(n functions.Name) time.Time { d, _ := s.data.DemandOf(n); return d.Oldest },
 		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse,
-		Logs:    openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
+		TeamUse: backend.TeamUse, Logs: openLogs(backend), Changed: backend.Changes, Ready: s.state.missing,
 		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log,
 	})
 	s.front = s.newFront(c, loopback, control, newSockets(s.data, backend, metrics, plan.Connections, int(c.ShareOf(int64(plan.Connections))), log), httpserver.Options{
@@ -277,15 +277,22 @@ func credentials(dir string) (keys *auth.KeyStore, admin string, err error) {
 
 // newFront makes the HTTP server of the data path, the sockets and the control API.
 func (s *server) newFront(c *cli.ServeConfig, loopback bool, control *api.API, sockets *socket.Server, o httpserver.Options) httpserver.Server {
-	guard := browser.New(loopback, c.Host, c.Origin)
-	named, own := guard.Wrap(sockets.Serve), browser.New(loopback, c.Host, nil).Wrap(sockets.Serve)
+	guard, strict := browser.New(loopback, c.Host, c.Origin), browser.New(loopback, c.Host, nil)
+	named, own := guard.Wrap(sockets.Serve), strict.Wrap(sockets.Serve)
+	pages := strict.Wrap(console.New(cli.Version).Serve)
 	o.Handler = dispatch(guard.Wrap(s.data.Serve), func(req *httpserver.Request, res *httpserver.Response) {
 		if socket.TakesOrigins(req.Path) {
 			named(req, res)
 		} else {
 			own(req, res)
 		}
-	}, control.Serve)
+	}, func(req *httpserver.Request, res *httpserver.Response) {
+		if console.ServesPath(req.Path) {
+			pages(req, res)
+		} else {
+			control.Serve(req, res)
+		}
+	})
 	o.Authorize = authorizeBy(guard.WrapAuthorize(s.data.Authorize), guard.WrapAuthorize(sockets.Authorize), control)
 	o.Upgrades = socket.Upgrades
 	return httpserver.NewFiberServer(o)

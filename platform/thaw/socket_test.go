@@ -101,6 +101,7 @@ func TestOrigins(t *testing.T) {
 		{"POST", "/v1/chat/completions", 400, 403, true},
 		{"POST", "/predict?text=a", 200, 403, true},
 		{"GET", "/ui/socket", 403, 403, false},
+		{"GET", "/ui/", 403, 403, false},
 		{"GET", "/health", 403, 403, false},
 		{"GET", "/api/v1/functions", 403, 403, false},
 		{"GET", "/metrics", 403, 403, false},

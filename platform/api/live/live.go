@@ -85,7 +85,7 @@ func (w *Watcher) Close() {
 	}
 	w.closed = true
 	if l.watchers--; l.watchers == 0 {
-		l.known, l.order, l.lines, l.next = nil, nil, nil, time.Time{}
+		l.known, l.order, l.lines, l.count, l.next = nil, nil, nil, 0, time.Time{}
 	}
 }
 

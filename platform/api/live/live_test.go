@@ -77,6 +77,11 @@ func TestChanges(t *testing.T) {
 		if got := string(three.Append(nil)); strings.Count(got, "\n") != 3 || !strings.Contains(got, `"v":"1"`) {
 			t.Errorf("got %s", got)
 		}
+		s.items = nil
+		time.Sleep(leastGap)
+		if got := string(three.Append(nil)); got != `{"list":"things","event":"removed","name":"c"}`+"\n" {
+			t.Errorf("got %s", got)
+		}
 	})
 }
 
