@@ -64,6 +64,7 @@ type Catalog interface {
 	Models() []*functions.Model
 	Routers() []*functions.Router
 	Remotes() []*functions.Remote
+	Compositions() []*functions.Composition
 	Teams() []*functions.Team
 	// Lookup returns the function of a name, of any kind.
 	Lookup(name functions.Name) (catalog.Document, bool)

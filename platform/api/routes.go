@@ -46,7 +46,7 @@ func (a *API) table() []endpoint {
 	rows := []endpoint{
 		{method: "GET", path: "/api/v1/functions", query: []string{"watch"}, summary: "All functions.", answer: List[Function]{}, do: listHandler(a, a.functions, func(f Function) string { return f.Name })},
 		{method: "GET", path: "/api/v1/functions/{team}/{name}", summary: "One function, with its spec.", answer: Function{}, do: a.function},
-		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model, router or remote: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: oneOf{functions.Model{}, functions.Router{}, functions.Remote{}}, answer: DeployReply{}, do: a.deploy},
+		{method: "PUT", path: "/api/v1/functions/{team}/{name}", permission: admin, query: []string{"dryRun"}, summary: "Deploy a model, router, remote or composition: the body is its file, YAML or JSON. With dryRun nothing changes. 201 when it is new.", body: oneOf{functions.Model{}, functions.Router{}, functions.Remote{}, functions.Composition{}}, answer: DeployReply{}, do: a.deploy},
 		{method: "DELETE", path: "/api/v1/functions/{team}/{name}", permission: admin, summary: "Remove a deployed function.", status: 204, do: a.remove},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/wake", permission: admin, summary: "Wake a function, for a lease or its idle time, at least a minute.", body: WakeRequest{}, status: 202, answer: WakeReply{}, do: a.wake},
 		{method: "POST", path: "/api/v1/functions/{team}/{name}/stop", permission: admin, summary: "Drain the replicas of a function. Demand brings it back.", status: 202, answer: WakeReply{}, do: a.stop},

@@ -15,7 +15,7 @@ import (
 )
 
 // Checked is what Put would do with a document: Created, if it is new. Warnings are about
-// what a Router names.
+// what a Router or a Composition names.
 type Checked struct {
 	Document
 	Created  bool
@@ -29,7 +29,7 @@ func (c *Catalog) Check(name functions.Name, data []byte) (Checked, error) {
 		return Checked{}, err
 	}
 	if len(docs) != 1 || docs[0].Team != nil {
-		return Checked{}, Problems{{Message: "exactly one Model, Router or Remote is wanted", Hint: "team files belong in the --functions folder"}}
+		return Checked{}, Problems{{Message: "exactly one Model, Router, Remote or Composition is wanted", Hint: "team files belong in the --functions folder"}}
 	}
 	out := Checked{Document: docs[0]}
 	var problems Problems
@@ -38,7 +38,7 @@ func (c *Catalog) Check(name functions.Name, data []byte) (Checked, error) {
 	}
 	problems = append(problems, out.relativeFiles()...)
 	p := c.now()
-	if out.Router != nil {
+	if out.Router != nil || out.Composition != nil {
 		with := maps.Clone(p.docs)
 		with[out.key()] = out.Document
 		for _, x := range checkTargets(with) {
@@ -76,6 +76,8 @@ func (d *Document) forgetPlace() {
 		d.Router.Dir, d.Router.Origin = "", ""
 	case d.Remote != nil:
 		d.Remote.Dir, d.Remote.Origin = "", ""
+	case d.Composition != nil:
+		d.Composition.Origin = ""
 	}
 }
 
@@ -110,7 +112,7 @@ func (c *Catalog) path(name functions.Name) string {
 	return filepath.Join(c.o.Deployed, name.Team+"."+name.Name+".yaml")
 }
 
-// Put stores one Model, Router or Remote under DATA/functions. data is
+// Put stores one Model, Router, Remote or Composition under DATA/functions. data is
 // YAML or JSON; name must be the document's own. When it returns, the file is
 // whole on disk and every Watch has delivered it; so a watcher must not call it.
 // Errors: Problems, ErrConflict, ErrReadOnly, or of the disk.

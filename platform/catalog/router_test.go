@@ -127,7 +127,6 @@ func TestDecodeRefusesRoutersAndRemotes(t *testing.T) {
 		{"model's batch", tiny + "  queue: {batch: {max: 4}}\n", `f.yaml:7:11: spec.queue.batch: not supported yet`},
 		{"model's kinds", tiny + "  profiles: auto\n", `spec.profiles: not supported yet`},
 		{"team's priority", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\nspec: {priority: {max: high}}\n", `spec.priority: not supported yet`},
-		{"composition", "apiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\n", `f.yaml:2:1: kind: Composition: not supported yet`},
 		{"auto is no Remote", replaced(t, cloudText, "name: cloud-mini", "name: auto"), `f.yaml:3:12: metadata.name: "auto" is reserved for a Router`},
 		{"plain http", replaced(t, cloudText, "https://", "http://"), `f.yaml:5:3: spec.url: plain http would send the key and the prompts readable`},
 		{"two keys", replaced(t, cloudText, "{env: CLOUD_KEY}", "{env: CLOUD_KEY, file: /key}"), `f.yaml:6:3: spec.keyFrom: both env and file are given`},
@@ -392,7 +391,7 @@ func TestPutOtherKinds(t *testing.T) {
 		{"another name", "b", cloudText, "the document is about default/cloud-mini, the path about default/b"},
 		{"a relative key", "b", strings.NewReplacer("name: cloud-mini", "name: b", "{env: CLOUD_KEY}", "{file: ./key}").Replace(cloudText), "spec.keyFrom.file: a relative file has no folder to count from here (thaw deploy -f FILE makes it absolute)"},
 		{"examples elsewhere", "auto", replaced(t, auto, "examples: [where is my invoice]", "examplesFrom: /etc/passwd"), "spec.intents.list[0].examplesFrom: a deployed document has its examples in itself"},
-		{"a team", "ml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n", "exactly one Model, Router or Remote is wanted"},
+		{"a team", "ml", "apiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n", "exactly one Model, Router, Remote or Composition is wanted"},
 	} {
 		_, err := put(tt.name, tt.text)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {

@@ -88,6 +88,8 @@ func (c printer) printDescription(d description) {
 		describeRouter(row, f.Router)
 	case f.Remote != nil:
 		describeRemote(row, f)
+	case f.Composition != nil:
+		describeComposition(row, f.Composition)
 	default:
 		row("Engine", "%s", f.Engine)
 		row("Source", "%s", f.Source)

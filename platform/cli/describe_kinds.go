@@ -79,5 +79,39 @@ func describeRemote(row func(key, format string, args ...any), f api.Function) {
 	row("Timeouts", "connect %s, first token %s, idle %s", s.Timeouts.Connect, s.Timeouts.FirstToken, s.Timeouts.Idle)
 }
 
+// describeComposition writes the rows of a Composition.
+func describeComposition(row func(key, format string, args ...any), s *functions.CompositionSpec) {
+	row("Kind", "composition")
+	pattern := string(s.Pattern)
+	if s.Rounds > 0 {
+		pattern += fmt.Sprintf(", %d rounds", s.Rounds)
+	}
+	row("Pattern", "%s", pattern)
+	for _, p := range s.Parts() {
+		key, what := "Member", p.Target
+		if role, ok := strings.CutPrefix(p.Path, "spec.members."); ok {
+			what = role + ": " + what
+		}
+		if p.Path == "spec.coordinator" {
+			key = "Coordinator"
+		}
+		row(key, "%s", what)
+	}
+	if s.Quorum > 0 {
+		row("Quorum", "%d of %d answers; cold members are waited for %s", s.Quorum, len(s.Members.List), s.Patience)
+	}
+	var bounds []string
+	for _, b := range []struct {
+		n    float64
+		unit string
+	}{{float64(s.Budget.Calls), "calls"}, {float64(s.Budget.ColdStarts), "cold starts"}, {float64(s.Budget.Tokens), "tokens"}, {s.Budget.Cost, "spent"}} {
+		if b.n > 0 {
+			bounds = append(bounds, money(b.n)+" "+b.unit)
+		}
+	}
+	row("Budget", "%s", strings.Join(append(bounds, s.Budget.Time.String()), ", "))
+	row("Shows", "%s", s.Show)
+}
+
 // money is an amount without trailing zeros.
 func money(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -135,8 +135,8 @@ func detach(d catalog.Document) error {
 	return nil
 }
 
-// ReadDeployable reads what deploy sends: all kinds but teams, Routers last, so that what
-// they name is there before them. Each is detached from its folder.
+// ReadDeployable reads what deploy sends: all kinds but teams, Routers and then Compositions
+// last, so that what they name is there before them. Each is detached from its folder.
 func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, err error) {
 	docs, _, err = Read(catalog.Reader{Examples: true}, paths)
 	if err != nil {
@@ -145,15 +145,10 @@ func ReadDeployable(paths []string) (docs []catalog.Document, files [][]byte, er
 	if len(docs) == 0 {
 		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
 	}
-	slices.SortStableFunc(docs, func(a, b catalog.Document) int {
-		switch {
-		case a.Router == nil && b.Router != nil:
-			return -1
-		case a.Router != nil && b.Router == nil:
-			return 1
-		}
-		return 0
-	})
+	rank := func(d catalog.Document) int {
+		return slices.Index([]string{functions.KindRouter, functions.KindComposition}, d.Kind())
+	}
+	slices.SortStableFunc(docs, func(a, b catalog.Document) int { return rank(a) - rank(b) })
 	for _, d := range docs {
 		at := fmt.Sprintf("%s:%d", d.File, d.Line)
 		if d.Team != nil {
