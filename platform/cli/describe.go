@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/described"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -83,14 +84,7 @@ func (c printer) printDescription(d description) {
 		row("Problem", "%s", f.Problem)
 	}
 	row("Requests", "%d active, %d queued", f.Active, f.Queued)
-	switch {
-	case f.Router != nil:
-		describeRouter(row, f.Router)
-	case f.Remote != nil:
-		describeRemote(row, f)
-	case f.Composition != nil:
-		describeComposition(row, f.Composition)
-	default:
+	if !described.Rows(row, f) {
 		row("Engine", "%s", f.Engine)
 		row("Source", "%s", f.Source)
 	}

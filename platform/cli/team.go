@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/described"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -83,7 +84,7 @@ func (c printer) printTeam(t api.Team) {
 	}
 	row("", "%s of the store", store)
 	if l.SpendPerDay > 0 {
-		row("", "%s spent a day", money(l.SpendPerDay))
+		row("", "%s spent a day", described.Money(l.SpendPerDay))
 	}
 	if t.Data != "" {
 		row("Data", "%s", t.Data)

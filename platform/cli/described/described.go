@@ -1,4 +1,5 @@
-package cli
+// Package described writes the specs of functions that are no models, for people.
+package described
 
 import (
 	"cmp"
@@ -10,6 +11,21 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 )
+
+// Rows writes the rows of a Router, a Remote or a Composition; false: f is none.
+func Rows(row func(key, format string, args ...any), f api.Function) bool {
+	switch {
+	case f.Router != nil:
+		describeRouter(row, f.Router)
+	case f.Remote != nil:
+		describeRemote(row, f)
+	case f.Composition != nil:
+		describeComposition(row, f.Composition)
+	default:
+		return false
+	}
+	return true
+}
 
 // describeRouter writes the rows of a Router.
 func describeRouter(row func(key, format string, args ...any), s *functions.RouterSpec) {
@@ -35,7 +51,7 @@ func describeRouter(row func(key, format string, args ...any), s *functions.Rout
 			bounds = append(bounds, "first token within "+o.FirstToken.String())
 		}
 		if o.CostPerRequest > 0 {
-			bounds = append(bounds, money(o.CostPerRequest)+" per request")
+			bounds = append(bounds, Money(o.CostPerRequest)+" per request")
 		}
 		row("Objective", "%s", strings.Join(bounds, ", "))
 	}
@@ -64,7 +80,7 @@ func describeRemote(row func(key, format string, args ...any), f api.Function) {
 	}
 	row("Data", "%s at most", s.Allow)
 	if s.Price != (functions.Price{}) {
-		row("Price", "%s and %s per million tokens in and out", money(s.Price.Input), money(s.Price.Output))
+		row("Price", "%s and %s per million tokens in and out", Money(s.Price.Input), Money(s.Price.Output))
 	}
 	var limits []string
 	for _, l := range []struct {
@@ -72,7 +88,7 @@ func describeRemote(row func(key, format string, args ...any), f api.Function) {
 		unit string
 	}{{float64(s.Limits.Concurrent), "at once"}, {float64(s.Limits.RequestsPerMinute), "requests a minute"}, {float64(s.Limits.TokensPerMinute), "tokens a minute"}, {s.Limits.SpendPerDay, "spent a day"}} {
 		if l.n > 0 {
-			limits = append(limits, money(l.n)+" "+l.unit)
+			limits = append(limits, Money(l.n)+" "+l.unit)
 		}
 	}
 	row("Limits", "%s", cmp.Or(strings.Join(limits, ", "), "none"))
@@ -106,12 +122,12 @@ func describeComposition(row func(key, format string, args ...any), s *functions
 		unit string
 	}{{float64(s.Budget.Calls), "calls"}, {float64(s.Budget.ColdStarts), "cold starts"}, {float64(s.Budget.Tokens), "tokens"}, {s.Budget.Cost, "spent"}} {
 		if b.n > 0 {
-			bounds = append(bounds, money(b.n)+" "+b.unit)
+			bounds = append(bounds, Money(b.n)+" "+b.unit)
 		}
 	}
 	row("Budget", "%s", strings.Join(append(bounds, s.Budget.Time.String()), ", "))
 	row("Shows", "%s", s.Show)
 }
 
-// money is an amount without trailing zeros.
-func money(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+// Money is an amount without trailing zeros.
+func Money(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
