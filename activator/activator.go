@@ -2,6 +2,7 @@ package activator
 
 import (
 	"context"
+	"hash/maphash"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/refusals"
 	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/routes"
+	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/suspects"
 	"github.com/thaw-dev/thaw/activator/upstream"
@@ -171,7 +173,8 @@ type Activator struct {
 	decisions routes.Log
 	changed   changedFunctions
 	requests  requestIndex
-	runs      sharedRuns
+	runs      *sharedrun.Table[runKey]
+	seeds     [2]maphash.Seed // of fingerprints
 	suspects  suspects.Table[fingerprint]
 	buffers   answer.Buffers
 	usages    usageoption.Table
@@ -207,7 +210,8 @@ func New(o Options) *Activator {
 		e.Data.self, e.Data.changed, e.Data.queue.Demand = e, &a.changed, &e.Data
 	})
 	a.requests.init()
-	a.runs.init()
+	a.runs = sharedrun.NewTable(func(k runKey) uint64 { return k.bodyA })
+	a.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	return a
 }
 

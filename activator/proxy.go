@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
+	"github.com/thaw-dev/thaw/activator/sharedrun"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -41,9 +42,9 @@ type proxyRequest struct {
 	routing      *routing   // of a request to a Router; else nil
 	cached       *cache.Use // nil until the function is found
 	data         functions.DataClass
-	finished     bool       // finish was called
-	reason       string     // code of the error it ended with, for the log
-	shared       *sharedRun // that retries may join, or whose answer the request got; nil: none
+	finished     bool           // finish was called
+	reason       string         // code of the error it ended with, for the log
+	shared       *sharedrun.Run // that retries may join, or whose answer the request got; nil: none
 
 	// Waiting.
 
@@ -177,7 +178,7 @@ func (x *proxyRequest) context() context.Context {
 		return x.reservation.ctx
 	}
 	if x.leads() {
-		return &x.shared.ctx
+		return &x.shared.Context
 	}
 	return x.req.Context()
 }
@@ -307,7 +308,7 @@ func (x *proxyRequest) launch(async bool) {
 		return
 	}
 	if x.leads() {
-		x.shared.runs.Store(true)
+		x.shared.Running.Store(true)
 	}
 	r := x.queued.Grant.Replica
 	switch {

@@ -432,7 +432,7 @@ func (x *proxyRequest) finish(code int) {
 		attrs = append(attrs, slog.String("error", x.reason))
 	}
 	if x.shared != nil && !x.leads() {
-		attrs = append(attrs, slog.String("joined", x.shared.id))
+		attrs = append(attrs, slog.String("joined", x.shared.ID))
 	}
 	if x.waited > 0 {
 		attrs = append(attrs, slog.Duration("waited", x.waited))

@@ -37,7 +37,7 @@ func (x *proxyRequest) enter(fresh bool) {
 	}
 	a.metricsOf(x.fn) // the gauges show a function's first request while it waits
 	if x.leads() {
-		x.shared.runs.Store(false)
+		x.shared.Running.Store(false)
 	}
 	x.phase = waiting
 	x.waitFrom = now
