@@ -1,0 +1,308 @@
+package compose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPlans: a plan that cannot run is refused before any call.
+func TestPlans(t *testing.T) {
+	abc := []string{"a", "b", "c"}
+	for _, c := range []struct {
+		plan Plan
+		says string // of the error; "": it runs
+	}{
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j"}, ""},
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Calls: 3}}, ""},
+		{Plan{Pattern: "swarm", Members: abc, Coordinator: "j"}, `pattern "swarm" is none`},
+		{Plan{Pattern: Ensemble, Coordinator: "j"}, "members is empty"},
+		{Plan{Pattern: Debate, Members: []string{"a", "a"}, Coordinator: "j"}, `members: "a" is empty or named twice`},
+		{Plan{Pattern: Ensemble, Members: abc}, "coordinator is missing"},
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Quorum: 4}, "quorum 4 of 3 members"},
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Quorum: -1}, "quorum -1"},
+		{Plan{Pattern: Debate, Members: abc, Coordinator: "j", Rounds: -1}, "negative"},
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Calls: 2}}, "budget.calls is 2: a run needs at least 3"},
+		{Plan{Pattern: Graph, Members: abc, Coordinator: "j", Budget: Budget{Calls: 2}}, "a run needs at least 3"},
+		{Plan{Pattern: Ensemble, Members: abc, Coordinator: "j", Budget: Budget{Cost: -1}}, "budget is negative"},
+		{Plan{Pattern: Maestro, Members: abc, Coordinator: "j"}, "no agent beside the critic"},
+		{Plan{Pattern: Maestro, Agents: map[string]string{"critic": "a"}, Coordinator: "j"}, "no agent beside the critic"},
+		{Plan{Pattern: Maestro, Agents: map[string]string{"poet": "a"}, Coordinator: "j"}, `"poet" is no role`},
+		{Plan{Pattern: Maestro, Agents: map[string]string{"code": ""}, Coordinator: "j"}, "code has no member"},
+	} {
+		s := &script{answer: replies(map[string]string{"a": "1", "b": "2", "c": "3", "j": "4"})}
+		_, err := Run(t.Context(), &c.plan, question("?"), s.ask, nil, nil)
+		var e *Error
+		if (err == nil) != (c.says == "") || err != nil && (!errors.As(err, &e) || e.Kind != BadPlan || !strings.Contains(err.Error(), c.says) || len(s.calls) > 0) {
+			t.Errorf("%+v: %v, want %q; calls %v", c.plan, err, c.says, s.names())
+		}
+	}
+	if _, err := Run(t.Context(), planOf(Ensemble), Input{}, nil, nil, nil); err == nil || err.Error() != "request: no messages" {
+		t.Error(err)
+	}
+}
+
+// TestBudgets: no pattern makes more calls than its budget, whatever the budget is; it
+// answers if the budget allows it.
+func TestBudgets(t *testing.T) {
+	for pattern, texts := range everyPattern {
+		free := &script{answer: replies(texts)}
+		if _, err := Run(t.Context(), planOf(pattern), question("?"), free.ask, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		for calls := 3; calls <= len(free.calls); calls++ {
+			s := &script{answer: replies(texts)}
+			plan := planOf(pattern)
+			plan.Budget.Calls = calls
+			result, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
+			if len(s.calls) > calls {
+				t.Errorf("%s: %d calls, %d are allowed: %v", pattern, len(s.calls), calls, s.names())
+			}
+			var e *Error
+			if err != nil && (pattern != Maestro && pattern != Graph || !errors.As(err, &e) || e.Kind != BudgetSpent && e.Kind != CoordinatorFailed) {
+				t.Errorf("%s with %d calls: %v", pattern, calls, err)
+			}
+			if err == nil && result.Text != "end" {
+				t.Errorf("%s with %d calls: %q", pattern, calls, result.Text)
+			}
+			if calls == len(free.calls) && err != nil {
+				t.Errorf("%s with all of its %d calls: %v", pattern, calls, err)
+			}
+		}
+	}
+}
+
+// TestSpent: a part of the budget that is spent ends the questions, not the answer.
+func TestSpent(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		plan   Plan
+		calls  []string
+		left   Reason
+		reason Reason // of the error
+		says   string
+	}{
+		{"tokens after the first round", Plan{Pattern: Debate, Budget: Budget{Tokens: 30}}, []string{"a/member/1", "b/member/1", "c/member/1", "j/coordinator/2/final"}, ReasonTokens, "", ""},
+		{"cost after the first round", Plan{Pattern: Debate, Budget: Budget{Cost: 1.5}}, []string{"a/member/1", "b/member/1", "c/member/1", "j/coordinator/2/final"}, ReasonCost, "", ""},
+		{"calls in the first round", Plan{Pattern: Ensemble, Budget: Budget{Calls: 3}}, []string{"a/member/1", "b/member/1", "j/coordinator/1/final"}, ReasonCalls, "", ""},
+		{"calls for the revisions of one", Plan{Pattern: Debate, Budget: Budget{Calls: 5}}, []string{"a/member/1", "a/member/2", "b/member/1", "c/member/1", "j/coordinator/3/final"}, ReasonCalls, "", ""},
+		{"cold starts", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: 3}}, []string{"a/member/1", "b/member/1", "j/coordinator/1/final"}, ReasonColdStarts, "", ""},
+		{"cold starts below the quorum", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: 2}}, []string{"a/member/1"}, ReasonColdStarts, ReasonColdStarts, "budget: coldStarts is spent: 1 of 2 needed (b: budget: coldStarts; c: budget: coldStarts)"},
+		{"no cold starts", Plan{Pattern: Ensemble, Budget: Budget{ColdStarts: -1}}, nil, ReasonColdStarts, ReasonColdStarts, "0 of 2 needed"},
+	} {
+		s := &script{answer: replies(everyPattern[Debate])}
+		var ready Ready
+		if c.plan.Budget.ColdStarts != 0 {
+			ready = func(_, want []string) []Group { return []Group{{Cold: want}} }
+			s.answer = func(q Call) (Reply, error) { return Reply{Text: q.Member, Cold: true}, nil }
+		}
+		c.plan.Members, c.plan.Coordinator, c.plan.Rounds = []string{"a", "b", "c"}, "j", 2
+		result, err := Run(t.Context(), &c.plan, question("?"), s.ask, ready, nil)
+		var e *Error
+		errors.As(err, &e)
+		if (err != nil) != (c.reason != "") || err != nil && (e == nil || e.Kind != BudgetSpent || e.Reason != c.reason || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !slices.Equal(s.names(), c.calls) || len(result.LeftOut) == 0 || result.LeftOut[0].Reason != c.left {
+			t.Errorf("%s: calls %v, left out %+v", c.name, s.names(), result.LeftOut)
+		}
+	}
+}
+
+// TestTime: at 3/4 of the time the questions end; the synthesis has the rest.
+func TestTime(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		took  map[string]time.Duration
+		ends  time.Duration
+		left  int
+		says  string
+		calls int
+	}{
+		{"in time", map[string]time.Duration{"c": 50 * time.Second, "j": 10 * time.Second}, 60 * time.Second, 0, "", 4},
+		{"a slow member", map[string]time.Duration{"c": 80 * time.Second, "j": 10 * time.Second}, 85 * time.Second, 1, "", 4},
+		{"a slow synthesis", map[string]time.Duration{"j": 101 * time.Second}, 100 * time.Second, 1, "budget: time is spent: no answer in time", 4},
+		{"slow members", map[string]time.Duration{"b": 80 * time.Second, "c": 80 * time.Second}, 75 * time.Second, 2, "budget: time is spent: 1 of 2 needed (b: budget: time; c: budget: time)", 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{took: func(q Call) time.Duration { return c.took[q.Member] }, answer: replies(everyPattern[Ensemble])}
+			plan, start := planOf(Ensemble), time.Now()
+			plan.Budget.Time = 100 * time.Second
+			result, err := Run(t.Context(), plan, question("?"), s.ask, nil, nil)
+			if took := time.Since(start); took != c.ends || len(result.LeftOut) != c.left || len(result.Calls) != c.calls {
+				t.Errorf("%s: ended after %v, %v; left out %+v; %d calls", c.name, took, err, result.LeftOut, len(result.Calls))
+			}
+			var e *Error
+			if (err == nil) != (c.says == "") || err != nil && (err.Error() != c.says || !errors.As(err, &e) || e.Kind != BudgetSpent) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		})
+	}
+}
+
+// TestPatience: members that are still being loaded when patience ends are left out if the
+// answers are enough, and only then.
+func TestPatience(t *testing.T) {
+	slow := map[string]time.Duration{"a": time.Second, "b": 2 * time.Second, "c": 60 * time.Second, "j": 0}
+	for _, c := range []struct {
+		name   string
+		quorum int
+		group  Group
+		began  bool // c's model is loaded before patience ends
+		ends   time.Duration
+		left   string
+		calls  int
+	}{
+		{"a cold one is left out", 2, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}}, false, 20 * time.Second, "c: cold beyond patience", 4},
+		{"a loaded one is waited for", 2, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}}, true, 60 * time.Second, "", 4},
+		{"a warm one is waited for", 2, Group{Warm: []string{"a", "b", "c"}}, false, 60 * time.Second, "", 4},
+		{"the quorum needs it", 3, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}}, false, 60 * time.Second, "", 4},
+		{"a forecast beyond patience: it is not even asked", 2, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}, Wait: 21 * time.Second}, false, 2 * time.Second, "c: cold beyond patience", 3},
+		{"a forecast within patience", 2, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}, Wait: 19 * time.Second}, false, 20 * time.Second, "c: cold beyond patience", 4},
+		{"a forecast beyond patience that the quorum needs", 3, Group{Warm: []string{"a", "b"}, Cold: []string{"c"}, Wait: time.Hour}, false, 60 * time.Second, "", 4},
+		{"the quorum comes late", 2, Group{Warm: []string{"c"}, Cold: []string{"a", "b"}}, true, 60 * time.Second, "", 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{took: func(q Call) time.Duration {
+				if c.began && q.Began != nil {
+					q.Began()
+					q.Began() // a second one changes nothing
+				}
+				return slow[q.Member]
+			}, answer: replies(everyPattern[Ensemble])}
+			ready := func(busy, want []string) []Group { return []Group{c.group} }
+			plan, start := planOf(Ensemble), time.Now()
+			plan.Quorum, plan.Patience = c.quorum, 20*time.Second
+			result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+			var left []string
+			for _, l := range result.LeftOut {
+				left = append(left, fmt.Sprintf("%s: %s", l.Member, l.Reason))
+			}
+			if took := time.Since(start); err != nil || took != c.ends || strings.Join(left, "; ") != c.left || len(result.Calls) != c.calls {
+				t.Errorf("%s: %v after %v; left out %v; %d calls", c.name, err, took, left, len(result.Calls))
+			}
+			if s.ended != len(s.calls) {
+				t.Errorf("%s: %d of %d calls ended", c.name, s.ended, len(s.calls))
+			}
+		})
+	}
+}
+
+// TestForecastIsWrong: a member that was put off is asked after all when the others fail.
+func TestForecastIsWrong(t *testing.T) {
+	s := &script{answer: replies(map[string]string{"a": "42", "b": "!", "c": "42"})}
+	ready := func(busy, want []string) []Group {
+		return []Group{{Warm: []string{"a", "b"}, Cold: []string{"c"}, Wait: time.Hour}}
+	}
+	plan := planOf(Ensemble)
+	plan.Patience = time.Second
+	result, err := Run(t.Context(), plan, question("?"), s.ask, ready, nil)
+	if err != nil || result.Text != "42" || len(result.LeftOut) > 0 {
+		t.Errorf("%q, %v, left out %+v", result.Text, err, result.LeftOut)
+	}
+}
+
+// TestDecided: a member that is being loaded and cannot change the majority is not waited for.
+func TestDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newPlaces(3)
+		s.loaded = []string{"a", "b"}
+		s.text = func(q Call) string { return "42" }
+		start := time.Now()
+		result, err := Run(t.Context(), planOf(Ensemble), question("?"), s.ask, s.ready, nil)
+		if err != nil || result.Text != "42" || time.Since(start) != s.generate || result.Agreement != (Agreement{2, 2, true}) ||
+			len(result.LeftOut) != 1 || result.LeftOut[0].Reason != ReasonDecided {
+			t.Errorf("%q, %v, loads %v, %+v", result.Text, err, s.loads, result.LeftOut)
+		}
+	})
+}
+
+// TestCancel: the end of ctx ends every call, and Run returns after the last one.
+func TestCancel(t *testing.T) {
+	errGone := errors.New("the client went away")
+	for pattern, texts := range everyPattern {
+		for at := range 6 {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{took: func(Call) time.Duration { return time.Second }, answer: replies(texts)}
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				time.AfterFunc(time.Duration(at)*time.Second+time.Second/2, func() { cancel(errGone) })
+				start := time.Now()
+				result, err := Run(ctx, planOf(pattern), question("?"), s.ask, nil, nil)
+				if s.ended != len(s.calls) {
+					t.Errorf("%s: %d of %d calls ended", pattern, s.ended, len(s.calls))
+				}
+				gone := ctx.Err() != nil
+				if gone != errors.Is(err, errGone) || gone && time.Since(start) != time.Duration(at)*time.Second+time.Second/2 {
+					t.Errorf("%s, cancelled %v in second %d: %v after %v", pattern, gone, at, err, time.Since(start))
+				}
+				var lost int
+				for _, m := range result.Calls {
+					if m.Err != nil {
+						lost++
+					}
+				}
+				if gone == (lost == 0) || gone && result.Usage.Prompt == 0 || len(result.Calls) != len(s.calls) {
+					t.Errorf("%s: %d calls failed: %+v", pattern, lost, result.Calls)
+				}
+			})
+		}
+	}
+}
+
+// TestCancelledBefore: no call is made for a client that is gone.
+func TestCancelledBefore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for pattern := range everyPattern {
+		s := &script{answer: replies(everyPattern[pattern])}
+		if _, err := Run(ctx, planOf(pattern), question("?"), s.ask, nil, nil); !errors.Is(err, context.Canceled) || len(s.calls) > 0 {
+			t.Errorf("%s: %v, calls %v", pattern, err, s.names())
+		}
+	}
+}
+
+// TestEvents: every call begins and ends once in the events, in one goroutine.
+func TestEvents(t *testing.T) {
+	for pattern, texts := range everyPattern {
+		s := &script{answer: replies(texts)}
+		open, inside := map[string]int{}, false
+		var kinds []EventKind
+		result, err := Run(t.Context(), planOf(pattern), question("?"), s.ask, nil, func(e Event) {
+			if inside {
+				t.Error("two events at once")
+			}
+			inside = true
+			defer func() { inside = false }()
+			kinds = append(kinds, e.Kind)
+			key := fmt.Sprintf("%s %s %s %d %v", e.Member, e.Role, e.Step, e.Round, e.Final)
+			switch e.Kind {
+			case EventBegin:
+				open[key]++
+			case EventEnd:
+				if open[key]--; e.Text == "" && e.Err == nil {
+					t.Errorf("%s: %+v", pattern, e)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, n := range open {
+			if n != 0 {
+				t.Errorf("%s: %s is %d calls open", pattern, key, n)
+			}
+		}
+		if kinds[0] != EventRound || slices.Contains(kinds, EventPlan) != (pattern == Maestro || pattern == Graph) || slices.Contains(kinds, EventAgreement) != (pattern == Ensemble || pattern == Debate) {
+			t.Errorf("%s: %v", pattern, kinds)
+		}
+		if result.Prompts != "v1" {
+			t.Errorf("prompts %q", result.Prompts)
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package compose
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// task is a call to be made.
+type task struct {
+	call  Call
+	needs []int // tasks of the phase that must have ended before
+	// messages, if not nil, makes the call's messages when it begins.
+	messages func([]outcome) ([]Message, error)
+}
+
+// outcome is what became of a task.
+type outcome struct {
+	reply Reply
+	text  string // the answer without a model's reasoning
+	err   error
+	left  Reason // why it was not asked, or given up
+	ended bool
+
+	key   string // of text, once it was compared
+	exact bool
+}
+
+func (o *outcome) answered() bool { return o.ended && o.err == nil && o.left == "" }
+
+// normalForm returns the normal form of the answer.
+func (o *outcome) normalForm() (key string, exact bool) {
+	if o.key == "" {
+		o.key, o.exact = normalForm(o.text)
+	}
+	return o.key, o.exact
+}
+
+// phase makes a set of calls, in the order that Ready and their dependencies allow. One
+// goroutine per call asks; gather's goroutine decides.
+type phase struct {
+	*run
+	tasks    []task
+	need     int           // answers that are enough
+	patience time.Duration // 0: no bound
+	next     []string      // members asked after the phase
+	decided  func([]outcome) bool
+
+	flights  []flight
+	outcomes []outcome
+	notes    chan note
+	calls    sync.WaitGroup
+	began    time.Time
+	late     bool // patience is over
+	flying   int
+	got      int
+}
+
+// flight is the state of a task's call.
+type flight struct {
+	begun  bool // the call was made
+	cold   bool // its member was not loaded then
+	loaded bool // and has the request now
+	cancel context.CancelFunc
+	made   int // index of its record
+	start  time.Time
+}
+
+// note is what a call's goroutine reports.
+type note struct {
+	task  int
+	ended bool // else the member is loaded
+	reply Reply
+	err   error
+}
+
+// gather makes the calls and returns their outcomes once every call has returned.
+func (p *phase) gather(ctx context.Context) []outcome {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !p.collectUntil.IsZero() && !p.tasks[0].call.Final {
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadlineCause(ctx, p.collectUntil, errTime)
+		defer stop()
+	}
+	n := len(p.tasks)
+	p.flights, p.outcomes, p.notes = make([]flight, n), make([]outcome, n), make(chan note, 2*n)
+	p.began = time.Now()
+	var patience <-chan time.Time
+	if p.patience > 0 {
+		timer := time.NewTimer(p.patience)
+		defer timer.Stop()
+		patience = timer.C
+	}
+	done := ctx.Done()
+	for {
+		if ctx.Err() != nil { // also when an answer came at the same time: no call begins after the end
+			p.stop(ctx)
+			done = nil
+		}
+		p.giveUp()
+		p.begin(ctx)
+		if p.flying == 0 {
+			break
+		}
+		select {
+		case m := <-p.notes:
+			p.accept(m)
+		case <-patience:
+			p.late = true
+		case <-done:
+		}
+	}
+	p.calls.Wait()
+	return p.outcomes
+}
+
+// begin starts every call that may begin now. Afterwards a call is in flight, or every
+// task has an outcome.
+func (p *phase) begin(ctx context.Context) {
+	for {
+		free := p.free()
+		if len(free) == 0 {
+			return
+		}
+		groups := p.groups(p.busy(), p.members(free))
+		chosen, deferred := p.choose(groups[0], free)
+		if len(chosen) == 0 && p.flying == 0 {
+			if len(deferred) > 0 && p.got < p.need {
+				chosen = deferred
+			} else if len(deferred) > 0 {
+				for _, i := range deferred {
+					p.leave(i, ReasonPatience)
+				}
+				continue
+			}
+		}
+		p.launch(ctx, chosen, groups)
+		if p.flying > 0 {
+			return
+		}
+	}
+}
+
+// choose returns the free tasks of the members of group, loaded ones first, without those
+// that wait to see whether the others are enough: their members would not be loaded within
+// patience.
+func (p *phase) choose(group Group, free []int) (chosen, deferred []int) {
+	of := func(members []string) (list []int) {
+		for _, m := range members {
+			for _, i := range free {
+				if p.tasks[i].call.Member == m {
+					list = append(list, i)
+				}
+			}
+		}
+		return list
+	}
+	chosen = of(group.Warm)
+	for _, i := range chosen {
+		p.flights[i].cold = false
+	}
+	cold := of(group.Cold)
+	for _, i := range cold {
+		p.flights[i].cold = true
+	}
+	soon := p.patience == 0 || group.Wait <= p.patience-time.Since(p.began)
+	if !soon && p.got+p.flying+len(chosen) >= p.need {
+		return chosen, cold
+	}
+	return append(chosen, cold...), nil
+}
+
+// free lists the tasks that have no outcome, are not begun and need no other's end.
+func (p *phase) free() (list []int) {
+	for i := range p.tasks {
+		if p.open(i) && !p.flights[i].begun && !slices.ContainsFunc(p.tasks[i].needs, p.open) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// open reports whether task i has no outcome yet.
+func (p *phase) open(i int) bool {
+	return !p.outcomes[i].ended && p.outcomes[i].left == "" || p.inFlight(i)
+}
+
+func (p *phase) inFlight(i int) bool { return p.flights[i].begun && !p.outcomes[i].ended }
+
+// busy lists the members with calls in flight.
+func (p *phase) busy() []string {
+	var list []int
+	for i := range p.tasks {
+		if p.inFlight(i) {
+			list = append(list, i)
+		}
+	}
+	return p.members(list)
+}
+
+// members lists the members of tasks, each once.
+func (p *phase) members(tasks []int) (list []string) {
+	for _, i := range tasks {
+		if m := p.tasks[i].call.Member; !slices.Contains(list, m) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// launch begins the calls of tasks, or gives them up for a spent budget.
+func (p *phase) launch(ctx context.Context, tasks []int, groups []Group) {
+	next := p.after(tasks, groups)
+	for _, i := range tasks {
+		t, f := &p.tasks[i], &p.flights[i]
+		if reason := p.exhausted(&t.call, f.cold); reason != "" {
+			p.leave(i, reason)
+			continue
+		}
+		q := t.call
+		if t.messages != nil {
+			var err error
+			if q.Messages, err = t.messages(p.outcomes); err != nil {
+				p.outcomes[i] = outcome{err: err, ended: true}
+				continue
+			}
+		}
+		q.Next = slices.DeleteFunc(slices.Clone(next), func(m string) bool { return m == q.Member })
+		var began atomic.Bool
+		q.Began = func() {
+			if began.CompareAndSwap(false, true) {
+				p.notes <- note{task: i}
+			}
+		}
+		f.begun, f.made, f.start = true, len(p.result.Calls), time.Now()
+		if f.cold {
+			p.coldFlying++
+		}
+		p.flying++
+		p.result.Calls = append(p.result.Calls, Made{
+			Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Final: q.Final, Began: f.start.Sub(p.start),
+		})
+		p.on(Event{Kind: EventBegin, Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Final: q.Final, Cold: f.cold})
+		var own context.Context
+		own, f.cancel = context.WithCancel(ctx)
+		p.calls.Go(func() {
+			reply, err := p.ask(own, q)
+			p.notes <- note{task: i, ended: true, reply: reply, err: err}
+		})
+	}
+}
+
+// after lists the members that are asked after tasks: those of the next group, then those
+// of tasks that wait for others, or the members after the phase.
+func (p *phase) after(tasks []int, groups []Group) []string {
+	for _, g := range groups[1:] {
+		if len(g.Warm)+len(g.Cold) > 0 {
+			return slices.Concat(g.Warm, g.Cold)
+		}
+	}
+	var waiting []int
+	for i := range p.tasks {
+		if p.open(i) && !p.flights[i].begun && !slices.Contains(tasks, i) {
+			waiting = append(waiting, i)
+		}
+	}
+	if len(waiting) > 0 {
+		return p.members(waiting)
+	}
+	return p.next
+}
+
+// accept records what a call's goroutine reports.
+func (p *phase) accept(m note) {
+	f, o := &p.flights[m.task], &p.outcomes[m.task]
+	if !m.ended {
+		f.loaded = true
+		return
+	}
+	f.cancel()
+	p.flying--
+	o.ended, o.reply, o.err, o.text = true, m.reply, m.err, visible(m.reply.Text)
+	if o.err == nil && strings.TrimSpace(o.text) == "" {
+		o.err = errEmpty
+	}
+	if o.err == nil {
+		o.left = "" // it came although it was given up
+		p.got++
+	}
+	if f.cold {
+		p.coldFlying--
+	}
+	cold := m.reply.Cold || f.cold && m.err != nil
+	if cold {
+		p.coldSpent++
+	}
+	made := &p.result.Calls[f.made]
+	made.Usage, made.Cost, made.Cold, made.Err, made.Took = m.reply.Usage, m.reply.Cost, m.reply.Cold, o.err, m.reply.Took
+	if made.Took == 0 {
+		made.Took = time.Since(f.start)
+	}
+	p.result.Usage.Prompt += m.reply.Usage.Prompt
+	p.result.Usage.Completion += m.reply.Usage.Completion
+	p.result.Cost += m.reply.Cost
+	p.on(Event{
+		Kind: EventEnd, Member: made.Member, Role: made.Role, Step: made.Step, Round: made.Round, Final: made.Final,
+		Text: m.reply.Text, Cold: made.Cold, Took: made.Took, Err: o.err,
+	})
+	if o.left != "" {
+		p.report(m.task, o.left)
+	}
+}
+
+// giveUp leaves out the calls whose members are not loaded, once patience is over and the
+// answers are enough, or once the others decide.
+func (p *phase) giveUp() {
+	if p.got < p.need {
+		return
+	}
+	var reason Reason
+	switch {
+	case p.decided != nil && p.decided(p.outcomes):
+		reason = ReasonDecided
+	case p.late:
+		reason = ReasonPatience
+	default:
+		return
+	}
+	for i := range p.tasks {
+		if f := p.flights[i]; p.outcomes[i].left == "" && p.open(i) && (!f.begun || f.cold && !f.loaded) {
+			p.leave(i, reason)
+		}
+	}
+}
+
+// stop leaves out every task without an outcome, because ctx has ended.
+func (p *phase) stop(ctx context.Context) {
+	reason := ReasonCancelled
+	if context.Cause(ctx) == errTime {
+		reason = ReasonTime
+	}
+	for i := range p.tasks {
+		if p.outcomes[i].left == "" && p.open(i) {
+			p.leave(i, reason)
+		}
+	}
+}
+
+// leave gives task i up: it is cancelled if it is in flight, and reported when it has ended.
+func (p *phase) leave(i int, reason Reason) {
+	p.outcomes[i].left = reason
+	if p.inFlight(i) {
+		p.flights[i].cancel()
+		return
+	}
+	p.report(i, reason)
+}
+
+// report records that task i has no answer for the reason.
+func (p *phase) report(i int, reason Reason) {
+	q := &p.tasks[i].call
+	p.result.LeftOut = append(p.result.LeftOut, LeftOut{Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
+	p.on(Event{Kind: EventLeftOut, Member: q.Member, Role: q.Role, Step: q.Step, Round: q.Round, Reason: reason})
+}

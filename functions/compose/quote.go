@@ -1,0 +1,131 @@
+package compose
+
+import (
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// promptVersion is the directory of the prompts. A change of a prompt's meaning is a new one.
+const promptVersion = "v1"
+
+//go:embed prompts/v1/*.txt
+var promptFiles embed.FS
+
+// readPrompt returns the text of a prompt.
+func readPrompt(name string) string {
+	raw, err := promptFiles.ReadFile("prompts/" + promptVersion + "/" + name + ".txt")
+	if err != nil {
+		panic(err) // the files are part of the program; a test reads each
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+var (
+	promptEnsemble  = readPrompt("ensemble")
+	promptRevise    = readPrompt("revise")
+	promptDebate    = readPrompt("debate")
+	promptAnalyse   = readPrompt("analyse")
+	promptAgent     = readPrompt("agent")
+	promptCritic    = readPrompt("critic")
+	promptMaestro   = readPrompt("maestro")
+	promptDecompose = readPrompt("decompose")
+	promptSubtask   = readPrompt("subtask")
+	promptGraph     = readPrompt("graph")
+	promptRepair    = readPrompt("repair")
+)
+
+// fillPrompt replaces {{name}} by value, given in pairs. A value is not searched again.
+func fillPrompt(prompt string, pairs ...string) string {
+	for i := 0; i < len(pairs); i += 2 {
+		pairs[i] = "{{" + pairs[i] + "}}"
+	}
+	return strings.NewReplacer(pairs...).Replace(prompt)
+}
+
+// maxQuoted bounds a quoted text in bytes, so that a member that repeats itself without
+// end does not fill the reader's context.
+const maxQuoted = 64 << 10
+
+// quotation is a text of a model, or a part of a model's plan, that another model reads.
+type quotation struct{ title, text string }
+
+// quote returns the quotations, each between two lines with one random mark. The mark is
+// drawn now, after every quoted text was complete, and again if one should contain it:
+// the members saw the marks of earlier messages, never this one.
+func (r *run) quote(list ...quotation) (string, error) {
+	texts := make([]string, len(list))
+	for i, q := range list {
+		texts[i] = clipText(strings.ToValidUTF8(q.text, "\uFFFD"))
+	}
+	mark, err := drawMark(r.random, texts)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for i, q := range list {
+		if i > 0 {
+			b.WriteString("\n\n")
+		}
+		fmt.Fprintf(&b, "%s:\n<<<begin %s>>>\n%s\n<<<end %s>>>", q.title, mark, texts[i], mark)
+	}
+	return b.String(), nil
+}
+
+// drawMark returns 128 random bits in hexadecimal that are in none of texts.
+func drawMark(random io.Reader, texts []string) (string, error) {
+	for range 8 {
+		var raw [16]byte
+		if _, err := io.ReadFull(random, raw[:]); err != nil {
+			return "", fmt.Errorf("no random mark for a quotation: %w", err)
+		}
+		mark := hex.EncodeToString(raw[:])
+		if !containsMark(texts, mark) {
+			return mark, nil
+		}
+	}
+	return "", fmt.Errorf("no random mark for a quotation: the source repeats itself")
+}
+
+func containsMark(texts []string, mark string) bool {
+	for _, t := range texts {
+		if strings.Contains(t, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// clipText cuts text at maxQuoted and says so.
+func clipText(text string) string {
+	if len(text) <= maxQuoted {
+		return text
+	}
+	at := maxQuoted
+	for at > 0 && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	return fmt.Sprintf("%s\n[%d more bytes are cut off here]", text[:at], len(text)-at)
+}
+
+// quoteIn fills the quotations into prompt as {{answers}}, and the pairs.
+func (r *run) quoteIn(prompt string, list []quotation, pairs ...string) (string, error) {
+	quoted, err := r.quote(list...)
+	if err != nil {
+		return "", err
+	}
+	return fillPrompt(prompt, append(pairs, "answers", quoted)...), nil
+}
+
+// visible returns text without the reasoning that some models write in front of it.
+func visible(text string) string {
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(text), "<think>"); ok {
+		if _, answer, ok := strings.Cut(rest, "</think>"); ok {
+			return strings.TrimSpace(answer)
+		}
+	}
+	return text
+}

@@ -1,0 +1,87 @@
+package compose
+
+import (
+	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxPlanBytes bounds the coordinator's JSON.
+const maxPlanBytes = 64 << 10
+
+// decodeStrict decodes the coordinator's JSON: one value, known and distinct keys only,
+// nothing behind it. A code fence around all of it is removed.
+func decodeStrict(text string, into any) error {
+	text = unwrapFence(visible(text))
+	if len(text) > maxPlanBytes {
+		return fmt.Errorf("the JSON has %d bytes, at most %d are allowed", len(text), maxPlanBytes)
+	}
+	if text == "" {
+		return errors.New("the reply is empty")
+	}
+	err := json.Unmarshal([]byte(text), into, json.RejectUnknownMembers(true))
+	if err != nil {
+		return fmt.Errorf("no valid JSON of the schema: %s", clipLine(err.Error(), 300))
+	}
+	return nil
+}
+
+// clipLine returns at most n bytes of s, with control characters as spaces.
+func clipLine(s string, n int) string {
+	s = strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f {
+			return ' '
+		}
+		return c
+	}, s)
+	if len(s) > n {
+		s = strings.ToValidUTF8(s[:n], "") + "…"
+	}
+	return s
+}
+
+// jsonList returns names as a JSON array.
+func jsonList(names []string) string {
+	raw, _ := json.Marshal(names, jsontext.AllowInvalidUTF8(true)) // strings have no other error
+	return string(raw)
+}
+
+// askPlan asks the coordinator for JSON and decodes it; a reply that is invalid is quoted
+// back to it once, with the error.
+func (r *run) askPlan(ctx context.Context, text string, schema jsontext.Value, next []string, decode func(string) error) error {
+	q := Call{Member: r.plan.Coordinator, Role: RoleCoordinator, Messages: r.messages(text), JSON: schema}
+	o := r.one(ctx, q, next)
+	if !o.answered() {
+		return r.coordinatorError(ctx, o, "no plan")
+	}
+	first := decode(o.text)
+	if first == nil {
+		return nil
+	}
+	repair, err := r.quoteIn(promptRepair, []quotation{{"What is wrong with it", first.Error()}, {"Your reply", o.text}})
+	if err != nil {
+		return err
+	}
+	q.Messages = r.messages(text + "\n\n" + repair)
+	if o = r.one(ctx, q, next); !o.answered() {
+		return r.coordinatorError(ctx, o, fmt.Sprintf("its plan was invalid (%v) and not repaired", first))
+	}
+	if second := decode(o.text); second != nil {
+		return &Error{Kind: CoordinatorFailed, Member: r.plan.Coordinator, Detail: "its plan was invalid twice", Err: second}
+	}
+	return nil
+}
+
+// distinct returns list without repeats.
+func distinct(list []string) (kept []string) {
+	for _, s := range list {
+		if !slices.Contains(kept, s) {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
