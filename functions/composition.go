@@ -60,8 +60,8 @@ func (c *Composition) FullName() Name {
 
 // CompositionSpec is the spec of a composition file. Names are NAME, NAME:ADAPTER or
 // TEAM/NAME of functions of any kind. Quorum is how many answers of members are enough, 0
-// all of them: beyond Patience it does without those that are still cold. Rounds are those
-// of a debate.
+// more than half: beyond Patience (0: no bound) it does without those that are still cold.
+// Rounds are the revisions of a debate.
 type CompositionSpec struct {
 	Pattern     Pattern           `json:"pattern"`
 	Members     Members           `json:"members"`
@@ -153,7 +153,7 @@ func (s *CompositionSpec) SetDefaults() {
 	if s.Rounds == 0 && s.Pattern == PatternDebate {
 		s.Rounds = defaultRounds
 	}
-	if s.Patience == 0 && s.Quorum > 0 {
+	if s.Patience == 0 && s.Quorum > 0 { // who names a quorum does not want to wait for all
 		s.Patience = defaultPatience
 	}
 }
@@ -163,7 +163,7 @@ func (s *CompositionSpec) Answers() int {
 	if s.Quorum > 0 {
 		return s.Quorum
 	}
-	return len(s.Members.List)
+	return len(s.Members.List)/2 + 1
 }
 
 // CompositionPart is one function that a Composition names, and where.

@@ -113,7 +113,7 @@ func (p *problems) checkQuorum(s *CompositionSpec) {
 	asksAll := s.Pattern == PatternEnsemble || s.Pattern == PatternDebate
 	switch {
 	case s.Quorum < 0:
-		p.add("spec.quorum", "left out, all members must answer", "%d is no number of answers", s.Quorum)
+		p.add("spec.quorum", "left out, more than half of the members must answer", "%d is no number of answers", s.Quorum)
 	case s.Quorum > 0 && !asksAll && slices.Contains(Patterns, s.Pattern):
 		p.add("spec.quorum", "leave it out", "%s does not ask all its members, so there is no quorum", withArticle(string(s.Pattern)))
 	case s.Quorum > members && members > 0:
@@ -122,8 +122,8 @@ func (p *problems) checkQuorum(s *CompositionSpec) {
 	switch {
 	case s.Patience < 0:
 		p.add("spec.patience", "such as 20s", "%s is no time to wait", s.Patience)
-	case s.Patience > 0 && s.Quorum == 0:
-		p.add("spec.patience", "add a quorum, or leave patience out", "without a quorum all members are waited for")
+	case s.Patience > 0 && !asksAll && slices.Contains(Patterns, s.Pattern):
+		p.add("spec.patience", "leave it out", "%s waits for each answer that it needs", withArticle(string(s.Pattern)))
 	case s.Patience > 0 && s.Budget.Time > 0 && s.Patience > s.Budget.Time:
 		p.add("spec.patience", "shorter than spec.budget.time", "%s is longer than the whole request may take, which is %s", s.Patience, s.Budget.Time)
 	}
@@ -134,10 +134,7 @@ func (p *problems) checkBudget(s *CompositionSpec) {
 	b := s.Budget
 	fewest := 3 // a coordinator that plans, one call, and the synthesis
 	if s.Pattern == PatternEnsemble || s.Pattern == PatternDebate {
-		if fewest = s.Quorum; fewest <= 0 {
-			fewest = len(s.Members.List)
-		}
-		fewest++
+		fewest = s.Answers() + 1
 	}
 	switch {
 	case b.Calls < 0 || b.Calls > maxCalls:

@@ -70,12 +70,12 @@ func TestDecodeComposition(t *testing.T) {
 	if s := docs[0].Composition.Spec; s.Answers() != 2 || len(s.Parts()) != 4 {
 		t.Errorf("%+v", s.Parts())
 	}
-	// The defaults: all members answer, nothing is waited for in vain.
+	// The defaults: more than half answer, and all are waited for.
 	docs, err = Decode("f.yaml", []byte(replaced(t, replaced(t, panelText, "  rounds: 3\n  quorum: 2\n  patience: 30s\n", ""), "  show: steps\n", "  show: \"\"\n")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := docs[0].Composition.Spec; s.Rounds != 2 || s.Answers() != 3 || s.Patience != 0 || s.Show != functions.ShowProgress {
+	if s := docs[0].Composition.Spec; s.Rounds != 2 || s.Answers() != 2 || s.Patience != 0 || s.Show != functions.ShowProgress {
 		t.Errorf("%+v", s)
 	}
 }
@@ -112,7 +112,7 @@ func TestDecodeRefusesCompositions(t *testing.T) {
 		{"rounds", replaced(t, panelText, "rounds: 3", "rounds: 9"), []string{"spec.rounds: 9 is out of range (between 1 and 8)"}},
 		{"quorum", replaced(t, panelText, "quorum: 2", "quorum: 4"), []string{"f.yaml:9:3: spec.quorum: 4 answers of 3 members cannot be had (at most 3)"}},
 		{"quorum of a graph", replaced(t, graph, "coordinator: tiny", "coordinator: tiny\n  quorum: 1"), []string{"spec.quorum: a graph does not ask all its members, so there is no quorum (leave it out)"}},
-		{"patience alone", replaced(t, panelText, "  quorum: 2\n", ""), []string{"spec.patience: without a quorum all members are waited for"}},
+		{"patience of a graph", graph + "  patience: 5s\n", []string{"spec.patience: a graph waits for each answer that it needs (leave it out)"}},
 		{"patience", replaced(t, panelText, "patience: 30s", "patience: 6m"), []string{"spec.patience: 6m is longer than the whole request may take, which is 5m"}},
 		{"few calls", replaced(t, panelText, "calls: 12", "calls: 2"), []string{"spec.budget.calls: 2 calls are too few for an answer, with the coordinator's (3 or more)"}},
 		{"budget", replaced(t, panelText, "calls: 12, coldStarts: 2, tokens: 20000, cost: 0.05, time: 5m", "calls: 1000, coldStarts: -1, tokens: -1, cost: -2, time: 0s"), []string{

@@ -47,7 +47,7 @@ func TestDeployRouterAndRemote(t *testing.T) {
 	}
 	for line, wants := range map[string][]string{
 		"models":                      {"auto       ready        router", "cloud      ready        remote", "https://api.example.com/v1"},
-		"describe panel":              {"Kind:       composition", "Pattern:    debate, 2 rounds", "Member:     tiny\nMember:     auto\nCoordinator: tiny", "Quorum:     1 of 2 answers; cold members are waited for 20s", "Budget:     24 calls, 10m", "Shows:      progress"},
+		"describe panel":              {"Kind:       composition", "Pattern:    debate, 2 rounds", "Member:     tiny\nMember:     auto\nCoordinator: tiny", "Quorum:     1 of 2 answers; then cold members are waited for 20s", "Budget:     24 calls, 10m", "Shows:      progress"},
 		"describe maestro":            {"Member:     code: tiny\nMember:     critic: auto"},
 		"get functions panel -o json": {`"type": "Composition"`, `"members": [`},
 		"get functions auto -o json":  {`"type": "Router"`, `"escalate": true`},

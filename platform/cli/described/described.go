@@ -113,8 +113,12 @@ func describeComposition(row func(key, format string, args ...any), s *functions
 		}
 		row(key, "%s", what)
 	}
-	if s.Quorum > 0 {
-		row("Quorum", "%d of %d answers; cold members are waited for %s", s.Quorum, len(s.Members.List), s.Patience)
+	if n := len(s.Members.List); n > 0 && s.Pattern != functions.PatternGraph {
+		words := ""
+		if s.Patience > 0 {
+			words = "; then cold members are waited for " + s.Patience.String()
+		}
+		row("Quorum", "%d of %d answers%s", s.Answers(), n, words)
 	}
 	var bounds []string
 	for _, b := range []struct {
