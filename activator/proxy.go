@@ -10,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/answer"
 	"github.com/thaw-dev/thaw/activator/cache"
 	"github.com/thaw-dev/thaw/activator/call"
+	"github.com/thaw-dev/thaw/activator/compositions"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/activator/remote"
@@ -38,9 +39,11 @@ type proxyRequest struct {
 	answerName   string          // the model's name in the answer; "": as the engine writes it
 	stream       bool
 	lease        ratelimit.Lease
-	fn           *entry     // nil until the function is found
-	routing      *routing   // of a request to a Router; else nil
-	cached       *cache.Use // nil until the function is found
+	fn           *entry                 // nil until the function is found
+	routing      *routing               // of a request to a Router; else nil
+	composition  *functions.Composition // of a request for one; else nil
+	composed     compositions.Summary   // what it used
+	cached       *cache.Use             // nil until the function is found
 	data         functions.DataClass
 	finished     bool           // finish was called
 	reason       string         // code of the error it ended with, for the log

@@ -128,11 +128,10 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 		}
 	}()
 	id, e := x.open()
-	if e == nil {
-		e = x.checkSuspect()
-	}
-	if e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
-		return
+	if e == nil && x.composition == nil {
+		if e = x.checkSuspect(); e == nil && !x.cached.Hit() && x.joinRun(id.KeyID, res) {
+			return
+		}
 	}
 	if e == nil {
 		e = x.admitTeam(x.team)
@@ -140,6 +139,8 @@ func (a *Activator) serve(req *httpserver.Request, res *httpserver.Response, for
 	switch {
 	case e != nil:
 		x.refuseNow(res, e)
+	case x.composition != nil:
+		x.compose(id, res)
 	case x.cached.Hit():
 		x.setCommonFields(res)
 		x.cached.Replay(res, x.id)
@@ -208,6 +209,9 @@ func (x *proxyRequest) open() (auth.Identity, *openai.Error) {
 		return id, a.unknownModel(asked, functions.Name{Name: name.Name}, id)
 	}
 	if !forced {
+		if c := a.findComposition(name); c != nil {
+			return id, x.openComposition(c)
+		}
 		if r := a.findRouter(asked, name); r != nil {
 			return id, x.chooseTarget(r, id)
 		}
@@ -421,6 +425,10 @@ func (x *proxyRequest) finish(code int) {
 	} else {
 		attrs = append(attrs, slog.String("route", x.route))
 	}
+	if x.composition != nil {
+		attrs = append(attrs, slog.String("model", x.composition.FullName().String()), slog.String("team", x.team), slog.Bool("stream", x.stream))
+		attrs = x.composed.Attrs(attrs)
+	}
 	if x.routing != nil {
 		attrs = x.routeFields(attrs)
 	}
@@ -454,7 +462,9 @@ func (x *proxyRequest) finish(code int) {
 // countEnd counts the request, which ended with code after the time that it took.
 func (x *proxyRequest) countEnd(code int, now time.Time, took time.Duration) {
 	a := x.a
-	if x.fn == nil {
+	if x.composition != nil {
+		x.countComposition(code, took)
+	} else if x.fn == nil {
 		if x.endpoint != nil {
 			x.route = x.endpoint.path
 		} else if x.route == "" {

@@ -127,6 +127,7 @@ func (s *server) onCatalogChange(catalog.Change) {
 	s.limits.SetTeams(catalogTeams(s.catalog))
 	s.remotes.Set(s.catalog.Remotes())
 	s.data.SetRouters(s.catalog.Routers(), teamData(s.catalog))
+	s.data.SetCompositions(s.catalog.Compositions())
 	s.backend.Changed()
 }
 
@@ -184,7 +185,7 @@ func openServer(c *cli.ServeConfig, lines *kit.Log) (*server, error) {
 			_, err := backend.Prewarm(n, until, functions.PrewarmGPU, by)
 			return err
 		},
-		Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
+		GPUs: backend.GPUs, Waker: backend, Adapters: backend, Keys: keys, Limits: s.limits, Engines: s.engines, Open: loopback, Hold: activator.HoldMode(c.Hold), BufferBytes: plan.Bodies,
 		Metrics: metrics, Log: lines.Requests,
 	})
 	metrics.Add(s.data.Samples, s.remotes.Samples, answers.Samples)
